@@ -1,0 +1,75 @@
+"""Tilewright: GPU kernels written as tiles and layouts, without index arithmetic.
+
+`import tilewright as tw` gives every public name. Names are imported when they are first used (PEP 562), so
+that the import itself stays fast and `tilewright.layout` works without NumPy or a compiler.
+"""
+
+from __future__ import annotations
+
+import importlib
+
+from tilewright._version import __version__ as __version__
+
+# Where each public name lives. A name added here belongs in __init__.pyi too, for type checkers; a test compares
+# the two.
+_EXPORTS: dict[str, tuple[str, ...]] = {
+    "dtypes": (
+        *("DType", "dtype", "promote", "bool_"),
+        *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+        *("float16", "bfloat16", "float32", "float64"),
+    ),
+    "errors": (
+        *("TilewrightError", "LayoutError", "LanguageError", "ArgumentError", "CompileError", "DeviceError"),
+        *("CheckError", "InternalError", "TilewrightWarning"),
+    ),
+    "layout": (
+        *("Layout", "Swizzle", "ComposedLayout", "make_layout", "row_major", "col_major", "tile_to_shape"),
+        *("size", "cosize", "rank", "depth", "ceil_div", "select", "group"),
+        *("coalesce", "composition", "complement", "right_inverse", "left_inverse", "max_common_vector"),
+        *("logical_divide", "zipped_divide", "tiled_divide", "flat_divide"),
+        *("logical_product", "zipped_product", "tiled_product", "flat_product", "blocked_product", "raked_product"),
+    ),
+    "tensors": ("Tensor", "tensor", "make_tensor", "identity_tensor", "local_tile", "local_partition"),
+    "tiled": (
+        *("TiledCopy", "make_tiled_copy", "make_tiled_copy_A", "make_tiled_copy_B", "make_tiled_copy_C"),
+        *("TiledMMA", "make_tiled_mma"),
+    ),
+    "lang": (
+        *("constexpr", "function", "range", "static_range"),
+        *("thread_idx", "block_idx", "block_dim", "grid_dim", "lane_id", "warp_id"),
+        *("shared", "registers", "fragment_like", "sync_threads", "sync_warp", "cp_async_commit", "cp_async_wait"),
+        *("copy", "gemm", "fill", "clear", "axpby", "where", "fma", "minimum", "maximum"),
+        *("atomic_add", "atomic_max", "atomic_min", "shuffle", "shuffle_up", "shuffle_down", "shuffle_xor"),
+        *("vote_any", "vote_all", "ballot"),
+        *("device_assert", "device_print"),
+        *("abs", "sqrt", "rsqrt", "cbrt", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "pow"),
+        *("sin", "cos", "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh", "tanh", "erf"),
+        *("floor", "ceil", "trunc", "round", "fmod", "copysign", "isnan", "isinf", "isfinite", "popcount", "clz"),
+    ),
+    "launch": ("kernel", "Kernel", "spec", "static"),
+    "backends.sim": ("simulate",),
+}
+
+# Submodules that users reach as attributes, without an import of their own.
+_SUBMODULES = ("atoms", "layout")
+
+_MODULE_OF = {name: module for module, names in _EXPORTS.items() for name in names}
+
+__all__ = ["__version__", *_SUBMODULES, *_MODULE_OF]
+
+
+def __getattr__(name: str) -> object:
+    """Import a public name when it is first used, and keep it."""
+    if name in _MODULE_OF:
+        value = getattr(importlib.import_module(f"tilewright.{_MODULE_OF[name]}"), name)
+    elif name in _SUBMODULES:
+        value = importlib.import_module(f"tilewright.{name}")
+    else:
+        raise AttributeError(f"module 'tilewright' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """Return the public names."""
+    return sorted(__all__)

@@ -1,0 +1,154 @@
+"""GPU architectures: what a target offers, as far as code generation and launches need to know.
+
+The figures are those of the CUDA programming guide's table "technical specifications per compute
+capability". Nothing here asks a device; `runtime.driver` does that.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_KIB = 1024
+
+
+@dataclass(frozen=True)
+class Arch:
+    """One compilation target, such as sm_80 or sm_90a.
+
+    `shared_bytes` is what a block may use of shared memory without asking, `shared_bytes_optin` what it
+    may use after raising the kernel's limit. A name that ends in "a" allows instructions that only this
+    very architecture has, and its machine code runs on no other.
+
+    >>> Arch.parse("sm_90a").has_wgmma, Arch.parse("sm_90").has_wgmma, Arch.parse(80).shared_bytes_optin
+    (True, False, 166912)
+    """
+
+    name: str
+    capability: tuple[int, int]
+    shared_bytes_optin: int
+    shared_bytes_per_multiprocessor: int
+    threads_per_multiprocessor: int
+    blocks_per_multiprocessor: int
+    shared_bytes: int = 48 * _KIB
+    registers_per_multiprocessor: int = 65536
+    registers_per_thread: int = 255
+    threads_per_block: int = 1024
+    warp_size: int = 32
+
+    @staticmethod
+    def parse(spec: Arch | str | int | tuple[int, int]) -> Arch:
+        """Return the architecture that `spec` names: "sm_90a", "90a", 90, (9, 0), or an Arch itself.
+
+        Raises `ValueError` when there is none of that name.
+        """
+        if isinstance(spec, Arch):
+            return spec
+        if isinstance(spec, tuple):
+            spec = spec[0] * 10 + spec[1]
+        match = re.fullmatch(r"(?:sm_)?(\d+)(a?)", str(spec))
+        found = ARCHES.get(f"sm_{match[1]}{match[2]}") if match else None
+        if found is None:
+            raise ValueError(f"no architecture is called {spec!r}; there are {', '.join(ARCHES)}")
+        return found
+
+    @staticmethod
+    def of_device(capability: tuple[int, int]) -> Arch:
+        """Return the best target for a device of this compute capability.
+
+        That is the architecture-specific variant where there is one (sm_90a on an H100). A device newer
+        than this table takes the newest entry of its own generation, whose machine code it runs.
+
+        >>> Arch.of_device((9, 0)).name, Arch.of_device((8, 6)).name
+        ('sm_90a', 'sm_86')
+        """
+        major, minor = capability
+        fitting = [
+            arch
+            for arch in ARCHES.values()
+            if arch.capability == capability
+            or (arch.capability[0] == major and arch.capability[1] < minor and not arch.is_specific)
+        ]
+        if not fitting:
+            raise ValueError(f"compute capability {major}.{minor} is not supported; the least is 7.0")
+        return max(fitting, key=lambda arch: (arch.capability, arch.name))
+
+    @property
+    def number(self) -> int:
+        """The compute capability as one number, as in __CUDA_ARCH__ / 10: 90 for sm_90a."""
+        return self.capability[0] * 10 + self.capability[1]
+
+    @property
+    def is_specific(self) -> bool:
+        """True where the machine code runs on this architecture alone."""
+        return self.name.endswith("a")
+
+    @property
+    def has_ldmatrix(self) -> bool:
+        return self.number >= 75
+
+    @property
+    def has_cp_async(self) -> bool:
+        return self.number >= 80
+
+    @property
+    def has_bfloat16(self) -> bool:
+        """Arithmetic on bfloat16; storage and conversion work everywhere."""
+        return self.number >= 80
+
+    @property
+    def has_mbarrier(self) -> bool:
+        return self.number >= 80
+
+    @property
+    def has_warp_reduce(self) -> bool:
+        return self.number >= 80
+
+    @property
+    def has_stmatrix(self) -> bool:
+        return self.number >= 90
+
+    @property
+    def has_tma(self) -> bool:
+        return self.number >= 90
+
+    @property
+    def has_clusters(self) -> bool:
+        return self.number >= 90
+
+    @property
+    def has_wgmma(self) -> bool:
+        """Warpgroup matrix instructions, which only sm_90a has: its successors replaced them."""
+        return self.name == "sm_90a"
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def _table() -> dict[str, Arch]:
+    rows = (
+        # name, shared per block (opt-in), shared per SM, threads per SM, blocks per SM
+        ("sm_70", 96, 96, 2048, 32),
+        ("sm_75", 64, 64, 1024, 16),
+        ("sm_80", 163, 164, 2048, 32),
+        ("sm_86", 99, 100, 1536, 16),
+        ("sm_87", 163, 164, 1536, 16),
+        ("sm_89", 99, 100, 1536, 24),
+        ("sm_90", 227, 228, 2048, 32),
+        ("sm_90a", 227, 228, 2048, 32),
+        ("sm_100", 227, 228, 2048, 32),
+        ("sm_120", 99, 100, 1536, 24),
+    )
+    arches = {}
+    for name, optin, shared, threads, blocks in rows:
+        number = int(name.removeprefix("sm_").rstrip("a"))
+        arches[name] = Arch(name, divmod(number, 10), optin * _KIB, shared * _KIB, threads, blocks)
+    return arches
+
+
+ARCHES = _table()
+
+
+def default_arch() -> Arch:
+    """Return the target of code generation where no GPU is present and none was named."""
+    return ARCHES["sm_90a"]

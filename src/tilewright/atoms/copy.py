@@ -1,0 +1,138 @@
+"""Copy atoms: one load or store of one thread, or one asynchronous copy, as data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from tilewright.dtypes import DType
+from tilewright.errors import LayoutError
+from tilewright.layout import Layout, upcast
+
+CopyKind = Literal["universal", "cp.async"]
+CacheMode = Literal["always", "global"]
+
+
+@dataclass(frozen=True)
+class CopyAtom:
+    """One copy instruction.
+
+    `layout_src` and `layout_dst` map (thread, value) to a position in the data that the instruction moves; the two
+    together say which value of which thread goes where. Values are bits where `bits` is given and elements of any
+    type where it is None; `src_tv(dtype)` and `dst_tv(dtype)` give them in elements. `layout_ref` is the side that
+    tiled copies are described by. `arch` is the first target that has the instruction ("" for all).
+
+    >>> from tilewright.dtypes import float32
+    >>> atom = UniversalCopy(128)
+    >>> print(atom.src_tv(float32), atom.values(float32))
+    (1,4):(0,1) 4
+    """
+
+    name: str
+    arch: str
+    bits: int | None
+    thr_id: Layout
+    layout_src: Layout
+    layout_dst: Layout
+    kind: CopyKind = "universal"
+    cache: CacheMode = "always"
+    layout_ref: Layout | None = None
+
+    @property
+    def threads(self) -> int:
+        """The number of threads that carry the instruction out together."""
+        count = self.thr_id.size
+        assert isinstance(count, int), self.thr_id
+        return count
+
+    def values(self, dtype: DType) -> int:
+        """Return the number of elements that each thread moves."""
+        count = self.src_tv(dtype)[1].size
+        assert isinstance(count, int), self.layout_src
+        return count
+
+    def src_tv(self, dtype: DType) -> Layout:
+        """Return the thread-value layout of the source in elements."""
+        return self._in_elements(self.layout_src, dtype)
+
+    def dst_tv(self, dtype: DType) -> Layout:
+        """Return the thread-value layout of the destination in elements."""
+        return self._in_elements(self.layout_dst, dtype)
+
+    def ref_tv(self, dtype: DType) -> Layout:
+        """Return the thread-value layout of the reference side in elements."""
+        return self._in_elements(self.layout_src if self.layout_ref is None else self.layout_ref, dtype)
+
+    def _in_elements(self, layout: Layout, dtype: DType) -> Layout:
+        if self.bits is None:
+            return layout
+        if self.bits % dtype.bits:
+            raise LayoutError(
+                f"{self.name} moves {self.bits} bits, no whole number of {dtype} elements of {dtype.bits} bits",
+                help=f"use an atom of {dtype.bits} bits or a multiple",
+            )
+        found: Layout = upcast(layout, dtype.bits)
+        return found
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def _bits_of(width: int | DType | None) -> int | None:
+    return width.bits if isinstance(width, DType) else width
+
+
+def _one_thread(bits: int | None) -> Layout:
+    return Layout((1, 1 if bits is None else bits), (0, 0 if bits is None else 1))
+
+
+def UniversalCopy(width: int | DType | None = None) -> CopyAtom:
+    """Make the atom of an ordinary load and store by one thread, of `width` bits or one element of a type.
+
+    Without a width it moves one element of whatever type the tensors have.
+
+    >>> UniversalCopy(64).name
+    'UniversalCopy(64)'
+
+    Raises `LayoutError` for a width that memory accesses do not have. Source: CuTe `UniversalCopy`.
+    """
+    bits = _bits_of(width)
+    if bits is not None and bits not in (8, 16, 32, 64, 128):
+        raise LayoutError(f"a load or store moves 8, 16, 32, 64 or 128 bits, not {bits}")
+    layout = _one_thread(bits)
+    name = f"UniversalCopy({'' if bits is None else bits})"
+    return CopyAtom(name, "", bits, Layout(1), layout, layout)
+
+
+def CpAsync(width: int | DType, cache: CacheMode = "always") -> CopyAtom:
+    """Make the atom of an asynchronous copy from global to shared memory (sm_80 and later).
+
+    `cache="always"` keeps the data in L1 too (4, 8 or 16 bytes); `cache="global"` goes past L1 (16 bytes).
+
+    >>> CpAsync(64).bits, CpAsync(128, cache="global").cache
+    (64, 'global')
+
+    Raises `LayoutError` for other widths: the instruction has no others. Source: CuTe `SM80_CP_ASYNC_CACHEALWAYS` and
+    `SM80_CP_ASYNC_CACHEGLOBAL`.
+    """
+    bits = _bits_of(width)
+    if cache not in ("always", "global"):
+        raise LayoutError(f"cp.async caches 'always' or 'global', not {cache!r}")
+    legal = (32, 64, 128) if cache == "always" else (128,)
+    if bits not in legal:
+        raise LayoutError(
+            f"cp.async (cache={cache!r}) moves {' or '.join(map(str, legal))} bits, not {bits}",
+            help="PTX: cp.async.ca takes 4, 8 or 16 bytes, cp.async.cg 16 bytes only",
+        )
+    layout = _one_thread(bits)
+    return CopyAtom(f"CpAsync({bits}, cache={cache!r})", "sm_80", bits, Layout(1), layout, layout, "cp.async", cache)
+
+
+def SM80_CP_ASYNC_CACHEALWAYS(width: int | DType) -> CopyAtom:
+    """Make `CpAsync(width, cache="always")`, under CuTe's name."""
+    return CpAsync(width, "always")
+
+
+def SM80_CP_ASYNC_CACHEGLOBAL(width: int | DType) -> CopyAtom:
+    """Make `CpAsync(width, cache="global")`, under CuTe's name."""
+    return CpAsync(width, "global")

@@ -1,0 +1,149 @@
+"""A C++ expression as text, with its precedence and its C++ type, and the operators that join expressions.
+
+Parentheses stand where the grammar needs them, and around mixes that readers and compilers stumble over:
+a shift or a bitwise operator next to another operator, and `&&` inside `||`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import IntEnum
+
+from tilewright.dtypes import DType
+from tilewright.ir.core import Type, VectorType
+
+
+class Rank(IntEnum):
+    """The precedence of C++'s operators; the higher binds tighter."""
+
+    CONDITIONAL = 1
+    OR = 2
+    AND = 3
+    BIT_OR = 4
+    BIT_XOR = 5
+    BIT_AND = 6
+    EQUALITY = 7
+    RELATION = 8
+    SHIFT = 9
+    SUM = 10
+    PRODUCT = 11
+    UNARY = 12
+    POSTFIX = 13
+    ATOM = 14
+
+
+RANKS = {
+    "||": Rank.OR,
+    "&&": Rank.AND,
+    "|": Rank.BIT_OR,
+    "^": Rank.BIT_XOR,
+    "&": Rank.BIT_AND,
+    "==": Rank.EQUALITY,
+    "!=": Rank.EQUALITY,
+    "<": Rank.RELATION,
+    "<=": Rank.RELATION,
+    ">": Rank.RELATION,
+    ">=": Rank.RELATION,
+    "<<": Rank.SHIFT,
+    ">>": Rank.SHIFT,
+    "+": Rank.SUM,
+    "-": Rank.SUM,
+    "*": Rank.PRODUCT,
+    "/": Rank.PRODUCT,
+    "%": Rank.PRODUCT,
+}
+# What may follow without parentheses: x + (y - z) is x + y - z, but x * (y / z) is not x * y / z.
+_ASSOCIATIVE = {"+": "+-", "*": "*", "&&": ("&&",), "||": ("||",), "&": "&", "|": "|", "^": "^"}
+_BITWISE = (Rank.BIT_OR, Rank.BIT_XOR, Rank.BIT_AND, Rank.SHIFT)
+
+
+@dataclass(frozen=True)
+class Expression:
+    """C++ text that computes one value.
+
+    `type` is the C++ type of the text. It differs from the IR's where C++ computes in another one: threadIdx.x
+    is unsigned, and types narrower than int are promoted. The low bits are those of the IR's value then, and
+    `arithmetic.exact` brings the text to the IR's type where more than the low bits matter. `reads` names the
+    variables in the text that may still change. `unconverted` is the text before a conversion that C++ makes
+    by itself next to an operand of this type. `parts` is (left text, operator, right side) of a binary operator, and
+    `chain` the operators of its rank that stand side by side in the text.
+    """
+
+    text: str
+    rank: Rank
+    type: Type
+    reads: frozenset[str] = frozenset()
+    unconverted: Expression | None = None
+    parts: tuple[str, str, Expression] | None = None
+    chain: frozenset[str] = frozenset()
+
+    def at_least(self, rank: Rank) -> str:
+        """Return the text, in parentheses if it binds less tightly than `rank`."""
+        return self.text if self.rank >= rank else f"({self.text})"
+
+    @property
+    def dtype(self) -> DType:
+        return self.type.element if isinstance(self.type, VectorType) else self.type
+
+
+def reads_of(*parts: Expression) -> frozenset[str]:
+    """Return the changing variables that any of the expressions reads."""
+    return frozenset[str]().union(*(p.reads for p in parts))
+
+
+def binary(operator: str, a: Expression, b: Expression, type: DType) -> Expression:
+    """Join two expressions whose C++ types need no further care; `type` is the C++ type of the result."""
+    rank = RANKS[operator]
+    left = _operand(a, rank, clear=a.rank >= rank)
+    joins = b.rank == rank and _regroups(operator, a, b)
+    right = _operand(b, rank, clear=b.rank > rank or joins)
+    chain = frozenset({operator}).union(a.chain if a.rank == rank else (), b.chain if joins else ())
+    text = f"{left} {operator} {right}"
+    return Expression(text, rank, type, reads_of(a, b), parts=(left, operator, b), chain=chain)
+
+
+def _operand(x: Expression, outer: Rank, *, clear: bool) -> str:
+    return x.text if clear and not _confuses(x.rank, outer) else f"({x.text})"
+
+
+def _confuses(inner: Rank, outer: Rank) -> bool:
+    """Return whether people take a mix of two operators for another one, though the grammar has no doubt."""
+    if inner == outer or inner >= Rank.UNARY:
+        return False
+    if outer in _BITWISE or inner in _BITWISE:
+        return True
+    comparisons = (Rank.EQUALITY, Rank.RELATION)
+    return (outer == Rank.OR and inner == Rank.AND) or (outer in comparisons and inner in comparisons)
+
+
+def _regroups(operator: str, a: Expression, b: Expression) -> bool:
+    """Return whether a + (b + c) may be a + b + c, and likewise for `*`: for integers of one type."""
+    if a.type is not b.type or a.dtype.is_float or operator not in _ASSOCIATIVE:
+        return False
+    return b.chain <= frozenset(_ASSOCIATIVE[operator])
+
+
+def prefix(operator: str, x: Expression, type: Type) -> Expression:
+    """Return `operator x`, where the operator is a sign, `!`, `~`, `*`, `&` or a cast."""
+    text = x.at_least(Rank.UNARY)
+    if operator[-1] in "-&" and text.startswith(operator[-1]):
+        text = f"({text})"
+    return Expression(f"{operator}{text}", Rank.UNARY, type, x.reads)
+
+
+def call(function: str, arguments: tuple[Expression, ...], type: Type) -> Expression:
+    """Return `function(arguments)`."""
+    text = ", ".join(a.text for a in arguments)
+    return Expression(f"{function}({text})", Rank.POSTFIX, type, reads_of(*arguments))
+
+
+def conditional(condition: Expression, a: Expression, b: Expression, type: Type) -> Expression:
+    """Return `condition ? a : b`."""
+    parts = condition.at_least(Rank.OR), a.at_least(Rank.OR), b.at_least(Rank.CONDITIONAL)
+    text = f"{parts[0]} ? {parts[1]} : {parts[2]}"
+    return Expression(text, Rank.CONDITIONAL, type, reads_of(condition, a, b))
+
+
+def converted(operator: str, x: Expression, type: DType) -> Expression:
+    """Return a cast that C++ would also make by itself next to an operand of `type`."""
+    return replace(prefix(operator, x, type), unconverted=x)

@@ -1,0 +1,113 @@
+"""How memory is reached: loads, stores and asynchronous copies."""
+
+from __future__ import annotations
+
+from tilewright.backends.cuda import prelude
+from tilewright.backends.cuda.arithmetic import exact
+from tilewright.backends.cuda.expression import Expression, Rank, prefix
+from tilewright.backends.cuda.printer import Printer
+from tilewright.dtypes import int32, uint32
+from tilewright.ir.core import Buffer, Value, VectorType
+from tilewright.ir.infer import facts_of
+from tilewright.ir.ops import AsyncCommit, AsyncCopy, AsyncWait, Constant, Load, Store
+
+
+_LONGEST_CALL = 90
+
+
+def element(printer: Printer, buffer: Buffer, index: Value) -> Expression:
+    """Return `buffer[index]`."""
+    subscript = exact(printer, index)
+    if subscript.unconverted is not None:
+        subscript = subscript.unconverted
+    elif subscript.type is uint32 and index.type is int32 and not facts_of(index).non_negative:
+        subscript = prefix("(int)", subscript, int32)
+    text = f"{printer.buffer_names[buffer]}[{subscript.text}]"
+    return Expression(text, Rank.POSTFIX, buffer.dtype, subscript.reads)
+
+
+def address(printer: Printer, buffer: Buffer, index: Value) -> Expression:
+    """Return `&buffer[index]`, or the buffer's name for its first element."""
+    if isinstance(index.definition, Constant) and index.definition.value == 0:
+        return Expression(printer.buffer_names[buffer], Rank.ATOM, buffer.dtype)
+    return prefix("&", element(printer, buffer, index), buffer.dtype)
+
+
+def load(printer: Printer, op: Load) -> Expression:
+    """Return `buffer[index]`, or the vector that lies there."""
+    type = op.result.type
+    printer.type_name(type)
+    if not isinstance(type, VectorType):
+        return element(printer, op.buffer, op.index)
+    return _as_vector(printer, op.buffer, op.index, type, "const ")
+
+
+def _as_vector(printer: Printer, buffer: Buffer, index: Value, type: VectorType, const: str) -> Expression:
+    """Return the vector that lies at an index: one access of the vector's size."""
+    pointer = prefix(f"({const}{printer.type_name(type)}*)", address(printer, buffer, index), type)
+    return prefix("*", pointer, type)
+
+
+def store(printer: Printer, op: Store) -> None:
+    """Print `buffer[index] = value;`."""
+    type = op.value.type
+    value = exact(printer, op.value)
+    if isinstance(type, VectorType):
+        target = _as_vector(printer, op.buffer, op.index, type, "")
+    else:
+        target = element(printer, op.buffer, op.index)
+    printer.assign(target.text, value, op)
+
+
+def async_copy(printer: Printer, op: AsyncCopy) -> None:
+    """Print a call that starts an asynchronous copy."""
+    if not printer.arch.has_cp_async:
+        raise printer.refuse(
+            op,
+            f"cp.async needs sm_80 or later, and the target is {printer.arch}",
+            "copy through registers: load from global memory, then store to shared memory",
+        )
+    valid = op.valid.definition
+    always = isinstance(valid, Constant) and bool(valid.value)
+    name, definition = prelude.cp_async(op.elements * op.source.dtype.bytes, op.cache, zero_fill=not always)
+    printer.prelude.need(definition)
+    arguments = [address(printer, op.destination, op.destination_index), address(printer, op.source, op.source_index)]
+    if not always:
+        arguments.append(exact(printer, op.valid))
+    text = f"{name}({', '.join(a.text for a in arguments)});"
+    if len(text) > _LONGEST_CALL:
+        text = f"{name}(\n    " + ",\n    ".join(a.text for a in arguments) + ");"
+    printer.statement(text, op)
+
+
+def async_commit(printer: Printer, op: AsyncCommit) -> None:
+    """Print the call that closes a group of asynchronous copies."""
+    # Without asynchronous copies there is nothing to commit, and they are refused below sm_80.
+    if printer.arch.has_cp_async:
+        printer.prelude.need(prelude.CP_ASYNC_COMMIT)
+        printer.statement("cp_async_commit();", op)
+
+
+def async_wait(printer: Printer, op: AsyncWait) -> None:
+    """Print the call that waits for asynchronous copies."""
+    if not printer.arch.has_cp_async:
+        return
+    if op.pending is None:
+        printer.prelude.need(prelude.CP_ASYNC_WAIT_ALL)
+        printer.statement("cp_async_wait_all();", op)
+    else:
+        printer.prelude.need(prelude.CP_ASYNC_WAIT)
+        printer.statement(f"cp_async_wait<{op.pending}>();", op)
+
+
+def is_vector_access(op: object, buffer: Buffer) -> bool:
+    """Return whether an op reaches several elements of a buffer at once."""
+    if isinstance(op, Load):
+        return op.buffer is buffer and isinstance(op.result.type, VectorType)
+    return isinstance(op, Store) and op.buffer is buffer and isinstance(op.value.type, VectorType)
+
+
+def is_written(op: object, buffer: Buffer) -> bool:
+    """Return whether an op writes a global buffer, or may."""
+    writes = getattr(op, "buffer", None) if not isinstance(op, Load) else None
+    return writes is buffer or (isinstance(op, AsyncCopy) and op.destination is buffer)

@@ -1,0 +1,87 @@
+"""Names for C++: legal, unique where they are visible, and as close to the user's as can be."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+# Words of the language, and the names that NVRTC declares and generated code may use. A variable of such a
+# name would hide the function from the lines below it, so it gets an underscore.
+_KEYWORDS = """
+    alignas alignof and and_eq asm auto bitand bitor bool break case catch char char16_t char32_t char8_t class
+    co_await co_return co_yield compl concept const const_cast consteval constexpr constinit continue decltype
+    default delete do double dynamic_cast else enum explicit export extern false float for friend goto if inline
+    int long mutable namespace new noexcept not not_eq nullptr operator or or_eq private protected public register
+    reinterpret_cast requires restrict return short signed sizeof static static_assert static_cast struct switch
+    template this thread_local throw true try typedef typeid typename union unsigned using virtual void volatile
+    wchar_t while xor xor_eq
+"""
+_PREDECLARED = """
+    NAN INFINITY NULL assert dim3 linux unix printf warpSize threadIdx blockIdx blockDim gridDim memcpy
+    half bfloat16 vec
+    abs acos acosf asin asinf atan atan2 atan2f atanf cbrt cbrtf ceil ceilf copysign copysignf cos cosf cosh coshf
+    erf erff exp exp2 exp2f expf expm1 expm1f fabs fabsf floor floorf fma fmaf fmax fmaxf fmin fminf fmod fmodf
+    isfinite isinf isnan log log10 log10f log1p log1pf log2 log2f logf max min pow powf rint rintf rsqrt
+    rsqrtf sin sinf sinh sinhf sqrt sqrtf tan tanf tanh tanhf trunc truncf
+"""
+_ELEMENTS = "char uchar short ushort int uint long ulong longlong ulonglong float double"
+_VECTORS = {f"{make}{element}{lanes}" for make in ("", "make_") for element in _ELEMENTS.split() for lanes in "1234"}
+RESERVED = frozenset(_KEYWORDS.split()) | frozenset(_PREDECLARED.split()) | _VECTORS
+# The families of names that the functions of prelude.py take.
+_HELPERS = re.compile(r"cp_async\w*|atomic\w*|to_\w+|shift_(left|right)|bit_cast|assertion_failed")
+
+
+def legal(name: str) -> str:
+    """Return a C++ identifier close to a Python name: Greek letters are spelled out, other signs become `_`.
+
+    >>> legal("acc"), legal("α"), legal("float"), legal("<lambda>"), legal("__x")
+    ('acc', 'alpha', 'float_', 'lambda', 'x')
+    """
+    ascii_only = "".join(c if c.isascii() else _spell(c) for c in name)
+    word = re.sub(r"_{2,}", "_", re.sub(r"[^A-Za-z0-9_]", "_", ascii_only)).strip("_") or "value"
+    if word[0].isdigit():
+        word = f"n{word}"
+    return f"{word}_" if word in RESERVED or _HELPERS.fullmatch(word) else word
+
+
+def _spell(character: str) -> str:
+    return unicodedata.name(character, "_").split()[-1].lower()
+
+
+class Names:
+    """The names in use, scope by scope. A name may be taken again once the scope that holds it has ended."""
+
+    def __init__(self, reserved: frozenset[str] = frozenset()) -> None:
+        self._scopes: list[set[str]] = [set(reserved)]
+
+    @contextmanager
+    def scope(self) -> Iterator[None]:
+        """Hold the names that are declared in a pair of braces."""
+        self._scopes.append(set())
+        try:
+            yield
+        finally:
+            self._scopes.pop()
+
+    def reserve(self, name: str) -> None:
+        """Forbid a name everywhere."""
+        self._scopes[0].add(name)
+
+    def declare(self, *wishes: str) -> str:
+        """Take the first wish that is free here, or the last one with a number, and return it."""
+        names = [legal(w) for w in wishes]
+        for name in names:
+            if self._take(name):
+                return name
+        number = 1
+        while not self._take(f"{names[-1]}_{number}"):
+            number += 1
+        return f"{names[-1]}_{number}"
+
+    def _take(self, name: str) -> bool:
+        if any(name in scope for scope in self._scopes):
+            return False
+        self._scopes[-1].add(name)
+        return True

@@ -1,0 +1,223 @@
+"""The checker of single accesses: bounds, alignment, uninitialised memory, and barriers in divergent code.
+
+It is an observer: it sees each access before it happens and refuses the threads whose access is wrong.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tilewright.backends.sim.findings import Fault
+from tilewright.backends.sim.initialised import InitialisedBytes
+from tilewright.backends.sim.machine import Machine
+from tilewright.backends.sim.observers import Access, AccessKind, Observer
+from tilewright.backends.sim.registers import RegisterStorage
+from tilewright.backends.sim.storage import FlatStorage, GlobalStorage, SharedStorage, Storage
+from tilewright.backends.sim.values import Array, Lanes, Mask, at_least_2d, both
+from tilewright.backends.sim.warp import WARP
+from tilewright.ir.core import Op
+from tilewright.ir.ops import Barrier
+
+_READS = (AccessKind.LOAD, AccessKind.ATOMIC)
+_WRITES = (AccessKind.STORE, AccessKind.ATOMIC, AccessKind.COPY_LAND)
+
+
+class AccessChecker(Observer):
+    """Checks each access by itself; knows nothing of other threads."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._initialised = InitialisedBytes(machine.arena_bytes)
+
+    def begin(self, machine: Machine) -> None:
+        self._initialised.begin(machine.blocks)
+
+    def allocate(self, op: Op, storage: Storage, mask: Mask) -> None:
+        if isinstance(storage, SharedStorage):
+            self._initialised.forget(storage, mask)
+
+    def access(self, access: Access) -> Array | None:
+        storage = access.storage
+        if isinstance(storage, RegisterStorage) and _is_plain(storage, access):
+            return None
+        if access.kind is AccessKind.COPY_LAND:
+            refused = None  # checked when the copy was issued
+        else:
+            refused = self._bounds(access)
+            if access.lanes > 1 and isinstance(storage, FlatStorage):
+                refused = _either(refused, self._alignment(access, storage, refused))
+        if isinstance(storage, GlobalStorage):
+            return refused
+        mask = access.mask if refused is None else both(access.mask, ~refused)
+        if access.kind in _READS:
+            self._read(access, mask)
+        if access.kind in _WRITES and isinstance(storage, SharedStorage):
+            self._initialised.mark(storage, access.index, access.lanes, mask)
+        return refused
+
+    def barrier(self, op: Op, mask: Mask) -> None:
+        assert isinstance(op, Barrier)
+        if mask is None or mask.shape[1] == 1:
+            return
+        groups, what = mask, "block"
+        if op.scope == "warp":
+            groups, what = _by_warps(mask), "warp"
+        split = groups.any(axis=-1) & ~groups.all(axis=-1)
+        if not split.any():
+            return
+        row = np.argwhere(split)[0]
+        missing = np.argwhere(~groups[tuple(row)])[0][0] + (WARP * row[1] if op.scope == "warp" else 0)
+        here = int(groups[tuple(row)].sum())
+        fault = Fault(
+            op,
+            "barrier-divergence",
+            f"a barrier of the {what} is reached by {here} of its {groups.shape[-1]} threads",
+            self._machine.block_coordinate(int(row[0])),
+            self._machine.thread_coordinate(int(missing)),
+            notes=("the first thread that is not there:",),
+            help="move the barrier out of the branch or loop that only some threads run",
+            count=int(split.sum()) * (self._machine.blocks if split.shape[0] == 1 else 1),
+        )
+        self._machine.collector.report(fault)
+
+    def _bounds(self, access: Access) -> Array | None:
+        storage, index = access.storage, access.index
+        low, high = storage.low, storage.high - access.lanes
+        present = storage.present if isinstance(storage, GlobalStorage) else None
+        if present is None:
+            uniform = not isinstance(index, np.ndarray)
+            least, greatest = (int(index), int(index)) if uniform else (int(index.min()), int(index.max()))
+            if low <= least and greatest <= high:
+                return None
+        index = at_least_2d(index).astype(np.int64)
+        bad = (index < low) | (index > high)
+        if present is not None:
+            inside = np.where(bad, low, index) - low
+            for k in range(access.lanes):
+                bad |= ~present[inside + k]
+        found = both(access.mask, bad)
+        assert found is not None
+        if not found.any():
+            return None
+        self._report_bounds(access, index, found)
+        return found
+
+    def _report_bounds(self, access: Access, index: Array, bad: Array) -> None:
+        storage, name = access.storage, access.storage.buffer.name
+        at = self._first(index, bad)
+        what = f"{name}[{at}]" if access.lanes == 1 else f"{name}[{at}:{at + access.lanes}]"
+        size = f"{storage.high - storage.low} elements"
+        notes, coordinate = [], None
+        if isinstance(storage, GlobalStorage):
+            coordinate = storage.coordinate(at)
+            extent = "x".join(map(str, storage.shape)) or "no"
+            size = "no elements" if storage.empty else f"shape {storage.shape}, strides {storage.strides}"
+            if coordinate is not None and len(coordinate) > 1:
+                notes.append(f"that is coordinate {coordinate} of {extent} elements")
+        self._report(
+            access, bad, "out-of-bounds",
+            f"out of bounds: {access.kind.value} {what}, which has {size}",
+            at, coordinate, notes,
+            "guard the access with a predicate, or check the tile against the shape",
+        )  # fmt: skip
+
+    def _alignment(self, access: Access, storage: FlatStorage, outside: Array | None) -> Array | None:
+        lanes, phase = access.lanes, storage.phase(access.lanes)
+        index = access.index
+        start = storage.low + (phase or 0)
+        if phase is not None and not np.bitwise_and(index - index.dtype.type(start % lanes), lanes - 1).any():
+            return None
+        index = at_least_2d(index).astype(np.int64)
+        bad = ((index - start) % lanes != 0) if phase is not None else np.ones(index.shape, np.bool_)
+        bad = bad if outside is None else bad & ~outside
+        found = both(access.mask, bad)
+        assert found is not None
+        if not found.any():
+            return None
+        size = lanes * storage.buffer.dtype.bytes
+        at = self._first(index, found)
+        self._report(
+            access, found, "misaligned",
+            f"misaligned: {access.kind.value} {storage.buffer.name}[{at}:{at + lanes}] takes {size} bytes at once, "
+            f"from an address that is not a multiple of {size}",
+            at, storage.coordinate(at) if isinstance(storage, GlobalStorage) else None, (),
+            f"make the index a multiple of {lanes} (pad rows to one), or copy with a narrower vector",
+        )  # fmt: skip
+        return found
+
+    def _read(self, access: Access, mask: Mask) -> None:
+        storage = access.storage
+        if isinstance(storage, RegisterStorage):
+            missing = _unwritten(storage, access, mask)
+        else:
+            assert isinstance(storage, SharedStorage)
+            missing = self._initialised.missing(storage, access.index, access.lanes, mask)
+        if missing is None or not missing.any():
+            return
+        at = self._first(at_least_2d(access.index), missing)
+        what = (
+            f"{storage.buffer.name}[{at}]" if access.lanes == 1 else f"{storage.buffer.name}[{at}:{at + access.lanes}]"
+        )
+        self._report(
+            access, missing, "uninitialised-read",
+            f"uninitialised read: {access.kind.value} {what}, which nothing has written",
+            at, None, (),
+            "write it first; what an asynchronous copy brings is there only after its wait",
+        )  # fmt: skip
+
+    def _report(
+        self, access: Access, bad: Array, kind: str, summary: str, index: int,
+        coordinate: tuple[int, ...] | None, notes: list[str] | tuple[str, ...], help: str,
+    ) -> None:  # fmt: skip
+        machine = self._machine
+        full = np.broadcast_to(bad, (machine.blocks, machine.threads))
+        row, thread = (int(n) for n in np.unravel_index(int(np.argmax(full)), full.shape))
+        fault = Fault(
+            access.op, kind, summary, machine.block_coordinate(row), machine.thread_coordinate(thread),
+            access.storage.buffer.name, index, coordinate, notes, help, int(full.sum()),
+        )  # fmt: skip
+        machine.collector.report(fault)
+
+    def _first(self, index: Array, bad: Array) -> int:
+        """Return the index in the first bad thread."""
+        index, bad = np.broadcast_arrays(index, bad)
+        return int(index.ravel()[int(np.argmax(bad))])
+
+
+def _either(a: Array | None, b: Array | None) -> Array | None:
+    if a is None or b is None:
+        return b if a is None else a
+    return a | b
+
+
+def _by_warps(mask: Array) -> Array:
+    """Return a mask (blocks, threads) as (blocks, warps, 32); threads that a last warp lacks repeat its first."""
+    blocks, threads = mask.shape
+    lanes = np.arange(-(-threads // WARP) * WARP)
+    lanes = np.where(lanes < threads, lanes, lanes // WARP * WARP)
+    return mask[:, lanes].reshape(blocks, -1, WARP)
+
+
+def _is_plain(storage: RegisterStorage, access: Access) -> bool:
+    """Return whether all threads reach the same existing register, and nobody reads what was not written."""
+    if isinstance(access.index, np.ndarray):
+        return False
+    index = int(access.index)
+    if not 0 <= index <= storage.high - access.lanes:
+        return False
+    return access.kind is AccessKind.STORE or all(w is True for w in storage.written[index : index + access.lanes])
+
+
+def _unwritten(storage: RegisterStorage, access: Access, mask: Mask) -> Array | None:
+    """Return the threads that read a register they have not written, None if all have."""
+    missing: Array | None = None
+    for k in range(access.lanes):
+        index: Lanes = access.index + access.index.dtype.type(k)
+        for position in np.unique(np.clip(index, 0, storage.high - 1)).tolist():
+            written = storage.written[position]
+            if written is True:
+                continue
+            unwritten = at_least_2d(np.True_) if written is None else ~np.asarray(written)
+            here = both(mask, unwritten & (at_least_2d(index) == position))
+            missing = _either(missing, here)
+    return missing

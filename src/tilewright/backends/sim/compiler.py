@@ -1,0 +1,81 @@
+"""What a handler needs to turn an op into a step: slots, nested blocks, and the machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tilewright.backends.sim.copies import CopyQueue
+from tilewright.backends.sim.machine import Machine
+from tilewright.backends.sim.values import Frame, Lanes
+from tilewright.errors import InternalError
+from tilewright.ir.core import Block, Kernel, Op, Value
+from tilewright.ir.ops import Constant, Yield
+
+Step = Callable[[Frame], None]
+
+
+@dataclass(frozen=True)
+class Steps:
+    """A compiled block: its steps, the slots of its arguments, and the slots of what it yields."""
+
+    steps: tuple[Step, ...]
+    arguments: tuple[int, ...]
+    yields: tuple[int, ...]
+
+
+class Compiler:
+    """Compiles blocks for one machine.
+
+    `initial` is the content of the slots when a chunk starts: constants and scalar arguments.
+    """
+
+    def __init__(
+        self,
+        machine: Machine,
+        handlers: Mapping[type[Op], Callable[[Any, Compiler], Step]],  # Any: each takes its own op class
+        kernel: Kernel,
+    ) -> None:
+        self.machine = machine
+        self.copies = CopyQueue(machine)
+        self.initial: list[Lanes] = []
+        self._handlers = handlers
+        self._slots: dict[Value, int] = {}
+        self._used = {v for op in kernel.body.walk() for v in op.operands}
+
+    def slot(self, value: Value) -> int:
+        """Return the number of a value's slot."""
+        found = self._slots.get(value)
+        if found is None:
+            found = self._slots[value] = len(self.initial)
+            op = value.definition
+            self.initial.append(value.dtype.numpy.type(op.value) if isinstance(op, Constant) else None)
+        return found
+
+    def slots(self, values: Sequence[Value]) -> tuple[int, ...]:
+        """Return the numbers of several values' slots."""
+        return tuple(self.slot(v) for v in values)
+
+    def is_used(self, value: Value) -> bool:
+        """Return whether any op reads a value."""
+        return value in self._used
+
+    def block(self, block: Block) -> Steps:
+        """Compile a block's ops; its yield becomes the slots it names."""
+        arguments = self.slots(block.arguments)
+        steps: list[Step] = []
+        yields: tuple[int, ...] = ()
+        for op in block.ops:
+            if isinstance(op, Yield):
+                yields = self.slots(op.values)
+                continue
+            handler = self._handlers.get(type(op))
+            if handler is None:
+                raise InternalError(f"the simulator has no handler for {type(op).__name__}", location=op.location)
+            steps.append(handler(op, self))
+        return Steps(tuple(steps), arguments, yields)
+
+    def missing(self, op: Op, what: str) -> InternalError:
+        """Return the error for an op that has no meaning in its types."""
+        return InternalError(f"the simulator has no {what}", location=op.location)

@@ -1,0 +1,152 @@
+"""Handlers of branches and loops.
+
+A condition that is the same in all threads branches for real. Otherwise both sides run under masks, a side
+without active threads not at all, and what differs is merged. Loops run until no thread is left in them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tilewright.backends.sim.compiler import Compiler, Step, Steps
+from tilewright.backends.sim.values import Frame, Lanes, Mask, both, merge, without
+from tilewright.ir.ops import For, If, While
+
+
+def _run(block: Steps, frame: Frame) -> None:
+    for step in block.steps:
+        step(frame)
+
+
+def _run_masked(block: Steps, frame: Frame, mask: Mask) -> None:
+    outer, frame.mask = frame.mask, mask
+    for step in block.steps:
+        step(frame)
+    frame.mask = outer
+
+
+def _move(values: list[Lanes], sources: Sequence[int], targets: Sequence[int]) -> None:
+    """Copy slots, all of them read before any is written."""
+    for target, value in zip(targets, [values[s] for s in sources], strict=True):
+        values[target] = value
+
+
+def _advance(values: list[Lanes], block: Steps, carried: Sequence[int], alive: Mask) -> None:
+    """Put what a body yields into the carried slots, in the threads that ran it."""
+    if alive is None:
+        _move(values, block.yields, carried)
+        return
+    new = [values[s] for s in block.yields]
+    for slot, value in zip(carried, new, strict=True):
+        values[slot] = merge(alive, value, values[slot])
+
+
+def branch(op: If, compiler: Compiler) -> Step:
+    """Run one of two blocks in each thread."""
+    condition, results = compiler.slot(op.condition), compiler.slots(op.results)
+    then, otherwise = compiler.block(op.then), compiler.block(op.otherwise)
+
+    def run(frame: Frame) -> None:
+        values = frame.values
+        chosen = values[condition]
+        if not isinstance(chosen, np.ndarray):
+            side = then if chosen else otherwise
+            _run(side, frame)
+            _move(values, side.yields, results)
+            return
+        yes, no = both(frame.mask, chosen), without(frame.mask, chosen)
+        assert yes is not None
+        if not yes.any() or not no.any():
+            side = then if yes.any() else otherwise
+            _run(side, frame)
+            _move(values, side.yields, results)
+            return
+        _run_masked(then, frame, yes)
+        _run_masked(otherwise, frame, no)
+        for result, a, b in zip(results, then.yields, otherwise.yields, strict=True):
+            values[result] = merge(chosen, values[a], values[b])
+
+    return run
+
+
+def for_loop(op: For, compiler: Compiler) -> Step:
+    """Run a body for each index."""
+    start, stop, step = compiler.slots((op.start, op.stop, op.step))
+    init, results = compiler.slots(op.init), compiler.slots(op.results)
+    body = compiler.block(op.body)
+    index, *carried = body.arguments
+    kind = op.start.dtype.numpy.type
+
+    def run(frame: Frame) -> None:
+        values = frame.values
+        bounds = values[start], values[stop], values[step]
+        _move(values, init, carried)
+        if any(isinstance(b, np.ndarray) for b in bounds):
+            diverging(frame, *bounds)
+        else:
+            for i in range(int(bounds[0]), int(bounds[1]), int(bounds[2])):
+                values[index] = kind(i)
+                for each in body.steps:
+                    each(frame)
+                _move(values, body.yields, carried)
+        _move(values, carried, results)
+
+    def diverging(frame: Frame, first: Lanes, last: Lanes, by: Lanes) -> None:
+        values, outer = frame.values, frame.mask
+        counts = _trip_counts(first, last, by)
+        active = counts if outer is None else np.where(outer, counts, -1)
+        most = int(active.max())
+        least = int(active.min() if outer is None else np.where(outer, counts, most).min())
+        for n in range(most):
+            alive = None if n < least else counts > n
+            values[index] = first + by * kind(n)
+            _run_masked(body, frame, both(outer, alive))
+            _advance(values, body, carried, alive)
+
+    return run
+
+
+def _trip_counts(start: Lanes, stop: Lanes, step: Lanes) -> Lanes:
+    """Return how often each thread runs the body, computed without overflow for types below 64 bits."""
+    start, stop, step = (np.asarray(x).astype(np.int64) for x in (start, stop, step))
+    size = np.abs(step)
+    distance = np.where(step > 0, stop - start, start - stop)
+    return np.maximum((distance + size - 1) // np.maximum(size, 1), 0)
+
+
+def while_loop(op: While, compiler: Compiler) -> Step:
+    """Run a body as long as the condition holds, in each thread."""
+    init, results = compiler.slots(op.init), compiler.slots(op.results)
+    condition, body = compiler.block(op.condition), compiler.block(op.body)
+    carried = body.arguments
+    (goes_on,) = condition.yields
+
+    def run(frame: Frame) -> None:
+        values, outer = frame.values, frame.mask
+        alive: Mask = None  # of the threads of `outer`, those still in the loop
+        _move(values, init, carried)
+        while True:
+            mask = both(outer, alive)
+            if condition.arguments:
+                _move(values, carried, condition.arguments)
+            _run_masked(condition, frame, mask)
+            more = values[goes_on]
+            if not isinstance(more, np.ndarray):
+                if not more:
+                    break
+            else:
+                going = both(mask, more)
+                assert going is not None
+                if not going.any():
+                    break
+                stopped = without(mask, more)
+                if stopped.any():
+                    alive = going
+                    mask = going
+            _run_masked(body, frame, mask)
+            _advance(values, body, carried, alive)
+        _move(values, carried, results)
+
+    return run

@@ -1,0 +1,99 @@
+"""Handlers of allocation, loads and stores. `storage` and `registers` hold what memory is."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tilewright.backends.sim.compiler import Compiler, Step
+from tilewright.backends.sim.findings import Fault
+from tilewright.backends.sim.machine import Machine
+from tilewright.backends.sim.observers import Access, AccessKind
+from tilewright.backends.sim.registers import RegisterStorage
+from tilewright.backends.sim.values import Frame, Lanes, merge, without
+from tilewright.ir.core import Buffer, Op, Value, VectorType
+from tilewright.ir.ops import Allocate, Load, Store
+
+
+def lanes_of(value: Value) -> int:
+    """Return the number of elements of a scalar (1) or vector."""
+    return value.type.lanes if isinstance(value.type, VectorType) else 1
+
+
+def allocate(op: Allocate, compiler: Compiler) -> Step:
+    """Begin a buffer's life: its contents are undefined from here on."""
+    machine, storage = compiler.machine, compiler.machine.storages[op.buffer]
+
+    def run(frame: Frame) -> None:
+        if isinstance(storage, RegisterStorage):
+            storage.allocate()
+        for observer in machine.observers:
+            observer.allocate(op, storage, frame.mask)
+
+    return run
+
+
+def load(op: Load, compiler: Compiler) -> Step:
+    """Read an element or an aligned vector."""
+    machine, storage = compiler.machine, compiler.machine.storages[op.buffer]
+    index, result, lanes = compiler.slot(op.index), compiler.slot(op.result), lanes_of(op.result)
+    zero = _zero(op.buffer, lanes)
+
+    def run(frame: Frame) -> None:
+        values = frame.values
+        try:
+            values[result] = storage.load(values[index], lanes, frame.mask)
+        except IndexError as error:
+            raise outside(machine, op, op.buffer, error) from None
+
+    def run_observed(frame: Frame) -> None:
+        values = frame.values
+        at = values[index]
+        refused = machine.observe(Access(op, AccessKind.LOAD, storage, at, lanes, frame.mask))
+        if refused is None:
+            values[result] = storage.load(at, lanes, frame.mask)
+        else:
+            found = storage.load(at, lanes, without(frame.mask, refused))
+            values[result] = merge(refused, zero, found)
+
+    return run_observed if machine.observers else run
+
+
+def store(op: Store, compiler: Compiler) -> Step:
+    """Write an element or an aligned vector."""
+    machine, storage = compiler.machine, compiler.machine.storages[op.buffer]
+    index, value, lanes = compiler.slot(op.index), compiler.slot(op.value), lanes_of(op.value)
+
+    def run(frame: Frame) -> None:
+        values = frame.values
+        try:
+            storage.store(values[index], values[value], lanes, frame.mask)
+        except IndexError as error:
+            raise outside(machine, op, op.buffer, error) from None
+
+    def run_observed(frame: Frame) -> None:
+        values, mask = frame.values, frame.mask
+        at = values[index]
+        refused = machine.observe(Access(op, AccessKind.STORE, storage, at, lanes, mask))
+        storage.store(at, values[value], lanes, mask if refused is None else without(mask, refused))
+
+    return run_observed if machine.observers else run
+
+
+def _zero(buffer: Buffer, lanes: int) -> Lanes:
+    """Return what a refused load gives."""
+    kind = buffer.dtype.numpy
+    return kind.type(0) if lanes == 1 else np.zeros((1, 1, lanes), kind)
+
+
+def outside(machine: Machine, op: Op, buffer: Buffer, error: IndexError) -> Exception:
+    """Return the error for an index that NumPy refused while nothing was checked."""
+    fault = Fault(
+        op,
+        "out-of-bounds",
+        f"out of bounds: an access to {buffer.name} reaches beyond it ({error})",
+        machine.block_coordinate(0),
+        buffer=buffer.name,
+        notes=(f"in one of the {machine.blocks} blocks from there on:",),
+        help="run with checks on to learn which thread and which element",
+    )
+    return machine.collector.error(fault)

@@ -1,0 +1,60 @@
+"""The seam between execution and whoever watches it: checkers of memory and, later, of races and of bank conflicts.
+
+Handlers of ops that reach memory or synchronise tell the machine's observers what the threads do, before
+they do it. Without observers they are compiled without the calls, so watching costs nothing when off.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tilewright.backends.sim.storage import Storage
+from tilewright.backends.sim.values import Array, Lanes, Mask
+from tilewright.ir.core import Op
+
+if TYPE_CHECKING:
+    from tilewright.backends.sim.machine import Machine
+
+
+class AccessKind(enum.Enum):
+    """What is done to memory. An asynchronous copy's write is announced when issued and again when it lands."""
+
+    LOAD = "load"
+    STORE = "store"
+    ATOMIC = "atomic update"
+    COPY_READ = "asynchronous copy from"
+    COPY_WRITE = "asynchronous copy to"
+    COPY_LAND = "landing of an asynchronous copy in"
+
+
+@dataclass(slots=True)
+class Access:
+    """One op's access by all active threads: elements `index` up to `index + lanes` of a buffer's storage."""
+
+    op: Op
+    kind: AccessKind
+    storage: Storage
+    index: Lanes
+    lanes: int
+    mask: Mask
+
+
+class Observer:
+    """Watches what the threads of a chunk do. Each method does nothing unless overridden."""
+
+    def begin(self, machine: Machine) -> None:
+        """Take notice that a chunk of blocks starts."""
+
+    def allocate(self, op: Op, storage: Storage, mask: Mask) -> None:
+        """Take notice that a shared or register buffer's life begins."""
+
+    def access(self, access: Access) -> Array | None:
+        """Take notice of an access; return the threads that must not do it, None for none."""
+
+    def barrier(self, op: Op, mask: Mask) -> None:
+        """Take notice of a barrier that the threads of the mask reach together."""
+
+    def wait(self, op: Op, mask: Mask) -> None:
+        """Take notice of a wait for asynchronous copies, after they have landed."""

@@ -1,0 +1,63 @@
+"""A kernel as a list of steps: each op compiled once, by the one handler for its class, to a Python closure.
+
+A step takes a frame, reads the slots of its operands and fills those of its results. Slots are numbered once, so
+that running an op costs a list access an operand besides its NumPy calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tilewright.backends.sim import asynchronous, atomics, control, memory, messages, scalars, vectors, warp
+from tilewright.backends.sim.compiler import Compiler, Step
+from tilewright.backends.sim.machine import Machine
+from tilewright.backends.sim.values import Frame, Lanes
+from tilewright.ir import ops
+from tilewright.ir.core import Kernel, Op, Value
+
+# Any: each handler takes its own op class.
+HANDLERS: dict[type[Op], Callable[[Any, Compiler], Step]] = {
+    ops.Special: scalars.special,
+    ops.Unary: scalars.unary,
+    ops.Binary: scalars.binary,
+    ops.Compare: scalars.compare,
+    ops.Fma: scalars.fma,
+    ops.Select: scalars.select,
+    ops.Cast: scalars.cast,
+    ops.Bitcast: vectors.bitcast_op,
+    ops.Pack: vectors.pack_op,
+    ops.Extract: vectors.extract_op,
+    ops.Allocate: memory.allocate,
+    ops.Load: memory.load,
+    ops.Store: memory.store,
+    ops.Atomic: atomics.atomic,
+    ops.AsyncCopy: asynchronous.copy,
+    ops.AsyncCommit: asynchronous.commit,
+    ops.AsyncWait: asynchronous.wait,
+    ops.For: control.for_loop,
+    ops.While: control.while_loop,
+    ops.If: control.branch,
+    ops.Barrier: warp.barrier,
+    ops.Shuffle: warp.shuffle,
+    ops.Vote: warp.vote,
+    ops.Print: messages.print_values,
+    ops.Assert: messages.check,
+}
+
+
+class Program:
+    """A kernel compiled for one machine and one set of scalar arguments."""
+
+    def __init__(self, kernel: Kernel, machine: Machine, scalars_given: dict[Value, Lanes]) -> None:
+        self._compiler = Compiler(machine, HANDLERS, kernel)
+        for value, number in scalars_given.items():
+            self._compiler.initial[self._compiler.slot(value)] = number
+        self._steps = self._compiler.block(kernel.body).steps
+
+    def run(self) -> None:
+        """Run the machine's current chunk of blocks."""
+        self._compiler.copies.clear()
+        frame = Frame(list(self._compiler.initial))
+        for step in self._steps:
+            step(frame)

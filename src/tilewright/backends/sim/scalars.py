@@ -1,0 +1,116 @@
+"""Handlers of the pure ops on scalars. What they compute stands in `integers`, `floats`, `fused`, `conversions`."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+
+import numpy as np
+
+from tilewright.backends.sim import floats, fused, integers
+from tilewright.backends.sim.compiler import Compiler, Step
+from tilewright.backends.sim.conversions import convert
+from tilewright.backends.sim.values import Frame, Lanes, merge
+from tilewright.ir.ops import Binary, Cast, Compare, Fma, Select, Special, Unary
+
+_COMPARE: dict[str, Callable[[Lanes, Lanes], Lanes]] = {
+    "eq": operator.eq,
+    "ne": operator.ne,
+    "lt": operator.lt,
+    "le": operator.le,
+    "gt": operator.gt,
+    "ge": operator.ge,
+}
+
+
+def special(op: Special, compiler: Compiler) -> Step:
+    """Read a special register."""
+    machine, name, result = compiler.machine, op.name, compiler.slot(op.result)
+
+    def run(frame: Frame) -> None:
+        frame.values[result] = machine.special[name]
+
+    return run
+
+
+def unary(op: Unary, compiler: Compiler) -> Step:
+    """Compute a function of one scalar."""
+    dtype = op.x.dtype
+    function = (floats if dtype.is_float else integers).unary(op.kind, dtype)
+    if function is None:
+        raise compiler.missing(op, f"{op.kind} of {dtype}")
+    x, result = compiler.slot(op.x), compiler.slot(op.result)
+    compute, type = function, op.result.dtype.numpy
+
+    def run(frame: Frame) -> None:
+        values = frame.values
+        values[result] = compute(values[x])
+
+    def run_counting(frame: Frame) -> None:
+        values = frame.values
+        values[result] = compute(values[x]).astype(type)
+
+    return run_counting if op.kind in ("popcount", "clz") else run
+
+
+def binary(op: Binary, compiler: Compiler) -> Step:
+    """Compute a function of two scalars."""
+    dtype = op.lhs.dtype
+    function = (floats if dtype.is_float else integers).binary(op.kind, dtype)
+    if function is None:
+        raise compiler.missing(op, f"{op.kind} of {dtype}")
+    return _two(compiler, op, function)
+
+
+def compare(op: Compare, compiler: Compiler) -> Step:
+    """Compare two scalars."""
+    return _two(compiler, op, _COMPARE[op.kind])
+
+
+def _two(compiler: Compiler, op: Binary | Compare, function: Callable[[Lanes, Lanes], Lanes]) -> Step:
+    a, b, result = compiler.slot(op.lhs), compiler.slot(op.rhs), compiler.slot(op.result)
+
+    def run(frame: Frame) -> None:
+        values = frame.values
+        values[result] = function(values[a], values[b])
+
+    return run
+
+
+def fma(op: Fma, compiler: Compiler) -> Step:
+    """Compute a * b + c with one rounding."""
+    a, b, c, result = compiler.slots((op.a, op.b, op.c, op.result))
+    function = fused.fma(op.a.dtype)
+
+    def run(frame: Frame) -> None:
+        values = frame.values
+        values[result] = function(values[a], values[b], values[c])
+
+    return run
+
+
+def select(op: Select, compiler: Compiler) -> Step:
+    """Choose one of two values in each thread."""
+    condition, yes, no, result = compiler.slots((op.condition, op.on_true, op.on_false, op.result))
+
+    def run(frame: Frame) -> None:
+        values = frame.values
+        chosen = values[condition]
+        if isinstance(chosen, np.ndarray):
+            values[result] = merge(chosen, values[yes], values[no])
+        else:
+            values[result] = values[yes] if chosen else values[no]
+
+    return run
+
+
+def cast(op: Cast, compiler: Compiler) -> Step:
+    """Convert a scalar."""
+    function = convert(op.x.dtype, op.result.dtype)
+    x, result = compiler.slot(op.x), compiler.slot(op.result)
+
+    def run(frame: Frame) -> None:
+        values = frame.values
+        values[result] = function(values[x])
+
+    return run

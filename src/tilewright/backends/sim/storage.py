@@ -1,0 +1,189 @@
+"""Global and shared memory as flat NumPy arrays, and how threads read and write them.
+
+Both kinds give three things: `flat`, a one-dimensional array; `locate`, the position in it of an element index
+in every thread; and `phase`, which positions are aligned for a vector. Loads and stores are written once, over these.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+
+from tilewright.backends.sim.values import Array, Lanes, Mask, at_least_2d
+from tilewright.errors import ArgumentError
+from tilewright.ir.core import Buffer
+
+# NumPy copies elements of these sizes with dedicated loops, whatever the type.
+_WIDE: dict[int, Any] = {2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.complex128}
+
+
+class Storage(Protocol):
+    """What a buffer's memory can do. Indices are element indices of the buffer, one a thread."""
+
+    buffer: Buffer
+    low: int  # the least index that exists, and the first beyond the greatest
+    high: int
+
+    def load(self, index: Lanes, lanes: int, mask: Mask) -> Lanes:
+        """Return the elements at the index, or vectors that begin there; inactive threads get anything."""
+
+    def store(self, index: Lanes, value: Lanes, lanes: int, mask: Mask) -> None:
+        """Write elements or vectors; where threads meet at one address, the highest block and thread wins."""
+
+
+class FlatStorage:
+    """Loads and stores over a flat array."""
+
+    low = 0
+    high = 0
+
+    def __init__(self, buffer: Buffer, flat: Array) -> None:
+        self.buffer = buffer
+        self.flat = flat
+        self._wide: dict[int, tuple[Array, int]] = {}
+
+    def locate(self, index: Lanes) -> Lanes:
+        """Return the positions in `flat` of element indices, as intp."""
+        raise NotImplementedError
+
+    def phase(self, lanes: int) -> int | None:
+        """Return the position below `lanes` that is aligned for a vector; None if no position is."""
+        raise NotImplementedError
+
+    def load(self, index: Lanes, lanes: int, mask: Mask) -> Lanes:
+        position = self.locate(index)
+        if mask is not None:
+            position = np.where(mask, position, (self.phase(lanes) or 0) if lanes > 1 else 0)
+        if lanes == 1:
+            return self.flat.take(position)
+        wide = self._rows(lanes, position)
+        if wide is None:
+            mode = "raise" if mask is None else "clip"
+            return self.flat.take(at_least_2d(position)[..., None] + np.arange(lanes), mode=mode)  # type: ignore[call-overload]
+        rows, start = wide
+        return rows.take(at_least_2d(start) // lanes)[..., None].view(self.flat.dtype)
+
+    def store(self, index: Lanes, value: Lanes, lanes: int, mask: Mask) -> None:
+        position = at_least_2d(self.locate(index))
+        wide = self._rows(lanes, position) if lanes > 1 else None
+        flat = self.flat
+        if wide is not None:
+            flat, position = wide[0], wide[1] // lanes
+            value = np.ascontiguousarray(value).view(flat.dtype)[..., 0]
+        elif lanes > 1:
+            position = position[..., None] + np.arange(lanes)
+            mask = None if mask is None else mask[..., None]
+        else:
+            value = at_least_2d(value)
+        if mask is None:
+            position, value = np.broadcast_arrays(position, value)
+            flat[position.ravel()] = value.ravel()
+        else:
+            position, value, mask = np.broadcast_arrays(position, value, mask)
+            flat[position[mask]] = value[mask]
+
+    def _rows(self, lanes: int, position: Lanes) -> tuple[Array, Lanes] | None:
+        """Return `flat` as aligned rows of `lanes`, and the positions from the first row on, if all are aligned."""
+        phase = self.phase(lanes)
+        if phase is None:
+            return None
+        start = position - phase if phase else position
+        if np.bitwise_and(start, lanes - 1).any():
+            return None
+        found = self._wide.get(lanes)
+        if found is None:
+            whole = self.flat[phase : phase + (self.flat.size - phase) // lanes * lanes]
+            found = whole.view(_WIDE[lanes * self.flat.itemsize]), phase
+            self._wide[lanes] = found
+        return (found[0], start) if found[0].size else None
+
+
+class GlobalStorage(FlatStorage):
+    """An array of the caller, with its own strides.
+
+    `flat` spans the array's memory from its lowest to its highest element; `present` marks the elements that
+    belong to the array where its rows leave gaps, and is None where there are none.
+    """
+
+    def __init__(self, buffer: Buffer, array: Array) -> None:
+        item = array.itemsize
+        if array.dtype != buffer.dtype.numpy:
+            raise ArgumentError(
+                f"argument {buffer.name} must be an array of {buffer.dtype}, and is one of {array.dtype}"
+            )
+        if any(stride % item for stride in array.strides):
+            raise ArgumentError(f"the strides of {buffer.name}, {array.strides} bytes, must be multiples of {item}")
+        self.shape = array.shape
+        self.strides = tuple(stride // item for stride in array.strides)
+        pairs = list(zip(self.shape, self.strides, strict=True))
+        self.empty = 0 in self.shape
+        self.low = 0 if self.empty else sum(min(0, s * (n - 1)) for n, s in pairs)
+        self.high = 0 if self.empty else 1 + sum(max(0, s * (n - 1)) for n, s in pairs)
+        super().__init__(buffer, np.empty(1, array.dtype) if self.empty else self._span(array))
+        self.present = self._present()
+        address = self.flat.__array_interface__["data"][0]
+        self._offset, self._split = address // item, bool(address % item)
+
+    def _span(self, array: Array) -> Array:
+        forward = array[tuple(slice(None, None, -1 if s < 0 else None) for s in self.strides)]
+        return np.lib.stride_tricks.as_strided(
+            forward, (self.high - self.low,), (array.itemsize,), writeable=array.flags.writeable
+        )
+
+    def _present(self) -> Array | None:
+        if self.empty or int(np.prod(self.shape)) == self.high - self.low:
+            return None
+        present = np.zeros(self.high - self.low, np.bool_)
+        absolute = tuple(abs(s) for s in self.strides)
+        np.lib.stride_tricks.as_strided(present, self.shape, absolute)[...] = True
+        return present
+
+    def locate(self, index: Lanes) -> Lanes:
+        position = index.astype(np.intp)
+        return position - self.low if self.low else position
+
+    def phase(self, lanes: int) -> int | None:
+        return None if self._split else -self._offset % lanes
+
+    def coordinate(self, index: int) -> tuple[int, ...] | None:
+        """Return the coordinate in the caller's array that an index stands for; it may lie outside the shape."""
+        if not self.shape or 0 in self.strides or min(self.strides) < 0:
+            return None
+        order = sorted(range(len(self.shape)), key=lambda mode: -self.strides[mode])
+        found = [0] * len(self.shape)
+        for mode in order:
+            found[mode], index = divmod(index, self.strides[mode])
+        return tuple(found)
+
+
+class SharedStorage(FlatStorage):
+    """A buffer in shared memory: a piece of each block's row in the chunk's arena."""
+
+    def __init__(self, buffer: Buffer, offset: int) -> None:
+        assert buffer.size is not None and offset % buffer.dtype.bytes == 0, buffer.name
+        super().__init__(buffer, np.empty(0, buffer.dtype.numpy))
+        self.offset = offset
+        self.low, self.high = 0, buffer.size
+        self._first = offset // buffer.dtype.bytes
+        self._rows_of_blocks = self.flat.reshape(0, 0)
+        self._base = np.empty((0, 1), np.intp)
+
+    def attach(self, arena: Array) -> None:
+        """Lie in the arena, an array of bytes (blocks, bytes), from now on."""
+        self._rows_of_blocks = arena.view(self.buffer.dtype.numpy)
+        self.flat = self._rows_of_blocks.reshape(-1)
+        blocks, pitch = self._rows_of_blocks.shape
+        self._base = (np.arange(blocks, dtype=np.intp) * pitch + self._first)[:, None]
+        self._wide.clear()
+
+    def locate(self, index: Lanes) -> Lanes:
+        return self._base + index.astype(np.intp)
+
+    def phase(self, lanes: int) -> int | None:
+        return 0 if self.offset % (lanes * self.buffer.dtype.bytes) == 0 else -self._first % lanes
+
+    def load(self, index: Lanes, lanes: int, mask: Mask) -> Lanes:
+        if lanes == 1 and mask is None and np.ndim(index) == 2 and index.shape[0] == 1:
+            return self._rows_of_blocks.take(index[0].astype(np.intp) + self._first, axis=1)
+        return super().load(index, lanes, mask)

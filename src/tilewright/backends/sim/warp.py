@@ -1,0 +1,101 @@
+"""Handlers of barriers and of the exchange between the threads of a warp.
+
+A warp is 32 threads of consecutive linear number (x fastest); the last warp of a block may be partial.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from tilewright.backends.sim.compiler import Compiler, Step
+from tilewright.backends.sim.values import Array, Frame, Lanes, Mask, at_least_2d
+from tilewright.ir.ops import Barrier, Shuffle, Vote
+
+WARP = 32
+
+
+def barrier(op: Barrier, compiler: Compiler) -> Step:
+    """Wait for the block or warp. Threads run in step here, so there is nothing to do but to be seen."""
+    machine = compiler.machine
+
+    def run(frame: Frame) -> None:
+        for observer in machine.observers:
+            observer.barrier(op, frame.mask)
+
+    return run
+
+
+# Each gives the lane read and whether it may be, as PTX's shfl does; amounts count modulo 32.
+_SOURCES: dict[str, Callable[[Array, Lanes, int], tuple[Array, Array]]] = {
+    "up": lambda lane, by, width: (lane - by, lane - by >= lane & -width),
+    "down": lambda lane, by, width: (lane + by, lane + by <= (lane & -width) + width - 1),
+    "xor": lambda lane, by, width: (lane ^ by, lane ^ by <= (lane & -width) + width - 1),
+    "idx": lambda lane, by, width: ((lane & -width) | (by & (width - 1)), np.True_ | (lane == by)),
+}
+
+
+def shuffle(op: Shuffle, compiler: Compiler) -> Step:
+    """Read another lane's value; its own where that lane is out of the group, inactive or not there."""
+    value, lane, result = compiler.slots((op.value, op.lane, op.result))
+    find, width, threads = _SOURCES[op.kind], op.width, compiler.machine.threads
+    own = np.arange(threads, dtype=np.intp)[None, :]
+
+    def run(frame: Frame) -> None:
+        values = frame.values
+        given = values[value]
+        if np.ndim(given) == 0 or given.shape[1] == 1:
+            values[result] = given  # all lanes of a warp hold the same
+            return
+        amount = at_least_2d(values[lane]).astype(np.intp) & (WARP - 1)
+        source, allowed = find(own % WARP, amount, width)
+        source = source + own // WARP * WARP
+        allowed = allowed & (source < threads)
+        source = np.where(allowed, source, own)
+        if frame.mask is not None:
+            source = np.where(_take(_across(frame.mask, threads), source), source, own)
+        values[result] = _take(given, source)
+
+    return run
+
+
+def _across(mask: Array, threads: int) -> Array:
+    return np.broadcast_to(mask, (mask.shape[0], threads))
+
+
+def _take(value: Array, source: Array) -> Array:
+    """Return value[:, source], where either may be the same in all blocks."""
+    if source.shape[0] == 1:
+        taken: Array = value.take(source[0], axis=1)
+        return taken
+    return np.take_along_axis(np.broadcast_to(value, (source.shape[0], value.shape[1])), source, axis=1)
+
+
+def vote(op: Vote, compiler: Compiler) -> Step:
+    """Combine the predicates of the active threads of each warp."""
+    predicate, result, kind = compiler.slot(op.predicate), compiler.slot(op.result), op.kind
+    threads = compiler.machine.threads
+
+    def run(frame: Frame) -> None:
+        found = _vote(kind, at_least_2d(frame.values[predicate]), frame.mask, threads)
+        frame.values[result] = np.repeat(found, WARP, axis=1)[:, :threads]
+
+    return run
+
+
+def _vote(kind: str, predicate: Array, mask: Mask, threads: int) -> Array:
+    """Return the outcome of each warp: (blocks, warps)."""
+    neutral = kind == "all"
+    if mask is not None:
+        predicate = np.where(mask, predicate, neutral)
+    blocks, warps = predicate.shape[0], -(-threads // WARP)
+    padded = np.full((blocks, warps * WARP), neutral)
+    padded[:, :threads] = predicate
+    lanes = padded.reshape(blocks, warps, WARP)
+    if kind == "ballot":
+        bits = np.uint32(1) << np.arange(WARP, dtype=np.uint32)
+        ballots: Array = np.where(lanes, bits, np.uint32(0)).sum(axis=2, dtype=np.uint32)
+        return ballots
+    found: Array = lanes.all(axis=2) if kind == "all" else lanes.any(axis=2)
+    return found

@@ -1,0 +1,52 @@
+"""The command line: `tilewright demo`, `info`, `cache` and `show`.
+
+Commands are imported when they are called, so that `tilewright --help` and `tilewright cache` start fast.
+"""
+
+from __future__ import annotations
+
+import importlib
+
+import click
+
+from tilewright._version import __version__
+from tilewright.errors import TilewrightError
+
+# Name -> its one-line help, given here so that listing the commands imports none of them. The command is the
+# function of that name in the module of that name.
+_COMMANDS = {
+    "cache": "Show the size of the cache of compiled kernels, or clear it.",
+    "demo": "Run the example kernels and check each against NumPy.",
+    "info": "Show versions, devices and the cache, and what is missing.",
+    "show": "Show the CUDA C++, PTX or machine code of a kernel, and what it uses.",
+}
+
+
+class _LazyGroup(click.Group):
+    """A group whose commands are imported on demand."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        command = getattr(importlib.import_module(f"tilewright.cli.{cmd_name}"), cmd_name)
+        assert isinstance(command, click.Command), command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(sorted(_COMMANDS.items()))
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except TilewrightError as error:
+            raise click.ClickException(f"{type(error).__name__}: {error}") from error
+
+
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="tilewright")
+def main() -> None:
+    """Write GPU kernels as tiles and layouts."""

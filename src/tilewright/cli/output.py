@@ -1,0 +1,35 @@
+"""What the commands share: the `--json` option, and printing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import TypeVar
+
+import click
+
+_Command = TypeVar("_Command", bound=Callable[..., object])
+
+
+def json_option(command: _Command) -> _Command:
+    """Add `--json` to a command, as its parameter `as_json`."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")(command)
+
+
+def print_json(value: object) -> None:
+    """Print `value` as JSON to stdout."""
+    click.echo(json.dumps(value, indent=2, allow_nan=False))
+
+
+def format_bytes(count: int) -> str:
+    """Return a size in bytes in the unit that suits it.
+
+    >>> format_bytes(0), format_bytes(2048), format_bytes(5 * 2**20)
+    ('0 bytes', '2.0 KiB', '5.0 MiB')
+    """
+    size = float(count)
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if size < 1024 or unit == "GiB":
+            break
+        size /= 1024
+    return f"{count} bytes" if unit == "bytes" else f"{size:.1f} {unit}"

@@ -1,0 +1,108 @@
+"""Facts about the machine for `tilewright info`. Each is asked for by itself: what fails is reported as absent."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import platform
+from typing import Any
+
+from tilewright._version import __version__
+from tilewright.errors import TilewrightError
+
+# What is shown, and the distributions that bring it: the wheels of CuPy carry the CUDA release in their names. The
+# last three hold arrays on a GPU, any one of them will do.
+_DISTRIBUTIONS = {
+    **{name: (name,) for name in ("numpy", "ml_dtypes", "cuda-core", "cuda-bindings", "nvidia-cuda-nvdisasm")},
+    **{"torch": ("torch",), "cupy": ("cupy", "cupy-cuda13x", "cupy-cuda12x"), "jax": ("jax",)},
+}
+
+
+def versions() -> dict[str, str | None]:
+    """Return the versions of all that takes part, None for what is not there."""
+    found: dict[str, str | None] = {"tilewright": __version__, "python": platform.python_version()}
+    for name, distributions in _DISTRIBUTIONS.items():
+        found[name] = next((version for version in map(_version_of, distributions) if version is not None), None)
+    found["NVRTC"] = _nvrtc_version()
+    found["driver (CUDA)"] = _driver_version()
+    return found
+
+
+def devices() -> list[dict[str, Any]]:
+    """Return what is known of each GPU, as plain data."""
+    from tilewright.runtime import driver
+
+    return [
+        {
+            "index": device.ordinal,
+            "name": device.name,
+            "arch": device.arch.name,
+            "multiprocessors": device.multiprocessors,
+            "memory_bytes": device.memory_bytes,
+        }
+        for device in map(driver.device_properties, range(driver.device_count()))
+    ]
+
+
+def cache() -> dict[str, Any]:
+    """Return the cache's folder, its number of kernels and their size."""
+    from tilewright.runtime.cache import default_cache
+
+    disk_cache = default_cache()
+    entries = disk_cache.entries()
+    return {
+        "folder": str(disk_cache.folder),
+        "kernels": len(entries),
+        "bytes": sum(entry.bytes for entry in entries),
+    }
+
+
+def missing() -> list[dict[str, str]]:
+    """Return what is missing, what it is for, and the command that installs it."""
+    from tilewright.runtime import driver
+    from tilewright.runtime.libraries import INSTALL, find_program
+
+    found = []
+
+    def note(what: str, purpose: str, install: str) -> None:
+        found.append({"what": what, "purpose": purpose, "install": install})
+
+    if _nvrtc_version() is None:
+        note("NVRTC, the CUDA compiler", "PTX, machine code and running on a GPU", INSTALL)
+    unavailable = driver.why_unavailable()
+    if unavailable is not None:
+        # The reason's first line; the rest is for those who tried to launch.
+        reason = unavailable.splitlines()[0]
+        note(f"a usable GPU ({reason})", "running on a GPU", "https://www.nvidia.com/drivers")
+    elif all(importlib.util.find_spec(name) is None for name in ("torch", "cupy", "jax")):
+        note("a library for arrays on the GPU", "running on a GPU", "pip install torch")
+    if find_program("nvdisasm") is None and find_program("cuobjdump") is None:
+        note("nvdisasm, the disassembler", "kernel.sass() and `tilewright show --sass`", INSTALL)
+    if importlib.util.find_spec("typst") is None:
+        note("typst, the typesetter", "drawings of layouts", 'pip install "tilewright[draw]"')
+    return found
+
+
+def _version_of(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _nvrtc_version() -> str | None:
+    from tilewright.runtime.nvrtc import nvrtc_version
+
+    try:
+        return "{}.{}".format(*nvrtc_version())
+    except TilewrightError:
+        return None
+
+
+def _driver_version() -> str | None:
+    from tilewright.runtime import driver
+
+    try:
+        return "{}.{}".format(*driver.driver_version())
+    except TilewrightError:
+        return None

@@ -1,0 +1,112 @@
+"""The one place that joins front end, passes and backends: a Python function in, IR, CUDA and machine code out."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from tilewright.arch import Arch
+from tilewright.errors import ArgumentError, LanguageError
+from tilewright.ir.core import Buffer, Kernel, Parameter, Space, Value
+from tilewright.ir.evaluate import evaluate
+from tilewright.ir.ops import Atomic, Store
+from tilewright.lang.parameters import ArgumentType
+from tilewright.lang.trace import trace
+from tilewright.passes.pipeline import run_passes
+
+if TYPE_CHECKING:
+    from tilewright.backends.cuda import CudaSource
+    from tilewright.runtime.nvrtc import CompiledModule
+
+# What the host knows of the arguments: a scalar parameter's value by argument and part.
+ScalarLookup = Callable[[Parameter], int]
+
+
+@dataclass(frozen=True, eq=False)
+class Lowered:
+    """A kernel specialised for certain arguments, ready for either backend.
+
+    `kernel.parameters` are what the machine code takes; `host_parameters` also what only the checks of a launch read.
+    """
+
+    kernel: Kernel
+    arch: Arch
+    host_parameters: tuple[Parameter, ...]
+
+    @cached_property
+    def written(self) -> frozenset[str]:
+        """The names of the arguments that the kernel writes."""
+        buffers = {op.buffer for op in self.kernel.body.walk() if isinstance(op, (Store, Atomic))}
+        return frozenset(p.argument for p in self.kernel.parameters if p.target in buffers)
+
+    @cached_property
+    def cuda(self) -> CudaSource:
+        """The CUDA C++ text."""
+        from tilewright.backends.cuda import generate
+
+        return generate(self.kernel, self.arch)
+
+    @cached_property
+    def module(self) -> CompiledModule:
+        """The machine code, from the disk cache or from NVRTC."""
+        from tilewright.runtime.cache import default_cache
+
+        source = self.cuda
+        return default_cache().compile(source.text, name=source.name, arch=self.arch.name, line_map=source.line_map)
+
+    def check(self, lookup: ScalarLookup) -> None:
+        """Raise `ArgumentError` for the first condition of the launch that does not hold."""
+        if not self.kernel.requirements:
+            return
+        known: dict[Value, int] = {p.target: lookup(p) for p in self.host_parameters if isinstance(p.target, Value)}
+        for requirement in self.kernel.requirements:
+            try:
+                holds = evaluate(requirement.condition, known)
+            except KeyError:  # it depends on the thread or a loop: the simulator checks each access
+                continue
+            if not holds:
+                shown = "" if requirement.shown is None else f", which is {evaluate(requirement.shown, known)}"
+                raise ArgumentError(
+                    requirement.message + shown, help=requirement.help, location=requirement.location
+                )
+
+
+def lower(
+    function: types.FunctionType,
+    arguments: Mapping[str, ArgumentType],
+    *,
+    arch: Arch,
+    block: tuple[int, int, int] | None,
+) -> Lowered:
+    """Trace a rewritten function for certain arguments and run the passes.
+
+    Raises `LanguageError` for what the language or the target refuses.
+    """
+    kernel = trace(function, arguments, arch=arch, block=block)
+    run_passes(kernel)
+    _check_shared_memory(kernel, arch)
+    host = kernel.parameters
+    kernel.parameters = _machine_parameters(kernel)
+    return Lowered(kernel, arch, host)
+
+
+def _machine_parameters(kernel: Kernel) -> tuple[Parameter, ...]:
+    """Return the parameters without the extents, strides and numbers that no op reads."""
+    needed = {v for op in kernel.body.walk() for v in op.operands}
+    return tuple(p for p in kernel.parameters if isinstance(p.target, Buffer) or p.target in needed)
+
+
+def _check_shared_memory(kernel: Kernel, arch: Arch) -> None:
+    limit = arch.shared_bytes_optin
+    if kernel.shared_bytes <= limit:
+        return
+    buffers = [b for b in kernel.buffers() if b.space is Space.SHARED]
+    raise LanguageError(
+        f"kernel {kernel.name!r} takes {kernel.shared_bytes} bytes of shared memory; a block of {arch.name} has {limit}",
+        details=[f"{b.name}: {b.bytes} bytes at {b.location}" for b in buffers],
+        location=buffers[-1].location,
+        help="make the tiles smaller, or keep fewer stages",
+    )

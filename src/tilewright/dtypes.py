@@ -1,0 +1,168 @@
+"""Element types: one frozen object a type, with its NumPy and CUDA names and the promotion rule.
+
+The promotion of two types is written here and nowhere else (`promote`). It is NumPy's, with one
+difference: an integer and a float give the float's own type (int32 + float32 is float32), because NumPy's
+float64 would turn a fast kernel into one sixty times slower without a word. C++, PyTorch and JAX do the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    import numpy as np
+
+Kind = Literal["bool", "int", "uint", "float"]
+
+
+@dataclass(frozen=True, eq=False)
+class DType:
+    """An element type of tensors and scalars.
+
+    `bits` is the size in memory (8 for bool), `c_name` its name in generated CUDA C++. Calling a type
+    converts: on a device value inside a kernel, and on a Python or NumPy number on the host.
+
+    >>> float32.bits, float32.bytes, str(float32)
+    (32, 4, 'float32')
+    >>> int32(3.7)
+    np.int32(3)
+    """
+
+    name: str
+    kind: Kind
+    bits: int
+    c_name: str
+
+    @property
+    def bytes(self) -> int:
+        """The size of one element in memory, in bytes."""
+        return self.bits // 8
+
+    @property
+    def is_float(self) -> bool:
+        return self.kind == "float"
+
+    @property
+    def is_integer(self) -> bool:
+        """True of signed and unsigned integers, not of bool."""
+        return self.kind in ("int", "uint")
+
+    @property
+    def is_signed(self) -> bool:
+        return self.kind in ("int", "float")
+
+    @property
+    def lowest(self) -> int:
+        """The least value of an integer type (or bool)."""
+        assert not self.is_float, self
+        return -(1 << (self.bits - 1)) if self.kind == "int" else 0
+
+    @property
+    def highest(self) -> int:
+        """The greatest value of an integer type (or bool)."""
+        assert not self.is_float, self
+        if self.kind == "bool":
+            return 1
+        return (1 << (self.bits - (self.kind == "int"))) - 1
+
+    @property
+    def numpy(self) -> np.dtype[Any]:
+        """The NumPy type with the same bits (ml_dtypes for bfloat16)."""
+        return _numpy_dtype(self.name)
+
+    def __call__(self, value: Any) -> Any:  # Any: a device scalar gives a device scalar, a number a NumPy scalar
+        cast = getattr(value, "__tilewright_cast__", None)
+        if cast is not None:
+            return cast(self)
+        import numpy as np
+
+        return np.asarray(value).astype(self.numpy)[()]
+
+    def __reduce__(self) -> tuple[Any, ...]:  # one object a type, also after unpickling
+        return (dtype, (self.name,))
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __repr__(self) -> str:
+        return f"tw.{self.name}"
+
+
+bool_ = DType("bool", "bool", 8, "bool")
+int8 = DType("int8", "int", 8, "signed char")
+int16 = DType("int16", "int", 16, "short")
+int32 = DType("int32", "int", 32, "int")
+int64 = DType("int64", "int", 64, "long long")
+uint8 = DType("uint8", "uint", 8, "unsigned char")
+uint16 = DType("uint16", "uint", 16, "unsigned short")
+uint32 = DType("uint32", "uint", 32, "unsigned int")
+uint64 = DType("uint64", "uint", 64, "unsigned long long")
+float16 = DType("float16", "float", 16, "half")
+bfloat16 = DType("bfloat16", "float", 16, "bfloat16")
+float32 = DType("float32", "float", 32, "float")
+float64 = DType("float64", "float", 64, "double")
+
+ALL = (bool_, int8, int16, int32, int64, uint8, uint16, uint32, uint64, float16, bfloat16, float32, float64)
+_BY_NAME = {t.name: t for t in ALL}
+
+
+@lru_cache(maxsize=None)
+def _numpy_dtype(name: str) -> np.dtype[Any]:
+    import numpy as np
+
+    if name == "bfloat16":
+        import ml_dtypes
+
+        return np.dtype(ml_dtypes.bfloat16)
+    return np.dtype(name)
+
+
+def dtype(spec: object) -> DType:
+    """Return the element type that `spec` names: a DType, its name, a NumPy or torch dtype, or bool/int/float.
+
+    >>> dtype("float32"), dtype(float)
+    (tw.float32, tw.float32)
+
+    Raises `TypeError` when no type has that name.
+    """
+    if isinstance(spec, DType):
+        return spec
+    if isinstance(spec, type) and spec in (bool, int, float):
+        return {bool: bool_, int: int32, float: float32}[spec]
+    name = spec if isinstance(spec, str) else getattr(spec, "name", None) or getattr(spec, "__name__", None)
+    if not isinstance(name, str):
+        name = str(spec).removeprefix("torch.")
+    found = _BY_NAME.get(name)
+    if found is None:
+        raise TypeError(f"no element type is called {spec!r}; there are {', '.join(_BY_NAME)}")
+    return found
+
+
+def promote(a: DType, b: DType) -> DType:
+    """Return the type in which an operation on an `a` and a `b` is computed.
+
+    Equal types keep themselves; bool gives way to any other type; of two integers of one signedness the
+    wider wins; a signed and an unsigned integer give the signed type that holds both (int64 at most); an
+    integer and a float give the float; of two floats the wider wins, and float16 with bfloat16 gives
+    float32. Python numbers have no type of their own and take that of the other operand.
+
+    >>> promote(int32, float16), promote(int32, uint32), promote(float16, bfloat16)
+    (tw.float16, tw.int64, tw.float32)
+    """
+    if a is b or b is bool_:
+        return a
+    if a is bool_:
+        return b
+    if a.is_float != b.is_float:
+        return a if a.is_float else b
+    if a.is_float:
+        if a.bits == b.bits:  # float16 with bfloat16
+            return float32
+        return a if a.bits > b.bits else b
+    if a.kind == b.kind:
+        return a if a.bits > b.bits else b
+    signed, unsigned = (a, b) if a.kind == "int" else (b, a)
+    bits = max(signed.bits, min(2 * unsigned.bits, 64))
+    return _BY_NAME[f"int{bits}"]

@@ -1,0 +1,86 @@
+"""The errors that Tilewright raises: what was expected, what came, where, and what to do.
+
+Every error derives from `TilewrightError`. Its text has one shape::
+
+    summary: one sentence, with the values
+      detail lines
+      gemm.py:42, in mainloop:
+        sA = tw.composition(A, B)
+             ^^^^^^^^^^^^^^^^^^^^
+      help: what usually mends it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilewright.source import SourceLocation
+
+
+class TilewrightError(Exception):
+    """The root of all errors of this package.
+
+    `summary` is one sentence with the values in it, `details` are further lines, `location` is the
+    user's source line where one is known, and `help` says what usually mends it.
+    """
+
+    def __init__(
+        self,
+        summary: str,
+        *,
+        details: Sequence[str] = (),
+        location: SourceLocation | None = None,
+        help: str | None = None,
+    ) -> None:
+        super().__init__(summary)
+        self.summary = summary
+        self.details = tuple(details)
+        self.location = location
+        self.help = help
+
+    def at(self, location: SourceLocation | None) -> TilewrightError:
+        """Attach the user's line if none is attached yet, and return the error itself."""
+        if self.location is None:
+            self.location = location
+        return self
+
+    def __str__(self) -> str:
+        lines = [self.summary]
+        lines += [f"  {line}" for detail in self.details for line in detail.splitlines()]
+        if self.location is not None:
+            lines += [f"  {line}" for line in self.location.excerpt()]
+        if self.help is not None:
+            lines.append(f"  help: {self.help}")
+        return "\n".join(lines)
+
+
+class LayoutError(TilewrightError, ValueError):
+    """A layout operation has no result, or needs a static value and got a dynamic one."""
+
+
+class LanguageError(TilewrightError, TypeError):
+    """A kernel uses Python that has no meaning on a device, or breaks a rule of the language."""
+
+
+class ArgumentError(TilewrightError, TypeError, ValueError):
+    """A call of a kernel or of a public function got an argument that it cannot take."""
+
+
+class CompileError(TilewrightError, RuntimeError):
+    """The CUDA compiler refused generated code."""
+
+
+class DeviceError(TilewrightError, RuntimeError):
+    """The CUDA driver refused an operation, or no device is there."""
+
+
+class CheckError(TilewrightError, RuntimeError):
+    """The simulator found that a kernel is wrong: a bad access, an uninitialised read, a barrier not met."""
+
+
+class InternalError(TilewrightError, RuntimeError):
+    """An invariant of Tilewright itself does not hold. Please report it with the text."""
+
+
+class TilewrightWarning(UserWarning):
+    """Something works, but not as well as it should: a slow path, a cache that cannot be written."""

@@ -1,0 +1,1 @@
+"""The intermediate representation: structured, typed, small. `ops` is the whole instruction list."""

@@ -1,0 +1,225 @@
+"""What the IR is made of: types, values, buffers, blocks, and the base of all ops.
+
+Values are scalars or short vectors, each defined once. Memory is reached only through buffers, by element
+index. Control is structured: loops and branches are ops with nested blocks. Identity is identity of objects:
+two values are the same when they are the same object.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from tilewright.dtypes import DType
+from tilewright.ir.facts import Facts
+from tilewright.ir.fields import roles_of
+from tilewright.source import SourceLocation
+
+
+@dataclass(frozen=True)
+class VectorType:
+    """A short vector of one element type, held in registers: 2, 4, 8 or 16 lanes, 16 bytes at most."""
+
+    element: DType
+    lanes: int
+
+    @property
+    def bytes(self) -> int:
+        return self.element.bytes * self.lanes
+
+    def __str__(self) -> str:
+        return f"{self.element}x{self.lanes}"
+
+
+Type = DType | VectorType
+
+
+class Value:
+    """A scalar or vector that one op defines, or that a block or the kernel takes as an argument.
+
+    `name` is the user's variable where there is one, `facts` what is known of an integer, `definition` the
+    op that defines the value (None for arguments).
+    """
+
+    __slots__ = ("definition", "facts", "name", "type")
+
+    def __init__(self, type: Type, name: str | None = None, facts: Facts | None = None) -> None:
+        self.type = type
+        self.name = name
+        self.facts = facts
+        self.definition: Op | None = None
+
+    @property
+    def dtype(self) -> DType:
+        """The scalar's type, or a vector's element type."""
+        return self.type.element if isinstance(self.type, VectorType) else self.type
+
+    def __repr__(self) -> str:
+        return f"<{self.name or 'value'}: {self.type}>"
+
+
+class Space(enum.Enum):
+    """Where a buffer lives."""
+
+    GLOBAL = "global"
+    SHARED = "shared"
+    REGISTER = "register"
+
+
+@dataclass(eq=False)
+class Buffer:
+    """A piece of memory of one element type, addressed by element index.
+
+    `size` is in elements and None for a global buffer, whose extent only the launch knows. `alignment` is
+    what the base address is a multiple of, in bytes. `offset` is a shared buffer's place in the block's
+    shared memory, in bytes, set when memory is placed.
+    """
+
+    name: str
+    dtype: DType
+    space: Space
+    size: int | None
+    alignment: int
+    location: SourceLocation | None = None
+    offset: int | None = None
+
+    @property
+    def bytes(self) -> int:
+        """The size in bytes, of a buffer whose size is known."""
+        assert self.size is not None, self.name
+        return self.size * self.dtype.bytes
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(eq=False)
+class Block:
+    """A list of ops that run in order, with arguments that the enclosing op supplies."""
+
+    ops: list[Op] = field(default_factory=list)
+    arguments: tuple[Value, ...] = ()
+
+    def walk(self) -> Iterator[Op]:
+        """Yield every op of the block and of the blocks nested in it, outer ops first."""
+        for op in self.ops:
+            yield op
+            for inner in op.blocks:
+                yield from inner.walk()
+
+
+class Effect(enum.Enum):
+    """What an op does besides computing its results; decides what may be removed, merged or moved."""
+
+    NONE = "none"
+    READ = "read"  # reads memory: may be removed when unused, not moved across a write
+    WRITE = "write"  # writes memory, synchronises or prints: stays where it is
+
+
+@dataclass(eq=False)
+class Op:
+    """The base of all ops. Subclasses declare fields by role and an effect, and nothing else."""
+
+    results: tuple[Value, ...] = field(default=(), kw_only=True)
+    location: SourceLocation | None = field(default=None, kw_only=True)
+
+    effect: ClassVar[Effect] = Effect.NONE
+
+    @property
+    def result(self) -> Value:
+        """The only result."""
+        assert len(self.results) == 1, self
+        return self.results[0]
+
+    @property
+    def operands(self) -> tuple[Value, ...]:
+        """All values the op reads: single operands first, then tuples (nested blocks not included)."""
+        roles = roles_of(type(self))
+        found: tuple[Value, ...] = tuple([getattr(self, name) for name in roles.operand])
+        for name in roles.operands:
+            found += getattr(self, name)
+        return found
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        """The nested blocks, in the order of declaration."""
+        return tuple([getattr(self, name) for name in roles_of(type(self)).block])
+
+    @property
+    def attributes(self) -> dict[str, object]:
+        """The compile-time data by field name."""
+        return {name: getattr(self, name) for name in roles_of(type(self)).attribute}
+
+    def substitute(self, mapping: Mapping[Value, Value]) -> None:
+        """Replace operands in place by what `mapping` gives for them (nested blocks not included)."""
+        if not mapping:
+            return
+        roles = roles_of(type(self))
+        for name in roles.operand:
+            old = getattr(self, name)
+            if old in mapping:
+                setattr(self, name, mapping[old])
+        for name in roles.operands:
+            setattr(self, name, tuple([mapping.get(v, v) for v in getattr(self, name)]))
+
+    def __post_init__(self) -> None:
+        for value in self.results:
+            value.definition = self
+
+
+@dataclass(frozen=True, eq=False)
+class Parameter:
+    """One machine argument of a kernel: a pointer, or a scalar that comes from a Python argument.
+
+    `argument` is the Python parameter's name and `part` says what of it is passed: "pointer", "value",
+    or ("shape", mode) and ("stride", mode) of an array, modes counted from 0.
+    """
+
+    argument: str
+    part: str | tuple[str, int]
+    target: Value | Buffer
+
+    @property
+    def name(self) -> str:
+        return self.target.name or self.argument
+
+
+@dataclass(frozen=True, eq=False)
+class Requirement:
+    """Something that must hold at launch for the kernel to be right, over scalar parameters only.
+
+    `condition` is a bool value computed by pure ops from parameters; `message` names the argument, and `shown`
+    is the value to print behind it.
+    """
+
+    condition: Value
+    message: str
+    help: str
+    location: SourceLocation | None
+    shown: Value | None = None
+
+
+@dataclass(eq=False)
+class Kernel:
+    """A whole kernel: parameters, body, and what a launch must know.
+
+    `block` is the static number of threads (x, y, z), or None where the kernel was traced without it.
+    `shared_bytes` is set when shared memory is placed.
+    """
+
+    name: str
+    parameters: tuple[Parameter, ...]
+    body: Block
+    block: tuple[int, int, int] | None = None
+    requirements: tuple[Requirement, ...] = ()
+    shared_bytes: int = 0
+    location: SourceLocation | None = None
+
+    def buffers(self) -> list[Buffer]:
+        """Return the buffers that the ops of the kernel name, in order of first use."""
+        found: dict[Buffer, None] = {p.target: None for p in self.parameters if isinstance(p.target, Buffer)}
+        for op in self.body.walk():
+            found.update((a, None) for a in op.attributes.values() if isinstance(a, Buffer))
+        return list(found)

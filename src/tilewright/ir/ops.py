@@ -1,0 +1,316 @@
+"""All ops of the IR. Each is a dataclass whose fields say which are operands, attributes and blocks.
+
+What an op computes is written once as NumPy in `backends/sim`, how it is spelled in CUDA C++ once in
+`backends/cuda`, each as one handler for the op's class. Integer arithmetic is that of C++ on the device: two's
+complement, division and remainder round towards zero. Floats are IEEE, every op rounded once.
+"""
+
+# Fields are declared by calls that say their role (see fields.py), each of which makes a new field.
+# ruff: noqa: RUF009
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tilewright.dtypes import DType
+from tilewright.ir.core import Block, Buffer, Effect, Op, Value
+from tilewright.ir.facts import exactly
+from tilewright.ir.fields import attribute, block, operand, operands
+
+# --- scalars -------------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class Constant(Op):
+    """A number known at compile time, already of the result's type. Constants stand in no block."""
+
+    value: int | float | bool = attribute()
+
+
+def constant(value: float | bool, type: DType) -> Value:
+    """Return a constant of a type, which must be able to represent it."""
+    assert type.is_float or type.lowest <= value <= type.highest, (value, type)
+    result = Value(type, facts=None if type.is_float else exactly(int(value)))
+    Constant(bool(value) if type.kind == "bool" else float(value) if type.is_float else int(value), results=(result,))
+    return result
+
+
+SPECIAL_GROUPS = ("thread_idx", "block_idx", "block_dim", "grid_dim")
+SPECIAL_NAMES = tuple(f"{group}.{axis}" for group in SPECIAL_GROUPS for axis in "xyz")
+
+
+@dataclass(eq=False)
+class Special(Op):
+    """A special register, int32: one of `SPECIAL_NAMES`."""
+
+    name: str = attribute()
+
+
+# fmt: off
+UNARY_KINDS = frozenset({
+    "neg", "not", "bit_not", "abs",
+    "sqrt", "rsqrt", "cbrt", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p",
+    "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "erf",
+    "floor", "ceil", "trunc", "round", "isnan", "isinf", "isfinite", "popcount", "clz",
+})
+BINARY_KINDS = frozenset({
+    "add", "sub", "mul", "div", "rem", "min", "max", "pow", "atan2", "copysign", "fmod",
+    "and", "or", "xor", "shl", "shr",
+})
+COMPARE_KINDS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
+ATOMIC_KINDS = frozenset({"add", "min", "max"})
+SHUFFLE_KINDS = frozenset({"idx", "up", "down", "xor"})
+VOTE_KINDS = frozenset({"any", "all", "ballot"})
+# fmt: on
+
+
+@dataclass(eq=False)
+class Unary(Op):
+    """result = kind(x). `round` is to nearest even; `isnan` and its like and `not` give bool."""
+
+    kind: str = attribute()
+    x: Value = operand()
+
+
+@dataclass(eq=False)
+class Binary(Op):
+    """result = lhs kind rhs, both of the result's type (a shift's amount too). `and`/`or`/`xor` also on bool."""
+
+    kind: str = attribute()
+    lhs: Value = operand()
+    rhs: Value = operand()
+
+
+@dataclass(eq=False)
+class Compare(Op):
+    """result: bool = lhs kind rhs; false where either is NaN, except `ne`."""
+
+    kind: str = attribute()
+    lhs: Value = operand()
+    rhs: Value = operand()
+
+
+@dataclass(eq=False)
+class Fma(Op):
+    """result = a * b + c, rounded once. Floats only."""
+
+    a: Value = operand()
+    b: Value = operand()
+    c: Value = operand()
+
+
+@dataclass(eq=False)
+class Select(Op):
+    """result = on_true if condition else on_false; both are computed."""
+
+    condition: Value = operand()
+    on_true: Value = operand()
+    on_false: Value = operand()
+
+
+@dataclass(eq=False)
+class Cast(Op):
+    """result = x converted to the result's type: float to integer truncates and saturates, NaN gives 0."""
+
+    x: Value = operand()
+
+
+@dataclass(eq=False)
+class Bitcast(Op):
+    """result = the bits of x read as the result's type, of the same size."""
+
+    x: Value = operand()
+
+
+@dataclass(eq=False)
+class Pack(Op):
+    """result = the vector of the given scalars."""
+
+    elements: tuple[Value, ...] = operands()
+
+
+@dataclass(eq=False)
+class Extract(Op):
+    """result = lane number `lane` of a vector."""
+
+    vector: Value = operand()
+    lane: int = attribute()
+
+
+# --- memory --------------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class Allocate(Op):
+    """Begin the life of a shared or register buffer, with undefined contents."""
+
+    buffer: Buffer = attribute()
+    effect: ClassVar[Effect] = Effect.WRITE
+
+
+@dataclass(eq=False)
+class Load(Op):
+    """result = buffer[index], or for a vector type buffer[index : index + lanes], aligned to its size."""
+
+    buffer: Buffer = attribute()
+    index: Value = operand()
+    effect: ClassVar[Effect] = Effect.READ
+
+
+@dataclass(eq=False)
+class Store(Op):
+    """buffer[index] = value, or the lanes of a vector to buffer[index : index + lanes], aligned to its size."""
+
+    buffer: Buffer = attribute()
+    index: Value = operand()
+    value: Value = operand()
+    effect: ClassVar[Effect] = Effect.WRITE
+
+
+@dataclass(eq=False)
+class AsyncCopy(Op):
+    """Start copying `elements` elements of global `source` to shared `destination` (cp.async).
+
+    They land when the thread waits for the group. Where `valid` is false, zeros land and the source is not
+    read. `cache` is "ca" (all levels; 4, 8 or 16 bytes) or "cg" (L2 only; 16 bytes).
+    """
+
+    destination: Buffer = attribute()
+    source: Buffer = attribute()
+    elements: int = attribute()
+    cache: str = attribute()
+    destination_index: Value = operand()
+    source_index: Value = operand()
+    valid: Value = operand()
+    effect: ClassVar[Effect] = Effect.WRITE
+
+
+@dataclass(eq=False)
+class AsyncCommit(Op):
+    """Close the thread's current group of asynchronous copies (cp.async.commit_group)."""
+
+    effect: ClassVar[Effect] = Effect.WRITE
+
+
+@dataclass(eq=False)
+class AsyncWait(Op):
+    """Wait until at most `pending` of the thread's newest groups are still under way (cp.async.wait_group).
+
+    `pending` None waits for every asynchronous copy, committed or not (cp.async.wait_all).
+    """
+
+    pending: int | None = attribute()
+    effect: ClassVar[Effect] = Effect.WRITE
+
+
+@dataclass(eq=False)
+class Atomic(Op):
+    """result = old = buffer[index]; buffer[index] = kind(old, value), indivisibly, relaxed, device scope."""
+
+    kind: str = attribute()
+    buffer: Buffer = attribute()
+    index: Value = operand()
+    value: Value = operand()
+    effect: ClassVar[Effect] = Effect.WRITE
+
+
+# --- control -------------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class For(Op):
+    """for index in start, start + step, ... < stop: results = body(index, carried).
+
+    The body's arguments are the index and the carried values; it ends with a Yield of the next ones. The
+    carried values begin as `init`. `step` is positive or negative, never 0. `unroll`: None leaves it to the
+    compiler, 0 unrolls fully, n by n (1: not at all).
+    """
+
+    start: Value = operand()
+    stop: Value = operand()
+    step: Value = operand()
+    init: tuple[Value, ...] = operands()
+    body: Block = block()
+    unroll: int | None = attribute(None)
+    effect: ClassVar[Effect] = Effect.WRITE
+
+
+@dataclass(eq=False)
+class While(Op):
+    """while condition(carried): carried = body(carried); the results are the last carried values.
+
+    `condition` ends with a Yield of one bool, `body` with a Yield of the next carried values.
+    """
+
+    init: tuple[Value, ...] = operands()
+    condition: Block = block()
+    body: Block = block()
+    effect: ClassVar[Effect] = Effect.WRITE
+
+
+@dataclass(eq=False)
+class If(Op):
+    """results = then() if condition else otherwise(); only the chosen block runs. Each ends with a Yield."""
+
+    condition: Value = operand()
+    then: Block = block()
+    otherwise: Block = block()
+    effect: ClassVar[Effect] = Effect.WRITE
+
+
+@dataclass(eq=False)
+class Yield(Op):
+    """End a block and hand its values to the enclosing op."""
+
+    values: tuple[Value, ...] = operands()
+    effect: ClassVar[Effect] = Effect.WRITE
+
+
+# --- threads together ----------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class Barrier(Op):
+    """Wait for all threads of the `scope`, "block" or "warp", and make their memory accesses visible."""
+
+    scope: str = attribute()
+    effect: ClassVar[Effect] = Effect.WRITE
+
+
+@dataclass(eq=False)
+class Shuffle(Op):
+    """result = value of another lane of the warp, found from `lane` by `kind` within groups of `width` lanes."""
+
+    kind: str = attribute()
+    value: Value = operand()
+    lane: Value = operand()
+    width: int = attribute(32)
+    effect: ClassVar[Effect] = Effect.WRITE
+
+
+@dataclass(eq=False)
+class Vote(Op):
+    """result = any or all (bool) of the warp's predicates, or their bits (uint32) for `ballot`."""
+
+    kind: str = attribute()
+    predicate: Value = operand()
+    effect: ClassVar[Effect] = Effect.WRITE
+
+
+@dataclass(eq=False)
+class Print(Op):
+    """Print `texts[0] values[0] texts[1] ...` and a line end, once a thread."""
+
+    texts: tuple[str, ...] = attribute()
+    values: tuple[Value, ...] = operands()
+    effect: ClassVar[Effect] = Effect.WRITE
+
+
+@dataclass(eq=False)
+class Assert(Op):
+    """Stop the kernel with a message where the condition is false."""
+
+    condition: Value = operand()
+    message: str = attribute()
+    effect: ClassVar[Effect] = Effect.WRITE

@@ -1,0 +1,174 @@
+"""How two tensors of one shape are walked together: common modes, and the widest vector both allow."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tilewright.errors import LanguageError
+from tilewright.ir.infer import facts_of
+from tilewright.lang.engine import BufferEngine
+from tilewright.lang.scalar import Scalar
+from tilewright.layout import Basis, ComposedLayout, Layout, Swizzle
+from tilewright.layout.layouts import flat_modes
+from tilewright.tensors import Tensor
+
+MAX_VECTOR_BYTES = 16  # the widest access of one thread (PTX ld/st .v4.b32, cp.async)
+
+
+@dataclass(frozen=True)
+class Walk:
+    """Common modes of several tensors: `extents[k]` steps, each moving tensor t by `strides[t][k]`.
+
+    Modes are in the order in which loops nest, the innermost first.
+    """
+
+    extents: tuple[Any, ...]
+    strides: tuple[tuple[Any, ...], ...]
+
+    @property
+    def size(self) -> int | None:
+        """The number of steps, where it is known."""
+        return math.prod(self.extents) if all(isinstance(e, int) for e in self.extents) else None
+
+
+def common_walk(tensors: Sequence[Tensor], what: str) -> Walk:
+    """Return modes in which all tensors step regularly, as few as possible.
+
+    Raises `LanguageError` when the tensors differ in size, or in the order in which dynamic modes are nested.
+    """
+    modes = [_flat(t) for t in tensors]
+    extents, strides = _refine(modes, tensors, what)
+    return _sorted_and_joined(extents, strides)
+
+
+def _flat(tensor: Tensor) -> list[tuple[Any, Any]]:
+    layout = tensor.layout
+    while isinstance(layout, ComposedLayout):
+        layout = layout.inner
+    shape, stride = flat_modes(layout)
+    return [(s, d) for s, d in zip(shape, stride, strict=True) if not (type(s) is int and s == 1)]
+
+
+def _refine(
+    modes: list[list[tuple[Any, Any]]], tensors: Sequence[Tensor], what: str
+) -> tuple[list[Any], list[tuple[Any, ...]]]:
+    """Split static modes until all tensors have the same extents: (4, 2) and 8 become (4, 2) and (4, 2)."""
+    rests = [list(m) for m in modes]
+    extents: list[Any] = []
+    strides: list[tuple[Any, ...]] = []
+    while any(rests):
+        heads = [r[0] if r else (1, 0) for r in rests]
+        sizes = [s for s, _ in heads]
+        if all(s is sizes[0] or (type(s) is int and s == sizes[0]) for s in sizes):
+            step = sizes[0]
+        elif all(type(s) is int for s in sizes):
+            step = math.gcd(*sizes)
+            if step == 1:
+                raise _mismatch(tensors, what)
+        elif all(isinstance(s, Scalar) for s in sizes) and len(rests[0]) == len(rests[1]):
+            step = sizes[0]  # extents of two arguments: equal, or the launch would be out of bounds
+            heads = [(step, d) for _, d in heads]
+            rests = [[heads[n], *r[1:]] for n, r in enumerate(rests)]
+            sizes = [step] * len(sizes)
+        else:
+            raise _mismatch(tensors, what)
+        extents.append(step)
+        strides.append(tuple(d for _, d in heads))
+        for n, rest in enumerate(rests):
+            if sizes[n] is step or sizes[n] == step:
+                rest.pop(0)
+            else:
+                rest[0] = (sizes[n] // step, heads[n][1] * step)
+    return extents, strides
+
+
+def _mismatch(tensors: Sequence[Tensor], what: str) -> LanguageError:
+    return LanguageError(
+        f"{what}: the shapes do not match",
+        details=[f"{t.space} {t.dtype} {t.layout}" for t in tensors],
+        help="partition both sides with the same thread layout or tiled copy",
+    )
+
+
+def _sorted_and_joined(extents: list[Any], strides: list[tuple[Any, ...]]) -> Walk:
+    """Order static modes by the last tensor's stride, dynamic ones behind, and join what steps as one."""
+
+    def rank(k: int) -> tuple[bool, int, int]:
+        known = type(strides[k][-1]) is int
+        other = strides[k][0] if type(strides[k][0]) is int else 1 << 40
+        return (not known, strides[k][-1] if known else 0, other)
+
+    order = sorted(range(len(extents)), key=rank)
+    joined: list[tuple[Any, tuple[Any, ...]]] = []
+    for k in order:
+        extent, steps = extents[k], strides[k]
+        if joined:
+            last, before = joined[-1]
+            static = type(last) is int and type(extent) is int and all(type(d) is int for d in (*before, *steps))
+            if static and all(d == last * b for d, b in zip(steps, before, strict=True)):
+                joined[-1] = (last * extent, before)
+                continue
+        joined.append((extent, steps))
+    count = len(strides[0]) if strides else 0
+    return Walk(tuple(e for e, _ in joined), tuple(tuple(s[t] for _, s in joined) for t in range(count)))
+
+
+def split_vector(walk: Walk, width: int) -> Walk | None:
+    """Return the walk in steps of `width` adjacent elements, or None where they do not lie side by side."""
+    if width == 1:
+        return walk
+    for k, extent in enumerate(walk.extents):
+        if all(type(s[k]) is int and s[k] == 1 for s in walk.strides):
+            if type(extent) is not int or extent % width:
+                return None
+            extents = list(walk.extents)
+            strides = [list(s) for s in walk.strides]
+            extents[k] = extent // width
+            for s in strides:
+                s[k] = width
+            if extents[k] == 1:
+                del extents[k]
+                for s in strides:
+                    del s[k]
+            return Walk(tuple(extents), tuple(tuple(s) for s in strides))
+    return None
+
+
+def place(tensor: Tensor, steps: Any) -> Any:
+    """Return the element offset of a tensor for an offset in its innermost layout."""
+    return _through(tensor.layout, steps)
+
+
+def _through(layout: Layout | ComposedLayout, steps: Any) -> Any:
+    if isinstance(layout, Layout):
+        return steps
+    inner = _through(layout.inner, steps)
+    return layout.outer(layout.offset + inner)
+
+
+def vector_limit(tensor: Tensor, strides: Sequence[Any]) -> int:
+    """Return the widest vector, in elements, that every step of a walk finds aligned in a tensor."""
+    element = tensor.dtype.bytes
+    limit = max(MAX_VECTOR_BYTES // element, 1)
+    for stride in strides:
+        if type(stride) is int and stride == 1:
+            continue
+        limit = math.gcd(limit, _divisor(stride))
+    layout = tensor.layout
+    while isinstance(layout, ComposedLayout):
+        run = 1 << layout.outer.base if isinstance(layout.outer, Swizzle) else 1
+        limit = math.gcd(math.gcd(limit, run), _divisor(layout.offset))
+        layout = layout.inner
+    engine = tensor.engine
+    assert isinstance(engine, BufferEngine), engine
+    return math.gcd(limit * element, engine.alignment) // element or 1
+
+
+def _divisor(x: Any) -> int:
+    """Return a number that divides an integer, as large as is known; 0 for 0."""
+    if isinstance(x, Basis):
+        return 1
+    return abs(x) if isinstance(x, int) else facts_of(x.value).divisor

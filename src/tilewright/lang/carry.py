@@ -1,0 +1,283 @@
+"""Carried variables: which device values a user's variables hold, and how to put others in their place.
+
+A number is one value; a tensor is its dynamic leaves (offset, extents, strides); a tuple, list or dict is its
+items; anything else must stay the same object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from tilewright.dtypes import DType, int32
+from tilewright.errors import LanguageError
+from tilewright.ir.core import Value
+from tilewright.ir.ops import Constant, constant
+from tilewright.lang.engine import BufferEngine
+from tilewright.lang.scalar import Scalar, as_scalar, default_type, is_number
+from tilewright.layout import Basis, ComposedLayout, DynamicInt, Layout
+from tilewright.tensors import Tensor
+
+
+class Undefined:
+    """Stands for a variable that has no value here; every use of it raises the error that says why."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        object.__setattr__(self, "_name", name)
+        object.__setattr__(self, "_reason", reason)
+
+    def _refuse(self, *_: Any, **__: Any) -> Any:
+        name, reason = object.__getattribute__(self, "_name"), object.__getattribute__(self, "_reason")
+        raise LanguageError(
+            f"variable {name!r} may have no value here: {reason}",
+            help=f"assign {name!r} before, so that it has a value on every path",
+        )
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("__class__", "__dict__"):  # isinstance and copying must work
+            return object.__getattribute__(self, name)
+        return object.__getattribute__(self, "_refuse")()
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refuse
+    __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __pow__ = __neg__ = __abs__ = __invert__ = _refuse
+    __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = __lshift__ = __rshift__ = _refuse
+    __lt__ = __le__ = __gt__ = __ge__ = __bool__ = __int__ = __float__ = __index__ = __iter__ = _refuse
+    __call__ = __getitem__ = __setitem__ = __len__ = __enter__ = __str__ = __eq__ = _refuse
+    __hash__ = object.__hash__
+
+
+NO_VALUE = object()  # what a variable that had no value before a loop is rebuilt to
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a variable's values stand: which leaves, and how the variable is made of them again."""
+
+    count: int
+    rebuild: Callable[[list[Value]], Any]
+    shape: tuple[Any, ...]  # what must agree between two sides, comparable with ==
+    text: str  # for messages: what the variable is
+
+
+@dataclass
+class Carried:
+    """Variables taken apart. `weak` marks leaves that are Python numbers and may still take another type."""
+
+    names: tuple[str, ...]
+    leaves: list[Value] = field(default_factory=list)
+    leaf_names: list[str] = field(default_factory=list)
+    weak: list[bool] = field(default_factory=list)
+    places: list[_Place] = field(default_factory=list)
+
+    def rebuild(self, values: list[Value]) -> list[Any]:
+        """Return the variables with other values in place of the leaves."""
+        result, start = [], 0
+        for place in self.places:
+            result.append(place.rebuild(values[start : start + place.count]))
+            start += place.count
+        return result
+
+
+def flatten(values: Any, names: tuple[str, ...], like: Carried | None = None, typed: bool = True) -> Carried:
+    """Take variables apart. `like` is what they were before a loop: those without a value then stay out."""
+    carried = Carried(names)
+    for n, (value, name) in enumerate(zip(values, names, strict=True)):
+        left_out = like is not None and like.places[n].shape == ("undefined",)
+        carried.places.append(_UNDEFINED if left_out else _place(value, name, carried))
+    return carried
+
+
+_UNDEFINED = _Place(0, lambda _: NO_VALUE, ("undefined",), "nothing")
+
+
+def _place(value: Any, name: str, carried: Carried) -> _Place:
+    if isinstance(value, Undefined):
+        return _Place(0, lambda _: value, ("undefined",), "nothing")
+    if isinstance(value, Scalar) or is_number(value):
+        _leaf(value, name, carried)
+        return _Place(1, lambda v: Scalar(v[0]), ("number",), _describe(value))
+    if isinstance(value, Tensor) and isinstance(value.engine, BufferEngine):
+        return _tensor_place(value, name, carried)
+    if isinstance(value, dict):
+        inner = [_place(v, f"{name}_{k}", carried) for k, v in value.items()]
+        keys = tuple(value)
+        return _group(inner, lambda items: dict(zip(keys, items, strict=True)), ("dict", keys))
+    if isinstance(value, (tuple, list)):
+        inner = [_place(v, f"{name}_{k}", carried) for k, v in enumerate(value)]
+        make: Any = type(value)._make if hasattr(type(value), "_make") else type(value)
+        return _group(inner, make, (type(value).__name__,))
+    return _Place(0, lambda _: value, ("constant", _Same(value)), repr(value))
+
+
+def _leaf(value: Any, name: str, carried: Carried) -> None:
+    weak = not isinstance(value, Scalar)
+    carried.leaves.append(as_scalar(value).value)
+    carried.leaf_names.append(name)
+    carried.weak.append(weak)
+
+
+def _group(inner: list[_Place], make: Callable[[list[Any]], Any], shape: tuple[Any, ...]) -> _Place:
+    def rebuild(values: list[Value]) -> Any:
+        items, start = [], 0
+        for place in inner:
+            items.append(place.rebuild(values[start : start + place.count]))
+            start += place.count
+        return make(items)
+
+    count = sum(place.count for place in inner)
+    return _Place(count, rebuild, (*shape, *(p.shape for p in inner)), f"{shape[0]} of {len(inner)}")
+
+
+class _Same:
+    """Compares as the same object, or as equal where the values can say so."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Same):
+            return False
+        if self.value is other.value:
+            return True
+        try:
+            return type(self.value) is type(other.value) and bool(self.value == other.value)
+        except Exception:  # a value that cannot be compared is not the same
+            return False
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+# --- tensors -------------------------------------------------------------------------------------------
+
+
+def _tensor_place(tensor: Tensor, name: str, carried: Carried) -> _Place:
+    engine: BufferEngine = tensor.engine  # type: ignore[assignment]
+    dynamic = list(_dynamic_leaves(tensor.layout))
+    offset = engine.start
+    _leaf(offset if isinstance(offset, Scalar) else Scalar(constant(offset, int32)), name, carried)
+    for k, leaf in enumerate(dynamic):
+        _leaf(leaf, f"{name}_leaf{k}", carried)
+
+    def rebuild(values: list[Value]) -> Tensor:
+        stand_ins = iter([Scalar(v) for v in values[1:]])
+        return Tensor(engine.at(Scalar(values[0])), _with_leaves(tensor.layout, stand_ins))
+
+    pattern = str(_with_leaves(tensor.layout, iter([_Hole()] * len(dynamic))))
+    shape = ("tensor", _Same(engine.buffer), pattern)
+    return _Place(1 + len(dynamic), rebuild, shape, f"a {engine.space} tensor of {engine.dtype} with layout {pattern}")
+
+
+class _Hole(DynamicInt):
+    def __repr__(self) -> str:
+        return "?"
+
+
+def _dynamic_leaves(x: Any) -> Iterator[Scalar]:
+    if isinstance(x, Layout):
+        yield from _dynamic_leaves(x.shape)
+        yield from _dynamic_leaves(x.stride)
+    elif isinstance(x, ComposedLayout):
+        for part in (x.outer, x.offset, x.inner):
+            yield from _dynamic_leaves(part)
+    elif isinstance(x, tuple):
+        for part in x:
+            yield from _dynamic_leaves(part)
+    elif isinstance(x, Basis):
+        yield from _dynamic_leaves(x.value)
+    elif isinstance(x, Scalar):
+        yield x
+
+
+def _with_leaves(x: Any, values: Iterator[Any]) -> Any:
+    """Return a layout with its dynamic leaves replaced, in the order of `_dynamic_leaves`."""
+    if isinstance(x, Layout):
+        return Layout(_with_leaves(x.shape, values), _with_leaves(x.stride, values))
+    if isinstance(x, ComposedLayout):
+        return ComposedLayout(*[_with_leaves(part, values) for part in (x.outer, x.offset, x.inner)])
+    if isinstance(x, tuple):
+        return tuple(_with_leaves(part, values) for part in x)
+    if isinstance(x, Basis):
+        return Basis(_with_leaves(x.value, values), x.modes)
+    return next(values) if isinstance(x, Scalar) else x
+
+
+# --- agreement -----------------------------------------------------------------------------------------
+
+
+def merge_types(before: Carried, after: Carried, both: bool = False) -> Carried | None:
+    """Return None where `after` fits into the types of `before`, or `before` with wider Python numbers.
+
+    Raises `LanguageError` naming the variable where the two cannot be one. `both` is for the two sides of an if,
+    where either side's Python numbers give way.
+    """
+    for name, a, b in zip(before.names, before.places, after.places, strict=True):
+        if a.shape != b.shape:
+            raise _disagreement(name, a.text, b.text, both)
+    leaves, weak = list(before.leaves), list(before.weak)
+    for n, (a, b) in enumerate(zip(before.leaves, after.leaves, strict=True)):
+        if a.type == b.type:
+            weak[n] = weak[n] and (not both or after.weak[n])
+        elif before.weak[n] and (not after.weak[n] or _gives_way(a, b)) and _gives_way(a, b):
+            leaves[n] = _retyped(a, b.dtype)
+            weak[n] = after.weak[n]
+        elif not (after.weak[n] and _gives_way(b, a)):
+            raise _disagreement(before.leaf_names[n], str(a.type), str(b.type), both)
+    if leaves == before.leaves:
+        return None
+    return Carried(before.names, leaves, before.leaf_names, weak, before.places)
+
+
+def _gives_way(number: Value, other: Value) -> bool:
+    """Say whether a Python number can take the other's type: an int any number's, a float a float's."""
+    if number.dtype.kind == "bool":
+        return False
+    return other.dtype.is_float if number.dtype.is_float else other.dtype.kind != "bool"
+
+
+def _retyped(value: Value, target: DType) -> Value:
+    assert isinstance(value.definition, Constant), value
+    return as_scalar(value.definition.value, target).value
+
+
+def unwrap(side: Carried, target: Carried) -> list[Value]:
+    """Return the leaves of one side in the types of the target."""
+    return [
+        v if v.type == t.type else _retyped(v, t.dtype) for v, t in zip(side.leaves, target.leaves, strict=True)
+    ]
+
+
+def _disagreement(name: str, before: str, after: str, both: bool) -> LanguageError:
+    if both:
+        return LanguageError(
+            f"variable {name!r} is {before} in one branch of an if and {after} in the other",
+            help="give both branches the same type: convert one, for example with tw.float32(x)",
+        )
+    return LanguageError(
+        f"variable {name!r} changes in the loop: it is {before} before and {after} after a turn",
+        help="give it the type and layout of the later turns before the loop, for example with tw.float32(0)",
+    )
+
+
+def _describe(value: Any) -> str:
+    return str(value.dtype if isinstance(value, Scalar) else default_type(value))
+
+
+# --- names ---------------------------------------------------------------------------------------------
+
+
+def rename(name: str, value: Any) -> None:
+    """Name a fresh scalar, or a tensor's buffer or offset, after the variable it is assigned to."""
+    if isinstance(value, Scalar):
+        _name_value(value.value, name)
+    elif isinstance(value, Tensor) and isinstance(value.engine, BufferEngine):
+        engine = value.engine
+        if not engine.buffer.name:
+            engine.buffer.name = name
+        elif isinstance(engine.start, Scalar):
+            _name_value(engine.start.value, name)
+
+
+def _name_value(value: Value, name: str) -> None:
+    if value.name is None and not isinstance(value.definition, Constant):
+        value.name = name

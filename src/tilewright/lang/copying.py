@@ -1,0 +1,263 @@
+"""`tw.copy`, `tw.fill`, `tw.clear`, `tw.axpby`: what is done element by element to whole tensors.
+
+    copy(src, dst)           the widest vector that both layouts and the known alignment allow
+    copy(tiled_copy, s, d)   the atom's instruction and width, or an error that says what does not fit
+
+A copy lowers to loops over register and view indices. From global to shared memory it uses cp.async where the
+target has it (sm_80 and later) and the vector is 4, 8 or 16 bytes; such a copy lands at `tw.cp_async_wait`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tilewright.atoms import CopyAtom
+from tilewright.dtypes import bool_
+from tilewright.errors import LanguageError
+from tilewright.ir.core import Block, Space, Value, VectorType
+from tilewright.ir.facts import Facts
+from tilewright.ir.ops import AsyncCopy, For, If, Pack, Yield, constant
+from tilewright.lang.access import Walk, common_walk, place, split_vector, vector_limit
+from tilewright.lang.control import truth
+from tilewright.lang.engine import BufferEngine
+from tilewright.lang.scalar import Scalar, as_scalar
+from tilewright.lang.tracer import Tracer, current
+from tilewright.layout import make_layout_like
+from tilewright.tensors import Tensor
+from tilewright.tiled import TiledCopy
+
+_UNROLL_LIMIT = 64  # steps of a copy that are written out, so that the compiler can have all loads under way
+_INDEX_NAMES = "ijklmnpq"
+
+
+def copy(*arguments: Any, pred: Any = None) -> None:
+    """Copy a tensor: `copy(src, dst)`, or `copy(atom_or_tiled_copy, src, dst)` by a certain instruction.
+
+    Law: dst[c] = src[c] for every coordinate c; with `pred`, only where pred[c] holds, and elsewhere zeros in shared
+    memory and registers, nothing in global memory. `pred` is a bool, or a bool tensor of the shape of the tensors
+    (modes of stride 0 let one bool stand for many elements).
+
+    Raises `LanguageError` for shapes or element types that differ, and for an atom whose width or alignment the
+    layouts do not give. Source: CuTe `copy`, `copy_if`.
+    """
+    atom: CopyAtom | None = None
+    if len(arguments) == 3:
+        first, src, dst = arguments
+        atom = first.atom if isinstance(first, TiledCopy) else first
+        if not isinstance(atom, CopyAtom):
+            raise LanguageError(f"tw.copy: the first of three arguments is a copy atom or tiled copy, got {first!r}")
+    elif len(arguments) == 2:
+        src, dst = arguments
+    else:
+        raise LanguageError("tw.copy takes (src, dst) or (tiled_copy, src, dst)")
+    for name, tensor in (("src", src), ("dst", dst)):
+        if not isinstance(tensor, Tensor):
+            raise LanguageError(f"tw.copy: {name} is a {type(tensor).__name__}, and it must be a tensor")
+    if src.dtype is not dst.dtype:
+        raise LanguageError(
+            f"tw.copy: src is {src.dtype} and dst is {dst.dtype}",
+            help="convert in registers: load into a fragment, and store x.to(dtype) element by element",
+        )
+    if not isinstance(src.engine, BufferEngine) and not isinstance(dst.engine, BufferEngine):
+        dst[...] = src
+        return
+    _Copy(src, dst, atom, pred).emit()
+
+
+class _Copy:
+    """One copy being lowered."""
+
+    def __init__(self, src: Tensor, dst: Tensor, atom: CopyAtom | None, pred: Any) -> None:
+        self.tracer = current("tw.copy")
+        self.src, self.dst, self.atom = src, dst, atom
+        self.pred = truth(pred)
+        tensors = [src, dst, self.pred] if isinstance(self.pred, Tensor) else [src, dst]
+        self.tensors = tensors
+        self.walk = common_walk(tensors, "tw.copy")
+        self.spaces = (src.engine.buffer.space, dst.engine.buffer.space)
+
+    def emit(self) -> None:
+        width = self._width()
+        walk = self._vector_walk(width)
+        assert walk is not None, (self.walk, width)
+        if self.pred is None:
+            self.src.engine.demand_guards()
+            self.dst.engine.demand_guards()
+        use_async = self._is_async(width)
+        loop_nest(self.tracer, walk, lambda steps: self._step(steps, width, use_async))
+
+    def _vector_walk(self, width: int) -> Walk | None:
+        """Return the walk in vectors; one predicate must stand for a whole vector."""
+        if not isinstance(self.pred, Tensor):
+            return split_vector(self.walk, width)
+        data = Walk(self.walk.extents, self.walk.strides[:2])
+        for k, extent in enumerate(self.walk.extents):
+            if width > 1 and all(type(s[k]) is int and s[k] == 1 for s in data.strides):
+                flat = self.walk.strides[2][k]
+                if not (type(flat) is int and flat == 0) or type(extent) is not int or extent % width:
+                    return None
+                extents = tuple(e // width if n == k else e for n, e in enumerate(self.walk.extents))
+                strides = tuple(
+                    tuple(width if n == k and t < 2 else d for n, d in enumerate(s)) for t, s in enumerate(self.walk.strides)
+                )
+                return Walk(extents, strides)
+        return self.walk if width == 1 else None
+
+    def _width(self) -> int:
+        """Return how many elements one access moves: what the atom says, or the most that is legal."""
+        limit = min(vector_limit(t, s) for t, s in zip(self.tensors[:2], self.walk.strides, strict=False))
+        if self.atom is None or self.atom.bits is None:
+            width = limit if self.atom is None else 1
+            while width > 1 and self._vector_walk(width) is None:
+                width //= 2
+            return width
+        element = self.src.dtype.bits
+        width = self.atom.bits // element
+        if width * element != self.atom.bits or width == 0:
+            raise LanguageError(f"tw.copy: {self.atom.name} moves {self.atom.bits} bits, which is no number of {self.src.dtype}")
+        if limit % width or self._vector_walk(width) is None:
+            raise LanguageError(
+                f"tw.copy: {self.atom.name} needs {width} adjacent {self.src.dtype} aligned to {self.atom.bits // 8} bytes",
+                details=[f"src: {self.src.space} {self.src.layout}", f"dst: {self.dst.space} {self.dst.layout}",
+                         f"what is known allows {8 * limit * self.src.dtype.bytes} bits at most"],  # fmt: skip
+                help="use a narrower atom, or a layout whose contiguous mode and strides are multiples of the width",
+            )
+        return width
+
+    def _is_async(self, width: int) -> bool:
+        size = width * self.src.dtype.bytes
+        possible = self.spaces == (Space.GLOBAL, Space.SHARED) and size in (4, 8, 16)
+        if self.atom is None:
+            return possible and self.tracer.arch.has_cp_async
+        if self.atom.kind != "cp.async":
+            return False
+        if not possible:
+            raise LanguageError(
+                f"tw.copy: {self.atom.name} copies 4, 8 or 16 bytes from global to shared memory, "
+                f"not {size} from {self.spaces[0].value} to {self.spaces[1].value}"
+            )
+        if not self.tracer.arch.has_cp_async:
+            raise LanguageError(f"tw.copy: {self.tracer.arch.name} has no cp.async; it needs sm_80 or later")
+        return True
+
+    def _step(self, steps: tuple[Any, ...], width: int, use_async: bool) -> None:
+        """Move one vector."""
+        places = [place(t, s) for t, s in zip(self.tensors, steps, strict=True)]
+        condition = self.pred.engine.load(places[2]) if isinstance(self.pred, Tensor) else self.pred
+        if use_async:
+            self._async_step(places, width, condition)
+        elif condition is None:
+            self._move(places, width)
+        else:
+            self._guarded_step(places, width, as_scalar(condition, bool_))
+
+    def _async_step(self, places: list[Any], width: int, condition: Any) -> None:
+        size = width * self.src.dtype.bytes
+        past_l1 = size == 16 if self.atom is None else self.atom.cache == "global"
+        cache = "cg" if past_l1 else "ca"
+        valid = as_scalar(True if condition is None else condition, bool_)
+        src, dst = self.src.engine, self.dst.engine
+        self.tracer.emit(
+            AsyncCopy(dst.buffer, src.buffer, width, cache, dst.index(places[1]), src.index(places[0]), valid.value)
+        )
+
+    def _type(self, width: int) -> Any:
+        return self.src.dtype if width == 1 else VectorType(self.src.dtype, width)
+
+    def _move(self, places: list[Any], width: int) -> None:
+        value = self.src.engine.load_value(places[0], self._type(width))
+        self.dst.engine.store_value(places[1], value)
+
+    def _guarded_step(self, places: list[Any], width: int, condition: Scalar) -> None:
+        then, otherwise = Block(), Block()
+        with self.tracer.inside(then, branch=True):
+            self._move(places, width)
+            self.tracer.emit(Yield(()))
+        with self.tracer.inside(otherwise, branch=True):
+            if self.spaces[1] is not Space.GLOBAL:
+                zero = constant(0, self.dst.dtype)
+                value = zero if width == 1 else self.tracer.pure(Pack((zero,) * width), self._type(width))
+                self.dst.engine.store_value(places[1], value)
+            self.tracer.emit(Yield(()))
+        self.tracer.emit(If(condition.value, then, otherwise))
+
+
+def loop_nest(tracer: Tracer, walk: Walk, step: Callable[[tuple[Any, ...]], None]) -> None:
+    """Emit loops over a walk and call `step` with each tensor's offset inside them."""
+    size = walk.size
+    unroll = 0 if size is not None and size <= _UNROLL_LIMIT else None
+    _nest(tracer, walk, len(walk.extents) - 1, tuple(0 for _ in walk.strides), unroll, step, 0)
+
+
+def _nest(
+    tracer: Tracer, walk: Walk, mode: int, places: tuple[Any, ...], unroll: int | None,
+    step: Callable[[tuple[Any, ...]], None], depth: int,
+) -> None:  # fmt: skip
+    if mode < 0:
+        step(places)
+        return
+    extent = walk.extents[mode]
+    stop = as_scalar(extent)
+    last = extent - 1 if isinstance(extent, int) else max(stop.facts.high - 1, 0)
+    index = Value(stop.dtype, _INDEX_NAMES[depth % len(_INDEX_NAMES)], Facts(0, last, 0 if last == 0 else 1))
+    body = Block(arguments=(index,))
+    with tracer.inside(body):
+        moved = tuple(p + Scalar(index) * s[mode] if _moves(s[mode]) else p for p, s in zip(places, walk.strides, strict=True))
+        _nest(tracer, walk, mode - 1, moved, unroll, step, depth + 1)
+        tracer.emit(Yield(()))
+    zero, one = constant(0, stop.dtype), constant(1, stop.dtype)
+    tracer.emit(For(zero, stop.value, one, (), body, unroll))
+
+
+def _moves(stride: Any) -> bool:
+    return not (isinstance(stride, int) and stride == 0)
+
+
+def fill(tensor: Tensor, value: Any) -> None:
+    """Set every element: tensor[c] = value for every coordinate c."""
+    if not isinstance(tensor.engine, BufferEngine):
+        tensor[...] = value
+        return
+    tracer = current("tw.fill")
+    walk = common_walk([tensor], "tw.fill")
+    loop_nest(tracer, walk, lambda steps: tensor.engine.store(place(tensor, steps[0]), value))
+
+
+def clear(tensor: Tensor) -> None:
+    """Set every element to 0."""
+    fill(tensor, 0)
+
+
+def axpby(a: Any, x: Tensor, b: Any, y: Tensor) -> None:
+    """Compute y[c] = a * x[c] + b * y[c] for every coordinate c; y is not read where b is the number 0.
+
+    Source: CuTe `axpby`.
+    """
+    tracer = current("tw.axpby")
+    walk = common_walk([x, y], "tw.axpby")
+
+    def step(steps: tuple[Any, ...]) -> None:
+        px, py = place(x, steps[0]), place(y, steps[1])
+        value = x.engine.load(px)
+        result = value if _is_number(a, 1) else a * value
+        if not _is_number(b, 0):
+            old = y.engine.load(py)
+            result = result + (old if _is_number(b, 1) else b * old)
+        y.engine.store(py, result)
+
+    loop_nest(tracer, walk, step)
+
+
+def _is_number(x: Any, value: int) -> bool:
+    return isinstance(x, (int, float)) and x == value
+
+
+def copied_fragment(tensor: Tensor) -> Tensor:
+    """Return a register tensor with the elements of another."""
+    layout = make_layout_like(tensor.layout)
+    fragment = Tensor(tensor.engine.fragment(layout, tensor.dtype), layout)
+    copy(tensor, fragment)
+    return fragment
+
+

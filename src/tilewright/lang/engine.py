@@ -1,0 +1,175 @@
+"""The engine of device tensors: a buffer of the IR and an offset into it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from tilewright.dtypes import DType, bool_, int32, int64
+from tilewright.errors import LanguageError
+from tilewright.ir.core import Block, Buffer, Requirement, Space, Value, VectorType
+from tilewright.ir.ops import Allocate, Compare, Load, Store
+from tilewright.lang.scalar import Scalar, arithmetic, as_scalar
+from tilewright.lang.tracer import current
+from tilewright.layout import DynamicInt, Layout, cosize
+from tilewright.source import SourceLocation
+
+
+@dataclass(frozen=True, eq=False)
+class Guard:
+    """A view of a tensor is right only if `divisor` divides `dividend`: the tile has no overhang."""
+
+    dividend: Scalar | int
+    divisor: int
+    what: str
+    location: SourceLocation | None
+
+
+@dataclass(frozen=True, eq=False)
+class BufferEngine:
+    """Elements of a buffer from `start` on.
+
+    `guards` are the conditions under which all of the view is inside the tensor; an access that no branch and
+    no predicate protects makes them conditions of the launch. `index_type` is int64 for arrays whose offsets
+    need it.
+    """
+
+    buffer: Buffer
+    start: Scalar | int = 0
+    index_type: DType = int32
+    guards: tuple[Guard, ...] = ()
+
+    @property
+    def dtype(self) -> DType:
+        return self.buffer.dtype
+
+    @property
+    def space(self) -> str:
+        return self.buffer.space.value
+
+    def offset(self, elements: Any) -> BufferEngine:
+        """Return the engine that begins so many elements later."""
+        if isinstance(elements, int) and elements == 0:
+            return self
+        return dataclasses.replace(self, start=self._sum(elements))
+
+    def at(self, start: Scalar) -> BufferEngine:
+        """Return the engine that begins at an element of the buffer."""
+        return dataclasses.replace(self, start=start)
+
+    def coordinate(self, c: Any) -> Any:
+        """Return a coordinate in the type that offsets of this buffer are computed in."""
+        return c.to(int64) if self.index_type is int64 and isinstance(c, Scalar) else c
+
+    def _sum(self, elements: Any) -> Scalar | int:
+        if isinstance(self.start, int) and self.start == 0:
+            return elements  # type: ignore[no-any-return]
+        if isinstance(elements, int):
+            return self.start + elements if elements else self.start  # type: ignore[no-any-return]
+        return elements + self.start  # type: ignore[no-any-return]
+
+    def index(self, elements: Any) -> Value:
+        """Return the buffer index of an element as a value."""
+        total = as_scalar(self._sum(elements))
+        if not total.dtype.is_integer:
+            raise LanguageError(f"an index is {total.dtype}, and it must be an integer")
+        return total.value
+
+    def load(self, elements: Any) -> Scalar:
+        """Return one element."""
+        return Scalar(self.load_value(elements, self.dtype))
+
+    def load_value(self, elements: Any, type: DType | VectorType) -> Value:
+        """Return an element or an aligned vector."""
+        self.demand_guards()
+        return current("reading a device tensor").emit(Load(self.buffer, self.index(elements)), type)[0]
+
+    def store(self, elements: Any, value: Any) -> None:
+        """Write one element, converted within its kind (a float to a narrower float, an integer to a float)."""
+        scalar = as_scalar(value) if isinstance(value, Scalar) or hasattr(value, "dtype") else as_scalar(value, self.dtype)
+        if not _converts(scalar.dtype, self.dtype):
+            raise LanguageError(
+                f"a {scalar.dtype} does not convert to the tensor's {self.dtype} by itself",
+                help=f"write value.to(tw.{self.dtype})",
+            )
+        self.store_value(elements, scalar.to(self.dtype).value)
+
+    def store_value(self, elements: Any, value: Value) -> None:
+        """Write an element or an aligned vector."""
+        self.demand_guards()
+        current("writing a device tensor").emit(Store(self.buffer, self.index(elements), value))
+
+    def guard(self, dividend: Any, divisor: Any, what: str) -> BufferEngine:
+        """Remember that the view is right only if the divisor divides the dividend."""
+        if not isinstance(divisor, int):
+            return self
+        if isinstance(dividend, Scalar) and dividend.facts.divisor % divisor == 0:
+            return self
+        location = current("tiling").location()
+        return dataclasses.replace(self, guards=(*self.guards, Guard(dividend, divisor, what, location)))
+
+    def demand_guards(self) -> None:
+        """Make the guards conditions of the launch, unless a branch protects the access."""
+        if not self.guards:
+            return
+        tracer = current("an access")
+        if tracer.branch_depth:
+            return
+        for guard in self.guards:
+            self._demand(guard)
+
+    def _demand(self, guard: Guard) -> None:
+        tracer = current("an access")
+        help = "pad the array, take a tile that divides it, or guard the access with if or pred="
+        if isinstance(guard.dividend, int):
+            raise LanguageError(
+                f"{self.buffer.name}: the tile's extent {guard.divisor} does not divide {guard.what}, which is {guard.dividend}",
+                help=help,
+            )
+        with tracer.builder.inside(Block()):  # the host computes it, not the kernel
+            rest = guard.dividend % guard.divisor
+            condition = tracer.pure(Compare("eq", rest.value, as_scalar(0, rest.dtype).value), bool_)
+        message = f"{self.buffer.name}: the tile's extent {guard.divisor} does not divide {guard.what}"
+        requirement = Requirement(condition, message, help, guard.location, guard.dividend.value)
+        tracer.require(requirement, (message, id(guard.dividend.value)))
+
+    def recast(self, dtype: DType) -> BufferEngine:
+        """Refuse: a buffer of the IR has one element type."""
+        raise LanguageError(
+            f"a kernel cannot see {self.dtype} memory as {dtype}",
+            help="pass the array with that element type, or read a value and use .bitcast(dtype)",
+        )
+
+    def fragment(self, layout: Layout, dtype: DType) -> BufferEngine:
+        """Return registers for a layout."""
+        return allocate(Space.REGISTER, dtype, cosize(layout), 16)
+
+    @property
+    def alignment(self) -> int:
+        """What the address of the first element is a multiple of, in bytes, as far as is known."""
+        if isinstance(self.start, Scalar):
+            divisor = self.start.facts.divisor
+        else:
+            divisor = abs(self.start)
+        return math.gcd(self.buffer.alignment, divisor * self.dtype.bytes)
+
+
+def allocate(space: Space, dtype: DType, size: int | DynamicInt, alignment: int) -> BufferEngine:
+    """Begin a shared or register buffer and return its engine."""
+    if not isinstance(size, int):
+        raise LanguageError(
+            f"{space.value} memory needs a size that is known while tracing, and the layout is dynamic",
+            help="make the layout a tw.constexpr parameter",
+        )
+    buffer = Buffer("", dtype, space, size, max(alignment, dtype.bytes), current("an allocation").location())
+    current("an allocation").emit(Allocate(buffer))
+    return BufferEngine(buffer)
+
+
+def _converts(source: DType, target: DType) -> bool:
+    """Say whether a store converts by itself: NumPy's same-kind rule, bool to anything."""
+    if source is target or source.kind == "bool":
+        return True
+    return target.is_float or (source.is_integer and target.is_integer)

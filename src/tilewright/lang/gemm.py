@@ -1,0 +1,105 @@
+"""`tw.gemm`: fragments multiplied by an instruction of a TiledMMA.
+
+    D[v, m, n] += sum over k of A[v, m, k] * B[v, n, k]
+
+It lowers to loops over the fragments' modes with one instruction inside; the universal multiply-add becomes a
+fused multiply-add of the element type.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tilewright.atoms import MMAAtom
+from tilewright.errors import LanguageError
+from tilewright.ir.core import Space
+from tilewright.lang.access import common_walk, place
+from tilewright.lang.copying import copied_fragment, loop_nest
+from tilewright.lang.mathematics import fma
+from tilewright.lang.tracer import current
+from tilewright.layout import Layout, make_layout
+from tilewright.tensors import Tensor
+from tilewright.tiled import TiledMMA
+
+
+def gemm(mma: Any, *tensors: Tensor) -> None:
+    """Multiply fragments and add: `gemm(mma, d, a, b, c)` computes d = a b + c, `gemm(mma, a, b, c)` adds to c.
+
+    The fragments are those of `mma` (or of an atom): a with modes (V, M, K), b (V, N, K), c and d (V, M, N); the
+    mode K may be left out. Shared-memory operands are first copied into registers, a step of K at a time.
+
+    Raises `LanguageError` where the modes do not match the atom or one another. Source: CuTe `gemm`.
+    """
+    atom = mma.atom if isinstance(mma, TiledMMA) else mma
+    if not isinstance(atom, MMAAtom):
+        raise LanguageError(f"tw.gemm: the first argument is a tiled mma or an atom, got {mma!r}")
+    if len(tensors) == 3:
+        a, b, c = tensors
+        d = c
+    elif len(tensors) == 4:
+        d, a, b, c = tensors
+    else:
+        raise LanguageError("tw.gemm takes (mma, a, b, c) or (mma, d, a, b, c)")
+    a, b = _with_k(a), _with_k(b)
+    _check(atom, d, a, b, c)
+    if atom.shape_mnk != (1, 1, 1):
+        raise LanguageError(f"tw.gemm: the instruction of {atom.name} is not in this version", help="use tw.atoms.UniversalFMA")
+    for k in range(_extent(a, 2)):
+        _multiply(d, _operand(a[:, :, k]), _operand(b[:, :, k]), c)
+
+
+def _with_k(tensor: Tensor) -> Tensor:
+    if tensor.rank == 3:
+        return tensor
+    if tensor.rank != 2:
+        raise LanguageError(f"tw.gemm: a fragment has the modes (V, M) or (V, M, K), got {tensor.layout}")
+    shape, stride = tensor.layout.shape, tensor.layout.stride
+    return Tensor(tensor.engine, Layout((*shape, 1), (*stride, 0)))
+
+
+def _extent(tensor: Tensor, mode: int) -> int:
+    size = tensor.layout[mode].size
+    if not isinstance(size, int):
+        raise LanguageError(f"tw.gemm: the extents of a fragment are static, got {tensor.layout}")
+    return size
+
+
+def _check(atom: MMAAtom, d: Tensor, a: Tensor, b: Tensor, c: Tensor) -> None:
+    m, n = _extent(a, 1), _extent(b, 1)
+    wanted = {"c": (c, (m, n)), "d": (d, (m, n))}
+    for name, (tensor, extents) in wanted.items():
+        if tensor.rank != 3 or (_extent(tensor, 1), _extent(tensor, 2)) != extents:
+            raise LanguageError(
+                f"tw.gemm: {name} has modes {tensor.layout.shape}, and a and b ask for (V, {m}, {n})",
+                details=[f"a: {a.layout}", f"b: {b.layout}"],
+            )
+    if _extent(a, 2) != _extent(b, 2):
+        raise LanguageError(f"tw.gemm: a has {_extent(a, 2)} steps of K and b has {_extent(b, 2)}")
+    for name, tensor, wanted_type in (("a", a, atom.dtype_a), ("b", b, atom.dtype_b), ("c", c, atom.dtype_c), ("d", d, atom.dtype_d)):
+        if tensor.dtype is not wanted_type:
+            raise LanguageError(f"tw.gemm: {name} is {tensor.dtype}, and {atom.name} takes {wanted_type}")
+
+
+def _operand(tensor: Tensor) -> Tensor:
+    return tensor if tensor.engine.buffer.space is Space.REGISTER else copied_fragment(tensor)
+
+
+def _multiply(d: Tensor, a: Tensor, b: Tensor, c: Tensor) -> None:
+    """d[0, m, n] = a[0, m] * b[0, n] + c[0, m, n] for all m and n."""
+    tracer = current("tw.gemm")
+    operands = [d[0, None, None], _along(a[0, None], b, a_is_first=True), _along(b[0, None], a, a_is_first=False),
+                c[0, None, None]]  # fmt: skip
+    walk = common_walk(operands, "tw.gemm")
+
+    def step(steps: tuple[Any, ...]) -> None:
+        pd, pa, pb, pc = (place(t, s) for t, s in zip(operands, steps, strict=True))
+        product = fma(operands[1].engine.load(pa), operands[2].engine.load(pb), operands[3].engine.load(pc))
+        operands[0].engine.store(pd, product)
+
+    loop_nest(tracer, walk, step)
+
+
+def _along(tensor: Tensor, other: Tensor, *, a_is_first: bool) -> Tensor:
+    """Return an operand as a tensor over (M, N), standing still along the other operand's mode."""
+    own, still = tensor.layout, Layout(other.layout[1].size, 0)
+    return Tensor(tensor.engine, make_layout(own, still) if a_is_first else make_layout(still, own))

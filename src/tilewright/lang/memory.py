@@ -1,0 +1,110 @@
+"""Storage of a kernel, asynchronous copies' bookkeeping, barriers and atomics."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tilewright.dtypes import bfloat16, dtype, float16
+from tilewright.errors import LanguageError
+from tilewright.ir.core import Space
+from tilewright.ir.ops import AsyncCommit, AsyncWait, Atomic, Barrier
+from tilewright.lang.engine import BufferEngine, allocate
+from tilewright.lang.scalar import Scalar, as_scalar
+from tilewright.lang.tracer import current
+from tilewright.layout import ComposedLayout, Layout, cosize, make_layout_like
+from tilewright.tensors import Tensor
+
+SHARED_ALIGNMENT = 128  # a shared-memory row of all 32 banks; wide enough for every vector access
+REGISTER_ALIGNMENT = 16
+
+
+def _as_layout(layout: Any) -> Layout | ComposedLayout:
+    return layout if isinstance(layout, (Layout, ComposedLayout)) else Layout(layout)
+
+
+def shared(element: Any, layout: Any, *, alignment: int = SHARED_ALIGNMENT) -> Tensor:
+    """Make a tensor in the block's shared memory, with undefined contents.
+
+    `layout` is a static Layout or a shape (then column-major). Tensors whose uses a block-wide barrier separates
+    may get the same bytes. Raises `LanguageError` for a dynamic layout.
+    """
+    given = _as_layout(layout)
+    return Tensor(allocate(Space.SHARED, dtype(element), cosize(given), alignment), given)
+
+
+def registers(element: Any, layout: Any) -> Tensor:
+    """Make a tensor in the thread's registers, with undefined contents.
+
+    Its indices must be known when loops are unrolled; one that stays dynamic moves the tensor to local memory.
+    Raises `LanguageError` for a dynamic layout.
+    """
+    given = _as_layout(layout)
+    return Tensor(allocate(Space.REGISTER, dtype(element), cosize(given), REGISTER_ALIGNMENT), given)
+
+
+def fragment_like(tensor: Any, element: Any = None) -> Tensor:
+    """Make a register tensor with the shape of another tensor or layout, compact, its modes in the same order.
+
+    The element type is the tensor's own unless given. Source: CuTe `make_fragment_like`.
+    """
+    layout = tensor.layout if isinstance(tensor, Tensor) else tensor
+    if element is None and not isinstance(tensor, Tensor):
+        raise LanguageError("tw.fragment_like of a layout needs an element type", help="pass one: fragment_like(layout, tw.float32)")
+    return registers(tensor.dtype if element is None else element, make_layout_like(layout))
+
+
+def sync_threads() -> None:
+    """Wait for all threads of the block; their memory accesses are then visible (CUDA __syncthreads)."""
+    current("tw.sync_threads").emit(Barrier("block"))
+
+
+def sync_warp() -> None:
+    """Wait for all threads of the warp; their memory accesses are then visible (CUDA __syncwarp)."""
+    current("tw.sync_warp").emit(Barrier("warp"))
+
+
+def cp_async_commit() -> None:
+    """Close the thread's group of asynchronous copies begun so far (PTX cp.async.commit_group)."""
+    current("tw.cp_async_commit").emit(AsyncCommit())
+
+
+def cp_async_wait(pending: int | None = None) -> None:
+    """Wait for the thread's asynchronous copies.
+
+    With a number, wait until at most that many of the newest committed groups are under way
+    (PTX cp.async.wait_group); without one, for all copies, committed or not (cp.async.wait_all). Other threads'
+    copies are visible after a `sync_threads` that follows each thread's wait.
+    """
+    if pending is not None and (not isinstance(pending, int) or pending < 0):
+        raise LanguageError(f"tw.cp_async_wait takes the number of groups left under way, got {pending!r}")
+    current("tw.cp_async_wait").emit(AsyncWait(pending))
+
+
+def atomic_add(tensor: Tensor, coord: Any, value: Any) -> Any:
+    """Add to an element indivisibly and return what it was: old = t[coord]; t[coord] = old + value."""
+    return _atomic("add", tensor, coord, value)
+
+
+def atomic_max(tensor: Tensor, coord: Any, value: Any) -> Any:
+    """Raise an element to a value indivisibly and return what it was: old = t[coord]; t[coord] = max(old, value)."""
+    return _atomic("max", tensor, coord, value)
+
+
+def atomic_min(tensor: Tensor, coord: Any, value: Any) -> Any:
+    """Lower an element to a value indivisibly and return what it was: old = t[coord]; t[coord] = min(old, value)."""
+    return _atomic("min", tensor, coord, value)
+
+
+def _atomic(kind: str, tensor: Tensor, coord: Any, value: Any) -> Any:
+    engine = tensor.engine
+    if not isinstance(engine, BufferEngine) or engine.buffer.space is Space.REGISTER:
+        raise LanguageError(f"tw.atomic_{kind} works on global and shared memory, not on a {tensor.space} tensor")
+    element = tensor.dtype
+    if element.bits < 32 and not (kind == "add" and element in (float16, bfloat16)):
+        raise LanguageError(f"there is no atomic {kind} on {element}", help="use a 32-bit or 64-bit type")
+    engine.demand_guards()
+    # The offset of the element, as reading it would compute it.
+    place = tensor.layout(coord)
+    operand = as_scalar(value, element)
+    old = current("an atomic operation").emit(Atomic(kind, engine.buffer, engine.index(place), operand.value), element)
+    return Scalar(old[0])

@@ -1,0 +1,146 @@
+"""The state of one trace: where ops go, what the kernel takes, which source line is being executed.
+
+A kernel's Python function runs once for each specialisation. While it runs, its values are stand-ins
+(`Scalar`, `Tensor` over a `BufferEngine`) whose operations append ops here.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from types import CodeType, FrameType
+
+import tilewright
+from tilewright.arch import Arch
+from tilewright.errors import LanguageError
+from tilewright.ir.builder import Builder
+from tilewright.ir.core import Block, Op, Parameter, Requirement, Type, Value
+from tilewright.source import SourceLocation
+
+PACKAGE = os.path.dirname(os.path.abspath(tilewright.__file__)) + os.sep
+EXAMPLES = PACKAGE + "examples" + os.sep
+
+# Functions that the rewriter makes of loops and branches are called WHAT__in__FUNCTION.
+INNER = "__in__"
+
+
+@dataclass(eq=False)
+class Tracer:
+    """One trace in progress. `block_shape` is None where the kernel is traced without a launch."""
+
+    name: str
+    arch: Arch
+    block_shape: tuple[int, int, int] | None
+
+    def __post_init__(self) -> None:
+        self.body = Block()
+        self.builder = Builder(self.body, self.location)
+        self.parameters: list[Parameter] = []
+        self.requirements: dict[tuple[str, int], Requirement] = {}
+        self.branch_depth = 0
+
+    def emit(self, op: Op, *types: Type) -> tuple[Value, ...]:
+        """Append an op with effects."""
+        return self.builder.emit(op, *types)
+
+    def pure(self, op: Op, type: Type) -> Value:
+        """Return the result of a pure op, folded where it can be."""
+        return self.builder.pure(op, type)
+
+    @contextmanager
+    def inside(self, block: Block, *, branch: bool = False) -> Iterator[Block]:
+        """Append to a nested block for a while; `branch` where threads may skip it."""
+        self.branch_depth += branch
+        try:
+            with self.builder.inside(block):
+                yield block
+        finally:
+            self.branch_depth -= branch
+
+    def location(self) -> SourceLocation | None:
+        """Return the user's source line that is being traced, with the calls that led to it."""
+        return locate(sys._getframe(1))
+
+    def require(self, requirement: Requirement, key: tuple[str, int]) -> None:
+        """Add a condition that the launch must check, once for each `key`."""
+        self.requirements.setdefault(key, requirement)
+
+
+def locate(frame: FrameType | None) -> SourceLocation | None:
+    """Return the place of the innermost frame of the user's code, linked to the calls that led to it."""
+    found: list[SourceLocation] = []
+    while frame is not None and frame.f_code is not _run_code:
+        code = frame.f_code
+        if _is_user_code(code):
+            place = _place(code, frame.f_lasti, frame.f_lineno)
+            # A loop's body is a function of its own after rewriting, and stands in the user's function.
+            if not (found and found[-1].function == place.function and found[-1].file == place.file):
+                found.append(place)
+        frame = frame.f_back
+    result: SourceLocation | None = None
+    for place in reversed(found):
+        result = SourceLocation(place.file, place.line, place.function, place.column, place.end_column, result)
+    return result
+
+
+_places: dict[tuple[CodeType, int], SourceLocation] = {}
+
+
+def _place(code: CodeType, instruction: int, line: int) -> SourceLocation:
+    known = _places.get((code, instruction))
+    if known is None:
+        column = end_column = None
+        if hasattr(code, "co_positions") and instruction >= 0:  # Python 3.11 and later
+            _, end_line, column, end_column = next(islice(code.co_positions(), instruction // 2, None))
+            if end_line != line:
+                end_column = None
+        function = code.co_name.rsplit(INNER, 1)[-1]
+        known = _places[code, instruction] = SourceLocation(code.co_filename, line, function, column, end_column)
+    return known
+
+
+def _is_user_code(code: CodeType) -> bool:
+    file = code.co_filename
+    return not file.startswith(PACKAGE) or file.startswith(EXAMPLES)
+
+
+class _Current(threading.local):
+    tracer: Tracer | None = None
+
+
+_current = _Current()
+
+
+def current(what: str) -> Tracer:
+    """Return the trace in progress; raise `LanguageError` outside of one. `what` names the caller."""
+    tracer = _current.tracer
+    if tracer is None:
+        raise LanguageError(
+            f"{what} means something only inside a kernel",
+            help="call it in a function decorated with @tw.kernel, or in one that a kernel calls",
+        )
+    return tracer
+
+
+def tracing() -> Tracer | None:
+    """Return the trace in progress, or None."""
+    return _current.tracer
+
+
+def run(tracer: Tracer, call: object, arguments: list[object]) -> object:
+    """Run a rewritten kernel function under a tracer."""
+    outer, _current.tracer = _current.tracer, tracer
+    try:
+        return call(*arguments)  # type: ignore[operator]
+    finally:
+        _current.tracer = outer
+
+
+# Frames outside this one belong to the caller of the kernel, not to the kernel.
+_run_code = run.__code__
+

@@ -1,0 +1,60 @@
+"""What the threads of a warp do together: shuffles and votes. All threads of the warp must take part."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tilewright.dtypes import bool_, int32, uint32
+from tilewright.errors import LanguageError
+from tilewright.ir.ops import Shuffle, Vote
+from tilewright.lang.control import truth
+from tilewright.lang.scalar import Scalar, as_scalar
+from tilewright.lang.tracer import current
+
+
+def _shuffle(kind: str, value: Any, lane: Any, width: int) -> Scalar:
+    if width not in (1, 2, 4, 8, 16, 32):
+        raise LanguageError(f"the width of a shuffle is a power of two up to 32, got {width}")
+    source = as_scalar(value)
+    result = current("a shuffle").emit(Shuffle(kind, source.value, as_scalar(lane, int32).value, width), source.dtype)
+    return Scalar(result[0])
+
+
+def shuffle(value: Any, lane: Any, width: int = 32) -> Scalar:
+    """Return the value that lane number `lane` of the group of `width` lanes has (PTX shfl.sync.idx)."""
+    return _shuffle("idx", value, lane, width)
+
+
+def shuffle_up(value: Any, delta: Any, width: int = 32) -> Scalar:
+    """Return the value of the lane `delta` below; the lowest lanes of a group keep their own (shfl.sync.up)."""
+    return _shuffle("up", value, delta, width)
+
+
+def shuffle_down(value: Any, delta: Any, width: int = 32) -> Scalar:
+    """Return the value of the lane `delta` above; the highest lanes of a group keep their own (shfl.sync.down)."""
+    return _shuffle("down", value, delta, width)
+
+
+def shuffle_xor(value: Any, mask: Any, width: int = 32) -> Scalar:
+    """Return the value of the lane whose number differs by the bits of `mask` (shfl.sync.bfly)."""
+    return _shuffle("xor", value, mask, width)
+
+
+def _vote(kind: str, predicate: Any) -> Scalar:
+    holds = as_scalar(truth(predicate), bool_)
+    return Scalar(current("a vote").emit(Vote(kind, holds.value), uint32 if kind == "ballot" else bool_)[0])
+
+
+def vote_any(predicate: Any) -> Scalar:
+    """Return whether the predicate holds in any lane of the warp."""
+    return _vote("any", predicate)
+
+
+def vote_all(predicate: Any) -> Scalar:
+    """Return whether the predicate holds in all lanes of the warp."""
+    return _vote("all", predicate)
+
+
+def ballot(predicate: Any) -> Scalar:
+    """Return the lanes in which the predicate holds, as the bits of a uint32."""
+    return _vote("ballot", predicate)

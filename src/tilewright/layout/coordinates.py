@@ -1,0 +1,179 @@
+"""Coordinates and indices: the maps between a linear index, a coordinate of a shape, and an offset.
+
+All are colexicographic: the first mode runs fastest, and indices start at 0. An index past the end continues
+along the last mode, as in CuTe; that is what lets a tile overhang.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+from tilewright.errors import LayoutError
+from tilewright.layout.ints import (
+    Basis,
+    Coord,
+    DynamicInt,
+    Int,
+    IntTuple,
+    Shape,
+    Stride,
+    add,
+    as_int,
+    floordiv,
+    mod,
+    mul,
+)
+from tilewright.layout.tuples import compact_strides, show, tuple_size
+
+Offset: TypeAlias = IntTuple
+"""Where a layout points: an integer, or a nested tuple for a layout with basis strides."""
+
+
+def add_offsets(a: Offset, b: Offset) -> Offset:
+    """Add two offsets; a shorter coordinate counts as continued with zeros."""
+    if isinstance(a, tuple) or isinstance(b, tuple):
+        if not isinstance(a, tuple):
+            if type(a) is int and a == 0:
+                return b
+            a = (a,)
+        if not isinstance(b, tuple):
+            if type(b) is int and b == 0:
+                return a
+            b = (b,)
+        n = min(len(a), len(b))
+        return tuple([add_offsets(x, y) for x, y in zip(a, b, strict=False)]) + a[n:] + b[n:]
+    return add(a, b)
+
+
+def _times(index: Int, stride: Int | Basis) -> Offset:
+    if isinstance(stride, Basis):
+        value: Offset = mul(index, stride.value)
+        for m in reversed(stride.modes):
+            value = (*([0] * m), value)
+        return value
+    return mul(index, stride)
+
+
+def offset_of(coord: Coord, shape: Shape, stride: Stride) -> Offset:
+    """Return the inner product of a coordinate with strides; a kept mode (None) counts 0. No checks."""
+    if type(shape) is tuple:
+        if type(coord) is tuple:
+            if len(coord) != len(shape):
+                raise LayoutError(
+                    f"coordinate {show(coord)} does not fit shape {show(shape)}: {len(coord)} and {len(shape)} modes"
+                )
+            result: Offset = 0
+            for c, s, d in zip(coord, shape, stride, strict=True):  # type: ignore[arg-type]  # congruent with shape
+                part = c * d if type(c) is int and type(d) is int and type(s) is not tuple else offset_of(c, s, d)
+                result = result + part if type(result) is int and type(part) is int else add_offsets(result, part)
+            return result
+        if coord is None:
+            return 0
+        return _offset_of_index(coord, shape, stride)  # type: ignore[arg-type]
+    if coord is None:
+        return 0
+    if type(coord) is tuple:
+        raise LayoutError(
+            f"coordinate {show(coord)} does not fit shape {show(shape)}: a tuple where the shape has one extent"
+        )
+    if type(coord) is int and type(stride) is int:
+        return coord * stride
+    return _times(as_int(coord, "a coordinate"), stride)  # type: ignore[arg-type]
+
+
+def _offset_of_index(index: Int, shape: tuple[Shape, ...], stride: tuple[Stride, ...]) -> Offset:
+    result: Offset = 0
+    last = len(shape) - 1
+    for i, (s, d) in enumerate(zip(shape, stride, strict=True)):
+        if i == last:
+            return add_offsets(result, offset_of(index, s, d))
+        extent = tuple_size(s) if type(s) is tuple else s
+        if type(index) is int and type(extent) is int:
+            index, here = divmod(index, extent)
+            part = here * d if type(d) is int and type(s) is int else offset_of(here, s, d)
+        else:
+            part = offset_of(mod(index, extent), s, d)  # type: ignore[arg-type]
+            index = floordiv(index, extent)  # type: ignore[arg-type]
+        result = result + part if type(result) is int and type(part) is int else add_offsets(result, part)
+    return result
+
+
+def checked_coord(coord: object) -> Coord:
+    """Return a coordinate with sequences as tuples and integers checked; `:` becomes None, as `_` in CuTe."""
+    if coord is None or type(coord) is int or isinstance(coord, DynamicInt):
+        return coord
+    if isinstance(coord, (tuple, list)):
+        return tuple([checked_coord(c) for c in coord])
+    if isinstance(coord, slice):
+        if coord.start is None and coord.stop is None and coord.step is None:
+            return None
+        raise LayoutError(
+            f"a part of a mode cannot be sliced: {coord.start}:{coord.stop}",
+            help="`:` keeps a whole mode; local_tile(x, tile, coord) or composition takes a part of one",
+        )
+    return as_int(coord, "a coordinate")
+
+
+def crd2idx(coord: Any, shape: Any, stride: Any = None) -> Offset:  # Any: integers or nested tuples
+    """Map a coordinate of `shape` to its offset under `stride` (column-major by default).
+
+    Law: crd2idx(c, shape, stride) == sum(c_k * stride_k) over the leaves of the hierarchical coordinate.
+
+    >>> crd2idx((1, 2), (4, 8)), crd2idx((1, 2), (4, 8), (8, 1)), crd2idx(9, (4, 8), (8, 1))
+    (9, 10, 10)
+
+    Raises `LayoutError` when the coordinate's nesting does not fit the shape. Source: CuTe `crd2idx`.
+    """
+    if stride is None:
+        stride = compact_strides(shape)[0]
+    return offset_of(checked_coord(coord), shape, stride)
+
+
+def idx2crd(index: Any, shape: Any) -> Any:  # Any: integers or nested tuples
+    """Map a linear index to the coordinate of `shape`; further nesting in `index` is followed.
+
+    Law: crd2idx(idx2crd(i, shape), shape) == i for 0 <= i < size(shape).
+
+    >>> idx2crd(9, (4, 8)), idx2crd(9, ((2, 2), 8))
+    ((1, 2), ((1, 0), 2))
+
+    Raises `LayoutError` when a tuple stands against one extent. Source: CuTe `idx2crd`.
+    """
+    coord = checked_coord(index)
+    return _to_coord(coord, shape)
+
+
+def _to_coord(coord: Coord, shape: Shape) -> Coord:
+    if type(shape) is tuple:
+        if type(coord) is tuple:
+            if len(coord) != len(shape):
+                raise LayoutError(f"coordinate {show(coord)} does not fit shape {show(shape)}")
+            return tuple([_to_coord(c, s) for c, s in zip(coord, shape, strict=True)])
+        if coord is None:
+            return tuple([_to_coord(None, s) for s in shape])
+        result: list[Coord] = []
+        last = len(shape) - 1
+        for i, s in enumerate(shape):
+            if i == last:
+                result.append(_to_coord(coord, s))
+            else:
+                extent = tuple_size(s)
+                result.append(_to_coord(mod(coord, extent), s))  # type: ignore[arg-type]  # an integer here
+                coord = floordiv(coord, extent)  # type: ignore[arg-type]
+        return tuple(result)
+    if type(coord) is tuple:
+        raise LayoutError(f"coordinate {show(coord)} does not fit shape {show(shape)}")
+    return coord
+
+
+def crd2crd(coord: Any, source: Any, target: Any) -> Any:  # Any: integers or nested tuples
+    """Map a coordinate of shape `source` to the coordinate of shape `target` with the same linear index.
+
+    Law: crd2idx(crd2crd(c, source, target), target) == crd2idx(c, source).
+
+    >>> crd2crd((1, 2), (4, 8), (2, 16))
+    (1, 4)
+
+    Raises `LayoutError` when the coordinate does not fit `source`. Source: CuTe `crd2crd`.
+    """
+    return idx2crd(crd2idx(coord, source), target)

@@ -1,0 +1,159 @@
+"""Fewer modes for the same function: flatten, coalesce, filter."""
+
+from __future__ import annotations
+
+import builtins
+from typing import Any
+
+from tilewright.errors import LayoutError
+from tilewright.layout.ints import Basis, Int, Leaf, Shape, mul, same_int
+from tilewright.layout.layouts import Layout, flat_modes, from_modes, modes_of, raw_layout
+from tilewright.layout.lift import lift
+from tilewright.layout.tuples import leaves, show
+
+
+def flatten(layout: Any) -> Any:  # Any: a layout, tensor or nested tuple gives the same
+    """Take the nesting away: every leaf becomes a top-level mode.
+
+    Law: flatten(layout)(i) == layout(i).
+
+    >>> print(flatten(Layout(((2, 2), 8), ((1, 16), 2)))), flatten(((1, 2), 3))
+    (2,2,8):(1,16,2)
+    (None, (1, 2, 3))
+
+    Source: CuTe `flatten`.
+    """
+    if isinstance(layout, Layout):
+        if type(layout.shape) is not tuple:
+            return layout
+        return raw_layout(tuple(leaves(layout.shape)), tuple(leaves(layout.stride)), layout._static)
+    if isinstance(layout, tuple):
+        return tuple(leaves(layout))
+    if isinstance(layout, int):
+        return layout
+    return lift(flatten, layout)
+
+
+def merge_flat(
+    shape: list[Int], stride: list[Leaf], *, keep_last: bool = False, keep_static: bool = False
+) -> tuple[list[Int], list[Leaf]]:
+    """Coalesce flat modes: drop extents 1, join neighbours where the second continues the first.
+
+    With `keep_last` the last mode stays even if its extent is 1, because an index past the end of the layout
+    still steps by its stride. With `keep_static` a static extent is not joined with a dynamic one, which would
+    hide what divides it.
+    """
+    shapes: list[Int] = []
+    strides: list[Leaf] = []
+    last = len(shape) - 1
+    for i, (extent, step) in enumerate(builtins.zip(shape, stride, strict=True)):
+        if type(extent) is int and extent == 1 and not (keep_last and i == last):
+            continue
+        if (
+            shapes
+            and _continues(shapes[-1], strides[-1], step)
+            and not (keep_static and (type(extent) is int) is not (type(shapes[-1]) is int))
+        ):
+            shapes[-1] = mul(shapes[-1], extent)
+        else:
+            shapes.append(extent)
+            strides.append(step)
+    return shapes, strides
+
+
+def _continues(extent: Int, stride: Leaf, following: Leaf) -> bool:
+    """Say whether the stride `following` goes on where a mode `extent:stride` ends, as far as that is known."""
+    if type(stride) is int and type(following) is int:
+        if type(extent) is int:
+            return extent * stride == following
+        return stride == 0 and following == 0
+    if isinstance(stride, Basis) or isinstance(following, Basis):
+        return False
+    # Dynamic: known to match where the value is the very same one.
+    return same_int(mul(extent, stride), following) if _is_one(extent) or _is_one(stride) else False
+
+
+def _is_one(x: Leaf) -> bool:
+    return type(x) is int and x == 1
+
+
+def layout_of_flat(shape: list[Int], stride: list[Leaf], static: bool | None = None) -> Layout:
+    """Make a layout of flat modes: none gives 1:0, one stands without a tuple."""
+    if len(shape) == 1:
+        return raw_layout(shape[0], stride[0], static)
+    if not shape:
+        return raw_layout(1, 0, True)
+    return raw_layout(tuple(shape), tuple(stride), static)
+
+
+def coalesce(
+    layout: Any, profile: Any = None
+) -> Any:  # Any: a layout or tensor gives the same; profile is a nested tuple
+    """Write the same function with as few modes as possible.
+
+    With a `profile` (a nested tuple), each mode that stands against a leaf of it is coalesced by itself, and
+    the profile's nesting is kept.
+
+    Law: coalesce(layout)(i) == layout(i) for 0 <= i < size(layout), and depth(coalesce(layout)) <= 1.
+
+    >>> print(coalesce(Layout((2, (1, 6)), (1, (6, 2)))))
+    12:1
+    >>> print(coalesce(Layout((2, (1, 6)), (1, (6, 2))), (1, 1)))
+    (2,6):(1,2)
+
+    Dynamic modes are joined where they are known to continue each other. Raises `LayoutError` when the profile
+    does not fit. Source: CuTe `coalesce`.
+    """
+    if not isinstance(layout, Layout):
+        return lift(coalesce, layout, profile)
+    if isinstance(profile, tuple):
+        modes = modes_of(layout)
+        if type(layout.shape) is not tuple or len(profile) > len(modes):
+            raise LayoutError(f"coalesce({layout}, {show(profile)}): the profile has more modes than the layout")
+        kept = [coalesce(m, p) for m, p in builtins.zip(modes, profile, strict=False)]
+        return from_modes([*kept, *modes[len(profile) :]])
+    if type(layout.shape) is not tuple:
+        return layout if layout.shape != 1 or type(layout.shape) is not int else raw_layout(1, 0, True)
+    shape, stride = flat_modes(layout)
+    return layout_of_flat(*merge_flat(shape, stride), True if layout._static else None)
+
+
+def filter_zeros(layout: Any, profile: Any = None) -> Any:  # Any: a layout or tensor gives the same
+    """Give every mode of stride 0 the extent 1: it leads nowhere new.
+
+    With a `profile`, only the modes whose place in it holds 0 or a tuple are looked at, leaf against leaf.
+
+    Law: the image of filter_zeros(layout) is the image of layout.
+
+    >>> print(filter_zeros(Layout((4, 8), (0, 1))))
+    (1,8):(0,1)
+
+    Source: CuTe `filter_zeros`.
+    """
+    if not isinstance(layout, Layout):
+        return lift(filter_zeros, layout, profile)
+    return raw_layout(_without_zeros(layout.shape, layout.stride if profile is None else profile), layout.stride)
+
+
+def _without_zeros(shape: Shape, stride: Any) -> Shape:
+    if type(shape) is tuple:
+        if type(stride) is not tuple:
+            return 1 if type(stride) is int and stride == 0 else shape
+        n = len(stride)
+        return tuple([_without_zeros(s, d) for s, d in builtins.zip(shape, stride, strict=False)]) + shape[n:]
+    return 1 if type(stride) is int and stride == 0 else shape
+
+
+def filter(layout: Any, profile: Any = None) -> Any:  # Any: a layout or tensor gives the same
+    """Drop modes of stride 0 and extent 1, and coalesce what is left.
+
+    Law: the image of filter(layout) is the image of layout, and no mode of it has stride 0 (but 1:0 itself).
+
+    >>> print(filter(Layout((4, 2, 8), (0, 1, 2))))
+    16:1
+
+    Raises `LayoutError` when the profile does not fit. Source: CuTe `filter`.
+    """
+    if not isinstance(layout, Layout):
+        return lift(filter, layout, profile)
+    return coalesce(filter_zeros(layout), profile)

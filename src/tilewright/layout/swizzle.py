@@ -1,0 +1,274 @@
+"""Swizzles, and layouts with a function applied to their offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tilewright.errors import LayoutError
+from tilewright.layout.coordinates import Offset, add_offsets, checked_coord
+from tilewright.layout.ints import DynamicInt, Int, Shape, as_int, floordiv, mul, sub
+from tilewright.layout.inverses import right_inverse
+from tilewright.layout.layouts import Layout, cosize, has_kept
+from tilewright.layout.modes import slice_, slice_and_offset
+from tilewright.layout.tuples import same, tuple_size
+
+# Up to this many elements the cosize of a swizzled layout is found by looking; past it, by rounding up.
+_MOST_LOOKED_AT = 1 << 16
+
+
+class Swizzle:
+    """A permutation of offsets that moves neighbours to other banks: `bits` bits are XORed into others.
+
+    `Swizzle(bits, base, shift)` leaves the lowest `base` bits alone, so runs of `2**base` elements stay together,
+    and XORs the `bits` bits that start at `base + shift` into those that start at `base`. A negative
+    shift XORs the lower into the higher ones. Zero bits is the identity.
+
+    >>> swizzle = Swizzle(2, 0, 2)
+    >>> [swizzle(i) for i in range(8)]
+    [0, 1, 2, 3, 5, 4, 7, 6]
+
+    Law: swizzle(swizzle(i)) == i, and swizzle(i) ^ i depends on the source bits only.
+
+    Raises `LayoutError` when the two groups of bits would overlap. Source: CuTe `Swizzle<B, M, S>`.
+    """
+
+    __slots__ = ("base", "bits", "shift")
+    bits: int
+    base: int
+    shift: int
+
+    def __init__(self, bits: int, base: int, shift: int) -> None:
+        b, m, s = (
+            as_int(v, f"the {name} of a swizzle") for v, name in ((bits, "bits"), (base, "base"), (shift, "shift"))
+        )
+        if not (type(b) is int and type(m) is int and type(s) is int):
+            raise LayoutError("a swizzle has to be static", help="make bits, base and shift Python ints")
+        if b < 0 or m < 0 or abs(s) < b:
+            raise LayoutError(
+                f"Swizzle({b}, {m}, {s}): bits and base are at least 0, and |shift| at least bits",
+                help="a swizzle of b bits reads them b or more places away from where it writes",
+            )
+        for name, value in (("bits", b), ("base", m), ("shift", s)):
+            object.__setattr__(self, name, value)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"a Swizzle is frozen; cannot set {name}")
+
+    def __reduce__(self) -> tuple[type[Swizzle], tuple[int, int, int]]:
+        return (Swizzle, (self.bits, self.base, self.shift))
+
+    @property
+    def block(self) -> int:
+        """The size of the aligned blocks of offsets that the swizzle maps onto themselves."""
+        return 1 << (self.base + self.bits + abs(self.shift)) if self.bits else 1
+
+    @property
+    def source_mask(self) -> int:
+        """The bits that are read."""
+        return ((1 << self.bits) - 1) << (self.base + max(self.shift, 0))
+
+    def __call__(self, offset: Any) -> Any:  # Any: a static or dynamic integer gives the same
+        """Return the swizzled offset."""
+        x = as_int(offset, "an offset")
+        if self.bits == 0:
+            return x
+        read = x & self.source_mask
+        return x ^ (read >> self.shift if self.shift > 0 else read << -self.shift)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Swizzle):
+            return NotImplemented
+        return (self.bits, self.base, self.shift) == (other.bits, other.base, other.shift)
+
+    def __hash__(self) -> int:
+        return hash((Swizzle, self.bits, self.base, self.shift))
+
+    def __repr__(self) -> str:
+        return f"Swizzle({self.bits}, {self.base}, {self.shift})"
+
+    def __str__(self) -> str:
+        return f"Sw<{self.bits},{self.base},{self.shift}>"
+
+
+class ComposedLayout:
+    """A layout with a function applied to its offsets: coordinate c leads to `outer(offset + inner(c))`.
+
+    `outer` is a swizzle or a layout, `inner` a layout or again a composed one. Operations that choose
+    coordinates (divide, slice, group, ...) act on `inner` and keep the rest.
+
+    >>> print(ComposedLayout(Swizzle(2, 0, 2), 0, Layout((4, 4), (4, 1))))
+    Sw<2,0,2> o 0 o (4,4):(4,1)
+
+    Source: CuTe `ComposedLayout`.
+    """
+
+    __slots__ = ("inner", "offset", "outer")
+    outer: Swizzle | Layout
+    offset: Offset
+    inner: Layout | ComposedLayout
+
+    def __init__(self, outer: Swizzle | Layout, offset: Any, inner: Layout | ComposedLayout) -> None:
+        if not isinstance(outer, (Swizzle, Layout)):
+            raise LayoutError(f"the outer part of a composed layout is a Swizzle or a Layout, not {outer!r}")
+        if not isinstance(inner, (Layout, ComposedLayout)):
+            raise LayoutError(f"the inner part of a composed layout is a layout, not {inner!r}")
+        object.__setattr__(self, "outer", outer)
+        object.__setattr__(self, "offset", offset)
+        object.__setattr__(self, "inner", inner)
+
+    @staticmethod
+    def of(
+        outer: Swizzle | Layout, offset: Any, inner: Any
+    ) -> Any:  # Any: gives the inner layout where nothing is left to do
+        """Make a composed layout, or return the inner one where the swizzle is the identity and the offset 0."""
+        if isinstance(outer, Swizzle) and outer.bits == 0 and type(offset) is int and offset == 0:
+            return inner
+        return ComposedLayout(outer, offset, inner)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"a ComposedLayout is frozen; cannot set {name}")
+
+    def __reduce__(self) -> tuple[type[ComposedLayout], tuple[Any, Offset, Any]]:
+        return (ComposedLayout, (self.outer, self.offset, self.inner))
+
+    def map_layout(self, change: Callable[[Any], Any]) -> ComposedLayout:
+        """Return this layout with another inner one."""
+        return ComposedLayout(self.outer, self.offset, change(self.inner))
+
+    @property
+    def shape(self) -> Shape:
+        return self.inner.shape
+
+    @property
+    def stride(self) -> Any:
+        """The strides of the inner layout: what each step adds before the outer function applies."""
+        return self.inner.stride
+
+    @property
+    def is_static(self) -> bool:
+        """True when no leaf and no offset is dynamic."""
+        outer = self.outer.is_static if isinstance(self.outer, Layout) else True
+        return outer and self.inner.is_static and not isinstance(self.offset, (DynamicInt, tuple))
+
+    @property
+    def rank(self) -> int:
+        return self.inner.rank
+
+    @property
+    def depth(self) -> int:
+        return self.inner.depth
+
+    @property
+    def size(self) -> Int:
+        return tuple_size(self.inner.shape)
+
+    @property
+    def cosize(self) -> Int:
+        """One more than the largest offset (an upper bound where the layout is dynamic or very large)."""
+        inner = cosize(self.inner)
+        count = self.size
+        if self.is_static and type(count) is int and type(inner) is int:
+            if self._fills_blocks(inner):
+                return inner
+            if count <= _MOST_LOOKED_AT:
+                found: int = 1 + max([self(i) for i in range(count)])
+                return found
+        reach = inner if type(self.offset) is int and self.offset == 0 else inner + self.offset  # type: ignore[operator]
+        if isinstance(self.outer, Layout):
+            return cosize(self.outer)
+        block = self.outer.block
+        return mul(floordiv(reach + (block - 1), block), block)
+
+    def _fills_blocks(self, cosize: int) -> bool:
+        """Say whether the inner layout takes every offset below `cosize`, in whole blocks of a swizzle."""
+        if not isinstance(self.outer, Swizzle) or self.offset != 0 or cosize % self.outer.block:
+            return False
+        return isinstance(self.inner, Layout) and bool(right_inverse(self.inner).size == cosize)
+
+    def __call__(self, *coord: Any) -> Any:  # Any: coordinates; an offset, or a layout where a mode is kept
+        """Return the offset of a coordinate, or the sub-layout where modes are kept with None."""
+        c = checked_coord(coord[0] if len(coord) == 1 else coord)
+        if has_kept(c):
+            return slice_(self, c)
+        return self.outer(add_offsets(self.offset, self.inner(c)))
+
+    def slice_and_offset(self, coord: Any) -> ComposedLayout:
+        """Slice, with the place of the first element in the offset (the outer function has to see it)."""
+        if isinstance(self.inner, ComposedLayout):
+            raise LayoutError(f"slicing {self}: the offset of a nested composition is not affine")
+        inner, offset = slice_and_offset(self.inner, coord)
+        return ComposedLayout(self.outer, add_offsets(self.offset, offset), inner)
+
+    def recast_by(self, n: int, wider: bool) -> Any:  # Any: a layout of the same kind
+        """Recast the inner layout and move the swizzle's bits along with it."""
+        from tilewright.layout.recasting import downcast, upcast
+
+        if not isinstance(self.outer, Swizzle) or n & (n - 1):
+            raise LayoutError(f"recast of {self} by {n}: needs a swizzle and a power of two")
+        outer, bits = self.outer, n.bit_length() - 1
+        if wider and outer.base < bits and outer.bits:
+            raise LayoutError(
+                f"upcast of {self} by {n}: the swizzle moves elements inside a group of {n}",
+                help=f"use a swizzle with base {bits} or more",
+            )
+        if wider and type(self.offset) is int and self.offset % n:
+            raise LayoutError(f"upcast of {self} by {n}: the offset {self.offset} cuts a group")
+        base = max(outer.base - bits, 0) if wider else outer.base + bits
+        offset = floordiv(self.offset, n) if wider else mul(self.offset, n)  # type: ignore[arg-type]
+        change = upcast if wider else downcast
+        return ComposedLayout(Swizzle(outer.bits, base, outer.shift), offset, change(self.inner, n))
+
+    def compose(self, *tilers: Any) -> Any:  # Any: as Layout.compose
+        """Return `composition(self, tiler)`; several tilers go mode by mode."""
+        from tilewright.layout.compose import composition
+
+        return composition(self, tilers[0] if len(tilers) == 1 else tilers)
+
+    def __getitem__(self, mode: int | slice) -> ComposedLayout:
+        """Return one top-level mode, or a run of modes; the offset stays."""
+        return self.map_layout(lambda inner: inner[mode])
+
+    def __len__(self) -> int:
+        return self.rank
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ComposedLayout):
+            return NotImplemented
+        return self.outer == other.outer and same(self.offset, other.offset) and self.inner == other.inner
+
+    def __hash__(self) -> int:
+        offset = id(self.offset) if isinstance(self.offset, DynamicInt) else self.offset
+        return hash((self.outer, offset, self.inner))
+
+    def __repr__(self) -> str:
+        return f"ComposedLayout({self.outer!r}, {self.offset!r}, {self.inner!r})"
+
+    def __str__(self) -> str:
+        return f"{self.outer} o {self.offset} o {self.inner}"
+
+
+def make_swizzle(bits: int, base: int, shift: int) -> Swizzle:
+    """Make a swizzle; the same as `Swizzle(bits, base, shift)`."""
+    return Swizzle(bits, base, shift)
+
+
+def inverse_of_composed(layout: ComposedLayout, inverse: Callable[[Any], Any]) -> Any:
+    """Return the inverse of a swizzled layout: unswizzle, take the offset off, go back through the inner layout.
+
+    `inverse` is right_inverse or left_inverse. A right inverse starts at offset 0, so it needs the layout's offset
+    to be 0; it stops before the first block of offsets that the inner layout does not fill.
+    """
+    outer = layout.outer
+    if not isinstance(outer, Swizzle) or not isinstance(layout.inner, Layout):
+        raise LayoutError(f"{inverse.__name__}({layout}): only a swizzled plain layout has one here")
+    back = inverse(layout.inner)
+    if inverse.__name__ == "left_inverse":
+        return ComposedLayout(back, sub(0, layout.offset), ComposedLayout(outer, 0, Layout(layout.cosize)))  # type: ignore[arg-type]
+    if type(layout.offset) is not int or layout.offset:
+        raise LayoutError(f"right_inverse({layout}): the layout starts at offset {layout.offset}, not 0")
+    filled = tuple_size(back.shape)
+    assert type(filled) is int, back
+    whole = filled // outer.block * outer.block
+    untouched = 1 << (outer.base + max(outer.shift, 0))
+    return ComposedLayout(back, 0, ComposedLayout(outer, 0, Layout(whole or min(filled, untouched))))

@@ -1,0 +1,117 @@
+"""Compute once what is computed twice.
+
+    x = i * 4 + j                       x = i * 4 + j
+    y = i * 4 + j                  ->   ... x stands for y
+
+    x = smem[i]                         x = smem[i]
+    ... no write, no barrier ...        ...
+    y = smem[i]                    ->   ... x stands for y
+
+A value is reused only where it is surely computed before: later in its block, and in blocks nested there.
+Pure ops need no more than that. A load is reused while no op that may change what it reads lies between:
+
+- a write to the same buffer; for global memory a write to any global buffer, because two arguments may be the
+  same array (shared and register buffers never overlap while both are in use);
+- a barrier or a wait for asynchronous copies, which let other threads' writes become visible;
+- an op that this pass does not know.
+
+A loop's body begins with no loads at hand, because its end runs before its beginning. Writes of other threads
+without a barrier between are races, which no order of the loads mends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+from tilewright.ir.core import Block, Buffer, Effect, Kernel, Op, Space, Value
+from tilewright.ir.fields import roles_of
+from tilewright.ir.ops import (
+    Allocate,
+    Assert,
+    AsyncCommit,
+    AsyncCopy,
+    Atomic,
+    Binary,
+    For,
+    If,
+    Load,
+    Print,
+    Shuffle,
+    Store,
+    Vote,
+    While,
+    Yield,
+)
+from tilewright.passes.accesses import buffers_written
+from tilewright.passes.identity import identity, take_over_name
+
+_COMMUTATIVE = frozenset({"add", "mul", "and", "or", "xor"})  # also of floats; min and max of floats are not
+_WRITERS = (Store, Atomic, AsyncCopy, Allocate)
+_HARMLESS = (Shuffle, Vote, Print, Assert, AsyncCommit, For, While, If, Yield)  # by themselves, without their blocks
+
+_Table = dict[Hashable, Value]
+_Loads = dict[tuple[Buffer, Hashable, Hashable], Value]
+
+
+def eliminate_common_subexpressions(kernel: Kernel) -> None:
+    """Replace every pure op and load that repeats a visible one by the earlier value."""
+    _block(kernel.body, {}, {}, {})
+
+
+def _block(block: Block, table: _Table, loads: _Loads, replaced: dict[Value, Value]) -> None:
+    """Go through a block; `table` and `loads` are this block's own and grow with it."""
+    kept: list[Op] = []
+    for op in block.ops:
+        op.substitute(replaced)
+        earlier = _earlier(op, table, loads)
+        if earlier is not None:
+            take_over_name(earlier, op.result)
+            replaced[op.result] = earlier
+            continue
+        kept.append(op)
+        for inner in op.blocks:
+            _block(inner, dict(table), dict(loads) if isinstance(op, If) else {}, replaced)
+        if op.effect is Effect.WRITE:
+            _forget(op, loads)
+            for inner in op.blocks:
+                for nested in inner.walk():
+                    _forget(nested, loads)
+    block.ops = kept
+
+
+def _earlier(op: Op, table: _Table, loads: _Loads) -> Value | None:
+    """Return the earlier value of the same computation, or note that this is the first."""
+    if op.effect is Effect.NONE:
+        result = op.result
+        first = table.setdefault(_key(op), result)
+    elif isinstance(op, Load):
+        result = op.result
+        first = loads.setdefault((op.buffer, result.type, identity(op.index)), result)
+    else:
+        return None
+    return first if first is not result else None
+
+
+def _key(op: Op) -> Hashable:
+    operands: Hashable
+    if isinstance(op, Binary):
+        operands = (identity(op.lhs), identity(op.rhs))
+        if op.kind in _COMMUTATIVE:
+            operands = frozenset(operands)
+        return (op.kind, operands)  # the operands' type is the result's
+    operands = tuple([identity(v) for v in op.operands])
+    attributes = tuple([getattr(op, name) for name in roles_of(type(op)).attribute])
+    return (type(op), op.result.type, attributes, operands)
+
+
+def _forget(op: Op, loads: _Loads) -> None:
+    """Drop the loads whose memory an op may change (nested blocks not included)."""
+    if not loads or op.effect is not Effect.WRITE or isinstance(op, _HARMLESS):
+        return
+    if not isinstance(op, _WRITERS):
+        loads.clear()
+        return
+    for written in buffers_written(op):
+        everywhere = written.space is Space.GLOBAL
+        for key in [k for k in loads if k[0] is written or (everywhere and k[0].space is Space.GLOBAL)]:
+            del loads[key]

@@ -1,0 +1,136 @@
+"""Give every shared buffer its bytes, and let buffers that are never in use together share them.
+
+    A = shared 4096 bytes             A at 0
+    ... A ...                         ...
+    barrier of the block          ->  barrier
+    B = shared 2048 bytes             B at 0
+    ... B ...                         ...
+
+Two buffers share bytes only if a barrier of the whole block separates the last access to one from the first
+access to the other. Only barriers that stand in no loop or branch count: all threads pass each exactly once. An
+access inside a loop or branch counts for all of it, because the next round comes back to it. The destination of
+an asynchronous copy is in use until a wait outside all loops and branches that surely covers the copy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright.ir.core import Block, Buffer, Kernel, Op, Space
+from tilewright.ir.ops import Allocate, AsyncCommit, AsyncCopy, AsyncWait, Barrier
+from tilewright.passes.accesses import buffers_of
+
+
+def place_shared_memory(kernel: Kernel) -> None:
+    """Set the offset of every shared buffer and the kernel's number of shared bytes."""
+    lives = _lives(kernel)
+    barriers = [n for n, op in enumerate(kernel.body.ops) if isinstance(op, Barrier) and op.scope == "block"]
+    placed: list[_Life] = []
+    # The largest first, each as low as it fits; the sort is stable, so equal ones keep their order of use.
+    for life in sorted(lives, key=lambda life: -life.buffer.bytes):
+        rivals = [other for other in placed if not _separated(life, other, barriers)]
+        life.buffer.offset = _lowest_fit(life.buffer, [other.buffer for other in rivals])
+        placed.append(life)
+    kernel.shared_bytes = max((_end(life.buffer) for life in placed), default=0)
+
+
+@dataclass
+class _Life:
+    """A buffer with the positions, among the ops of the kernel's body, of its first and last use."""
+
+    buffer: Buffer
+    first: int
+    last: int
+
+
+def _separated(a: _Life, b: _Life, barriers: list[int]) -> bool:
+    early, late = (a, b) if a.last < b.first else (b, a)
+    return any(early.last < barrier < late.first for barrier in barriers)
+
+
+def _lowest_fit(buffer: Buffer, rivals: list[Buffer]) -> int:
+    """Return the lowest aligned offset at which a buffer overlaps no rival."""
+    offset = 0
+    for rival in sorted(rivals, key=_start):
+        if offset + buffer.bytes <= _start(rival):
+            break
+        beyond = max(offset, _end(rival))
+        offset = -(-beyond // buffer.alignment) * buffer.alignment
+    return offset
+
+
+def _start(buffer: Buffer) -> int:
+    assert buffer.offset is not None, buffer.name
+    return buffer.offset
+
+
+def _end(buffer: Buffer) -> int:
+    return _start(buffer) + buffer.bytes
+
+
+def _lives(kernel: Kernel) -> list[_Life]:
+    """Return the lives of all shared buffers in order of first mention."""
+    lives: dict[Buffer, _Life] = {}
+    unborn: dict[Buffer, int] = {}  # allocated and not accessed so far
+    flight = _Flight()
+    for position, op in enumerate(kernel.body.ops):
+        nested = [op, *(inner for block in op.blocks for inner in block.walk())]
+        for inner in nested:
+            for buffer in buffers_of(inner):
+                if buffer.space is not Space.SHARED:
+                    continue
+                if isinstance(inner, Allocate):
+                    unborn.setdefault(buffer, position)
+                else:
+                    lives.setdefault(buffer, _Life(buffer, position, position)).last = position
+        for buffer in flight.landed_after(op):
+            lives[buffer].last = position
+    for buffer in flight.under_way:
+        lives[buffer].last = len(kernel.body.ops)
+    # A buffer without any access still needs a place of its own kind.
+    lives.update((buffer, _Life(buffer, n, n)) for buffer, n in unborn.items() if buffer not in lives)
+    return list(lives.values())
+
+
+class _Flight:
+    """The destinations of asynchronous copies that may still be under way, in the order of the kernel's body."""
+
+    def __init__(self) -> None:
+        self.under_way: dict[Buffer, None] = {}
+        self.uncommitted: set[Buffer] = set()
+
+    def landed_after(self, op: Op) -> list[Buffer]:
+        """Take in the next op of the kernel's body, and return the buffers whose copies it completes."""
+        self.under_way.update((buffer, None) for buffer in _copied_to(op))
+        if isinstance(op, AsyncWait) and not op.pending:
+            waits_for_all = op.pending is None
+            landed = [b for b in self.under_way if waits_for_all or b not in self.uncommitted]
+            for buffer in landed:
+                del self.under_way[buffer]
+                self.uncommitted.discard(buffer)
+            return landed
+        _advance(op, self.uncommitted)
+        return []
+
+
+def _copied_to(op: Op) -> list[Buffer]:
+    ops = [op, *(inner for block in op.blocks for inner in block.walk())]
+    return [inner.destination for inner in ops if isinstance(inner, AsyncCopy)]
+
+
+def _advance(op: Op, uncommitted: set[Buffer]) -> None:
+    """Update the destinations of copies that may not belong to a committed group, past one op."""
+    if isinstance(op, AsyncCopy):
+        uncommitted.add(op.destination)
+    elif isinstance(op, AsyncCommit):
+        uncommitted.clear()
+    for block in op.blocks:
+        uncommitted |= _uncommitted(block)
+
+
+def _uncommitted(block: Block) -> set[Buffer]:
+    """Return the destinations of copies that may still be uncommitted when a nested block ends."""
+    found: set[Buffer] = set()
+    for op in block.ops:
+        _advance(op, found)
+    return found

@@ -1,0 +1,304 @@
+"""Launch kernels: pack the parameters into one buffer and call the driver with four ready pointers.
+
+What `cuLaunchKernelEx` takes is laid out once for each compiled kernel, in one block of memory::
+
+    grid, block, shared bytes | stream | attributes | parameter 0 | parameter 1 | ...
+
+with a fixed array of pointers to the parameters beside it. A launch fills the block by one `struct` call and
+calls the driver with arguments that ctypes need not convert. A block that is in flight belongs to one
+thread: ctypes lets other threads run during the call.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from operator import index
+from typing import Any, Union
+
+from tilewright.dtypes import DType, bfloat16, int32
+from tilewright.errors import ArgumentError, DeviceError
+from tilewright.runtime.driver import Function, error_text
+
+Extent3 = Union[int, Sequence[int]]
+
+_GRID_LIMITS = (2**31 - 1, 65535, 65535)
+_BLOCK_LIMITS = (1024, 1024, 64)
+_MAX_THREADS = 1024
+_CLUSTER_DIMENSION = 4  # CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+_ATTRIBUTE_BYTES = 72
+
+# CUlaunchConfig: seven unsigned ints, stream, pointer to attributes, their number. What stands on either
+# side of the stream is packed once for each configuration, as bytes.
+_CONFIG_FORMAT = "@28sQ12s"
+_FORMATS = {
+    "bool": "?",
+    "int8": "b",
+    "int16": "h",
+    "int32": "i",
+    "int64": "q",
+    "uint8": "B",
+    "uint16": "H",
+    "uint32": "I",
+    "uint64": "Q",
+    "float16": "e",
+    "bfloat16": "H",
+    "float32": "f",
+    "float64": "d",
+}
+
+
+@dataclass(frozen=True)
+class PointerSlot:
+    """A kernel parameter: the pointer of array argument `argument`."""
+
+    argument: int
+
+
+@dataclass(frozen=True)
+class ExtentSlot:
+    """A kernel parameter: an extent of an array argument."""
+
+    argument: int
+    mode: int
+    dtype: DType = int32
+
+
+@dataclass(frozen=True)
+class StrideSlot:
+    """A kernel parameter: a stride of an array argument, in elements."""
+
+    argument: int
+    mode: int
+    dtype: DType = int32
+
+
+@dataclass(frozen=True)
+class ScalarSlot:
+    """A kernel parameter: a number."""
+
+    argument: int
+    dtype: DType
+
+
+Slot = Union[PointerSlot, ExtentSlot, StrideSlot, ScalarSlot]
+
+
+@dataclass(frozen=True, eq=False)
+class LaunchConfig:
+    """Grid, block, dynamic shared memory and cluster of a launch, checked and as the driver wants them.
+
+    `head` and `tail` are what stands before and after the stream in a CUlaunchConfig; `tail` points to
+    `attributes`.
+    """
+
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared_bytes: int
+    cluster: tuple[int, int, int] | None
+    head: bytes = field(repr=False)
+    tail: bytes = field(repr=False)
+    attributes: ctypes.Array[ctypes.c_char] | None = field(repr=False)
+
+
+def launch_config(grid: Extent3, block: Extent3, shared_bytes: int = 0, cluster: Extent3 | None = None) -> LaunchConfig:
+    """Return the configuration of a launch; raise `ArgumentError` for what no device can do.
+
+    Grid, block and cluster are an int or up to three. Equal arguments give one object.
+    """
+    try:
+        return _launch_config(grid, block, shared_bytes, cluster)
+    except TypeError as error:
+        if isinstance(error, ArgumentError):
+            raise
+    # Lists cannot be looked up, and need not be fast.
+    return _launch_config(
+        _hashable(grid), _hashable(block), shared_bytes, None if cluster is None else _hashable(cluster)
+    )
+
+
+def _hashable(extents: Extent3) -> Extent3:
+    return tuple(extents) if isinstance(extents, list) else extents
+
+
+@lru_cache(maxsize=4096)
+def _launch_config(grid: Extent3, block: Extent3, shared_bytes: int, cluster: Extent3 | None) -> LaunchConfig:
+    grid3 = _three("grid", grid, _GRID_LIMITS)
+    block3 = _three("block", block, _BLOCK_LIMITS)
+    threads = block3[0] * block3[1] * block3[2]
+    if threads > _MAX_THREADS:
+        raise ArgumentError(f"block {block!r} has {threads} threads; a block has at most {_MAX_THREADS}")
+    head = struct.pack("@7I", *grid3, *block3, shared_bytes)
+    if cluster is None:
+        return LaunchConfig(grid3, block3, shared_bytes, None, head, struct.pack("@QI", 0, 0), None)
+    cluster3 = _three("cluster", cluster, (8, 8, 8))
+    if any(g % c for g, c in zip(grid3, cluster3, strict=True)):
+        raise ArgumentError(f"cluster {cluster!r} does not divide grid {grid!r}")
+    attributes = ctypes.create_string_buffer(_ATTRIBUTE_BYTES)
+    struct.pack_into("@Q3I", attributes, 0, _CLUSTER_DIMENSION, *cluster3)
+    tail = struct.pack("@QI", ctypes.addressof(attributes), 1)
+    return LaunchConfig(grid3, block3, shared_bytes, cluster3, head, tail, attributes)
+
+
+def _three(name: str, extents: Extent3, limits: tuple[int, int, int]) -> tuple[int, int, int]:
+    try:
+        given = [index(extent) for extent in (extents if isinstance(extents, (tuple, list)) else (extents,))]
+    except TypeError:
+        raise ArgumentError(f"{name} {extents!r} is neither an int nor a tuple of ints") from None
+    if not 1 <= len(given) <= 3:
+        raise ArgumentError(f"{name} {extents!r} has {len(given)} modes; it takes 1 to 3")
+    x, y, z = (*given, 1, 1)[:3]
+    for axis, extent, limit in zip("xyz", (x, y, z), limits, strict=True):
+        if not 1 <= extent <= limit:
+            raise ArgumentError(f"{name} {extents!r} has {extent} in {axis}; it takes 1 to {limit}")
+    return x, y, z
+
+
+# One block of launch memory: the buffer, pointers to the configuration in it and to the array of parameters.
+_Frame = tuple[Any, ctypes.c_void_p, Any]
+_Fill = Callable[[Any, LaunchConfig, int, tuple[Any, ...]], None]
+
+
+class Packer:
+    """The launch memory of one compiled kernel.
+
+    `slots` are the kernel's parameters in order, `starts` those of the argument plan whose readings it
+    takes. Any number of threads may launch at once.
+    """
+
+    def __init__(self, slots: Sequence[Slot], starts: Sequence[int]) -> None:
+        self.slots = tuple(slots)
+        formats = [_slot_format(slot) for slot in self.slots]
+        self._struct = struct.Struct(_CONFIG_FORMAT + "".join(formats))
+        self._offsets = [
+            struct.calcsize(_CONFIG_FORMAT + "".join(formats[: n + 1])) - struct.calcsize(formats[n])
+            for n in range(len(formats))
+        ]
+        self._fill = _compile_fill(self.slots, starts, self._struct)
+        self._idle: list[_Frame] = []
+
+    def launch(self, function: Function, config: LaunchConfig, stream: int, values: tuple[Any, ...]) -> None:
+        """Launch a kernel with the values of one reading."""
+        try:
+            frame = self._idle.pop()
+        except IndexError:
+            frame = self._new_frame()
+        buffer, configuration, parameters = frame
+        try:
+            self._fill(buffer, config, stream, values)
+        except (struct.error, OverflowError, TypeError) as error:
+            raise self._refusal(values, error) from error
+        status = function.launch(configuration, function.handle, parameters, None)
+        self._idle.append(frame)
+        if status:
+            finish_launch(status, function, config, configuration, parameters)
+
+    def prepare(
+        self,
+        function: Function,
+        config: LaunchConfig,
+        stream: int,
+        values: tuple[Any, ...],
+        owners: Sequence[object] = (),
+    ) -> PreparedLaunch:
+        """Return a launch with everything packed. It keeps `owners`, the arguments, alive."""
+        buffer, configuration, parameters = self._new_frame()
+        try:
+            self._fill(buffer, config, stream, values)
+        except (struct.error, OverflowError, TypeError) as error:
+            raise self._refusal(values, error) from error
+        return PreparedLaunch(function, config, (buffer, configuration, parameters), tuple(owners))
+
+    def _new_frame(self) -> _Frame:
+        buffer = ctypes.create_string_buffer(self._struct.size)
+        address = ctypes.addressof(buffer)
+        pointers = (ctypes.c_void_p * max(len(self._offsets), 1))(*(address + offset for offset in self._offsets))
+        return buffer, ctypes.c_void_p(address), pointers
+
+    def _refusal(self, values: tuple[Any, ...], error: Exception) -> ArgumentError:
+        return ArgumentError(
+            "an argument does not fit into the kernel's parameter",
+            details=[str(error), f"values: {values!r}", f"parameters: {self.slots!r}"],
+        )
+
+
+class PreparedLaunch:
+    """A kernel with its arguments packed: calling it launches it, on the stream it was prepared for.
+
+    It may be called from several threads at once; nothing in it changes.
+    """
+
+    __slots__ = ("_config", "_configuration", "_frame", "_function", "_handle", "_launch", "_owners", "_parameters")
+
+    def __init__(self, function: Function, config: LaunchConfig, frame: _Frame, owners: tuple[object, ...]) -> None:
+        self._function = function
+        self._launch = function.launch
+        self._handle = function.handle
+        self._config = config
+        self._frame = frame
+        self._configuration = frame[1]
+        self._parameters = frame[2]
+        self._owners = owners
+
+    def __call__(self) -> None:
+        status = self._launch(self._configuration, self._handle, self._parameters, None)
+        if status:
+            finish_launch(status, self._function, self._config, self._configuration, self._parameters)
+
+
+def finish_launch(
+    status: int, function: Function, config: LaunchConfig, configuration: ctypes.c_void_p, parameters: Any
+) -> None:
+    """Try a refused launch again in the right context, and raise `DeviceError` where that fails too."""
+    status = function.relaunch(status, configuration, parameters)
+    if status == 0:
+        return
+    text = error_text(status)
+    details = [f"grid {config.grid}, block {config.block}, {config.shared_bytes} bytes of dynamic shared memory"]
+    help = None
+    if status == 701:  # CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES
+        details.append(f"this kernel takes {function.registers} registers a thread")
+        help = f"blocks of this kernel can have at most {function.max_threads} threads"
+    elif status >= 700:
+        help = "a kernel launched earlier failed on the device; the simulator (TILEWRIGHT_BACKEND=sim) names the line"
+    raise DeviceError(f"launching kernel {function.name!r} failed: {text}", details=details, help=help)
+
+
+def _slot_format(slot: Slot) -> str:
+    return "Q" if isinstance(slot, PointerSlot) else _FORMATS[slot.dtype.name]
+
+
+def _compile_fill(slots: Sequence[Slot], starts: Sequence[int], layout: struct.Struct) -> _Fill:
+    """Write and compile the function that fills a buffer.
+
+    For a pointer and an extent of one array it is::
+
+    def fill(buffer, config, stream, v):
+        pack_into(buffer, 0, config.head, stream, config.tail, v[0], v[1][0])
+    """
+    values = []
+    for slot in slots:
+        start = starts[slot.argument]
+        if isinstance(slot, PointerSlot):
+            values.append(f"v[{start}]")
+        elif isinstance(slot, ExtentSlot):
+            values.append(f"v[{start + 1}][{slot.mode}]")
+        elif isinstance(slot, StrideSlot):
+            values.append(f"v[{start + 2}][{slot.mode}]")
+        else:
+            values.append(f"bfloat16_bits(v[{start}])" if slot.dtype is bfloat16 else f"v[{start}]")
+    arguments = ", ".join(["buffer", "0", "config.head", "stream", "config.tail", *values])
+    text = f"def fill(buffer, config, stream, v):\n    pack_into({arguments})"
+    names: dict[str, Any] = {"pack_into": layout.pack_into, "bfloat16_bits": _bfloat16_bits}
+    exec(compile(text, "<tilewright launch>", "exec"), names)
+    fill: _Fill = names["fill"]
+    return fill
+
+
+def _bfloat16_bits(value: Any) -> int:
+    import numpy as np
+
+    return int(np.asarray(value).astype(bfloat16.numpy).view(np.uint16))

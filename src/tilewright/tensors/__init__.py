@@ -1,0 +1,22 @@
+"""Tensors: the same on the host and in a kernel, and their tiles."""
+
+from __future__ import annotations
+
+from tilewright.tensors.construction import fragment_like, identity_tensor, make_tensor, recast, tensor
+from tilewright.tensors.engines import CoordinateEngine, Engine, NumpyEngine
+from tilewright.tensors.partition import local_partition, local_tile
+from tilewright.tensors.tensor import Tensor
+
+__all__ = [
+    "CoordinateEngine",
+    "Engine",
+    "NumpyEngine",
+    "Tensor",
+    "fragment_like",
+    "identity_tensor",
+    "local_partition",
+    "local_tile",
+    "make_tensor",
+    "recast",
+    "tensor",
+]

@@ -1,0 +1,117 @@
+"""Making tensors: of arrays, of engines, of shapes, and of other tensors' memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tilewright.dtypes import dtype as as_dtype
+from tilewright.errors import LayoutError
+from tilewright.layout.layouts import Layout
+from tilewright.layout.modes import identity_layout
+from tilewright.layout.recasting import recast as recast_layout
+from tilewright.layout.swizzle import ComposedLayout
+from tilewright.layout.tuples import map_leaves, show
+from tilewright.tensors.engines import CoordinateEngine, NumpyEngine
+from tilewright.tensors.tensor import Tensor
+
+
+def tensor(array: Any, layout: Any = None) -> Tensor:  # Any: a NumPy array or what converts to one; a layout or shape
+    """Make a host tensor over an array's memory, without copying: by default with the array's own strides.
+
+    With a `layout`, the array's elements in memory order from its first on are seen through it.
+
+    >>> import numpy as np, tilewright as tw
+    >>> tw.tensor(np.arange(6).reshape(2, 3))
+    host int64 (2,3):(3,1)
+    0 1 2
+    3 4 5
+
+    Raises `LayoutError` when the strides are no whole number of elements, or the layout reaches outside the array.
+    """
+    import numpy as np
+
+    data = np.asarray(array)
+    if data.size == 0:
+        raise LayoutError(f"an array of shape {show(data.shape)} has no elements, and extents are at least 1")
+    width = data.dtype.itemsize
+    if any(s % width for s in data.strides):
+        raise LayoutError(f"strides {data.strides} of the array are no multiples of its element size {width}")
+    steps = [s // width if n > 1 else 0 for n, s in zip(data.shape, data.strides, strict=True)]
+    low = sum(min((n - 1) * d, 0) for n, d in zip(data.shape, steps, strict=True))
+    high = sum(max((n - 1) * d, 0) for n, d in zip(data.shape, steps, strict=True))
+    if layout is None:
+        own = Layout(data.shape, tuple(steps)) if data.ndim != 1 else Layout(data.shape[0], steps[0])
+        storage = storage_of(data, low, high)
+        return Tensor(NumpyEngine(storage, -low), own)
+    given = layout if isinstance(layout, (Layout, ComposedLayout)) else Layout(layout)
+    reach = given.cosize
+    if not isinstance(reach, int) or low < 0 or reach > high + 1:
+        raise LayoutError(
+            f"layout {given} reaches {reach} elements, the array holds {high + 1}",
+            help="use a layout whose cosize is at most the array's size",
+        )
+    return Tensor(NumpyEngine(storage_of(data, low, high)), given)
+
+
+def storage_of(data: Any, low: int, high: int) -> Any:
+    """Return the memory from the lowest to the highest element of an array as a one-dimensional array."""
+    import numpy as np
+
+    lowest = data
+    for axis, (n, d) in enumerate(zip(data.shape, data.strides, strict=True)):
+        if d < 0 and n > 1:
+            lowest = np.flip(lowest, axis)
+    writeable = data.flags.writeable
+    return np.lib.stride_tricks.as_strided(lowest, (high - low + 1,), (data.dtype.itemsize,), writeable=writeable)
+
+
+def make_tensor(engine: Any, layout: Any) -> Tensor:  # Any: an engine or NumPy array; a layout or shape
+    """Make a tensor of an engine and a layout; a NumPy array counts as its engine.
+
+    >>> import numpy as np, tilewright as tw
+    >>> tw.make_tensor(np.arange(8), tw.Layout((2, 4), (4, 1)))[1, 1]
+    np.int64(5)
+    """
+    if not isinstance(layout, (Layout, ComposedLayout)):
+        layout = Layout(layout)
+    return Tensor(engine, layout) if hasattr(engine, "load") else tensor(engine, layout)
+
+
+def identity_tensor(shape: Any) -> Tensor:  # Any: an integer or nested sequence
+    """Make the tensor whose elements are their own coordinates: tile it like the data to know where a tile lies.
+
+    Law: identity_tensor(shape)[c] == c.
+
+    >>> import tilewright as tw
+    >>> tw.local_tile(tw.identity_tensor((100, 64)), (32, 32), (2, 1))[3, 5]
+    (67, 37)
+    """
+    layout = identity_layout(shape)
+    return Tensor(CoordinateEngine(map_leaves(lambda _: 0, layout.shape)), layout)
+
+
+def recast(t: Tensor, dtype: Any) -> Tensor:  # Any: whatever names an element type
+    """Return the same memory seen as elements of another type.
+
+    Raises `LayoutError` when the layout does not fall into whole elements of it. Source: CuTe `recast`.
+    """
+    new = as_dtype(dtype)
+    return Tensor(t.engine.recast(new), recast_layout(t.layout, t.dtype.bits, new.bits))
+
+
+def fragment_like(t: Tensor, dtype: Any = None) -> Tensor:  # Any: whatever names an element type
+    """Make registers in the shape of a tensor, compact, of its own or another element type.
+
+    >>> import numpy as np, tilewright as tw
+    >>> fragment_like(tw.tensor(np.zeros((4, 2)))).stride
+    (1, 4)
+
+    Raises `LayoutError` when the shape is dynamic: registers have to be counted. Source: CuTe `make_fragment_like`.
+    """
+    layout = Layout(t.shape)
+    if not layout.is_static:
+        raise LayoutError(
+            f"a fragment needs a static shape, not {show(t.shape)}", help="tile the tensor by static extents first"
+        )
+    new = t.dtype if dtype is None else as_dtype(dtype)
+    return Tensor(t.engine.fragment(layout, new), layout)

@@ -1,0 +1,133 @@
+"""Tiles of tensors: the part of a block, and the part of a thread."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tilewright.errors import LayoutError
+from tilewright.layout.coordinates import checked_coord
+from tilewright.layout.division import divide_modes
+from tilewright.layout.layouts import Layout, from_modes, modes_of
+from tilewright.layout.swizzle import ComposedLayout
+from tilewright.layout.tuples import product_each, show, tuple_size
+from tilewright.tensors.engines import CoordinateEngine
+from tilewright.tensors.tensor import Tensor
+
+
+def _dice_tiler(tiler: Any, proj: Any) -> Any:
+    """Leave out the entries of a tiler or coordinate where `proj` is None."""
+    if proj is None:
+        return tiler
+    if isinstance(tiler, Layout):
+        tiler = modes_of(tiler)
+    if not isinstance(tiler, tuple) or len(tiler) != len(proj):
+        raise LayoutError(
+            f"proj {show(proj)} does not fit {show(tiler)}", help="one entry for each mode: 1 to use it, None not to"
+        )
+    return tuple(t for t, p in zip(tiler, proj, strict=True) if p is not None)
+
+
+def local_tile(t: Any, tiler: Any, coord: Any, proj: Any = None) -> Any:  # Any: a tensor or layout gives the same
+    """Return the tile at `coord` when `t` is cut into tiles of shape `tiler`.
+
+    The tile's modes come first; a None in `coord` keeps all tiles along its mode, behind them. With `proj`, the
+    entries of tiler and coord whose entry in `proj` is None are left out, so one tiler serves A, B and C.
+
+    Law: local_tile(t, tiler, c)[i] == zipped_divide(t, tiler)[i, c].
+
+    >>> import numpy as np, tilewright as tw
+    >>> tw.local_tile(tw.tensor(np.arange(64).reshape(8, 8)), (2, 4), (1, 0))
+    host int64 (2,4):(8,1)
+    16 17 18 19
+    24 25 26 27
+
+    Raises `LayoutError` when tiler and coordinate do not fit the tensor. Source: CuTe `local_tile`.
+    """
+    if isinstance(tiler, list):
+        tiler = tuple(tiler)
+    tiler, coord = _dice_tiler(tiler, proj), _dice_tiler(checked_coord(coord), proj)
+    if isinstance(t, Layout):
+        return local_tile(Tensor(CoordinateEngine(0), t), tiler, coord).layout
+    guarded = _guarded(t, tiler)
+    tiled, inner = _tile_and_rest(guarded, tiler)
+    if coord is not None and not isinstance(coord, tuple):
+        coord = (coord,) if inner == 1 else coord
+    if isinstance(coord, tuple) and len(coord) < inner:
+        coord = (*coord, *([None] * (inner - len(coord))))
+    return tiled[((None,) * (tiled.rank and _tile_rank(tiled)), coord)]
+
+
+def _tile_rank(tiled: Tensor) -> int:
+    first = tiled.shape[0] if isinstance(tiled.shape, tuple) else tiled.shape
+    return len(first) if isinstance(first, tuple) else 1
+
+
+def _tile_and_rest(t: Tensor, tiler: Any) -> tuple[Tensor, int]:
+    """Divide by a tiler into two modes, each a tuple of modes; return the number of rest modes too."""
+    count = 1
+
+    def divide(layout: Layout) -> Layout:
+        nonlocal count
+        tile, rest = divide_modes(layout, tiler)
+        if not isinstance(tiler, tuple):
+            tile, rest = from_modes((tile,)), from_modes((rest,))
+        count = rest.rank
+        return from_modes((tile, rest))
+
+    def descend(layout: Any) -> Any:
+        return layout.map_layout(descend) if isinstance(layout, ComposedLayout) else divide(layout)
+
+    return t.map_layout(descend), count
+
+
+def _guarded(t: Tensor, tiler: Any) -> Tensor:
+    """Tell the engine about each tile extent that may not divide its mode."""
+    if not isinstance(tiler, tuple):
+        return t
+    shape = t.shape if isinstance(t.shape, tuple) else (t.shape,)
+    engine = t.engine
+    for i, (extent, tile) in enumerate(zip(shape, tiler, strict=True)):
+        if tile is None:
+            continue
+        dividend = tuple_size(extent)
+        divisor = tuple_size(
+            tile.shape if isinstance(tile, Layout) else tile if not isinstance(tile, tuple) else Layout(tile).shape
+        )
+        if dividend is divisor or (type(dividend) is int and type(divisor) is int and dividend % divisor == 0):
+            continue
+        engine = engine.guard(dividend, divisor, f"mode {i} of local_tile")
+    return t if engine is t.engine else Tensor(engine, t.layout)
+
+
+def local_partition(
+    t: Any, threads: Any, index: Any, proj: Any = None
+) -> Any:  # Any: a tensor or layout gives the same
+    """Return the part of `t` that thread `index` works on, when `threads` lays the threads out over it.
+
+    `threads` is a layout from coordinates to thread numbers, or a shape. Every thread gets the elements at its
+    coordinate in each tile of that shape. With `proj`, modes of `threads` whose entry is None are left out.
+
+    Law: local_partition(t, threads, k)[c] == zipped_divide(t, shape(threads))[coordinate of k, c].
+
+    >>> import numpy as np, tilewright as tw
+    >>> tw.local_partition(tw.tensor(np.arange(64).reshape(8, 8)), tw.Layout((2, 4)), 5)
+    host int64 (4,2):(16,4)
+    10 14
+    26 30
+    42 46
+    58 62
+
+    Raises `LayoutError` when the threads do not fit the tensor. Source: CuTe `local_partition`.
+    """
+    layout = threads if isinstance(threads, Layout) else Layout(threads)
+    sizes = product_each(layout.shape)
+    coord = layout.get_flat_coord(index)
+    tiler, coord = _dice_tiler(sizes, proj), _dice_tiler(coord, proj)
+    if isinstance(t, Layout):
+        return local_partition(Tensor(CoordinateEngine(0), t), threads, index, proj).layout
+    if not isinstance(layout.shape, tuple):
+        tiler, coord = tiler[0], coord[0]
+        tiled, count = _tile_and_rest(_guarded(t, (tiler,)) if t.rank == 1 else t, tiler)
+        return tiled[((coord,), (None,) * count)]
+    tiled, count = _tile_and_rest(_guarded(t, tiler), tiler)
+    return tiled[(coord, (None,) * count)]

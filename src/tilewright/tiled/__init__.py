@@ -1,0 +1,25 @@
+"""Atoms spread over threads and tiles: TiledCopy and TiledMMA, and one thread's part of them."""
+
+from __future__ import annotations
+
+from tilewright.tiled.copies import (
+    ThrCopy,
+    TiledCopy,
+    make_tiled_copy,
+    make_tiled_copy_A,
+    make_tiled_copy_B,
+    make_tiled_copy_C,
+)
+from tilewright.tiled.mma import ThrMMA, TiledMMA, make_tiled_mma
+
+__all__ = [
+    "ThrCopy",
+    "ThrMMA",
+    "TiledCopy",
+    "TiledMMA",
+    "make_tiled_copy",
+    "make_tiled_copy_A",
+    "make_tiled_copy_B",
+    "make_tiled_copy_C",
+    "make_tiled_mma",
+]

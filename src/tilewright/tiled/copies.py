@@ -1,0 +1,216 @@
+"""TiledCopy: a copy atom repeated over threads and values until it covers a tile."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tilewright.atoms.copy import CopyAtom
+from tilewright.dtypes import DType
+from tilewright.errors import LayoutError
+from tilewright.layout import (
+    Int,
+    Layout,
+    coalesce,
+    composition,
+    logical_product,
+    raked_product,
+    right_inverse,
+    size,
+    unzip,
+    upcast,
+    zipped_divide,
+)
+from tilewright.layout.layouts import from_modes, modes_of
+from tilewright.layout.tuples import product_each, show, tuple_size
+from tilewright.tensors import Tensor
+from tilewright.tiled.mma import TiledMMA
+
+
+@dataclass(frozen=True)
+class TiledCopy:
+    """A copy by many threads: `layout_tv` maps (thread, value) to an element of a tile, `tiler` says which tile.
+
+    The tile is column-major in the shape of `tiler`, and it repeats over the tensors that are copied.
+
+    >>> from tilewright.atoms import UniversalCopy
+    >>> copy = make_tiled_copy(UniversalCopy(64), Layout((32, 8)), Layout((2, 1)))
+    >>> print(copy.layout_tv, copy.tiler, copy.size)
+    (256,2):(2,1) (64, 8) 256
+    """
+
+    atom: CopyAtom
+    layout_tv: Layout
+    tiler: tuple[Any, ...]  # Any: an extent or a Layout for each mode of the tensors
+
+    def __post_init__(self) -> None:
+        threads, values = _static_sizes(self.layout_tv)
+        if threads % self.atom.threads:
+            raise LayoutError(
+                f"TiledCopy: {threads} threads are no multiple of the {self.atom.threads} of {self.atom}",
+                details=[f"layout_tv = {self.layout_tv}    tiler = {show(self.tiler)}"],
+            )
+        if threads * values != size(self.tile_shape):
+            raise LayoutError(
+                f"TiledCopy: {threads} threads x {values} values do not fill a tile of {show(self.tile_shape)}",
+                details=[f"layout_tv = {self.layout_tv}    tiler = {show(self.tiler)}"],
+            )
+
+    @property
+    def size(self) -> int:
+        """The number of threads."""
+        return _static_sizes(self.layout_tv)[0]
+
+    @property
+    def values(self) -> int:
+        """The number of elements of a tile that each thread copies."""
+        return _static_sizes(self.layout_tv)[1]
+
+    @property
+    def tiler_mn(self) -> tuple[Any, ...]:  # Any: see tiler
+        """The tiler, under CuTe's name."""
+        return self.tiler
+
+    @property
+    def tile_shape(self) -> tuple[Int, ...]:
+        """The extent of the tile in each mode."""
+        return tuple([tuple_size(t.shape if isinstance(t, Layout) else t) for t in self.tiler])
+
+    def layout_src_tv(self, dtype: DType) -> Layout:
+        """Return the layout from (thread, value) to elements of the tile, as the source is read."""
+        return self._tv(self.atom.src_tv(dtype), dtype)
+
+    def layout_dst_tv(self, dtype: DType) -> Layout:
+        """Return the layout from (thread, value) to elements of the tile, as the destination is written."""
+        return self._tv(self.atom.dst_tv(dtype), dtype)
+
+    def _tv(self, atom_tv: Layout, dtype: DType) -> Layout:
+        tile = Layout(self.tile_shape)
+        return from_modes(modes_of(composition(tile, self._thread_value(atom_tv, dtype))))
+
+    def _thread_value(self, atom_tv: Layout, dtype: DType) -> Layout:
+        """Return ((atom thread, rest), (atom value, rest)) -> element of the tile, in the order of `atom_tv`."""
+        values = self.atom.values(dtype)
+        if self.values % values:
+            raise LayoutError(
+                f"TiledCopy: each thread copies {self.values} {dtype} elements, {self.atom} moves {values} at a time",
+                details=[f"layout_tv = {self.layout_tv}    tiler = {show(self.tiler)}"],
+                help="give each thread more values (val_layout), or use a narrower atom",
+            )
+        atoms = zipped_divide(self.layout_tv, (self.atom.threads, values))
+        reorder = composition(right_inverse(self.atom.ref_tv(dtype)), atom_tv)
+        inside = composition(atoms[0], reorder)
+        found: Layout = coalesce(unzip(from_modes((inside, atoms[1]))), (1, (1, 1)))
+        return found
+
+    def get_slice(self, thread: Int) -> ThrCopy:
+        """Return the part of one thread, given by a static or dynamic number."""
+        return ThrCopy(self, thread)
+
+    slice = get_slice
+
+    def partition_layout(self, layout: Layout, atom_tv: Layout, dtype: DType) -> Layout:
+        """Arrange the layout of a tensor as (thread, value, rest of each mode...)."""
+        if layout.rank < len(self.tiler):
+            raise LayoutError(
+                f"a TiledCopy over tiles {show(self.tile_shape)} needs tensors of {len(self.tiler)} modes or more",
+                details=[f"tensor: {layout}", f"layout_tv = {self.layout_tv}"],
+            )
+        tiled = zipped_divide(layout, self.tiler)
+        arranged = composition(tiled[0], self._thread_value(atom_tv, dtype))
+        return from_modes((arranged[0], arranged[1], *modes_of(tiled[1])))
+
+    def retile_layout(self, layout: Layout, dtype: DType) -> Layout:
+        """Arrange a fragment's layout (values, rest...) as this copy goes through it: (copy values, rest...)."""
+        shape = layout.shape
+        count = tuple_size(shape[0]) if isinstance(shape, tuple) else tuple_size(shape)
+        where = f"retile of {layout} by a TiledCopy with layout_tv = {self.layout_tv}"
+        if not isinstance(count, int) or self.values % count:
+            raise LayoutError(f"{where}: {count} values of an atom do not divide the {self.values} of the copy")
+        order = right_inverse(self.layout_tv).with_shape(self.tile_shape)
+        rest = upcast(order, self.size * count)  # which run of `count` values each part of the tile holds
+        values = logical_product(Layout(count), right_inverse(rest))
+        by_atom = zipped_divide(values, Layout(self.atom.values(dtype)))
+        tiled = zipped_divide(layout, (count, *product_each(rest.shape)))
+        return from_modes((composition(tiled[0], by_atom), *modes_of(tiled[1])[1:]))
+
+    def __str__(self) -> str:
+        return f"TiledCopy({self.atom}, {self.layout_tv}, {show(self.tiler)})"
+
+
+@dataclass(frozen=True)
+class ThrCopy:
+    """One thread's part of a TiledCopy. `thread` may be dynamic."""
+
+    tiled_copy: TiledCopy
+    thread: Int
+
+    def partition_S(self, t: Tensor) -> Tensor:
+        """Return the elements of a source that this thread reads: (values, rest of each mode...)."""
+        return self._partition(t, self.tiled_copy.atom.src_tv(t.dtype))
+
+    def partition_D(self, t: Tensor) -> Tensor:
+        """Return the elements of a destination that this thread writes: (values, rest of each mode...)."""
+        return self._partition(t, self.tiled_copy.atom.dst_tv(t.dtype))
+
+    def _partition(self, t: Tensor, atom_tv: Layout) -> Tensor:
+        whole = t.map_layout(lambda layout: self.tiled_copy.partition_layout(layout, atom_tv, t.dtype))
+        coord = (self.thread, *[None] * (whole.rank - 1))
+        view: Tensor = whole[coord]
+        return view
+
+    def retile_S(self, t: Tensor) -> Tensor:
+        """Return a fragment of another partition (of an mma, say) as this copy reads it; the memory is the same."""
+        return t.map_layout(lambda layout: self.tiled_copy.retile_layout(layout, t.dtype))
+
+    def retile_D(self, t: Tensor) -> Tensor:
+        """Return a fragment of another partition (of an mma, say) as this copy writes it; the memory is the same."""
+        return self.retile_S(t)
+
+
+def _static_sizes(layout_tv: Layout) -> tuple[int, int]:
+    if layout_tv.rank != 2 or not layout_tv.is_static:
+        raise LayoutError(f"a thread-value layout has two modes and is static, not {layout_tv}")
+    threads, values = layout_tv[0].size, layout_tv[1].size
+    assert isinstance(threads, int), layout_tv
+    assert isinstance(values, int), layout_tv
+    return threads, values
+
+
+def make_tiled_copy(atom: CopyAtom, thr_layout: Any, val_layout: Any = 1) -> TiledCopy:  # Any: layouts or shapes
+    """Spread a copy atom over threads laid out by `thr_layout`, each with values laid out by `val_layout`.
+
+    Both map tile coordinates: `thr_layout` to thread numbers, `val_layout` to value numbers. The tile is their product:
+    every thread holds a block of `val_layout`'s shape.
+
+    Law: over all threads and values, layout_tv goes through each element of the tile exactly once.
+
+    Raises `LayoutError` when one of them does not number 0, 1, 2, ... without gaps. Source: CuTe `make_tiled_copy`.
+    """
+    threads = thr_layout if isinstance(thr_layout, Layout) else Layout(thr_layout)
+    values = val_layout if isinstance(val_layout, Layout) else Layout(val_layout)
+    both = raked_product(threads, values)
+    inverse = right_inverse(both)
+    if not (threads.is_static and values.is_static) or size(inverse) != size(threads) * size(values):
+        raise LayoutError(
+            "make_tiled_copy: thread and value layouts have to be static and to number 0, 1, 2, ... without gaps",
+            details=[f"thr_layout = {threads}    val_layout = {values}"],
+            help="use compact layouts",
+        )
+    layout_tv = inverse.with_shape((size(threads), size(values)))
+    return TiledCopy(atom, layout_tv, product_each(both.shape))
+
+
+def make_tiled_copy_A(atom: CopyAtom, mma: TiledMMA) -> TiledCopy:
+    """Make the copy whose threads hold the A operand as a TiledMMA wants it. Source: CuTe `make_tiled_copy_A`."""
+    return TiledCopy(atom, mma.layout_a_tv, (mma.tile_size(0), mma.tile_size(2)))
+
+
+def make_tiled_copy_B(atom: CopyAtom, mma: TiledMMA) -> TiledCopy:
+    """Make the copy whose threads hold the B operand as a TiledMMA wants it. Source: CuTe `make_tiled_copy_B`."""
+    return TiledCopy(atom, mma.layout_b_tv, (mma.tile_size(1), mma.tile_size(2)))
+
+
+def make_tiled_copy_C(atom: CopyAtom, mma: TiledMMA) -> TiledCopy:
+    """Make the copy whose threads hold the C operand as a TiledMMA wants it. Source: CuTe `make_tiled_copy_C`."""
+    return TiledCopy(atom, mma.layout_c_tv, (mma.tile_size(0), mma.tile_size(1)))

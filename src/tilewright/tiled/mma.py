@@ -1,0 +1,241 @@
+"""TiledMMA: a matrix multiply-add atom repeated over threads and values until it covers a tile."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from tilewright.atoms.mma import MMAAtom
+from tilewright.errors import LayoutError
+from tilewright.layout import (
+    Int,
+    Layout,
+    append,
+    composition,
+    logical_divide,
+    right_inverse,
+    size,
+    tiled_product,
+    zipped_divide,
+)
+from tilewright.layout.layouts import from_modes, modes_of
+from tilewright.layout.tuples import show, tuple_size
+from tilewright.tensors import Tensor, fragment_like
+
+Operand = Literal["A", "B", "C"]
+
+# The modes of (M, N, K) that each operand has.
+_MODES: dict[str, tuple[int, int]] = {"A": (0, 2), "B": (1, 2), "C": (0, 1)}
+
+
+@dataclass(frozen=True)
+class TiledMMA:
+    """A matrix product by many threads: an atom, repeated over threads in M, N and K, and over values.
+
+    `atom_layout` maps the place of an atom in (M, N, K) to its number; `permutations` reorder M, N and K before the
+    atoms are laid over them (None: the tile is just the atoms side by side; an integer: the extent of the tile,
+    whose rest is values; a layout: the order of the elements too).
+
+    >>> from tilewright.atoms import UniversalFMA
+    >>> from tilewright.dtypes import float32
+    >>> mma = make_tiled_mma(UniversalFMA(float32), Layout((16, 16)))
+    >>> mma.size, mma.tile_size(0), mma.tile_size(1), mma.tile_size(2)
+    (256, 16, 16, 1)
+    """
+
+    atom: MMAAtom
+    atom_layout: Layout
+    permutations: tuple[Any, Any, Any] = (None, None, None)  # Any: None, an extent, or a Layout
+
+    def __post_init__(self) -> None:
+        vmnk = self.thr_layout_vmnk
+        if self.atom_layout.rank != 3 or not self.atom_layout.is_static or size(right_inverse(vmnk)) != size(vmnk):
+            raise LayoutError(
+                "TiledMMA: the layout of the atoms has modes M, N, K, is static and numbers threads without gaps",
+                details=[f"atom_layout = {self.atom_layout}    atom.thr_id = {self.atom.thr_id}"],
+            )
+        for mode in range(3):
+            covered = self._covered(mode)
+            permutation = self.permutation(mode)
+            extent = tuple_size(permutation.shape if isinstance(permutation, Layout) else permutation)
+            whole = not isinstance(permutation, Layout) or size(right_inverse(permutation)) == extent
+            if not isinstance(extent, int) or extent % covered or not whole:
+                raise LayoutError(
+                    f"TiledMMA: permutation {show(permutation)} of {'MNK'[mode]} holds no whole atoms of {covered}",
+                    details=[f"atom_layout = {self.atom_layout}    atom shape = {show(self.atom.shape_mnk)}"],
+                    help=f"use a multiple of {covered}, or a layout that permutes such a number of elements",
+                )
+
+    @property
+    def thr_layout_vmnk(self) -> Layout:
+        """The layout from (thread of the atom, place in M, N, K) to thread numbers."""
+        found: Layout = tiled_product(self.atom.thr_id, self.atom_layout)
+        return found
+
+    @property
+    def size(self) -> int:
+        """The number of threads."""
+        count = self.thr_layout_vmnk.size
+        assert isinstance(count, int), self.atom_layout
+        return count
+
+    @property
+    def shape_mnk(self) -> tuple[int, int, int]:
+        """The extents of the tile in M, N and K."""
+        return (self.tile_size(0), self.tile_size(1), self.tile_size(2))
+
+    @property
+    def tiler_mn(self) -> tuple[int, int]:
+        """The extents of the tile in M and N."""
+        return (self.tile_size(0), self.tile_size(1))
+
+    def _covered(self, mode: int) -> int:
+        """Return the extent that the atoms side by side cover."""
+        count = self.atom_layout[mode].size
+        assert isinstance(count, int), self.atom_layout
+        return self.atom.shape_mnk[mode] * count
+
+    def permutation(self, mode: int) -> Any:  # Any: an extent or a Layout
+        """Return the permutation of mode 0 (M), 1 (N) or 2 (K), by default the extent that the atoms cover."""
+        given = self.permutations[mode]
+        return self._covered(mode) if given is None else given
+
+    def tile_size(self, mode: int) -> int:
+        """Return the extent of the tile in mode 0 (M), 1 (N) or 2 (K)."""
+        permutation = self.permutation(mode)
+        extent = tuple_size(permutation.shape if isinstance(permutation, Layout) else permutation)
+        assert isinstance(extent, int), permutation
+        return extent
+
+    def thread_fragment_layout(self, layout: Layout, operand: Operand) -> Layout:
+        """Arrange an operand's layout as ((thread V, (thread M, thread N)), (value V, (rest M, rest N, ...)))."""
+        first, second = _MODES[operand]
+        if layout.rank < 2:
+            raise LayoutError(f"operand {operand} needs two modes or more, not {layout}")
+        permuted = logical_divide(layout, (self.permutation(first), self.permutation(second)))
+        shape = self.atom.shape_mnk
+        atoms = zipped_divide(permuted, (shape[first], shape[second]))
+        tv = {"A": self.atom.layout_a, "B": self.atom.layout_b, "C": self.atom.layout_c}[operand]
+        values = composition(atoms[0], tv)
+        counts = (size(self.atom_layout[first]), size(self.atom_layout[second]))
+        rest = zipped_divide(atoms[1], counts)
+        return from_modes((from_modes((values[0], rest[0])), from_modes((values[1], rest[1]))))
+
+    def _layout_tv(self, operand: Operand) -> Layout:
+        """Return (thread number, value) -> element of the operand's column-major tile."""
+        first, second = _MODES[operand]
+        reference = Layout((self.tile_size(first), self.tile_size(second)))
+        arranged = self.thread_fragment_layout(reference, operand)
+        vector, places = arranged[0][0], arranged[0][1]
+        # Threads that differ only in the mode this operand lacks hold the same elements: stride 0.
+        modes = [vector]
+        for mode in range(3):
+            if mode in (first, second):
+                modes.append(places[(first, second).index(mode)])
+            else:
+                modes.append(Layout(size(self.atom_layout[mode]), 0))
+        by_number = composition(from_modes(modes), right_inverse(self.thr_layout_vmnk))
+        return from_modes((by_number, arranged[1]))
+
+    @property
+    def layout_a_tv(self) -> Layout:
+        """The layout from (thread, value) to elements of A's tile (M,K), column-major."""
+        return self._layout_tv("A")
+
+    @property
+    def layout_b_tv(self) -> Layout:
+        """The layout from (thread, value) to elements of B's tile (N,K), column-major."""
+        return self._layout_tv("B")
+
+    @property
+    def layout_c_tv(self) -> Layout:
+        """The layout from (thread, value) to elements of C's tile (M,N), column-major."""
+        return self._layout_tv("C")
+
+    def get_slice(self, thread: Int) -> ThrMMA:
+        """Return the part of one thread, given by a static or dynamic number."""
+        return ThrMMA(self, thread)
+
+    slice = get_slice
+
+    def partition_shape(self, shape: Any, operand: Operand) -> Any:  # Any: a shape in, a nested shape out
+        """Return the shape (value, rest M, rest N, ...) of one thread's part of an operand of that shape."""
+        arranged = self.thread_fragment_layout(Layout(shape), operand)
+        values = arranged[1]
+        return from_modes((values[0], *modes_of(values[1]))).shape
+
+    def __str__(self) -> str:
+        return f"TiledMMA({self.atom}, {self.atom_layout}, {show(self.permutations)})"
+
+
+@dataclass(frozen=True)
+class ThrMMA:
+    """One thread's part of a TiledMMA. `thread` may be dynamic."""
+
+    tiled_mma: TiledMMA
+    thread: Int
+
+    def _partition(self, t: Tensor, operand: Operand) -> Tensor:
+        first, second = _MODES[operand]
+        coord = self.tiled_mma.thr_layout_vmnk.get_flat_coord(self.thread)
+        whole = t.map_layout(lambda layout: self.tiled_mma.thread_fragment_layout(layout, operand))
+        rest = whole.layout[1][1].rank
+        view: Tensor = whole[((coord[0], (coord[1 + first], coord[1 + second])), (None, (None,) * rest))]
+        return view
+
+    def partition_A(self, t: Tensor) -> Tensor:
+        """Return this thread's part of A (M,K,...): (value, rest M, rest K, ...)."""
+        return self._partition(t, "A")
+
+    def partition_B(self, t: Tensor) -> Tensor:
+        """Return this thread's part of B (N,K,...): (value, rest N, rest K, ...)."""
+        return self._partition(t, "B")
+
+    def partition_C(self, t: Tensor) -> Tensor:
+        """Return this thread's part of C (M,N,...): (value, rest M, rest N, ...)."""
+        return self._partition(t, "C")
+
+    def make_fragment_A(self, t: Tensor) -> Tensor:
+        """Make registers of A's type in the shape of a partitioned tensor."""
+        return fragment_like(t, self.tiled_mma.atom.dtype_a)
+
+    def make_fragment_B(self, t: Tensor) -> Tensor:
+        """Make registers of B's type in the shape of a partitioned tensor."""
+        return fragment_like(t, self.tiled_mma.atom.dtype_b)
+
+    def make_fragment_C(self, t: Tensor) -> Tensor:
+        """Make registers of the accumulator's type in the shape of a partitioned tensor."""
+        return fragment_like(t, self.tiled_mma.atom.dtype_c)
+
+    def partition_fragment_A(self, t: Tensor) -> Tensor:
+        """Make registers for this thread's part of A."""
+        return self.make_fragment_A(self.partition_A(t))
+
+    def partition_fragment_B(self, t: Tensor) -> Tensor:
+        """Make registers for this thread's part of B."""
+        return self.make_fragment_B(self.partition_B(t))
+
+    def partition_fragment_C(self, t: Tensor) -> Tensor:
+        """Make registers for this thread's part of C."""
+        return self.make_fragment_C(self.partition_C(t))
+
+
+def make_tiled_mma(
+    atom: MMAAtom, atom_layout: Any = (1, 1, 1), permutations: Any = None
+) -> TiledMMA:  # Any: a layout or shape over M, N (and K); a tuple of tilers
+    """Repeat an mma atom over threads: `atom_layout` has the modes M, N and, where it is not 1, K.
+
+    `permutations` is None or a tuple for M, N, K of None, extents or layouts, see `TiledMMA`.
+
+    Law: over all threads and values, the tile's products (m, n, k) are each computed exactly once.
+
+    Raises `LayoutError` when the layout does not number the atoms without gaps. Source: CuTe `make_tiled_mma`.
+    """
+    layout = atom_layout if isinstance(atom_layout, Layout) else Layout(atom_layout)
+    if layout.rank > 3:
+        raise LayoutError(f"make_tiled_mma: the layout of the atoms has at most the modes M, N, K, not {layout}")
+    entries = () if permutations is None else tuple(permutations)
+    if len(entries) > 3:
+        raise LayoutError(f"make_tiled_mma: permutations are for M, N and K, not {show(entries)}")
+    m, n, k = (*entries, None, None, None)[:3]
+    return TiledMMA(atom, append(layout, rank=3), (m, n, k))

@@ -1,0 +1,196 @@
+"""A CUDA driver of Python functions, to test on machines without a GPU."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tilewright.runtime import driver
+
+
+class FakeCuda:
+    """The functions of libcuda that `runtime` calls, on a number of devices that hold nothing.
+
+    `current` is the stack of current contexts; context 1000 + n is the primary context of device n. Launches
+    are recorded as (grid and block and shared bytes, stream, cluster, pointers of the parameters).
+    """
+
+    def __init__(self, devices: int = 1) -> None:
+        self.devices = devices
+        self.current: list[int] = []
+        self.launches: list[tuple[Any, ...]] = []
+        self.waits: list[tuple[int | None, int | None]] = []
+        self.dynamic_shared: list[int] = []
+        self.capability = (9, 0)
+        self.fail: dict[str, int] = {}
+        self.required_context: int | None = None
+        self.memory: dict[int, Any] = {}
+        self._recorded: int | None = None
+
+    def cuInit(self, flags: int) -> int:
+        return self.fail.get("cuInit", 0)
+
+    def cuGetErrorName(self, status: int, text: Any) -> int:
+        names = {100: b"CUDA_ERROR_NO_DEVICE", 201: b"CUDA_ERROR_INVALID_CONTEXT", 200: b"CUDA_ERROR_INVALID_IMAGE"}
+        text._obj.value = names.get(status, b"CUDA_ERROR_%d" % status)
+        return 0
+
+    def cuGetErrorString(self, status: int, text: Any) -> int:
+        text._obj.value = b"words for %d" % status
+        return 0
+
+    def cuDriverGetVersion(self, version: Any) -> int:
+        version._obj.value = 13000
+        return 0
+
+    def cuDeviceGetCount(self, count: Any) -> int:
+        count._obj.value = self.devices
+        return self.fail.get("cuDeviceGetCount", 0)
+
+    def cuDeviceGet(self, device: Any, ordinal: int) -> int:
+        device._obj.value = ordinal
+        return 0
+
+    def cuDeviceGetName(self, name: Any, size: int, device: Any) -> int:
+        name.value = b"Fake GPU %d" % device.value
+        return 0
+
+    def cuDeviceTotalMem_v2(self, memory: Any, device: Any) -> int:
+        memory._obj.value = 2**33
+        return 0
+
+    def cuDeviceGetAttribute(self, value: Any, attribute: int, device: Any) -> int:
+        known = {75: self.capability[0], 76: self.capability[1], 16: 132, 38: 50 << 20, 8: 49152, 97: 232448}
+        value._obj.value = known[attribute]
+        return 0
+
+    def cuDevicePrimaryCtxRetain(self, context: Any, device: Any) -> int:
+        context._obj.value = 1000 + device.value
+        return 0
+
+    def cuCtxGetCurrent(self, context: Any) -> int:
+        context._obj.value = self.current[-1] if self.current else None
+        return 0
+
+    def cuCtxSetCurrent(self, context: Any) -> int:
+        self.current[-1:] = [context.value]
+        return 0
+
+    def cuCtxPushCurrent_v2(self, context: Any) -> int:
+        self.current.append(context.value)
+        return 0
+
+    def cuCtxPopCurrent_v2(self, context: Any) -> int:
+        self.current.pop()
+        return 0
+
+    def cuCtxSynchronize(self) -> int:
+        return self.fail.get("cuCtxSynchronize", 0)
+
+    def cuEventCreate(self, event: Any, flags: int) -> int:
+        event._obj.value = 7
+        return 0
+
+    def cuEventRecord(self, event: Any, stream: Any) -> int:
+        self._recorded = stream.value
+        return 0
+
+    def cuStreamWaitEvent(self, stream: Any, event: Any, flags: int) -> int:
+        self.waits.append((self._recorded, stream.value))
+        return 0
+
+    def cuEventDestroy_v2(self, event: Any) -> int:
+        return 0
+
+    def cuPointerGetAttribute(self, value: Any, attribute: int, pointer: Any) -> int:
+        value._obj.value = pointer.value >> 40  # device n holds the addresses from n << 40
+        return 0
+
+    def cuEventSynchronize(self, event: Any) -> int:
+        return 0
+
+    def cuEventElapsedTime(self, milliseconds: Any, start: Any, end: Any) -> int:
+        milliseconds._obj.value = 1.5
+        return 0
+
+    cuEventElapsedTime_v2 = cuEventElapsedTime
+
+    def cuMemAlloc_v2(self, address: Any, size: Any) -> int:
+        if "cuMemAlloc_v2" in self.fail:
+            return self.fail["cuMemAlloc_v2"]
+        memory = ctypes.create_string_buffer(size.value)
+        address._obj.value = ctypes.addressof(memory)
+        self.memory[address._obj.value] = memory
+        return 0
+
+    def cuMemFree_v2(self, address: Any) -> int:
+        del self.memory[address.value]
+        return 0
+
+    def cuMemcpyHtoD_v2(self, target: Any, source: Any, size: Any) -> int:
+        ctypes.memmove(target.value, source.value, size.value)
+        return 0
+
+    def cuMemcpyDtoH_v2(self, target: Any, source: Any, size: Any) -> int:
+        ctypes.memmove(target.value, source.value, size.value)
+        return 0
+
+    def cuModuleLoadData(self, module: Any, cubin: bytes) -> int:
+        module._obj.value = 5
+        return self.fail.get("cuModuleLoadData", 0)
+
+    def cuModuleGetFunction(self, function: Any, module: Any, name: bytes) -> int:
+        function._obj.value = 6
+        return 0
+
+    def cuFuncSetAttribute(self, function: Any, attribute: int, value: int) -> int:
+        self.dynamic_shared.append(value)
+        return self.fail.get("cuFuncSetAttribute", 0)
+
+    def cuFuncGetAttribute(self, value: Any, attribute: int, function: Any) -> int:
+        value._obj.value = {0: 512, 3: 0, 4: 128}[attribute]
+        return 0
+
+    def cuLaunchKernelEx(self, configuration: Any, function: Any, parameters: Any, extra: Any) -> int:
+        if self.required_context is not None and self.current[-1:] != [self.required_context]:
+            return 201
+        words = ctypes.string_at(configuration.value, 56)
+        *extents, stream, attributes, count = struct.unpack("@7IQQI4x", words)
+        cluster = struct.unpack_from("@Q3I", ctypes.string_at(attributes, 72)) if count else None
+        self.launches.append((tuple(extents), stream, cluster, list(parameters)))
+        return self.fail.get("cuLaunchKernelEx", 0)
+
+
+CACHED = ("library", "_count", "device_properties", "primary_context", "_launcher")
+
+
+def forget_devices() -> None:
+    """Empty the driver module's memory of what it found."""
+    for name in CACHED:
+        found = getattr(driver, name)
+        if hasattr(found, "cache_clear"):
+            found.cache_clear()
+
+
+def install(monkeypatch: pytest.MonkeyPatch, fake: FakeCuda) -> FakeCuda:
+    forget_devices()
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: fake)
+    return fake
+
+
+@pytest.fixture
+def fake_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCuda]:
+    """One fake device in the place of the driver."""
+    yield install(monkeypatch, FakeCuda())
+    forget_devices()
+
+
+@pytest.fixture
+def two_devices(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCuda]:
+    """Two fake devices in the place of the driver."""
+    yield install(monkeypatch, FakeCuda(devices=2))
+    forget_devices()

@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import gc
+
+import ml_dtypes
+import numpy as np
+import pytest
+from tests.unit.runtime.conftest import FakeCuda
+
+from tilewright.dtypes import bfloat16, float32
+from tilewright.errors import ArgumentError, DeviceError
+from tilewright.runtime.arrays import ArrayInfo, describe
+from tilewright.runtime.memory import DeviceArray, Event
+from tilewright.runtime.plan import Signature
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int8, ml_dtypes.bfloat16, np.bool_])
+@pytest.mark.parametrize("shape", [(3, 5), (), (0, 4)])
+def test_there_and_back(fake_cuda: FakeCuda, dtype: type, shape: tuple[int, ...]) -> None:
+    array = np.arange(int(np.prod(shape))).reshape(shape).astype(dtype)
+    result = DeviceArray.from_numpy(array).numpy()
+    assert result.dtype == array.dtype
+    np.testing.assert_array_equal(result, array)
+
+
+def test_a_strided_array_is_copied_by_its_elements(fake_cuda: FakeCuda) -> None:
+    array = np.arange(24.0).reshape(4, 6)[::-1, ::2]
+    np.testing.assert_array_equal(DeviceArray.from_numpy(array).numpy(), array)
+
+
+def test_the_memory_is_freed(fake_cuda: FakeCuda) -> None:
+    array = DeviceArray((4,), "float32")
+    assert len(fake_cuda.memory) == 1
+    del array
+    gc.collect()
+    assert fake_cuda.memory == {}
+
+
+def test_a_kernel_takes_it(two_devices: FakeCuda) -> None:
+    array = DeviceArray((2, 3), "bfloat16", ordinal=1)
+    assert describe(array) == ArrayInfo(array.pointer, (2, 3), (3, 1), bfloat16, 1)
+    _, (_, values, described) = Signature(["x"]).read((array,))
+    assert values == (array.pointer, (2, 3), (3, 1))
+    assert described == ()
+
+
+def test_other_libraries_take_it(fake_cuda: FakeCuda) -> None:
+    assert DeviceArray((2, 3)).__cuda_array_interface__["typestr"] == "<f4"
+    assert DeviceArray((2, 3), bfloat16).__cuda_array_interface__["typestr"] == "<u2"
+    assert DeviceArray((2, 3)).dtype is float32
+
+
+def test_refusals(fake_cuda: FakeCuda) -> None:
+    with pytest.raises(ArgumentError, match=r"expected float32 of shape \(4,\), got float64 of \(4,\)"):
+        DeviceArray((4,)).fill_from(np.zeros(4))
+    fake_cuda.fail["cuMemAlloc_v2"] = 2
+    with pytest.raises(DeviceError, match="allocating 16 bytes on CUDA device 0 failed: CUDA_ERROR_2"):
+        DeviceArray((4,))
+
+
+def test_time_between_events(fake_cuda: FakeCuda) -> None:
+    start, end = Event(), Event()
+    start.record()
+    end.record(5)
+    assert start.seconds_until(end) == 0.0015

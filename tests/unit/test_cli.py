@@ -1,0 +1,268 @@
+"""The command line, called as a user calls it."""
+
+from __future__ import annotations
+
+import json
+import sys
+import types
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+import tilewright
+from tilewright.cli import _COMMANDS, main
+from tilewright.errors import CompileError
+
+# A kernel of this file needs no compiler: it shows what it was called with.
+KERNELS = """
+import tilewright.errors
+
+class Fake:
+    def __init__(self, launch=None):
+        self.launch = launch
+    def __call__(self, dst, src, threads=32):
+        pass
+    def __getitem__(self, launch):
+        return Fake(launch)
+    def source(self, *args, arch):
+        return f"// {self.launch} {args} {arch}\\n__global__ void fake() {{}}\\n"
+    def ptx(self, *args, arch):
+        return f".target {arch}\\n"
+    def resources(self, *args, arch):
+        return {"registers": 12, "spill_bytes": 0}
+
+class Uncompiled(Fake):
+    def resources(self, *args, arch):
+        raise tilewright.errors.CompileError("no compiler", help="install it")
+
+SIZE = 64
+fake = Fake()
+bare = Fake()
+uncompiled = Uncompiled()
+number = 3
+
+class Holder:
+    method = Fake()
+
+def example_fake():
+    return (2, 3), 128, ("D", "S")
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    path = tmp_path / "kernels.py"
+    path.write_text(KERNELS)
+    return str(path)
+
+
+def call(*arguments: str) -> Result:
+    return CliRunner().invoke(main, arguments)
+
+
+def test_help_lists_the_commands_and_each_has_help() -> None:
+    listing = call("--help")
+    assert listing.exit_code == 0
+    for name, summary in _COMMANDS.items():
+        assert f"{name}  " in listing.output and summary.split(",")[0] in listing.output
+        detail = call(name, "--help")
+        assert detail.exit_code == 0
+        assert "--json" in detail.output
+
+
+def test_version() -> None:
+    assert call("--version").output == f"tilewright, version {tilewright.__version__}\n"
+
+
+def test_unknown_command_is_a_usage_error() -> None:
+    result = call("frobnicate")
+    assert result.exit_code == 2
+    assert "No such command 'frobnicate'" in result.output
+
+
+def test_info(cache_folder: Path) -> None:
+    text = call("info")
+    assert text.exit_code == 0, text.output
+    assert tilewright.__version__ in text.output and str(cache_folder) in text.output
+    facts = json.loads(call("info", "--json").output)
+    assert facts["versions"]["tilewright"] == tilewright.__version__
+    assert facts["cache"] == {"folder": str(cache_folder), "kernels": 0, "bytes": 0}
+    assert all(set(entry) == {"what", "purpose", "install"} for entry in facts["missing"])
+
+
+def test_info_names_the_command_for_what_is_missing(monkeypatch: pytest.MonkeyPatch, cache_folder: Path) -> None:
+    from tilewright.runtime import nvrtc
+
+    def absent() -> tuple[int, int]:
+        raise CompileError("NVRTC is not installed")
+
+    monkeypatch.setattr(nvrtc, "nvrtc_version", absent)
+    output = call("info").output
+    assert "NVRTC, the CUDA compiler" in output
+    assert 'pip install "tilewright[cuda]"' in output
+
+
+def test_cache_of_an_empty_folder(cache_folder: Path) -> None:
+    for arguments in (["cache"], ["cache", "size"]):
+        result = call(*arguments)
+        assert result.exit_code == 0, result.output
+        assert result.output == f"{cache_folder}: 0 compiled kernels, 0 bytes\n"
+        data = json.loads(call(*arguments, "--json").output)
+        assert data == {"folder": str(cache_folder), "kernels": 0, "bytes": 0}
+    assert "removed 0 compiled kernels" in call("cache", "clear").output
+    assert json.loads(call("cache", "clear", "--json").output)["removed"] == 0
+
+
+def test_show_prints_source_and_resources_of_the_example(file: str) -> None:
+    result = call("show", f"{file}:fake")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.splitlines() == [
+        "// ((2, 3), 128) ('D', 'S', 32) sm_90a",
+        "__global__ void fake() {}",
+        "// registers: 12",
+        "// spill bytes: 0",
+    ]
+
+
+def test_show_takes_arguments_grid_and_block(file: str) -> None:
+    result = call(
+        "show", f"{file}:bare", "--arg", "dst=SIZE * 2", "--arg", "src='x'", "--grid", "4,5", "--block", "32,8"
+    )
+    assert result.output.splitlines()[0] == "// ((4, 5), (32, 8)) (128, 'x', 32) sm_90a"
+    assert "(SIZE" not in result.output
+    result = call("show", f"{file}:fake", "--arg", "src=7")
+    assert result.output.splitlines()[0] == "// ((2, 3), 128) ('D', 7, 32) sm_90a"
+
+
+def test_show_makes_arrays_of_their_description(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(vars(tilewright), "spec", lambda *args, **named: (*args, *named.items()))
+    result = call("show", f"{file}:bare", "--arg", "dst=float32[2048,1024]", "--arg", "src=int8[:,:]")
+    assert "(('float32', (2048, 1024)), ('int8', 2), 32)" in result.output
+    result = call("show", f"{file}:bare", "--arg", "dst=float32[8,4]:[1,8]", "--arg", "src=bfloat16[:]")
+    assert "(('float32', (8, 4), ('stride', (1, 8))), ('bfloat16', 1), 32)" in result.output
+
+
+def test_show_ptx_and_json(file: str) -> None:
+    assert call("show", f"{file}:fake", "--ptx", "--arch", "sm_80").output.startswith(".target sm_80\n")
+    data = json.loads(call("show", f"{file}:fake", "--ptx", "--json").output)
+    assert data["kernel"] == "fake" and data["arch"] == "sm_90a" and data["ptx"] == ".target sm_90a\n"
+    assert data["resources"] == {"registers": 12, "spill_bytes": 0}
+
+
+def test_show_without_a_compiler_still_prints_the_source(file: str) -> None:
+    result = call("show", f"{file}:uncompiled", "--arg", "dst=1", "--arg", "src=2")
+    assert result.exit_code == 0
+    assert "__global__" in result.stdout
+    assert "no compiler" in result.stderr and "install it" in result.stderr
+
+
+def test_show_loads_a_file_called_like_a_standard_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import copy
+
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "beside.py").write_text("SIZE = 5\n")
+    (tmp_path / "copy.py").write_text("import beside\n" + KERNELS + "\nSIZE = beside.SIZE\n")
+    result = call("show", f"{tmp_path / 'copy.py'}:bare", "--arg", "dst=SIZE", "--arg", "src=1")
+    assert result.exit_code == 0, result.output
+    assert "(5, 1, 32)" in result.output
+    assert sys.modules["copy"] is copy
+
+
+def test_show_lists_kernels_where_none_is_named(file: str) -> None:
+    assert call("show", file).output.split() == ["fake", "bare", "uncompiled", "Holder.method"]
+    assert json.loads(call("show", file, "--json").output) == {
+        "kernels": ["fake", "bare", "uncompiled", "Holder.method"]
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        (["{file}:nothing"], 2, "nothing is not defined"),
+        (["{file}:number"], 2, "number is not a kernel"),
+        (["{file}x:fake"], 2, "there is no file"),
+        (["{file}:bare"], 1, "bare needs a value for dst, src"),
+        (["{file}:bare", "--arg", "other=1"], 2, "is not NAME=VALUE with a NAME of: dst, src, threads"),
+        (["{file}:bare", "--arg", "dst"], 2, "is not NAME=VALUE"),
+        (["{file}:bare", "--arg", "dst=no_such"], 2, "NameError"),
+        (["{file}:fake", "--grid", "two"], 2, "'two' is not one to three numbers with commas"),
+        (["{file}:fake", "--block", "1,2,3,4"], 2, "is not one to three numbers with commas"),
+        (["{file}:fake", "--arch", "sm_1"], 2, "no architecture is called 'sm_1'"),
+    ],
+)
+def test_show_refuses_bad_input(file: str, arguments: list[str], status: int, message: str) -> None:
+    result = call("show", *(argument.format(file=file) for argument in arguments))
+    assert result.exit_code == status, result.output
+    assert message in " ".join(result.output.split()).replace("│ ", "")
+
+
+@pytest.fixture
+def examples(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> types.SimpleNamespace:
+    """A folder of two examples in place of the real ones; `offset` makes the second one wrong."""
+    from tilewright.demo import examples as module
+
+    monkeypatch.setattr(module, "examples_folder", lambda: tmp_path)
+    text = """
+import numpy as np
+from tilewright.demo import Case, Trial
+
+def cases(backend, quick):
+    x = np.arange(4.0)
+    def prepare():
+        return Trial(lambda: None, lambda: x + OFFSET, expected=x, limit=0.1)
+    return [Case("NAME", f"{backend} {quick}", prepare)]
+"""
+
+    def write(offset: float) -> None:
+        (tmp_path / "01_first.py").write_text(text.replace("OFFSET", "0").replace("NAME", "first"))
+        (tmp_path / "02_second.py").write_text(text.replace("OFFSET", str(offset)).replace("NAME", "second"))
+
+    return types.SimpleNamespace(write=write)
+
+
+def test_demo_passes(examples: types.SimpleNamespace) -> None:
+    examples.write(0.05)
+    result = call("demo", "--backend", "sim")
+    assert result.exit_code == 0, result.output
+    assert "first" in result.stdout and "second" in result.stdout and "sim True" in result.stdout
+    data = json.loads(call("demo", "--backend", "sim", "--json", "--full").stdout)
+    assert data["passed"] and [case["name"] for case in data["cases"]] == ["first", "second"]
+    assert data["cases"][1]["size"] == "sim False"
+    assert data["cases"][1]["max_error"] == pytest.approx(0.05)
+
+
+def test_demo_exits_with_1_where_a_check_fails(examples: types.SimpleNamespace) -> None:
+    examples.write(0.5)
+    result = call("demo", "--backend", "sim")
+    assert result.exit_code == 1
+    assert "FAILED" in result.stdout
+    assert "second (sim True): the greatest error is 0.5, the limit 0.1" in result.stderr
+    failed = call("demo", "--backend", "sim", "--json")
+    assert failed.exit_code == 1
+    assert [case["passed"] for case in json.loads(failed.stdout)["cases"]] == [True, False]
+
+
+def test_demo_runs_the_chosen_examples_only(examples: types.SimpleNamespace) -> None:
+    examples.write(0.5)
+    result = call("demo", "first", "--backend", "sim")
+    assert result.exit_code == 0
+    assert "second" not in result.stdout
+    unknown = call("demo", "third", "--backend", "sim")
+    assert unknown.exit_code == 2
+    assert "no example is called 'third'; there are 01_first, 02_second" in " ".join(unknown.output.split())
+
+
+def test_demo_obeys_the_variable_that_forces_the_simulator(
+    examples: types.SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    examples.write(0.0)
+    monkeypatch.setenv("TILEWRIGHT_BACKEND", "sim")
+    assert json.loads(call("demo", "--json").stdout)["backend"] == "sim"
+
+
+def test_module_starts_the_command_line() -> None:
+    import subprocess
+
+    result = subprocess.run([sys.executable, "-m", "tilewright", "--version"], capture_output=True, text=True)
+    assert result.stdout.strip().endswith(tilewright.__version__), result.stderr

@@ -1,0 +1,82 @@
+"""The package as a whole: its public names, and what importing it costs."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import pkgutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tilewright as tw
+
+PACKAGE = Path(tw.__file__).parent
+EXAMPLES = PACKAGE.parent.parent / "examples"
+
+
+def run(code: str) -> str:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+
+
+@pytest.mark.parametrize("name", dir(tw))
+def test_public_name_resolves_and_is_documented(name: str) -> None:
+    value = getattr(tw, name)
+    if name == "__version__" or isinstance(value, tw.DType):
+        return
+    # Constants such as tw.thread_idx carry the docstring of their class.
+    assert inspect.getdoc(value), f"tw.{name} has no docstring"
+
+
+def test_stub_names_what_the_package_exports() -> None:
+    tree = ast.parse((PACKAGE / "__init__.pyi").read_text())
+    stub = {
+        (node.module, alias.name)
+        for node in tree.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+        if alias.asname == alias.name
+    }
+    table = {(f"tilewright.{module}", name) for module, names in tw._EXPORTS.items() for name in names}
+    table |= {("tilewright", name) for name in tw._SUBMODULES}
+    table.add(("tilewright._version", "__version__"))
+    assert stub == table
+
+
+def test_no_public_name_is_that_of_a_submodule() -> None:
+    """Importing a submodule binds its name in the package, which would replace a function called the same."""
+    modules = {module.name for module in pkgutil.iter_modules([str(PACKAGE)])}
+    assert not modules & set(tw._MODULE_OF)
+
+
+def test_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="module 'tilewright' has no attribute 'no_such_name'"):
+        getattr(tw, "no_such_name")  # noqa: B009
+
+
+def test_import_is_fast() -> None:
+    # The budget is 0.15 s; the least of several runs is compared, because other work shares this machine.
+    code = "import time; t = time.perf_counter(); import tilewright; print(time.perf_counter() - t)"
+    assert min(float(run(code)) for _ in range(5)) < 0.15
+
+
+@pytest.mark.parametrize("module", ["tilewright", "tilewright.layout"])
+def test_import_brings_neither_numpy_nor_backends(module: str) -> None:
+    loaded = run(f"import sys, {module}; print(*sys.modules)").split()
+    heavy = {"numpy", "ml_dtypes", "cuda", "rich", "click"}
+    layers = ("tilewright.backends", "tilewright.runtime", "tilewright.lang", "tilewright.ir")
+    assert [name for name in loaded if name in heavy or name.startswith(layers)] == []
+
+
+def test_all_modules_import_without_a_gpu() -> None:
+    for module in pkgutil.walk_packages([str(PACKAGE)], "tilewright."):
+        importlib.import_module(module.name)
+
+
+@pytest.mark.skipif(not EXAMPLES.is_dir(), reason="not a checkout")
+def test_no_example_hides_a_standard_module() -> None:
+    """`python examples/copy.py` puts examples/ first on the path, where copy.py would be found for `import copy`."""
+    assert [path.name for path in EXAMPLES.glob("*.py") if path.stem in sys.stdlib_module_names] == []
