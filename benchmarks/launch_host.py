@@ -47,6 +47,9 @@ class StandIn:
     def stride(self) -> tuple[int, int]:
         return self._strides
 
+    def get_device(self) -> int:
+        return self.device.index
+
 
 def stand_ins() -> list[tuple[Any, ...]]:
     """Two lists of three arrays, so that the arguments change from call to call."""

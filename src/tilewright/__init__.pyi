@@ -38,6 +38,7 @@ from tilewright.lang import atomic_add as atomic_add
 from tilewright.lang import atomic_max as atomic_max
 from tilewright.lang import atomic_min as atomic_min
 from tilewright.lang import axpby as axpby
+from tilewright.lang import ballot as ballot
 from tilewright.lang import block_dim as block_dim
 from tilewright.lang import block_idx as block_idx
 from tilewright.lang import cbrt as cbrt
@@ -89,7 +90,6 @@ from tilewright.lang import shuffle_xor as shuffle_xor
 from tilewright.lang import sin as sin
 from tilewright.lang import sinh as sinh
 from tilewright.lang import sqrt as sqrt
-from tilewright.lang import static as static
 from tilewright.lang import static_range as static_range
 from tilewright.lang import sync_threads as sync_threads
 from tilewright.lang import sync_warp as sync_warp
@@ -97,11 +97,14 @@ from tilewright.lang import tan as tan
 from tilewright.lang import tanh as tanh
 from tilewright.lang import thread_idx as thread_idx
 from tilewright.lang import trunc as trunc
+from tilewright.lang import vote_all as vote_all
+from tilewright.lang import vote_any as vote_any
 from tilewright.lang import warp_id as warp_id
 from tilewright.lang import where as where
 from tilewright.launch import Kernel as Kernel
 from tilewright.launch import kernel as kernel
 from tilewright.launch import spec as spec
+from tilewright.launch import static as static
 from tilewright.layout import ComposedLayout as ComposedLayout
 from tilewright.layout import Layout as Layout
 from tilewright.layout import Swizzle as Swizzle

@@ -68,10 +68,10 @@ class Lowered:
             except KeyError:  # it depends on the thread or a loop: the simulator checks each access
                 continue
             if not holds:
-                shown = "" if requirement.shown is None else f", which is {evaluate(requirement.shown, known)}"
-                raise ArgumentError(
-                    requirement.message + shown, help=requirement.help, location=requirement.location
-                )
+                message = requirement.message
+                if requirement.shown is not None:
+                    message = message.replace("{value}", str(evaluate(requirement.shown, known)))
+                raise ArgumentError(message, help=requirement.help, location=requirement.location)
 
 
 def lower(
@@ -80,12 +80,14 @@ def lower(
     *,
     arch: Arch,
     block: tuple[int, int, int] | None,
+    min_blocks: int = 0,
 ) -> Lowered:
     """Trace a rewritten function for certain arguments and run the passes.
 
     Raises `LanguageError` for what the language or the target refuses.
     """
     kernel = trace(function, arguments, arch=arch, block=block)
+    kernel.min_blocks = min_blocks
     run_passes(kernel)
     _check_shared_memory(kernel, arch)
     host = kernel.parameters
@@ -105,7 +107,8 @@ def _check_shared_memory(kernel: Kernel, arch: Arch) -> None:
         return
     buffers = [b for b in kernel.buffers() if b.space is Space.SHARED]
     raise LanguageError(
-        f"kernel {kernel.name!r} takes {kernel.shared_bytes} bytes of shared memory; a block of {arch.name} has {limit}",
+        f"kernel {kernel.name!r} takes {kernel.shared_bytes} bytes of shared memory; "
+        f"a block of {arch.name} has {limit}",
         details=[f"{b.name}: {b.bytes} bytes at {b.location}" for b in buffers],
         location=buffers[-1].location,
         help="make the tiles smaller, or keep fewer stages",

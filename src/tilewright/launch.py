@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import inspect
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,49 +24,93 @@ from tilewright.lang.parameters import ArgumentType, ArrayType, ConstantValue, D
 from tilewright.lang.rewrite import rewrite
 from tilewright.lang.trace import constexpr
 from tilewright.runtime.arrays import ArrayInfo, Static, describe
-from tilewright.runtime.launch import launch_config
+from tilewright.runtime.launch import LaunchConfig, launch_config
 from tilewright.runtime.plan import ArgumentPlan, Constexpr, Scalar, Signature, scalar_type
+from tilewright.source import SourceLocation
 from tilewright.specialise import Specialisation, specialise
 
 Extent = Any  # an int, a tuple of up to three, or (for the grid) a function of the arguments
 
 
-class Kernel:
-    """A kernel: made by `@tw.kernel`, launched by `kernel[grid, block](*args)`.
+_MAX_LAUNCHERS = 1024  # configurations that a kernel remembers
 
-    `grid` counts blocks and `block` threads, each an int or a tuple of up to three; `grid` may be a function of the
-    call's arguments. Raises `LanguageError` when the function's source cannot be read.
-    """
 
-    def __init__(self, function: types.FunctionType, options: Options | None = None, bound: tuple[Any, ...] = ()) -> None:
-        if not isinstance(function, types.FunctionType):
-            raise LanguageError(f"@tw.kernel takes a function, got {type(function).__name__}")
+class _Code:
+    """What a kernel shares with its bound and configured forms: the function, and all that was compiled of it."""
+
+    def __init__(self, function: types.FunctionType) -> None:
         self.function = function
-        self.options = options or Options()
-        self.__wrapped__ = function
-        self.__name__, self.__qualname__ = function.__name__, function.__qualname__
-        self.__doc__, self.__module__ = function.__doc__, function.__module__
-        self.__signature__ = inspect.signature(function)
-        self._bound = bound
-        self._parameters = _parameters(self.__signature__, len(bound))
-        self._variants: dict[Any, _Variant] = {}
-        self._captures = Captures(function)
-        self._methods: dict[int, Kernel] = {}
+        self.signature = inspect.signature(function)
+        self.captures = Captures(function)
+        # By number of bound arguments and the options that machine code depends on; then by block.
+        self.tables: dict[tuple[int, int, int], dict[tuple[int, int, int], _Variant]] = {}
 
     @functools.cached_property
     def rewritten(self) -> types.FunctionType:
         """The function with its control flow made traceable."""
         return rewrite(self.function)
 
+    def forget(self) -> None:
+        """Drop what was compiled: something that the kernel was traced with has changed."""
+        for table in self.tables.values():
+            for variant in table.values():
+                variant.forget()
+
+
+class Kernel:
+    """A kernel: made by `@tw.kernel`, launched by `kernel[grid, block](*args)`.
+
+    `grid` counts blocks and `block` threads, each an int or a tuple of up to three; `grid` may be a function of the
+    call's arguments. Raises `LanguageError` for what is no function, and when it is first traced for a function whose
+    source cannot be read.
+    """
+
+    def __init__(
+        self,
+        function: types.FunctionType,
+        options: Options | None = None,
+        bound: tuple[Any, ...] = (),
+        code: _Code | None = None,
+    ) -> None:
+        if not isinstance(function, types.FunctionType):
+            raise LanguageError(
+                f"@tw.kernel takes a function, got {type(function).__name__}",
+                help="put @staticmethod or @classmethod above @tw.kernel, not below it",
+            )
+        self.options = options or Options()
+        self.__wrapped__ = function
+        self.__name__, self.__qualname__ = function.__name__, function.__qualname__
+        self.__doc__, self.__module__ = function.__doc__, function.__module__
+        self._code = code or _Code(function)
+        self.__signature__ = self._code.signature
+        self._bound = bound
+        self.bound = len(bound)
+        self.parameters = _parameters(function, self.__signature__, len(bound))
+        self.captures = self._code.captures
+        self._variants = self._code.tables.setdefault((len(bound), self.options.smem, self.options.min_blocks), {})
+        self._launchers: dict[Any, Launcher] = {}
+
+    @property
+    def rewritten(self) -> types.FunctionType:
+        """The function with its control flow made traceable."""
+        return self._code.rewritten
+
     def __getitem__(self, configuration: tuple[Extent, Extent]) -> Launcher:
         """Return the kernel with a grid and a block: `kernel[grid, block]`."""
+        try:
+            return self._launchers[configuration]
+        except (KeyError, TypeError):  # new, or a list, which cannot be looked up
+            pass
         try:
             grid, block = configuration
         except (TypeError, ValueError):
             raise ArgumentError(
                 f"kernel {self.__name__!r} is launched as kernel[grid, block](...), got kernel[{configuration!r}]"
             ) from None
-        return Launcher(self, grid, block)
+        launcher = Launcher(self, grid, block)
+        if len(self._launchers) < _MAX_LAUNCHERS and isinstance(configuration, Hashable) and not callable(grid):
+            self._launchers[configuration] = launcher
+        return launcher
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
         raise ArgumentError(
@@ -75,24 +119,22 @@ class Kernel:
         )
 
     def __get__(self, instance: object, owner: type | None = None) -> Kernel:
-        """Bind a kernel that is a method: `self` is then a compile-time argument."""
+        """Bind a kernel that is a method: `self` is then a compile-time argument, and equal objects share code."""
         if instance is None:
             return self
-        known = self._methods.get(id(instance))
-        if known is None or known._bound[0] is not instance:
-            known = self._methods[id(instance)] = Kernel(self.function, self.options, (instance,))
-        return known
+        return Kernel(self._code.function, self.options, (instance,), self._code)
 
     def configure(self, **options: Any) -> Kernel:
-        """Return the kernel with launch options: `cluster=(x, y, z)`, `smem=bytes`, `stream=handle`.
+        """Return the kernel with launch options: `cluster=(x, y, z)`, `smem=bytes`, `stream=handle`, `min_blocks=n`.
 
-        `smem` adds dynamic shared memory to what the kernel declares, `stream` is a CUDA stream handle or an object
+        `min_blocks` asks the compiler to keep to so few registers that n blocks fit on a multiprocessor (the second
+        argument of CUDA's __launch_bounds__). `smem` adds dynamic shared memory to what the kernel declares, `stream` is a CUDA stream handle or an object
         with `cuda_stream` or `ptr`; without it a launch goes to the arrays' current stream.
         """
         try:
-            return Kernel(self.function, replace(self.options, **options), self._bound)
+            return Kernel(self._code.function, replace(self.options, **options), self._bound, self._code)
         except TypeError:
-            raise ArgumentError(f"configure takes cluster, smem and stream, got {', '.join(options)}") from None
+            raise ArgumentError(f"configure takes cluster, smem, stream and min_blocks, got {', '.join(options)}") from None
 
     def source(self, *args: Any, arch: str = "sm_90a", **kwargs: Any) -> str:
         """Return the CUDA C++ for arguments: arrays, or `tw.spec(dtype, shape)` in their place. No GPU is needed."""
@@ -119,11 +161,13 @@ class Kernel:
     def lower(self, *args: Any, arch: str = "sm_90a", block: Extent = None, **kwargs: Any) -> Lowered:
         """Return the kernel's IR for arguments, after all passes, and what is made of it."""
         shape = None if block is None else launch_config(1, block).block
-        values = self._complete(args, kwargs)
-        types = {p.name: _argument_type(p, value) for p, value in zip(self._parameters, values, strict=True)}
-        return lower(self.rewritten, types, arch=Arch.parse(arch), block=shape)
+        values = self.complete(args, kwargs)
+        types = {p.name: _argument_type(p, value) for p, value in zip(self.parameters, values, strict=True)}
+        return lower(
+            self.rewritten, types, arch=Arch.parse(arch), block=shape, min_blocks=self.options.min_blocks
+        )
 
-    def _complete(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    def complete(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         """Return all arguments in order, defaults filled in."""
         try:
             bound = self.__signature__.bind(*self._bound, *args, **kwargs)
@@ -132,17 +176,16 @@ class Kernel:
         bound.apply_defaults()
         return tuple(bound.arguments.values())
 
+    def forget(self) -> None:
+        """Drop what was compiled: something that the kernel was traced with has changed."""
+        self._code.forget()
+
     def variant(self, block: Extent) -> _Variant:
         """Return what was compiled for a block shape."""
-        if self._captures.changed():
-            self._variants.clear()
-        try:
-            found = self._variants.get(block)
-        except TypeError:  # a list
-            block = tuple(block)
-            found = self._variants.get(block)
+        shape = launch_config(1, block).block
+        found = self._variants.get(shape)
         if found is None:
-            found = self._variants[block] = _Variant(self, launch_config(1, block).block)
+            found = self._variants[shape] = _Variant(self, shape)
         return found
 
     def __repr__(self) -> str:
@@ -156,6 +199,7 @@ class Options:
     cluster: tuple[int, ...] | int | None = None
     smem: int = 0
     stream: Any = None  # Any: a handle, or a framework's stream object
+    min_blocks: int = 0
 
 
 @dataclass(frozen=True)
@@ -164,11 +208,15 @@ class _Parameter:
     is_constexpr: bool
 
 
-def _parameters(signature: inspect.Signature, bound: int) -> tuple[_Parameter, ...]:
+def _parameters(function: types.FunctionType, signature: inspect.Signature, bound: int) -> tuple[_Parameter, ...]:
     result = []
     for n, parameter in enumerate(signature.parameters.values()):
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            raise LanguageError(f"a kernel's parameters have names; *{parameter.name} does not")
+            raise LanguageError(
+                f"the parameters of a kernel have names of their own, and {parameter} stands for any number",
+                location=SourceLocation(function.__code__.co_filename, function.__code__.co_firstlineno, function.__name__),
+                help="name each parameter; several arrays of one kind may come as one array with a mode more",
+            )
         annotation = parameter.annotation
         text = annotation if isinstance(annotation, str) else ""
         compile_time = annotation is constexpr or text.rpartition(".")[2] == "constexpr" or n < bound
@@ -182,17 +230,27 @@ class _Variant:
     def __init__(self, kernel: Kernel, block: tuple[int, int, int]) -> None:
         self.kernel = kernel
         self.block = block
-        names = [p.name for p in kernel._parameters]
-        self.signature = Signature(names, [p.name for p in kernel._parameters if p.is_constexpr])
+        names = [p.name for p in kernel.parameters]
+        self.signature = Signature(names, [p.name for p in kernel.parameters if p.is_constexpr])
+        # How many arguments a call gives when none is bound or left to its default; -1: always complete them.
+        self.arguments = -1 if kernel.bound else len(names)
+
+    def forget(self) -> None:
+        """Drop what was compiled."""
+        self.signature = Signature(self.signature.names, self.signature.constexpr)
 
     def specialise(self, plan: ArgumentPlan, key: Any, args: tuple[Any, ...]) -> Specialisation:
         """Trace and compile for arguments of a new kind, and remember it."""
+        self.kernel.captures.note()
         described = plan.describe(args)
-        parameters = self.kernel._parameters
+        parameters = self.kernel.parameters
         arguments = {p.name: _described_type(d) for p, d in zip(parameters, described, strict=True)}
 
         def build(arch: Arch) -> Lowered:
-            return lower(self.kernel.rewritten, arguments, arch=arch, block=self.block)
+            options = self.kernel.options
+            return lower(
+                self.kernel.rewritten, arguments, arch=arch, block=self.block, min_blocks=options.min_blocks
+            )
 
         names = [p.name for p in parameters]
         found = specialise(build, names, described, plan.starts, self.kernel.options.smem)
@@ -203,41 +261,53 @@ class _Variant:
 class Launcher:
     """A kernel with a grid and a block."""
 
-    __slots__ = ("block", "grid", "kernel")
+    __slots__ = ("_config", "_shared_bytes", "_variant", "block", "grid", "kernel")
 
     def __init__(self, kernel: Kernel, grid: Extent, block: Extent) -> None:
         self.kernel = kernel
         self.grid = grid
         self.block = block
+        self._variant = kernel.variant(block)
+        self._config: LaunchConfig | None = None
+        self._shared_bytes = -1
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
         """Launch. Raises `ArgumentError` for arguments the kernel cannot take, before anything is written."""
-        kernel = self.kernel
-        variant = kernel.variant(self.block)
-        if kwargs or kernel._bound or len(args) != len(kernel._parameters):
-            args = kernel._complete(args, kwargs)
+        variant, kernel = self._variant, self.kernel
+        if kernel.captures.watched and kernel.captures.changed():
+            kernel.forget()
+        if kwargs or len(args) != variant.arguments:
+            args = kernel.complete(args, kwargs)
         plan, reading = variant.signature.read(args)
         specialisation = plan.kernels.get(reading[0])
         if specialisation is None:
             specialisation = variant.specialise(plan, reading[0], args)
-        grid = self.grid(*args[len(kernel._bound) :]) if callable(self.grid) else self.grid
-        options = kernel.options
-        config = launch_config(grid, self.block, specialisation.dynamic_shared_bytes, options.cluster)
-        specialisation.run(config, plan, reading, args, options.stream)
+        config = self._config
+        if config is None or specialisation.dynamic_shared_bytes != self._shared_bytes:
+            config = self._configure(specialisation, args)
+        specialisation.run(config, plan, reading, args, kernel.options.stream)
+
+    def _configure(self, specialisation: Specialisation, args: tuple[Any, ...]) -> LaunchConfig:
+        """Return the checked configuration, and remember it unless the grid depends on the arguments."""
+        options, shared = self.kernel.options, specialisation.dynamic_shared_bytes
+        if callable(self.grid):
+            return launch_config(self.grid(*args[self.kernel.bound :]), self.block, shared, options.cluster)
+        self._config = launch_config(self.grid, self.block, shared, options.cluster)
+        self._shared_bytes = shared
+        return self._config
 
     def prepare(self, *args: Any, **kwargs: Any) -> Callable[[], None]:
         """Return the launch with these arguments packed: calling it costs the driver's time and little more.
 
         The arrays are kept alive. On the simulator the call runs the kernel again.
         """
-        kernel = self.kernel
-        variant = kernel.variant(self.block)
-        args = kernel._complete(args, kwargs)
-        plan, reading = variant.signature.read(args)
-        specialisation = plan.kernels.get(reading[0]) or variant.specialise(plan, reading[0], args)
-        grid = self.grid(*args[len(kernel._bound) :]) if callable(self.grid) else self.grid
-        config = launch_config(grid, self.block, specialisation.dynamic_shared_bytes, kernel.options.cluster)
-        return specialisation.prepare(config, plan, reading, args, kernel.options.stream)
+        if self.kernel.captures.changed():
+            self.kernel.forget()
+        args = self.kernel.complete(args, kwargs)
+        plan, reading = self._variant.signature.read(args)
+        specialisation = plan.kernels.get(reading[0]) or self._variant.specialise(plan, reading[0], args)
+        config = self._configure(specialisation, args)
+        return specialisation.prepare(config, plan, reading, args, self.kernel.options.stream)
 
     def source(self, *args: Any, arch: str = "sm_90a", **kwargs: Any) -> str:
         """Return the CUDA C++, as `Kernel.source`, for this block."""
@@ -296,7 +366,9 @@ class ArraySpec:
     info: ArrayInfo
 
 
-def spec(dtype: object, shape: int | tuple[int, ...], stride: tuple[int, ...] | None = None, align: int = 16) -> ArraySpec:
+def spec(
+    dtype: object, shape: int | tuple[int, ...], stride: tuple[int, ...] | None = None, align: int = 16
+) -> ArraySpec:
     """Describe an array without having one, for `kernel.source`, `.ptx`, `.sass`, `.resources` and `tw.check`.
 
     `shape` is a shape, or a rank for arrays of well divisible extents; `stride` is in elements, row-major without one;
@@ -349,5 +421,3 @@ def _array_type(info: ArrayInfo) -> ArrayType:
         return ArrayType(info.dtype, info.shape, info.strides, kind.alignment, kind.wide)
     stride = tuple(s.value if s.value is not None else Dynamic(s.divisor) for s in kind.strides)
     return ArrayType(info.dtype, tuple(Dynamic(d) for d in kind.extents), stride, kind.alignment, kind.wide)
-
-

@@ -30,7 +30,9 @@ class Specialisation(Protocol):
 
     dynamic_shared_bytes: int
 
-    def run(self, config: LaunchConfig, plan: ArgumentPlan, reading: Reading, args: tuple[Any, ...], stream: Any) -> None:
+    def run(
+        self, config: LaunchConfig, plan: ArgumentPlan, reading: Reading, args: tuple[Any, ...], stream: Any
+    ) -> None:
         """Launch with the arguments of a reading."""
 
     def prepare(
@@ -102,7 +104,9 @@ class OnSimulator:
         self.names = names
         self.starts = starts
 
-    def run(self, config: LaunchConfig, plan: ArgumentPlan, reading: Reading, args: tuple[Any, ...], stream: Any) -> None:
+    def run(
+        self, config: LaunchConfig, plan: ArgumentPlan, reading: Reading, args: tuple[Any, ...], stream: Any
+    ) -> None:
         from tilewright.backends.sim import execute
 
         described = dict(zip(self.names, plan.describe(args), strict=True))
@@ -110,7 +114,8 @@ class OnSimulator:
         self.lowered.check(find)
         staged = {n: _Staged(info) for n, info in described.items() if isinstance(info, ArrayInfo)}
         arguments: dict[Parameter, Any] = {
-            p: staged[p.argument].array if isinstance(p.target, Buffer) else find(p) for p in self.lowered.kernel.parameters
+            p: staged[p.argument].array if isinstance(p.target, Buffer) else find(p)
+            for p in self.lowered.kernel.parameters
         }
         execute(self.lowered.kernel, config.grid, config.block, arguments)
         for name in self.lowered.written:
@@ -165,7 +170,9 @@ class OnDevice:
         position = {name: n for n, name in enumerate(names)}
         self.packer = Packer([_slot(p, position) for p in lowered.kernel.parameters], starts)
         self._checked: set[Any] = set()
-        self._pointers = frozenset(starts[position[p.argument]] for p in lowered.kernel.parameters if p.part == "pointer")
+        self._pointers = frozenset(
+            starts[position[p.argument]] for p in lowered.kernel.parameters if p.part == "pointer"
+        )
 
     def _check(self, values: tuple[Any, ...]) -> None:
         """Check the conditions of a launch, once for each set of shapes, strides and numbers."""
@@ -177,7 +184,9 @@ class OnDevice:
             self._checked.clear()
         self._checked.add(key)
 
-    def run(self, config: LaunchConfig, plan: ArgumentPlan, reading: Reading, args: tuple[Any, ...], stream: Any) -> None:
+    def run(
+        self, config: LaunchConfig, plan: ArgumentPlan, reading: Reading, args: tuple[Any, ...], stream: Any
+    ) -> None:
         _, values, described = reading
         if self.lowered.kernel.requirements:
             self._check(values)
@@ -215,4 +224,3 @@ def _stream_handle(stream: Any) -> int:
         if handle is not None:
             return int(handle)
     raise ArgumentError(f"a stream is a CUDA handle or a framework's stream object, got {type(stream).__name__}")
-

@@ -143,6 +143,8 @@ class _Generator:
         return self.pick(self.scope.integers)
 
     def index(self) -> Value:
+        if self.chance():
+            return constant(self.draw(st.integers(0, 1)), int32)  # so that accesses meet
         return self.pure(Binary("and", self.integer(), constant(SIZE - 1, int32)), int32)
 
     def load(self, buffer: Buffer, type: Type) -> Value:
@@ -238,7 +240,9 @@ class _Generator:
         block = Block(arguments=arguments)
         with self.builder.inside(block):
             self.statements(depth - 1)
-            results = tuple(self.integer() if self.chance() else self.pick(list(own or outer.integers)) for _ in range(yields))
+            results = tuple(
+                self.integer() if self.chance() else self.pick(list(own or outer.integers)) for _ in range(yields)
+            )
             self.builder.emit(Yield(results))
         self.scope = outer
         return block

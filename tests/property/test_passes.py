@@ -6,9 +6,9 @@ import copy
 import warnings
 
 from hypothesis import HealthCheck, given, settings
-
 from tests.helpers.interpreter import Failure, Run, run
 from tests.helpers.kernels import Case, kernels
+
 from tilewright.errors import TilewrightWarning
 from tilewright.ir.core import Kernel
 from tilewright.ir.printer import to_text
@@ -16,7 +16,7 @@ from tilewright.ir.verify import verify
 from tilewright.passes.pipeline import PASSES, run_passes
 
 slow = settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
 
 

@@ -190,8 +190,8 @@ class Parameter:
 class Requirement:
     """Something that must hold at launch for the kernel to be right, over scalar parameters only.
 
-    `condition` is a bool value computed by pure ops from parameters; `message` names the argument, and `shown`
-    is the value to print behind it.
+    `condition` is a bool value computed by pure ops from parameters; `message` names the argument, with `{value}`
+    where the value of `shown` stands.
     """
 
     condition: Value
@@ -205,7 +205,8 @@ class Requirement:
 class Kernel:
     """A whole kernel: parameters, body, and what a launch must know.
 
-    `block` is the static number of threads (x, y, z), or None where the kernel was traced without it.
+    `block` is the static number of threads (x, y, z), or None where the kernel was traced without it;
+    `min_blocks` how many blocks a multiprocessor shall hold at once, 0 where the compiler decides.
     `shared_bytes` is set when shared memory is placed.
     """
 
@@ -216,6 +217,7 @@ class Kernel:
     requirements: tuple[Requirement, ...] = ()
     shared_bytes: int = 0
     location: SourceLocation | None = None
+    min_blocks: int = 0
 
     def buffers(self) -> list[Buffer]:
         """Return the buffers that the ops of the kernel name, in order of first use."""

@@ -6,48 +6,39 @@ items; anything else must stay the same object.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
-from tilewright.dtypes import DType, int32
+from tilewright.dtypes import bool_, int32
 from tilewright.errors import LanguageError
 from tilewright.ir.core import Value
+from tilewright.ir.facts import Facts
 from tilewright.ir.ops import Constant, constant
 from tilewright.lang.engine import BufferEngine
+from tilewright.lang.names import RESULT
 from tilewright.lang.scalar import Scalar, as_scalar, default_type, is_number
+from tilewright.lang.undefined import Undefined
 from tilewright.layout import Basis, ComposedLayout, DynamicInt, Layout
 from tilewright.tensors import Tensor
 
 
-class Undefined:
-    """Stands for a variable that has no value here; every use of it raises the error that says why."""
+Names: TypeAlias = "tuple[str, ...]"
+State: TypeAlias = "tuple[Any, ...]"  # Any: what the user's variables hold
 
-    def __init__(self, name: str, reason: str) -> None:
-        object.__setattr__(self, "_name", name)
-        object.__setattr__(self, "_reason", reason)
+CHOICE = "the value of a conditional expression"  # in place of a variable's name
 
-    def _refuse(self, *_: Any, **__: Any) -> Any:
-        name, reason = object.__getattribute__(self, "_name"), object.__getattribute__(self, "_reason")
-        raise LanguageError(
-            f"variable {name!r} may have no value here: {reason}",
-            help=f"assign {name!r} before, so that it has a value on every path",
-        )
-
-    def __getattribute__(self, name: str) -> Any:
-        if name in ("__class__", "__dict__"):  # isinstance and copying must work
-            return object.__getattribute__(self, name)
-        return object.__getattribute__(self, "_refuse")()
-
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refuse
-    __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __pow__ = __neg__ = __abs__ = __invert__ = _refuse
-    __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = __lshift__ = __rshift__ = _refuse
-    __lt__ = __le__ = __gt__ = __ge__ = __bool__ = __int__ = __float__ = __index__ = __iter__ = _refuse
-    __call__ = __getitem__ = __setitem__ = __len__ = __enter__ = __str__ = __eq__ = _refuse
-    __hash__ = object.__hash__
+_NO_VALUE = object()  # what a variable that had no value before a loop is rebuilt to
 
 
-NO_VALUE = object()  # what a variable that had no value before a loop is rebuilt to
+def has_no_value(value: Any) -> bool:
+    """Say whether a rebuilt variable is one that had no value before its loop."""
+    return value is _NO_VALUE
+
+
+def read_state(names: Names, variables: Mapping[str, Any]) -> list[Any]:
+    """Return the current values of variables, `Undefined` for those not assigned yet."""
+    return [variables.get(name, Undefined(name, "it is not assigned before this point")) for name in names]
 
 
 @dataclass(frozen=True)
@@ -79,7 +70,7 @@ class Carried:
         return result
 
 
-def flatten(values: Any, names: tuple[str, ...], like: Carried | None = None, typed: bool = True) -> Carried:
+def flatten(values: Iterable[Any], names: Names, like: Carried | None = None) -> Carried:
     """Take variables apart. `like` is what they were before a loop: those without a value then stay out."""
     carried = Carried(names)
     for n, (value, name) in enumerate(zip(values, names, strict=True)):
@@ -88,7 +79,7 @@ def flatten(values: Any, names: tuple[str, ...], like: Carried | None = None, ty
     return carried
 
 
-_UNDEFINED = _Place(0, lambda _: NO_VALUE, ("undefined",), "nothing")
+_UNDEFINED = _Place(0, lambda _: _NO_VALUE, ("undefined",), "nothing")
 
 
 def _place(value: Any, name: str, carried: Carried) -> _Place:
@@ -211,14 +202,14 @@ def merge_types(before: Carried, after: Carried, both: bool = False) -> Carried 
     Raises `LanguageError` naming the variable where the two cannot be one. `both` is for the two sides of an if,
     where either side's Python numbers give way.
     """
-    for name, a, b in zip(before.names, before.places, after.places, strict=True):
-        if a.shape != b.shape:
-            raise _disagreement(name, a.text, b.text, both)
+    for name, one, other in zip(before.names, before.places, after.places, strict=True):
+        if one.shape != other.shape:
+            raise _disagreement(name, one.text, other.text, both)
     leaves, weak = list(before.leaves), list(before.weak)
     for n, (a, b) in enumerate(zip(before.leaves, after.leaves, strict=True)):
         if a.type == b.type:
             weak[n] = weak[n] and (not both or after.weak[n])
-        elif before.weak[n] and (not after.weak[n] or _gives_way(a, b)) and _gives_way(a, b):
+        elif before.weak[n] and _gives_way(a, b):
             leaves[n] = _retyped(a, b.dtype)
             weak[n] = after.weak[n]
         elif not (after.weak[n] and _gives_way(b, a)):
@@ -242,21 +233,39 @@ def _retyped(value: Value, target: DType) -> Value:
 
 def unwrap(side: Carried, target: Carried) -> list[Value]:
     """Return the leaves of one side in the types of the target."""
-    return [
-        v if v.type == t.type else _retyped(v, t.dtype) for v, t in zip(side.leaves, target.leaves, strict=True)
-    ]
+    return [v if v.type == t.type else _retyped(v, t.dtype) for v, t in zip(side.leaves, target.leaves, strict=True)]
 
 
 def _disagreement(name: str, before: str, after: str, both: bool) -> LanguageError:
+    what = "the value that the function returns" if name.startswith(RESULT) else f"variable {name!r}"
+    if name == CHOICE:
+        what = CHOICE
     if both:
         return LanguageError(
-            f"variable {name!r} is {before} in one branch of an if and {after} in the other",
-            help="give both branches the same type: convert one, for example with tw.float32(x)",
+            f"{what} is {before} in one branch and {after} in the other",
+            help="give both branches the same type and layout: convert one, for example with tw.float32(x)",
         )
     return LanguageError(
-        f"variable {name!r} changes in the loop: it is {before} before and {after} after a turn",
+        f"{what} changes in the loop: it is {before} before it and {after} after a turn",
         help="give it the type and layout of the later turns before the loop, for example with tw.float32(0)",
     )
+
+
+def placeholder(value: Any) -> Any:
+    """Return some value of the same kind, for a variable that is not looked at before it gets another."""
+    if isinstance(value, Scalar):
+        return as_scalar(0, value.dtype) if value.dtype is not bool_ else as_scalar(False)
+    if isinstance(value, (tuple, list)):
+        make: Any = getattr(type(value), "_make", type(value))
+        return make([placeholder(v) for v in value])
+    if isinstance(value, dict):
+        return {k: placeholder(v) for k, v in value.items()}
+    return value
+
+
+def joined_facts(a: Facts | None, b: Facts | None) -> Facts | None:
+    """Return what holds of a value that is one of two, None where nothing is known of floats."""
+    return a.join(b) if a is not None and b is not None else None
 
 
 def _describe(value: Any) -> str:

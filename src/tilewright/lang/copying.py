@@ -19,7 +19,7 @@ from tilewright.ir.core import Block, Space, Value, VectorType
 from tilewright.ir.facts import Facts
 from tilewright.ir.ops import AsyncCopy, For, If, Pack, Yield, constant
 from tilewright.lang.access import Walk, common_walk, place, split_vector, vector_limit
-from tilewright.lang.control import truth
+from tilewright.lang.branches import truth
 from tilewright.lang.engine import BufferEngine
 from tilewright.lang.scalar import Scalar, as_scalar
 from tilewright.lang.tracer import Tracer, current
@@ -99,7 +99,8 @@ class _Copy:
                     return None
                 extents = tuple(e // width if n == k else e for n, e in enumerate(self.walk.extents))
                 strides = tuple(
-                    tuple(width if n == k and t < 2 else d for n, d in enumerate(s)) for t, s in enumerate(self.walk.strides)
+                    tuple(width if n == k and t < 2 else d for n, d in enumerate(s))
+                    for t, s in enumerate(self.walk.strides)
                 )
                 return Walk(extents, strides)
         return self.walk if width == 1 else None
@@ -115,12 +116,17 @@ class _Copy:
         element = self.src.dtype.bits
         width = self.atom.bits // element
         if width * element != self.atom.bits or width == 0:
-            raise LanguageError(f"tw.copy: {self.atom.name} moves {self.atom.bits} bits, which is no number of {self.src.dtype}")
+            raise LanguageError(
+                f"tw.copy: {self.atom.name} moves {self.atom.bits} bits, which is no number of {self.src.dtype}"
+            )
         if limit % width or self._vector_walk(width) is None:
             raise LanguageError(
                 f"tw.copy: {self.atom.name} needs {width} adjacent {self.src.dtype} aligned to {self.atom.bits // 8} bytes",
-                details=[f"src: {self.src.space} {self.src.layout}", f"dst: {self.dst.space} {self.dst.layout}",
-                         f"what is known allows {8 * limit * self.src.dtype.bytes} bits at most"],  # fmt: skip
+                details=[
+                    f"src: {self.src.space} {self.src.layout}",
+                    f"dst: {self.dst.space} {self.dst.layout}",
+                    f"what is known allows {8 * limit * self.src.dtype.bytes} bits at most",
+                ],  # fmt: skip
                 help="use a narrower atom, or a layout whose contiguous mode and strides are multiples of the width",
             )
         return width
@@ -203,7 +209,9 @@ def _nest(
     index = Value(stop.dtype, _INDEX_NAMES[depth % len(_INDEX_NAMES)], Facts(0, last, 0 if last == 0 else 1))
     body = Block(arguments=(index,))
     with tracer.inside(body):
-        moved = tuple(p + Scalar(index) * s[mode] if _moves(s[mode]) else p for p, s in zip(places, walk.strides, strict=True))
+        moved = tuple(
+            p + Scalar(index) * s[mode] if _moves(s[mode]) else p for p, s in zip(places, walk.strides, strict=True)
+        )
         _nest(tracer, walk, mode - 1, moved, unroll, step, depth + 1)
         tracer.emit(Yield(()))
     zero, one = constant(0, stop.dtype), constant(1, stop.dtype)
@@ -259,5 +267,3 @@ def copied_fragment(tensor: Tensor) -> Tensor:
     fragment = Tensor(tensor.engine.fragment(layout, tensor.dtype), layout)
     copy(tensor, fragment)
     return fragment
-
-

@@ -9,17 +9,17 @@ from typing import Any
 
 from tilewright.dtypes import DType, bool_, int32, int64
 from tilewright.errors import LanguageError
-from tilewright.ir.core import Block, Buffer, Requirement, Space, Value, VectorType
-from tilewright.ir.ops import Allocate, Compare, Load, Store
-from tilewright.lang.scalar import Scalar, arithmetic, as_scalar
-from tilewright.lang.tracer import current
+from tilewright.ir.core import Block, Buffer, Effect, Requirement, Space, Value, VectorType
+from tilewright.ir.ops import Allocate, Compare, Load, Special, Store
+from tilewright.lang.scalar import Scalar, as_scalar
+from tilewright.lang.tracer import Tracer, current
 from tilewright.layout import DynamicInt, Layout, cosize
 from tilewright.source import SourceLocation
 
 
 @dataclass(frozen=True, eq=False)
 class Guard:
-    """A view of a tensor is right only if `divisor` divides `dividend`: the tile has no overhang."""
+    """A view of a tensor is right only if `divisor` divides `dividend`, the extent that `what` names."""
 
     dividend: Scalar | int
     divisor: int
@@ -60,8 +60,8 @@ class BufferEngine:
         return dataclasses.replace(self, start=start)
 
     def coordinate(self, c: Any) -> Any:
-        """Return a coordinate in the type that offsets of this buffer are computed in."""
-        return c.to(int64) if self.index_type is int64 and isinstance(c, Scalar) else c
+        """Return a coordinate in the type that offsets of this buffer are computed in: int64 for a wide array."""
+        return c.to(int64) if self.index_type is int64 and isinstance(c, Scalar) and c.dtype.bits < 64 else c
 
     def _sum(self, elements: Any) -> Scalar | int:
         if isinstance(self.start, int) and self.start == 0:
@@ -88,7 +88,9 @@ class BufferEngine:
 
     def store(self, elements: Any, value: Any) -> None:
         """Write one element, converted within its kind (a float to a narrower float, an integer to a float)."""
-        scalar = as_scalar(value) if isinstance(value, Scalar) or hasattr(value, "dtype") else as_scalar(value, self.dtype)
+        scalar = (
+            as_scalar(value) if isinstance(value, Scalar) or hasattr(value, "dtype") else as_scalar(value, self.dtype)
+        )
         if not _converts(scalar.dtype, self.dtype):
             raise LanguageError(
                 f"a {scalar.dtype} does not convert to the tensor's {self.dtype} by itself",
@@ -107,8 +109,17 @@ class BufferEngine:
             return self
         if isinstance(dividend, Scalar) and dividend.facts.divisor % divisor == 0:
             return self
-        location = current("tiling").location()
-        return dataclasses.replace(self, guards=(*self.guards, Guard(dividend, divisor, what, location)))
+        tracer = current("tiling")
+        found = Guard(dividend, divisor, self._extent_name(dividend, what), tracer.location())
+        return dataclasses.replace(self, guards=(*self.guards, found))
+
+    def _extent_name(self, extent: Any, what: str) -> str:
+        """Return the name of an extent: the argument's axis where it is one, and else where it was met."""
+        for parameter in current("tiling").parameters:
+            if isinstance(extent, Scalar) and parameter.target is extent.value and isinstance(parameter.part, tuple):
+                part, axis = parameter.part
+                return f"{parameter.argument}.{part}[{axis}]"
+        return f"the extent of {what} on {self.buffer.name}"
 
     def demand_guards(self) -> None:
         """Make the guards conditions of the launch, unless a branch protects the access."""
@@ -125,13 +136,16 @@ class BufferEngine:
         help = "pad the array, take a tile that divides it, or guard the access with if or pred="
         if isinstance(guard.dividend, int):
             raise LanguageError(
-                f"{self.buffer.name}: the tile's extent {guard.divisor} does not divide {guard.what}, which is {guard.dividend}",
+                f"{guard.what} is {guard.dividend}, and the tile of {guard.divisor} does not divide it",
+                location=guard.location,
                 help=help,
             )
+        if not _known_to_host(guard.dividend.value, tracer):
+            return  # the simulator checks each access
         with tracer.builder.inside(Block()):  # the host computes it, not the kernel
             rest = guard.dividend % guard.divisor
             condition = tracer.pure(Compare("eq", rest.value, as_scalar(0, rest.dtype).value), bool_)
-        message = f"{self.buffer.name}: the tile's extent {guard.divisor} does not divide {guard.what}"
+        message = f"{guard.what} is {{value}}, and the tile of {guard.divisor} does not divide it"
         requirement = Requirement(condition, message, help, guard.location, guard.dividend.value)
         tracer.require(requirement, (message, id(guard.dividend.value)))
 
@@ -166,6 +180,16 @@ def allocate(space: Space, dtype: DType, size: int | DynamicInt, alignment: int)
     buffer = Buffer("", dtype, space, size, max(alignment, dtype.bytes), current("an allocation").location())
     current("an allocation").emit(Allocate(buffer))
     return BufferEngine(buffer)
+
+
+def _known_to_host(value: Value, tracer: Tracer) -> bool:
+    """Say whether a launch can compute a value: from parameters and constants, by pure ops."""
+    op = value.definition
+    if op is None:
+        return any(parameter.target is value for parameter in tracer.parameters)
+    if op.effect is not Effect.NONE or isinstance(op, Special):
+        return False
+    return all(_known_to_host(operand, tracer) for operand in op.operands)
 
 
 def _converts(source: DType, target: DType) -> bool:

@@ -43,7 +43,9 @@ def gemm(mma: Any, *tensors: Tensor) -> None:
     a, b = _with_k(a), _with_k(b)
     _check(atom, d, a, b, c)
     if atom.shape_mnk != (1, 1, 1):
-        raise LanguageError(f"tw.gemm: the instruction of {atom.name} is not in this version", help="use tw.atoms.UniversalFMA")
+        raise LanguageError(
+            f"tw.gemm: the instruction of {atom.name} is not in this version", help="use tw.atoms.UniversalFMA"
+        )
     for k in range(_extent(a, 2)):
         _multiply(d, _operand(a[:, :, k]), _operand(b[:, :, k]), c)
 
@@ -75,7 +77,12 @@ def _check(atom: MMAAtom, d: Tensor, a: Tensor, b: Tensor, c: Tensor) -> None:
             )
     if _extent(a, 2) != _extent(b, 2):
         raise LanguageError(f"tw.gemm: a has {_extent(a, 2)} steps of K and b has {_extent(b, 2)}")
-    for name, tensor, wanted_type in (("a", a, atom.dtype_a), ("b", b, atom.dtype_b), ("c", c, atom.dtype_c), ("d", d, atom.dtype_d)):
+    for name, tensor, wanted_type in (
+        ("a", a, atom.dtype_a),
+        ("b", b, atom.dtype_b),
+        ("c", c, atom.dtype_c),
+        ("d", d, atom.dtype_d),
+    ):
         if tensor.dtype is not wanted_type:
             raise LanguageError(f"tw.gemm: {name} is {tensor.dtype}, and {atom.name} takes {wanted_type}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 from tilewright.dtypes import bfloat16, dtype, float16
@@ -12,6 +13,7 @@ from tilewright.lang.engine import BufferEngine, allocate
 from tilewright.lang.scalar import Scalar, as_scalar
 from tilewright.lang.tracer import current
 from tilewright.layout import ComposedLayout, Layout, cosize, make_layout_like
+from tilewright.layout.tuples import map_leaves
 from tilewright.tensors import Tensor
 
 SHARED_ALIGNMENT = 128  # a shared-memory row of all 32 banks; wide enough for every vector access
@@ -43,14 +45,21 @@ def registers(element: Any, layout: Any) -> Tensor:
 
 
 def fragment_like(tensor: Any, element: Any = None) -> Tensor:
-    """Make a register tensor with the shape of another tensor or layout, compact, its modes in the same order.
+    """Make a register tensor with the shape of another tensor or layout, compact.
 
-    The element type is the tensor's own unless given. Source: CuTe `make_fragment_like`.
+    The modes keep the order of the other's strides, so that what is contiguous there is contiguous in registers; modes
+    with dynamic strides come behind in their own order, and modes of stride 0 stay at stride 0. The element type is the
+    tensor's own unless given. Raises `LanguageError` for a layout without an element type, `LayoutError` for a
+    dynamic shape. Source: CuTe `make_fragment_like`.
     """
     layout = tensor.layout if isinstance(tensor, Tensor) else tensor
     if element is None and not isinstance(tensor, Tensor):
-        raise LanguageError("tw.fragment_like of a layout needs an element type", help="pass one: fragment_like(layout, tw.float32)")
-    return registers(tensor.dtype if element is None else element, make_layout_like(layout))
+        raise LanguageError(
+            "tw.fragment_like of a layout needs an element type", help="pass one: fragment_like(layout, tw.float32)"
+        )
+    behind = itertools.count(1 << 40)  # above every static stride of what fits into registers
+    stride = map_leaves(lambda step: step if isinstance(step, int) else next(behind), layout.stride)
+    return registers(tensor.dtype if element is None else element, make_layout_like(Layout(layout.shape, stride)))
 
 
 def sync_threads() -> None:

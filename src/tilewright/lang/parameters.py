@@ -54,18 +54,18 @@ class ConstantValue:
 ArgumentType: TypeAlias = "ArrayType | ScalarType | ConstantValue"
 
 
-def stand_ins(tracer: Tracer, arguments: Mapping[str, ArgumentType]) -> list[Any]:
+def stand_ins(tracer: Tracer, arguments: Mapping[str, ArgumentType]) -> dict[str, Any]:
     """Return the values that the kernel's function is called with, and declare the machine parameters."""
-    result: list[Any] = []
+    result: dict[str, Any] = {}
     for name, argument in arguments.items():
         if isinstance(argument, ArrayType):
-            result.append(_array(tracer, name, argument))
+            result[name] = _array(tracer, name, argument)
         elif isinstance(argument, ScalarType):
             value = Value(argument.dtype, name, None if argument.dtype.is_float else unknown(argument.dtype))
             tracer.parameters.append(Parameter(name, "value", value))
-            result.append(Scalar(value))
+            result[name] = Scalar(value)
         else:
-            result.append(argument.value)
+            result[name] = argument.value
     return result
 
 

@@ -46,7 +46,16 @@ class DeviceRange:
         return iter(builtins.range(self.start, self.stop, self.step))
 
     def __len__(self) -> int:
-        return len(list(self))
+        return sum(1 for _ in self)
+
+    def __getitem__(self, index: int) -> int:
+        return list(self)[index]
+
+    def contains(self, x: Any) -> Any:
+        """Return whether a loop over the range comes to `x`: `x in range(...)` on device values."""
+        low, high = (self.start, self.stop) if not isinstance(self.step, int) or self.step > 0 else (self.stop + 1, self.start + 1)
+        inside = (low <= x) & (x < high)
+        return inside if isinstance(self.step, int) and self.step in (1, -1) else inside & ((x - self.start) % self.step == 0)
 
 
 def _bound(x: Any) -> Any:

@@ -227,7 +227,9 @@ def as_scalar(x: object, target: DType | None = None) -> Scalar:
     target = target or default_type(x)
     if not target.is_float:
         if isinstance(x, float):
-            raise LanguageError(f"{x!r} is a float and does not convert to {target} by itself", help=f"write tw.{target}({x!r})")
+            raise LanguageError(
+                f"{x!r} is a float and does not convert to {target} by itself", help=f"write tw.{target}({x!r})"
+            )
         if target is not bool_ and not target.lowest <= x <= target.highest:
             raise LanguageError(f"{x} does not fit into {target} ({target.lowest} to {target.highest})")
     elif target in (float16, bfloat16, float32):

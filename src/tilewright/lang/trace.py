@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import types
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -9,12 +10,17 @@ from typing import Any, TypeVar
 from tilewright.arch import Arch
 from tilewright.errors import LanguageError, TilewrightError
 from tilewright.ir.core import Kernel
+from tilewright.lang.escapes import refuse_escapes
 from tilewright.lang.parameters import ArgumentType, stand_ins
 from tilewright.lang.rewrite import rewrite
 from tilewright.lang.tracer import Tracer, locate, run, tracing
+from tilewright.lang.uniformity import refuse_divergent_barriers
 from tilewright.source import SourceLocation
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+# What an error of Python says that comes from using a stand-in as if it were a number, an array or a list.
+_STAND_INS = ("Scalar", "Tensor", "BufferEngine", "DeviceRange", "Index3")
 
 
 def trace(
@@ -26,36 +32,66 @@ def trace(
 ) -> Kernel:
     """Run a rewritten kernel function once on stand-ins and return the IR that it built.
 
-    Errors of the package, and Python errors that the user's code raises, get the user's line.
+    Errors of the package, and Python errors that the user's code raises, get the user's line. Raises `LanguageError`
+    for what has no meaning on a device.
     """
     tracer = Tracer(function.__name__, arch, block)
-    values = stand_ins(tracer, arguments)
-    try:
-        result = run(tracer, function, values)
-    except TilewrightError as error:
-        raise _located(error)
-    except (TypeError, ValueError, IndexError, AttributeError, NameError) as error:
-        place = _user_line(error)
-        if place is None:
-            raise
-        raise LanguageError(f"{type(error).__name__}: {error}", location=place) from error
+    result = _run(tracer, function, stand_ins(tracer, arguments))
     if result is not None:
         raise LanguageError(
-            f"kernel {function.__name__!r} returns a value", help="store results in a tensor that is an argument"
+            f"kernel {function.__name__!r} returns a value",
+            location=_definition(function),
+            help="store results in a tensor that is an argument",
         )
-    code = function.__code__
-    return Kernel(
+    kernel = Kernel(
         name=function.__name__,
         parameters=tuple(tracer.parameters),
         body=tracer.body,
         block=block,
         requirements=tuple(tracer.requirements.values()),
-        location=SourceLocation(code.co_filename, code.co_firstlineno, function.__name__),
+        location=_definition(function),
     )
+    refuse_escapes(kernel)
+    refuse_divergent_barriers(kernel)
+    return kernel
 
 
-def _located(error: TilewrightError) -> TilewrightError:
-    return error.at(_user_line(error))
+def _definition(function: types.FunctionType) -> SourceLocation:
+    code = function.__code__
+    return SourceLocation(code.co_filename, code.co_firstlineno, function.__name__)
+
+
+def _run(tracer: Tracer, function: types.FunctionType, values: Mapping[str, Any]) -> Any:
+    """Call the function; what it raises gets the user's line."""
+    named = {
+        n for n, p in inspect.signature(function).parameters.items() if p.kind is inspect.Parameter.KEYWORD_ONLY
+    }
+    positional = [value for name, value in values.items() if name not in named]
+    try:
+        return run(tracer, function, positional, {name: values[name] for name in named})
+    except TilewrightError as error:
+        raise error.at(_user_line(error)) from error.__cause__
+    except RecursionError:
+        raise LanguageError(
+            f"kernel {function.__name__!r} nests its calls too deeply to be traced",
+            help="a recursion must end for values that are known while tracing; no device value can end it",
+        ) from None
+    except Exception as error:
+        place = _user_line(error)
+        if isinstance(error, (TypeError, AttributeError)) and any(name in str(error) for name in _STAND_INS):
+            raise LanguageError(f"{type(error).__name__}: {error}", location=place) from error
+        _annotate(error, tracer.name, place)
+        raise
+
+
+def _annotate(error: Exception, kernel: str, place: SourceLocation | None) -> None:
+    """Tell an error of the user's own code where in the kernel it was raised; its type stays what it is."""
+    lines = [f"while kernel {kernel!r} was traced", *([] if place is None else place.excerpt())]
+    text = "\n  ".join(lines)
+    if hasattr(error, "add_note"):
+        error.add_note("  " + text)
+    elif len(error.args) == 1 and isinstance(error.args[0], str):  # Python 3.10 has no notes
+        error.args = (f"{error.args[0]}\n  {text}",)
 
 
 def _user_line(error: BaseException) -> SourceLocation | None:
@@ -72,7 +108,7 @@ def function(target: F) -> F:
     """Make a helper function whose loops and branches on device values become device control flow.
 
     A plain helper runs as Python while tracing; one that holds `for i in range(n)` or `if` on device values needs
-    this decorator. It may be called from kernels and from other helpers.
+    this decorator. It may be called from kernels and from other helpers; outside of a kernel it is the plain function.
 
     >>> import tilewright as tw
     >>> @tw.function
@@ -80,9 +116,16 @@ def function(target: F) -> F:
     ...     if x < low:
     ...         return low
     ...     return high if x > high else x
+    >>> clamp(7, 0, 5)
+    5
+
+    Raises `LanguageError` for what is no function, and when first traced for Python that has no meaning on a device.
     """
     if not isinstance(target, types.FunctionType):
-        raise LanguageError(f"@tw.function takes a function, got {type(target).__name__}")
+        raise LanguageError(
+            f"@tw.function takes a function, got {type(target).__name__}",
+            help="put @staticmethod or @classmethod above @tw.function, not below it",
+        )
     rewritten: list[types.FunctionType] = []
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -93,6 +136,7 @@ def function(target: F) -> F:
         return rewritten[0](*args, **kwargs)
 
     call.__name__, call.__qualname__, call.__doc__ = target.__name__, target.__qualname__, target.__doc__
+    call.__module__ = target.__module__
     call.__wrapped__ = target  # type: ignore[attr-defined]
     return call  # type: ignore[return-value]
 

@@ -9,24 +9,23 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from types import CodeType, FrameType
+from typing import Any
 
 import tilewright
 from tilewright.arch import Arch
 from tilewright.errors import LanguageError
 from tilewright.ir.builder import Builder
 from tilewright.ir.core import Block, Op, Parameter, Requirement, Type, Value
+from tilewright.lang.names import INNER
 from tilewright.source import SourceLocation
 
 PACKAGE = os.path.dirname(os.path.abspath(tilewright.__file__)) + os.sep
 EXAMPLES = PACKAGE + "examples" + os.sep
-
-# Functions that the rewriter makes of loops and branches are called WHAT__in__FUNCTION.
-INNER = "__in__"
 
 
 @dataclass(eq=False)
@@ -132,15 +131,16 @@ def tracing() -> Tracer | None:
     return _current.tracer
 
 
-def run(tracer: Tracer, call: object, arguments: list[object]) -> object:
+def run(
+    tracer: Tracer, call: Callable[..., Any], arguments: Sequence[Any], options: Mapping[str, Any]
+) -> Any:  # Any: whatever the user's function takes and returns
     """Run a rewritten kernel function under a tracer."""
     outer, _current.tracer = _current.tracer, tracer
     try:
-        return call(*arguments)  # type: ignore[operator]
+        return call(*arguments, **options)
     finally:
         _current.tracer = outer
 
 
 # Frames outside this one belong to the caller of the kernel, not to the kernel.
 _run_code = run.__code__
-

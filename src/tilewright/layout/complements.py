@@ -30,17 +30,56 @@ def complement(layout: Any, cotarget: Any = None) -> Layout:  # Any: a layout or
     """
     plain = layout if isinstance(layout, Layout) else _plain(layout)
     target = cosize(plain) if cotarget is None else tuple_size(shape_of(cotarget))
-    shape, stride = _filtered(plain)
+    shape, stride = flat_modes(plain)
+    if plain.is_static and type(target) is int:
+        return _static_complement(plain, shape, stride, target)
+    return _dynamic_complement(plain, *_filtered(plain, shape, stride), target)
+
+
+def _static_complement(layout: Layout, shape: list[Any], stride: list[Any], target: int) -> Layout:
+    modes = []
+    for s, d in zip(shape, stride, strict=True):  # hot, and of one length
+        if type(d) is not int or d < 0:
+            _filtered(layout, shape, stride)  # raises
+        if s != 1 and d != 0:
+            modes.append((d, s))
+    modes.sort()
+    gaps: list[Int] = []
+    steps: list[Leaf] = []
+    current = 1
+    for d, s in modes:
+        if d < current:
+            raise _overlap(layout, d, current)
+        if d >= 2 * current:
+            gaps.append(d // current)
+            steps.append(current)
+        current = d * s
+    if target > current:
+        gaps.append(-(-target // current))
+        steps.append(current)
+    return layout_of_flat(*merge_flat(gaps, steps), True)
+
+
+def _dynamic_complement(layout: Layout, shape: list[Int], stride: list[Int], target: Int) -> Layout:
     gaps: list[Int] = []
     steps: list[Leaf] = []
     current: Int = 1
-    for extent, step in _by_stride(plain, shape, stride):
-        gaps.append(_gap(plain, step, current))
+    for extent, step in _by_stride(layout, shape, stride):
+        if type(step) is int and type(current) is int and step < current:
+            raise _overlap(layout, step, current)
+        gaps.append(floordiv(step, current))
         steps.append(current)
         current = mul(step, extent)
     gaps.append(ceildiv(target, current))
     steps.append(current)
     return layout_of_flat(*merge_flat(gaps, steps))
+
+
+def _overlap(layout: Layout, step: int, current: int) -> LayoutError:
+    return LayoutError(
+        f"complement({layout}): its modes overlap: stride {step} lies inside a span of {current}",
+        help="a complement needs modes that do not reach into each other",
+    )
 
 
 def _plain(x: Any) -> Layout:
@@ -51,9 +90,8 @@ def _plain(x: Any) -> Layout:
     return as_layout(x)
 
 
-def _filtered(layout: Layout) -> tuple[list[Int], list[Int]]:
+def _filtered(layout: Layout, shape: list[Int], stride: list[Leaf]) -> tuple[list[Int], list[Int]]:
     """Return the flat coalesced modes that lead somewhere: no stride 0, no extent 1."""
-    shape, stride = flat_modes(layout)
     for d in stride:
         if isinstance(d, Basis):
             raise LayoutError(f"complement({layout}): a layout with basis strides has no complement")
@@ -74,13 +112,3 @@ def _by_stride(layout: Layout, shape: list[Int], stride: list[Int]) -> list[tupl
     for extent, _ in modes[:-1]:
         need_static(extent, f"complement({layout})", "every extent but that of the largest stride")
     return modes
-
-
-def _gap(layout: Layout, step: Int, current: Int) -> Int:
-    """Return how often a span of `current` fits below the next stride."""
-    if type(step) is int and type(current) is int and step < current:
-        raise LayoutError(
-            f"complement({layout}): its modes overlap: stride {step} lies inside a span of {current}",
-            help="a complement needs modes that do not reach into each other",
-        )
-    return floordiv(step, current)

@@ -19,6 +19,7 @@ from tilewright.layout.ints import Basis, Int, Leaf, mul, need_static, scale
 from tilewright.layout.layouts import Layout, Tiler, flat_modes, from_modes, modes_of, raw_layout
 from tilewright.layout.lift import as_layout
 from tilewright.layout.simplify import merge_flat
+from tilewright.layout.swizzle import ComposedLayout, Swizzle
 from tilewright.layout.tuples import show
 
 Part = tuple[Int, Int, Leaf, int, Int]
@@ -58,9 +59,9 @@ def composition(a: Any, b: Any) -> Any:  # Any: layouts, swizzles, composed layo
 
 
 def _compose_others(a: Any, b: Any) -> Any:
-    from tilewright.layout.swizzle import ComposedLayout, Swizzle
-
     if isinstance(a, Swizzle):
+        if isinstance(b, Layout) and a.bits:
+            return ComposedLayout(a, 0, b)
         if isinstance(b, Swizzle):
             raise LayoutError(
                 f"composition({a}, {b}): a swizzle has no shape",

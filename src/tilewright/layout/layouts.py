@@ -53,10 +53,11 @@ class Layout:
     Raises `LayoutError` when shape and stride differ in nesting, or an extent is not positive.
     """
 
-    __slots__ = ("_static", "shape", "stride")
+    __slots__ = ("_hash", "_static", "shape", "stride")
     shape: Shape
     stride: Stride
     _static: bool | None
+    _hash: int
 
     def __init__(self, shape: Any, stride: Any = None) -> None:  # Any: ints and nested sequences, checked here
         checked = _checked_shape(shape)
@@ -113,13 +114,18 @@ class Layout:
 
     def __call__(self, *coord: Any) -> Any:  # Any: coordinates; an offset, or a layout where a mode is kept
         """Return the offset of a linear index or coordinate, or the sub-layout where modes are kept with None."""
-        c: Coord
-        if len(coord) == 1:
-            c = coord[0]
-            if type(c) is not int:
-                c = checked_coord(c)
-        else:
-            c = checked_coord(coord)
+        c: Coord = coord[0] if len(coord) == 1 else coord
+        if type(c) is int:
+            return offset_of(c, self.shape, self.stride)
+        if type(c) is tuple and type(self.shape) is tuple and len(c) == len(self.shape):
+            total = 0
+            for x, d in builtins.zip(c, self.stride, strict=True):  # type: ignore[arg-type]  # hot, and congruent
+                if type(x) is not int or type(d) is not int:
+                    break
+                total += x * d
+            else:
+                return total
+        c = checked_coord(c)
         if has_kept(c):
             from tilewright.layout.modes import slice_
 
@@ -199,15 +205,21 @@ class Layout:
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
-        if not isinstance(other, Layout):
+        if type(other) is not Layout:
             return NotImplemented
-        if self.is_static and other.is_static:
+        if (self._static or self.is_static) and (other._static or other.is_static):
             return self.shape == other.shape and self.stride == other.stride
         return same(self.shape, other.shape) and same(self.stride, other.stride)
 
     def __hash__(self) -> int:
+        try:  # computed when first asked for
+            return self._hash
+        except AttributeError:
+            pass
         if self.is_static:
-            return hash((self.shape, self.stride))
+            value = hash((self.shape, self.stride))
+            _set_hash(self, value)
+            return value
         keys = [
             x if type(x) is int or isinstance(x, Basis) else id(x) for x in leaves(self.shape) + leaves(self.stride)
         ]
@@ -224,6 +236,7 @@ class Layout:
 _new = object.__new__
 _set_shape = Layout.__dict__["shape"].__set__
 _set_stride = Layout.__dict__["stride"].__set__
+_set_hash = Layout.__dict__["_hash"].__set__
 _set_static = Layout.__dict__["_static"].__set__
 
 
@@ -344,16 +357,31 @@ def cosize(layout: Any) -> Int:  # Any: a Layout or ComposedLayout
     if not isinstance(layout, Layout):
         other: Int = layout.cosize
         return other
+    if layout._static or layout.is_static:
+        return 1 + _reach(layout, layout.shape, layout.stride)
     result: Int = 1
     for extent, stride in builtins.zip(*flat_modes(layout), strict=True):
         if isinstance(stride, Basis):
             raise LayoutError(f"cosize({layout}): a layout with basis strides has no integer offsets")
         if type(stride) is int and stride < 0:
             continue
-        if type(extent) is int and type(stride) is int and type(result) is int:
-            result += (extent - 1) * stride
+        result = add(result, mul(sub(extent, 1), stride))
+    return result
+
+
+def _reach(layout: Layout, shape: Any, stride: Any) -> int:
+    """Return the largest offset of a static layout."""
+    if type(shape) is not tuple:
+        shape, stride = (shape,), (stride,)
+    result = 0
+    for s, d in builtins.zip(shape, stride, strict=True):  # hot, and congruent
+        if type(d) is int:
+            if d > 0:
+                result += (s - 1) * d
+        elif type(d) is tuple:
+            result += _reach(layout, s, d)
         else:
-            result = add(result, mul(sub(extent, 1), stride))
+            raise LayoutError(f"cosize({layout}): a layout with basis strides has no integer offsets")
     return result
 
 

@@ -18,6 +18,16 @@ def lift(operation: Callable[..., Any], x: Any, *arguments: Any) -> Any:  # Any:
     return operation(as_layout(x), *arguments)
 
 
+def inside(operation: Callable[[Layout], Layout]) -> Callable[[Any], Any]:  # Any: plain and composed layouts
+    """Return the operation as one that also takes composed layouts, and then changes the plain layout inside."""
+
+    def apply(layout: Any) -> Any:
+        mapper = getattr(layout, "map_layout", None)
+        return operation(layout) if mapper is None else mapper(apply)
+
+    return apply
+
+
 def as_layout(x: Any) -> Layout:  # Any: a layout, or a shape that stands for its compact layout
     """Return a layout as it is, and a shape as its compact column-major layout."""
     if isinstance(x, Layout):

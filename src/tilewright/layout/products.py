@@ -7,12 +7,12 @@ from typing import Any
 from tilewright.errors import LayoutError
 from tilewright.layout.complements import complement
 from tilewright.layout.compose import composition
-from tilewright.layout.ints import mul
-from tilewright.layout.layouts import Layout, cosize, from_modes, modes_of
+from tilewright.layout.ints import ceildiv, mul
+from tilewright.layout.layouts import Layout, cosize, flat_modes, from_modes, modes_of, raw_layout
 from tilewright.layout.lift import lift
-from tilewright.layout.modes import ONE, append, make_ordered_layout, unzip
-from tilewright.layout.simplify import coalesce
-from tilewright.layout.tuples import ceil_div, evenly_divides, product_each, shape_of, show, tuple_size
+from tilewright.layout.modes import ONE, append, make_ordered_layout
+from tilewright.layout.simplify import layout_of_flat, merge_flat
+from tilewright.layout.tuples import compact_strides, product_each, shape_of, show, tuple_size
 
 
 def logical_product(block: Any, tiler: Any) -> Any:  # Any: layouts; a composed block gives a composed layout
@@ -125,8 +125,7 @@ def blocked_product(block: Any, tiler: Layout) -> Any:  # Any: a layout or compo
     """
     if type(block) is not Layout:
         return lift(blocked_product, block, tiler)
-    first, second = _matched(block, tiler)
-    return _coalesce_each(unzip(from_modes((first, second))))
+    return _interleaved(*_matched(block, tiler))
 
 
 def raked_product(block: Any, tiler: Layout) -> Any:  # Any: a layout or composed layout gives the same
@@ -142,23 +141,28 @@ def raked_product(block: Any, tiler: Layout) -> Any:  # Any: a layout or compose
     if type(block) is not Layout:
         return lift(raked_product, block, tiler)
     first, second = _matched(block, tiler)
-    return _coalesce_each(unzip(from_modes((second, first))))
+    return _interleaved(second, first)
 
 
-def _matched(block: Layout, tiler: Any) -> tuple[Layout, Layout]:
-    """Return the two modes of the product, each with as many modes as the deeper of both layouts."""
+def _matched(block: Layout, tiler: Any) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
+    """Return the modes of block and copies in their product, as many of each as the one of higher rank has."""
     times = tiler if isinstance(tiler, Layout) else Layout(tiler)
     rank = max(block.rank, times.rank)
-    product = logical_product(append(block, rank=rank), append(times, rank=rank))
-    return _as_modes(product[0], rank), _as_modes(product[1], rank)
+    padded = times if times.rank == rank else append(times, rank=rank)
+    free = complement(block, mul(tuple_size(block.shape), cosize(times)))
+    if block.rank != rank:
+        block = append(block, rank=rank)
+    return modes_of(block), modes_of(composition(free, padded))
 
 
-def _as_modes(layout: Layout, rank: int) -> Layout:
-    return layout if isinstance(layout.shape, tuple) and len(layout.shape) == rank else from_modes((layout,))
-
-
-def _coalesce_each(layout: Layout) -> Layout:
-    return from_modes([coalesce(m) for m in modes_of(layout)])
+def _interleaved(first: tuple[Layout, ...], second: tuple[Layout, ...]) -> Layout:
+    """Put each mode of `first` before its mode of `second`, joined where one continues the other."""
+    modes = []
+    for a, b in zip(first, second, strict=True):
+        shape, stride = flat_modes(a)
+        more_shape, more_stride = flat_modes(b)
+        modes.append(layout_of_flat(*merge_flat(shape + more_shape, stride + more_stride)))
+    return from_modes(modes)
 
 
 def tile_to_shape(block: Any, shape: Any, order: Any = None) -> Any:  # Any: a layout or composed layout gives the same
@@ -178,12 +182,13 @@ def tile_to_shape(block: Any, shape: Any, order: Any = None) -> Any:  # Any: a l
         raise LayoutError(f"tile_to_shape({block}, {show(target)}): the block has more modes than the shape")
     padded = append(block, rank=len(target))
     unit = product_each(padded.shape)
-    if all(type(v) is int for v in target + unit) and not evenly_divides(target, unit):
-        raise LayoutError(
-            f"tile_to_shape({block}, {show(target)}): the block's shape {show(unit)} does not divide it",
-            help="round the shape up to multiples of the block",
-        )
-    times = ceil_div(target, unit)
-    keys = tuple(range(len(target))) if order is None else order
-    result: Layout = blocked_product(padded, make_ordered_layout(times, keys))
+    for whole, part in zip(target, unit, strict=True):
+        if type(whole) is int and type(part) is int and whole % part:
+            raise LayoutError(
+                f"tile_to_shape({block}, {show(target)}): the block's shape {show(unit)} does not divide it",
+                help="round the shape up to multiples of the block",
+            )
+    times = tuple([ceildiv(whole, part) for whole, part in zip(target, unit, strict=True)])
+    times_layout = raw_layout(times, compact_strides(times)[0]) if order is None else make_ordered_layout(times, order)
+    result: Layout = blocked_product(padded, times_layout)
     return result

@@ -45,19 +45,30 @@ def merge_flat(
     """
     shapes: list[Int] = []
     strides: list[Leaf] = []
-    last = len(shape) - 1
-    for i, (extent, step) in enumerate(builtins.zip(shape, stride, strict=True)):
-        if type(extent) is int and extent == 1 and not (keep_last and i == last):
-            continue
-        if (
-            shapes
-            and _continues(shapes[-1], strides[-1], step)
-            and not (keep_static and (type(extent) is int) is not (type(shapes[-1]) is int))
-        ):
+    last = len(shape) - 1 if keep_last else -1
+    expected: Leaf | None = None  # the stride that would continue the mode before, where that is a plain number
+    for i, (extent, step) in enumerate(builtins.zip(shape, stride, strict=True)):  # hot, and of one length
+        if type(extent) is int:
+            if extent == 1 and i != last:
+                continue
+            if type(step) is int:
+                if step == expected:
+                    shapes[-1] = grown = shapes[-1] * extent
+                    expected = grown * strides[-1]
+                    continue
+                if expected is not None:
+                    shapes.append(extent)
+                    strides.append(step)
+                    expected = extent * step
+                    continue
+        mixed = keep_static and shapes and (type(extent) is int) is not (type(shapes[-1]) is int)
+        if shapes and not mixed and _continues(shapes[-1], strides[-1], step):
             shapes[-1] = mul(shapes[-1], extent)
         else:
             shapes.append(extent)
             strides.append(step)
+        before, width = shapes[-1], strides[-1]
+        expected = before * width if type(before) is int and type(width) is int else None
     return shapes, strides
 
 

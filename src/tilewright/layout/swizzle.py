@@ -113,9 +113,9 @@ class ComposedLayout:
             raise LayoutError(f"the outer part of a composed layout is a Swizzle or a Layout, not {outer!r}")
         if not isinstance(inner, (Layout, ComposedLayout)):
             raise LayoutError(f"the inner part of a composed layout is a layout, not {inner!r}")
-        object.__setattr__(self, "outer", outer)
-        object.__setattr__(self, "offset", offset)
-        object.__setattr__(self, "inner", inner)
+        _set_outer(self, outer)
+        _set_offset(self, offset)
+        _set_inner(self, inner)
 
     @staticmethod
     def of(
@@ -246,6 +246,11 @@ class ComposedLayout:
 
     def __str__(self) -> str:
         return f"{self.outer} o {self.offset} o {self.inner}"
+
+
+_set_outer = ComposedLayout.__dict__["outer"].__set__
+_set_offset = ComposedLayout.__dict__["offset"].__set__
+_set_inner = ComposedLayout.__dict__["inner"].__set__
 
 
 def make_swizzle(bits: int, base: int, shift: int) -> Swizzle:

@@ -81,7 +81,7 @@ def _run(shape: list[Any], stride: list[Any], place: int, extent: int, expected:
 def max_common_vector(a: Any, b: Any) -> int:  # Any: layouts or composed layouts
     """Return the number of elements that lie side by side in both layouts: the widest common vector.
 
-    Law: max_common_vector(a, b) == size(max_common_layout(a, b)) of its first mode run from offset 0.
+    Law: max_common_vector(a, b) == size(max_common_layout(a, b)).
 
     >>> a = Layout((4, 8))
     >>> max_common_vector(a, Layout((4, 8), (1, 10))), max_common_vector(a, Layout((4, 8), (8, 1)))

@@ -106,7 +106,7 @@ class _Folder:
         if constant_of(yield_of(op.condition).values[0]) == 0:
             # The condition is still computed once, for what it does besides.
             self.forward(op.condition.arguments, op.init)
-            self.inline(op.condition, ())
+            self.ops(op.condition.ops[:-1])
             self.forward(op.results, op.init)
             return
         self.block(op.body)

@@ -120,7 +120,8 @@ def _torch_adapter() -> Adapter:
     torch = sys.modules.get("torch")
     raw = getattr(getattr(torch, "_C", None), "_cuda_getCurrentRawStream", None)
     # x.numpy() is not needed anywhere: it refuses bfloat16 and tensors that require grad.
-    fast = FastAccess("{a}.data_ptr()", "{a}.shape", "{a}.stride()", "({s}, {t}, {a}.dtype, {a}.device)")
+    # get_device() is -1 on the CPU, and hashes faster than the device object.
+    fast = FastAccess("{a}.data_ptr()", "{a}.shape", "{a}.stride()", "({s}, {t}, {a}.dtype, {a}.get_device())")
     return Adapter("torch", _describe_torch, fast, raw or _torch_stream)
 
 

@@ -115,6 +115,7 @@ class ArgumentPlan:
         self.starts = tuple(starts)
         getters = [r.adapter.current_stream for r in self._roles if isinstance(r, _Array) and r.adapter.current_stream]
         self._streams: tuple[StreamGetter, ...] = tuple(dict.fromkeys(getters))
+        self._only_stream = self._streams[0] if len(self._streams) == 1 else None
         self.read: Callable[..., Reading | None] = _compile_read(self._roles, list(map(type, args)), self._explain)
 
     def describe(self, args: tuple[Any, ...]) -> tuple[Argument, ...]:
@@ -127,9 +128,9 @@ class ArgumentPlan:
         It is the current stream of the first array's framework; without one, the stream that an array of
         the reading names, and else the default stream.
         """
+        if self._only_stream is not None and not described:
+            return self._only_stream(ordinal)
         streams = [current(ordinal) for current in self._streams]
-        if len(streams) == 1 and not described:
-            return streams[0]
         streams += [info.stream for info in described if info.stream is not None]
         chosen = streams[0] if streams else 0
         # 0 and 1 both name the default stream.

@@ -86,7 +86,7 @@ def _guarded(t: Tensor, tiler: Any) -> Tensor:
         return t
     shape = t.shape if isinstance(t.shape, tuple) else (t.shape,)
     engine = t.engine
-    for i, (extent, tile) in enumerate(zip(shape, tiler, strict=True)):
+    for i, (extent, tile) in enumerate(zip(shape, tiler, strict=False)):
         if tile is None:
             continue
         dividend = tuple_size(extent)

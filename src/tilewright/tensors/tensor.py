@@ -120,6 +120,7 @@ class Tensor:
         if coord is None:
             return self
         _check_coord(coord, self.layout.shape, self)
+        coord = self._index_typed(coord)
         if isinstance(self.layout, ComposedLayout):
             return Tensor(self.engine, self.layout.slice_and_offset(coord))
         layout, offset = slice_and_offset(self.layout, coord)
@@ -128,8 +129,18 @@ class Tensor:
 
     def _place(self, coord: Coord) -> Offset:
         _check_coord(coord, self.layout.shape, self)
-        place: Offset = self.layout(coord)
+        place: Offset = self.layout(self._index_typed(coord))
         return place
+
+    def _index_typed(self, coord: Coord) -> Coord:
+        """Return a coordinate in the type of the engine's offsets, before it is multiplied by strides."""
+        convert = getattr(self.engine, "coordinate", None)
+        if convert is None:
+            return coord
+        if type(coord) is tuple:
+            return tuple([self._index_typed(c) for c in coord])
+        found: Coord = convert(coord)
+        return found
 
     def __iter__(self) -> Iterator[Any]:
         raise LayoutError(

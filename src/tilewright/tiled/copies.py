@@ -22,6 +22,7 @@ from tilewright.layout import (
     zipped_divide,
 )
 from tilewright.layout.layouts import from_modes, modes_of
+from tilewright.layout.lift import inside
 from tilewright.layout.tuples import product_each, show, tuple_size
 from tilewright.tensors import Tensor
 from tilewright.tiled.mma import TiledMMA
@@ -50,7 +51,8 @@ class TiledCopy:
                 f"TiledCopy: {threads} threads are no multiple of the {self.atom.threads} of {self.atom}",
                 details=[f"layout_tv = {self.layout_tv}    tiler = {show(self.tiler)}"],
             )
-        if threads * values != size(self.tile_shape):
+        # Threads may share elements (stride 0, as the operands of an mma do), but together they reach all.
+        if size(right_inverse(self.layout_tv)) != size(self.tile_shape):
             raise LayoutError(
                 f"TiledCopy: {threads} threads x {values} values do not fill a tile of {show(self.tile_shape)}",
                 details=[f"layout_tv = {self.layout_tv}    tiler = {show(self.tiler)}"],
@@ -154,14 +156,14 @@ class ThrCopy:
         return self._partition(t, self.tiled_copy.atom.dst_tv(t.dtype))
 
     def _partition(self, t: Tensor, atom_tv: Layout) -> Tensor:
-        whole = t.map_layout(lambda layout: self.tiled_copy.partition_layout(layout, atom_tv, t.dtype))
+        whole = t.map_layout(inside(lambda layout: self.tiled_copy.partition_layout(layout, atom_tv, t.dtype)))
         coord = (self.thread, *[None] * (whole.rank - 1))
         view: Tensor = whole[coord]
         return view
 
     def retile_S(self, t: Tensor) -> Tensor:
         """Return a fragment of another partition (of an mma, say) as this copy reads it; the memory is the same."""
-        return t.map_layout(lambda layout: self.tiled_copy.retile_layout(layout, t.dtype))
+        return t.map_layout(inside(lambda layout: self.tiled_copy.retile_layout(layout, t.dtype)))
 
     def retile_D(self, t: Tensor) -> Tensor:
         """Return a fragment of another partition (of an mma, say) as this copy writes it; the memory is the same."""

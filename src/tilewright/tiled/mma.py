@@ -19,6 +19,7 @@ from tilewright.layout import (
     zipped_divide,
 )
 from tilewright.layout.layouts import from_modes, modes_of
+from tilewright.layout.lift import inside
 from tilewright.layout.tuples import show, tuple_size
 from tilewright.tensors import Tensor, fragment_like
 
@@ -178,7 +179,7 @@ class ThrMMA:
     def _partition(self, t: Tensor, operand: Operand) -> Tensor:
         first, second = _MODES[operand]
         coord = self.tiled_mma.thr_layout_vmnk.get_flat_coord(self.thread)
-        whole = t.map_layout(lambda layout: self.tiled_mma.thread_fragment_layout(layout, operand))
+        whole = t.map_layout(inside(lambda layout: self.tiled_mma.thread_fragment_layout(layout, operand)))
         rest = whole.layout[1][1].rank
         view: Tensor = whole[((coord[0], (coord[1 + first], coord[1 + second])), (None, (None,) * rest))]
         return view

@@ -27,7 +27,18 @@ _TOKEN = re.compile(
     r"|(?P<number>\d+(?:ULL|LL|u)?)|(?P<name>[A-Za-z_]\w*(?:\.[xyz])?)"
     r"|(?P<sign><<=|>>=|[-+*/%&|^]=|<<|>>|&&|\|\||[=!<>]=|[-+*/%&|^~!<>=?:;,(){}\[\]])"
 )
-_LEVELS = (("||",), ("&&",), ("|",), ("^",), ("&",), ("==", "!="), ("<", "<=", ">", ">="), ("<<", ">>"), ("+", "-"), ("*", "/", "%"))
+_LEVELS = (
+    ("||",),
+    ("&&",),
+    ("|",),
+    ("^",),
+    ("&",),
+    ("==", "!="),
+    ("<", "<=", ">", ">="),
+    ("<<", ">>"),
+    ("+", "-"),
+    ("*", "/", "%"),
+)
 
 
 @dataclass(frozen=True)
@@ -105,7 +116,9 @@ class _Parser:
     """Parses and runs at once; what is not run is parsed with `live` off."""
 
     def __init__(
-        self, tokens: list[tuple[str, str]], scopes: list[dict[str, Number | None]],
+        self,
+        tokens: list[tuple[str, str]],
+        scopes: list[dict[str, Number | None]],
         arrays: dict[str, tuple[str, list[int]]],
     ) -> None:
         self.tokens, self.scopes, self.arrays, self.at, self.live, self.rounds = tokens, scopes, arrays, 0, True, 0

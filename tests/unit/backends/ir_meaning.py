@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from tests.unit.backends.c_text import Undefined
+
 from tilewright.ir import evaluate, ops
 from tilewright.ir.core import Block, Op, Value
-
-from tests.unit.backends.c_text import Undefined
 
 
 class Meaning:

@@ -165,7 +165,9 @@ class Sketch:
     ) -> None:
         grid, block = ((x, 1, 1) if isinstance(x, int) else x for x in (grid, block))
         kernel = self.kernel(block, shared_bytes)
-        execute(kernel, grid, block, dict(zip(self.parameters, self.arguments, strict=True)), options=Options(check=check))
+        execute(
+            kernel, grid, block, dict(zip(self.parameters, self.arguments, strict=True)), options=Options(check=check)
+        )
 
     def run_inside(self, grid: int | tuple[int, int, int] = 1, block: int | tuple[int, int, int] = 32) -> None:
         """Run with the options of the `simulate` statement around the call."""

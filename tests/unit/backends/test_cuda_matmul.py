@@ -135,5 +135,55 @@ def test_it_compiles_without_spills(arch: str) -> None:
     assert compiled.resources.spill_stores == 0  # type: ignore[attr-defined]
 
 
-def test_print() -> None:
-    print(matmul().text())
+def test_it_reads_like_a_persons() -> None:
+    body = matmul().body()
+    for excerpt in EXCERPTS:
+        assert "\n" + excerpt in body
+
+
+def test_every_name_is_said_once_in_a_scope() -> None:
+    lines = matmul().body().split("\n")
+    assert not [line for line in lines if line.split("=")[0].rstrip().endswith(("_2", "_3"))]
+
+
+EXCERPTS = (
+    """\
+// matmul_tiles.py:10: tw.copy(tiled_copy, tBgB[..., 0], tBsB[..., 0])
+#pragma unroll
+for (int i = 0; i < 2; i += 1) {
+    const int offset_1 = offset + i * 64;
+    cp_async_ca_8(&sB[tid_div_32 * 130 + offset_1], &B[tid_div_32 * N + bx * 128 + offset_1]);
+}
+""",
+    """\
+// matmul_tiles.py:13: for k_tile in range(k_tiles):
+const int k_tiles = K / 8;
+int read = 0;
+int write = 1;
+for (int k_tile = 0; k_tile < k_tiles; k_tile += 1) {
+    // matmul_tiles.py:14: tw.cp_async_wait()
+    cp_async_wait_all();
+    // matmul_tiles.py:15: tw.sync_threads()
+    __syncthreads();
+    // matmul_tiles.py:16: if k_tile + 1 < k_tiles:
+    if (k_tile + 1 < k_tiles) {
+""",
+    """\
+        // matmul_tiles.py:23: tw.gemm(mma, acc, rA, rB, acc)
+        #pragma unroll
+        for (int m = 0; m < 8; m += 1) {
+            #pragma unroll
+            for (int n = 0; n < 8; n += 1) {
+                const int index = n * 8 + m;
+                acc[index] = fmaf(rA[m], rB[n], acc[index]);
+            }
+        }
+    }
+
+    // matmul_tiles.py:24: read, write = write, read
+    const int next_write = read;
+    read = write;
+    write = next_write;
+}
+""",
+)

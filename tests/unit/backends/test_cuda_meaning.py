@@ -6,10 +6,10 @@ import random
 
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
-
 from tests.unit.backends.c_text import Number, Undefined, run
 from tests.unit.backends.ir_meaning import Meaning
 from tests.unit.backends.kernels import Draft, named
+
 from tilewright import dtypes as t
 from tilewright.ir import ops
 from tilewright.ir.core import Block, Buffer, Space, Value
@@ -58,7 +58,9 @@ class Author:
             return self.truth(depth, seen)
         pick = self.choose.randrange(10)
         if pick == 0:
-            return self.emit(ops.Unary(self.choose.choice(("neg", "bit_not", "abs")), self.tree(dtype, depth - 1, seen)), dtype)
+            return self.emit(
+                ops.Unary(self.choose.choice(("neg", "bit_not", "abs")), self.tree(dtype, depth - 1, seen)), dtype
+            )
         if pick == 1:
             sides = [self.tree(d, depth - 1, seen) for d in (t.bool_, dtype, dtype)]
             return self.emit(ops.Select(*sides), dtype)
@@ -74,7 +76,11 @@ class Author:
     def truth(self, depth: int, seen: list[Value]) -> Value:
         if self.choose.random() < 0.3:
             kind = self.choose.choice(("and", "or", "xor"))
-            return self.emit(ops.Binary(kind, *(self.truth(depth - 1, seen) for _ in range(2))), t.bool_) if depth > 1 else constant(True, t.bool_)
+            return (
+                self.emit(ops.Binary(kind, *(self.truth(depth - 1, seen) for _ in range(2))), t.bool_)
+                if depth > 1
+                else constant(True, t.bool_)
+            )
         dtype = self.choose.choice(INTEGERS)
         sides = [self.tree(dtype, depth - 1, seen) for _ in range(2)]
         return self.emit(ops.Compare(self.choose.choice(sorted(ops.COMPARE_KINDS)), *sides), t.bool_)
@@ -136,7 +142,9 @@ class Author:
         body = Block(arguments=(index, *arguments))
         self.inside(body, depth, [*seen, index, *arguments], memory, len(init))
         step = self.choose.choice((1, 1, 2, -1))
-        bound = self.choose.choice((constant(3, t.int32), self.emit(ops.Binary("rem", self.pick(seen), constant(4, t.int32)), t.int32)))
+        bound = self.choose.choice(
+            (constant(3, t.int32), self.emit(ops.Binary("rem", self.pick(seen), constant(4, t.int32)), t.int32))
+        )
         start, stop = (constant(0, t.int32), bound) if step > 0 else (bound, constant(0, t.int32))
         return self.results(ops.For(start, stop, constant(step, t.int32), tuple(init), body), arguments)
 
@@ -185,7 +193,7 @@ def agree(author: Author) -> None:
     assert actual["out"][1] == expected["out"], text
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.integers(0, 2**32))
 @example(0)
 def test_expressions_mean_what_the_ir_says(seed: int) -> None:
@@ -195,7 +203,7 @@ def test_expressions_mean_what_the_ir_says(seed: int) -> None:
     agree(author)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.integers(0, 2**32))
 @example(0)
 def test_control_flow_means_what_the_ir_says(seed: int) -> None:

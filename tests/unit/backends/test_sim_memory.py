@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
 from tests.unit.backends.sim_kernels import Sketch
+
 from tilewright import dtypes
 from tilewright.dtypes import bfloat16, float16, float32, int32, uint8
 from tilewright.errors import ArgumentError
@@ -22,9 +22,7 @@ def test_arrays_are_used_with_their_own_strides(view: tuple[slice, slice], check
     strides = [s // 4 for s in source.strides]
     sketch = Sketch()
     src, dst = sketch.array("src", source, float32), sketch.array("dst", out, float32)
-    index = sketch.add(
-        sketch.mul(sketch.special("block_idx.x"), strides[0]), sketch.mul(sketch.thread(), strides[1])
-    )
+    index = sketch.add(sketch.mul(sketch.special("block_idx.x"), strides[0]), sketch.mul(sketch.thread(), strides[1]))
     sketch.store(dst, index, sketch.load(src, index))
     sketch.run(rows, columns, check=check)
     np.testing.assert_array_equal(out, source)

@@ -7,8 +7,8 @@ import math
 
 import numpy as np
 import pytest
-
 from tests.unit.backends.sim_kernels import Sketch, compute
+
 from tilewright import dtypes
 from tilewright.dtypes import DType, bfloat16, bool_, float16, float32, float64, int32, int64, uint32
 from tilewright.ir.core import VectorType

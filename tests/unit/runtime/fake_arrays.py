@@ -44,6 +44,9 @@ class _Tensor:
     def stride(self) -> tuple[int, ...]:
         return self._strides
 
+    def get_device(self) -> int:
+        return -1 if self.device.index is None else self.device.index
+
 
 Tensor: Any = type("Tensor", (_Tensor,), {"__module__": "torch"})
 Parameter: Any = type("Parameter", (Tensor,), {"__module__": "torch.nn"})

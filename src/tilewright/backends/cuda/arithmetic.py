@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tilewright.backends.cuda import prelude
 from tilewright.backends.cuda.conversions import from_float, is_half, to_float
-from tilewright.backends.cuda.expression import Expression, Rank, binary, call, conditional, prefix
+from tilewright.backends.cuda.expression import Expression, Rank, binary, call, conditional, negated, prefix
 from tilewright.backends.cuda.inlining import MODULAR_KINDS
 from tilewright.backends.cuda.literals import literal
 from tilewright.backends.cuda.printer import Printer
@@ -17,7 +17,7 @@ from tilewright.ir.infer import facts_of
 from tilewright.ir.ops import Binary, Compare, Constant, Fma, Select, Special, Unary
 
 _OPERATORS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "rem": "%", "and": "&", "or": "|", "xor": "^"}
-_BOOL_OPERATORS = {"and": "&&", "or": "||", "xor": "!=", "min": "&&", "max": "||", "mul": "&&", "add": "||"}
+_BOOL_OPERATORS = {"and": "&&", "or": "||", "xor": "!="}
 _COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 # Functions of floats whose C names are not the op's kind; float32 adds an f.
 _FLOAT_NAMES = {"abs": "fabs", "round": "rint", "min": "fmin", "max": "fmax", "rem": "fmod"}
@@ -67,7 +67,7 @@ def unary(printer: Printer, op: Unary) -> Expression:
         return _float_unary(op.kind, printer.expression(op.x), dtype)
     x = printer.expression(op.x)
     if op.kind == "not" or (op.kind == "bit_not" and dtype is bool_):
-        return prefix("!", exactly(x, op.x), bool_)
+        return negated(exactly(x, op.x))
     if op.kind in ("neg", "bit_not"):
         return prefix("-" if op.kind == "neg" else "~", x, _promoted(x.dtype))
     if op.kind == "abs":

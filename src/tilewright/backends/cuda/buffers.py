@@ -13,11 +13,11 @@ from tilewright.arch import Arch
 from tilewright.backends.cuda.memory import is_vector_access, is_written
 from tilewright.backends.cuda.printer import Printer
 from tilewright.errors import InternalError
-from tilewright.ir.core import Block, Buffer, Kernel, Op, Space
+from tilewright.ir.core import Buffer, Kernel, Space
 from tilewright.ir.ops import Allocate
 
 _LEAST_ALIGNMENT = 16  # of shared memory: the widest access
-_ARENA_ALIGNMENT = 1024  # what the strictest instructions ask of shared memory
+_ARENA_ALIGNMENT = 128  # at least; more where a buffer asks for it
 
 
 def pointer(printer: Printer, buffer: Buffer, *, restrict: bool) -> str:
@@ -67,46 +67,20 @@ def dynamic_shared_bytes(kernel: Kernel, arch: Arch) -> int:
 
 
 def declare_arena(printer: Printer) -> None:
-    """Declare the one array of shared memory, and the pointers of buffers that no block holds whole."""
+    """Declare the one array of shared memory that buffers are places in, where they are."""
     if not needs_arena(printer.kernel, printer.arch):
         return
     printer.arena = printer.names.declare("shared_memory")
     dynamic = dynamic_shared_bytes(printer.kernel, printer.arch)
     size = "" if dynamic else str(printer.kernel.shared_bytes)
-    alignment = max(128, *(b.alignment for b in shared_buffers(printer.kernel)))
+    alignment = max(_ARENA_ALIGNMENT, *(b.alignment for b in shared_buffers(printer.kernel)))
     extern = "extern " if dynamic else ""
     printer.writer.text(f"{extern}__shared__ __align__({alignment}) unsigned char {printer.arena}[{size}];")
 
 
-def declare_outliving(printer: Printer) -> None:
-    """Declare at the kernel's start the buffers that are used outside the block that begins their life."""
-    for buffer in printer.kernel.buffers():
-        if buffer.space is not Space.GLOBAL and _home(printer, buffer) is None:
-            printer.writer.comment(buffer.location)
-            printer.writer.text(_declaration(printer, buffer), buffer.location)
-
-
 def allocate(printer: Printer, op: Allocate) -> None:
     """Declare a buffer where its life begins."""
-    if op.buffer not in printer.buffer_names:
-        printer.statement(_declaration(printer, op.buffer), op)
-
-
-def _home(printer: Printer, buffer: Buffer) -> Op | None:
-    """Return the op that begins a buffer's life, if every use lies after it and in its block."""
-    uses = [op for op in printer.kernel.body.walk() if any(a is buffer for a in op.attributes.values())]
-    first = uses[0]
-    if not isinstance(first, Allocate):
-        return None
-    block = printer.structure.places[first][0]
-    return first if all(_lies_in(printer, op, block) for op in uses) else None
-
-
-def _lies_in(printer: Printer, op: Op, block: Block) -> bool:
-    place = printer.structure.places[op][0]
-    while place is not block and place in printer.structure.owners:
-        place = printer.structure.places[printer.structure.owners[place]][0]
-    return place is block
+    printer.statement(_declaration(printer, op.buffer), op)
 
 
 def _declaration(printer: Printer, buffer: Buffer) -> str:

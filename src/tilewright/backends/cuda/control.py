@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilewright.backends.cuda.arithmetic import exact
-from tilewright.backends.cuda.expression import Expression, Rank, prefix
+from tilewright.backends.cuda.expression import Expression, Rank, negated
 from tilewright.backends.cuda.printer import Printer
 from tilewright.backends.cuda.variables import Variable, yielded
 from tilewright.ir.core import Block, Op, Value
@@ -17,7 +17,7 @@ def for_loop(printer: Printer, op: For) -> None:
     targets = _begin(printer, op, op.init, tuple(carried))
     start = printer.initial(exact(printer, op.start), index.type)
     with printer.names.scope():
-        name = printer.names.declare(*((index.name,) if index.name else ("i", "j", "k", "l", "i")))
+        name = printer.names.declare(*_index_names(index))
         printer.hold(index, name)
         head = f"{printer.type_name(index.type)} {name} = {start}; {_condition(printer, op)}; {_increment(printer, op)}"
         if op.unroll is not None:
@@ -25,6 +25,12 @@ def for_loop(printer: Printer, op: For) -> None:
         printer.statement(f"for ({head}) {{", op)
         _body(printer, op, op.body, targets)
     printer.statement("}", op)
+
+
+def _index_names(index: Value) -> tuple[str, ...]:
+    """Return the names for a loop's index; a letter that is taken gives way to the next one."""
+    name = index.name or "i"
+    return (name, *"ijklmnpq", name) if name in "ijkl" else (name,)
 
 
 def _condition(printer: Printer, op: For) -> str:
@@ -60,13 +66,9 @@ def while_loop(printer: Printer, op: While) -> None:
         with printer.names.scope():
             with printer.writer.indented():
                 printer.block(op.condition)
-                printer.statement(f"if ({_negated(exact(printer, condition))}) break;", op)
+                printer.statement(f"if ({negated(exact(printer, condition)).text}) break;", op)
             _body(printer, op, op.body, targets)
     printer.statement("}", op)
-
-
-def _negated(condition: Expression) -> str:
-    return prefix("!", condition, condition.type).text
 
 
 def branch(printer: Printer, op: If) -> None:
@@ -76,7 +78,7 @@ def branch(printer: Printer, op: If) -> None:
     condition = exact(printer, op.condition)
     then, otherwise = op.then, op.otherwise
     if _is_empty(printer, then, targets):
-        condition, then, otherwise = prefix("!", condition, condition.type), otherwise, then
+        condition, then, otherwise = negated(condition), otherwise, then
     printer.statement(f"if ({condition.text}) {{", op)
     _scoped(printer, op, then, targets)
     while (inner := _only_branch(printer, otherwise, targets)) is not None:
@@ -144,8 +146,8 @@ def _body(printer: Printer, op: Op, block: Block, targets: list[Variable]) -> No
 def _assign(printer: Printer, block: Block, targets: list[Variable]) -> None:
     """Assign a block's yields to their variables, all at once in effect.
 
-    A variable is assigned when no other assignment still reads it; where all wait for each other, as in a
-    swap, one new value goes through a constant of its own.
+    A variable is assigned when no other assignment still reads it. Where each waits for another, as in a swap,
+    those that read one variable first put their new values into constants.
     """
     end = block.ops[-1]
     pending: list[tuple[Variable, Expression]] = [
@@ -156,18 +158,23 @@ def _assign(printer: Printer, block: Block, targets: list[Variable]) -> None:
     if pending:
         printer.writer.comment(end.location)
     while pending:
-        free = next((p for p in pending if not _is_read(p[0], pending, p)), None)
-        if free is not None:
-            pending.remove(free)
-            assert free[0].text is not None
-            printer.assign(free[0].text, free[1], end)
-            continue
-        target, expression = pending[0]
-        name = printer.names.declare(f"next_{target.text}")
-        text = printer.initial(expression, target.type)
-        printer.statement(f"const {printer.type_name(target.type)} {name} = {text};", end)
-        pending[0] = (target, Expression(name, Rank.ATOM, target.type))
+        first = min(pending, key=lambda p: len(_waiting_for(p, pending)))
+        for other in _waiting_for(first, pending):
+            pending[pending.index(other)] = _kept(printer, *other, end)
+        pending.remove(first)
+        assert first[0].text is not None
+        printer.assign(first[0].text, first[1], end)
 
 
-def _is_read(target: Variable, pending: list[tuple[Variable, Expression]], own: tuple[Variable, Expression]) -> bool:
-    return any(target.text in expression.reads for other in pending if other is not own for expression in (other[1],))
+def _waiting_for(
+    own: tuple[Variable, Expression], pending: list[tuple[Variable, Expression]]
+) -> list[tuple[Variable, Expression]]:
+    """Return the other assignments that read the variable, and must do so before it changes."""
+    return [p for p in pending if p is not own and own[0].text in p[1].reads]
+
+
+def _kept(printer: Printer, target: Variable, expression: Expression, op: Op) -> tuple[Variable, Expression]:
+    name = printer.names.declare(f"next_{target.text}")
+    text = printer.initial(expression, target.type)
+    printer.statement(f"const {printer.type_name(target.type)} {name} = {text};", op)
+    return target, Expression(name, Rank.ATOM, target.type)

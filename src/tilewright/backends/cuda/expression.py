@@ -131,6 +131,19 @@ def prefix(operator: str, x: Expression, type: Type) -> Expression:
     return Expression(f"{operator}{text}", Rank.UNARY, type, x.reads)
 
 
+_OPPOSITES = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
+
+
+def negated(condition: Expression) -> Expression:
+    """Return `!condition`, or the opposite comparison; of floats, where NaN may come in, only of equality."""
+    if condition.parts is not None and condition.parts[1] in _OPPOSITES:
+        left, operator, right = condition.parts
+        if operator in ("==", "!=") or not right.dtype.is_float:
+            text = f"{left} {_OPPOSITES[operator]}{condition.text[len(left) + 1 + len(operator) :]}"
+            return replace(condition, text=text, parts=(left, _OPPOSITES[operator], right))
+    return prefix("!", condition, condition.type)
+
+
 def call(function: str, arguments: tuple[Expression, ...], type: Type) -> Expression:
     """Return `function(arguments)`."""
     text = ", ".join(a.text for a in arguments)

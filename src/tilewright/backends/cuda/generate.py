@@ -91,7 +91,6 @@ def generate(
     signature = _signature(printer, name, restrict=restrict)
     with printer.writer.indented(), printer.names.scope():
         buffers.declare_arena(printer)
-        buffers.declare_outliving(printer)
         printer.block(kernel.body)
     above = _above(printer, signature)
     lines = [*above, *printer.writer.lines, "}"]
@@ -110,10 +109,17 @@ def _above(printer: Printer, signature: list[str]) -> list[str]:
     return lines + signature
 
 
+def _launch_bounds(kernel: Kernel) -> str:
+    if kernel.block is None:
+        return ""
+    threads = kernel.block[0] * kernel.block[1] * kernel.block[2]
+    blocks = f", {kernel.min_blocks}" if kernel.min_blocks else ""
+    return f"__launch_bounds__({threads}{blocks}) "
+
+
 def _signature(printer: Printer, name: str, *, restrict: bool) -> list[str]:
     parameters = [_parameter(printer, p, restrict=restrict) for p in printer.kernel.parameters]
-    block = printer.kernel.block
-    bounds = f"__launch_bounds__({block[0] * block[1] * block[2]}) " if block is not None else ""
+    bounds = _launch_bounds(printer.kernel)
     head = f'extern "C" __global__ void {bounds}{name}('
     joined = ", ".join(parameters)
     if len(head) + len(joined) <= 116:
@@ -124,8 +130,9 @@ def _signature(printer: Printer, name: str, *, restrict: bool) -> list[str]:
 
 
 def _parameter(printer: Printer, parameter: Parameter, *, restrict: bool) -> str:
-    target = parameter.target
-    name = printer.names.declare(parameter.name)
+    target, part = parameter.target, parameter.part
+    named = target.name or "_".join([parameter.argument, *(map(str, part) if isinstance(part, tuple) else ())])
+    name = printer.names.declare(named)
     if isinstance(target, Buffer):
         printer.buffer_names[target] = name
         return f"{buffers.pointer(printer, target, restrict=restrict)} {name}"

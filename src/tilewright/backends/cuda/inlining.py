@@ -32,7 +32,7 @@ from tilewright.ir.ops import (
 MODULAR_KINDS = frozenset({"add", "sub", "mul", "and", "or", "xor", "neg", "bit_not"})
 _CALLED_KINDS = frozenset({"min", "max", "abs"})
 
-_MOST_REPEATED = 4  # times that `k + 1` is written out before it gets a name
+_MOST_REPEATED = 4  # times that `k + 1` or `i * 8` is written out before it gets a name
 _LONGEST = 12  # ops in one expression
 _LONGEST_BOUND = 4  # ops in the bound of a loop, which C++ computes in every round
 
@@ -89,7 +89,7 @@ class _Chooser:
         """Return whether the text is as short as a name, so that it may be repeated."""
         if isinstance(op, (Special, Extract)):
             return True
-        if isinstance(op, Binary) and op.kind in ("add", "sub") and isinstance(op.rhs.definition, Constant):
+        if isinstance(op, Binary) and op.kind in ("add", "sub", "mul") and isinstance(op.rhs.definition, Constant):
             few = len(self.structure.readers[op.result]) <= _MOST_REPEATED
             return few and op.result.dtype.is_integer and op.lhs not in self.inlined and not _waits(op.lhs)
         widens = isinstance(op, Cast) and op.result.dtype.is_integer and op.x.dtype.kind in ("int", "uint", "bool")

@@ -11,7 +11,6 @@ from tilewright.ir.core import Buffer, Value, VectorType
 from tilewright.ir.infer import facts_of
 from tilewright.ir.ops import AsyncCommit, AsyncCopy, AsyncWait, Constant, Load, Store
 
-
 _LONGEST_CALL = 90
 
 

@@ -45,15 +45,29 @@ def _part(op: Op | None) -> str | None:
 
 
 def _place(value: Value, structure: Structure) -> str | None:
-    """Return index for what a buffer is indexed by, and offset for a part of that."""
+    """Return index for what a buffer is indexed by, and offset or A_offset for a part of that."""
     readers = structure.readers.get(value, [])
-    if any(_indexes(reader, value) for reader in readers):
+    if any(_indexed_by(value, reader) for reader in readers):
         return "index"
-    sums = [r for r in readers if isinstance(r, (Binary, Cast))]
-    return "offset" if any(_place(r.result, structure) for r in sums) else None
+    buffers = _indexed(value, structure, {})
+    if not buffers:
+        return None
+    return f"{next(iter(buffers))}_offset" if len(buffers) == 1 else "offset"
 
 
-def _indexes(op: Op, value: Value) -> bool:
+def _indexed(value: Value, structure: Structure, known: dict[Value, dict[str, None]]) -> dict[str, None]:
+    """Return the names of the buffers whose indices a value is a part of."""
+    if value not in known:
+        known[value] = {}
+        for reader in structure.readers.get(value, []):
+            known[value].update(_indexed_by(value, reader))
+            if isinstance(reader, (Binary, Cast)):
+                known[value].update(_indexed(reader.result, structure, known))
+    return known[value]
+
+
+def _indexed_by(value: Value, op: Op) -> dict[str, None]:
     if isinstance(op, AsyncCopy):
-        return value is op.destination_index or value is op.source_index
-    return isinstance(op, (Load, Store, Atomic)) and value is op.index
+        indices = ((op.destination, op.destination_index), (op.source, op.source_index))
+        return {buffer.name: None for buffer, index in indices if index is value}
+    return {op.buffer.name: None} if isinstance(op, (Load, Store, Atomic)) and op.index is value else {}

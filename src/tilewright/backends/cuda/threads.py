@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import zip_longest
+
 from tilewright.backends.cuda import prelude
 from tilewright.backends.cuda.arithmetic import exact
 from tilewright.backends.cuda.conversions import is_half, to_float
-from tilewright.backends.cuda.expression import Expression, Rank, binary, call, prefix
+from tilewright.backends.cuda.expression import Expression, Rank, binary, call, negated, prefix
 from tilewright.backends.cuda.literals import literal
 from tilewright.backends.cuda.printer import Printer
 from tilewright.dtypes import bool_, int32, uint32, uint64
@@ -60,11 +62,13 @@ def vote(printer: Printer, op: Vote) -> Expression:
 
 def print_values(printer: Printer, op: Print) -> None:
     """Print a call of printf."""
-    pieces, arguments = [_format(op.texts[0])], []
-    for i, value in enumerate(op.values):
-        directive, argument = _printed(printer, op, value)
-        pieces += [directive, _format(op.texts[i + 1]) if i + 1 < len(op.texts) else ""]
-        arguments.append(argument)
+    pieces, arguments = [], []
+    for text, value in zip_longest(op.texts, op.values):
+        pieces.append(_format(text or ""))
+        if value is not None:
+            directive, argument = _printed(printer, op, value)
+            pieces.append(directive)
+            arguments.append(argument)
     text = "".join(pieces) + "\\n"
     printer.statement(f"printf({', '.join([_quote(text), *arguments])});", op)
 
@@ -103,4 +107,4 @@ def check(printer: Printer, op: Assert) -> None:
     place = f"{op.location}: " if op.location is not None else ""
     condition = exact(printer, op.condition)
     message = _quote(_escape(f"{place}{op.message}"))
-    printer.statement(f"if ({prefix('!', condition, bool_).text}) assertion_failed({message});", op)
+    printer.statement(f"if ({negated(condition).text}) assertion_failed({message});", op)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from tilewright.backends.sim.compiler import Compiler, Step
-from tilewright.backends.sim.memory import outside
 from tilewright.backends.sim.observers import Access, AccessKind
 from tilewright.backends.sim.values import Array, Frame, Lanes, Mask, both, merge, without
 from tilewright.ir.ops import AsyncCommit, AsyncCopy, AsyncWait
@@ -45,7 +44,7 @@ def copy(op: AsyncCopy, compiler: Compiler) -> Step:
         try:
             value = read(values[source_slot], values[valid_slot], mask)
         except IndexError as error:
-            raise outside(machine, op, op.source, error) from None
+            raise machine.outside(op, op.source, error) from None
         queue.issue(op, destination, index, value, lanes, mask)
 
     return run

@@ -13,7 +13,6 @@ import numpy as np
 
 from tilewright.backends.sim import floats
 from tilewright.backends.sim.compiler import Compiler, Step
-from tilewright.backends.sim.memory import outside
 from tilewright.backends.sim.observers import Access, AccessKind
 from tilewright.backends.sim.storage import FlatStorage
 from tilewright.backends.sim.values import Array, Frame, Lanes, Mask, at_least_2d, without
@@ -43,7 +42,7 @@ def atomic(op: Atomic, compiler: Compiler) -> Step:
         try:
             old = _apply(memory.flat, position, operand, update, wanted)
         except IndexError as error:
-            raise outside(machine, op, op.buffer, error) from None
+            raise machine.outside(op, op.buffer, error) from None
         if wanted:
             everywhere = np.zeros(shape, memory.flat.dtype)
             everywhere[active] = old

@@ -77,4 +77,7 @@ class CopyQueue:
         if self._machine.observers:
             access = Access(copy.op, AccessKind.COPY_LAND, copy.destination, copy.index, copy.lanes, mask)
             self._machine.observe(access)
-        copy.destination.store(copy.index, copy.value, copy.lanes, mask)
+        try:
+            copy.destination.store(copy.index, copy.value, copy.lanes, mask)
+        except IndexError as error:
+            raise self._machine.outside(copy.op, copy.destination.buffer, error) from None

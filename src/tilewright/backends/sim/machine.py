@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from tilewright.backends.sim.findings import Collector
+from tilewright.backends.sim.findings import Collector, Fault, FindingsError
 from tilewright.backends.sim.observers import Access, Observer
 from tilewright.backends.sim.registers import RegisterStorage
 from tilewright.backends.sim.storage import GlobalStorage, SharedStorage, Storage
 from tilewright.backends.sim.values import Array, Lanes
-from tilewright.ir.core import Buffer, Kernel, Space
+from tilewright.ir.core import Buffer, Kernel, Op, Space
 
 Dim3 = tuple[int, int, int]
 
@@ -112,6 +112,19 @@ class Machine:
             if more is not None:
                 refused = more if refused is None else refused | more
         return refused
+
+    def outside(self, op: Op, buffer: Buffer, error: IndexError) -> FindingsError:
+        """Return the error for an index that NumPy refused while nothing was checked."""
+        fault = Fault(
+            op,
+            "out-of-bounds",
+            f"out of bounds: an access to {buffer.name} reaches beyond it ({error})",
+            self.block_coordinate(0),
+            buffer=buffer.name,
+            notes=(f"in one of the {self.blocks} blocks from there on:",),
+            help="run with checks on to learn which thread and which element",
+        )
+        return self.collector.error(fault)
 
     def block_coordinate(self, row: int) -> Dim3:
         """Return block_idx of a row of the chunk."""

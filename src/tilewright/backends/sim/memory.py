@@ -5,12 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from tilewright.backends.sim.compiler import Compiler, Step
-from tilewright.backends.sim.findings import Fault
-from tilewright.backends.sim.machine import Machine
 from tilewright.backends.sim.observers import Access, AccessKind
 from tilewright.backends.sim.registers import RegisterStorage
 from tilewright.backends.sim.values import Frame, Lanes, merge, without
-from tilewright.ir.core import Buffer, Op, Value, VectorType
+from tilewright.ir.core import Buffer, Value, VectorType
 from tilewright.ir.ops import Allocate, Load, Store
 
 
@@ -43,7 +41,7 @@ def load(op: Load, compiler: Compiler) -> Step:
         try:
             values[result] = storage.load(values[index], lanes, frame.mask)
         except IndexError as error:
-            raise outside(machine, op, op.buffer, error) from None
+            raise machine.outside(op, op.buffer, error) from None
 
     def run_observed(frame: Frame) -> None:
         values = frame.values
@@ -51,9 +49,10 @@ def load(op: Load, compiler: Compiler) -> Step:
         refused = machine.observe(Access(op, AccessKind.LOAD, storage, at, lanes, frame.mask))
         if refused is None:
             values[result] = storage.load(at, lanes, frame.mask)
-        else:
-            found = storage.load(at, lanes, without(frame.mask, refused))
-            values[result] = merge(refused, zero, found)
+            return
+        allowed = without(frame.mask, refused)
+        found = storage.load(at, lanes, allowed) if allowed.any() else zero
+        values[result] = merge(refused, zero, found)
 
     return run_observed if machine.observers else run
 
@@ -68,13 +67,17 @@ def store(op: Store, compiler: Compiler) -> Step:
         try:
             storage.store(values[index], values[value], lanes, frame.mask)
         except IndexError as error:
-            raise outside(machine, op, op.buffer, error) from None
+            raise machine.outside(op, op.buffer, error) from None
 
     def run_observed(frame: Frame) -> None:
         values, mask = frame.values, frame.mask
         at = values[index]
         refused = machine.observe(Access(op, AccessKind.STORE, storage, at, lanes, mask))
-        storage.store(at, values[value], lanes, mask if refused is None else without(mask, refused))
+        if refused is not None:
+            mask = without(mask, refused)
+            if not mask.any():
+                return
+        storage.store(at, values[value], lanes, mask)
 
     return run_observed if machine.observers else run
 
@@ -83,17 +86,3 @@ def _zero(buffer: Buffer, lanes: int) -> Lanes:
     """Return what a refused load gives."""
     kind = buffer.dtype.numpy
     return kind.type(0) if lanes == 1 else np.zeros((1, 1, lanes), kind)
-
-
-def outside(machine: Machine, op: Op, buffer: Buffer, error: IndexError) -> Exception:
-    """Return the error for an index that NumPy refused while nothing was checked."""
-    fault = Fault(
-        op,
-        "out-of-bounds",
-        f"out of bounds: an access to {buffer.name} reaches beyond it ({error})",
-        machine.block_coordinate(0),
-        buffer=buffer.name,
-        notes=(f"in one of the {machine.blocks} blocks from there on:",),
-        help="run with checks on to learn which thread and which element",
-    )
-    return machine.collector.error(fault)

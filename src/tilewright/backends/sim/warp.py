@@ -32,7 +32,7 @@ _SOURCES: dict[str, Callable[[Array, Lanes, int], tuple[Array, Array]]] = {
     "up": lambda lane, by, width: (lane - by, lane - by >= lane & -width),
     "down": lambda lane, by, width: (lane + by, lane + by <= (lane & -width) + width - 1),
     "xor": lambda lane, by, width: (lane ^ by, lane ^ by <= (lane & -width) + width - 1),
-    "idx": lambda lane, by, width: ((lane & -width) | (by & (width - 1)), np.True_ | (lane == by)),
+    "idx": lambda lane, by, width: ((lane & -width) | (by & (width - 1)), np.ones_like(lane | by, np.bool_)),
 }
 
 

@@ -1,0 +1,113 @@
+"""Pictures of shared memory: the bank of each element, and what an access of a warp does to the banks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from tilewright.draw.bank_conflicts import BANK_BYTES, BANKS, Traffic, traffic, words_of
+from tilewright.draw.colours import ALARM, PAPER, categorical
+from tilewright.draw.frames import LIMIT, Limit, frame_of
+from tilewright.draw.layout_pictures import AnyLayout
+from tilewright.draw.model import Cell, Drawing
+from tilewright.dtypes import dtype as as_dtype
+from tilewright.errors import LayoutError
+from tilewright.layout import ComposedLayout, Layout, is_static
+from tilewright.tensors import Tensor
+
+_SERVED = "#99ddff"
+
+
+def banks(
+    layout: Any,  # Any: a layout or tensor
+    dtype: Any = None,  # Any: whatever names an element type
+    access: Any = None,  # Any: see below
+    width: int | None = None,
+    limit: Limit = LIMIT,
+) -> Drawing:
+    """Draw the shared-memory bank of each element, and mark what one access of a warp makes of the banks.
+
+    `dtype` is the element type (a tensor brings its own; float32 by default). `access` gives for each lane the index or
+    coordinate of the element where it starts (None: the lane does nothing), as a sequence or as a layout from lanes to
+    indices; `width` is the number of bytes a lane moves, one element by default. Elements that are touched show their
+    lane; a heavy frame marks those whose bank has to deliver several words.
+
+    >>> from tilewright.layout import Layout
+    >>> tile = Layout((32, 32), (32, 1))
+    >>> banks(tile, "float32", access=Layout(32, 32)).notes[0]  # along a row
+    'access of 4 bytes by 32 lanes: 1 pass, no bank conflict'
+    >>> banks(tile, "float32", access=Layout(32, 1)).notes[0]  # down a column
+    'access of 4 bytes by 32 lanes: 32 passes where 1 would do: bank 0 holds 32 words at once'
+
+    Raises `LayoutError` when an access is not aligned to its width or has more than 32 lanes.
+    """
+    if isinstance(layout, Tensor):
+        layout, dtype = layout.layout, layout.dtype if dtype is None else dtype
+    if not isinstance(layout, (Layout, ComposedLayout)):
+        layout = Layout(layout)
+    if not is_static(layout):
+        raise LayoutError(f"the banks of {layout} cannot be drawn: a leaf is dynamic", help="draw a static layout")
+    element = as_dtype("float32" if dtype is None else dtype).bytes
+    title = f"banks of {layout}, elements of {element} byte{'s' if element > 1 else ''}"
+    frame = frame_of(layout.shape, limit, title)
+    if access is None:
+        grids = frame.grids(lambda c: _bank_cell(layout(c) * element, element))
+        note = f"the bank of each element, of {BANKS} banks of {BANK_BYTES} bytes; colour: bank mod 8"
+        return Drawing(grids, title, (*frame.notes, note))
+    width = element if width is None else width
+    starts = [None if c is None else layout(c) * element for c in _lanes(access)]
+    found = traffic(starts, width)
+    touched = _touched(starts, width, element)
+    grids = frame.grids(lambda c: _access_cell(layout(c) * element, element, touched, found))
+    lanes = sum(start is not None for start in starts)
+    notes = (
+        f"access of {width} byte{'s' if width > 1 else ''} by {lanes} lanes: {found}",
+        "L: the lane that touches the element, b: its bank" + ("" if found.is_free else "; framed: a bank conflict"),
+    )
+    return Drawing(grids, title, frame.notes + notes)
+
+
+def _lanes(access: Any) -> list[Any]:  # Any: a layout or tensor of indices, or a sequence of coordinates
+    if isinstance(access, (Layout, ComposedLayout, Tensor)):
+        count = access.size
+        if not isinstance(count, int) or not is_static(access if not isinstance(access, Tensor) else access.layout):
+            raise LayoutError(f"an access has to be static, not {access}")
+        at = access if not isinstance(access, Tensor) else access.__getitem__
+        return [at(lane) for lane in range(count)]
+    if isinstance(access, Iterable):
+        return list(access)
+    raise LayoutError(f"an access is a sequence of indices, a layout or a tensor, not {access!r}")
+
+
+def _touched(starts: list[int | None], width: int, element: int) -> dict[int, list[int]]:
+    """Return the lanes that touch each element, by the element's byte address."""
+    found: dict[int, list[int]] = {}
+    for lane, start in enumerate(starts):
+        if start is not None:
+            for address in range(start // element * element, start + width, element):
+                found.setdefault(address, []).append(lane)
+    return found
+
+
+def _bank_name(address: int, element: int) -> str:
+    """Return the bank of an element, or the first and last where it is wider than a word."""
+    words = words_of(address, element)
+    first, last = words[0] % BANKS, words[-1] % BANKS
+    return str(first) if first == last else f"{first}-{last}"
+
+
+def _bank_cell(address: int, element: int) -> Cell:
+    return Cell((_bank_name(address, element),), categorical(address // BANK_BYTES))
+
+
+def _access_cell(address: int, element: int, touched: dict[int, list[int]], found: Traffic) -> Cell:
+    bank = f"b{_bank_name(address, element)}"
+    lanes = touched.get(address)
+    if lanes is None:
+        return Cell((bank,), PAPER, faded=True)
+    others = f"+{len(lanes) - 1}" if len(lanes) > 1 else ""
+    conflict = any(word in found.colliding for word in words_of(address, element))
+    return Cell((f"L{lanes[0]}{others}", bank), ALARM if conflict else _SERVED, mark=conflict)
+
+
+__all__ = ["AnyLayout", "banks"]

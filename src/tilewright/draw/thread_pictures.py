@@ -1,0 +1,110 @@
+"""Pictures of thread-value layouts: which thread holds each element of a tile, as which of its values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from tilewright.draw.colours import categorical
+from tilewright.draw.frames import LIMIT, Limit, axis_of, frame_of
+from tilewright.draw.layout_pictures import single_grid
+from tilewright.draw.model import Axis, Cell, Drawing, Grid
+from tilewright.dtypes import DType, uint8, uint16, uint32, uint64
+from tilewright.errors import LayoutError
+from tilewright.layout import Layout, crd2idx
+from tilewright.layout.tuples import show
+from tilewright.tiled import TiledCopy, TiledMMA
+
+_COLOUR_NOTE = "T: thread, V: its value; colour: thread mod 8"
+
+
+def thread_cells(layout_tv: Layout, shape: Any) -> tuple[Callable[[Any], Cell], int]:
+    """Return the cell of each coordinate of a tile, and how many threads hold one element.
+
+    `layout_tv` maps (thread, value) to elements of the column-major tile of that shape. An element of several threads
+    is labelled with the first of them and the number of others.
+    """
+    threads, values = int(layout_tv[0].size), int(layout_tv[1].size)  # type: ignore[arg-type]  # static, as the tiles
+    holders: dict[int, dict[int, int]] = {}
+    for thread in range(threads):
+        for value in range(values):
+            holders.setdefault(layout_tv(thread, value), {}).setdefault(thread, value)
+
+    def cell(coord: Any) -> Cell:
+        held = holders.get(crd2idx(coord, shape))  # type: ignore[arg-type]  # a static coordinate has an integer index
+        if held is None:
+            return Cell(("–",), faded=True)
+        thread = next(iter(held))
+        others = f"+{len(held) - 1}" if len(held) > 1 else ""
+        return Cell((f"T{thread}{others}", f"V{held[thread]}"), categorical(thread))
+
+    return cell, max([len(h) for h in holders.values()])
+
+
+def _notes(shared: int) -> tuple[str, ...]:
+    if shared == 1:
+        return (_COLOUR_NOTE,)
+    return (_COLOUR_NOTE, "+n: held by n more threads; the first is named")
+
+
+def copy_drawing(copy: TiledCopy, dtype: DType | None = None, limit: Limit = LIMIT) -> Drawing:
+    """Draw a tiled copy: source and destination side by side, each element with its thread and value.
+
+    Widths of copy atoms are in bits, so the picture depends on the element type: the narrowest that fits by default.
+    """
+    chosen = _fitting_type(copy) if dtype is None else dtype
+    frame = frame_of(copy.tile_shape, limit, str(copy))
+    row: list[Grid | None] = []
+    shared = 1
+    for title, layout_tv in (("source", copy.layout_src_tv(chosen)), ("destination", copy.layout_dst_tv(chosen))):
+        cell, held = thread_cells(layout_tv, copy.tile_shape)
+        shared = max(shared, held)
+        row.append(frame.grids(cell, title)[0][0])
+    atom = f"{copy.atom}, elements of {chosen.bits} bits"
+    title = f"{atom}: {copy.size} threads x {copy.values} values, tile {show(copy.tile_shape)}"
+    return Drawing((tuple(row),), title, frame.notes + _notes(shared))
+
+
+def _fitting_type(copy: TiledCopy) -> DType:
+    """Return the narrowest unsigned type of which the copy's atom moves a whole number, and no more than there are."""
+    bits = copy.atom.bits
+    if bits is None:
+        return uint32
+    for dtype in (uint8, uint16, uint32, uint64):
+        if bits % dtype.bits == 0 and copy.values % copy.atom.values(dtype) == 0:
+            return dtype
+    raise LayoutError(
+        f"{copy} cannot be drawn: no element of 8 to 64 bits fits its atom", help="give the element type: dtype="
+    )
+
+
+def mma_drawing(mma: TiledMMA, limit: Limit = LIMIT) -> Drawing:
+    """Draw a tiled matrix product as one stands on paper: A to the left of C, B above it.
+
+    B is stored (N,K) and drawn transposed, K down and N across, so that an element of C stands where the row of A and
+    the column of B that make it meet. Heavier lines are the ends of atoms, and of the atoms side by side.
+    """
+    m, n, k = mma.shape_mnk
+    m_axis, n_axis = _mma_axis(mma, 0, limit[0]), _mma_axis(mma, 1, limit[1])
+    k_axis = _mma_axis(mma, 2, min(limit))
+    a, shared_a = thread_cells(mma.layout_a_tv, (m, k))
+    b, shared_b = thread_cells(mma.layout_b_tv, (n, k))
+    c, shared_c = thread_cells(mma.layout_c_tv, (m, n))
+    frame = frame_of((m, n), limit, str(mma))
+    grid_a = single_grid(frame, a, f"A  (M,K) = ({m},{k})", m_axis, k_axis)
+    grid_b = single_grid(frame, lambda p: b((p[1], p[0])), f"B  (N,K) = ({n},{k})", k_axis, n_axis)
+    grid_c = single_grid(frame, c, f"C  (M,N) = ({m},{n})", m_axis, n_axis)
+    # A's rows and B's columns are C's too: their headers stand once.
+    grid_c = replace(grid_c, show_rows=False, show_columns=False)
+    title = f"{mma.atom}: {mma.size} threads, tile {show((m, n, k))}"
+    return Drawing(((None, grid_b), (grid_a, grid_c)), title, _notes(max(shared_a, shared_b, shared_c)))
+
+
+def _mma_axis(mma: TiledMMA, mode: int, most: int) -> Axis:
+    """Make the axis of M, N or K, ruled at atoms unless a permutation takes those apart."""
+    extent, atom = mma.tile_size(mode), mma.atom.shape_mnk[mode]
+    covered = atom * int(mma.atom_layout[mode].size)  # type: ignore[arg-type]  # static, checked by TiledMMA
+    nested = (atom, covered // atom, extent // covered)
+    axis = axis_of(extent if isinstance(mma.permutation(mode), Layout) else nested, "MNK"[mode], most)
+    return replace(axis, headers=axis.headers[:1])
