@@ -52,22 +52,39 @@ class Lowered:
     @cached_property
     def module(self) -> CompiledModule:
         """The machine code, from the disk cache or from NVRTC."""
+        return self._compile(self.cuda)
+
+    @cached_property
+    def aliased_module(self) -> CompiledModule:
+        """The machine code for calls in which an array that is only read shares memory with one that is written."""
+        from tilewright.backends.cuda import generate
+
+        return self._compile(generate(self.kernel, self.arch, restrict=False))
+
+    def _compile(self, source: CudaSource) -> CompiledModule:
         from tilewright.runtime.cache import default_cache
 
-        source = self.cuda
         return default_cache().compile(source.text, name=source.name, arch=self.arch.name, line_map=source.line_map)
+
+    @cached_property
+    def checked(self) -> tuple[Parameter, ...]:
+        """The scalar parameters that the conditions of a launch depend on."""
+        pending = [requirement.condition for requirement in self.kernel.requirements]
+        found: set[Value] = set()
+        while pending:
+            value = pending.pop()
+            if value not in found:
+                found.add(value)
+                pending += value.definition.operands if value.definition is not None else ()
+        return tuple(p for p in self.host_parameters if p.target in found)
 
     def check(self, lookup: ScalarLookup) -> None:
         """Raise `ArgumentError` for the first condition of the launch that does not hold."""
         if not self.kernel.requirements:
             return
-        known: dict[Value, int] = {p.target: lookup(p) for p in self.host_parameters if isinstance(p.target, Value)}
+        known: dict[Value, int] = {p.target: lookup(p) for p in self.checked if isinstance(p.target, Value)}
         for requirement in self.kernel.requirements:
-            try:
-                holds = evaluate(requirement.condition, known)
-            except KeyError:  # it depends on the thread or a loop: the simulator checks each access
-                continue
-            if not holds:
+            if not evaluate(requirement.condition, known):
                 message = requirement.message
                 if requirement.shown is not None:
                     message = message.replace("{value}", str(evaluate(requirement.shown, known)))

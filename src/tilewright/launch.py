@@ -8,10 +8,9 @@ arrays live decides the backend: NumPy arrays run on the simulator, CUDA arrays 
 
 from __future__ import annotations
 
-import functools
 import inspect
 import types
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -42,13 +41,15 @@ class _Code:
         self.function = function
         self.signature = inspect.signature(function)
         self.captures = Captures(function)
+        self._rewritten: types.FunctionType | None = None
         # By number of bound arguments and the options that machine code depends on; then by block.
         self.tables: dict[tuple[int, int, int], dict[tuple[int, int, int], _Variant]] = {}
 
-    @functools.cached_property
-    def rewritten(self) -> types.FunctionType:
-        """The function with its control flow made traceable."""
-        return rewrite(self.function)
+    def rewrite(self) -> types.FunctionType:
+        """Return the function with its control flow made traceable."""
+        if self._rewritten is None:
+            self._rewritten = rewrite(self.function)
+        return self._rewritten
 
     def forget(self) -> None:
         """Drop what was compiled: something that the kernel was traced with has changed."""
@@ -90,10 +91,9 @@ class Kernel:
         self._variants = self._code.tables.setdefault((len(bound), self.options.smem, self.options.min_blocks), {})
         self._launchers: dict[Any, Launcher] = {}
 
-    @property
-    def rewritten(self) -> types.FunctionType:
-        """The function with its control flow made traceable."""
-        return self._code.rewritten
+    def rewrite(self) -> types.FunctionType:
+        """Return the function with its control flow made traceable."""
+        return self._code.rewrite()
 
     def __getitem__(self, configuration: tuple[Extent, Extent]) -> Launcher:
         """Return the kernel with a grid and a block: `kernel[grid, block]`."""
@@ -108,7 +108,7 @@ class Kernel:
                 f"kernel {self.__name__!r} is launched as kernel[grid, block](...), got kernel[{configuration!r}]"
             ) from None
         launcher = Launcher(self, grid, block)
-        if len(self._launchers) < _MAX_LAUNCHERS and isinstance(configuration, Hashable) and not callable(grid):
+        if len(self._launchers) < _MAX_LAUNCHERS and _is_hashable(configuration) and not callable(grid):
             self._launchers[configuration] = launcher
         return launcher
 
@@ -128,13 +128,16 @@ class Kernel:
         """Return the kernel with launch options: `cluster=(x, y, z)`, `smem=bytes`, `stream=handle`, `min_blocks=n`.
 
         `min_blocks` asks the compiler to keep to so few registers that n blocks fit on a multiprocessor (the second
-        argument of CUDA's __launch_bounds__). `smem` adds dynamic shared memory to what the kernel declares, `stream` is a CUDA stream handle or an object
-        with `cuda_stream` or `ptr`; without it a launch goes to the arrays' current stream.
+        argument of CUDA's __launch_bounds__). `smem` adds dynamic shared memory to what the kernel declares, `stream`
+        is a CUDA stream handle or an object with `cuda_stream` or `ptr`; without it a launch goes to the arrays'
+        current stream. Raises `ArgumentError` for other options.
         """
         try:
             return Kernel(self._code.function, replace(self.options, **options), self._bound, self._code)
         except TypeError:
-            raise ArgumentError(f"configure takes cluster, smem, stream and min_blocks, got {', '.join(options)}") from None
+            raise ArgumentError(
+                f"configure takes cluster, smem, stream and min_blocks, got {', '.join(options)}"
+            ) from None
 
     def source(self, *args: Any, arch: str = "sm_90a", **kwargs: Any) -> str:
         """Return the CUDA C++ for arguments: arrays, or `tw.spec(dtype, shape)` in their place. No GPU is needed."""
@@ -163,9 +166,7 @@ class Kernel:
         shape = None if block is None else launch_config(1, block).block
         values = self.complete(args, kwargs)
         types = {p.name: _argument_type(p, value) for p, value in zip(self.parameters, values, strict=True)}
-        return lower(
-            self.rewritten, types, arch=Arch.parse(arch), block=shape, min_blocks=self.options.min_blocks
-        )
+        return lower(self.rewrite(), types, arch=Arch.parse(arch), block=shape, min_blocks=self.options.min_blocks)
 
     def complete(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         """Return all arguments in order, defaults filled in."""
@@ -192,6 +193,14 @@ class Kernel:
         return f"<kernel {self.__qualname__}>"
 
 
+def _is_hashable(x: object) -> bool:
+    try:
+        hash(x)
+    except TypeError:  # a list, or a tuple with one in it
+        return False
+    return True
+
+
 @dataclass(frozen=True)
 class Options:
     """Launch options beside grid and block."""
@@ -214,7 +223,9 @@ def _parameters(function: types.FunctionType, signature: inspect.Signature, boun
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             raise LanguageError(
                 f"the parameters of a kernel have names of their own, and {parameter} stands for any number",
-                location=SourceLocation(function.__code__.co_filename, function.__code__.co_firstlineno, function.__name__),
+                location=SourceLocation(
+                    function.__code__.co_filename, function.__code__.co_firstlineno, function.__name__
+                ),
                 help="name each parameter; several arrays of one kind may come as one array with a mode more",
             )
         annotation = parameter.annotation
@@ -248,9 +259,7 @@ class _Variant:
 
         def build(arch: Arch) -> Lowered:
             options = self.kernel.options
-            return lower(
-                self.kernel.rewritten, arguments, arch=arch, block=self.block, min_blocks=options.min_blocks
-            )
+            return lower(self.kernel.rewrite(), arguments, arch=arch, block=self.block, min_blocks=options.min_blocks)
 
         names = [p.name for p in parameters]
         found = specialise(build, names, described, plan.starts, self.kernel.options.smem)
@@ -333,9 +342,9 @@ class Launcher:
 def kernel(function: Callable[..., Any]) -> Kernel:
     """Make a kernel of a function: `@tw.kernel`.
 
-    The function runs once for each kind of arguments, to be traced; its loops over `range` and its branches on device
-    values become loops and branches of the device. Arrays arrive as tensors with dynamic extents and strides, numbers as
-    device scalars, and parameters annotated `tw.constexpr` as they are.
+    The function runs once for each kind of arguments, to be traced; its loops over `range` and its branches on
+    device values become loops and branches of the device. Arrays arrive as tensors with dynamic extents and strides,
+    numbers as device scalars, and parameters annotated `tw.constexpr` as they are.
 
     >>> import numpy as np, tilewright as tw
     >>> @tw.kernel

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -22,7 +23,11 @@ from tilewright.runtime.launch import (
     Slot,
     StrideSlot,
 )
+from tilewright.runtime.nvrtc import CompiledModule
 from tilewright.runtime.plan import Argument, ArgumentPlan, Reading
+
+_MAX_ADMITTED = 4096  # calls remembered as checked, before they are forgotten all at once
+_PARTS = {"shape": 1, "stride": 2}  # where an array's parts stand behind its pointer in a reading
 
 
 class Specialisation(Protocol):
@@ -88,7 +93,7 @@ def _lookup(names: Sequence[str], starts: Sequence[int], values: tuple[Any, ...]
         start = position[parameter.argument]
         if isinstance(parameter.part, tuple):
             part, mode = parameter.part
-            return values[start + (1 if part == "shape" else 2)][mode]
+            return values[start + _PARTS[part]][mode]
         return values[start]
 
     return find
@@ -112,7 +117,7 @@ class OnSimulator:
         described = dict(zip(self.names, plan.describe(args), strict=True))
         find = _lookup(self.names, self.starts, reading[1])
         self.lowered.check(find)
-        staged = {n: _Staged(info) for n, info in described.items() if isinstance(info, ArrayInfo)}
+        staged = _stage({n: info for n, info in described.items() if isinstance(info, ArrayInfo)}, self.lowered.written)
         arguments: dict[Parameter, Any] = {
             p: staged[p.argument].array if isinstance(p.target, Buffer) else find(p)
             for p in self.lowered.kernel.parameters
@@ -125,6 +130,30 @@ class OnSimulator:
         self, config: LaunchConfig, plan: ArgumentPlan, reading: Reading, args: tuple[Any, ...], stream: Any
     ) -> Callable[[], None]:
         return lambda: self.run(config, plan, reading, args, stream)
+
+
+def _stage(infos: dict[str, ArrayInfo], written: frozenset[str]) -> dict[str, _Staged]:
+    """Make arrays ready for the simulator; two arguments that are one device array stay one."""
+    staged: dict[str, _Staged] = {}
+    for name, info in infos.items():
+        for other, known in staged.items():
+            if info.is_cuda and {name, other} & written and _meet(info, known.info):
+                if info != known.info:
+                    raise ArgumentError(
+                        f"arguments {other!r} and {name!r} overlap in GPU memory, and one of them is written",
+                        help="the simulator works on copies of GPU arrays: pass the same array twice, or separate ones",
+                    )
+                staged[name] = known
+                break
+        else:
+            staged[name] = _Staged(info)
+    return staged
+
+
+def _meet(a: ArrayInfo, b: ArrayInfo) -> bool:
+    low, high = _address_range((a.pointer, a.shape, a.strides), 0, a.dtype.bytes)
+    other_low, other_high = _address_range((b.pointer, b.shape, b.strides), 0, b.dtype.bytes)
+    return low < other_high and other_low < high
 
 
 class _Staged:
@@ -163,44 +192,93 @@ class OnDevice:
                 f"kernel {lowered.kernel.name!r} takes {self.dynamic_shared_bytes} bytes of shared memory; "
                 f"a block of {properties.name} has {properties.shared_bytes_optin}"
             )
-        module = lowered.module
-        self.function = driver.load_function(
-            module.cubin, module.name, ordinal=ordinal, dynamic_shared_bytes=self.dynamic_shared_bytes
-        )
+        self.function = self._load(lowered.module)
         position = {name: n for n, name in enumerate(names)}
         self.packer = Packer([_slot(p, position) for p in lowered.kernel.parameters], starts)
-        self._checked: set[Any] = set()
-        self._pointers = frozenset(
-            starts[position[p.argument]] for p in lowered.kernel.parameters if p.part == "pointer"
+        self._overlaps = Overlaps(lowered, dict(zip(names, starts, strict=True)))
+        # What a call must be looked at for before it may run, and the function it runs, by those values.
+        self._relevant = self._relevant_values(dict(zip(names, starts, strict=True)))
+        self._admitted: dict[Any, driver.Function] = {}
+
+    def _load(self, module: CompiledModule) -> driver.Function:
+        return driver.load_function(
+            module.cubin, module.name, ordinal=self.ordinal, dynamic_shared_bytes=self.dynamic_shared_bytes
         )
 
-    def _check(self, values: tuple[Any, ...]) -> None:
-        """Check the conditions of a launch, once for each set of shapes, strides and numbers."""
-        key = tuple(v for n, v in enumerate(values) if n not in self._pointers)
-        if key in self._checked:
-            return
+    def _relevant_values(self, start: dict[str, int]) -> Callable[[tuple[Any, ...]], Any] | None:
+        """Return what picks the values that decide whether and how a call runs, None where nothing does."""
+        indices = set(self._overlaps.indices)
+        for parameter in self.lowered.checked:
+            first = start[parameter.argument]
+            indices.add(first if not isinstance(parameter.part, tuple) else first + _PARTS[parameter.part[0]])
+        return operator.itemgetter(*sorted(indices)) if indices else None
+
+    def _choose(self, values: tuple[Any, ...]) -> driver.Function:
+        """Return the machine code for a call, once its conditions were found to hold."""
+        if self._relevant is None:
+            return self.function
+        key = self._relevant(values)
+        return self._admitted.get(key) or self._admit(key, values)
+
+    def _admit(self, key: Any, values: tuple[Any, ...]) -> driver.Function:
         self.lowered.check(_lookup(self.names, self.starts, values))
-        if len(self._checked) > 4096:
-            self._checked.clear()
-        self._checked.add(key)
+        function = self._load(self.lowered.aliased_module) if self._overlaps.found(values) else self.function
+        if len(self._admitted) >= _MAX_ADMITTED:
+            self._admitted.clear()
+        self._admitted[key] = function
+        return function
 
     def run(
         self, config: LaunchConfig, plan: ArgumentPlan, reading: Reading, args: tuple[Any, ...], stream: Any
     ) -> None:
         _, values, described = reading
-        if self.lowered.kernel.requirements:
-            self._check(values)
+        function = self._choose(values)
         handle = plan.stream(self.ordinal, described) if stream is None else _stream_handle(stream)
-        self.packer.launch(self.function, config, handle, values)
+        self.packer.launch(function, config, handle, values)
 
     def prepare(
         self, config: LaunchConfig, plan: ArgumentPlan, reading: Reading, args: tuple[Any, ...], stream: Any
     ) -> Callable[[], None]:
         _, values, described = reading
-        if self.lowered.kernel.requirements:
-            self._check(values)
+        function = self._choose(values)
         handle = plan.stream(self.ordinal, described) if stream is None else _stream_handle(stream)
-        return self.packer.prepare(self.function, config, handle, values, owners=(*args, *described))
+        return self.packer.prepare(function, config, handle, values, owners=(*args, *described))
+
+
+class Overlaps:
+    """Finds calls in which an array that the kernel only reads shares memory with one that it writes.
+
+    Only what is read is promised to the compiler to be alone (`__restrict__`), so two outputs may overlap.
+    """
+
+    def __init__(self, lowered: Lowered, start: dict[str, int]) -> None:
+        written: list[tuple[int, int]] = []
+        read: list[tuple[int, int]] = []
+        for parameter in lowered.kernel.parameters:
+            if isinstance(parameter.target, Buffer):
+                side = written if parameter.argument in lowered.written else read
+                side.append((start[parameter.argument], parameter.target.dtype.bytes))
+        self._written, self._read = (written, read) if written and read else ([], [])
+
+    @property
+    def indices(self) -> list[int]:
+        """The values of a reading that decide: pointer, shape and strides of each array."""
+        return [first + part for first, _ in self._written + self._read for part in range(3)]
+
+    def found(self, values: tuple[Any, ...]) -> bool:
+        """Say whether the address ranges of a written and of a read array meet."""
+        written, read = ([_address_range(values, *a) for a in side] for side in (self._written, self._read))
+        return any(a[0] < b[1] and b[0] < a[1] for a in written for b in read)
+
+
+def _address_range(values: tuple[Any, ...], first: int, size: int) -> tuple[int, int]:
+    """Return the first address of an array, and the one behind its last."""
+    pointer, shape, strides = values[first : first + 3]
+    if 0 in shape:
+        return pointer, pointer
+    reaches = [(extent - 1) * step for extent, step in zip(shape, strides, strict=True)]
+    low, high = sum(r for r in reaches if r < 0), sum(r for r in reaches if r > 0)
+    return pointer + low * size, pointer + (high + 1) * size
 
 
 def _slot(parameter: Parameter, position: dict[str, int]) -> Slot:

@@ -223,22 +223,8 @@ def break_inner_only(n):
             if j * i > n:
                 break
             total += 1
-        else:
-            total += 1000
         total += i
     return total
-
-
-@tw.function
-def loop_else(n):
-    r = 0
-    for i in range(10):
-        if i * i == n:
-            r = i
-            break
-    else:
-        r = -1
-    return r
 
 
 @tw.function
@@ -372,7 +358,7 @@ FUNCTIONS: tuple[Callable[[int], int], ...] = (
     sign, nested_branches, branch_changes_several, only_one_side_assigns, logic, bound_by_thread,
     loop_with_start_and_step, loop_downwards, loop_never_entered, dynamic_step, nested_loops, triangular_with_branch,
     collatz, greatest_common_divisor, while_in_while, break_out, continue_past, break_and_continue, break_inner_only,
-    loop_else, early_return, return_from_nested_loops, return_from_while, loop_index_afterwards, static_loops, unrolled,
+    early_return, return_from_nested_loops, return_from_while, loop_index_afterwards, static_loops, unrolled,
     helpers_in_helpers, comprehension, bool_carried, fibonacci, bits_set, conditional_bound, shadowed,
 )  # fmt: skip
 
@@ -411,7 +397,7 @@ def test_kernel_returns_early(backend: Backend) -> None:
 @tw.kernel
 def carried_types(out_f, out_i, out_d, x, n):
     i = tw.thread_idx.x
-    total, count, wide, flag = tw.float32(0.0), tw.int64(1), tw.float64(0.5), False
+    total, count, wide, flag = 0.0, i.to(tw.int64) * 0 + 1, 0.5 + i.to(tw.float64), False
     for k in range(n):
         total += x[i, k]
         if flag:
@@ -427,7 +413,7 @@ def test_variables_of_several_types_are_carried(backend: Backend) -> None:
     x = np.random.default_rng(0).integers(-9, 9, (32, 30)).astype(np.float32)
     outs = [backend.zeros(32, t) for t in (tw.float32, tw.int64, tw.float64)]
     carried_types[1, 32](*outs, backend.put(x), 30)
-    wide = np.full(32, 0.5)
+    wide = 0.5 + np.arange(32.0)
     for k in range(30):
         wide = wide * 2 + x[:, k]
     assert np.array_equal(backend.get(outs[0]), x.sum(axis=1))

@@ -8,7 +8,6 @@ from typing import Any
 from tilewright.draw.bank_conflicts import BANK_BYTES, BANKS, Traffic, traffic, words_of
 from tilewright.draw.colours import ALARM, PAPER, categorical
 from tilewright.draw.frames import LIMIT, Limit, frame_of
-from tilewright.draw.layout_pictures import AnyLayout
 from tilewright.draw.model import Cell, Drawing
 from tilewright.dtypes import dtype as as_dtype
 from tilewright.errors import LayoutError
@@ -30,7 +29,7 @@ def banks(
     `dtype` is the element type (a tensor brings its own; float32 by default). `access` gives for each lane the index or
     coordinate of the element where it starts (None: the lane does nothing), as a sequence or as a layout from lanes to
     indices; `width` is the number of bytes a lane moves, one element by default. Elements that are touched show their
-    lane; a heavy frame marks those whose bank has to deliver several words.
+    lane; a heavy outline marks those whose bank has to deliver several words.
 
     >>> from tilewright.layout import Layout
     >>> tile = Layout((32, 32), (32, 1))
@@ -52,8 +51,8 @@ def banks(
     frame = frame_of(layout.shape, limit, title)
     if access is None:
         grids = frame.grids(lambda c: _bank_cell(layout(c) * element, element))
-        note = f"the bank of each element, of {BANKS} banks of {BANK_BYTES} bytes; colour: bank mod 8"
-        return Drawing(grids, title, (*frame.notes, note))
+        note = f"the bank of each element, of {BANKS} banks of {BANK_BYTES} bytes"
+        return Drawing(grids, title, (*frame.notes, note), "the bank, hue mod 8 and tint mod 32")
     width = element if width is None else width
     starts = [None if c is None else layout(c) * element for c in _lanes(access)]
     found = traffic(starts, width)
@@ -62,7 +61,7 @@ def banks(
     lanes = sum(start is not None for start in starts)
     notes = (
         f"access of {width} byte{'s' if width > 1 else ''} by {lanes} lanes: {found}",
-        "L: the lane that touches the element, b: its bank" + ("" if found.is_free else "; framed: a bank conflict"),
+        "L: the lane that touches the element, b: its bank" + ("" if found.is_free else "; outlined: a bank conflict"),
     )
     return Drawing(grids, title, frame.notes + notes)
 
@@ -97,7 +96,7 @@ def _bank_name(address: int, element: int) -> str:
 
 
 def _bank_cell(address: int, element: int) -> Cell:
-    return Cell((_bank_name(address, element),), categorical(address // BANK_BYTES))
+    return Cell((_bank_name(address, element),), categorical(address // BANK_BYTES % BANKS))
 
 
 def _access_cell(address: int, element: int, touched: dict[int, list[int]], found: Traffic) -> Cell:
@@ -109,5 +108,3 @@ def _access_cell(address: int, element: int, touched: dict[int, list[int]], foun
     conflict = any(word in found.colliding for word in words_of(address, element))
     return Cell((f"L{lanes[0]}{others}", bank), ALARM if conflict else _SERVED, mark=conflict)
 
-
-__all__ = ["AnyLayout", "banks"]

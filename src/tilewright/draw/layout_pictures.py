@@ -24,9 +24,9 @@ def layout_drawing(layout: AnyLayout, limit: Limit = LIMIT) -> Drawing:
     """
     _need_static(layout)
     frame = frame_of(layout.shape, limit, f"layout {layout}")
-    fill, notes = _fill_of(layout, frame)
+    fill, key = _fill_of(layout, frame)
     grids = frame.grids(lambda c: Cell((show(layout(c)),), fill(layout(c))))
-    return Drawing(grids, str(layout), frame.notes + notes)
+    return Drawing(grids, str(layout), frame.notes, key)
 
 
 def _need_static(layout: AnyLayout) -> None:
@@ -34,12 +34,12 @@ def _need_static(layout: AnyLayout) -> None:
         raise LayoutError(f"layout {layout} cannot be drawn: a leaf is dynamic", help="draw a static layout")
 
 
-def _fill_of(layout: AnyLayout, frame: Frame) -> tuple[Callable[[Any], str], tuple[str, ...]]:
+def _fill_of(layout: AnyLayout, frame: Frame) -> tuple[Callable[[Any], str], str]:
     swizzle = _swizzle_of(layout)
     if swizzle is not None and swizzle.bits:
-        return _place_fill(swizzle), (_place_note(swizzle),)
+        return _place_fill(swizzle), _place_key(swizzle)
     offsets = [layout(c) for c in frame.coords()]
-    return ramp_over(offsets), ()
+    return ramp_over(offsets), ""
 
 
 def ramp_over(offsets: list[Any]) -> Callable[[Any], str]:
@@ -61,10 +61,10 @@ def _place_fill(swizzle: Swizzle) -> Callable[[int], str]:
     return lambda offset: categorical((offset >> start) % (1 << swizzle.bits))
 
 
-def _place_note(swizzle: Swizzle) -> str:
+def _place_key(swizzle: Swizzle) -> str:
     start = swizzle.base + max(-swizzle.shift, 0)
     bits = f"bit {start}" if swizzle.bits == 1 else f"bits {start} to {start + swizzle.bits - 1}"
-    return f"colour: {bits} of the offset, which the swizzle writes"
+    return f"{bits} of the offset, which the swizzle writes"
 
 
 def swizzle_drawing(swizzle: Swizzle, limit: Limit = LIMIT) -> Drawing:
@@ -84,8 +84,8 @@ def swizzle_drawing(swizzle: Swizzle, limit: Limit = LIMIT) -> Drawing:
     before = frame.grids(lambda c: cell(c[0] * columns + c[1]), "before")
     after = frame.grids(lambda c: cell(swizzle((c[0] * columns + c[1]) << swizzle.base) >> swizzle.base), "after")
     unit = "one element" if swizzle.base == 0 else f"a run of {1 << swizzle.base} elements"
-    notes = (f"a cell is {unit}; where it stood, and where it is sent", _place_note(swizzle)) if swizzle.bits else ()
-    return Drawing(((before[0][0], after[0][0]),), str(swizzle), notes)
+    notes = (f"a cell is {unit}: each place on the right shows where it leads",)
+    return Drawing(((before[0][0], after[0][0]),), str(swizzle), notes, _place_key(swizzle) if swizzle.bits else "")
 
 
 def tensor_drawing(tensor: Tensor, limit: Limit = LIMIT) -> Drawing:
@@ -94,11 +94,11 @@ def tensor_drawing(tensor: Tensor, limit: Limit = LIMIT) -> Drawing:
     if not isinstance(tensor.engine, (NumpyEngine, CoordinateEngine)):
         return layout_drawing(tensor.layout, limit).titled(tensor.title)
     frame = frame_of(tensor.shape, limit, tensor.title)
-    fill, notes = _fill_of(tensor.layout, frame)
+    fill, key = _fill_of(tensor.layout, frame)
     grids = frame.grids(lambda c: Cell((value_text(tensor, c),), fill(tensor.layout(c))))
-    if isinstance(tensor.engine, NumpyEngine) and not notes:
-        notes = ("shade: the offset in memory",)
-    return Drawing(grids, tensor.title, frame.notes + notes)
+    if isinstance(tensor.engine, NumpyEngine) and not key:
+        key = "the offset in memory, from pale to blue"
+    return Drawing(grids, tensor.title, frame.notes, key)
 
 
 def value_text(tensor: Tensor, coord: Any) -> str:  # Any: a coordinate

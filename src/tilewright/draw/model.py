@@ -13,7 +13,10 @@ from tilewright.layout.display import Displayed
 
 @dataclass(frozen=True)
 class Cell:
-    """One square: up to two lines of label on a fill. A marked cell gets a heavy frame, a faded one a pale label."""
+    """One square: up to two lines of label on a fill.
+
+    Marked cells stand in a heavy outline, neighbours of one fill in a common one; a faded cell has a pale label.
+    """
 
     lines: tuple[str, ...]
     fill: str = PAPER
@@ -64,6 +67,8 @@ class Grid:
 class Drawing(Displayed):
     """Grids arranged as a table (None where nothing stands), with a title above and notes below.
 
+    `colour_key` says what the colours mean, which text leaves out.
+
     Grids in one row share their top edge and grids in one column their left edge, so that A, B and C of a matrix
     product line up.
     """
@@ -71,6 +76,7 @@ class Drawing(Displayed):
     grids: tuple[tuple[Grid | None, ...], ...]
     title: str = ""
     notes: tuple[str, ...] = ()
+    colour_key: str = ""
 
     def titled(self, title: str | None) -> Drawing:
         """Return the drawing under another title; None keeps its own."""
@@ -92,6 +98,11 @@ class Drawing(Displayed):
         """The notes, then what was left out."""
         return self.notes + self.cut_notes
 
+    @property
+    def captions(self) -> tuple[str, ...]:
+        """The notes, with the meaning of colours first."""
+        return ((f"colour: {self.colour_key}",) if self.colour_key else ()) + self.all_notes
+
 
 def beside(*drawings: Drawing, title: str = "") -> Drawing:
     """Put drawings next to one another, each under its own title; notes are joined."""
@@ -106,4 +117,5 @@ def beside(*drawings: Drawing, title: str = "") -> Drawing:
                 row[0] = replace(row[0], title=drawing.title)
             rows[i] += row + [None] * (width - len(row))
     notes = dict.fromkeys(note for d in drawings for note in d.notes)
-    return Drawing(tuple([tuple(row) for row in rows]), title, tuple(notes))
+    keys = dict.fromkeys(d.colour_key for d in drawings if d.colour_key)
+    return Drawing(tuple([tuple(row) for row in rows]), title, tuple(notes), "; ".join(keys))

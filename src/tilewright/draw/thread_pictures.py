@@ -16,7 +16,8 @@ from tilewright.layout import Layout, crd2idx
 from tilewright.layout.tuples import show
 from tilewright.tiled import TiledCopy, TiledMMA
 
-_COLOUR_NOTE = "T: thread, V: its value; colour: thread mod 8"
+_NOTE = "T: thread, V: its value"
+_KEY = "the thread, hue mod 8 and tint mod 32"
 
 
 def thread_cells(layout_tv: Layout, shape: Any) -> tuple[Callable[[Any], Cell], int]:
@@ -44,8 +45,8 @@ def thread_cells(layout_tv: Layout, shape: Any) -> tuple[Callable[[Any], Cell], 
 
 def _notes(shared: int) -> tuple[str, ...]:
     if shared == 1:
-        return (_COLOUR_NOTE,)
-    return (_COLOUR_NOTE, "+n: held by n more threads; the first is named")
+        return (_NOTE,)
+    return (f"{_NOTE}; +n: held by n more threads",)
 
 
 def copy_drawing(copy: TiledCopy, dtype: DType | None = None, limit: Limit = LIMIT) -> Drawing:
@@ -61,9 +62,9 @@ def copy_drawing(copy: TiledCopy, dtype: DType | None = None, limit: Limit = LIM
         cell, held = thread_cells(layout_tv, copy.tile_shape)
         shared = max(shared, held)
         row.append(frame.grids(cell, title)[0][0])
-    atom = f"{copy.atom}, elements of {chosen.bits} bits"
-    title = f"{atom}: {copy.size} threads x {copy.values} values, tile {show(copy.tile_shape)}"
-    return Drawing((tuple(row),), title, frame.notes + _notes(shared))
+    title = f"{copy.atom}: {copy.size} threads × {copy.values} values"
+    about = f"tile {show(copy.tile_shape)} of {chosen.bits}-bit elements"
+    return Drawing((tuple(row),), title, (about, *frame.notes, *_notes(shared)), _KEY)
 
 
 def _fitting_type(copy: TiledCopy) -> DType:
@@ -98,7 +99,7 @@ def mma_drawing(mma: TiledMMA, limit: Limit = LIMIT) -> Drawing:
     # A's rows and B's columns are C's too: their headers stand once.
     grid_c = replace(grid_c, show_rows=False, show_columns=False)
     title = f"{mma.atom}: {mma.size} threads, tile {show((m, n, k))}"
-    return Drawing(((None, grid_b), (grid_a, grid_c)), title, _notes(max(shared_a, shared_b, shared_c)))
+    return Drawing(((None, grid_b), (grid_a, grid_c)), title, _notes(max(shared_a, shared_b, shared_c)), _KEY)
 
 
 def _mma_axis(mma: TiledMMA, mode: int, most: int) -> Axis:

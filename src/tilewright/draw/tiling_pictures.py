@@ -11,7 +11,7 @@ from tilewright.draw.layout_pictures import value_text
 from tilewright.draw.model import Cell, Drawing
 from tilewright.dtypes import DType
 from tilewright.errors import LayoutError
-from tilewright.layout import ComposedLayout, Layout
+from tilewright.layout import ComposedLayout, Layout, idx2crd
 from tilewright.layout.tuples import leaves, show
 from tilewright.tensors import CoordinateEngine, NumpyEngine, Tensor, identity_tensor
 
@@ -49,39 +49,29 @@ def tiling(whole: Any, *parts: Part, limit: Limit = LIMIT) -> Drawing:  # Any: a
             owners.setdefault(coord, []).append((number, place))
 
     def cell(coord: Any) -> Cell:
-        label = _label(tensor, coord)
+        label = value_text(tensor, coord)
         held = owners.get(_flat(coord, shape))
         if held is None:
             return Cell((label,), PAPER, faded=bool(parts))
         number, place = held[0]
-        return Cell((label, f"#{place}"), categorical(number), mark=True)
+        others = f"+{len(held) - 1}" if len(held) > 1 else ""
+        return Cell((label, f"#{place}{others}"), categorical(number), mark=True)
 
     title = f"tiling of {tensor.layout if not isinstance(whole, Tensor) else tensor.title}"
     notes = ("#n: element n of the part",) if parts else ()
     return Drawing(frame.grids(cell), title, frame.notes + notes)
 
 
-class _OffsetEngine(CoordinateEngine):
-    """Stands for memory that is not there: an element is its own offset."""
-
-    __slots__ = ()
-
-
 def _as_tensor(whole: Any) -> Tensor:
     if isinstance(whole, Tensor):
         return whole
     layout = whole if isinstance(whole, (Layout, ComposedLayout)) else Layout(whole)
-    return Tensor(_OffsetEngine(0), layout)
-
-
-def _label(tensor: Tensor, coord: Any) -> str:
-    return value_text(tensor, coord)
+    # Without memory, an element stands for its own offset.
+    return Tensor(CoordinateEngine(0), layout)
 
 
 def _flat(coord: Any, shape: Any) -> Any:
     """Return a coordinate with one integer for each leaf of the shape, the key that parts are compared by."""
-    from tilewright.layout import idx2crd
-
     return tuple(leaves(idx2crd(coord, shape)))
 
 

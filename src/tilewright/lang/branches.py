@@ -7,13 +7,24 @@ that they read or may leave alone to the variables that are read afterwards.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from tilewright.dtypes import DType, bool_, promote
 from tilewright.ir.core import Block, Effect
 from tilewright.ir.fold import constant_of
 from tilewright.ir.ops import Binary, If, Select, Yield, constant
-from tilewright.lang.carry import CHOICE, Names, State, flatten, joined_facts, merge_types, placeholder, read_state, unwrap
+from tilewright.lang.carry import (
+    CHOICE,
+    Names,
+    State,
+    flatten,
+    joined_facts,
+    merge_types,
+    placeholder,
+    read_state,
+    unwrap,
+)
 from tilewright.lang.names import RESULT
 from tilewright.lang.ranges import DeviceRange
 from tilewright.lang.scalar import Scalar, as_scalar, common_type, convert, unary
@@ -69,9 +80,9 @@ def _join_sides(
         second = flatten([sides[1][n] for n in differing], chosen)
     wider = merge_types(first, second, both=True) or first
     yields = []
-    for block, side in zip(blocks, (first, second), strict=True):
+    for block, taken in zip(blocks, (first, second), strict=True):
         with tracer.inside(block, branch=True):
-            values = unwrap(side, wider)
+            values = unwrap(taken, wider)
             tracer.emit(Yield(tuple(values)))
             yields.append(values)
     results = tracer.emit(If(condition.value, *blocks), *[v.type for v in yields[0]])
@@ -188,5 +199,9 @@ def contains(item: Any, container: Any) -> Any:
         return container.contains(item)
     found: Any = False
     for other in container:
-        found = or_(found, lambda other=other: item is other or item == other)
+        found = or_(found, partial(_equal, item, other))
     return found
+
+
+def _equal(a: Any, b: Any) -> Any:
+    return a is b or a == b

@@ -63,7 +63,7 @@ class Captures:
 def _globals_reader(variables: dict[str, Any], names: list[str]) -> _Reader:
     # With two names at least, the getter gives a tuple.
     getter = operator.itemgetter(*names, names[0])
-    return lambda: getter(variables)  # type: ignore[no-any-return]
+    return lambda: getter(variables)
 
 
 def _content(cell: types.CellType) -> Any:

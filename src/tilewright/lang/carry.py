@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from tilewright.dtypes import bool_, int32
+from tilewright.dtypes import DType, bool_, int32
 from tilewright.errors import LanguageError
 from tilewright.ir.core import Value
 from tilewright.ir.facts import Facts
@@ -21,7 +21,6 @@ from tilewright.lang.scalar import Scalar, as_scalar, default_type, is_number
 from tilewright.lang.undefined import Undefined
 from tilewright.layout import Basis, ComposedLayout, DynamicInt, Layout
 from tilewright.tensors import Tensor
-
 
 Names: TypeAlias = "tuple[str, ...]"
 State: TypeAlias = "tuple[Any, ...]"  # Any: what the user's variables hold
@@ -96,7 +95,7 @@ def _place(value: Any, name: str, carried: Carried) -> _Place:
         return _group(inner, lambda items: dict(zip(keys, items, strict=True)), ("dict", keys))
     if isinstance(value, (tuple, list)):
         inner = [_place(v, f"{name}_{k}", carried) for k, v in enumerate(value)]
-        make: Any = type(value)._make if hasattr(type(value), "_make") else type(value)
+        make: Any = getattr(type(value), "_make", type(value))
         return _group(inner, make, (type(value).__name__,))
     return _Place(0, lambda _: value, ("constant", _Same(value)), repr(value))
 
@@ -143,7 +142,7 @@ class _Same:
 
 
 def _tensor_place(tensor: Tensor, name: str, carried: Carried) -> _Place:
-    engine: BufferEngine = tensor.engine  # type: ignore[assignment]
+    engine: BufferEngine = tensor.engine
     dynamic = list(_dynamic_leaves(tensor.layout))
     offset = engine.start
     _leaf(offset if isinstance(offset, Scalar) else Scalar(constant(offset, int32)), name, carried)

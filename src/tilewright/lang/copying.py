@@ -21,9 +21,9 @@ from tilewright.ir.ops import AsyncCopy, For, If, Pack, Yield, constant
 from tilewright.lang.access import Walk, common_walk, place, split_vector, vector_limit
 from tilewright.lang.branches import truth
 from tilewright.lang.engine import BufferEngine
+from tilewright.lang.memory import fragment_like
 from tilewright.lang.scalar import Scalar, as_scalar
 from tilewright.lang.tracer import Tracer, current
-from tilewright.layout import make_layout_like
 from tilewright.tensors import Tensor
 from tilewright.tiled import TiledCopy
 
@@ -121,13 +121,15 @@ class _Copy:
             )
         if limit % width or self._vector_walk(width) is None:
             raise LanguageError(
-                f"tw.copy: {self.atom.name} needs {width} adjacent {self.src.dtype} aligned to {self.atom.bits // 8} bytes",
+                f"tw.copy: {self.atom.name} needs {width} adjacent {self.src.dtype}, "
+                f"aligned to {self.atom.bits // 8} bytes",
                 details=[
-                    f"src: {self.src.space} {self.src.layout}",
-                    f"dst: {self.dst.space} {self.dst.layout}",
-                    f"what is known allows {8 * limit * self.src.dtype.bytes} bits at most",
-                ],  # fmt: skip
-                help="use a narrower atom, or a layout whose contiguous mode and strides are multiples of the width",
+                    f"src: {_title(self.src)}",
+                    f"dst: {_title(self.dst)}",
+                    f"what is known of them allows {8 * limit * self.src.dtype.bytes} bits at most",
+                ],
+                help="pass a contiguous, aligned array, use a narrower atom, or a layout whose strides are multiples "
+                "of the width",
             )
         return width
 
@@ -263,7 +265,12 @@ def _is_number(x: Any, value: int) -> bool:
 
 def copied_fragment(tensor: Tensor) -> Tensor:
     """Return a register tensor with the elements of another."""
-    layout = make_layout_like(tensor.layout)
-    fragment = Tensor(tensor.engine.fragment(layout, tensor.dtype), layout)
+    fragment = fragment_like(tensor)
     copy(tensor, fragment)
     return fragment
+
+
+def _title(tensor: Tensor) -> str:
+    """Return one line that says which tensor this is, and how it is laid out."""
+    engine = tensor.engine
+    return f"{engine.buffer.name or 'a tensor'}, {tensor.space} {tensor.dtype} {tensor.layout}"

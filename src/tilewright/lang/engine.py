@@ -67,7 +67,7 @@ class BufferEngine:
         if isinstance(self.start, int) and self.start == 0:
             return elements  # type: ignore[no-any-return]
         if isinstance(elements, int):
-            return self.start + elements if elements else self.start  # type: ignore[no-any-return]
+            return self.start + elements if elements else self.start
         return elements + self.start  # type: ignore[no-any-return]
 
     def index(self, elements: Any) -> Value:

@@ -55,8 +55,7 @@ def _with_k(tensor: Tensor) -> Tensor:
         return tensor
     if tensor.rank != 2:
         raise LanguageError(f"tw.gemm: a fragment has the modes (V, M) or (V, M, K), got {tensor.layout}")
-    shape, stride = tensor.layout.shape, tensor.layout.stride
-    return Tensor(tensor.engine, Layout((*shape, 1), (*stride, 0)))
+    return tensor.map_layout(lambda layout: make_layout(layout[0], layout[1], Layout(1, 0)))
 
 
 def _extent(tensor: Tensor, mode: int) -> int:

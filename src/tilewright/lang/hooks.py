@@ -1,6 +1,6 @@
 """What rewritten code calls: the rewriter puts this module under a name of its own among the user's globals."""
 
-from builtins import locals
+from builtins import locals  # noqa: A004  # the user may have another
 
 from tilewright.lang.branches import and_, compare_chain, contains, if_expression, if_statement, not_, or_
 from tilewright.lang.loops import for_loop, while_loop

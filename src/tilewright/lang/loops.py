@@ -207,9 +207,7 @@ def _settle(
                 if needed == assumed:
                     tracer.emit(Yield(next_values))
                     return block, carried, tuple(carried.leaves)
-                assumed = [
-                    _widened(a, f, v, attempt) for a, f, v in zip(assumed, needed, carried.leaves, strict=True)
-                ]
+                assumed = [_widened(a, f, v, attempt) for a, f, v in zip(assumed, needed, carried.leaves, strict=True)]
         tracer.requirements = requirements
         if wider is not None:
             carried = wider

@@ -75,7 +75,7 @@ def _on_host(name: str, *values: Any) -> Any:
 
 def abs(x: Any) -> Any:
     """Return the absolute value, in the type of x."""
-    return unary("abs", x) if isinstance(x, Scalar) else _on_host("abs", x)
+    return x.__abs__() if isinstance(x, Scalar) else _on_host("abs", x)
 
 
 def popcount(x: Any) -> Any:

@@ -84,8 +84,12 @@ def cp_async_wait(pending: int | None = None) -> None:
     (PTX cp.async.wait_group); without one, for all copies, committed or not (cp.async.wait_all). Other threads'
     copies are visible after a `sync_threads` that follows each thread's wait.
     """
-    if pending is not None and (not isinstance(pending, int) or pending < 0):
-        raise LanguageError(f"tw.cp_async_wait takes the number of groups left under way, got {pending!r}")
+    groups: object = pending
+    if groups is not None and (not isinstance(groups, int) or groups < 0):
+        raise LanguageError(
+            f"tw.cp_async_wait takes the number of groups left under way, got {groups!r}",
+            help="the number is part of the instruction: a Python int, at least 0",
+        )
     current("tw.cp_async_wait").emit(AsyncWait(pending))
 
 
@@ -112,8 +116,7 @@ def _atomic(kind: str, tensor: Tensor, coord: Any, value: Any) -> Any:
     if element.bits < 32 and not (kind == "add" and element in (float16, bfloat16)):
         raise LanguageError(f"there is no atomic {kind} on {element}", help="use a 32-bit or 64-bit type")
     engine.demand_guards()
-    # The offset of the element, as reading it would compute it.
-    place = tensor.layout(coord)
+    place = tensor.offset_of(coord)
     operand = as_scalar(value, element)
     old = current("an atomic operation").emit(Atomic(kind, engine.buffer, engine.index(place), operand.value), element)
     return Scalar(old[0])

@@ -53,9 +53,17 @@ class DeviceRange:
 
     def contains(self, x: Any) -> Any:
         """Return whether a loop over the range comes to `x`: `x in range(...)` on device values."""
-        low, high = (self.start, self.stop) if not isinstance(self.step, int) or self.step > 0 else (self.stop + 1, self.start + 1)
+        low, high = (
+            (self.start, self.stop)
+            if not isinstance(self.step, int) or self.step > 0
+            else (self.stop + 1, self.start + 1)
+        )
         inside = (low <= x) & (x < high)
-        return inside if isinstance(self.step, int) and self.step in (1, -1) else inside & ((x - self.start) % self.step == 0)
+        return (
+            inside
+            if isinstance(self.step, int) and self.step in (1, -1)
+            else inside & ((x - self.start) % self.step == 0)
+        )
 
 
 def _bound(x: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from tilewright.dtypes import DType, bool_, dtype, int32
@@ -87,10 +88,14 @@ def _joined(join: Callable[..., Any], empty: bool) -> Callable[[Any], Any]:
     def over(items: Any) -> Any:
         result: Any = empty
         for item in items:
-            result = join(result, lambda item=item: item)
+            result = join(result, partial(_itself, item))
         return result if isinstance(result, Scalar) else bool(result)
 
     return over
+
+
+def _itself(x: Any) -> Any:
+    return x
 
 
 def _round(x: Any, digits: int | None = None) -> Any:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import ast
 import types
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from tilewright.errors import LanguageError
 from tilewright.lang import hooks
@@ -171,7 +171,9 @@ class _FunctionRewriter:
         branched = call("if_statement", test, *functions, strings(parameters), strings(results), variables())
         return [*sides, self._assign_state(results, branched, branch)]
 
-    def _carried(self, body: Sequence[ast.stmt], loop: ast.For | ast.While, live: set[str]) -> tuple[list[str], ast.expr]:
+    def _carried(
+        self, body: Sequence[ast.stmt], loop: ast.For | ast.While, live: set[str]
+    ) -> tuple[list[str], ast.expr]:
         """Return the variables that a loop carries, and its stop flag as an expression."""
         needed = live | exposed(body)
         names = [n for n in assigned(body) if n in needed]
@@ -220,4 +222,3 @@ def _named(statement: ast.stmt) -> list[ast.stmt]:
         named = call("named", ast.Constant(variable), name(variable))
         return [statement, at(ast.Assign([ast.Name(variable, ast.Store())], named), statement)]
     return [statement]
-

@@ -34,6 +34,9 @@ class Scalar(DynamicInt):
 
     __slots__ = ("value",)
 
+    # NumPy's numbers leave `number * scalar` to the scalar.
+    __array_ufunc__ = None
+
     def __init__(self, value: Value) -> None:
         self.value = value
 
@@ -99,6 +102,9 @@ class Scalar(DynamicInt):
     def __rmod__(self, other: Any) -> Any:
         return modulo(other, self)
 
+    def __divmod__(self, other: Any) -> Any:
+        return floor_divide(self, other), modulo(self, other)
+
     def __pow__(self, other: Any) -> Any:
         return power(self, other)
 
@@ -142,7 +148,7 @@ class Scalar(DynamicInt):
         return self
 
     def __abs__(self) -> Scalar:
-        return unary("abs", self)
+        return self if self.dtype.kind in ("bool", "uint") else unary("abs", self)
 
     def __invert__(self) -> Scalar:
         if self.dtype.is_float:
@@ -174,16 +180,25 @@ class Scalar(DynamicInt):
     # --- what Python would need to know now, and only the device will know ---
 
     def __bool__(self) -> bool:
-        raise _undecided("the truth of a device value", "in a helper function, decorate it with @tw.function")
+        raise _undecided(
+            "the truth of a device value",
+            "decorate a helper function with @tw.function; in a comprehension or a sort, write tw.where or a loop",
+        )
 
     def __index__(self) -> int:
-        raise _undecided("the value of a device integer", "make it a tw.constexpr parameter to know it while tracing")
+        raise _undecided(
+            "the value of a device integer",
+            "make it a tw.constexpr parameter, or a loop's index with tw.static_range, to know it while tracing",
+        )
 
     def __int__(self) -> int:
-        raise _undecided("int() of a device value", "convert with tw.int32(x)")
+        raise _undecided("the value of a device number as an int", "convert with tw.int32(x)")
 
     def __float__(self) -> float:
-        raise _undecided("float() of a device value", "convert with tw.float32(x)")
+        raise _undecided(
+            "the value of a device number as a float",
+            "convert with tw.float32(x); tw.sqrt and its like stand for the functions of math",
+        )
 
     def __iter__(self) -> Any:
         raise _undecided("iterating over a device value", "loop over range(x)")
@@ -218,10 +233,10 @@ def as_scalar(x: object, target: DType | None = None) -> Scalar:
     """Return a device scalar of a Python or NumPy number, of its own type or the given one."""
     if isinstance(x, Scalar):
         return x if target is None or x.dtype is target else convert(x, target)
-    if _is_numpy(x) and hasattr(x, "dtype") and getattr(x, "shape", None) == ():
-        own = dtype(x.dtype)
-        x = x.item()
-        target = target or own
+    if _is_numpy(x) and getattr(x, "shape", None) == ():
+        number: Any = x  # a NumPy scalar, or an array of one element without axes
+        target = target or dtype(number.dtype)
+        x = number.item()
     if not isinstance(x, (int, float)):
         raise LanguageError(f"expected a number, got {type(x).__name__} {x!r}")
     target = target or default_type(x)
@@ -230,11 +245,21 @@ def as_scalar(x: object, target: DType | None = None) -> Scalar:
             raise LanguageError(
                 f"{x!r} is a float and does not convert to {target} by itself", help=f"write tw.{target}({x!r})"
             )
-        if target is not bool_ and not target.lowest <= x <= target.highest:
+        if target is bool_:
+            x = bool(x)
+        elif not target.lowest <= x <= target.highest:
             raise LanguageError(f"{x} does not fit into {target} ({target.lowest} to {target.highest})")
     elif target in (float16, bfloat16, float32):
-        x = float(target.numpy.type(x))  # the number the device would hold
+        x = _rounded(x, target)
     return Scalar(constant(x, target))
+
+
+def _rounded(x: float, target: DType) -> float:
+    """Return the number that the device would hold."""
+    import numpy as np
+
+    with np.errstate(over="ignore"):
+        return float(target.numpy.type(x))
 
 
 def convert(x: Scalar, target: DType) -> Scalar:

@@ -36,7 +36,7 @@ def parse(function: types.FunctionType) -> ast.FunctionDef:
     if not isinstance(found, ast.FunctionDef):
         raise _no_definition(function)
     owner = _class_name(function)
-    return found if owner is None else _Mangler(owner).visit(found)  # type: ignore[no-any-return]
+    return found if owner is None else _Mangler(owner).visit(found)
 
 
 def _defines(node: ast.AST, name: str) -> bool:

@@ -63,9 +63,7 @@ def _definition(function: types.FunctionType) -> SourceLocation:
 
 def _run(tracer: Tracer, function: types.FunctionType, values: Mapping[str, Any]) -> Any:
     """Call the function; what it raises gets the user's line."""
-    named = {
-        n for n, p in inspect.signature(function).parameters.items() if p.kind is inspect.Parameter.KEYWORD_ONLY
-    }
+    named = {n for n, p in inspect.signature(function).parameters.items() if p.kind is inspect.Parameter.KEYWORD_ONLY}
     positional = [value for name, value in values.items() if name not in named]
     try:
         return run(tracer, function, positional, {name: values[name] for name in named})

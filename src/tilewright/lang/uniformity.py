@@ -119,9 +119,12 @@ def _check(block: Block, divergent: set[Value], control: _Control | None) -> Non
 def _refusal(barrier: Barrier, control: _Control) -> LanguageError:
     details = []
     if control.location is not None:
-        details = [f"the {control.kind} at {control.location} depends on tw.thread_idx:", f"  {control.location.text.strip()}"]
+        details = [
+            f"the {control.kind} at {control.location} depends on tw.thread_idx:",
+            f"  {control.location.text.strip()}",
+        ]
     return LanguageError(
-        f"tw.sync_threads stands in a {control.kind} that only some threads of the block may run, and the others wait forever",
+        f"tw.sync_threads stands in a {control.kind} that only some threads of the block may run",
         details=details,
         location=barrier.location,
         help="move the barrier out, so that every thread of the block comes to it; what follows an early return, "

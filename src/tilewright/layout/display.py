@@ -1,7 +1,7 @@
 """How a value shows itself in a notebook and on a rich console: by asking the drawings, found by name.
 
 Drawings read layouts, tilings and tensors, so nothing here may import them. `Displayed` looks the package up when
-a notebook asks for a picture, the way a plug-in is found; see docs/adr/0006-drawings-found-by-name.md.
+a notebook asks for a picture, the way a plug-in is found; see docs/adr/0009-drawings-found-by-name.md.
 """
 
 from __future__ import annotations

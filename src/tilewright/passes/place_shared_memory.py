@@ -107,7 +107,6 @@ class _Flight:
             landed = [b for b in self.under_way if waits_for_all or b not in self.uncommitted]
             for buffer in landed:
                 del self.under_way[buffer]
-                self.uncommitted.discard(buffer)
             return landed
         _advance(op, self.uncommitted)
         return []

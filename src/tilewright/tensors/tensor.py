@@ -127,6 +127,10 @@ class Tensor:
         engine = self.engine if type(offset) is int and offset == 0 else self.engine.offset(offset)
         return Tensor(engine, layout)
 
+    def offset_of(self, coord: Any) -> Any:  # Any: coordinates and offsets of all kinds
+        """Return the offset of the element at a coordinate from the engine's first."""
+        return self._place(_full_coord(coord, self.layout))
+
     def _place(self, coord: Coord) -> Offset:
         _check_coord(coord, self.layout.shape, self)
         place: Offset = self.layout(self._index_typed(coord))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from tilewright.atoms.copy import CopyAtom
@@ -57,6 +58,13 @@ class TiledCopy:
                 f"TiledCopy: {threads} threads x {values} values do not fill a tile of {show(self.tile_shape)}",
                 details=[f"layout_tv = {self.layout_tv}    tiler = {show(self.tiler)}"],
             )
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.atom, self.layout_tv, self.tiler))
+
+    def __hash__(self) -> int:
+        return self._hash  # looked up at every launch
 
     @property
     def size(self) -> int:

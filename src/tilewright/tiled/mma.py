@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 from tilewright.atoms.mma import MMAAtom
@@ -66,6 +67,13 @@ class TiledMMA:
                     details=[f"atom_layout = {self.atom_layout}    atom shape = {show(self.atom.shape_mnk)}"],
                     help=f"use a multiple of {covered}, or a layout that permutes such a number of elements",
                 )
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.atom, self.atom_layout, self.permutations))
+
+    def __hash__(self) -> int:
+        return self._hash  # looked up at every launch
 
     @property
     def thr_layout_vmnk(self) -> Layout:

@@ -54,12 +54,13 @@ class Names:
     """The names in use, scope by scope. A name may be taken again once the scope that holds it has ended."""
 
     def __init__(self, reserved: frozenset[str] = frozenset()) -> None:
-        self._scopes: list[set[str]] = [set(reserved)]
+        # Each scope: its names, with the highest number that each has been given there.
+        self._scopes: list[dict[str, int]] = [dict.fromkeys(reserved, 0)]
 
     @contextmanager
     def scope(self) -> Iterator[None]:
         """Hold the names that are declared in a pair of braces."""
-        self._scopes.append(set())
+        self._scopes.append({})
         try:
             yield
         finally:
@@ -67,7 +68,7 @@ class Names:
 
     def reserve(self, name: str) -> None:
         """Forbid a name everywhere."""
-        self._scopes[0].add(name)
+        self._scopes[0].setdefault(name, 0)
 
     def declare(self, *wishes: str) -> str:
         """Take the first wish that is free here, or the last one with a number, and return it."""
@@ -75,13 +76,14 @@ class Names:
         for name in names:
             if self._take(name):
                 return name
-        number = 1
+        number = max(scope.get(names[-1], 0) for scope in self._scopes) + 1
         while not self._take(f"{names[-1]}_{number}"):
             number += 1
+        self._scopes[-1][names[-1]] = number
         return f"{names[-1]}_{number}"
 
     def _take(self, name: str) -> bool:
         if any(name in scope for scope in self._scopes):
             return False
-        self._scopes[-1].add(name)
+        self._scopes[-1].setdefault(name, 0)
         return True

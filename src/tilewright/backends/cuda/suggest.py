@@ -7,6 +7,8 @@ from tilewright.dtypes import bool_
 from tilewright.ir.core import Op, Value, VectorType
 from tilewright.ir.ops import AsyncCopy, Atomic, Binary, Cast, Constant, Load, Special, Store
 
+_FARTHEST = 32  # values that are looked at to find what an offset is for
+
 
 def suggest(value: Value, structure: Structure) -> str:
     """Return the user's name for a value, or one that says something about it."""
@@ -49,21 +51,22 @@ def _place(value: Value, structure: Structure) -> str | None:
     readers = structure.readers.get(value, [])
     if any(_indexed_by(value, reader) for reader in readers):
         return "index"
-    buffers = _indexed(value, structure, {})
+    buffers = _indexed(value, structure)
     if not buffers:
         return None
     return f"{next(iter(buffers))}_offset" if len(buffers) == 1 else "offset"
 
 
-def _indexed(value: Value, structure: Structure, known: dict[Value, dict[str, None]]) -> dict[str, None]:
-    """Return the names of the buffers whose indices a value is a part of."""
-    if value not in known:
-        known[value] = {}
-        for reader in structure.readers.get(value, []):
-            known[value].update(_indexed_by(value, reader))
-            if isinstance(reader, (Binary, Cast)):
-                known[value].update(_indexed(reader.result, structure, known))
-    return known[value]
+def _indexed(value: Value, structure: Structure) -> dict[str, None]:
+    """Return the names of the buffers whose indices a value is a part of, looking a few ops ahead."""
+    found: dict[str, None] = {}
+    parts = [value]
+    for part in parts:  # grows meanwhile
+        for reader in structure.readers.get(part, []):
+            found.update(_indexed_by(part, reader))
+            if isinstance(reader, (Binary, Cast)) and reader.result not in parts and len(parts) < _FARTHEST:
+                parts.append(reader.result)
+    return found
 
 
 def _indexed_by(value: Value, op: Op) -> dict[str, None]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from tilewright.backends.sim.values import Array, Lanes
-from tilewright.dtypes import DType, bfloat16, float32, float64
+from tilewright.dtypes import DType, bfloat16, float64
 
 
 def convert(source: DType, target: DType) -> Callable[[Lanes], Lanes]:
@@ -64,6 +64,3 @@ def bitcast(x: Lanes, target: DType, lanes: int) -> Lanes:
         array = (array.reshape(1, 1) if array.ndim == 0 and lanes > 1 else array)[..., None]
     viewed = np.ascontiguousarray(array).view(target.numpy)
     return viewed if lanes > 1 else viewed[..., 0][()]
-
-
-assert float32.bits == 32  # the significand masks above are float32's
