@@ -47,6 +47,9 @@ class StandIn:
     def stride(self) -> tuple[int, int]:
         return self._strides
 
+    def is_contiguous(self) -> bool:
+        return True
+
     def get_device(self) -> int:
         return self.device.index
 
@@ -72,18 +75,20 @@ def main() -> None:
     first, second = stand_ins()
     args = [(*first, 3, 0.5), (*second, 4, 1.5)]
     signature = Signature(["a", "b", "c", "n", "alpha"])
-    plan, (key, values, _) = signature.read(args[0])
+    plan, (_, values, _) = signature.read(args[0])
     slots: list[Slot] = [PointerSlot(n) for n in range(3)]
     for n in range(3):
         slots += [ExtentSlot(n, 0), ExtentSlot(n, 1), StrideSlot(n, 0)]
     slots += [ScalarSlot(3, int32), ScalarSlot(4, float32)]
     packer = Packer(slots, plan.starts)
     config = launch_config((64, 64), (32, 8))
-    plan.kernels[key] = packer
+
+    for arguments in args:
+        signature.read(arguments)[1][0].kernel = packer
 
     def call(arguments: tuple[Any, ...]) -> None:
-        found, (this_key, these_values, _) = signature.read(arguments)
-        found.kernels[this_key].launch(function, launch_config((64, 64), (32, 8)), 0, these_values)
+        _, (this_call, these_values, _) = signature.read(arguments)
+        this_call.kernel.launch(function, launch_config((64, 64), (32, 8)), 0, these_values)
 
     def two_calls() -> None:
         call(args[0])

@@ -1,4 +1,4 @@
-"""What all tests share: a cache folder of their own, and skipping what needs a GPU where there is none."""
+"""What all tests share: options, a cache folder of their own, and skipping what needs a GPU where there is none."""
 
 from __future__ import annotations
 
@@ -12,6 +12,14 @@ import pytest
 
 _CACHE = "TILEWRIGHT_CACHE_DIR"
 _own_folder = pytest.StashKey[Path]()
+
+
+def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
+    parser.addoption("--update-golden", action="store_true", help="write the files of tests/golden anew")
+    if not pluginmanager.hasplugin("xdist"):  # the options for it in pyproject.toml then mean nothing
+        group = parser.getgroup("xdist")
+        group._addoption("-n", "--numprocesses", help="needs pytest-xdist")
+        group._addoption("--maxprocesses", "--dist", help="needs pytest-xdist")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -16,7 +16,7 @@ _EXPORTS: dict[str, tuple[str, ...]] = {
     "dtypes": (
         *("DType", "dtype", "promote", "bool_"),
         *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
-        *("float16", "bfloat16", "float32", "float64"),
+        *("float16", "bfloat16", "float32", "float64", "tfloat32"),
     ),
     "errors": (
         *("TilewrightError", "LayoutError", "LanguageError", "ArgumentError", "CompileError", "DeviceError"),
@@ -48,10 +48,11 @@ _EXPORTS: dict[str, tuple[str, ...]] = {
     ),
     "launch": ("kernel", "Kernel", "spec", "static"),
     "backends.sim": ("simulate",),
+    "draw": ("print_typst",),
 }
 
 # Submodules that users reach as attributes, without an import of their own.
-_SUBMODULES = ("atoms", "layout")
+_SUBMODULES = ("atoms", "draw", "layout")
 
 _MODULE_OF = {name: module for module, names in _EXPORTS.items() for name in names}
 

@@ -1,9 +1,11 @@
 # What `__init__.py` re-exports lazily, for type checkers and editors. A test compares this with its table.
 
 from tilewright import atoms as atoms
+from tilewright import draw as draw
 from tilewright import layout as layout
 from tilewright._version import __version__ as __version__
 from tilewright.backends.sim import simulate as simulate
+from tilewright.draw import print_typst as print_typst
 from tilewright.dtypes import DType as DType
 from tilewright.dtypes import bfloat16 as bfloat16
 from tilewright.dtypes import bool_ as bool_
@@ -16,6 +18,7 @@ from tilewright.dtypes import int16 as int16
 from tilewright.dtypes import int32 as int32
 from tilewright.dtypes import int64 as int64
 from tilewright.dtypes import promote as promote
+from tilewright.dtypes import tfloat32 as tfloat32
 from tilewright.dtypes import uint8 as uint8
 from tilewright.dtypes import uint16 as uint16
 from tilewright.dtypes import uint32 as uint32

@@ -38,7 +38,13 @@ class DType:
     @property
     def bytes(self) -> int:
         """The size of one element in memory, in bytes."""
+        assert self.bits % 8 == 0, self
         return self.bits // 8
+
+    @property
+    def storage(self) -> DType:
+        """The type in which memory and registers hold the elements: float32 for tfloat32, else the type itself."""
+        return float32 if self is tfloat32 else self
 
     @property
     def is_float(self) -> bool:
@@ -69,7 +75,7 @@ class DType:
 
     @property
     def numpy(self) -> np.dtype[Any]:
-        """The NumPy type with the same bits (ml_dtypes for bfloat16)."""
+        """The NumPy type with the same bits (ml_dtypes for bfloat16); one that holds the values of a narrow integer."""
         return _numpy_dtype(self.name)
 
     def __call__(self, value: Any) -> Any:  # Any: a device scalar gives a device scalar, a number a NumPy scalar
@@ -81,7 +87,7 @@ class DType:
         return np.asarray(value).astype(self.numpy)[()]
 
     def __reduce__(self) -> tuple[Any, ...]:  # one object a type, also after unpickling
-        return (dtype, (self.name,))
+        return (_named, (self.name,))
 
     def __str__(self) -> str:
         return self.name
@@ -104,8 +110,18 @@ bfloat16 = DType("bfloat16", "float", 16, "bfloat16")
 float32 = DType("float32", "float", 32, "float")
 float64 = DType("float64", "float", 64, "double")
 
+# What matrix instructions take of wider memory: tensors do not have these types. tfloat32 is what a tensor core reads
+# of a float32, its upper 19 bits; the narrow integers lie packed in 32-bit words.
+tfloat32 = DType("tfloat32", "float", 32, "float")
+int4 = DType("int4", "int", 4, "")
+uint4 = DType("uint4", "uint", 4, "")
+uint1 = DType("uint1", "uint", 1, "")
+OPERANDS = (tfloat32, int4, uint4, uint1)
+
 ALL = (bool_, int8, int16, int32, int64, uint8, uint16, uint32, uint64, float16, bfloat16, float32, float64)
 _BY_NAME = {t.name: t for t in ALL}
+_OPERAND_BY_NAME = {t.name: t for t in OPERANDS}
+_HELD_AS = {"tfloat32": "float32", "int4": "int8", "uint4": "uint8", "uint1": "uint8"}
 
 
 @lru_cache(maxsize=None)
@@ -116,7 +132,7 @@ def _numpy_dtype(name: str) -> np.dtype[Any]:
         import ml_dtypes
 
         return np.dtype(ml_dtypes.bfloat16)
-    return np.dtype(name)
+    return np.dtype(_HELD_AS.get(name, name))
 
 
 def dtype(spec: object) -> DType:
@@ -138,6 +154,10 @@ def dtype(spec: object) -> DType:
     if found is None:
         raise TypeError(f"no element type is called {spec!r}; there are {', '.join(_BY_NAME)}")
     return found
+
+
+def _named(name: str) -> DType:
+    return _OPERAND_BY_NAME.get(name) or _BY_NAME[name]
 
 
 def promote(a: DType, b: DType) -> DType:

@@ -24,9 +24,9 @@ from tilewright.lang.rewrite import rewrite
 from tilewright.lang.trace import constexpr
 from tilewright.runtime.arrays import ArrayInfo, Static, describe
 from tilewright.runtime.launch import LaunchConfig, launch_config
-from tilewright.runtime.plan import ArgumentPlan, Constexpr, Scalar, Signature, scalar_type
+from tilewright.runtime.plan import ArgumentPlan, Constexpr, Reading, Scalar, Signature, scalar_type
 from tilewright.source import SourceLocation
-from tilewright.specialise import Specialisation, specialise
+from tilewright.specialise import Ready, Specialisation, specialise
 
 Extent = Any  # an int, a tuple of up to three, or (for the grid) a function of the arguments
 
@@ -76,7 +76,9 @@ class Kernel:
         if not isinstance(function, types.FunctionType):
             raise LanguageError(
                 f"@tw.kernel takes a function, got {type(function).__name__}",
-                help="put @staticmethod or @classmethod above @tw.kernel, not below it",
+                help="put @staticmethod or @classmethod above @tw.kernel, not below it"
+                if isinstance(function, (staticmethod, classmethod))
+                else None,
             )
         self.options = options or Options()
         self.__wrapped__ = function
@@ -250,8 +252,18 @@ class _Variant:
         """Drop what was compiled."""
         self.signature = Signature(self.signature.names, self.signature.constexpr)
 
-    def specialise(self, plan: ArgumentPlan, key: Any, args: tuple[Any, ...]) -> Specialisation:
-        """Trace and compile for arguments of a new kind, and remember it."""
+    def admit(self, plan: ArgumentPlan, reading: Reading, args: tuple[Any, ...]) -> Ready:
+        """Return what runs calls of a new kind, compiled if need be, and remember it."""
+        call = reading[0]
+        found = plan.kernels.get(call.key)
+        if found is None:
+            found = plan.kernels[call.key] = self._specialise(plan, args)
+        ready: Ready = found.admit(reading[1])
+        call.kernel = ready
+        return ready
+
+    def _specialise(self, plan: ArgumentPlan, args: tuple[Any, ...]) -> Specialisation:
+        """Trace and compile for arguments of a new kind."""
         self.kernel.captures.note()
         described = plan.describe(args)
         parameters = self.kernel.parameters
@@ -262,9 +274,7 @@ class _Variant:
             return lower(self.kernel.rewrite(), arguments, arch=arch, block=self.block, min_blocks=options.min_blocks)
 
         names = [p.name for p in parameters]
-        found = specialise(build, names, described, plan.starts, self.kernel.options.smem)
-        plan.kernels[key] = found
-        return found
+        return specialise(build, names, described, plan.starts, self.kernel.options.smem)
 
 
 class Launcher:
@@ -288,17 +298,15 @@ class Launcher:
         if kwargs or len(args) != variant.arguments:
             args = kernel.complete(args, kwargs)
         plan, reading = variant.signature.read(args)
-        specialisation = plan.kernels.get(reading[0])
-        if specialisation is None:
-            specialisation = variant.specialise(plan, reading[0], args)
+        ready = reading[0].kernel or variant.admit(plan, reading, args)
         config = self._config
-        if config is None or specialisation.dynamic_shared_bytes != self._shared_bytes:
-            config = self._configure(specialisation, args)
-        specialisation.run(config, plan, reading, args, kernel.options.stream)
+        if config is None or ready.dynamic_shared_bytes != self._shared_bytes:
+            config = self._configure(ready, args)
+        ready.run(config, plan, reading, args, kernel.options.stream)
 
-    def _configure(self, specialisation: Specialisation, args: tuple[Any, ...]) -> LaunchConfig:
+    def _configure(self, ready: Ready, args: tuple[Any, ...]) -> LaunchConfig:
         """Return the checked configuration, and remember it unless the grid depends on the arguments."""
-        options, shared = self.kernel.options, specialisation.dynamic_shared_bytes
+        options, shared = self.kernel.options, ready.dynamic_shared_bytes
         if callable(self.grid):
             return launch_config(self.grid(*args[self.kernel.bound :]), self.block, shared, options.cluster)
         self._config = launch_config(self.grid, self.block, shared, options.cluster)
@@ -314,9 +322,9 @@ class Launcher:
             self.kernel.forget()
         args = self.kernel.complete(args, kwargs)
         plan, reading = self._variant.signature.read(args)
-        specialisation = plan.kernels.get(reading[0]) or self._variant.specialise(plan, reading[0], args)
-        config = self._configure(specialisation, args)
-        return specialisation.prepare(config, plan, reading, args, self.kernel.options.stream)
+        ready = reading[0].kernel or self._variant.admit(plan, reading, args)
+        config = self._configure(ready, args)
+        return ready.prepare(config, plan, reading, args, self.kernel.options.stream)
 
     def source(self, *args: Any, arch: str = "sm_90a", **kwargs: Any) -> str:
         """Return the CUDA C++, as `Kernel.source`, for this block."""
@@ -378,7 +386,7 @@ class ArraySpec:
 def spec(
     dtype: object, shape: int | tuple[int, ...], stride: tuple[int, ...] | None = None, align: int = 16
 ) -> ArraySpec:
-    """Describe an array without having one, for `kernel.source`, `.ptx`, `.sass`, `.resources` and `tw.check`.
+    """Describe an array without having one, for `kernel.source`, `.ptx`, `.sass` and `.resources`.
 
     `shape` is a shape, or a rank for arrays of well divisible extents; `stride` is in elements, row-major without one;
     `align` is what the pointer is a multiple of, in bytes.

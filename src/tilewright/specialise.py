@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import operator
 import os
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from functools import cached_property
+from typing import Any, Protocol, TypeAlias
 
 from tilewright.arch import Arch, default_arch
 from tilewright.compile import Lowered
@@ -26,12 +26,11 @@ from tilewright.runtime.launch import (
 from tilewright.runtime.nvrtc import CompiledModule
 from tilewright.runtime.plan import Argument, ArgumentPlan, Reading
 
-_MAX_ADMITTED = 4096  # calls remembered as checked, before they are forgotten all at once
 _PARTS = {"shape": 1, "stride": 2}  # where an array's parts stand behind its pointer in a reading
 
 
-class Specialisation(Protocol):
-    """What a launch needs of a compiled form."""
+class Ready(Protocol):
+    """A compiled form that was found fit for calls of one kind."""
 
     dynamic_shared_bytes: int
 
@@ -44,6 +43,16 @@ class Specialisation(Protocol):
         self, config: LaunchConfig, plan: ArgumentPlan, reading: Reading, args: tuple[Any, ...], stream: Any
     ) -> Callable[[], None]:
         """Return the launch with everything packed."""
+
+
+class Specialisation(Protocol):
+    """A compiled form of a kernel."""
+
+    def admit(self, values: tuple[Any, ...]) -> Ready:
+        """Return the form for calls that agree with these values in all but pointers and numbers.
+
+        Raises `ArgumentError` for a condition of the launch that does not hold.
+        """
 
 
 def specialise(
@@ -108,6 +117,9 @@ class OnSimulator:
         self.lowered = lowered
         self.names = names
         self.starts = starts
+
+    def admit(self, values: tuple[Any, ...]) -> Ready:
+        return self  # the conditions are checked at each run, which is slow anyway
 
     def run(
         self, config: LaunchConfig, plan: ArgumentPlan, reading: Reading, args: tuple[Any, ...], stream: Any
@@ -195,54 +207,71 @@ class OnDevice:
         self.function = self._load(lowered.module)
         position = {name: n for n, name in enumerate(names)}
         self.packer = Packer([_slot(p, position) for p in lowered.kernel.parameters], starts)
-        self._overlaps = Overlaps(lowered, dict(zip(names, starts, strict=True)))
-        # What a call must be looked at for before it may run, and the function it runs, by those values.
-        self._relevant = self._relevant_values(dict(zip(names, starts, strict=True)))
-        self._admitted: dict[Any, driver.Function] = {}
+        self.overlaps = Overlaps(lowered, dict(zip(names, starts, strict=True)))
+        # Conditions on extents and strides are checked once for each kind of call, those on numbers at every call.
+        self.checks_numbers = any(p.part == "value" for p in lowered.checked)
 
     def _load(self, module: CompiledModule) -> driver.Function:
         return driver.load_function(
             module.cubin, module.name, ordinal=self.ordinal, dynamic_shared_bytes=self.dynamic_shared_bytes
         )
 
-    def _relevant_values(self, start: dict[str, int]) -> Callable[[tuple[Any, ...]], Any] | None:
-        """Return what picks the values that decide whether and how a call runs, None where nothing does."""
-        indices = set(self._overlaps.indices)
-        for parameter in self.lowered.checked:
-            first = start[parameter.argument]
-            indices.add(first if not isinstance(parameter.part, tuple) else first + _PARTS[parameter.part[0]])
-        return operator.itemgetter(*sorted(indices)) if indices else None
+    @cached_property
+    def aliased_function(self) -> driver.Function:
+        """The machine code for calls in which an array that is only read shares memory with one that is written."""
+        return self._load(self.lowered.aliased_module)
+
+    def check(self, values: tuple[Any, ...]) -> None:
+        """Raise `ArgumentError` for a condition of the launch that does not hold."""
+        self.lowered.check(_lookup(self.names, self.starts, values))
+
+    def admit(self, values: tuple[Any, ...]) -> Ready:
+        self.check(values)
+        return _Admitted(self, self.overlaps.pairs(values))
+
+
+class _Admitted:
+    """A kernel on one GPU, for calls whose extents and strides were found fit."""
+
+    __slots__ = ("checks_numbers", "dynamic_shared_bytes", "function", "launch", "ordinal", "owner", "pairs")
+
+    def __init__(self, owner: OnDevice, pairs: tuple[Pair, ...]) -> None:
+        self.owner = owner
+        self.pairs = pairs
+        self.checks_numbers = owner.checks_numbers
+        self.function = owner.function
+        self.ordinal = owner.ordinal
+        self.launch = owner.packer.launch
+        self.dynamic_shared_bytes = owner.dynamic_shared_bytes
 
     def _choose(self, values: tuple[Any, ...]) -> driver.Function:
-        """Return the machine code for a call, once its conditions were found to hold."""
-        if self._relevant is None:
-            return self.function
-        key = self._relevant(values)
-        return self._admitted.get(key) or self._admit(key, values)
-
-    def _admit(self, key: Any, values: tuple[Any, ...]) -> driver.Function:
-        self.lowered.check(_lookup(self.names, self.starts, values))
-        function = self._load(self.lowered.aliased_module) if self._overlaps.found(values) else self.function
-        if len(self._admitted) >= _MAX_ADMITTED:
-            self._admitted.clear()
-        self._admitted[key] = function
-        return function
+        for written, read, low, high in self.pairs:
+            if low < values[written] - values[read] < high:
+                return self.owner.aliased_function
+        return self.function
 
     def run(
         self, config: LaunchConfig, plan: ArgumentPlan, reading: Reading, args: tuple[Any, ...], stream: Any
     ) -> None:
         _, values, described = reading
-        function = self._choose(values)
+        if self.checks_numbers:
+            self.owner.check(values)
         handle = plan.stream(self.ordinal, described) if stream is None else _stream_handle(stream)
-        self.packer.launch(function, config, handle, values)
+        self.launch(self._choose(values) if self.pairs else self.function, config, handle, values)
 
     def prepare(
         self, config: LaunchConfig, plan: ArgumentPlan, reading: Reading, args: tuple[Any, ...], stream: Any
     ) -> Callable[[], None]:
         _, values, described = reading
-        function = self._choose(values)
+        if self.checks_numbers:
+            self.owner.check(values)
         handle = plan.stream(self.ordinal, described) if stream is None else _stream_handle(stream)
-        return self.packer.prepare(function, config, handle, values, owners=(*args, *described))
+        return self.owner.packer.prepare(self._choose(values), config, handle, values, owners=(*args, *described))
+
+
+# Two arrays of a reading, the written one and the one that is only read, by the positions of their pointers, and the
+# bounds between which the difference of the pointers means that they share memory.
+Pair: TypeAlias = tuple[int, int, int, int]
 
 
 class Overlaps:
@@ -252,23 +281,29 @@ class Overlaps:
     """
 
     def __init__(self, lowered: Lowered, start: dict[str, int]) -> None:
-        written: list[tuple[int, int]] = []
-        read: list[tuple[int, int]] = []
+        self._written: list[tuple[int, int]] = []
+        self._read: list[tuple[int, int]] = []
         for parameter in lowered.kernel.parameters:
             if isinstance(parameter.target, Buffer):
-                side = written if parameter.argument in lowered.written else read
+                side = self._written if parameter.argument in lowered.written else self._read
                 side.append((start[parameter.argument], parameter.target.dtype.bytes))
-        self._written, self._read = (written, read) if written and read else ([], [])
 
-    @property
-    def indices(self) -> list[int]:
-        """The values of a reading that decide: pointer, shape and strides of each array."""
-        return [first + part for first, _ in self._written + self._read for part in range(3)]
+    def pairs(self, values: tuple[Any, ...]) -> tuple[Pair, ...]:
+        """Return the pairs to look at in calls with these extents and strides; arrays without elements meet none."""
+        written, read = (
+            [(a[0], *_address_range((0, *values[a[0] + 1 : a[0] + 3]), 0, a[1])) for a in side]
+            for side in (self._written, self._read)
+        )
+        return tuple(
+            (w, r, read_low - written_high, read_high - written_low)
+            for w, written_low, written_high in written
+            for r, read_low, read_high in read
+            if written_low < written_high and read_low < read_high
+        )
 
     def found(self, values: tuple[Any, ...]) -> bool:
         """Say whether the address ranges of a written and of a read array meet."""
-        written, read = ([_address_range(values, *a) for a in side] for side in (self._written, self._read))
-        return any(a[0] < b[1] and b[0] < a[1] for a in written for b in read)
+        return any(low < values[w] - values[r] < high for w, r, low, high in self.pairs(values))
 
 
 def _address_range(values: tuple[Any, ...], first: int, size: int) -> tuple[int, int]:

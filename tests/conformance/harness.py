@@ -14,6 +14,7 @@ import tilewright as tw
 Array = np.ndarray[Any, Any]
 
 INTEGERS = (tw.int32, tw.int64, tw.uint32)
+EVERY_INTEGER = (*INTEGERS, tw.uint64, tw.int8, tw.uint8, tw.int16, tw.uint16)
 FLOATS = (tw.float16, tw.bfloat16, tw.float32, tw.float64)
 ALL = (tw.bool_, *INTEGERS, *FLOATS)
 
@@ -168,7 +169,7 @@ _SIGNIFICANDS = {"float16": (11, -14, 15), "bfloat16": (8, -126, 127), "float32"
                  "float64": (53, -1022, 1023)}  # fmt: skip
 
 
-def rounded(value: float | int | Fraction, dtype: tw.DType) -> Any:
+def rounded(value: float | Fraction, dtype: tw.DType) -> Any:
     """Return a number rounded once, to nearest even, to a float type: by integer arithmetic."""
     kind = dtype.numpy.type
     if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf")) or value == 0):
@@ -201,6 +202,7 @@ def edge_values(dtype: tw.DType) -> Array:
         low, high = dtype.lowest, dtype.highest
         chosen = [0, 1, 2, 3, 7, 31, 32, 100, low, low + 1, high, high - 1, high // 2, high // 3]
         chosen += [-1, -2, -3, -7, -100] if dtype.is_signed else []
+        chosen = [v for v in chosen if low <= v <= high]
         some = random.integers(low, high, 8, dtype=dtype.numpy, endpoint=True)
         return np.concatenate([np.array(chosen, dtype.numpy), some])
     info = ml_dtypes.finfo(dtype.numpy)

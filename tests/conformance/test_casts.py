@@ -47,7 +47,9 @@ def values_of(dtype: tw.DType) -> Array:
         with np.errstate(over="ignore"):
             around = np.array([*limits, *fractions]).astype(dtype.numpy)
         if dtype in (tw.float32, tw.float64):
-            around = np.concatenate([around, np.nextafter(around, 0), np.nextafter(around, np.array(np.inf, around.dtype))])
+            around = np.concatenate(
+                [around, np.nextafter(around, 0), np.nextafter(around, np.array(np.inf, around.dtype))]
+            )
         ties = []
         if dtype is tw.float64:  # ties of the narrower types, and their neighbours
             for bits in (8, 11, 24):

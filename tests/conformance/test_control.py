@@ -69,7 +69,7 @@ def only_one_side_assigns(n):
 @tw.function
 def logic(n):
     r = 0
-    if n > 5 and (n < 10 or n == 20) and not n == 7:
+    if n > 5 and (n < 10 or n == 20) and not n == 7:  # noqa: SIM201  # "not" is what is tested
         r += 1
     if not (n > 50 or n < 40):
         r += 2
@@ -263,7 +263,7 @@ def return_from_while(n):
 @tw.function
 def loop_index_afterwards(n):
     i = -7
-    for i in range(n % 6):
+    for i in range(n % 6):  # noqa: B007
         pass
     return i
 
@@ -397,7 +397,7 @@ def test_kernel_returns_early(backend: Backend) -> None:
 @tw.kernel
 def carried_types(out_f, out_i, out_d, x, n):
     i = tw.thread_idx.x
-    total, count, wide, flag = 0.0, i.to(tw.int64) * 0 + 1, 0.5 + i.to(tw.float64), False
+    total, count, wide, flag = tw.float32(0), tw.int64(1), tw.float64(0.5), False
     for k in range(n):
         total += x[i, k]
         if flag:
@@ -413,7 +413,7 @@ def test_variables_of_several_types_are_carried(backend: Backend) -> None:
     x = np.random.default_rng(0).integers(-9, 9, (32, 30)).astype(np.float32)
     outs = [backend.zeros(32, t) for t in (tw.float32, tw.int64, tw.float64)]
     carried_types[1, 32](*outs, backend.put(x), 30)
-    wide = 0.5 + np.arange(32.0)
+    wide = np.full(32, 0.5)
     for k in range(30):
         wide = wide * 2 + x[:, k]
     assert np.array_equal(backend.get(outs[0]), x.sum(axis=1))

@@ -45,6 +45,26 @@ def test_contiguous_runs(backend: Backend, dtype: tw.DType, count: int) -> None:
     assert_same_bits(backend.get(dst), np.stack([src] * 3))
 
 
+@tw.kernel
+def copy_one(dst, src):
+    tid = tw.thread_idx.x
+    smem = tw.shared(src.dtype, (tw.block_dim.x,))
+    part = tw.local_tile(src, (1,), (tid,))
+    tw.copy(part, tw.local_tile(smem, (1,), (tid,)))
+    tw.cp_async_wait()
+    fragment = tw.fragment_like(part)
+    tw.copy(tw.local_tile(smem, (1,), (tid,)), fragment)
+    tw.copy(fragment, tw.local_tile(dst, (1,), (tid,)))
+
+
+@pytest.mark.parametrize("dtype", ALL, ids=str)
+def test_copies_of_one_element(backend: Backend, dtype: tw.DType) -> None:
+    src = values(dtype, 32)
+    dst = backend.zeros(32, dtype)
+    copy_one[1, 32](dst, backend.put(src))
+    assert_same_bits(backend.get(dst), src)
+
+
 @pytest.mark.parametrize("dtype", ALL, ids=str)
 @pytest.mark.parametrize("offset", [1, 2, 3, 4, 8])
 def test_views_that_begin_anywhere(backend: Backend, dtype: tw.DType, offset: int) -> None:
@@ -200,6 +220,34 @@ def test_copies_under_a_tensor_of_bools(backend: Backend, dtype: tw.DType, shape
     expected = untouched(dtype, src.size + 64)
     expected[32:-32] = src.ravel()
     assert_same_bits(backend.get(whole), expected)
+
+
+@tw.kernel
+def copy_chunks(dst, src, flags, width: tw.constexpr):
+    """One bool for each of four chunks of `width` neighbours: a predicate that stands still inside a chunk."""
+    tid = tw.thread_idx.x
+    chosen = tw.registers(tw.bool_, tw.Layout((width, 4), (0, 1)))
+    for k in tw.static_range(4):
+        chosen[0, k] = flags[tid, k]
+    part = tw.local_tile(src, (width, 4), (0, tid))
+    smem = tw.shared(src.dtype, (width, 4, tw.block_dim.x))
+    tw.copy(part, smem[None, None, tid], pred=chosen)
+    tw.cp_async_wait()
+    tw.copy(smem[None, None, tid], tw.local_tile(dst[0, None, None], (width, 4), (0, tid)))
+    tw.copy(part, tw.local_tile(dst[1, None, None], (width, 4), (0, tid)), pred=chosen)
+
+
+@pytest.mark.parametrize("dtype", [tw.bool_, tw.float16, tw.float32, tw.int64], ids=str)
+@pytest.mark.parametrize("width", [2, 4, 8])
+def test_copies_of_chunks_under_bools(backend: Backend, dtype: tw.DType, width: int) -> None:
+    memory, flags = values(dtype, 128 * width), np.random.default_rng(0).random((32, 4)) < 0.6
+    target = backend.put(untouched(dtype, 2 * 128 * width))
+    src = backend.strided(backend.put(memory), (width, 128), (1, width))
+    dst = backend.strided(target, (2, width, 128), (128 * width, 1, width))
+    copy_chunks[1, 32](dst, src, backend.put(flags), width)
+    chosen = np.repeat(flags.ravel(), width)
+    expected = [np.where(chosen, memory, other).astype(memory.dtype) for other in (0, untouched(dtype, memory.size))]
+    assert_same_bits(backend.get(target), np.concatenate(expected))
 
 
 # --- swizzles ------------------------------------------------------------------------------------------

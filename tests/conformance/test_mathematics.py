@@ -83,7 +83,10 @@ def limit(function: Function, dtype: tw.DType, slack: float = 0.0) -> float:
 
 def inputs(functions: tuple[Function, ...], dtype: tw.DType, seed: int) -> Array:
     random = np.random.default_rng(seed)
-    rows = [[*random.uniform(f.low, f.high, 1000), *random.uniform(0.5, 2, 24) * max(f.low, 1e-3), *SPECIAL] for f in functions]
+    rows = [
+        [*random.uniform(f.low, f.high, 1000), *random.uniform(0.5, 2, 24) * max(f.low, 1e-3), *SPECIAL]
+        for f in functions
+    ]
     x = np.array(rows).astype(dtype.numpy)
     low, high = (np.array([[g(f)] for f in functions]).astype(dtype.numpy) for g in (lambda f: f.low, lambda f: f.high))
     x[:, :1024] = np.clip(x[:, :1024].astype(np.float64), low, high).astype(dtype.numpy)
@@ -127,7 +130,9 @@ def test_error_function(backend: Backend, dtype: tw.DType) -> None:
     out = backend.zeros(x.shape, dtype)
     apply[blocks(x.shape[1]), 128](out, backend.put(x), (tw.erf,))
     exact = np.array([[math.erf(float(v)) for v in x[0]]])
-    assert_within(backend.get(out), exact, limit(function, dtype, slack=1.0 if dtype is tw.float64 else 0.0), dtype, (x,))
+    assert_within(
+        backend.get(out), exact, limit(function, dtype, slack=1.0 if dtype is tw.float64 else 0.0), dtype, (x,)
+    )
 
 
 @pytest.mark.parametrize("dtype", [tw.float32, tw.float64], ids=str)
@@ -145,7 +150,7 @@ def test_functions_of_integers_give_float32(backend: Backend) -> None:
     out = backend.zeros(x.shape, tw.float32)
     apply[1, 32](out, backend.put(x), (tw.sqrt,))
     assert np.array_equal(backend.get(out), np.sqrt(x.astype(np.float32)))
-    apply[1, 32](out, backend.put(x), (lambda v: 2**v.to(tw.float32),))
+    apply[1, 32](out, backend.put(x), (lambda v: 2 ** v.to(tw.float32),))
     assert_within(backend.get(out)[:, :4], 2.0 ** x[:, :4].astype(np.float64), 9, "2 ** x")
 
 

@@ -227,7 +227,9 @@ def test_products_in_several_types(backend: Backend, dtype: tw.DType, shape: str
     assert_same_bits(backend.get(out), product(a, b, dtype.numpy))
 
 
-@pytest.mark.parametrize(("narrow", "wide"), [(tw.float16, tw.float32), (tw.bfloat16, tw.float32), (tw.float32, tw.float64)])
+@pytest.mark.parametrize(
+    ("narrow", "wide"), [(tw.float16, tw.float32), (tw.bfloat16, tw.float32), (tw.float32, tw.float64)]
+)
 def test_products_in_a_wider_type(backend: Backend, narrow: tw.DType, wide: tw.DType) -> None:
     mma = tw.make_tiled_mma(tw.atoms.UniversalFMA(wide, narrow), (16, 8, 1))
     random = np.random.default_rng(0)
@@ -238,10 +240,7 @@ def test_products_in_a_wider_type(backend: Backend, narrow: tw.DType, wide: tw.D
     total = np.zeros((64, 64), wide.numpy)
     for k in range(8):
         total = total + a[:, k : k + 1].astype(wide.numpy) * b[:, k].astype(wide.numpy)
-    if narrow is not tw.bfloat16 and narrow is not tw.float16:
-        np.testing.assert_array_equal(backend.get(out), total)
-    else:
-        assert_same_bits(backend.get(out), total)
+    assert_same_bits(backend.get(out), total)
 
 
 @pytest.mark.parametrize("orders", ["MN", "MK", "KN", "KK"])
@@ -273,14 +272,16 @@ def gemm_by_parts(D, A, B, C, mma: tw.constexpr):
     tw.cp_async_wait()
     tw.sync_threads()
     thread = mma.get_slice(tid)
-    tCsA, tCsB, tCgC, tCgD = (f(t) for f, t in zip((thread.partition_A, thread.partition_B, thread.partition_C,
-                              thread.partition_C), (sA, sB, C, D)))  # fmt: skip
+    tCsA, tCsB = thread.partition_A(sA), thread.partition_B(sB)
+    tCgC, tCgD = thread.partition_C(C), thread.partition_C(D)
     rA, rB = thread.make_fragment_A(tCsA), thread.make_fragment_B(tCsB)
     rC, rD = thread.make_fragment_C(tCgC), thread.make_fragment_C(tCgD)
     tw.copy(tCsA, rA)
     tw.copy(tCsB, rB)
     tw.copy(tCgC, rC)
-    tw.gemm(mma, rD, rA, rB, rC)
+    tw.gemm(mma, rD, rA[:, :, 0], rB[:, :, 0], rC)
+    for k in tw.static_range(1, 4):
+        tw.gemm(mma, rD, rA[:, :, k], rB[:, :, k], rD)
     for k in tw.static_range(4):
         tw.gemm(mma, rD, tCsA[:, :, k], tCsB[:, :, k], rD)
     tw.gemm(mma, tCsA, rB, rD)
@@ -298,6 +299,26 @@ def test_fragments_and_shared_operands(backend: Backend) -> None:
 
 
 @tw.kernel
+def gemm_into(D, A, B, C, mma: tw.constexpr):
+    thread = mma.get_slice(tw.thread_idx.x)
+    tC, tD = thread.partition_C(C), thread.partition_C(D)
+    result = thread.make_fragment_C(tD)
+    tw.gemm(mma, result, thread.partition_A(A), thread.partition_B(B), tC)
+    tw.copy(result, tD)
+
+
+@pytest.mark.parametrize("size", [8, 16])
+def test_result_apart_from_the_addend(backend: Backend, size: int) -> None:
+    mma = tw.make_tiled_mma(tw.atoms.UniversalFMA(tw.float32), (8, 8, 1))
+    random = np.random.default_rng(0)
+    a, b = (random.integers(-9, 9, (size, 4)).astype(np.float32) for _ in range(2))
+    c = random.integers(-9, 9, (size, size)).astype(np.float32)
+    out = backend.zeros((size, size), tw.float32)
+    gemm_into[1, 64](*(tw.static(x) for x in (out, backend.put(a), backend.put(b), backend.put(c))), mma)
+    assert_same_bits(backend.get(out), a @ b.T + c)
+
+
+@tw.kernel
 def retiled(out, A, B, mma: tw.constexpr, tiled_copy: tw.constexpr):
     """The accumulators of a product, written by a copy of its own that fits the mma."""
     thread = mma.get_slice(tw.thread_idx.x)
@@ -309,12 +330,11 @@ def retiled(out, A, B, mma: tw.constexpr, tiled_copy: tw.constexpr):
 
 
 def test_retiled_accumulators(backend: Backend) -> None:
-    mma = tw.make_tiled_mma(
-        tw.atoms.UniversalFMA(tw.float32), (8, 8, 1), (None, tw.Layout((8, 4), (4, 1)), None)
-    )
+    mma = tw.make_tiled_mma(tw.atoms.UniversalFMA(tw.float32), (8, 8, 1), (tw.Layout((8, 4), (4, 1)), None, None))
     tiled_copy = tw.make_tiled_copy_C(tw.atoms.UniversalCopy(128), mma)
     random = np.random.default_rng(0)
     a, b = (random.integers(-9, 9, (64, 4)).astype(np.float32) for _ in range(2))
-    out = backend.zeros((64, 64), tw.float32)
+    memory = backend.zeros(64 * 64, tw.float32)
+    out = backend.strided(memory, (64, 64), (1, 64))
     retiled[1, 64](*(tw.static(x) for x in (out, backend.put(a), backend.put(b))), mma, tiled_copy)
     assert_same_bits(backend.get(out), product(a, b, np.float32))

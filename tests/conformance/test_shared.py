@@ -26,7 +26,9 @@ def block_sum(out, x):
         out[tw.block_idx.x] = smem[0]
 
 
-@pytest.mark.parametrize("dtype", [tw.int32, tw.int64, tw.uint32, tw.float16, tw.bfloat16, tw.float32, tw.float64], ids=str)
+@pytest.mark.parametrize(
+    "dtype", [tw.int32, tw.int64, tw.uint32, tw.float16, tw.bfloat16, tw.float32, tw.float64], ids=str
+)
 def test_reduction(backend: Backend, dtype: tw.DType) -> None:
     x = np.random.default_rng(0).integers(0, 3, 5 * 128).astype(dtype.numpy)
     out = backend.zeros(5, dtype)

@@ -23,6 +23,7 @@ def shuffle_all(out, x, lanes, width: tw.constexpr):
     out[5, i] = tw.shuffle_down(value, width // 2, width)
     out[6, i] = tw.shuffle_xor(value, width - 1, width)
     out[7, i] = tw.shuffle(value, 0, width)
+    out[8, i] = tw.shuffle_xor(value, 5, width)
 
 
 def sources(lanes: Array, width: int) -> list[Array]:
@@ -37,18 +38,19 @@ def sources(lanes: Array, width: int) -> list[Array]:
         return np.where(place + delta < width, LANES + delta, LANES)
 
     def xor(mask: int) -> Array:
-        return np.where((place ^ mask) < width, group + (place ^ mask), LANES)
+        # An earlier group may be read, a later one not (PTX shfl.sync.bfly compares with the group's last lane only).
+        return np.where((LANES ^ mask) < group + width, LANES ^ mask, LANES)
 
-    return [group + lanes % width, up(1), down(1), xor(1), up(half), down(half), xor(width - 1), group]
+    return [group + lanes % width, up(1), down(1), xor(1), up(half), down(half), xor(width - 1), group, xor(5)]
 
 
 @pytest.mark.parametrize("dtype", ALL, ids=str)
-@pytest.mark.parametrize("width", [32, 16, 8, 4, 2])
+@pytest.mark.parametrize("width", [32, 16, 8, 4, 2, 1])
 def test_shuffles(backend: Backend, dtype: tw.DType, width: int) -> None:
     random = np.random.default_rng(width)
     x = random.choice(edge_values(dtype), 64)
     lanes = random.integers(0, 32, 32).astype(np.int32)
-    out = backend.zeros((8, 64), dtype)
+    out = backend.zeros((9, 64), dtype)
     shuffle_all[1, 64](out, backend.put(x), backend.put(np.tile(lanes, 2)), width)
     warps = x.reshape(2, 32)
     expected = np.stack([warps[:, s].ravel() for s in sources(lanes, width)])

@@ -2,6 +2,9 @@
 
 An atom says which element of its operands each thread holds in which register (thread-value layouts), what the
 instruction computes (its NumPy reference) and its text. Tiled copies and matrix products are built of atoms.
+
+Atoms of one warp are named as in CuTe: `tw.atoms.SM80_16x8x8_F32TF32TF32F32_TN`. There are more than a hundred, so each is made
+when it is first asked for; `dir(tw.atoms)` lists them.
 """
 
 from __future__ import annotations
@@ -14,6 +17,8 @@ from tilewright.atoms.copy import (
     UniversalCopy,
 )
 from tilewright.atoms.mma import MMAAtom, UniversalFMA
+from tilewright.atoms.warp_mma import NAMES as _WARP_MMAS
+from tilewright.atoms.warp_mma import warp_mma as _warp_mma
 
 __all__ = [
     "SM80_CP_ASYNC_CACHEALWAYS",
@@ -24,3 +29,15 @@ __all__ = [
     "UniversalCopy",
     "UniversalFMA",
 ]
+
+
+def __getattr__(name: str) -> MMAAtom:
+    """Make a warp-level atom when it is first used (PEP 562)."""
+    if name in _WARP_MMAS:
+        return _warp_mma(name)
+    raise AttributeError(f"tilewright has no atom {name!r}")
+
+
+def __dir__() -> list[str]:
+    """Return the names of all atoms, and of what makes them."""
+    return sorted([*__all__, *_WARP_MMAS])

@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tilewright.dtypes import DType
+from tilewright.atoms.fragments import WORD, operand
+from tilewright.dtypes import DType, float32, float64, int32, uint32
+from tilewright.errors import LayoutError
 from tilewright.layout import Layout
 
 if TYPE_CHECKING:
     import numpy as np
 
     Array = np.ndarray[Any, Any]
+
+
+class Registers(NamedTuple):
+    """How a thread passes its part of an operand: `count` registers of a type, each with `lanes` elements.
+
+    Elements narrower than a register lie in it in the order of the values, the first in the lowest bits.
+    """
+
+    dtype: DType
+    count: int
+    lanes: int
 
 
 @dataclass(frozen=True)
@@ -43,6 +56,8 @@ class MMAAtom:
     instruction: str = ""
     # A function of the instruction's own arithmetic, where it is not `multiply_add`'s: (atom, a, b, c) -> d.
     arithmetic: Callable[[MMAAtom, Array, Array, Array], Array] | None = field(default=None, compare=False, repr=False)
+    # How many elements of K one value of A and B holds: more than 1 where narrow integers are given as words.
+    packing: int = 1
 
     @property
     def threads(self) -> int:
@@ -51,8 +66,52 @@ class MMAAtom:
         assert isinstance(count, int), self.thr_id
         return count
 
+    @property
+    def registers_a(self) -> Registers:
+        """How a thread passes its part of A."""
+        return _registers(self.dtype_a, self.layout_a, (float64,))
+
+    @property
+    def registers_b(self) -> Registers:
+        """How a thread passes its part of B."""
+        return _registers(self.dtype_b, self.layout_b, (float64,))
+
+    @property
+    def registers_c(self) -> Registers:
+        """How a thread passes its part of C."""
+        return _registers(self.dtype_c, self.layout_c, (float64, float32, int32))
+
+    @property
+    def registers_d(self) -> Registers:
+        """How a thread receives its part of D."""
+        return _registers(self.dtype_d, self.layout_c, (float64, float32, int32))
+
+    def in_words(self) -> MMAAtom:
+        """Return the atom over 32-bit words of A and B, which is how tensors hold integers of fewer than 8 bits.
+
+        A word holds neighbours along K, the first in the lowest bits; K counts words then. An atom of wider elements is
+        returned as it is.
+
+        Law: the element k of A is element k % n of the word k // n, for n elements a word.
+        """
+        if self.dtype_a.bits >= 8:
+            return self
+        packing = WORD // self.dtype_a.bits
+        m, n, k = self.shape_mnk
+        return replace(
+            self,
+            name=f"{self.name}.in_words()",
+            shape_mnk=(m, n, k // packing),
+            dtype_a=uint32,
+            dtype_b=uint32,
+            layout_a=operand(m, k // packing, WORD),
+            layout_b=operand(n, k // packing, WORD),
+            arithmetic=lambda atom, a, b, c: self.reference(unpack(a, self.dtype_a), unpack(b, self.dtype_b), c),
+            packing=packing,
+        )
+
     def reference(self, a: Array, b: Array, c: Array) -> Array:
-        """Compute the instruction in NumPy: A is (M,K), B is (N,K), C and D are (M,N).
+        """Compute the instruction in NumPy: A is (M,K), B is (N,K), C and D are (M,N); further axes may stand in front.
 
         >>> import numpy as np
         >>> from tilewright.dtypes import float32
@@ -65,6 +124,37 @@ class MMAAtom:
         return self.name
 
 
+def _registers(dtype: DType, layout: Layout, own: tuple[DType, ...]) -> Registers:
+    """Return the registers for the values of a layout: of the type itself if that is among `own`, else words."""
+    values = layout[1].size
+    assert isinstance(values, int), layout
+    if dtype in own:
+        return Registers(dtype, values, 1)
+    lanes = max(WORD // dtype.bits, 1)
+    if values % lanes or dtype.bits > WORD:
+        raise LayoutError(f"{values} values of {dtype} fill no whole registers of {WORD} bits")
+    return Registers(uint32, values // lanes, lanes)
+
+
+def unpack(words: Array, dtype: DType) -> Array:
+    """Return the narrow integers in 32-bit words along the last axis, the lowest bits first.
+
+    >>> import numpy as np
+    >>> from tilewright.dtypes import int4
+    >>> unpack(np.array([0xFEDCBA98], np.uint32), int4)
+    array([-8, -7, -6, -5, -4, -3, -2, -1], dtype=int8)
+    """
+    import numpy as np
+
+    shifts = np.arange(0, WORD, dtype.bits, dtype=np.uint32)
+    values = (words[..., None] >> shifts) & np.uint32((1 << dtype.bits) - 1)
+    found = values.astype(dtype.numpy).reshape(*words.shape[:-1], -1)
+    if dtype.kind == "int":
+        found = (found ^ (1 << (dtype.bits - 1))) - (1 << (dtype.bits - 1))
+    result: Array = found.astype(dtype.numpy)
+    return result
+
+
 def multiply_add(atom: MMAAtom, a: Array, b: Array, c: Array) -> Array:
     """Compute D = A * B^T + C: products exact, sums in a wider type, rounded to D's type at the end.
 
@@ -72,9 +162,14 @@ def multiply_add(atom: MMAAtom, a: Array, b: Array, c: Array) -> Array:
     """
     import numpy as np
 
-    wide = np.float64 if atom.dtype_d.is_float else np.int64
-    result = a.astype(wide) @ b.astype(wide).T + c.astype(wide)
-    rounded: Array = result.astype(atom.dtype_d.numpy)
+    # Products of integers of up to 16 bits are exact in float64, and so are sums of fewer than 2**21 of them.
+    exact = atom.dtype_d.is_float or max(atom.dtype_a.bits, atom.dtype_b.bits) <= 16
+    wide = np.float64 if exact else np.int64
+    with np.errstate(all="ignore"):
+        product = a.astype(wide) @ np.swapaxes(b, -1, -2).astype(wide)
+        if not atom.dtype_d.is_float:
+            product = product.astype(np.int64)
+        rounded: Array = (product + c.astype(product.dtype)).astype(atom.dtype_d.numpy)
     return rounded
 
 

@@ -1,4 +1,4 @@
-"""The command line: `tilewright demo`, `info`, `cache` and `show`.
+"""The command line: `tilewright demo`, `info`, `cache`, `show`, `layout` and `draw`.
 
 Commands are imported when they are called, so that `tilewright --help` and `tilewright cache` start fast.
 """
@@ -17,7 +17,9 @@ from tilewright.errors import TilewrightError
 _COMMANDS = {
     "cache": "Show the size of the cache of compiled kernels, or clear it.",
     "demo": "Run the example kernels and check each against NumPy.",
+    "draw": "Draw a layout to an SVG, PNG, PDF or Typst file, or as a table.",
     "info": "Show versions, devices and the cache, and what is missing.",
+    "layout": "Work out an expression of layouts and show the result as a table.",
     "show": "Show the CUDA C++, PTX or machine code of a kernel, and what it uses.",
 }
 

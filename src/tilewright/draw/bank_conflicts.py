@@ -1,8 +1,8 @@
 """How shared memory serves one access of a warp: 32 banks of 4 bytes, and what makes it take longer.
 
-The model: a word of 4 bytes lies in bank `address // 4 % 32`. Accesses of up to 4 bytes a lane are served for the warp at
-once, those of 8 bytes for each half of it, those of 16 bytes for each quarter. In one such phase a bank delivers one
-word at a time, to all lanes that want it; each further word in the same bank costs one more pass.
+The model: a word of 4 bytes lies in bank `address // 4 % 32`. Accesses of up to 4 bytes a lane are served for the
+whole warp at once, those of 8 bytes for each half of it, those of 16 bytes for each quarter. In one such phase a bank
+delivers one word at a time, to all lanes that want it; each further word in the same bank costs one more pass.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ def traffic(addresses: Sequence[int | None], width: int) -> Traffic:
     Raises `LayoutError` for a width or alignment that no instruction has, and for more lanes than a warp's.
     """
     _check(addresses, width)
-    lanes_at_once = WARP * BANK_BYTES // max(width, BANK_BYTES)
+    together = lanes_at_once(width)
     passes = phases = 0
     worst = (0, 0)
     colliding: set[int] = set()
-    for first in range(0, len(addresses), lanes_at_once):
-        words = {w for a in addresses[first : first + lanes_at_once] if a is not None for w in words_of(a, width)}
+    for first in range(0, len(addresses), together):
+        words = {w for a in addresses[first : first + together] if a is not None for w in words_of(a, width)}
         by_bank: dict[int, list[int]] = {}
         for word in words:
             by_bank.setdefault(word % BANKS, []).append(word)
@@ -69,6 +69,15 @@ def traffic(addresses: Sequence[int | None], width: int) -> Traffic:
         worst = max(worst, (most, count), key=lambda pair: pair[1])
         colliding.update(w for held in by_bank.values() if len(held) > 1 for w in held)
     return Traffic(passes, phases, worst, frozenset(colliding))
+
+
+def lanes_at_once(width: int) -> int:
+    """Return how many lanes one phase serves: as many as 32 words of 4 bytes are enough for.
+
+    >>> lanes_at_once(2), lanes_at_once(4), lanes_at_once(8), lanes_at_once(16)
+    (32, 32, 16, 8)
+    """
+    return WARP * BANK_BYTES // max(width, BANK_BYTES)
 
 
 def words_of(address: int, width: int) -> range:

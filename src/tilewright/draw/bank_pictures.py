@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from tilewright.draw.bank_conflicts import BANK_BYTES, BANKS, Traffic, traffic, words_of
-from tilewright.draw.colours import ALARM, PAPER, categorical
+from tilewright.draw.bank_conflicts import BANK_BYTES, BANKS, Traffic, lanes_at_once, traffic, words_of
+from tilewright.draw.colours import ALARM, CALM, PAPER, categorical, tint
 from tilewright.draw.frames import LIMIT, Limit, frame_of
 from tilewright.draw.model import Cell, Drawing
 from tilewright.dtypes import dtype as as_dtype
 from tilewright.errors import LayoutError
 from tilewright.layout import ComposedLayout, Layout, is_static
 from tilewright.tensors import Tensor
-
-_SERVED = "#99ddff"
 
 
 def banks(
@@ -52,18 +50,20 @@ def banks(
     if access is None:
         grids = frame.grids(lambda c: _bank_cell(layout(c) * element, element))
         note = f"the bank of each element, of {BANKS} banks of {BANK_BYTES} bytes"
-        return Drawing(grids, title, (*frame.notes, note), "the bank, hue mod 8 and tint mod 32")
+        return Drawing(grids, title, (*frame.notes, note), "the bank")
     width = element if width is None else width
     starts = [None if c is None else layout(c) * element for c in _lanes(access)]
     found = traffic(starts, width)
     touched = _touched(starts, width, element)
-    grids = frame.grids(lambda c: _access_cell(layout(c) * element, element, touched, found))
+    together = lanes_at_once(width)
+    grids = frame.grids(lambda c: _access_cell(layout(c) * element, element, touched, found, together))
     lanes = sum(start is not None for start in starts)
     notes = (
         f"access of {width} byte{'s' if width > 1 else ''} by {lanes} lanes: {found}",
         "L: the lane that touches the element, b: its bank" + ("" if found.is_free else "; outlined: a bank conflict"),
     )
-    return Drawing(grids, title, frame.notes + notes)
+    key = f"orange for conflicts; a tint for each {together} lanes, which are served together"
+    return Drawing(grids, title, frame.notes + notes, key if together < len(starts) else "")
 
 
 def _lanes(access: Any) -> list[Any]:  # Any: a layout or tensor of indices, or a sequence of coordinates
@@ -99,12 +99,11 @@ def _bank_cell(address: int, element: int) -> Cell:
     return Cell((_bank_name(address, element),), categorical(address // BANK_BYTES % BANKS))
 
 
-def _access_cell(address: int, element: int, touched: dict[int, list[int]], found: Traffic) -> Cell:
+def _access_cell(address: int, element: int, touched: dict[int, list[int]], found: Traffic, together: int) -> Cell:
     bank = f"b{_bank_name(address, element)}"
     lanes = touched.get(address)
     if lanes is None:
         return Cell((bank,), PAPER, faded=True)
     others = f"+{len(lanes) - 1}" if len(lanes) > 1 else ""
     conflict = any(word in found.colliding for word in words_of(address, element))
-    return Cell((f"L{lanes[0]}{others}", bank), ALARM if conflict else _SERVED, mark=conflict)
-
+    return Cell((f"L{lanes[0]}{others}", bank), tint(ALARM if conflict else CALM, lanes[0] // together), mark=conflict)

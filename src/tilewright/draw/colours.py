@@ -1,11 +1,11 @@
 """The colours of pictures, and why these.
 
-Eight hues tell threads and banks apart. They are Paul Tol's "light" scheme, made for cells under black text: it stays
-distinct in the common forms of colour blindness, and black has a contrast of at least 8 to 1 on each. They are ordered
-here so that neighbours also differ when printed in grey. The next eight numbers have the same hues in a paler tint, four
-tints in all, so that the 32 threads of a warp and the 32 banks each have a fill of their own. Offsets get a ramp of a
-single hue from pale to mid blue, which keeps its order in grey. No fact is told by colour alone: cells carry labels, and
-marked ones stand in a heavy outline.
+Eight hues tell threads and banks apart. They are Paul Tol's "light" scheme, made for cells under black text: it
+stays distinct in the common forms of colour blindness, and black has a contrast of at least 8 to 1 on each. They are
+ordered here so that neighbours also differ when printed in grey. The next eight numbers have the same hues in a paler
+tint, four tints in all, so that the 32 threads of a warp and the 32 banks each have a fill of their own. Offsets get a
+ramp of a single hue from pale to mid blue, which keeps its order in grey. No fact is told by colour alone: cells carry
+labels, and marked ones stand in a heavy outline.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ INK = "#000000"
 PALE_INK = "#6b6b6b"
 RULE = "#8c8c8c"
 ALARM = "#ee8866"
+CALM = "#99ddff"
 
 # blue, pink, orange, cyan, olive, yellow, mint, pear
 HUES = ("#77aadd", "#ffaabb", "#ee8866", "#99ddff", "#aaaa00", "#eedd88", "#44bb99", "#bbcc33")
@@ -22,7 +23,7 @@ HUES = ("#77aadd", "#ffaabb", "#ee8866", "#99ddff", "#aaaa00", "#eedd88", "#44bb
 _RAMP = ("#f6fafd", "#7fb2de")
 
 # How much white the first eight fills, the second eight and so on are mixed with.
-_TINTS = (0.0, 0.38, 0.62, 0.82)
+_TINTS = (0.0, 0.38, 0.6, 0.77)
 
 
 def categorical(index: int) -> str:
@@ -31,8 +32,13 @@ def categorical(index: int) -> str:
     >>> categorical(0), categorical(8), categorical(0) == categorical(32)
     ('#77aadd', '#abcaea', True)
     """
-    tint, hue = divmod(index, len(HUES))
-    return mix(HUES[hue], PAPER, _TINTS[tint % len(_TINTS)])
+    number, hue = divmod(index, len(HUES))
+    return tint(HUES[hue], number)
+
+
+def tint(colour: str, number: int) -> str:
+    """Return one of four tints of a colour, 0 for the colour itself; they repeat."""
+    return mix(colour, PAPER, _TINTS[number % len(_TINTS)])
 
 
 def ramp(part: float) -> str:

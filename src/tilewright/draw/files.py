@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 from typing import Any
 
-from tilewright.draw.subjects import picture
 from tilewright.draw.shapes import scene_of
+from tilewright.draw.subjects import picture
 from tilewright.draw.typst_source import typst_text
 from tilewright.errors import ArgumentError, TilewrightError
 
@@ -42,13 +43,11 @@ def save(x: Any, path: str | Path, **options: Any) -> Path:  # Any: what can be 
 def compile_typst(source: str, form: str) -> bytes:
     """Compile Typst source to "svg", "png" or "pdf", with the compiler's own fonts so that all machines agree."""
     try:
-        import typst
+        typst: Any = importlib.import_module("typst")  # its types change from version to version
     except ImportError:
         raise TilewrightError(
             f"the Typst compiler is not installed, which writes .{form} files",
             help='pip install "tilewright[draw]", or pip install typst; .typ files need neither',
         ) from None
-    # A page of fixed size: the drawing is one page, which comes back as bytes and not as a list.
-    data = typst.compile(source.encode(), format=form, ppi=_DOTS, ignore_system_fonts=True)
-    assert isinstance(data, bytes), type(data)
+    data: bytes = typst.compile(source.encode(), format=form, ppi=_DOTS, ignore_system_fonts=True)
     return data

@@ -106,7 +106,7 @@ def value_text(tensor: Tensor, coord: Any) -> str:  # Any: a coordinate
     try:
         value = tensor[coord]
     except IndexError:
-        return "×"
+        return "?"
     if isinstance(value, tuple):
         return show(value)
     number = value.item() if hasattr(value, "item") else value

@@ -100,8 +100,8 @@ class Drawing(Displayed):
 
     @property
     def captions(self) -> tuple[str, ...]:
-        """The notes, with the meaning of colours first."""
-        return ((f"colour: {self.colour_key}",) if self.colour_key else ()) + self.all_notes
+        """The notes, the meaning of the colours, then what was left out."""
+        return self.notes + ((f"colour: {self.colour_key}",) if self.colour_key else ()) + self.cut_notes
 
 
 def beside(*drawings: Drawing, title: str = "") -> Drawing:

@@ -17,11 +17,11 @@ def text(x: Any, **options: Any) -> str:  # Any: what can be drawn; see `picture
     >>> import tilewright as tw
     >>> print(text(tw.Layout((2, (2, 2)), (1, (4, 2)))))
     (2,(2,2)):(1,(4,2))
-          0    1     2    3
-        0,0  1,0   0,1  1,1
-      ┌──────────┬──────────
-    0 │   0    4 │   2    6
-    1 │   1    5 │   3    7
+          0   1     2   3
+        0,0 1,0   0,1 1,1
+      ┌─────────┬────────
+    0 │   0   4 │   2   6
+    1 │   1   5 │   3   7
 
     Options are those of `picture`.
     """
@@ -33,7 +33,7 @@ def typst(x: Any, *, page: bool = True, **options: Any) -> str:  # Any: what can
 
     >>> import tilewright as tw
     >>> print(typst(tw.Layout((4, 8))).splitlines()[0])
-    #set page(width: 163.7pt, height: 122.5pt, margin: 0pt, fill: white)
+    #set page(width: ..., height: ..., margin: 0pt, fill: white)
 
     Options are those of `picture`.
     """

@@ -101,7 +101,11 @@ def scene_of(drawing: Drawing) -> Scene:
             if grid is not None:
                 _place_grid(scene, grid, measure, x + measure.left[c], y + measure.top[r])
             x += widths[c] + _GAP
-        y += measure.top[r] + measure.cell_h * max([g.rows.shown + _torn(g.rows) for g in row if g is not None], default=0) + 12
+        y += (
+            measure.top[r]
+            + measure.cell_h * max([g.rows.shown + _torn(g.rows) for g in row if g is not None], default=0)
+            + 12
+        )
     y -= 12
     for number, note in enumerate(drawing.captions):
         y += 12 if number == 0 else _NOTE + 3.5

@@ -35,7 +35,7 @@ def _shape(shape: Box | Line | Label) -> str:
     # A third of the size below its middle is where the line that digits stand on runs.
     return (
         f'<text x="{_number(shape.x)}" y="{_number(shape.y + shape.size * 0.36)}" font-size="{_number(shape.size)}" '
-        f'fill="{shape.colour}" text-anchor="{shape.anchor}"{weight} xml:space="preserve">{escape(shape.text)}</text>'
+        f'fill="{shape.colour}" text-anchor="{shape.anchor}"{weight}>{escape(shape.text)}</text>'
     )
 
 

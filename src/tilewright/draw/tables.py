@@ -10,30 +10,19 @@ _GAP = "   "
 def table_text(drawing: Drawing) -> str:
     """Return a drawing as lines of text."""
     lines = [drawing.title] if drawing.title else []
-    columns = max(len(row) for row in drawing.grids)
-    styles = [_Style([row[c] for row in drawing.grids if c < len(row)]) for c in range(columns)]
-    for number, row in enumerate(drawing.grids):
-        blocks = [s.block(g) if g is not None else [] for s, g in zip(styles, row, strict=False)]
-        height = max(len(b) for b in blocks)
-        widths = [max([len(line) for s in row_blocks for line in s], default=0) for row_blocks in _columns(drawing, styles)]
-        # Tables of one row of grids end on the same line: a grid without a title starts lower.
-        padded = [[""] * (height - len(b)) + b for b in blocks]
+    count = max(len(row) for row in drawing.grids)
+    styles = [_Style([row[c] for row in drawing.grids if c < len(row)]) for c in range(count)]
+    table = [[s.block(g) if g is not None else [] for s, g in zip(styles, row, strict=False)] for row in drawing.grids]
+    widths = [max([len(line) for row in table if c < len(row) for line in row[c]], default=0) for c in range(count)]
+    for number, blocks in enumerate(table):
         if number:
             lines.append("")
+        height = max(len(block) for block in blocks)
+        # Tables of one row of grids end on the same line: one with fewer headers starts lower.
+        padded = [[""] * (height - len(block)) + block for block in blocks]
         for i in range(height):
-            parts = [b[i].ljust(w) for b, w in zip(padded, widths, strict=False)]
-            lines.append(_GAP.join(parts).rstrip())
+            lines.append(_GAP.join([b[i].ljust(w) for b, w in zip(padded, widths, strict=False)]).rstrip())
     return "\n".join([*lines, *drawing.all_notes])
-
-
-def _columns(drawing: Drawing, styles: list[_Style]) -> list[list[list[str]]]:
-    """Return the blocks of each column of grids."""
-    found: list[list[list[str]]] = [[] for _ in styles]
-    for row in drawing.grids:
-        for at, grid in enumerate(row):
-            if grid is not None:
-                found[at].append(styles[at].block(grid))
-    return found
 
 
 class _Style:
@@ -42,7 +31,7 @@ class _Style:
     def __init__(self, grids: list[Grid | None]) -> None:
         there = [g for g in grids if g is not None]
         cells = [c for g in there for row in g.cells for c in row]
-        headers = [h for g in there if g.show_columns for h in _headers(g.columns)]
+        headers = [h for g in there if g.show_columns for h in g.columns.headers]
         self.brackets = any(c.mark for c in cells)
         labels = [len(_label(c.lines)) for c in cells] + [len(text) for h in headers for text in h]
         self.cell = max(labels, default=1)
@@ -52,7 +41,7 @@ class _Style:
     def block(self, grid: Grid) -> list[str]:
         """Return the lines of one grid."""
         lines = [" " * (self.margin and self.margin + 3) + grid.title] if grid.title else []
-        for header in _headers(grid.columns) if grid.show_columns else ():
+        for header in grid.columns.headers if grid.show_columns else ():
             lines.append(self._line("", [self._cell(text, False) for text in header], grid.columns, " ", " "))
         rule = self._line("", ["─" * len(self._cell("", False))] * grid.columns.shown, grid.columns, "─", "┬")
         lines.append(rule.replace(" │", " ┌", 1) if "│" in rule else rule)
@@ -83,10 +72,6 @@ def _label(lines: tuple[str, ...]) -> str:
     """Join the lines of a label: T3 over V1 is T3V1, and what could be misread as one word stands apart."""
     apart = len(lines) > 1 and (lines[1].startswith(("#", "b")) or "+" in lines[0])
     return (" " if apart else "").join(lines)
-
-
-def _headers(axis: Axis) -> tuple[tuple[str, ...], ...]:
-    return axis.headers
 
 
 def _row_names(axis: Axis) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from tilewright.layout.tuples import show
 from tilewright.tiled import TiledCopy, TiledMMA
 
 _NOTE = "T: thread, V: its value"
-_KEY = "the thread, hue mod 8 and tint mod 32"
+_KEY = "the thread mod 32"
 
 
 def thread_cells(layout_tv: Layout, shape: Any) -> tuple[Callable[[Any], Cell], int]:
@@ -35,7 +35,7 @@ def thread_cells(layout_tv: Layout, shape: Any) -> tuple[Callable[[Any], Cell], 
     def cell(coord: Any) -> Cell:
         held = holders.get(crd2idx(coord, shape))  # type: ignore[arg-type]  # a static coordinate has an integer index
         if held is None:
-            return Cell(("–",), faded=True)
+            return Cell(("-",), faded=True)
         thread = next(iter(held))
         others = f"+{len(held) - 1}" if len(held) > 1 else ""
         return Cell((f"T{thread}{others}", f"V{held[thread]}"), categorical(thread))
@@ -62,7 +62,7 @@ def copy_drawing(copy: TiledCopy, dtype: DType | None = None, limit: Limit = LIM
         cell, held = thread_cells(layout_tv, copy.tile_shape)
         shared = max(shared, held)
         row.append(frame.grids(cell, title)[0][0])
-    title = f"{copy.atom}: {copy.size} threads × {copy.values} values"
+    title = f"{copy.atom}: {copy.size} threads x {copy.values} values"
     about = f"tile {show(copy.tile_shape)} of {chosen.bits}-bit elements"
     return Drawing((tuple(row),), title, (about, *frame.notes, *_notes(shared)), _KEY)
 
@@ -93,9 +93,9 @@ def mma_drawing(mma: TiledMMA, limit: Limit = LIMIT) -> Drawing:
     b, shared_b = thread_cells(mma.layout_b_tv, (n, k))
     c, shared_c = thread_cells(mma.layout_c_tv, (m, n))
     frame = frame_of((m, n), limit, str(mma))
-    grid_a = single_grid(frame, a, f"A  (M,K) = ({m},{k})", m_axis, k_axis)
-    grid_b = single_grid(frame, lambda p: b((p[1], p[0])), f"B  (N,K) = ({n},{k})", k_axis, n_axis)
-    grid_c = single_grid(frame, c, f"C  (M,N) = ({m},{n})", m_axis, n_axis)
+    grid_a = single_grid(frame, a, f"A (M,K) = ({m},{k})", m_axis, k_axis)
+    grid_b = single_grid(frame, lambda p: b((p[1], p[0])), f"B (N,K) = ({n},{k})", k_axis, n_axis)
+    grid_c = single_grid(frame, c, f"C (M,N) = ({m},{n})", m_axis, n_axis)
     # A's rows and B's columns are C's too: their headers stand once.
     grid_c = replace(grid_c, show_rows=False, show_columns=False)
     title = f"{mma.atom}: {mma.size} threads, tile {show((m, n, k))}"

@@ -22,20 +22,20 @@ def tiling(whole: Any, *parts: Part, limit: Limit = LIMIT) -> Drawing:  # Any: a
     """Draw a tensor, layout or shape with parts of it marked, such as one thread's partition or one block's tile.
 
     A part is a function from a tensor to its part, which works for all of them, or a part that was cut from the
-    host tensor `whole` itself. Marked cells show below their offset (or value) the place in the part; each part has its own
-    colour.
+    host tensor `whole` itself. Marked cells show below their offset (or value) the place in the part; each part has
+    its own colour.
 
     >>> import tilewright as tw
     >>> threads = tw.Layout((2, 2))
     >>> drawing = tiling((4, 4), lambda t: tw.local_partition(t, threads, 3))
     >>> print(tw.draw.text(drawing))
     tiling of (4,4):(1,4)
-         0      1      2      3
-      ┌────────────────────────────
-    0 │  0      4      8     12
-    1 │  1   [ 5 #0]   9   [13 #2]
-    2 │  2      6     10     14
-    3 │  3   [ 7 #1]  11   [15 #3]
+             0       1       2       3
+      ┌────────────────────────────────
+    0 │      0       4       8      12
+    1 │      1  [ 5 #0]      9  [13 #2]
+    2 │      2       6      10      14
+    3 │      3  [ 7 #1]     11  [15 #3]
     #n: element n of the part
 
     Raises `LayoutError` when a part is not one of the tensor's.
@@ -79,7 +79,7 @@ def _coords_of(part: Part, whole: Tensor) -> list[Any]:
     """Return the coordinates of a part's elements in the whole, in the part's own order."""
     if isinstance(part, Tensor):
         return _coords_in_storage(part, whole)
-    cut = part(_coordinates_like(whole.shape, whole.dtype))
+    cut: Any = part(_coordinates_like(whole.shape, whole.dtype))
     if not isinstance(cut, Tensor) or not isinstance(cut.engine, CoordinateEngine):
         raise LayoutError(f"a part is a function from a tensor to a part of it; this one returned {cut!r}")
     return [tuple(leaves(cut[i])) for i in range(_count(cut))]

@@ -13,8 +13,8 @@ _PAGE = """#set page(width: {w}pt, height: {h}pt, margin: 0pt, fill: white)
 _HEAD = """#let label(x, y, size, ink, anchor, body, weight: "regular") = place(dx: x * 1pt, dy: y * 1pt,
   place(anchor + horizon, text(font: "{font}", size: size * 1pt, fill: rgb(ink), weight: weight, body)))
 #let tile(x, y, w, h, fill) = place(dx: x * 1pt, dy: y * 1pt, rect(width: w * 1pt, height: h * 1pt, fill: rgb(fill)))
-#let rule(x1, y1, x2, y2, ink, width) = place(
-  line(start: (x1 * 1pt, y1 * 1pt), end: (x2 * 1pt, y2 * 1pt), stroke: (paint: rgb(ink), thickness: width * 1pt, cap: "square")))
+#let rule(x1, y1, x2, y2, ink, width) = place(line(start: (x1 * 1pt, y1 * 1pt), end: (x2 * 1pt, y2 * 1pt),
+  stroke: (paint: rgb(ink), thickness: width * 1pt, cap: "square")))
 """
 
 _ANCHORS = {"start": "left", "middle": "center", "end": "right"}

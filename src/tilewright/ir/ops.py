@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from tilewright.atoms.mma import MMAAtom
 from tilewright.dtypes import DType
 from tilewright.ir.core import Block, Buffer, Effect, Op, Value
 from tilewright.ir.facts import exactly
@@ -313,4 +314,55 @@ class Assert(Op):
 
     condition: Value = operand()
     message: str = attribute()
+    effect: ClassVar[Effect] = Effect.WRITE
+
+
+# --- matrix instructions of a warp ---------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class Mma(Op):
+    """results = the registers of D = A * B + C, which the threads of a warp compute together as `atom` says.
+
+    Operands and results are each thread's registers, in types and numbers `atom.registers_a` and its like. All threads
+    of the warp take part; a warp holds several groups of threads where the atom has fewer than 32.
+    """
+
+    atom: MMAAtom = attribute()
+    a: tuple[Value, ...] = operands()
+    b: tuple[Value, ...] = operands()
+    c: tuple[Value, ...] = operands()
+    effect: ClassVar[Effect] = Effect.WRITE
+
+
+@dataclass(eq=False)
+class LoadMatrix(Op):
+    """results = one uint32 a matrix: 8 x 8 matrices of 16-bit elements from shared memory (ldmatrix).
+
+    Row r of matrix i is the 16 bytes at buffer[index] of lane 8 * i + r, aligned to 16. Lane l gets elements
+    2 * (l % 4) and the next of row l / 4, or of column l / 4 where `transposed`. All threads of the warp take part.
+    """
+
+    buffer: Buffer = attribute()
+    transposed: bool = attribute()
+    index: Value = operand()
+    effect: ClassVar[Effect] = Effect.READ
+
+
+@dataclass(eq=False)
+class StoreMatrix(Op):
+    """Write one uint32 a matrix of each lane to shared memory, as `LoadMatrix` reads them (stmatrix)."""
+
+    buffer: Buffer = attribute()
+    transposed: bool = attribute()
+    index: Value = operand()
+    values: tuple[Value, ...] = operands()
+    effect: ClassVar[Effect] = Effect.WRITE
+
+
+@dataclass(eq=False)
+class TransposeMatrix(Op):
+    """result = the transpose of an 8 x 8 matrix of 16-bit elements in the registers of a warp (movmatrix)."""
+
+    value: Value = operand()
     effect: ClassVar[Effect] = Effect.WRITE

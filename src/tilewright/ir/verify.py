@@ -33,12 +33,16 @@ from tilewright.ir.ops import (
     For,
     If,
     Load,
+    LoadMatrix,
+    Mma,
     Pack,
     Print,
     Select,
     Shuffle,
     Special,
     Store,
+    StoreMatrix,
+    TransposeMatrix,
     Unary,
     Vote,
     While,
@@ -281,10 +285,26 @@ def _print(op: Print) -> None:
     _expect(len(op.texts) - len(op.values) in (0, 1), op, "texts and values take turns")
 
 
+def _mma(op: Mma) -> None:
+    atom = op.atom
+    groups = (op.a, op.b, op.c, op.results)
+    wanted = (atom.registers_a, atom.registers_b, atom.registers_c, atom.registers_d)
+    for name, values, registers in zip("abcd", groups, wanted, strict=True):
+        fits = len(values) == registers.count and all(v.type is registers.dtype for v in values)
+        _expect(fits, op, f"{atom} takes {registers.count} {registers.dtype} for {name}")
+
+
+def _matrices(op: LoadMatrix | StoreMatrix, values: tuple[Value, ...]) -> None:
+    _expect(op.buffer.space is Space.SHARED, op, f"{op.buffer.name} is not shared memory")
+    _expect(len(values) in (1, 2, 4) and all(v.type is uint32 for v in values), op, "1, 2 or 4 matrices of uint32")
+    _expect(not op.transposed or op.buffer.dtype.bits == 16, op, "only 16-bit elements are transposed")
+    _index(op, op.index)
+
+
 _RESULTS: dict[type[Op], int] = {
     **dict.fromkeys((Special, Unary, Binary, Compare, Fma, Select, Cast, Bitcast, Pack, Extract), 1),
-    **dict.fromkeys((Load, Atomic, Shuffle, Vote), 1),
-    **dict.fromkeys((Allocate, Store, AsyncCopy, Barrier, Print, Assert, Yield), 0),
+    **dict.fromkeys((Load, Atomic, Shuffle, Vote, TransposeMatrix), 1),
+    **dict.fromkeys((Allocate, Store, StoreMatrix, AsyncCopy, Barrier, Print, Assert, Yield), 0),
 }
 
 _RULES: dict[type[Op], Callable[..., None]] = {
@@ -309,6 +329,10 @@ _RULES: dict[type[Op], Callable[..., None]] = {
     Barrier: lambda op: _expect(op.scope in ("block", "warp"), op, f"no barrier of scope {op.scope}"),
     Shuffle: _shuffle,
     Vote: _vote,
+    Mma: _mma,
+    LoadMatrix: lambda op: _matrices(op, op.results),
+    StoreMatrix: lambda op: _matrices(op, op.values),
+    TransposeMatrix: lambda op: _expect(op.value.type is op.result.type is uint32, op, "moves a uint32"),
     Print: _print,
     Assert: lambda op: _expect(op.condition.type is bool_, op, "the condition must be bool"),
 }

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilewright.errors import LanguageError
+from tilewright.ir.core import Block, Requirement
 from tilewright.ir.infer import facts_of
-from tilewright.lang.engine import BufferEngine
-from tilewright.lang.scalar import Scalar
+from tilewright.lang.engine import BufferEngine, extent_name, known_to_host
+from tilewright.lang.scalar import Scalar, compare
+from tilewright.lang.tracer import current
 from tilewright.layout import Basis, ComposedLayout, Layout, Swizzle
 from tilewright.layout.layouts import flat_modes
 from tilewright.tensors import Tensor
@@ -41,7 +43,7 @@ def common_walk(tensors: Sequence[Tensor], what: str) -> Walk:
     """
     modes = [_flat(t) for t in tensors]
     extents, strides = _refine(modes, tensors, what)
-    return _sorted_and_joined(extents, strides)
+    return _sorted_and_joined(extents, strides, len(tensors))
 
 
 def _flat(tensor: Tensor) -> list[tuple[Any, Any]]:
@@ -62,14 +64,16 @@ def _refine(
     while any(rests):
         heads = [r[0] if r else (1, 0) for r in rests]
         sizes = [s for s, _ in heads]
-        if all(s is sizes[0] or (type(s) is int and s == sizes[0]) for s in sizes):
+        if all(s is sizes[0] or (type(s) is type(sizes[0]) is int and s == sizes[0]) for s in sizes):
             step = sizes[0]
         elif all(type(s) is int for s in sizes):
             step = math.gcd(*sizes)
             if step == 1:
                 raise _mismatch(tensors, what)
         elif all(isinstance(s, Scalar) for s in sizes) and len(rests[0]) == len(rests[1]):
-            step = sizes[0]  # extents of two arguments: equal, or the launch would be out of bounds
+            step = sizes[0]
+            for other in sizes[1:]:
+                _demand_equal(step, other, what)
             heads = [(step, d) for _, d in heads]
             rests = [[heads[n], *r[1:]] for n, r in enumerate(rests)]
             sizes = [step] * len(sizes)
@@ -85,15 +89,28 @@ def _refine(
     return extents, strides
 
 
+def _demand_equal(a: Scalar, b: Scalar, what: str) -> None:
+    """Make it a condition of the launch that two extents are equal."""
+    tracer = current(what)
+    if a is b or not (known_to_host(a.value, tracer) and known_to_host(b.value, tracer)):
+        return
+    with tracer.builder.inside(Block()):  # the host computes it, not the kernel
+        condition = compare("eq", a, b).value
+    names = [extent_name(x) or "an extent" for x in (a, b)]
+    message = f"{what}: {names[0]} is {{value}}, and {names[1]} is another"
+    requirement = Requirement(condition, message, "pass arrays of one shape", tracer.location(), a.value)
+    tracer.require(requirement, (message, id(a.value)))
+
+
 def _mismatch(tensors: Sequence[Tensor], what: str) -> LanguageError:
-    return LanguageError(
-        f"{what}: the shapes do not match",
-        details=[f"{t.space} {t.dtype} {t.layout}" for t in tensors],
-        help="partition both sides with the same thread layout or tiled copy",
-    )
+    static = {type(t.size) is int for t in tensors}
+    help = "partition both sides with the same thread layout or tiled copy"
+    if len(static) > 1:
+        help = "cut an extent that only the launch knows by tw.local_tile, or pass the array as tw.static(x)"
+    return LanguageError(f"{what}: the shapes do not match", details=[t.title for t in tensors], help=help)
 
 
-def _sorted_and_joined(extents: list[Any], strides: list[tuple[Any, ...]]) -> Walk:
+def _sorted_and_joined(extents: list[Any], strides: list[tuple[Any, ...]], count: int) -> Walk:
     """Order static modes by the last tensor's stride, dynamic ones behind, and join what steps as one."""
 
     def rank(k: int) -> tuple[bool, int, int]:
@@ -112,7 +129,6 @@ def _sorted_and_joined(extents: list[Any], strides: list[tuple[Any, ...]]) -> Wa
                 joined[-1] = (last * extent, before)
                 continue
         joined.append((extent, steps))
-    count = len(strides[0]) if strides else 0
     return Walk(tuple(e for e, _ in joined), tuple(tuple(s[t] for _, s in joined) for t in range(count)))
 
 

@@ -93,7 +93,7 @@ def _global_names(function: types.FunctionType) -> Iterator[str]:
 
 def _reachable(function: types.FunctionType) -> Iterator[types.FunctionType]:
     """Yield a function and those of its package that it captures, and so on."""
-    package = function.__module__.partition(".")[0]
+    package = _package(function)
     pending, seen = [function], set()
     while pending:
         current = pending.pop()
@@ -105,5 +105,9 @@ def _reachable(function: types.FunctionType) -> Iterator[types.FunctionType]:
         captured += [_content(cell) for cell in current.__closure__ or ()]
         for value in captured:
             inner = getattr(value, "__wrapped__", value)  # what @tw.function made
-            if isinstance(inner, types.FunctionType) and inner.__module__.partition(".")[0] == package:
+            if isinstance(inner, types.FunctionType) and _package(inner) == package:
                 pending.append(inner)
+
+
+def _package(function: types.FunctionType) -> str:
+    return (function.__module__ or "").partition(".")[0]

@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from tilewright.dtypes import DType, bool_, int32
+from tilewright.dtypes import DType, bool_
 from tilewright.errors import LanguageError
 from tilewright.ir.core import Value
 from tilewright.ir.facts import Facts
-from tilewright.ir.ops import Constant, constant
+from tilewright.ir.ops import Constant
 from tilewright.lang.engine import BufferEngine
 from tilewright.lang.names import RESULT
-from tilewright.lang.scalar import Scalar, as_scalar, default_type, is_number
+from tilewright.lang.scalar import Scalar, as_scalar, is_number, is_numpy_number
 from tilewright.lang.undefined import Undefined
 from tilewright.layout import Basis, ComposedLayout, DynamicInt, Layout
 from tilewright.tensors import Tensor
@@ -26,13 +26,6 @@ Names: TypeAlias = "tuple[str, ...]"
 State: TypeAlias = "tuple[Any, ...]"  # Any: what the user's variables hold
 
 CHOICE = "the value of a conditional expression"  # in place of a variable's name
-
-_NO_VALUE = object()  # what a variable that had no value before a loop is rebuilt to
-
-
-def has_no_value(value: Any) -> bool:
-    """Say whether a rebuilt variable is one that had no value before its loop."""
-    return value is _NO_VALUE
 
 
 def read_state(names: Names, variables: Mapping[str, Any]) -> list[Any]:
@@ -78,13 +71,13 @@ def flatten(values: Iterable[Any], names: Names, like: Carried | None = None) ->
     return carried
 
 
-_UNDEFINED = _Place(0, lambda _: _NO_VALUE, ("undefined",), "nothing")
+_UNDEFINED = _Place(0, lambda _: None, ("undefined",), "nothing")
 
 
 def _place(value: Any, name: str, carried: Carried) -> _Place:
     if isinstance(value, Undefined):
         return _Place(0, lambda _: value, ("undefined",), "nothing")
-    if isinstance(value, Scalar) or is_number(value):
+    if isinstance(value, Scalar) or is_number(value) or is_numpy_number(value):
         _leaf(value, name, carried)
         return _Place(1, lambda v: Scalar(v[0]), ("number",), _describe(value))
     if isinstance(value, Tensor) and isinstance(value.engine, BufferEngine):
@@ -101,7 +94,7 @@ def _place(value: Any, name: str, carried: Carried) -> _Place:
 
 
 def _leaf(value: Any, name: str, carried: Carried) -> None:
-    weak = not isinstance(value, Scalar)
+    weak = is_number(value)
     carried.leaves.append(as_scalar(value).value)
     carried.leaf_names.append(name)
     carried.weak.append(weak)
@@ -145,7 +138,7 @@ def _tensor_place(tensor: Tensor, name: str, carried: Carried) -> _Place:
     engine: BufferEngine = tensor.engine
     dynamic = list(_dynamic_leaves(tensor.layout))
     offset = engine.start
-    _leaf(offset if isinstance(offset, Scalar) else Scalar(constant(offset, int32)), name, carried)
+    _leaf(offset, name, carried)
     for k, leaf in enumerate(dynamic):
         _leaf(leaf, f"{name}_leaf{k}", carried)
 
@@ -236,9 +229,12 @@ def unwrap(side: Carried, target: Carried) -> list[Value]:
 
 
 def _disagreement(name: str, before: str, after: str, both: bool) -> LanguageError:
-    what = "the value that the function returns" if name.startswith(RESULT) else f"variable {name!r}"
-    if name == CHOICE:
-        what = CHOICE
+    if name.startswith(RESULT):
+        return LanguageError(
+            f"a function returns {before} on one path and {after} on another",
+            help="return values of one type on every path, the end of the function included",
+        )
+    what = CHOICE if name == CHOICE else f"variable {name!r}"
     if both:
         return LanguageError(
             f"{what} is {before} in one branch and {after} in the other",
@@ -268,7 +264,7 @@ def joined_facts(a: Facts | None, b: Facts | None) -> Facts | None:
 
 
 def _describe(value: Any) -> str:
-    return str(value.dtype if isinstance(value, Scalar) else default_type(value))
+    return str(as_scalar(value).dtype)
 
 
 # --- names ---------------------------------------------------------------------------------------------

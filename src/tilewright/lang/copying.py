@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tilewright.atoms import CopyAtom
-from tilewright.dtypes import bool_
+from tilewright.dtypes import bool_, int32, int64
 from tilewright.errors import LanguageError
 from tilewright.ir.core import Block, Space, Value, VectorType
 from tilewright.ir.facts import Facts
@@ -109,10 +109,7 @@ class _Copy:
         """Return how many elements one access moves: what the atom says, or the most that is legal."""
         limit = min(vector_limit(t, s) for t, s in zip(self.tensors[:2], self.walk.strides, strict=False))
         if self.atom is None or self.atom.bits is None:
-            width = limit if self.atom is None else 1
-            while width > 1 and self._vector_walk(width) is None:
-                width //= 2
-            return width
+            return self._widest(limit if self.atom is None else 1)
         element = self.src.dtype.bits
         width = self.atom.bits // element
         if width * element != self.atom.bits or width == 0:
@@ -124,14 +121,20 @@ class _Copy:
                 f"tw.copy: {self.atom.name} needs {width} adjacent {self.src.dtype}, "
                 f"aligned to {self.atom.bits // 8} bytes",
                 details=[
-                    f"src: {_title(self.src)}",
-                    f"dst: {_title(self.dst)}",
-                    f"what is known of them allows {8 * limit * self.src.dtype.bytes} bits at most",
+                    f"from {self.src.title}",
+                    f"to {self.dst.title}",
+                    f"what is known of them allows {self._widest(limit) * element} bits at most",
                 ],
                 help="pass a contiguous, aligned array, use a narrower atom, or a layout whose strides are multiples "
                 "of the width",
             )
         return width
+
+    def _widest(self, limit: int) -> int:
+        """Return the widest vector up to a limit whose elements lie side by side in both tensors."""
+        while limit > 1 and self._vector_walk(limit) is None:
+            limit //= 2
+        return limit
 
     def _is_async(self, width: int) -> bool:
         size = width * self.src.dtype.bytes
@@ -195,29 +198,37 @@ def loop_nest(tracer: Tracer, walk: Walk, step: Callable[[tuple[Any, ...]], None
     """Emit loops over a walk and call `step` with each tensor's offset inside them."""
     size = walk.size
     unroll = 0 if size is not None and size <= _UNROLL_LIMIT else None
-    _nest(tracer, walk, len(walk.extents) - 1, tuple(0 for _ in walk.strides), unroll, step, 0)
+    wide = [_is_wide(walk.extents, strides) for strides in walk.strides]
+
+    def nest(mode: int, places: tuple[Any, ...]) -> None:
+        if mode < 0:
+            step(places)
+            return
+        index, body, stop = _counter(walk.extents[mode], _INDEX_NAMES[(len(walk.extents) - 1 - mode) % 8])
+        with tracer.inside(body):
+            steps = [index.to(int64) if w else index for w in wide]
+            moved = [
+                p + i * s[mode] if _moves(s[mode]) else p for p, i, s in zip(places, steps, walk.strides, strict=True)
+            ]
+            nest(mode - 1, tuple(moved))
+            tracer.emit(Yield(()))
+        tracer.emit(For(constant(0, index.dtype), stop, constant(1, index.dtype), (), body, unroll))
+
+    nest(len(walk.extents) - 1, tuple(0 for _ in walk.strides))
 
 
-def _nest(
-    tracer: Tracer, walk: Walk, mode: int, places: tuple[Any, ...], unroll: int | None,
-    step: Callable[[tuple[Any, ...]], None], depth: int,
-) -> None:  # fmt: skip
-    if mode < 0:
-        step(places)
-        return
-    extent = walk.extents[mode]
+def _counter(extent: Any, name: str) -> tuple[Scalar, Block, Value]:
+    """Return the index of a loop over an extent, the loop's body, and where it stops."""
     stop = as_scalar(extent)
     last = extent - 1 if isinstance(extent, int) else max(stop.facts.high - 1, 0)
-    index = Value(stop.dtype, _INDEX_NAMES[depth % len(_INDEX_NAMES)], Facts(0, last, 0 if last == 0 else 1))
-    body = Block(arguments=(index,))
-    with tracer.inside(body):
-        moved = tuple(
-            p + Scalar(index) * s[mode] if _moves(s[mode]) else p for p, s in zip(places, walk.strides, strict=True)
-        )
-        _nest(tracer, walk, mode - 1, moved, unroll, step, depth + 1)
-        tracer.emit(Yield(()))
-    zero, one = constant(0, stop.dtype), constant(1, stop.dtype)
-    tracer.emit(For(zero, stop.value, one, (), body, unroll))
+    index = Value(stop.dtype, name, Facts(0, last, 0 if last == 0 else 1))
+    return Scalar(index), Block(arguments=(index,)), stop.value
+
+
+def _is_wide(extents: tuple[Any, ...], strides: tuple[Any, ...]) -> bool:
+    """Say whether static strides reach over more elements than 32 bits count; dynamic ones bring their own type."""
+    steps = [(e - 1) * abs(s) for e, s in zip(extents, strides, strict=True) if type(e) is int and type(s) is int]
+    return sum(steps) > int32.highest
 
 
 def _moves(stride: Any) -> bool:
@@ -268,9 +279,3 @@ def copied_fragment(tensor: Tensor) -> Tensor:
     fragment = fragment_like(tensor)
     copy(tensor, fragment)
     return fragment
-
-
-def _title(tensor: Tensor) -> str:
-    """Return one line that says which tensor this is, and how it is laid out."""
-    engine = tensor.engine
-    return f"{engine.buffer.name or 'a tensor'}, {tensor.space} {tensor.dtype} {tensor.layout}"

@@ -15,6 +15,8 @@ from tilewright.lang.tracer import current
 def device_print(*values: Any) -> None:
     """Print texts and numbers with spaces between, one line a thread, when the kernel runs.
 
+    Raises `LanguageError` for a device value inside a text, as in f"x is {x}".
+
     >>> tw.device_print("thread", tw.thread_idx.x, "has", acc)  # doctest: +SKIP
     """
     texts, numbers = [""], []
@@ -25,8 +27,18 @@ def device_print(*values: Any) -> None:
             numbers.append(value.value)
             texts.append("")
         else:
-            texts[-1] += str(value)
+            texts[-1] += _text(value)
     current("tw.device_print").emit(Print(tuple(texts), tuple(numbers)))
+
+
+def _text(value: Any) -> str:
+    text = str(value)
+    if "<device " in text:
+        raise LanguageError(
+            f"tw.device_print got the text of a device value, which has no number yet: {text!r}",
+            help="give each value as an argument of its own: tw.device_print('x is', x)",
+        )
+    return text
 
 
 def device_assert(condition: Any, message: str = "assertion failed") -> None:

@@ -46,6 +46,11 @@ class BufferEngine:
         return self.buffer.dtype
 
     @property
+    def name(self) -> str:
+        """The argument's or variable's name."""
+        return self.buffer.name
+
+    @property
     def space(self) -> str:
         return self.buffer.space.value
 
@@ -93,7 +98,7 @@ class BufferEngine:
         )
         if not _converts(scalar.dtype, self.dtype):
             raise LanguageError(
-                f"a {scalar.dtype} does not convert to the tensor's {self.dtype} by itself",
+                f"{self.name or 'the tensor'} is {self.dtype}, and a {scalar.dtype} does not convert to it by itself",
                 help=f"write value.to(tw.{self.dtype})",
             )
         self.store_value(elements, scalar.to(self.dtype).value)
@@ -110,16 +115,10 @@ class BufferEngine:
         if isinstance(dividend, Scalar) and dividend.facts.divisor % divisor == 0:
             return self
         tracer = current("tiling")
-        found = Guard(dividend, divisor, self._extent_name(dividend, what), tracer.location())
+        found = Guard(
+            dividend, divisor, extent_name(dividend) or f"the extent of {what} of {self.name}", tracer.location()
+        )
         return dataclasses.replace(self, guards=(*self.guards, found))
-
-    def _extent_name(self, extent: Any, what: str) -> str:
-        """Return the name of an extent: the argument's axis where it is one, and else where it was met."""
-        for parameter in current("tiling").parameters:
-            if isinstance(extent, Scalar) and parameter.target is extent.value and isinstance(parameter.part, tuple):
-                part, axis = parameter.part
-                return f"{parameter.argument}.{part}[{axis}]"
-        return f"the extent of {what} on {self.buffer.name}"
 
     def demand_guards(self) -> None:
         """Make the guards conditions of the launch, unless a branch protects the access."""
@@ -140,7 +139,7 @@ class BufferEngine:
                 location=guard.location,
                 help=help,
             )
-        if not _known_to_host(guard.dividend.value, tracer):
+        if not known_to_host(guard.dividend.value, tracer):
             return  # the simulator checks each access
         with tracer.builder.inside(Block()):  # the host computes it, not the kernel
             rest = guard.dividend % guard.divisor
@@ -182,14 +181,23 @@ def allocate(space: Space, dtype: DType, size: int | DynamicInt, alignment: int)
     return BufferEngine(buffer)
 
 
-def _known_to_host(value: Value, tracer: Tracer) -> bool:
+def extent_name(extent: Any) -> str | None:
+    """Return the name of an argument's axis, such as x.shape[0], or None for what is none."""
+    for parameter in current("tiling").parameters:
+        if isinstance(extent, Scalar) and parameter.target is extent.value and isinstance(parameter.part, tuple):
+            part, axis = parameter.part
+            return f"{parameter.argument}.{part}[{axis}]"
+    return None
+
+
+def known_to_host(value: Value, tracer: Tracer) -> bool:
     """Say whether a launch can compute a value: from parameters and constants, by pure ops."""
     op = value.definition
     if op is None:
         return any(parameter.target is value for parameter in tracer.parameters)
     if op.effect is not Effect.NONE or isinstance(op, Special):
         return False
-    return all(_known_to_host(operand, tracer) for operand in op.operands)
+    return all(known_to_host(operand, tracer) for operand in op.operands)
 
 
 def _converts(source: DType, target: DType) -> bool:

@@ -3,19 +3,21 @@
     D[v, m, n] += sum over k of A[v, m, k] * B[v, n, k]
 
 It lowers to loops over the fragments' modes with one instruction inside; the universal multiply-add becomes a
-fused multiply-add of the element type.
+fused multiply-add of the element type, an atom of a warp its instruction (`matrix`).
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from tilewright.arch import Arch
 from tilewright.atoms import MMAAtom
 from tilewright.errors import LanguageError
 from tilewright.ir.core import Space
 from tilewright.lang.access import common_walk, place
 from tilewright.lang.copying import copied_fragment, loop_nest
 from tilewright.lang.mathematics import fma
+from tilewright.lang.matrix import multiply
 from tilewright.lang.tracer import current
 from tilewright.layout import Layout, make_layout
 from tilewright.tensors import Tensor
@@ -42,12 +44,11 @@ def gemm(mma: Any, *tensors: Tensor) -> None:
         raise LanguageError("tw.gemm takes (mma, a, b, c) or (mma, d, a, b, c)")
     a, b = _with_k(a), _with_k(b)
     _check(atom, d, a, b, c)
-    if atom.shape_mnk != (1, 1, 1):
-        raise LanguageError(
-            f"tw.gemm: the instruction of {atom.name} is not in this version", help="use tw.atoms.UniversalFMA"
-        )
+    if atom.instruction:
+        _by_warps(atom, d, a, b, c)
+        return
     for k in range(_extent(a, 2)):
-        _multiply(d, _operand(a[:, :, k]), _operand(b[:, :, k]), c)
+        _multiply(d, _operand(a[:, :, k]), _operand(b[:, :, k]), c if k == 0 else d)
 
 
 def _with_k(tensor: Tensor) -> Tensor:
@@ -82,8 +83,27 @@ def _check(atom: MMAAtom, d: Tensor, a: Tensor, b: Tensor, c: Tensor) -> None:
         ("c", c, atom.dtype_c),
         ("d", d, atom.dtype_d),
     ):
-        if tensor.dtype is not wanted_type:
-            raise LanguageError(f"tw.gemm: {name} is {tensor.dtype}, and {atom.name} takes {wanted_type}")
+        if tensor.dtype is not wanted_type.storage:
+            raise LanguageError(
+                f"tw.gemm: {name} is {tensor.dtype}, and {atom.name} takes {wanted_type}",
+                help="use tw.atoms.<name>.in_words() on tensors of uint32" if wanted_type.bits < 8 else None,
+            )
+
+
+def _by_warps(atom: MMAAtom, d: Tensor, a: Tensor, b: Tensor, c: Tensor) -> None:
+    """Multiply by the instruction of a warp; operands in shared memory come into registers a step of K at a time."""
+    arch = current("tw.gemm").arch
+    if arch.number < Arch.parse(atom.arch).number:
+        raise LanguageError(
+            f"tw.gemm: {atom.name} needs {atom.arch} or later, and the target is {arch.name}",
+            help="take an atom of the target; their names begin with the first architecture that has them",
+        )
+    in_registers = all(t.engine.buffer.space is Space.REGISTER for t in (a, b))
+    if in_registers and (c is d or _extent(a, 2) == 1):
+        multiply(atom, d, a, b, c)
+        return
+    for k in range(_extent(a, 2)):
+        multiply(atom, d, _with_k(_operand(a[:, :, k])), _with_k(_operand(b[:, :, k])), c if k == 0 else d)
 
 
 def _operand(tensor: Tensor) -> Tensor:

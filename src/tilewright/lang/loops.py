@@ -22,7 +22,6 @@ from tilewright.lang.carry import (
     Names,
     State,
     flatten,
-    has_no_value,
     joined_facts,
     merge_types,
     placeholder,
@@ -243,6 +242,8 @@ def _after(carried: Carried, results: list[Value], names: Names) -> State:
     for result, name in zip(results, carried.leaf_names, strict=True):
         result.name = name
     return tuple(
-        Undefined(name, "it is assigned only inside a loop, which may run no time") if has_no_value(value) else value
+        Undefined(name, "it is assigned only inside a loop, which may run no time")
+        if isinstance(value, Undefined)
+        else value
         for name, value in zip(names, values, strict=True)
     )

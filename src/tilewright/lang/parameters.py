@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from tilewright.dtypes import DType, int32, int64
+from tilewright.errors import ArgumentError
 from tilewright.ir.core import Buffer, Parameter, Space, Value
 from tilewright.ir.facts import Facts, unknown
 from tilewright.lang.engine import BufferEngine
@@ -70,14 +71,17 @@ def stand_ins(tracer: Tracer, arguments: Mapping[str, ArgumentType]) -> dict[str
 
 
 def _array(tracer: Tracer, name: str, array: ArrayType) -> Tensor:
+    if 0 in array.shape:
+        raise ArgumentError(
+            f"argument {name!r} has shape {array.shape}, and the extents of a static layout are at least 1",
+            help="pass it without tw.static, or do not launch for an empty array",
+        )
     buffer = Buffer(name, array.dtype, Space.GLOBAL, None, array.alignment)
     tracer.parameters.append(Parameter(name, "pointer", buffer))
     index_type = int64 if array.wide else int32
     shape = [_leaf(tracer, name, "shape", mode, extent, index_type) for mode, extent in enumerate(array.shape)]
     stride = [_leaf(tracer, name, "stride", mode, step, index_type) for mode, step in enumerate(array.stride)]
     engine = BufferEngine(buffer, index_type=index_type)
-    if len(shape) == 1:
-        return Tensor(engine, Layout(shape[0], stride[0]))
     return Tensor(engine, Layout(tuple(shape), tuple(stride)))
 
 

@@ -203,6 +203,12 @@ class Scalar(DynamicInt):
     def __iter__(self) -> Any:
         raise _undecided("iterating over a device value", "loop over range(x)")
 
+    def __str__(self) -> str:
+        return self.value.name or "?"
+
+    def __format__(self, spec: str) -> str:
+        return repr(self)  # in a text it shall be seen that there is no number
+
     def __repr__(self) -> str:
         return f"<device {self.dtype}{' ' + self.value.name if self.value.name else ''}>"
 
@@ -214,6 +220,11 @@ def _undecided(what: str, help: str) -> LanguageError:
 def is_number(x: object) -> bool:
     """Say whether a value is a Python number, which has no element type of its own."""
     return isinstance(x, (int, float)) and not _is_numpy(x)
+
+
+def is_numpy_number(x: object) -> bool:
+    """Say whether a value is a NumPy number, which has an element type of its own: what `tw.float32(0)` gives."""
+    return _is_numpy(x) and getattr(x, "shape", None) == () and hasattr(x, "item")
 
 
 def _is_numpy(x: object) -> bool:
@@ -233,7 +244,7 @@ def as_scalar(x: object, target: DType | None = None) -> Scalar:
     """Return a device scalar of a Python or NumPy number, of its own type or the given one."""
     if isinstance(x, Scalar):
         return x if target is None or x.dtype is target else convert(x, target)
-    if _is_numpy(x) and getattr(x, "shape", None) == ():
+    if is_numpy_number(x):
         number: Any = x  # a NumPy scalar, or an array of one element without axes
         target = target or dtype(number.dtype)
         x = number.item()
@@ -368,7 +379,8 @@ def bitwise(kind: str, a: object, b: object) -> Any:
         return NotImplemented
     x, y, type = _pair(a, b)
     if type.is_float:
-        raise LanguageError(f"{kind} is not defined on {type}", help="convert with tw.int32(x), or .bitcast(tw.uint32)")
+        sign = {"and": "&", "or": "|", "xor": "^"}[kind]
+        raise LanguageError(f"{sign} is not defined on {type}", help="convert with tw.int32(x), or .bitcast(tw.uint32)")
     return Scalar(current("arithmetic").pure(Binary(kind, x.value, y.value), type))
 
 

@@ -13,7 +13,7 @@ from tilewright.ir.core import Kernel
 from tilewright.lang.escapes import refuse_escapes
 from tilewright.lang.parameters import ArgumentType, stand_ins
 from tilewright.lang.rewrite import rewrite
-from tilewright.lang.tracer import Tracer, locate, run, tracing
+from tilewright.lang.tracer import Tracer, locate_error, run, tracing
 from tilewright.lang.uniformity import refuse_divergent_barriers
 from tilewright.source import SourceLocation
 
@@ -68,16 +68,21 @@ def _run(tracer: Tracer, function: types.FunctionType, values: Mapping[str, Any]
     try:
         return run(tracer, function, positional, {name: values[name] for name in named})
     except TilewrightError as error:
-        raise error.at(_user_line(error)) from error.__cause__
+        raise error.at(locate_error(error)) from error.__cause__
     except RecursionError:
         raise LanguageError(
             f"kernel {function.__name__!r} nests its calls too deeply to be traced",
             help="a recursion must end for values that are known while tracing; no device value can end it",
         ) from None
     except Exception as error:
-        place = _user_line(error)
+        place = locate_error(error)
         if isinstance(error, (TypeError, AttributeError)) and any(name in str(error) for name in _STAND_INS):
-            raise LanguageError(f"{type(error).__name__}: {error}", location=place) from error
+            raise LanguageError(
+                f"{type(error).__name__}: {error}",
+                location=place,
+                help="device values take Python's operators and the functions of tilewright (tw.sqrt, tw.where, ...); "
+                "NumPy and math work on numbers that are known while tracing",
+            ) from error
         _annotate(error, tracer.name, place)
         raise
 
@@ -90,16 +95,6 @@ def _annotate(error: Exception, kernel: str, place: SourceLocation | None) -> No
         error.add_note("  " + text)
     elif len(error.args) == 1 and isinstance(error.args[0], str):  # Python 3.10 has no notes
         error.args = (f"{error.args[0]}\n  {text}",)
-
-
-def _user_line(error: BaseException) -> SourceLocation | None:
-    """Return the innermost line of the user's code that an exception came through."""
-    traceback = error.__traceback__
-    last = None
-    while traceback is not None:
-        last = traceback
-        traceback = traceback.tb_next
-    return None if last is None else locate(last.tb_frame)
 
 
 def function(target: F) -> F:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
@@ -72,15 +72,35 @@ class Tracer:
 
 def locate(frame: FrameType | None) -> SourceLocation | None:
     """Return the place of the innermost frame of the user's code, linked to the calls that led to it."""
-    found: list[SourceLocation] = []
+    steps = []
     while frame is not None and frame.f_code is not _run_code:
-        code = frame.f_code
+        steps.append((frame.f_code, frame.f_lasti, frame.f_lineno))
+        frame = frame.f_back
+    return _linked(steps)
+
+
+def locate_error(error: BaseException) -> SourceLocation | None:
+    """Return the innermost place of the user's code that an exception came through, linked likewise."""
+    steps = []
+    traceback = error.__traceback__
+    while traceback is not None:
+        code = traceback.tb_frame.f_code
+        if code is _run_code:
+            steps.clear()
+        steps.append((code, traceback.tb_lasti, traceback.tb_lineno))
+        traceback = traceback.tb_next
+    return _linked(steps[::-1])
+
+
+def _linked(steps: Iterable[tuple[CodeType, int, int]]) -> SourceLocation | None:
+    """Return the places of the steps that are the user's, innermost first, as one linked place."""
+    found: list[SourceLocation] = []
+    for code, instruction, line in steps:
         if _is_user_code(code):
-            place = _place(code, frame.f_lasti, frame.f_lineno)
+            place = _place(code, instruction, line)
             # A loop's body is a function of its own after rewriting, and stands in the user's function.
             if not (found and found[-1].function == place.function and found[-1].file == place.file):
                 found.append(place)
-        frame = frame.f_back
     result: SourceLocation | None = None
     for place in reversed(found):
         result = SourceLocation(place.file, place.line, place.function, place.column, place.end_column, result)

@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 
 from tilewright.errors import LayoutError
 from tilewright.layout.coordinates import Offset, checked_coord, crd2idx, offset_of
+from tilewright.layout.display import Displayed
 from tilewright.layout.ints import (
     Basis,
     Coord,
@@ -36,7 +37,7 @@ from tilewright.layout.tuples import (
 )
 
 
-class Layout:
+class Layout(Displayed):
     """A function from coordinates to offsets: `shape` says which coordinates there are, `stride` what each step adds.
 
     Shape and stride are integers or congruent nested tuples. Without a stride the layout is column-major

@@ -7,6 +7,7 @@ from typing import Any
 
 from tilewright.errors import LayoutError
 from tilewright.layout.coordinates import Offset, add_offsets, checked_coord
+from tilewright.layout.display import Displayed
 from tilewright.layout.ints import DynamicInt, Int, Shape, as_int, floordiv, mul, sub
 from tilewright.layout.inverses import right_inverse
 from tilewright.layout.layouts import Layout, cosize, has_kept
@@ -17,7 +18,7 @@ from tilewright.layout.tuples import same, tuple_size
 _MOST_LOOKED_AT = 1 << 16
 
 
-class Swizzle:
+class Swizzle(Displayed):
     """A permutation of offsets that moves neighbours to other banks: `bits` bits are XORed into others.
 
     `Swizzle(bits, base, shift)` leaves the lowest `base` bits alone, so runs of `2**base` elements stay together,
@@ -91,7 +92,7 @@ class Swizzle:
         return f"Sw<{self.bits},{self.base},{self.shift}>"
 
 
-class ComposedLayout:
+class ComposedLayout(Displayed):
     """A layout with a function applied to its offsets: coordinate c leads to `outer(offset + inner(c))`.
 
     `outer` is a swizzle or a layout, `inner` a layout or again a composed one. Operations that choose

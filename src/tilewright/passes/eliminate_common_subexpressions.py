@@ -35,9 +35,12 @@ from tilewright.ir.ops import (
     For,
     If,
     Load,
+    Mma,
     Print,
     Shuffle,
     Store,
+    StoreMatrix,
+    TransposeMatrix,
     Vote,
     While,
     Yield,
@@ -46,8 +49,9 @@ from tilewright.passes.accesses import buffers_written
 from tilewright.passes.identity import identity, take_over_name
 
 _COMMUTATIVE = frozenset({"add", "mul", "and", "or", "xor"})  # also of floats; min and max of floats are not
-_WRITERS = (Store, Atomic, AsyncCopy, Allocate)
-_HARMLESS = (Shuffle, Vote, Print, Assert, AsyncCommit, For, While, If, Yield)  # by themselves, without their blocks
+_WRITERS = (Store, StoreMatrix, Atomic, AsyncCopy, Allocate)
+# By themselves, without their blocks.
+_HARMLESS = (Shuffle, Vote, Mma, TransposeMatrix, Print, Assert, AsyncCommit, For, While, If, Yield)
 
 _Table = dict[Hashable, Value]
 _Loads = dict[tuple[Buffer, Hashable, Hashable], Value]

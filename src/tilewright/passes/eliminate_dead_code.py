@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from tilewright.ir.core import Block, Buffer, Effect, Kernel, Op, Space, Value
-from tilewright.ir.ops import Allocate, AsyncCopy, Atomic, For, If, Store, While, Yield
+from tilewright.ir.ops import Allocate, AsyncCopy, Atomic, For, If, Store, StoreMatrix, While, Yield
 from tilewright.passes.accesses import buffers_of, buffers_read, buffers_written
 from tilewright.passes.slots import Structured, carried, keep_slots, yield_of
 
@@ -51,7 +51,7 @@ class _Marker:
                 self.survey_slots(op)
             elif isinstance(op, Allocate):
                 self.allocations[op.buffer] = op
-            elif isinstance(op, (Store, AsyncCopy, Atomic)) and buffers_written(op)[0].space is not Space.GLOBAL:
+            elif isinstance(op, (Store, StoreMatrix, AsyncCopy, Atomic)) and buffers_written(op)[0].space is not Space.GLOBAL:
                 self.inner_writers[buffers_written(op)[0]].append(op)
             elif not isinstance(op, Yield):
                 self.mark_op(op)

@@ -27,28 +27,23 @@ LEGACY_STREAM = 1  # the default stream's handle in the two array protocols; the
 class FastAccess:
     """Python expressions that read an array `{a}` within a fraction of a microsecond.
 
-    `{s}` and `{t}` stand for the results of `shape` and `strides`. `identity` has to change whenever anything but the
-    pointer changes that a kernel is specialised on.
+    `identity` is a list of expressions, which with the shape have to change whenever anything but the pointer changes
+    that a kernel is specialised on, or gets passed.
     """
 
     pointer: str
     shape: str
-    strides: str
     identity: str
 
 
 @dataclass(frozen=True, eq=False)
 class Adapter:
-    """How to read arrays of one type. `current_stream` gives a device's current stream in its framework.
-
-    `known` remembers what the launch path derived from an array's identity (`FastAccess`).
-    """
+    """How to read arrays of one type. `current_stream` gives a device's current stream in its framework."""
 
     library: str
     describe: Callable[[Any], ArrayInfo]  # Any: an array of the adapter's library
     fast: FastAccess | None = None
     current_stream: StreamGetter | None = None
-    known: dict[object, tuple[int, tuple[int, ...]]] = field(default_factory=dict, repr=False)
 
 
 def _element_type(found: object) -> DType:
@@ -86,8 +81,8 @@ def _describe_numpy(array: Any) -> ArrayInfo:
 
 def _numpy_adapter() -> Adapter:
     pointer = "{a}.__array_interface__['data'][0]"
-    identity = "({s}, {t}, {a}.dtype, {a}.flags.writeable)"
-    return Adapter("numpy", _describe_numpy, FastAccess(pointer, "{a}.shape", "{a}.strides", identity))
+    identity = "{a}.strides, {a}.dtype, {a}.flags.writeable"
+    return Adapter("numpy", _describe_numpy, FastAccess(pointer, "{a}.shape", identity))
 
 
 # PyTorch
@@ -120,9 +115,10 @@ def _torch_adapter() -> Adapter:
     torch = sys.modules.get("torch")
     raw = getattr(getattr(torch, "_C", None), "_cuda_getCurrentRawStream", None)
     # x.numpy() is not needed anywhere: it refuses bfloat16 and tensors that require grad.
+    # Where a tensor is contiguous, its shape tells its strides, and the question is cheaper than the strides.
     # get_device() is -1 on the CPU, and hashes faster than the device object.
-    fast = FastAccess("{a}.data_ptr()", "{a}.shape", "{a}.stride()", "({s}, {t}, {a}.dtype, {a}.get_device())")
-    return Adapter("torch", _describe_torch, fast, raw or _torch_stream)
+    identity = "{a}.is_contiguous() or {a}.stride(), {a}.dtype, {a}.get_device()"
+    return Adapter("torch", _describe_torch, FastAccess("{a}.data_ptr()", "{a}.shape", identity), raw or _torch_stream)
 
 
 # CuPy
@@ -147,7 +143,7 @@ def _cupy_stream(ordinal: int) -> int:
 
 
 def _cupy_adapter() -> Adapter:
-    fast = FastAccess("{a}.data.ptr", "{a}.shape", "{a}.strides", "({s}, {t}, {a}.dtype, {a}.data.device_id)")
+    fast = FastAccess("{a}.data.ptr", "{a}.shape", "{a}.strides, {a}.dtype, {a}.data.device_id")
     return Adapter("cupy", _describe_cupy, fast, _cupy_stream)
 
 
@@ -240,7 +236,7 @@ def _adapter_of_type(kind: type) -> Adapter | None:
         if base.__name__ == "generic" and library == "numpy":  # NumPy's scalars speak DLPack too
             return None
         if base.__name__ == "DeviceArray" and base.__module__ == "tilewright.runtime.memory":
-            fast = FastAccess("{a}.pointer", "{a}.shape", "{a}.strides", "({s}, {a}.dtype, {a}.ordinal)")
+            fast = FastAccess("{a}.pointer", "{a}.shape", "{a}.dtype, {a}.ordinal")
             return Adapter("tilewright", _describe_device_array, fast)
     if kind is Static:
         return Adapter("static", _describe_static)

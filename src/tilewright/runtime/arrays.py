@@ -118,7 +118,11 @@ class ArrayInfo:
         return ArrayClass(
             dtype=self.dtype,
             extents=tuple(_divisor(extent, widest) for extent in self.shape),
-            strides=tuple(_stride_class(e, s, widest) for e, s in zip(self.shape, self.strides, strict=True)),
+            strides=tuple(
+                # In an array without elements none overlap.
+                _stride_class(e if self.size else 1, s, widest)
+                for e, s in zip(self.shape, self.strides, strict=True)
+            ),
             alignment=ALIGNMENT[self.pointer % VECTOR_BYTES],
             wide=self.span > _WIDE_SPAN,
             device=self.device,

@@ -10,21 +10,24 @@ int and a layout it is::
         try:
             p0 = a0.data_ptr()
             s0 = a0.shape
-            t0 = a0.stride()
-            k0 = (s0, t0, a0.dtype, a0.device)
-            m0, t0 = known0.get(k0) or classify0(k0, a0)
             ...                                                     # the same for a1
-            key = (m0, m1, -2147483648 <= a2 <= 2147483647, a3)
+            identity = (
+                s0, a0.is_contiguous() or a0.stride(), a0.dtype, a0.get_device(),
+                s1, a1.is_contiguous() or a1.stride(), a1.dtype, a1.get_device(),
+                -2147483648 <= a2 <= 2147483647, a3,
+            )
+            call = calls.get(identity) or classify(identity, (a0, a1, a2, a3), ())
             if (p0 | p1) & 15:
-                key += (alignment[p0 & 15], alignment[p1 & 15])
-            return key, (p0, s0, t0, p1, s1, t1, a2), ()
+                call = call.misaligned((alignment[p0 & 15], alignment[p1 & 15]))
+            t0, t1 = call.strides
+            return call, (p0, s0, t0, p1, s1, t1, a2), ()
         except Exception as error:
             raise explain((a0, a1, a2, a3), error)
 
-All that a kernel is specialised on, except the pointer's alignment, follows from shape, strides, element type
-and device; for each such tuple the class is computed once and has a small number, `m0`. Pointers that are all
-aligned to 16 bytes, which is the rule, take one test. A plan refuses other types itself, with None: that is
-faster than to look the plan up by the types of each call's arguments.
+All that a kernel is specialised on, except the pointers' alignment, follows from shapes, strides, element types, devices
+and constants. For each combination of them what follows is worked out once and kept as a `Call`; later calls
+find it by one look into a table. Pointers that are all aligned to 16 bytes, which is the rule, take one test. A plan
+refuses other types itself, with None: that is faster than to look the plan up by the types of each call's arguments.
 """
 
 from __future__ import annotations
@@ -40,7 +43,7 @@ from tilewright.runtime import driver
 from tilewright.runtime.adapters import LEGACY_STREAM, Adapter, StreamGetter, adapter_for
 from tilewright.runtime.arrays import ALIGNMENT, ArrayClass, ArrayInfo
 
-_MAX_KNOWN = 8192  # shapes remembered for each array type, before they are forgotten all at once
+_MAX_KNOWN = 8192  # calls remembered for each plan, before they are forgotten all at once
 
 
 @dataclass(frozen=True)
@@ -59,9 +62,34 @@ class Constexpr:
 
 
 Argument = Union[ArrayInfo, Scalar, Constexpr]
-# Key, values to pass (pointer, shape, strides for each array; the number for each scalar), and the arrays
+
+
+class Call:
+    """What is known of calls whose arguments agree in all but pointers and numbers.
+
+    `key` decides which compiled kernel runs, `strides` are those of each array in elements. `kernel` is the place for
+    what the caller found out for such calls: the compiled kernel, and that the call may run.
+    """
+
+    __slots__ = ("_others", "key", "kernel", "strides")
+
+    def __init__(self, key: tuple[Hashable, ...], strides: tuple[tuple[int, ...], ...]) -> None:
+        self.key = key
+        self.strides = strides
+        self.kernel: Any = None  # Any: the caller's
+        self._others: dict[tuple[int, ...], Call] = {}
+
+    def misaligned(self, alignments: tuple[int, ...]) -> Call:
+        """Return the same for pointers of these alignments, in bytes."""
+        found = self._others.get(alignments)
+        if found is None:
+            found = self._others[alignments] = Call((*self.key, alignments), self.strides)
+        return found
+
+
+# The call, values to pass (pointer, shape, strides for each array; the number for each scalar), and the arrays
 # that were described in full: those whose memory has to be kept or whose stream has to be waited for.
-Reading = tuple[Hashable, tuple[Any, ...], tuple[ArrayInfo, ...]]
+Reading = tuple[Call, tuple[Any, ...], tuple[ArrayInfo, ...]]
 
 
 class Signature:
@@ -104,23 +132,24 @@ class ArgumentPlan:
         assert len(args) == len(signature.names), (signature.names, len(args))
         self.names = signature.names
         self.kernels: dict[Hashable, Any] = {}  # Any: the caller's compiled kernels
-        self._roles = [
+        self.roles: list[_Role] = [
             _Constant(name, value) if name in signature.constexpr or value is None else _role(name, value)
             for name, value in zip(self.names, args, strict=True)
         ]
         starts, next_value = [], 0
-        for role in self._roles:
+        for role in self.roles:
             starts.append(next_value)
             next_value += role.values
         self.starts = tuple(starts)
-        getters = [r.adapter.current_stream for r in self._roles if isinstance(r, _Array) and r.adapter.current_stream]
+        getters = [r.adapter.current_stream for r in self.roles if isinstance(r, _Array) and r.adapter.current_stream]
         self._streams: tuple[StreamGetter, ...] = tuple(dict.fromkeys(getters))
         self._only_stream = self._streams[0] if len(self._streams) == 1 else None
-        self.read: Callable[..., Reading | None] = _compile_read(self._roles, list(map(type, args)), self._explain)
+        self._calls: dict[Hashable, Call] = {}
+        self.read: Callable[..., Reading | None] = _compile_read(self, list(map(type, args)))
 
     def describe(self, args: tuple[Any, ...]) -> tuple[Argument, ...]:
         """Return what is known of each argument; raise `ArgumentError` naming one that cannot be taken."""
-        return tuple(role.describe(value) for role, value in zip(self._roles, args, strict=True))
+        return tuple(role.describe(value) for role, value in zip(self.roles, args, strict=True))
 
     def stream(self, ordinal: int, described: tuple[ArrayInfo, ...] = ()) -> int:
         """Return the stream to launch on, made to wait for arrays that other streams are writing.
@@ -138,7 +167,31 @@ class ArgumentPlan:
             driver.order_streams(first=other, then=chosen, ordinal=ordinal)
         return chosen
 
-    def _explain(self, args: tuple[Any, ...], error: Exception) -> Exception:
+    @property
+    def calls(self) -> dict[Hashable, Call]:
+        """The calls met so far, by what tells them apart."""
+        return self._calls
+
+    def classify(self, identity: Hashable, args: tuple[Any, ...], described: tuple[ArrayInfo, ...]) -> Call:
+        """Work out what follows from the arguments of a call of a new kind, and remember it."""
+        infos = iter(described)
+        key: list[Hashable] = []
+        strides: list[tuple[int, ...]] = []
+        for role, value in zip(self.roles, args, strict=True):
+            if isinstance(role, _Array):
+                info = role.describe(value) if role.adapter.fast else next(infos)
+                key.append(class_number(info))
+                strides.append(info.strides)
+            elif isinstance(role, _Constant):
+                key.append(freeze(value) if role.needs_freezing else value)
+            elif role.is_python_int:
+                key.append(int32.lowest <= value <= int32.highest)
+        if len(self._calls) >= _MAX_KNOWN:
+            self._calls.clear()
+        found = self._calls[identity] = Call(tuple(key), tuple(strides))
+        return found
+
+    def explain(self, args: tuple[Any, ...], error: Exception) -> Exception:
         self.describe(args)  # raises an error that names the argument, where there is something to say
         return error
 
@@ -158,15 +211,6 @@ class _Array:
         except ArgumentError as error:
             summary = f"argument {self.name!r} cannot be used: {error.summary}"
             raise ArgumentError(summary, details=error.details, help=error.help) from None
-
-    def classify(self, identity: Hashable, value: Any) -> tuple[int, tuple[int, ...]]:
-        """Return the number of the array's class and its strides in elements, and remember them."""
-        info = self.describe(value)
-        known = self.adapter.known
-        if len(known) >= _MAX_KNOWN:
-            known.clear()
-        known[identity] = found = (class_number(info), info.strides)
-        return found
 
 
 class _Number:
@@ -274,36 +318,38 @@ def freeze(value: Any) -> Hashable:
     return (type(value), value)
 
 
-def _compile_read(
-    roles: Sequence[_Role], kinds: Sequence[type], explain: Callable[..., Exception]
-) -> Callable[..., Reading | None]:
-    names: dict[str, Any] = {"alignment": ALIGNMENT, "freeze": freeze, "class_number": class_number, "explain": explain}
+def _compile_read(plan: ArgumentPlan, kinds: Sequence[type]) -> Callable[..., Reading | None]:
+    names: dict[str, Any] = {"alignment": ALIGNMENT, "freeze": freeze, "classify": plan.classify, "explain": plan.explain}
+    names["calls"] = plan.calls
     names.update({f"A{n}": kind for n, kind in enumerate(kinds)})
     body: list[str] = []
-    key: list[str] = []
+    identity: list[str] = []
     values: list[str] = []
     pointers: list[str] = []
     described: list[str] = []
-    for n, role in enumerate(roles):
+    for n, role in enumerate(plan.roles):
         a = f"a{n}"
         if isinstance(role, _Constant):
-            key.append(f"freeze({a})" if role.needs_freezing else a)
+            identity.append(f"freeze({a})" if role.needs_freezing else a)
         elif isinstance(role, _Number):
-            key += [f"{int32.lowest} <= {a} <= {int32.highest}"] if role.is_python_int else []
+            identity += [f"{int32.lowest} <= {a} <= {int32.highest}"] if role.is_python_int else []
             values.append(a)
         else:
-            body += _read_array(n, role, names)
-            key.append(f"m{n}")
+            statements, told = _read_array(n, role, names)
+            body += statements
+            identity.append(told)
             pointers.append(f"p{n}")
             values += [f"p{n}", f"s{n}", f"t{n}"]
             described += [] if role.adapter.fast else [f"i{n}"]
-    body.append(f"key = {_tuple(key)}")
+    arguments = [f"a{n}" for n in range(len(plan.roles))]
+    body.append(f"identity = {_tuple(identity)}")
+    body.append(f"call = calls.get(identity) or classify(identity, {_tuple(arguments)}, {_tuple(described)})")
     if pointers:
         body.append(f"if ({' | '.join(pointers)}) & 15:")
-        body.append(f"    key += {_tuple([f'alignment[{p} & 15]' for p in pointers])}")
-    body.append(f"return key, {_tuple(values)}, {_tuple(described)}")
-    arguments = [f"a{n}" for n in range(len(roles))]
-    mismatch = " or ".join(f"type(a{n}) is not A{n}" for n in range(len(roles))) or "False"
+        body.append(f"    call = call.misaligned({_tuple([f'alignment[{p} & 15]' for p in pointers])})")
+        body.append(f"{_tuple([f't{p[1:]}' for p in pointers])} = call.strides")
+    body.append(f"return call, {_tuple(values)}, {_tuple(described)}")
+    mismatch = " or ".join(f"type(a{n}) is not A{n}" for n in range(len(arguments))) or "False"
     lines = [f"def read({', '.join(arguments)}):", f"    if {mismatch}:", "        return None"]
     lines += ["    try:", *(f"        {line}" for line in body)]
     lines += ["    except Exception as error:", f"        raise explain({_tuple(arguments)}, error)"]
@@ -312,28 +358,16 @@ def _compile_read(
     return read
 
 
-def _read_array(n: int, role: _Array, names: dict[str, Any]) -> list[str]:
-    """Return the statements that set p, s, t (pointer, shape, strides) and m (class number) of argument `n`."""
+def _read_array(n: int, role: _Array, names: dict[str, Any]) -> tuple[list[str], str]:
+    """Return the statements that set p and s (pointer and shape) of argument `n`, and what identifies it."""
     fast = role.adapter.fast
     if fast is None:
         names[f"describe{n}"] = role.describe
-        return [
-            f"i{n} = describe{n}(a{n})",
-            f"p{n} = i{n}.pointer",
-            f"s{n} = i{n}.shape",
-            f"t{n} = i{n}.strides",
-            f"m{n} = class_number(i{n})",
-        ]
-    names[f"known{n}"] = role.adapter.known
-    names[f"classify{n}"] = role.classify
-    a, s, t = f"a{n}", f"s{n}", f"t{n}"
-    return [
-        f"p{n} = {fast.pointer.format(a=a)}",
-        f"{s} = {fast.shape.format(a=a)}",
-        f"{t} = {fast.strides.format(a=a)}",
-        f"k{n} = {fast.identity.format(a=a, s=s, t=t)}",
-        f"m{n}, {t} = known{n}.get(k{n}) or classify{n}(k{n}, {a})",
-    ]
+        names["class_number"] = class_number
+        statements = [f"i{n} = describe{n}(a{n})", f"p{n} = i{n}.pointer", f"s{n} = i{n}.shape"]
+        return statements, f"s{n}, i{n}.strides, class_number(i{n})"
+    a = f"a{n}"
+    return [f"p{n} = {fast.pointer.format(a=a)}", f"s{n} = {fast.shape.format(a=a)}"], f"s{n}, {fast.identity.format(a=a)}"
 
 
 def _tuple(items: Sequence[str]) -> str:

@@ -40,7 +40,7 @@ def tensor(array: Any, layout: Any = None) -> Tensor:  # Any: a NumPy array or w
     low = sum(min((n - 1) * d, 0) for n, d in zip(data.shape, steps, strict=True))
     high = sum(max((n - 1) * d, 0) for n, d in zip(data.shape, steps, strict=True))
     if layout is None:
-        own = Layout(data.shape, tuple(steps)) if data.ndim != 1 else Layout(data.shape[0], steps[0])
+        own = Layout(data.shape, tuple(steps))
         storage = storage_of(data, low, high)
         return Tensor(NumpyEngine(storage, -low), own)
     given = layout if isinstance(layout, (Layout, ComposedLayout)) else Layout(layout)

@@ -48,6 +48,12 @@ def local_tile(t: Any, tiler: Any, coord: Any, proj: Any = None) -> Any:  # Any:
     tiler, coord = _dice_tiler(tiler, proj), _dice_tiler(checked_coord(coord), proj)
     if isinstance(t, Layout):
         return local_tile(Tensor(CoordinateEngine(0), t), tiler, coord).layout
+    if isinstance(tiler, tuple) and len(tiler) > t.rank:
+        raise LayoutError(
+            f"local_tile: the tiler {show(tiler)} has {len(tiler)} modes, and the tensor has {t.rank}",
+            details=[t.title],
+            help="give one tile extent for each mode of the tensor, or a tensor with one mode for each",
+        )
     guarded = _guarded(t, tiler)
     tiled, inner = _tile_and_rest(guarded, tiler)
     if coord is not None and not isinstance(coord, tuple):
@@ -95,7 +101,7 @@ def _guarded(t: Tensor, tiler: Any) -> Tensor:
         )
         if dividend is divisor or (type(dividend) is int and type(divisor) is int and dividend % divisor == 0):
             continue
-        engine = engine.guard(dividend, divisor, f"mode {i} of local_tile")
+        engine = engine.guard(dividend, divisor, f"mode {i}")
     return t if engine is t.engine else Tensor(engine, t.layout)
 
 

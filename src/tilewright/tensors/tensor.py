@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tilewright.dtypes import DType
 from tilewright.errors import LayoutError
 from tilewright.layout.coordinates import Offset, checked_coord
+from tilewright.layout.display import Displayed
 from tilewright.layout.ints import Coord, Int, Shape
 from tilewright.layout.layouts import Layout, has_kept
 from tilewright.layout.modes import select, slice_and_offset
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-class Tensor:
+class Tensor(Displayed):
     """Elements seen through a layout: `t[i, j]` reads, `t[i, j] = v` writes, `t[:, j]` is a view of the same elements.
 
     `:` and None keep a mode. A single index on a tensor of several modes is linear, first mode fastest.
@@ -178,8 +179,9 @@ class Tensor:
 
     @property
     def title(self) -> str:
-        """One line that names the tensor: space, element type and layout."""
-        return f"{self.space} {self.dtype} {self.layout}"
+        """One line that names the tensor: the argument or variable in a kernel, space, element type and layout."""
+        name = getattr(self.engine, "name", "")
+        return f"{name + ', ' if name else ''}{self.space} {self.dtype} {self.layout}"
 
     def __repr__(self) -> str:
         if self.space != "host" or not self.layout.is_static:

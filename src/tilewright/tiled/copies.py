@@ -22,6 +22,7 @@ from tilewright.layout import (
     upcast,
     zipped_divide,
 )
+from tilewright.layout.display import Displayed
 from tilewright.layout.layouts import from_modes, modes_of
 from tilewright.layout.lift import inside
 from tilewright.layout.tuples import product_each, show, tuple_size
@@ -30,7 +31,7 @@ from tilewright.tiled.mma import TiledMMA
 
 
 @dataclass(frozen=True)
-class TiledCopy:
+class TiledCopy(Displayed):
     """A copy by many threads: `layout_tv` maps (thread, value) to an element of a tile, `tiler` says which tile.
 
     The tile is column-major in the shape of `tiler`, and it repeats over the tensors that are copied.

@@ -19,6 +19,7 @@ from tilewright.layout import (
     tiled_product,
     zipped_divide,
 )
+from tilewright.layout.display import Displayed
 from tilewright.layout.layouts import from_modes, modes_of
 from tilewright.layout.lift import inside
 from tilewright.layout.tuples import show, tuple_size
@@ -31,7 +32,7 @@ _MODES: dict[str, tuple[int, int]] = {"A": (0, 2), "B": (1, 2), "C": (0, 1)}
 
 
 @dataclass(frozen=True)
-class TiledMMA:
+class TiledMMA(Displayed):
     """A matrix product by many threads: an atom, repeated over threads in M, N and K, and over values.
 
     `atom_layout` maps the place of an atom in (M, N, K) to its number; `permutations` reorder M, N and K before the
@@ -206,15 +207,15 @@ class ThrMMA:
 
     def make_fragment_A(self, t: Tensor) -> Tensor:
         """Make registers of A's type in the shape of a partitioned tensor."""
-        return fragment_like(t, self.tiled_mma.atom.dtype_a)
+        return fragment_like(t, self.tiled_mma.atom.dtype_a.storage)
 
     def make_fragment_B(self, t: Tensor) -> Tensor:
         """Make registers of B's type in the shape of a partitioned tensor."""
-        return fragment_like(t, self.tiled_mma.atom.dtype_b)
+        return fragment_like(t, self.tiled_mma.atom.dtype_b.storage)
 
     def make_fragment_C(self, t: Tensor) -> Tensor:
         """Make registers of the accumulator's type in the shape of a partitioned tensor."""
-        return fragment_like(t, self.tiled_mma.atom.dtype_c)
+        return fragment_like(t, self.tiled_mma.atom.dtype_c.storage)
 
     def partition_fragment_A(self, t: Tensor) -> Tensor:
         """Make registers for this thread's part of A."""

@@ -160,7 +160,7 @@ def deep(x, limit):
                 return total
             if total % 5 == 0:
                 break
-    return -total
+    return -limit
 
 
 def test_functions_return_values_from_branches_and_loops():
@@ -194,7 +194,7 @@ def test_return_from_a_loop_in_a_loop():
                     return total
                 if total % 5 == 0:
                     break
-        return -total
+        return -limit
 
     for x, limit in [([5, 10, 3], 11), ([5, 10, 15], 20), ([4], 100)]:
         assert run(nested, zeros(1), np.array(x, np.int32), limit).tolist() == [python(x, limit)]

@@ -288,7 +288,8 @@ def test_ping_pong_stage_keeps_its_range():
 
     assert run(stages, zeros(5), 5).tolist() == [0, 1, 0, 1, 0]
     # stage is 0 or 1, which the remainder does not change
-    assert "%" not in stages.source(tw.spec("int32", 1), 5)
+    code = [line for line in stages.source(tw.spec("int32", 1), 5).splitlines() if not line.strip().startswith("//")]
+    assert not any("%" in line for line in code)
 
 
 def test_membership_of_a_device_value():

@@ -44,6 +44,9 @@ class _Tensor:
     def stride(self) -> tuple[int, ...]:
         return self._strides
 
+    def is_contiguous(self) -> bool:
+        return self._strides == tuple(int(np.prod(self.shape[n + 1 :])) for n in range(len(self.shape)))
+
     def get_device(self) -> int:
         return -1 if self.device.index is None else self.device.index
 

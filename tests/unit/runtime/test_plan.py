@@ -23,8 +23,8 @@ def key_of(*args: Any, constexpr: tuple[str, ...] = ()) -> tuple[object, object]
     """Return plan and key: what decides which compiled kernel runs."""
     names = [f"x{n}" for n in range(len(args))]
     signature = SIGNATURES.setdefault((len(args), constexpr), Signature(names, constexpr))
-    plan, (key, _, _) = signature.read(args)
-    return plan, key
+    plan, (call, _, _) = signature.read(args)
+    return plan, call.key
 
 
 SIGNATURES: dict[object, Signature] = {}
@@ -224,7 +224,7 @@ def test_a_plan_for_each_combination_of_types() -> None:
 
 def test_no_parameters() -> None:
     plan, reading = Signature([]).read(())
-    assert reading == ((), (), ())
+    assert (reading[0].key, *reading[1:]) == ((), (), ())
     assert plan.describe(()) == ()
 
 
@@ -239,10 +239,9 @@ def test_the_memory_of_shapes_is_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(plan_module, "_MAX_KNOWN", 10)
     kind = type("Tensor", (Tensor,), {"__module__": "torch"})
     signature = Signature(["a"])
-    keys = [signature.read((kind((n, 4)),))[1][0] for n in range(4, 100, 4)]
+    keys = [signature.read((kind((n, 4)),))[1][0].key for n in range(4, 100, 4)]
     assert len(set(keys)) == 1
-    adapter = signature.plan((kind((4,)),))._roles[0].adapter  # type: ignore[union-attr]
-    assert 0 < len(adapter.known) <= 10
+    assert 0 < len(signature.plan((kind((4,)),)).calls) <= 10
 
 
 # Streams

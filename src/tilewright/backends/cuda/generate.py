@@ -7,7 +7,17 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from tilewright.arch import Arch
-from tilewright.backends.cuda import arithmetic, atomics, buffers, control, conversions, memory, threads, vectors
+from tilewright.backends.cuda import (
+    arithmetic,
+    atomics,
+    buffers,
+    control,
+    conversions,
+    matrix,
+    memory,
+    threads,
+    vectors,
+)
 from tilewright.backends.cuda.expression import Expression
 from tilewright.backends.cuda.names import legal
 from tilewright.backends.cuda.printer import ExpressionHandler, Printer, StatementHandler
@@ -23,6 +33,13 @@ def _pack(printer: Printer, op: ops.Pack) -> Expression:
     return vectors.packed(tuple(arithmetic.exact(printer, e) for e in op.elements), type)
 
 
+def _bitcast(printer: Printer, op: ops.Bitcast) -> Expression:
+    load, type = op.x.definition, op.result.type
+    if isinstance(load, ops.Load) and op.x in printer.inlined and isinstance(op.x.type, VectorType):
+        return memory.load_as(printer, load, type)
+    return conversions.bitcast(printer, op)
+
+
 def _extract(printer: Printer, op: ops.Extract) -> Expression:
     return vectors.lane_of(printer.expression(op.vector), op.lane)
 
@@ -36,7 +53,7 @@ EXPRESSIONS: Mapping[type[Op], ExpressionHandler] = {
     ops.Fma: arithmetic.fma,
     ops.Select: arithmetic.select,
     ops.Cast: conversions.cast,
-    ops.Bitcast: conversions.bitcast,
+    ops.Bitcast: _bitcast,
     ops.Pack: _pack,
     ops.Extract: _extract,
     ops.Load: memory.load,
@@ -54,6 +71,10 @@ STATEMENTS: Mapping[type[Op], StatementHandler] = {
     ops.For: control.for_loop,
     ops.While: control.while_loop,
     ops.If: control.branch,
+    ops.Mma: matrix.mma,
+    ops.LoadMatrix: matrix.load_matrix,
+    ops.StoreMatrix: matrix.store_matrix,
+    ops.TransposeMatrix: matrix.transpose_matrix,
     ops.Barrier: threads.barrier,
     ops.Print: threads.print_values,
     ops.Assert: threads.check,

@@ -19,6 +19,7 @@ from tilewright.ir.ops import (
     Extract,
     For,
     Load,
+    Mma,
     Select,
     Shuffle,
     Special,
@@ -132,7 +133,7 @@ class _Chooser:
 
     def _changes_memory(self, op: Op) -> bool:
         if op not in self.changing:
-            own = op.effect is Effect.WRITE and not op.blocks and not isinstance(op, (Allocate, Shuffle, Vote))
+            own = op.effect is Effect.WRITE and not op.blocks and not isinstance(op, (Allocate, Shuffle, Vote, Mma))
             inner = (self._changes_memory(o) for b in op.blocks for o in b.ops if o is not b.ops[-1])
             self.changing[op] = own or any(inner)
         return self.changing[op]

@@ -7,7 +7,7 @@ from tilewright.backends.cuda.arithmetic import exact
 from tilewright.backends.cuda.expression import Expression, Rank, prefix
 from tilewright.backends.cuda.printer import Printer
 from tilewright.dtypes import int32, uint32
-from tilewright.ir.core import Buffer, Value, VectorType
+from tilewright.ir.core import Buffer, Type, Value, VectorType
 from tilewright.ir.infer import facts_of
 from tilewright.ir.ops import AsyncCommit, AsyncCopy, AsyncWait, Constant, Load, Store
 
@@ -38,11 +38,16 @@ def load(printer: Printer, op: Load) -> Expression:
     printer.type_name(type)
     if not isinstance(type, VectorType):
         return element(printer, op.buffer, op.index)
-    return _as_vector(printer, op.buffer, op.index, type, "const ")
+    return _as_type(printer, op.buffer, op.index, type, "const ")
 
 
-def _as_vector(printer: Printer, buffer: Buffer, index: Value, type: VectorType, const: str) -> Expression:
-    """Return the vector that lies at an index: one access of the vector's size."""
+def load_as(printer: Printer, op: Load, type: Type) -> Expression:
+    """Return the bits that a load gives read as another type of the same size: one access of that type."""
+    return _as_type(printer, op.buffer, op.index, type, "const ")
+
+
+def _as_type(printer: Printer, buffer: Buffer, index: Value, type: Type, const: str) -> Expression:
+    """Return what lies at an index as a type of several elements: one access of its size."""
     pointer = prefix(f"({const}{printer.type_name(type)}*)", address(printer, buffer, index), type)
     return prefix("*", pointer, type)
 
@@ -52,7 +57,7 @@ def store(printer: Printer, op: Store) -> None:
     type = op.value.type
     value = exact(printer, op.value)
     if isinstance(type, VectorType):
-        target = _as_vector(printer, op.buffer, op.index, type, "")
+        target = _as_type(printer, op.buffer, op.index, type, "")
     else:
         target = element(printer, op.buffer, op.index)
     printer.assign(target.text, value, op)

@@ -4,7 +4,7 @@ How it is put together:
 
     execute       arguments in, chunks of consecutive blocks through the program, findings out
     program       the table of handlers, one for each op class: scalars, vectors, memory, atomics, asynchronous,
-                  control, warp, messages
+                  control, warp, matrix, messages
     compiler      what a handler needs to turn its op into a step, a closure over slots of values
     values        how a value of all threads is held: a scalar, a row, a column or the whole (blocks, threads)
     machine       the launch: special registers, the memory of each buffer (storage, registers), copies under way

@@ -16,7 +16,8 @@ Dim3 = tuple[int, int, int]
 class Finding:
     """One fault at one source line.
 
-    `kind` is "out-of-bounds", "uninitialised-read", "misaligned", "barrier-divergence" or "assertion".
+    `kind` is "out-of-bounds", "uninitialised-read", "misaligned", "barrier-divergence", "warp-divergence" or
+    "assertion".
     `buffer`, `index` and `coordinate` name the first element concerned, `block` and `thread` who was the
     first there, and `count` how many threads were concerned in all. `message` is the whole text.
     """

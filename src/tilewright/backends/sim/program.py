@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tilewright.backends.sim import asynchronous, atomics, control, memory, messages, scalars, vectors, warp
+from tilewright.backends.sim import asynchronous, atomics, control, matrix, memory, messages, scalars, vectors, warp
 from tilewright.backends.sim.compiler import Compiler, Step
 from tilewright.backends.sim.machine import Machine
 from tilewright.backends.sim.values import Frame, Lanes
@@ -41,6 +41,10 @@ HANDLERS: dict[type[Op], Callable[[Any, Compiler], Step]] = {
     ops.Barrier: warp.barrier,
     ops.Shuffle: warp.shuffle,
     ops.Vote: warp.vote,
+    ops.Mma: matrix.mma,
+    ops.LoadMatrix: matrix.load_matrix,
+    ops.StoreMatrix: matrix.store_matrix,
+    ops.TransposeMatrix: matrix.transpose_matrix,
     ops.Print: messages.print_values,
     ops.Assert: messages.check,
 }

@@ -1,0 +1,160 @@
+"""How the matrix instructions of a warp are written: one function of inline PTX an instruction, and its calls."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilewright.arch import Arch
+from tilewright.atoms.mma import MMAAtom, Registers
+from tilewright.backends.cuda.arithmetic import exact
+from tilewright.backends.cuda.memory import address
+from tilewright.backends.cuda.printer import Printer
+from tilewright.dtypes import DType, float32, float64, int32, uint32
+from tilewright.ir.core import Op, Value
+from tilewright.ir.ops import LoadMatrix, Mma, StoreMatrix, TransposeMatrix
+
+_FUNCTION = "__device__ __forceinline__"
+# The letters of inline PTX for a register of a type.
+_LETTERS: dict[DType, str] = {float32: "f", float64: "d", int32: "r", uint32: "r"}
+_LONGEST_CALL = 100
+
+
+# --- calls -----------------------------------------------------------------------------------------------
+
+
+def mma(printer: Printer, op: Mma) -> None:
+    """Print the call of a matrix product."""
+    _demand(printer, op, op.atom.arch, op.atom.name)
+    name, definition = _mma_function(op.atom)
+    printer.prelude.need(definition)
+    results = _declare(printer, op, "d")
+    operands = [", ".join(exact(printer, v).text for v in group) for group in (op.a, op.b, op.c)]
+    _call(printer, op, name, [", ".join(results), *operands])
+    _hand_on(printer, op, results)
+
+
+def load_matrix(printer: Printer, op: LoadMatrix) -> None:
+    """Print the call that reads matrices from shared memory."""
+    _demand(printer, op, "sm_75", "ldmatrix")
+    name, definition = _matrix_function("ldmatrix", len(op.results), transposed=op.transposed)
+    printer.prelude.need(definition)
+    results = _declare(printer, op, "matrix")
+    _call(printer, op, name, [", ".join(results), address(printer, op.buffer, op.index).text])
+    _hand_on(printer, op, results)
+
+
+def store_matrix(printer: Printer, op: StoreMatrix) -> None:
+    """Print the call that writes matrices to shared memory."""
+    _demand(printer, op, "sm_90", "stmatrix")
+    name, definition = _matrix_function("stmatrix", len(op.values), transposed=op.transposed)
+    printer.prelude.need(definition)
+    values = ", ".join(exact(printer, v).text for v in op.values)
+    _call(printer, op, name, [address(printer, op.buffer, op.index).text, values])
+
+
+def transpose_matrix(printer: Printer, op: TransposeMatrix) -> None:
+    """Print the call that transposes a matrix in registers."""
+    _demand(printer, op, "sm_75", "movmatrix")
+    printer.prelude.need(_MOVMATRIX)
+    results = _declare(printer, op, "matrix")
+    _call(printer, op, "movmatrix_trans", [results[0], exact(printer, op.value).text])
+    _hand_on(printer, op, results)
+
+
+def _demand(printer: Printer, op: Op, arch: str, what: str) -> None:
+    if printer.arch.number < Arch.parse(arch).number:
+        raise printer.refuse(op, f"{what} needs {arch} or later, and the target is {printer.arch}")
+
+
+def _declare(printer: Printer, op: Op, wish: str) -> list[str]:
+    """Declare variables for the results on one line, and return their names."""
+    several = len(op.results) > 1
+    names = [
+        printer.names.declare(value.name or (f"{wish}{number}" if several else wish))
+        for number, value in enumerate(op.results)
+    ]
+    printer.statement(f"{printer.type_name(op.results[0].type)} {', '.join(names)};", op)
+    return names
+
+
+def _call(printer: Printer, op: Op, name: str, groups: Sequence[str]) -> None:
+    """Print a call, a group of arguments a line where one line would be too long."""
+    text = f"{name}({', '.join(groups)});"
+    if len(text) > _LONGEST_CALL:
+        text = f"{name}(\n    " + ",\n    ".join(groups) + ");"
+    printer.statement(text, op)
+
+
+def _hand_on(printer: Printer, op: Op, names: Sequence[str]) -> None:
+    """Let the results be known by their names, or assign them to the variables that they share with other values."""
+    for value, name in zip(op.results, names, strict=True):
+        variable = printer.variables.get(value)
+        if variable is None:
+            printer.hold(value, name)
+        elif variable.text is None:
+            variable.text = name
+        else:
+            printer.statement(f"{variable.text} = {name};", op)
+
+
+# --- functions -------------------------------------------------------------------------------------------
+
+
+def _mma_function(atom: MMAAtom) -> tuple[str, str]:
+    """Return the name and the definition of a matrix product's function."""
+    words = atom.instruction.split(".")
+    name = "mma_" + "_".join(words[3:])
+    groups = [atom.registers_d, atom.registers_a, atom.registers_b, atom.registers_c]
+    parameters = [_parameters(letter, r, "&" if letter == "d" else "") for letter, r in zip("dabc", groups, strict=True)]
+    braces, first = [], 0
+    for registers in groups:
+        braces.append("{" + ", ".join(f"%{first + i}" for i in range(registers.count)) + "}")
+        first += registers.count
+    outputs, a, b, c = (_constraints(x, r, "=" if x == "d" else "") for x, r in zip("dabc", groups, strict=True))
+    definition = f"""\
+// D = A * B + C by a warp: {atom.shape_mnk[0]} x {atom.shape_mnk[1]} x {atom.shape_mnk[2] * atom.packing}.
+{_FUNCTION} void {name}(
+    {(","  + chr(10) + "    ").join(parameters)}) {{
+    asm volatile(
+        "{atom.instruction} {', '.join(braces)};"
+        : {outputs}
+        : {a},
+          {b},
+          {c});
+}}"""
+    return name, definition
+
+
+def _parameters(letter: str, registers: Registers, reference: str) -> str:
+    return ", ".join(f"{registers.dtype.c_name}{reference} {letter}{i}" for i in range(registers.count))
+
+
+def _constraints(letter: str, registers: Registers, mode: str) -> str:
+    return ", ".join(f'"{mode}{_LETTERS[registers.dtype]}"({letter}{i})' for i in range(registers.count))
+
+
+def _matrix_function(instruction: str, count: int, *, transposed: bool) -> tuple[str, str]:
+    """Return the name and the definition of a function that moves 1, 2 or 4 matrices from or to shared memory."""
+    name = f"{instruction}_x{count}" + ("_trans" if transposed else "")
+    ptx = f"{instruction}.sync.aligned.m8n8.x{count}{'.trans' if transposed else ''}.shared.b16"
+    registers = Registers(uint32, count, 2)
+    if instruction == "ldmatrix":
+        braces = ", ".join(f"%{i}" for i in range(count))
+        parameters = f"{_parameters('d', registers, '&')}, const void* row"
+        text = f'"{ptx} {{{braces}}}, [%{count}];" : {_constraints("d", registers, "=")} : "r"(address) : "memory"'
+    else:
+        braces = ", ".join(f"%{i + 1}" for i in range(count))
+        parameters = f"void* row, {_parameters('a', registers, '')}"
+        text = f'"{ptx} [%0], {{{braces}}};" :: "r"(address), {_constraints("a", registers, "")} : "memory"'
+    definition = f"""\
+{_FUNCTION} void {name}({parameters}) {{
+    const unsigned int address = (unsigned int)__cvta_generic_to_shared(row);
+    asm volatile({text});
+}}"""
+    return name, definition
+
+
+_MOVMATRIX = f"""\
+{_FUNCTION} void movmatrix_trans(unsigned int& d, unsigned int a) {{
+    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(d) : "r"(a));
+}}"""

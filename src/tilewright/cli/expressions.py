@@ -1,0 +1,198 @@
+"""Expressions of layouts for the shell, such as `composition((4,8):(8,1), 8:2)`, read by a grammar of their own.
+
+    expression = operand { "o" operand }                       composition, as a composed layout prints itself
+    operand    = NAME "(" [ argument { "," argument } ] ")"    a function of tilewright.layout
+               | "Sw<" INT "," INT "," INT ">"
+               | tuple [ ":" tuple ]                           a shape, or a layout with its stride
+    tuple      = INT { "@" INT } | "_" | "(" [ expression { "," expression } ] ")"
+    argument   = [ NAME "=" ] expression
+
+Nothing else can be called and nothing has attributes, so that an expression from anywhere is safe to work out.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import re
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import tilewright.layout as algebra
+from tilewright.errors import ArgumentError, TilewrightError
+from tilewright.layout import ComposedLayout, E, Layout, Swizzle
+
+_TOKEN = re.compile(r"\s*(?:(?P<number>-?\d+(?:@\d+)*)|(?P<name>[A-Za-z_]\w*)|(?P<sign>[():,=<>]))")
+_DEEPEST = 64
+
+
+def evaluate(text: str) -> Any:  # Any: a layout, swizzle, integer, nested tuple or truth value
+    """Work out an expression of layouts.
+
+    >>> print(evaluate("composition((4,8):(8,1), 8:2)"))
+    (2,4):(16,1)
+    >>> evaluate("size(complement(4:2, 24))")
+    6
+
+    Raises `ArgumentError` at the place that cannot be read, `LayoutError` as the operations do.
+    """
+    reader = _Reader(text)
+    value = reader.expression()
+    if reader.kind:
+        raise reader.error("the expression should end here")
+    return value
+
+
+@cache
+def functions() -> dict[str, Callable[..., Any]]:
+    """Return what can be called, by name: the functions of `tilewright.layout` and the constructors of layouts."""
+    public = {name: getattr(algebra, name) for name in algebra.__all__}
+    named = {name: value for name, value in public.items() if inspect.isfunction(value)}
+    return named | {"Layout": Layout, "Swizzle": Swizzle, "ComposedLayout": ComposedLayout, "E": E}
+
+
+class _Reader:
+    """Reads an expression from left to right, one token ahead."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.depth = 0
+        self.end = 0
+        self.advance()
+
+    def advance(self) -> None:
+        self.start = self.end
+        match = _TOKEN.match(self.text, self.end)
+        if match is None:
+            self.kind, self.token = "", ""
+            self.start += len(self.text[self.end :]) - len(self.text[self.end :].lstrip())
+            if self.text[self.start :]:
+                raise self.error(f"{self.text[self.start]!r} has no meaning here")
+            return
+        self.kind = match.lastgroup or ""
+        self.token, self.start, self.end = match[self.kind], match.start(self.kind), match.end()
+
+    def error(self, problem: str) -> ArgumentError:
+        """Make the error that points at the current token."""
+        place = " " * self.start + "^" * max(len(self.token), 1)
+        return ArgumentError(
+            f"cannot read the expression: {problem}",
+            details=[self.text, place],
+            help='write layouts as "(4,8):(8,1)" and operations as "composition((4,8):(8,1), 8:2)"',
+        )
+
+    def take(self, sign: str) -> None:
+        if self.token != sign:
+            raise self.error(f"{sign!r} is missing")
+        self.advance()
+
+    def comma(self) -> None:
+        """Take the comma between two values of a list, which none follows before the bracket."""
+        if self.token == ",":
+            self.advance()
+        elif self.token != ")":
+            raise self.error("',' or ')' is missing")
+
+    def expression(self) -> Any:
+        self.depth += 1
+        if self.depth > _DEEPEST:
+            raise self.error(f"it is nested more than {_DEEPEST} deep")
+        operands = [self.operand()]
+        while self.kind == "name" and self.token == "o":
+            self.advance()
+            operands.append(self.operand())
+        self.depth -= 1
+        return self._composed(operands)
+
+    def _composed(self, operands: list[Any]) -> Any:
+        """Join operands from the right: an integer between two of them is the offset of a composed layout."""
+        value = operands.pop()
+        while operands:
+            outer = operands.pop()
+            if isinstance(outer, int) and operands:
+                value = self._call(ComposedLayout.of, "o", (operands.pop(), outer, value), {})
+            else:
+                value = self._call(algebra.composition, "o", (outer, value), {})
+        return value
+
+    def operand(self) -> Any:
+        if self.kind == "name" and self.token != "_":
+            return self.swizzle() if self.token == "Sw" else self.call()
+        shape = self.tuple()
+        if self.token != ":":
+            return shape
+        self.advance()
+        return Layout(shape, self.tuple())
+
+    def swizzle(self) -> Swizzle:
+        self.advance()
+        self.take("<")
+        numbers = [self.number()]
+        for _ in range(2):
+            self.take(",")
+            numbers.append(self.number())
+        self.take(">")
+        return Swizzle(*numbers)
+
+    def number(self) -> Any:
+        if self.kind != "number":
+            raise self.error("a number is missing")
+        value, *path = self.token.split("@")
+        self.advance()
+        return int(value) * E(*[int(p) for p in reversed(path)]) if path else int(value)
+
+    def tuple(self) -> Any:
+        if self.token == "_":
+            self.advance()
+            return None
+        if self.token != "(":
+            return self.number()
+        self.advance()
+        values: list[Any] = []
+        while self.token != ")":
+            values.append(self.expression())
+            self.comma()
+        self.advance()
+        # Brackets around one layout only group; around one integer they make a shape of one mode.
+        grouped = len(values) == 1 and isinstance(values[0], (Layout, ComposedLayout, Swizzle))
+        return values[0] if grouped else tuple(values)
+
+    def call(self) -> Any:
+        name, function = self.token, functions().get(self.token)
+        if function is None:
+            near = difflib.get_close_matches(name, functions(), 1)
+            raise self.error(f"{name!r} is no function of layouts" + (f"; did you mean {near[0]!r}?" if near else ""))
+        self.advance()
+        self.take("(")
+        arguments: list[Any] = []
+        named: dict[str, Any] = {}
+        while self.token != ")":
+            key = self._keyword()
+            value = self.expression()
+            if key is None:
+                arguments.append(value)
+            else:
+                named[key] = value
+            self.comma()
+        self.advance()
+        return self._call(function, name, tuple(arguments), named)
+
+    def _keyword(self) -> str | None:
+        """Take `NAME =` where it stands before an argument."""
+        match = re.compile(r"\s*=").match(self.text, self.end)
+        if self.kind != "name" or match is None:
+            return None
+        key = self.token
+        self.advance()
+        self.advance()
+        return key
+
+    def _call(self, function: Callable[..., Any], name: str, arguments: Any, named: dict[str, Any]) -> Any:
+        try:
+            return function(*arguments, **named)
+        except TilewrightError:
+            raise
+        except (TypeError, AttributeError, IndexError, ValueError, OverflowError) as error:
+            # Arguments of the wrong kind or number, which the operation itself does not look for.
+            raise ArgumentError(f"{name} does not take these arguments: {error}", details=[self.text]) from error

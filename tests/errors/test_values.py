@@ -1,0 +1,809 @@
+"""Kernels that break a rule of the language: the whole text of each error, with the line and what to do."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+import tilewright as tw
+from tests.helpers.refusals import floats, refused
+
+X = tw.spec("float32", 1)
+
+
+def trace(kernel, *args):
+    kernel.lower(X, *args)
+
+
+# --- variables ------------------------------------------------------------------------------------------
+
+
+@refused(
+    tw.LanguageError,
+    """
+    variable 'scale' may have no value here: it is assigned in only one branch of an if
+      test_values.py:N, in kernel:
+        x[0] = scale
+               ^^^^^
+      help: assign 'scale' before, so that it has a value on every path
+    """,
+)
+def test_variable_defined_in_only_one_branch():
+    @tw.kernel
+    def kernel(x, n):
+        if n > 0:
+            scale = 2
+        x[0] = scale
+
+    trace(kernel, 1)
+
+
+@refused(
+    tw.LanguageError,
+    """
+    variable 'scale' may have no value here: it is not assigned before this point
+      test_values.py:N, in kernel:
+        x[0] = scale
+               ^^^^^
+      help: assign 'scale' before, so that it has a value on every path
+    """,
+)
+def test_variable_defined_in_a_branch_that_is_not_taken():
+    @tw.kernel
+    def kernel(x, flag: tw.constexpr):
+        if flag:
+            scale = 2
+        x[0] = scale
+
+    trace(kernel, False)
+
+
+@refused(
+    tw.LanguageError,
+    """
+    variable 'last' may have no value here: it is assigned only inside a loop, which may run no time
+      test_values.py:N, in kernel:
+        x[0] = last
+               ^^^^
+      help: assign 'last' before, so that it has a value on every path
+    """,
+)
+def test_variable_defined_only_inside_a_loop():
+    @tw.kernel
+    def kernel(x, n):
+        for i in range(n):
+            last = i
+        x[0] = last
+
+    trace(kernel, 1)
+
+
+@refused(
+    tw.LanguageError,
+    """
+    variable 'total' may have no value here: it is not assigned before this point
+      test_values.py:N, in kernel:
+        total += i  # noqa: F821
+        ^^^^^
+      help: assign 'total' before, so that it has a value on every path
+    """,
+)
+def test_variable_changed_before_it_has_a_value():
+    @tw.kernel
+    def kernel(x, n):
+        for i in range(n):
+            total += i  # noqa: F821
+        x[0] = 1
+
+    trace(kernel, 1)
+
+
+@refused(
+    tw.LanguageError,
+    """
+    variable 'total' changes in the loop: it is int32 before it and float32 after a turn
+      test_values.py:N, in kernel:
+        for i in range(n):
+        ^^^^^^^^^^^^^^^^^
+      help: give it the type and layout of the later turns before the loop, for example with tw.float32(0)
+    """,
+)
+def test_loop_that_changes_a_type():
+    @tw.kernel
+    def kernel(x, n):
+        total = tw.int32(0)
+        for i in range(n):
+            total = total + x[i]
+        x[0] = total
+
+    trace(kernel, 1)
+
+
+@refused(
+    tw.LanguageError,
+    """
+    variable 'value' changes in the loop: it is None before it and float32 after a turn
+      test_values.py:N, in kernel:
+        while n > 0:
+        ^^^^^^^^^^^
+      help: give it the type and layout of the later turns before the loop, for example with tw.float32(0)
+    """,
+)
+def test_loop_that_changes_none_to_a_value():
+    @tw.kernel
+    def kernel(x, n):
+        value = None
+        while n > 0:
+            value = x[0]
+            n -= 1
+        x[0] = value
+
+    trace(kernel, 1)
+
+
+@refused(
+    tw.LanguageError,
+    """
+    variable 'view' changes in the loop: it is a global tensor of float32 with layout (?):(1) before it and a global tensor of float32 with layout (?):(?) after a turn
+      test_values.py:N, in kernel:
+        for _ in range(n):
+        ^^^^^^^^^^^^^^^^^
+      help: give it the type and layout of the later turns before the loop, for example with tw.float32(0)
+    """,
+)
+def test_loop_that_changes_a_layout():
+    @tw.kernel
+    def kernel(x, n):
+        view = x[0, :]
+        for _ in range(n):
+            view = x[:, 0]
+        x[0, 0] = view[0]
+
+    kernel.lower(tw.spec("float32", 2), 1)
+
+
+@refused(
+    tw.LanguageError,
+    """
+    variable 'value' is bool in one branch and float32 in the other
+      test_values.py:N, in kernel:
+        if n > 0:
+        ^^^^^^^^
+      help: give both branches the same type and layout: convert one, for example with tw.float32(x)
+    """,
+)
+def test_branches_that_disagree():
+    @tw.kernel
+    def kernel(x, n):
+        if n > 0:
+            value = x[0] > 1
+        else:
+            value = x[0]
+        x[0] = value
+
+    trace(kernel, 1)
+
+
+@refused(
+    tw.LanguageError,
+    """
+    the value of a conditional expression is float32 in one branch and None in the other
+      test_values.py:N, in kernel:
+        x[0] = x[0] if n > 0 else None
+               ^^^^^^^^^^^^^^^^^^^^^^^
+      help: give both branches the same type and layout: convert one, for example with tw.float32(x)
+    """,
+)
+def test_conditional_expression_that_disagrees():
+    @tw.kernel
+    def kernel(x, n):
+        x[0] = x[0] if n > 0 else None
+
+    trace(kernel, 1)
+
+
+@refused(
+    tw.LanguageError,
+    """
+    a function returns int32 on one path and None on another
+      test_values.py:N, in positive:
+        if n > 0:
+        ^^^^^^^^
+      called from test_values.py:N, in kernel:
+        x[0] = positive(n)
+               ^^^^^^^^^^^
+      help: return values of one type on every path, the end of the function included
+    """,
+)
+def test_function_without_a_value_on_one_path():
+    @tw.function
+    def positive(n):
+        if n > 0:
+            return n
+
+    @tw.kernel
+    def kernel(x, n):
+        x[0] = positive(n)
+
+    trace(kernel, 1)
+
+
+@refused(
+    tw.LanguageError,
+    """
+    a value is used outside of the loop or branch that computes it
+      it is computed at test_values.py:N
+      test_values.py:N, in kernel:
+        x[0] = sums[0]
+        ^^^^
+      help: keep it in a variable, tw.registers or a tensor; a list or an attribute that is changed inside a loop or branch of the device does not carry it (tw.static_range loops while tracing)
+    """,
+)
+def test_list_changed_inside_a_loop():
+    @tw.kernel
+    def kernel(x, n):
+        sums = [0.0, 0.0]
+        for i in range(n):
+            sums[0] += x[i]
+        x[0] = sums[0]
+
+    trace(kernel, 1)
+
+
+@refused(
+    tw.LanguageError,
+    """
+    kernel 'kernel' returns a value
+      test_values.py:N, in kernel:
+        def kernel(x):
+        ^^^^^^^^^^^^^^
+      help: store results in a tensor that is an argument
+    """,
+)
+def test_kernel_that_returns_a_value():
+    @tw.kernel
+    def kernel(x):
+        return x[0]
+
+    trace(kernel)
+
+
+# --- device values where Python wants numbers -------------------------------------------------------------
+
+
+@refused(
+    tw.LanguageError,
+    """
+    the truth of a device value is not known while the kernel is traced
+      test_values.py:N, in helper:
+        return 1 if n > 0 else 2
+                    ^^^^^
+      called from test_values.py:N, in kernel:
+        x[0] = helper(n)
+               ^^^^^^^^^
+      help: decorate a helper function with @tw.function; in a comprehension or a sort, write tw.where or a loop
+    """,
+)
+def test_branch_in_a_plain_helper():
+    def helper(n):
+        return 1 if n > 0 else 2
+
+    @tw.kernel
+    def kernel(x, n):
+        x[0] = helper(n)
+
+    trace(kernel, 1)
+
+
+@refused(
+    tw.LanguageError,
+    """
+    the value of a device integer is not known while the kernel is traced
+      test_values.py:N, in kernel:
+        x[i] = parts[i]
+               ^^^^^^^^
+      help: make it a tw.constexpr parameter, or a loop's index with tw.static_range, to know it while tracing
+    """,
+)
+def test_python_list_indexed_by_a_device_value():
+    @tw.kernel
+    def kernel(x):
+        parts = (1, 2, 3)
+        for i in range(3):
+            x[i] = parts[i]
+
+    trace(kernel)
+
+
+@refused(
+    tw.LanguageError,
+    """
+    the value of a device number as a float is not known while the kernel is traced
+      test_values.py:N, in kernel:
+        x[0] = math.sqrt(x[1])
+               ^^^^^^^^^^^^^^^
+      help: convert with tw.float32(x); tw.sqrt and its like stand for the functions of math
+    """,
+)
+def test_function_of_math():
+    @tw.kernel
+    def kernel(x):
+        x[0] = math.sqrt(x[1])
+
+    trace(kernel)
+
+
+@refused(
+    tw.LanguageError,
+    """
+    TypeError: operand 'Scalar' does not support ufuncs (__array_ufunc__=None)
+      test_values.py:N, in kernel:
+        x[0] = np.sqrt(x[1])
+               ^^^^^^^^^^^^^
+      help: device values take Python's operators and the functions of tilewright (tw.sqrt, tw.where, ...); NumPy and math work on numbers that are known while tracing
+    """,
+)
+def test_function_of_numpy():
+    @tw.kernel
+    def kernel(x):
+        x[0] = np.sqrt(x[1])
+
+    trace(kernel)
+
+
+@refused(
+    tw.LanguageError,
+    """
+    this range has bounds that only the device knows, and only a for statement can loop over it
+      test_values.py:N, in kernel:
+        x[0] = list(range(n))[0]
+               ^^^^^^^^^^^^^^
+      help: write a for loop, or make the bound a tw.constexpr parameter
+    """,
+)
+def test_comprehension_over_a_dynamic_range():
+    @tw.kernel
+    def kernel(x, n):
+        x[0] = list(range(n))[0]
+
+    trace(kernel, 1)
+
+
+@refused(
+    tw.LanguageError,
+    """
+    tw.static_range needs bounds that are known while tracing, and one is a device value
+      test_values.py:N, in kernel:
+        for i in tw.static_range(n):
+                 ^^^^^^^^^^^^^^^^^^
+      help: use range(...) for a loop on the device, or a tw.constexpr parameter for the bound
+    """,
+)
+def test_static_range_of_a_device_value():
+    @tw.kernel
+    def kernel(x, n):
+        for i in tw.static_range(n):
+            x[i] = 1
+
+    trace(kernel, 1)
+
+
+@refused(
+    tw.LanguageError,
+    """
+    a break or return that a device value decides cannot leave a loop that is unrolled while tracing
+      test_values.py:N, in kernel:
+        for i in tw.static_range(4):
+        ^^^^^^^^^^^^^^^^^^^^^^^^^^^
+      help: loop over range(...), which is a loop on the device
+    """,
+)
+def test_device_break_of_an_unrolled_loop():
+    @tw.kernel
+    def kernel(x):
+        for i in tw.static_range(4):
+            if x[i] > 0:
+                break
+
+    trace(kernel)
+
+
+@refused(
+    tw.LanguageError,
+    """
+    a loop that runs while tracing has not ended after 100000 turns
+      test_values.py:N, in kernel:
+        while n >= 0:
+        ^^^^^^^^^^^^
+      help: loop over range(...), or let a device value decide, for a loop on the device
+    """,
+)
+def test_endless_loop_while_tracing():
+    @tw.kernel
+    def kernel(x):
+        n = 0
+        while n >= 0:
+            n += 1
+        x[0] = n
+
+    trace(kernel)
+
+
+@refused(
+    tw.LanguageError,
+    """
+    kernel 'kernel' nests its calls too deeply to be traced
+      help: a recursion must end for values that are known while tracing; no device value can end it
+    """,
+)
+def test_recursion_that_a_device_value_ends():
+    @tw.function
+    def countdown(n):
+        if n > 0:
+            return countdown(n - 1)
+        return 0
+
+    @tw.kernel
+    def kernel(x, n):
+        x[0] = countdown(n)
+
+    trace(kernel, 1)
+
+
+# --- types and indices ------------------------------------------------------------------------------------
+
+
+@refused(
+    tw.LanguageError,
+    """
+    a bound of a range is float32, and it must be an integer
+      test_values.py:N, in kernel:
+        for i in range(n):
+                 ^^^^^^^^
+    """,
+)
+def test_range_of_floats():
+    @tw.kernel
+    def kernel(x, n):
+        for i in range(n):
+            x[i] = 1
+
+    trace(kernel, 1.5)
+
+
+@refused(
+    tw.LanguageError,
+    """
+    the step of a range is 0
+      test_values.py:N, in kernel:
+        for i in range(0, n, 0):
+                 ^^^^^^^^^^^^^^
+    """,
+)
+def test_range_with_step_zero():
+    @tw.kernel
+    def kernel(x, n):
+        for i in range(0, n, 0):
+            x[i] = 1
+
+    trace(kernel, 1)
+
+
+@refused(
+    tw.LanguageError,
+    """
+    an index is float32, and it must be an integer
+      test_values.py:N, in kernel:
+        x[n] = 1
+        ^^^^
+    """,
+)
+def test_float_as_an_index():
+    @tw.kernel
+    def kernel(x, n):
+        x[n] = 1
+
+    trace(kernel, 1.0)
+
+
+@refused(
+    tw.LayoutError,
+    """
+    coordinate (0,0) does not fit shape (x_shape0)
+      tensor: x, global float32 (x_shape0):(1)
+      test_values.py:N, in kernel:
+        x[0, 0] = 1
+        ^^^^^^^
+      help: give one index for each mode, or a single linear index
+    """,
+)
+def test_index_of_the_wrong_rank():
+    @tw.kernel
+    def kernel(x):
+        x[0, 0] = 1
+
+    trace(kernel)
+
+
+@refused(
+    tw.LanguageError,
+    """
+    & is not defined on float32
+      test_values.py:N, in kernel:
+        x[0] = x[0] & 3
+               ^^^^^^^^
+      help: convert with tw.int32(x), or .bitcast(tw.uint32)
+    """,
+)
+def test_bits_of_a_float():
+    @tw.kernel
+    def kernel(x):
+        x[0] = x[0] & 3
+
+    trace(kernel)
+
+
+@refused(
+    tw.LanguageError,
+    """
+    TypeError: unsupported operand type(s) for +: 'Scalar' and 'str'
+      test_values.py:N, in kernel:
+        x[0] = x[0] + "1"
+               ^^^^^^^^^^
+      help: device values take Python's operators and the functions of tilewright (tw.sqrt, tw.where, ...); NumPy and math work on numbers that are known while tracing
+    """,
+)
+def test_number_and_text():
+    @tw.kernel
+    def kernel(x):
+        x[0] = x[0] + "1"
+
+    trace(kernel)
+
+
+@refused(
+    tw.LanguageError,
+    """
+    tw.copy: the shapes do not match
+      x, global float32 (x_shape0):(1)
+      shared float32 4:1
+      test_values.py:N, in kernel:
+        tw.copy(x, tw.shared("float32", 4))
+        ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+      help: cut an extent that only the launch knows by tw.local_tile, or pass the array as tw.static(x)
+    """,
+)
+def test_copy_between_shapes():
+    @tw.kernel
+    def kernel(x):
+        tw.copy(x, tw.shared("float32", 4))
+
+    trace(kernel)
+
+
+@refused(
+    tw.LanguageError,
+    """
+    tw.copy: src is float32 and dst is float16
+      test_values.py:N, in kernel:
+        tw.copy(tw.local_tile(x, (4,), (0,)), tw.shared("float16", 4))
+        ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+      help: convert in registers: load into a fragment, and store x.to(dtype) element by element
+    """,
+)
+def test_copy_between_types():
+    @tw.kernel
+    def kernel(x):
+        tw.copy(tw.local_tile(x, (4,), (0,)), tw.shared("float16", 4))
+
+    trace(kernel)
+
+
+@refused(
+    tw.LanguageError,
+    """
+    shared memory needs a size that is known while tracing, and the layout is dynamic
+      test_values.py:N, in kernel:
+        smem = tw.shared("float32", n)
+               ^^^^^^^^^^^^^^^^^^^^^^^
+      help: make the layout a tw.constexpr parameter
+    """,
+)
+def test_shared_memory_of_dynamic_size():
+    @tw.kernel
+    def kernel(x, n):
+        smem = tw.shared("float32", n)
+        x[0] = smem[0]
+
+    trace(kernel, 4)
+
+
+@refused(
+    tw.LanguageError,
+    """
+    tw.sync_threads stands in a branch that only some threads of the block may run
+      the branch at test_values.py:N depends on tw.thread_idx:
+        if tw.thread_idx.x < 16:
+      test_values.py:N, in kernel:
+        tw.sync_threads()
+        ^^^^^^^^^^^^^^^^^
+      help: move the barrier out, so that every thread of the block comes to it; what follows an early return, break or continue counts as a branch too
+    """,
+)
+def test_barrier_in_a_divergent_branch():
+    @tw.kernel
+    def kernel(x):
+        if tw.thread_idx.x < 16:
+            x[0] = 1
+            tw.sync_threads()
+
+    kernel.lower(X, block=64)
+
+
+@refused(
+    tw.LanguageError,
+    """
+    tw.sync_threads means something only inside a kernel
+      help: call it in a function decorated with @tw.kernel, or in one that a kernel calls
+    """,
+)
+def test_language_outside_of_a_kernel():
+    tw.sync_threads()
+
+
+# --- errors of the user's own code ------------------------------------------------------------------------
+
+
+@refused(
+    NameError,
+    """
+    name 'no_such_name' is not defined
+      while kernel 'kernel' was traced
+      test_values.py:N, in kernel:
+        x[0] = no_such_name  # noqa: F821
+               ^^^^^^^^^^^^
+    """,
+)
+def test_unknown_name():
+    @tw.kernel
+    def kernel(x):
+        x[0] = no_such_name  # noqa: F821
+
+    trace(kernel)
+
+
+@refused(
+    ValueError,
+    """
+    n is 3
+      while kernel 'kernel' was traced
+      test_values.py:N, in check:
+        raise ValueError(f"n is {n}")
+        ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+      called from test_values.py:N, in kernel:
+        check(n)
+        ^^^^^^^^
+    """,
+)
+def test_error_raised_by_a_helper():
+    def check(n):
+        raise ValueError(f"n is {n}")
+
+    @tw.kernel
+    def kernel(x, n: tw.constexpr):
+        check(n)
+
+    trace(kernel, 3)
+
+
+@refused(
+    AssertionError,
+    """
+    n is too small
+      while kernel 'kernel' was traced
+      test_values.py:N, in kernel:
+        assert n > 3, "n is too small"
+        ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+    """,
+)
+def test_assertion_that_fails_while_tracing():
+    @tw.kernel
+    def kernel(x, n: tw.constexpr):
+        assert n > 3, "n is too small"
+
+    trace(kernel, 3)
+
+
+@refused(
+    tw.LanguageError,
+    """
+    AttributeError: 'Tensor' object has no attribute 'length'
+      test_values.py:N, in kernel:
+        x[0] = x.length
+               ^^^^^^^^
+      help: device values take Python's operators and the functions of tilewright (tw.sqrt, tw.where, ...); NumPy and math work on numbers that are known while tracing
+    """,
+)
+def test_attribute_that_a_tensor_lacks():
+    @tw.kernel
+    def kernel(x):
+        x[0] = x.length
+
+    trace(kernel)
+
+
+# --- where the error happened -----------------------------------------------------------------------------
+
+
+@refused(
+    tw.LanguageError,
+    """
+    & is not defined on float32
+      test_values.py:N, in inner:
+        x[i] = tw.float32(i) & 1
+               ^^^^^^^^^^^^^^^^^
+      called from test_values.py:N, in outer:
+        return inner(x, n + 1)
+               ^^^^^^^^^^^^^^^
+      called from test_values.py:N, in kernel:
+        outer(x, n)
+        ^^^^^^^^^^^
+      help: convert with tw.int32(x), or .bitcast(tw.uint32)
+    """,
+)
+def test_chain_of_helpers():
+    @tw.function
+    def inner(x, n):
+        for i in range(n):
+            if i > 2:
+                x[i] = tw.float32(i) & 1
+
+    def outer(x, n):
+        return inner(x, n + 1)
+
+    @tw.kernel
+    def kernel(x, n):
+        while n > 0:
+            n -= 1
+            outer(x, n)
+
+    trace(kernel, 1)
+
+
+@refused(
+    tw.LanguageError,
+    """
+    | is not defined on float32
+      test_values.py:N, in kernel:
+        x[2] | 1,
+        ^^^^^^^^
+      help: convert with tw.int32(x), or .bitcast(tw.uint32)
+    """,
+)
+def test_statement_of_several_lines():
+    @tw.kernel
+    def kernel(x):
+        x[0] = tw.where(
+            x[1] > 0,
+            x[2] | 1,
+            0,
+        )
+
+    trace(kernel)
+
+
+def test_nothing_is_left_over_from_a_failed_trace():
+    @tw.kernel
+    def kernel(x, flag: tw.constexpr):
+        if flag:
+            tw.device_assert(False, "stop")
+        x[0] = 1
+
+    for flag in (True, False):
+        x = floats(1)
+        try:
+            kernel[1, 1](x, flag)
+        except tw.LanguageError as error:
+            assert "stop" in str(error)
+        assert x.tolist() == [0 if flag else 1]

@@ -1,0 +1,196 @@
+"""What drawings say: the label of each cell is what the layout, tiling or access gives at its coordinate."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright import Layout, draw
+from tilewright.atoms import CopyAtom, UniversalCopy, UniversalFMA
+from tilewright.draw.model import Drawing, Grid
+from tilewright.errors import ArgumentError, LayoutError
+from tilewright.layout import DynamicInt, crd2idx
+
+
+def grid_of(drawing: Drawing, row: int = 0, column: int = 0) -> Grid:
+    grid = drawing.grids[row][column]
+    assert grid is not None
+    return grid
+
+
+def labels(grid: Grid) -> list[list[str]]:
+    return [[cell.label for cell in row] for row in grid.cells]
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        Layout((4, 8)),
+        Layout(((2, 2), (2, 4)), ((1, 4), (2, 8))),
+        Layout((3, 5), (0, 7)),
+        tw.composition(tw.Swizzle(2, 0, 2), tw.row_major((4, 4))),
+    ],
+    ids=str,
+)
+def test_layout_cells_are_offsets(layout: Layout) -> None:
+    rows, columns = (tw.size(mode) for mode in layout.shape)
+    found = labels(grid_of(draw.picture(layout)))
+    assert found == [[str(layout(i, j)) for j in range(columns)] for i in range(rows)]
+
+
+def test_layouts_of_other_ranks() -> None:
+    assert labels(grid_of(draw.picture(Layout(6, 2)))) == [["0", "2", "4", "6", "8", "10"]]
+    assert labels(grid_of(draw.picture(Layout((6,), (2,))))) == [["0", "2", "4", "6", "8", "10"]]
+    assert labels(grid_of(draw.picture(Layout(())))) == [["0"]]
+    three = draw.picture(Layout((2, 2, 3)))
+    assert [grid_of(three, 0, k).title for k in range(3)] == ["(_,_,0)", "(_,_,1)", "(_,_,2)"]
+    assert labels(grid_of(three, 0, 2)) == [["8", "10"], ["9", "11"]]
+    four = draw.picture(tw.flat_divide(tw.row_major((4, 8)), (2, 4)))
+    # The tiles stand as they do in the matrix: down the rows of tiles, across their columns.
+    assert labels(grid_of(four, 1, 1)) == [["20", "21", "22", "23"], ["28", "29", "30", "31"]]
+
+
+def test_coordinate_layouts_show_coordinates() -> None:
+    assert labels(grid_of(draw.picture(tw.layout.identity_layout((2, 2))))) == [["(0,0)", "(0,1)"], ["(1,0)", "(1,1)"]]
+
+
+def test_nested_modes_have_heavier_lines_and_coordinates() -> None:
+    rows = grid_of(draw.picture(Layout(((2, 3, 2), 2)))).rows
+    assert rows.levels == (0, 0, 1, 0, 1, 0, 2, 0, 1, 0, 1, 0)
+    assert rows.headers[1][7] == "1,0,1"
+    assert len(grid_of(draw.picture(Layout(((1, 4), 2)))).rows.headers) == 1  # an extent of 1 nests nothing
+
+
+def test_large_layouts_are_cut_with_a_note() -> None:
+    drawing = draw.picture(Layout((100, 1 << 40)), limit=(3, 5))
+    grid = grid_of(drawing)
+    assert (len(grid.cells), len(grid.cells[0])) == (3, 5)
+    assert drawing.all_notes == ("rows 3 to 99 are left out", f"columns 5 to {(1 << 40) - 1} are left out")
+    for text in (draw.text(drawing), draw.typst(drawing), draw.svg(drawing)):
+        assert "rows 3 to 99 are left out" in text
+    assert draw.picture(Layout((2, 2, 9))).notes == ("5 of 9 grids are left out",)
+
+
+def test_swizzle_shows_before_and_after() -> None:
+    swizzle = tw.Swizzle(2, 3, 2)
+    drawing = draw.picture(swizzle)
+    assert labels(grid_of(drawing, 0, 0))[1] == ["4", "5", "6", "7"]
+    assert labels(grid_of(drawing, 0, 1)) == [[str(swizzle((4 * r + c) * 8) // 8) for c in range(4)] for r in range(4)]
+    assert "a run of 8 elements" in drawing.notes[0]
+    assert labels(grid_of(draw.picture(tw.Swizzle(0, 0, 0)), 0, 1)) == [["0"]]
+    lower = tw.Swizzle(1, 0, -2)
+    assert labels(grid_of(draw.picture(lower), 0, 1)) == [[str(lower(4 * r + c)) for c in range(4)] for r in range(2)]
+
+
+def test_tensor_shows_its_elements() -> None:
+    array = np.arange(6, dtype=np.float32).reshape(2, 3) / 2
+    assert labels(grid_of(draw.picture(tw.tensor(array)))) == [["0", "0.5", "1"], ["1.5", "2", "2.5"]]
+    tile = tw.local_tile(tw.tensor(array), (2, 2), (0, 1))
+    assert labels(grid_of(draw.picture(tile)))[1] == ["2.5", "?"]  # the tile overhangs: outside of the storage
+    assert labels(grid_of(draw.picture(tw.identity_tensor((1, 2))))) == [["(0,0)", "(0,1)"]]
+
+
+@pytest.mark.parametrize("bits", [None, 32, 64])
+def test_tiled_copy_names_thread_and_value(bits: int | None) -> None:
+    copy = tw.make_tiled_copy(UniversalCopy(bits), Layout((4, 4)), Layout((2, 1)))
+    drawing = draw.picture(copy, dtype=tw.float32)
+    source, destination = grid_of(drawing, 0, 0), grid_of(drawing, 0, 1)
+    assert (source.title, destination.title) == ("source", "destination")
+    for thread in range(16):
+        for value in range(2):
+            i, j = tw.layout.idx2crd(copy.layout_tv(thread, value), copy.tile_shape)
+            assert source.cells[i][j].lines == destination.cells[i][j].lines == (f"T{thread}", f"V{value}")
+
+
+def test_tiled_copy_whose_sides_differ() -> None:
+    """Two threads swap their halves: what thread 0 reads, thread 1 writes."""
+    atom = CopyAtom("swap", "", 32, Layout(2), Layout((2, 32), (32, 1)), Layout((2, (16, 2)), (16, (1, 32))))
+    copy = tw.make_tiled_copy(atom, Layout(2), Layout(2))
+    drawing = draw.picture(copy, dtype=tw.float16)
+    assert labels(grid_of(drawing, 0, 0)) == [["T0V0", "T0V1", "T1V0", "T1V1"]]
+    assert labels(grid_of(drawing, 0, 1)) == [["T0V0", "T1V0", "T0V1", "T1V1"]]
+
+
+def test_tiled_copy_takes_the_narrowest_type_that_fits() -> None:
+    copy = tw.make_tiled_copy(UniversalCopy(128), Layout((4, 4)), Layout((1, 8)))
+    assert "tile (4,32) of 16-bit elements" in draw.picture(copy).notes
+
+
+def test_tiled_mma_is_placed_as_a_product() -> None:
+    mma = tw.make_tiled_mma(UniversalFMA(tw.float32), Layout((2, 4)), (4, 8, 2))
+    drawing = draw.picture(mma)
+    assert drawing.grids[0][0] is None
+    b, a, c = grid_of(drawing, 0, 1), grid_of(drawing, 1, 0), grid_of(drawing, 1, 1)
+    m, n, k = mma.shape_mnk
+    assert (len(a.cells), len(a.cells[0])) == (m, k)
+    assert (len(b.cells), len(b.cells[0])) == (k, n)
+    assert (len(c.cells), len(c.cells[0])) == (m, n)
+    for thread in range(mma.size):
+        part = mma.get_slice(thread)
+        parts = [part.partition_C(tw.identity_tensor((m, n))), part.partition_A(tw.identity_tensor((m, k)))]
+        where_c, where_a = ([p[i] for i in range(p.size)] for p in parts)
+        for value, (i, j) in enumerate(where_c):
+            assert c.cells[i][j].lines == (f"T{thread}", f"V{value}")
+        for value, (i, j) in enumerate(where_a):
+            assert a.cells[i][j].lines[1] == f"V{value}"
+    # Four threads along N hold the same element of A, two along M the same of B.
+    assert a.cells[1][0].lines[0] == "T1+3"
+    assert b.cells[0][1].lines[0] == "T2+1"
+    assert c.columns.levels[4] == 1 and c.rows.levels[2] == 1  # where the atoms side by side end
+
+
+def test_tiling_marks_a_part() -> None:
+    matrix = tw.row_major((4, 4))
+    drawing = draw.tiling(matrix, lambda t: tw.local_partition(t, Layout((2, 2)), 3))
+    marked = {c.lines for row in grid_of(drawing).cells for c in row if c.mark}
+    part = tw.local_partition(tw.tensor(np.arange(16).reshape(4, 4)), Layout((2, 2)), 3)
+    assert marked == {(str(part[i]), f"#{i}") for i in range(4)}
+
+
+def test_tiling_takes_views_of_the_tensor_itself() -> None:
+    whole = tw.tensor(np.arange(16).reshape(4, 4))
+    tile = tw.local_tile(whole, (2, 2), (1, 0))
+    by_view, by_function = draw.tiling(whole, tile), draw.tiling(whole, lambda t: tw.local_tile(t, (2, 2), (1, 0)))
+    assert by_view == by_function
+    with pytest.raises(LayoutError, match="was not cut from"):
+        draw.tiling(whole, tw.tensor(np.zeros(4)))
+    with pytest.raises(LayoutError, match="returned 3"):
+        draw.tiling(whole, lambda t: 3)  # type: ignore[arg-type, return-value]
+
+
+def test_tiling_of_tiled_copies_overlaps_and_overhang() -> None:
+    copy = tw.make_tiled_copy(UniversalCopy(64), Layout((2, 2)), Layout((2, 1)))
+    array = tw.tensor(np.zeros((4, 2), np.float32))
+    drawing = draw.tiling(array, lambda t: copy.get_slice(1).partition_S(t), lambda t: t)
+    lines = [row[0].lines[1] for row in grid_of(drawing).cells]
+    assert lines == ["#0", "#1", "#0+1", "#1+1"]
+    corner = draw.tiling((3, 3), lambda t: tw.local_tile(t, (2, 2), (1, 1)))
+    assert [c.lines for row in grid_of(corner).cells for c in row if c.mark] == [("8", "#0")]
+
+
+def test_tiling_of_nested_shapes() -> None:
+    layout = Layout(((2, 2), 4))
+    drawing = draw.tiling(layout, lambda t: t[(None, 1), :])
+    marked = {(i, j) for i, row in enumerate(grid_of(drawing).cells) for j, c in enumerate(row) if c.mark}
+    assert marked == {(i, j) for i in (2, 3) for j in range(4)}
+
+
+class Symbol(DynamicInt):
+    def __str__(self) -> str:
+        return "n"
+
+
+def test_what_cannot_be_drawn_is_refused() -> None:
+    for dynamic in (Layout((Symbol(), 4), (1, 1)), Layout((4, 4), (Symbol(), 1))):
+        with pytest.raises(LayoutError, match="cannot be drawn"):
+            draw.picture(dynamic)
+    with pytest.raises(ArgumentError, match="str has no picture"):
+        draw.text("layout")
+    assert crd2idx((1, 1), (2, 2)) == 3  # the order that a tile's elements are numbered in
+
+
+def test_beside_joins_grids_and_notes() -> None:
+    both = draw.beside(draw.picture(Layout((2, 2))), draw.picture(tw.Swizzle(1, 0, 1)), title="both")
+    assert [grid_of(both, 0, k).title for k in range(3)] == ["(2,2):(1,2)", "before", "after"]
+    assert both.notes == draw.picture(tw.Swizzle(1, 0, 1)).notes

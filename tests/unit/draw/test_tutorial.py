@@ -1,0 +1,50 @@
+"""docs/layouts.md: its examples give what it says, and its pictures are those that the code makes."""
+
+from __future__ import annotations
+
+import doctest
+import importlib.util
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from tilewright.draw import svg
+
+DOCS = Path(__file__).parents[3] / "docs"
+PAGE = DOCS / "layouts.md"
+
+
+@pytest.fixture(scope="module")
+def maker() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("make_pictures", DOCS / "make_pictures.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_examples_of_the_tutorial() -> None:
+    # Text outside of the code becomes blank lines, so that a failure names the line of the page.
+    parts = re.split(r"^```(?:python)?\n", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    code = "\n".join([part if number % 2 else "\n" * part.count("\n") for number, part in enumerate(parts)])
+    test = doctest.DocTestParser().get_doctest(code, {}, PAGE.name, str(PAGE), 0)
+    assert len(test.examples) > 40
+    results = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE).run(test)
+    assert results.failed == 0
+
+
+def test_committed_pictures_are_those_of_the_code(maker: ModuleType) -> None:
+    stale = [
+        name
+        for name, draw in maker.PICTURES.items()
+        if (maker.FOLDER / f"{name}.svg").read_text(encoding="utf-8") != svg(draw())
+    ]
+    assert stale == [], "run: python docs/make_pictures.py"
+
+
+def test_every_picture_is_shown_and_made(maker: ModuleType) -> None:
+    made = {f"{name}.svg" for name in maker.PICTURES}
+    assert {path.name for path in maker.FOLDER.iterdir()} == made
+    assert set(re.findall(r"\]\(pictures/([\w.]+)\)", PAGE.read_text(encoding="utf-8"))) == made

@@ -1,0 +1,166 @@
+"""`tilewright layout` and `tilewright draw`: expressions, and what the commands print and write."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+import tilewright as tw
+from tilewright.cli import main
+from tilewright.cli.expressions import evaluate, functions
+from tilewright.errors import ArgumentError, LayoutError
+from tilewright.layout import E, identity_layout
+
+
+def call(*arguments: str) -> Result:
+    return CliRunner().invoke(main, arguments)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("(4,8):(8,1)", tw.Layout((4, 8), (8, 1))),
+        (" ( 4 , 8 ) : ( 8 , 1 ) ", tw.Layout((4, 8), (8, 1))),
+        ("8:2", tw.Layout(8, 2)),
+        ("(8):(2)", tw.Layout((8,), (2,))),
+        ("((2,2),8)", ((2, 2), 8)),
+        ("(2,3):(1@0,1@1)", identity_layout((2, 3))),
+        ("(2,3):(3@1@0,-1)", tw.Layout((2, 3), (3 * E(0, 1), -1))),
+        ("composition((4,8):(8,1), 8:2)", tw.Layout((2, 4), (16, 1))),
+        ("composition(((4,8):(8,1)), (2:2, _))", tw.Layout((2, 8), (16, 1))),
+        ("(4,8):(8,1) o 8:2", tw.Layout((2, 4), (16, 1))),
+        ("Sw<2,0,2>", tw.Swizzle(2, 0, 2)),
+        ("Swizzle(2, 0, shift = 2)", tw.Swizzle(2, 0, 2)),
+        ("Sw<2,0,2> o 0 o (4,4):(4,1)", tw.composition(tw.Swizzle(2, 0, 2), tw.row_major((4, 4)))),
+        ("Sw<2,0,2> o 4 o (4,4):(4,1)", tw.ComposedLayout(tw.Swizzle(2, 0, 2), 4, tw.row_major((4, 4)))),
+        ("size(complement(4:2, 24))", 6),
+        ("compatible(24, (4,6))", True),
+        ("coalesce((2,(1,6)):(1,(6,2)),)", tw.Layout(12, 1)),
+    ],
+)
+def test_expressions(text: str, value: object) -> None:
+    assert evaluate(text) == value
+
+
+@pytest.mark.parametrize("layout", [tw.Layout(((2, 2), 8), ((1, 4), 2)), tw.composition(tw.Swizzle(1, 1, 1), (8, 4))])
+def test_what_prints_can_be_read_back(layout: tw.Layout) -> None:
+    assert evaluate(str(layout)) == layout
+
+
+@pytest.mark.parametrize(
+    ("text", "problem", "column"),
+    [
+        ("", "a number is missing", 0),
+        ("(4,8", "',' or ')' is missing", 4),
+        ("(4,8):(8,1))", "the expression should end here", 11),
+        ("(4,8):", "a number is missing", 6),
+        ("4.5", "'.' has no meaning here", 1),
+        ("eval(1)", "'eval' is no function of layouts", 0),
+        ("colesce(8)", "did you mean 'coalesce'?", 0),
+        ("__import__(1)", "'__import__' is no function of layouts", 0),
+        ("(4).real", "'.' has no meaning here", 3),
+        ("Sw<1,2>", "',' is missing", 6),
+        ("size 8", "'(' is missing", 5),
+        ("(" * 100, "nested more than 64 deep", 64),
+    ],
+)
+def test_errors_point_at_the_place(text: str, problem: str, column: int) -> None:
+    with pytest.raises(ArgumentError) as caught:
+        evaluate(text)
+    assert problem in caught.value.summary
+    assert caught.value.details[1].index("^") == column
+
+
+def test_wrong_arguments_and_operations_without_a_result_are_user_errors() -> None:
+    with pytest.raises(ArgumentError, match="coalesce does not take these arguments"):
+        evaluate("coalesce()")
+    with pytest.raises(ArgumentError, match="rank does not take these arguments"):
+        evaluate("rank(_)")
+    with pytest.raises(LayoutError, match="extent is 0"):
+        evaluate("0:1")
+
+
+def test_every_function_is_one_of_layouts() -> None:
+    assert {"composition", "coalesce", "Layout", "Swizzle", "logical_divide"} <= set(functions())
+    assert all(f.__module__.startswith("tilewright.layout") for f in functions().values())
+
+
+def test_layout_prints_the_table_and_sizes() -> None:
+    result = call("layout", "composition((4,8):(8,1), 8:2)")
+    assert result.exit_code == 0, result.output
+    assert result.output.splitlines() == [
+        "(2,4):(16,1)",
+        "     0  1  2  3",
+        "  ┌────────────",
+        "0 │  0  1  2  3",
+        "1 │ 16 17 18 19",
+        "size 8, cosize 20, rank 2, depth 1",
+    ]
+    assert call("layout", "logical_divide((4,8), (2,_)) o 3").exit_code == 0
+    assert call("layout", "size((4,8))").output == "32\n"
+    assert call("layout", "(2,3):(1@0,1@1)").output.splitlines()[-1] == "size 6, rank 2, depth 1"
+    assert "before" in call("layout", "Sw<1,0,1>").output
+
+
+def test_layout_json() -> None:
+    facts = json.loads(call("layout", "(2,2):(1,4)", "--json").output)
+    assert facts == {
+        "expression": "(2,2):(1,4)",
+        "kind": "Layout",
+        "result": "(2,2):(1,4)",
+        "shape": [2, 2],
+        "stride": [1, 4],
+        "size": 4,
+        "cosize": 6,
+        "rank": 2,
+        "depth": 1,
+        "offsets": [0, 1, 4, 5],
+    }
+    assert json.loads(call("layout", "idx2crd(9, (4,8))", "--json").output)["result"] == [1, 2]
+    assert json.loads(call("layout", "65536:1", "--json").output)["offsets"] is None
+
+
+def test_layout_reports_errors_without_a_traceback() -> None:
+    result = call("layout", "(4,8")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("Error: ArgumentError: cannot read the expression")
+
+
+def test_draw_writes_a_file(tmp_path: Path) -> None:
+    target = tmp_path / "x.typ"
+    result = call("draw", "(4,8):(8,1)", "-o", str(target), "--title", "rows", "--limit", "2,3")
+    assert result.exit_code == 0, result.output
+    assert result.output == f"wrote {target}\n"
+    source = target.read_text(encoding="utf-8")
+    assert '"rows"' in source and "columns 3 to 7 are left out" in source
+
+
+def test_draw_without_a_file_prints_the_table() -> None:
+    assert call("draw", "(2,2)").output.splitlines()[-1] == "1 │ 1 3"
+    assert "32 banks" in call("draw", "(2,64):(64,1)", "--banks", "float16").output
+
+
+def test_draw_json(tmp_path: Path) -> None:
+    target = tmp_path / "x.typ"
+    facts = json.loads(call("draw", "(40,2)", "-o", str(target), "--json").output)
+    assert facts["file"] == str(target) and facts["result"] == "(40,2)"
+    assert facts["notes"] == ["rows 32 to 39 are left out"]
+    assert json.loads(call("draw", "8:1", "--json").output)["file"] is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        (["8:1", "-o", "x.gif"], 1, "a drawing is saved as"),
+        (["8:1", "--limit", "0,4"], 2, "'0,4' is not ROWS,COLUMNS"),
+        (["compatible(1,1)"], 1, "bool has no picture"),
+        (["8:1", "--banks", "float77"], 2, "no element type is called 'float77'"),
+    ],
+)
+def test_draw_refuses_bad_input(arguments: list[str], status: int, message: str) -> None:
+    result = call("draw", *arguments)
+    assert result.exit_code == status, result.output
+    assert message in " ".join(result.output.split()).replace("│ ", "")
