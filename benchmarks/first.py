@@ -107,7 +107,7 @@ def nothing(a, b, c):
         c[i] = a[i] + b[i]
 
 
-def launch(calls: int = 400, rounds: int = 15) -> dict[str, Any]:
+def launch(calls: int = 400, rounds: int = 60) -> dict[str, Any]:
     """Measure the host time of a launch with three torch tensors that change from call to call."""
     sets = [[torch.randn(1000 + n, device="cuda") for _ in range(3)] for n in range(16)]
     for arrays in sets:
@@ -169,7 +169,9 @@ def cold(rounds: int = 5) -> dict[str, Any]:
         with tempfile.TemporaryDirectory() as folder:
             for state in seconds:
                 environment = {**os.environ, "TILEWRIGHT_CACHE_DIR": folder}
-                run = subprocess.run([sys.executable, "-c", _COLD], env=environment, capture_output=True, text=True, check=True)
+                run = subprocess.run(
+                    [sys.executable, "-c", _COLD], env=environment, capture_output=True, text=True, check=True
+                )
                 seconds[state].append(float(json.loads(run.stdout)))
     return {state: {"seconds": statistics.median(s), "low": min(s), "high": max(s)} for state, s in seconds.items()}
 

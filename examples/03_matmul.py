@@ -31,9 +31,7 @@ TILE_M, TILE_N, TILE_K = 128, 128, 8
 
 
 @tw.kernel
-def matmul_simple(
-    C, A, B, smem_layout: tw.constexpr, copy_a: tw.constexpr, copy_b: tw.constexpr, mma: tw.constexpr
-):
+def matmul_simple(C, A, B, smem_layout: tw.constexpr, copy_a: tw.constexpr, copy_b: tw.constexpr, mma: tw.constexpr):
     """Copy a tile, wait, multiply."""
     sA, sB = tw.shared(A.dtype, smem_layout), tw.shared(B.dtype, smem_layout)
     tile, block = (TILE_M, TILE_N, TILE_K), (tw.block_idx.x, tw.block_idx.y, None)
@@ -145,9 +143,7 @@ def matmul_double_buffered(
 
 
 @tw.kernel
-def matmul_row_major(
-    C, A, B, smem_layout: tw.constexpr, copy_a: tw.constexpr, copy_b: tw.constexpr, mma: tw.constexpr
-):
+def matmul_row_major(C, A, B, smem_layout: tw.constexpr, copy_a: tw.constexpr, copy_b: tw.constexpr, mma: tw.constexpr):
     """Keep two tiles in shared memory; the next one passes through registers, which turn rows into columns."""
     sA, sB = tw.shared(A.dtype, smem_layout), tw.shared(B.dtype, smem_layout)
     tile, block = (TILE_M, TILE_N, TILE_K), (tw.block_idx.x, tw.block_idx.y, None)
@@ -286,7 +282,9 @@ def cases(backend: Backend, quick: bool) -> list[Case]:
     return [_case(name, function, (m, n, k), order, backend) for name, function, order in variants]
 
 
-def _case(name: str, function: Callable[..., None], extents: tuple[int, int, int], order: str, backend: Backend) -> Case:
+def _case(
+    name: str, function: Callable[..., None], extents: tuple[int, int, int], order: str, backend: Backend
+) -> Case:
     m, n, k = extents
 
     def prepare() -> Trial:

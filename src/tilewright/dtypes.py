@@ -8,7 +8,7 @@ float64 would turn a fast kernel into one sixty times slower without a word. C++
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
@@ -51,6 +51,11 @@ class DType:
         return self.kind == "float"
 
     @property
+    def is_narrow_float(self) -> bool:
+        """True of floats of fewer than 32 bits, which are computed with as float32."""
+        return self.kind == "float" and self.bits < 32
+
+    @property
     def is_integer(self) -> bool:
         """True of signed and unsigned integers, not of bool."""
         return self.kind in ("int", "uint")
@@ -75,7 +80,7 @@ class DType:
 
     @property
     def numpy(self) -> np.dtype[Any]:
-        """The NumPy type with the same bits (ml_dtypes for bfloat16); one that holds the values of a narrow integer."""
+        """The NumPy type with the same bits (of ml_dtypes where NumPy has none); one that holds the values of a narrow integer."""
         return _numpy_dtype(self.name)
 
     def __call__(self, value: Any) -> Any:  # Any: a device scalar gives a device scalar, a number a NumPy scalar
@@ -109,6 +114,11 @@ float16 = DType("float16", "float", 16, "half")
 bfloat16 = DType("bfloat16", "float", 16, "bfloat16")
 float32 = DType("float32", "float", 32, "float")
 float64 = DType("float64", "float", 64, "double")
+# Operands of matrix products, with 3 and 2 bits of fraction; computed with as float32 and rounded, saturating at the
+# largest finite number as the GPU's conversions do.
+float8_e4m3fn = DType("float8_e4m3fn", "float", 8, "float8_e4m3fn")
+float8_e5m2 = DType("float8_e5m2", "float", 8, "float8_e5m2")
+FLOAT8 = (float8_e4m3fn, float8_e5m2)
 
 # What matrix instructions take of wider memory: tensors do not have these types. tfloat32 is what a tensor core reads
 # of a float32, its upper 19 bits; the narrow integers lie packed in 32-bit words.
@@ -119,19 +129,19 @@ uint1 = DType("uint1", "uint", 1, "")
 OPERANDS = (tfloat32, int4, uint4, uint1)
 
 ALL = (bool_, int8, int16, int32, int64, uint8, uint16, uint32, uint64, float16, bfloat16, float32, float64)
-_BY_NAME = {t.name: t for t in ALL}
+_BY_NAME = {t.name: t for t in (*ALL, *FLOAT8)}
 _OPERAND_BY_NAME = {t.name: t for t in OPERANDS}
 _HELD_AS = {"tfloat32": "float32", "int4": "int8", "uint4": "uint8", "uint1": "uint8"}
 
 
-@lru_cache(maxsize=None)
+@cache
 def _numpy_dtype(name: str) -> np.dtype[Any]:
     import numpy as np
 
-    if name == "bfloat16":
+    if name == "bfloat16" or name.startswith("float8"):
         import ml_dtypes
 
-        return np.dtype(ml_dtypes.bfloat16)
+        return np.dtype(getattr(ml_dtypes, name))
     return np.dtype(_HELD_AS.get(name, name))
 
 

@@ -102,12 +102,12 @@ def test_the_whole_text():
 def test_carets_stand_under_the_construct():
     @tw.kernel
     def kernel(x):
-        x[0] = (yield)
+        x[0] = yield
 
     with pytest.raises(tw.LanguageError) as caught:
         kernel[1, 1](floats(1))
     lines = str(caught.value).split("\n")
-    assert lines[2:4] == ["    x[0] = (yield)", "            ^^^^^"]
+    assert lines[2:4] == ["    x[0] = yield", "           ^^^^^"]
 
 
 # --- functions that are no kernels ------------------------------------------------------------------------

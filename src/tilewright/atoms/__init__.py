@@ -9,6 +9,8 @@ when it is first asked for; `dir(tw.atoms)` lists them.
 
 from __future__ import annotations
 
+from typing import Any
+
 from tilewright.atoms.copy import (
     SM80_CP_ASYNC_CACHEALWAYS,
     SM80_CP_ASYNC_CACHEGLOBAL,
@@ -16,6 +18,8 @@ from tilewright.atoms.copy import (
     CpAsync,
     UniversalCopy,
 )
+from tilewright.atoms.matrix_copies import NAMES as _MATRIX_COPIES
+from tilewright.atoms.matrix_copies import matrix_copy as _matrix_copy
 from tilewright.atoms.mma import MMAAtom, UniversalFMA
 from tilewright.atoms.warp_mma import NAMES as _WARP_MMAS
 from tilewright.atoms.warp_mma import warp_mma as _warp_mma
@@ -31,13 +35,15 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> MMAAtom:
+def __getattr__(name: str) -> Any:  # Any: an MMAAtom or a CopyAtom, which a type checker cannot tell from the name
     """Make a warp-level atom when it is first used (PEP 562)."""
     if name in _WARP_MMAS:
         return _warp_mma(name)
+    if name in _MATRIX_COPIES:
+        return _matrix_copy(name)
     raise AttributeError(f"tilewright has no atom {name!r}")
 
 
 def __dir__() -> list[str]:
     """Return the names of all atoms, and of what makes them."""
-    return sorted([*__all__, *_WARP_MMAS])
+    return sorted([*__all__, *_WARP_MMAS, *_MATRIX_COPIES])

@@ -1,4 +1,4 @@
-"""Copy atoms: one load or store of one thread, or one asynchronous copy, as data."""
+"""Copy atoms as data: one load or store of one thread, one asynchronous copy, or a warp's copy of matrices."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tilewright.dtypes import DType
 from tilewright.errors import LayoutError
 from tilewright.layout import Layout, upcast
 
-CopyKind = Literal["universal", "cp.async"]
+CopyKind = Literal["universal", "cp.async", "ldmatrix", "stmatrix", "movmatrix"]
 CacheMode = Literal["always", "global"]
 
 
@@ -37,6 +37,7 @@ class CopyAtom:
     kind: CopyKind = "universal"
     cache: CacheMode = "always"
     layout_ref: Layout | None = None
+    transposed: bool = False  # of ldmatrix and stmatrix
 
     @property
     def threads(self) -> int:
@@ -46,8 +47,8 @@ class CopyAtom:
         return count
 
     def values(self, dtype: DType) -> int:
-        """Return the number of elements that each thread moves."""
-        count = self.src_tv(dtype)[1].size
+        """Return the number of elements that each thread holds on the reference side."""
+        count = self.ref_tv(dtype)[1].size
         assert isinstance(count, int), self.layout_src
         return count
 

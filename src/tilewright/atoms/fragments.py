@@ -79,8 +79,6 @@ def positions(layout_tv: Layout) -> np.ndarray[Any, Any]:
     array([[ 0,  2,  8, 10],
            [ 1,  3,  9, 11]])
     """
-    import numpy as np
-
     sides = [_offsets(layout_tv[mode]) for mode in (0, 1)]
     table: np.ndarray[Any, Any] = sides[0][:, None] + sides[1][None, :]
     return table

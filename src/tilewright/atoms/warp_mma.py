@@ -11,7 +11,7 @@ instructions but four of float64 each, and are not here.
 from __future__ import annotations
 
 import re
-from functools import lru_cache
+from functools import cache
 
 from tilewright import dtypes as t
 from tilewright.atoms import fragments
@@ -26,6 +26,8 @@ _TYPES: dict[str, tuple[str, t.DType]] = {
     "TF32": ("tf32", t.tfloat32),
     "F32": ("f32", t.float32),
     "F64": ("f64", t.float64),
+    "E4M3": ("e4m3", t.float8_e4m3fn),
+    "E5M2": ("e5m2", t.float8_e5m2),
     "S32": ("s32", t.int32),
     "S8": ("s8", t.int8),
     "U8": ("u8", t.uint8),
@@ -51,6 +53,8 @@ def _listed() -> tuple[str, ...]:
                     names += [name, f"{name}_SATURATE"]
     for operation in ("XORPOPC", "ANDPOPC"):
         names += [f"SM80_{shape}_S32U1U1S32_TN_{operation}" for shape in ("8x8x128", "16x8x128", "16x8x256")]
+    for d in ("F32", "F16"):
+        names += [f"SM89_16x8x32_{d}{a}{b}{d}_TN" for a in ("E4M3", "E5M2") for b in ("E4M3", "E5M2")]
     names += [f"SM90_{shape}_F64F64F64F64_TN" for shape in ("16x8x4", "16x8x8", "16x8x16")]
     return tuple(names)
 
@@ -70,7 +74,7 @@ _VARIANTS = {
 }
 
 
-@lru_cache(maxsize=None)
+@cache
 def warp_mma(name: str) -> MMAAtom:
     """Return the atom of a name in `NAMES`.
 

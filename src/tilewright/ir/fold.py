@@ -277,4 +277,4 @@ def _cast(op: Cast, type: Type) -> Simplified:
         return None
     if not type.is_float:
         return evaluate.reduce_to(int(x), type)
-    return float(x) if abs(int(x)) <= 2**8 else None  # exact in every float type
+    return float(x) if abs(int(x)) <= (2**8 if type.bits > 8 else 2**3) else None  # exact in every such type

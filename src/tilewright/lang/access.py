@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilewright.errors import LanguageError
-from tilewright.ir.core import Block, Requirement
 from tilewright.ir.infer import facts_of
-from tilewright.lang.engine import BufferEngine, extent_name, known_to_host
-from tilewright.lang.scalar import Scalar, compare
+from tilewright.lang.conditions import require_equal
+from tilewright.lang.engine import BufferEngine, extent_name
+from tilewright.lang.scalar import Scalar
 from tilewright.lang.tracer import current
 from tilewright.layout import Basis, ComposedLayout, Layout, Swizzle
 from tilewright.layout.layouts import flat_modes
@@ -91,15 +91,10 @@ def _refine(
 
 def _demand_equal(a: Scalar, b: Scalar, what: str) -> None:
     """Make it a condition of the launch that two extents are equal."""
-    tracer = current(what)
-    if a is b or not (known_to_host(a.value, tracer) and known_to_host(b.value, tracer)):
-        return
-    with tracer.builder.inside(Block()):  # the host computes it, not the kernel
-        condition = compare("eq", a, b).value
     names = [extent_name(x) or "an extent" for x in (a, b)]
     message = f"{what}: {names[0]} is {{value}}, and {names[1]} is another"
-    requirement = Requirement(condition, message, "pass arrays of one shape", tracer.location(), a.value)
-    tracer.require(requirement, (message, id(a.value)))
+    if a.dtype is b.dtype:
+        require_equal(current(what), a.value, b.value, message, "pass arrays of one shape")
 
 
 def _mismatch(tensors: Sequence[Tensor], what: str) -> LanguageError:

@@ -21,6 +21,7 @@ from tilewright.ir.ops import AsyncCopy, For, If, Pack, Yield, constant
 from tilewright.lang.access import Walk, common_walk, place, split_vector, vector_limit
 from tilewright.lang.branches import truth
 from tilewright.lang.engine import BufferEngine
+from tilewright.lang.matrix_copies import MatrixCopy
 from tilewright.lang.memory import fragment_like
 from tilewright.lang.scalar import Scalar, as_scalar
 from tilewright.lang.tracer import Tracer, current
@@ -61,6 +62,14 @@ def copy(*arguments: Any, pred: Any = None) -> None:
         )
     if not isinstance(src.engine, BufferEngine) and not isinstance(dst.engine, BufferEngine):
         dst[...] = src
+        return
+    if atom is not None and atom.threads > 1:
+        if pred is not None:
+            raise LanguageError(
+                f"tw.copy: {atom.name} has no pred: a whole warp carries it out",
+                help="predicate the copy that fills shared memory",
+            )
+        MatrixCopy(current("tw.copy"), atom, src, dst).emit(loop_nest)
         return
     _Copy(src, dst, atom, pred).emit()
 

@@ -7,12 +7,13 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from tilewright.dtypes import DType, bool_, int32, int64
+from tilewright.dtypes import DType, int32, int64
 from tilewright.errors import LanguageError
-from tilewright.ir.core import Block, Buffer, Effect, Requirement, Space, Value, VectorType
-from tilewright.ir.ops import Allocate, Compare, Load, Special, Store
+from tilewright.ir.core import Buffer, Space, Value, VectorType
+from tilewright.ir.ops import Allocate, Load, Store
+from tilewright.lang.conditions import require_multiple
 from tilewright.lang.scalar import Scalar, as_scalar
-from tilewright.lang.tracer import Tracer, current
+from tilewright.lang.tracer import current
 from tilewright.layout import DynamicInt, Layout, cosize
 from tilewright.source import SourceLocation
 
@@ -139,14 +140,8 @@ class BufferEngine:
                 location=guard.location,
                 help=help,
             )
-        if not known_to_host(guard.dividend.value, tracer):
-            return  # the simulator checks each access
-        with tracer.builder.inside(Block()):  # the host computes it, not the kernel
-            rest = guard.dividend % guard.divisor
-            condition = tracer.pure(Compare("eq", rest.value, as_scalar(0, rest.dtype).value), bool_)
         message = f"{guard.what} is {{value}}, and the tile of {guard.divisor} does not divide it"
-        requirement = Requirement(condition, message, help, guard.location, guard.dividend.value)
-        tracer.require(requirement, (message, id(guard.dividend.value)))
+        require_multiple(tracer, guard.dividend.value, guard.divisor, message, help, guard.location)
 
     def recast(self, dtype: DType) -> BufferEngine:
         """Refuse: a buffer of the IR has one element type."""
@@ -188,16 +183,6 @@ def extent_name(extent: Any) -> str | None:
             part, axis = parameter.part
             return f"{parameter.argument}.{part}[{axis}]"
     return None
-
-
-def known_to_host(value: Value, tracer: Tracer) -> bool:
-    """Say whether a launch can compute a value: from parameters and constants, by pure ops."""
-    op = value.definition
-    if op is None:
-        return any(parameter.target is value for parameter in tracer.parameters)
-    if op.effect is not Effect.NONE or isinstance(op, Special):
-        return False
-    return all(known_to_host(operand, tracer) for operand in op.operands)
 
 
 def _converts(source: DType, target: DType) -> bool:

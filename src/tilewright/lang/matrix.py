@@ -7,7 +7,7 @@ register travel in words of 32 bits: neighbours in the fragment are read as one 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tilewright.atoms import MMAAtom
@@ -24,15 +24,69 @@ from tilewright.layout.layouts import flat_modes
 from tilewright.tensors import Tensor
 
 
-class Fragment:
-    """A register tensor (V, rest...) that an instruction reads or writes as `registers` of each thread."""
+class Words:
+    """Elements of a register tensor that an instruction takes or gives in registers.
 
-    def __init__(self, name: str, tensor: Tensor, registers: Registers, atom: object) -> None:
+    `offsets` are the elements of one instruction, from wherever it starts; starts are multiples of `steps`.
+    """
+
+    def __init__(self, tensor: Tensor, registers: Registers, offsets: Sequence[int], steps: Sequence[Any]) -> None:
         self.tracer = current("a matrix instruction")
-        self.tensor, self.registers = tensor, registers
-        layout, engine = tensor.layout, tensor.engine
+        self.engine, self.dtype, self.registers = tensor.engine, tensor.dtype, registers
+        lanes = registers.lanes
+        self.groups = [tuple(offsets[i : i + lanes]) for i in range(0, len(offsets), lanes)]
+        self.are_vectors = lanes > 1 and self._lie_in_vectors(steps)
+
+    def _lie_in_vectors(self, steps: Sequence[Any]) -> bool:
+        """Say whether each register's elements are neighbours, aligned to the register's size."""
+        lanes = self.registers.lanes
+        near = all(group == tuple(range(group[0], group[0] + lanes)) for group in self.groups)
+        starts = [group[0] for group in self.groups] + [s if isinstance(s, int) else 1 for s in steps]
+        aligned: bool = self.engine.alignment % (lanes * self.dtype.bytes) == 0
+        return near and aligned and math.gcd(*starts) % lanes == 0
+
+    def load(self, start: Any) -> tuple[Value, ...]:
+        """Return the registers of the instruction whose elements start there."""
+        return tuple(self._load(start, group) for group in self.groups)
+
+    def store(self, start: Any, values: Sequence[Value]) -> None:
+        """Write the registers that an instruction has given."""
+        for group, value in zip(self.groups, values, strict=True):
+            self._store(start, group, value)
+
+    def _load(self, start: Any, group: tuple[int, ...]) -> Value:
+        engine, dtype = self.engine, self.dtype
+        if len(group) == 1:
+            value: Value = engine.load_value(start + group[0], dtype)
+            return value if dtype is self.registers.dtype else self.tracer.pure(Bitcast(value), self.registers.dtype)
+        type = VectorType(dtype, len(group))
+        if self.are_vectors:
+            vector = engine.load_value(start + group[0], type)
+        else:
+            vector = self.tracer.pure(Pack(tuple(engine.load_value(start + o, dtype) for o in group)), type)
+        return self.tracer.pure(Bitcast(vector), uint32)
+
+    def _store(self, start: Any, group: tuple[int, ...], value: Value) -> None:
+        engine, dtype = self.engine, self.dtype
+        if len(group) == 1:
+            exact = value if value.type is dtype else self.tracer.pure(Bitcast(value), dtype)
+            engine.store_value(start + group[0], exact)
+            return
+        vector = self.tracer.pure(Bitcast(value), VectorType(dtype, len(group)))
+        if self.are_vectors:
+            engine.store_value(start + group[0], vector)
+            return
+        for lane, offset in enumerate(group):
+            engine.store_value(start + offset, self.tracer.pure(Extract(vector, lane), dtype))
+
+
+class Fragment:
+    """A register tensor (V, rest...) that a matrix product takes or gives as `registers` of each thread."""
+
+    def __init__(self, name: str, tensor: Tensor, registers: Registers, atom: MMAAtom) -> None:
+        layout = tensor.layout
         values = registers.count * registers.lanes
-        if not isinstance(layout, Layout) or not layout.is_static or engine.buffer.space is not Space.REGISTER:
+        if not isinstance(layout, Layout) or not layout.is_static or tensor.engine.buffer.space is not Space.REGISTER:
             raise LanguageError(
                 f"{name} of {atom} lives in registers, with a static layout, not in {tensor.title}",
                 help="copy it into a fragment first: mma.get_slice(thread).partition_fragment_A(...), or _B, or _C",
@@ -44,57 +98,16 @@ class Fragment:
                 help="partition the tensor by a tiled mma of this atom, or retile the fragment of a tiled copy",
             )
         self.layout = layout
-        self.offsets = [layout[0](v) for v in range(values)]
-        self.are_vectors = registers.lanes > 1 and self._lie_in_vectors()
-
-    def _lie_in_vectors(self) -> bool:
-        """Say whether each register's elements are neighbours, aligned to the register's size."""
-        lanes, engine = self.registers.lanes, self.tensor.engine
-        starts = self.offsets[::lanes]
-        near = all(o == starts[i // lanes] + i % lanes for i, o in enumerate(self.offsets))
-        others = [d for n in range(1, self.layout.rank) for d in flat_modes(self.layout[n])[1]]
-        whole = math.gcd(*starts, *others) % lanes == 0  # type: ignore[arg-type]  # static
-        return near and whole and engine.alignment % (lanes * self.tensor.dtype.bytes) == 0
+        steps = [d for mode in range(1, layout.rank) for d in flat_modes(layout[mode])[1]]
+        self.words = Words(tensor, registers, [layout[0](v) for v in range(values)], steps)
 
     def load(self, *rest: Any) -> tuple[Value, ...]:
         """Return the registers at a coordinate of the rest modes."""
-        start = self._start(rest)
-        lanes = self.registers.lanes
-        return tuple(self._load(start, self.offsets[i : i + lanes]) for i in range(0, len(self.offsets), lanes))
+        return self.words.load(self.layout((0, *rest)))
 
     def store(self, rest: tuple[Any, ...], values: tuple[Value, ...]) -> None:
         """Write the registers at a coordinate of the rest modes."""
-        start, lanes = self._start(rest), self.registers.lanes
-        for number, value in enumerate(values):
-            self._store(start, self.offsets[number * lanes : (number + 1) * lanes], value)
-
-    def _start(self, rest: tuple[Any, ...]) -> Any:
-        return self.layout((0, *rest)) if rest else 0
-
-    def _load(self, start: Any, offsets: list[int]) -> Value:
-        engine, dtype = self.tensor.engine, self.tensor.dtype
-        if len(offsets) == 1:
-            value = engine.load_value(start + offsets[0], dtype)
-            return value if dtype is self.registers.dtype else self.tracer.pure(Bitcast(value), self.registers.dtype)
-        type = VectorType(dtype, len(offsets))
-        if self.are_vectors:
-            vector = engine.load_value(start + offsets[0], type)
-        else:
-            vector = self.tracer.pure(Pack(tuple(engine.load_value(start + o, dtype) for o in offsets)), type)
-        return self.tracer.pure(Bitcast(vector), uint32)
-
-    def _store(self, start: Any, offsets: list[int], value: Value) -> None:
-        engine, dtype = self.tensor.engine, self.tensor.dtype
-        if len(offsets) == 1:
-            exact = value if value.type is dtype else self.tracer.pure(Bitcast(value), dtype)
-            engine.store_value(start + offsets[0], exact)
-            return
-        vector = self.tracer.pure(Bitcast(value), VectorType(dtype, len(offsets)))
-        if self.are_vectors:
-            engine.store_value(start + offsets[0], vector)
-            return
-        for lane, offset in enumerate(offsets):
-            engine.store_value(start + offset, self.tracer.pure(Extract(vector, lane), dtype))
+        self.words.store(self.layout((0, *rest)), values)
 
 
 def multiply(atom: MMAAtom, d: Tensor, a: Tensor, b: Tensor, c: Tensor) -> None:
@@ -119,19 +132,19 @@ def multiply(atom: MMAAtom, d: Tensor, a: Tensor, b: Tensor, c: Tensor) -> None:
         op = Mma(atom, fragment_a.load(m, k), fragment_b.load(n, k), fragment_c.load(m, n))
         fragment_d.store((m, n), tracer.emit(op, *result_types))
 
-    unrolled(
-        tracer, extents[0], "k",
-        lambda k: unrolled(
-            tracer, extents[1], "m", lambda m: unrolled(tracer, extents[2], "n", lambda n: instruction(k, m, n))
-        ),
-    )  # fmt: skip
+    def row(k: Any, m: Any) -> None:
+        unrolled(tracer, extents[2], "n" if extents[1] == 1 else "i", lambda n: instruction(k, m, n))
+
+    unrolled(tracer, extents[0], "k", lambda k: unrolled(tracer, extents[1], "m", lambda m: row(k, m)))
 
 
 def _back_and_forth(tracer: Tracer, m: Any, n: Any, extent: int) -> Any:
     """Return n for an even m, and extent - 1 - n for an odd one."""
     if not isinstance(m, Scalar) or not isinstance(n, Scalar):
         return n
-    return Scalar(tracer.pure(Select((m % 2 == 0).value, n.value, (extent - 1 - n).value), n.dtype))
+    chosen = tracer.pure(Select((m % 2 == 0).value, n.value, (extent - 1 - n).value), n.dtype)
+    chosen.name = "n"
+    return Scalar(chosen)
 
 
 def unrolled(tracer: Tracer, extent: int, name: str, step: Callable[[Any], None]) -> None:

@@ -4,10 +4,11 @@ The arithmetic is written down here once:
 
 - Types promote by `tilewright.dtypes.promote`; a Python number takes the type of the other operand, except
   that a Python float with an integer gives float32.
-- Integers are two's complement and wrap. `//` and `%` round towards zero and take the dividend's sign, as in
-  C++ (Python rounds down). `/` of two integers is float32.
-- Floats are IEEE and rounded after each operation; float16 and bfloat16 are computed in float32 and rounded,
-  which for `+ - * /` gives the same bits as arithmetic in the narrow type. `%` of floats is C's fmod.
+- Unsigned integers wrap. A signed result that does not fit is undefined, as in C++ (the simulator wraps).
+- `//` and `%` of integers round towards zero and take the dividend's sign, as in C++ (Python rounds down). `/` of two
+  integers is float32.
+- Floats are IEEE and rounded after each operation; narrower ones are computed in float32 and rounded, which for
+  `+ - * /` of float16 and bfloat16 gives the same bits as arithmetic in the narrow type; 8-bit floats saturate. `%` of floats is C's fmod.
 - Shifts by the width of the type or more give 0, or the sign.
 - A conversion from float to integer truncates and saturates; NaN gives 0.
 """
@@ -16,12 +17,13 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
-from tilewright.dtypes import DType, bfloat16, bool_, dtype, float16, float32, float64, int32, int64, promote
+from tilewright.dtypes import DType, bool_, dtype, float32, float64, int32, int64, promote
 from tilewright.errors import LanguageError
 from tilewright.ir.core import Value
 from tilewright.ir.facts import Facts
 from tilewright.ir.infer import facts_of
 from tilewright.ir.ops import Binary, Bitcast, Cast, Compare, Unary, constant
+from tilewright.lang.conditions import require_multiple
 from tilewright.lang.tracer import current
 from tilewright.layout import DynamicInt
 
@@ -60,6 +62,13 @@ class Scalar(DynamicInt):
         if target.bits != self.dtype.bits:
             raise LanguageError(f"bitcast from {self.dtype} to {target}: their sizes differ")
         return Scalar(current("bitcast").pure(Bitcast(self.value), target))
+
+    def assume_multiple(self, divisor: int, what: str) -> None:
+        """Check at the launch that `divisor` divides the value, unless it is known to."""
+        if self.facts.divisor % divisor:
+            tracer = current(what)
+            message = f"{what} takes {self.value.name or 'a value'}, which is {{value}}, as a multiple of {divisor}"
+            require_multiple(tracer, self.value, divisor, message, "pad the array", tracer.location())
 
     def __tilewright_cast__(self, target: DType) -> Scalar:
         return convert(self, target)
@@ -260,7 +269,7 @@ def as_scalar(x: object, target: DType | None = None) -> Scalar:
             x = bool(x)
         elif not target.lowest <= x <= target.highest:
             raise LanguageError(f"{x} does not fit into {target} ({target.lowest} to {target.highest})")
-    elif target in (float16, bfloat16, float32):
+    elif target.is_narrow_float or target is float32:
         x = _rounded(x, target)
     return Scalar(constant(x, target))
 
@@ -319,7 +328,7 @@ def arithmetic(kind: str, a: object, b: object) -> Any:
     x, y, type = _pair(a, b)
     if type is bool_:
         x, y, type = x.to(int32), y.to(int32), int32
-    if type in (float16, bfloat16):
+    if type.is_narrow_float:
         wide = arithmetic(kind, x.to(float32), y.to(float32))
         return convert(wide, type)
     return Scalar(current("arithmetic").pure(Binary(kind, x.value, y.value), type))
@@ -400,7 +409,7 @@ def compare(kind: str, a: object, b: object) -> Any:
     if not (_known(a) and _known(b)):
         return NotImplemented
     x, y, type = _pair(a, b)
-    if type in (float16, bfloat16):
+    if type.is_narrow_float:
         x, y = x.to(float32), y.to(float32)
     return Scalar(current("a comparison").pure(Compare(kind, x.value, y.value), bool_))
 
@@ -408,7 +417,7 @@ def compare(kind: str, a: object, b: object) -> Any:
 def unary(kind: str, x: Scalar) -> Scalar:
     """Apply a unary operation in the scalar's type; narrow floats through float32."""
     tracer = current(kind)
-    if x.dtype in (float16, bfloat16) and kind not in ("isnan", "isinf", "isfinite"):
+    if x.dtype.is_narrow_float and kind not in ("isnan", "isinf", "isfinite"):
         return convert(unary(kind, x.to(float32)), x.dtype)
     if kind in ("isnan", "isinf", "isfinite"):
         wide = x if x.dtype in (float32, float64) else x.to(float32)

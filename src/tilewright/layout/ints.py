@@ -24,6 +24,12 @@ class DynamicInt:
 
     __slots__ = ()
 
+    def assume_multiple(self, divisor: int, what: str) -> None:
+        """Be told that a result is right only where `divisor` divides this value; `what` names the operation.
+
+        Here nothing is done with it. A kernel's integers check it at the launch, or in the thread that computes them.
+        """
+
     if TYPE_CHECKING:
         # Declared for the type checker only: what a subclass has to provide.
         def __add__(self, other: int | DynamicInt, /) -> DynamicInt: ...

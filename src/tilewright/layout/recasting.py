@@ -39,7 +39,8 @@ def upcast(layout: Any, n: int) -> Any:  # Any: a layout or composed layout give
     (4,4):(4,1)
     (None, None)
 
-    A dynamic stride is taken as a multiple of n, and a dynamic extent as a multiple of its group; swizzles shift along.
+    A dynamic stride is taken as a multiple of n, and a dynamic extent as a multiple of its group; they are told so
+    (`DynamicInt.assume_multiple`), and in a kernel the launch checks it. Swizzles shift along.
     Raises `LayoutError` when groups would be cut: a stride and n do not divide one another, or an extent does not
     fill whole groups. Source: CuTe `upcast` (which does not check the last).
     """
@@ -66,12 +67,14 @@ def _upcast_leaf(layout: Layout, s: Int, d: Leaf, n: int) -> tuple[tuple[Int, Le
     if isinstance(d, Basis):
         raise LayoutError(f"upcast({layout}, {n}): a layout with basis strides has no elements to group")
     if type(d) is not int:
+        d.assume_multiple(n, f"upcast of a layout by {n}")
         return (s, floordiv(d, n)), 0
     if d % n == 0:
         return (s, d // n), 0
     if d > 0 and n % d == 0:
         share = n // d
         if type(s) is not int:
+            s.assume_multiple(share, f"upcast of a layout by {n}")
             return (floordiv(s, share), 1), (share - 1) * d
         if s % share == 0:
             return (s // share, 1), (share - 1) * d

@@ -51,7 +51,10 @@ class _Marker:
                 self.survey_slots(op)
             elif isinstance(op, Allocate):
                 self.allocations[op.buffer] = op
-            elif isinstance(op, (Store, StoreMatrix, AsyncCopy, Atomic)) and buffers_written(op)[0].space is not Space.GLOBAL:
+            elif (
+                isinstance(op, (Store, StoreMatrix, AsyncCopy, Atomic))
+                and buffers_written(op)[0].space is not Space.GLOBAL
+            ):
                 self.inner_writers[buffers_written(op)[0]].append(op)
             elif not isinstance(op, Yield):
                 self.mark_op(op)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Union
 
-from tilewright.dtypes import DType, bfloat16
+from tilewright.dtypes import DType, float16
 from tilewright.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -136,9 +136,10 @@ class ArrayInfo:
         assert not self.is_cuda, self.device
         if isinstance(self.owner, np.ndarray):
             return self.owner
-        is_bfloat16 = self.dtype is bfloat16  # unknown to the interface: described by its bits
-        array = np.asarray(_HostInterface(self, "<u2" if is_bfloat16 else self.dtype.numpy.str))
-        return array.view(self.dtype.numpy) if is_bfloat16 else array
+        # Types unknown to the interface are described by their bits.
+        stranger = self.dtype.is_narrow_float and self.dtype is not float16
+        array = np.asarray(_HostInterface(self, f"<u{self.dtype.bytes}" if stranger else self.dtype.numpy.str))
+        return array.view(self.dtype.numpy) if stranger else array
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 from dataclasses import dataclass
 
-from tilewright.dtypes import DType, bfloat16, bool_, dtype
+from tilewright.dtypes import DType, bfloat16, bool_, dtype, float8_e4m3fn, float8_e5m2
 from tilewright.errors import ArgumentError
 
 
@@ -50,6 +50,7 @@ class _ManagedVersioned(ctypes.Structure):
 
 _READ_ONLY = 1
 _CODES = {0: "int", 1: "uint", 2: "float"}
+_BY_CODE_AND_BITS = {(4, 16): bfloat16, (6, 8): bool_, (10, 8): float8_e4m3fn, (12, 8): float8_e5m2}
 CUDA_KINDS = (2, 13)  # kDLCUDA, kDLCUDAManaged
 CPU_KINDS = (1, 3)  # kDLCPU, kDLCUDAHost (pinned)
 
@@ -106,10 +107,8 @@ def _read(tensor: _Tensor, writable: bool) -> DLPackTensor:
 
 def _element_type(found: _DataType) -> DType:
     if found.lanes == 1:
-        if (found.code, found.bits) == (4, 16):
-            return bfloat16
-        if (found.code, found.bits) == (6, 8):
-            return bool_
+        if (found.code, found.bits) in _BY_CODE_AND_BITS:
+            return _BY_CODE_AND_BITS[found.code, found.bits]
         try:
             return dtype(f"{_CODES.get(found.code)}{found.bits}")
         except TypeError:

@@ -23,7 +23,7 @@ class DeviceArray:
     """A contiguous array in the memory of one CUDA device.
 
     Any library takes it by `__cuda_array_interface__`; element types that the interface does not know, such as
-    bfloat16, are shown there by their bits. The memory is freed with the object.
+    bfloat16 and 8-bit floats, are shown there by their bits. The memory is freed with the object.
     """
 
     def __init__(self, shape: tuple[int, ...], dtype: object = "float32", *, ordinal: int = 0) -> None:
@@ -71,11 +71,11 @@ class DeviceArray:
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        is_bfloat16 = self.dtype.name == "bfloat16"
+        stranger = self.dtype.is_narrow_float and self.dtype.name != "float16"
         return {
             "version": 3,
             "shape": self.shape,
-            "typestr": "<u2" if is_bfloat16 else self.dtype.numpy.str,
+            "typestr": f"<u{self.dtype.bytes}" if stranger else self.dtype.numpy.str,
             "data": (self.pointer, False),
             "strides": None,
             "stream": None,

@@ -24,8 +24,8 @@ int and a layout it is::
         except Exception as error:
             raise explain((a0, a1, a2, a3), error)
 
-All that a kernel is specialised on, except the pointers' alignment, follows from shapes, strides, element types, devices
-and constants. For each combination of them what follows is worked out once and kept as a `Call`; later calls
+All that a kernel is specialised on, except the pointers' alignment, follows from shapes, strides, element types,
+devices and constants. For each combination of them what follows is worked out once and kept as a `Call`; later calls
 find it by one look into a table. Pointers that are all aligned to 16 bytes, which is the rule, take one test. A plan
 refuses other types itself, with None: that is faster than to look the plan up by the types of each call's arguments.
 """
@@ -71,7 +71,7 @@ class Call:
     what the caller found out for such calls: the compiled kernel, and that the call may run.
     """
 
-    __slots__ = ("_others", "key", "kernel", "strides")
+    __slots__ = ("_others", "kernel", "key", "strides")
 
     def __init__(self, key: tuple[Hashable, ...], strides: tuple[tuple[int, ...], ...]) -> None:
         self.key = key
@@ -319,7 +319,12 @@ def freeze(value: Any) -> Hashable:
 
 
 def _compile_read(plan: ArgumentPlan, kinds: Sequence[type]) -> Callable[..., Reading | None]:
-    names: dict[str, Any] = {"alignment": ALIGNMENT, "freeze": freeze, "classify": plan.classify, "explain": plan.explain}
+    names: dict[str, Any] = {
+        "alignment": ALIGNMENT,
+        "freeze": freeze,
+        "classify": plan.classify,
+        "explain": plan.explain,
+    }
     names["calls"] = plan.calls
     names.update({f"A{n}": kind for n, kind in enumerate(kinds)})
     body: list[str] = []
@@ -367,7 +372,10 @@ def _read_array(n: int, role: _Array, names: dict[str, Any]) -> tuple[list[str],
         statements = [f"i{n} = describe{n}(a{n})", f"p{n} = i{n}.pointer", f"s{n} = i{n}.shape"]
         return statements, f"s{n}, i{n}.strides, class_number(i{n})"
     a = f"a{n}"
-    return [f"p{n} = {fast.pointer.format(a=a)}", f"s{n} = {fast.shape.format(a=a)}"], f"s{n}, {fast.identity.format(a=a)}"
+    return [
+        f"p{n} = {fast.pointer.format(a=a)}",
+        f"s{n} = {fast.shape.format(a=a)}",
+    ], f"s{n}, {fast.identity.format(a=a)}"
 
 
 def _tuple(items: Sequence[str]) -> str:

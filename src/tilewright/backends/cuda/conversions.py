@@ -12,7 +12,21 @@ from tilewright.backends.cuda.literals import literal
 from tilewright.backends.cuda.prelude import BIT_CAST
 from tilewright.backends.cuda.printer import Printer
 from tilewright.backends.cuda.vectors import c_type
-from tilewright.dtypes import DType, bfloat16, bool_, float16, float32, float64, int32, int64, uint32, uint64
+from tilewright.dtypes import (
+    DType,
+    bfloat16,
+    bool_,
+    float8_e4m3fn,
+    float8_e5m2,
+    float16,
+    float32,
+    float64,
+    int32,
+    int64,
+    uint32,
+    uint64,
+)
+from tilewright.errors import LanguageError
 from tilewright.ir.core import Value
 from tilewright.ir.infer import facts_of
 from tilewright.ir.ops import Bitcast, Cast
@@ -32,8 +46,8 @@ _REINTERPRET = {
 
 
 def is_half(dtype: DType) -> bool:
-    """Return whether a type is a 16-bit float, which is stored as a struct and computed with as float."""
-    return dtype is float16 or dtype is bfloat16
+    """Return whether a type is a narrow float, which is stored as a struct and computed with as float."""
+    return dtype.is_narrow_float
 
 
 def cast(printer: Printer, op: Cast) -> Expression:
@@ -95,10 +109,13 @@ def _saturating(name: str, source: DType, target: DType) -> str:
 
 
 def to_float(printer: Printer, x: Expression) -> Expression:
-    """Return a 16-bit float as float, which is exact."""
+    """Return a narrow float as float, which is exact."""
     dtype = x.dtype
     printer.prelude.need_type(dtype)
-    if dtype is float16:
+    if dtype.bits == 8:
+        _demand_float8(printer)
+        body = _FROM_FLOAT8.replace("e4m3", _FLOAT8[dtype])
+    elif dtype is float16:
         body = 'float y;\n    asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits));\n    return y;'
     else:
         body = "return __uint_as_float((unsigned int)x.bits << 16);"
@@ -107,8 +124,13 @@ def to_float(printer: Printer, x: Expression) -> Expression:
 
 
 def from_float(printer: Printer, x: Expression, target: DType) -> Expression:
-    """Return a float or integer rounded once, to nearest even, to a 16-bit float."""
+    """Return a float or integer rounded to nearest even to a narrow float: once, and by way of float to 8 bits."""
     source = x.dtype
+    if target.bits == 8:
+        _demand_float8(printer)
+        printer.prelude.need_type(target)
+        printer.prelude.need(_TO_FLOAT8.replace("float8_e4m3fn", target.c_name).replace("e4m3x2", f"{_FLOAT8[target]}x2"))
+        return call(f"to_{target.c_name}", (x if source is float32 else prefix("(float)", x, float32),), target)
     if source not in _PTX:  # bool and the narrow integers
         x, source = prefix("(int)", x, int32), int32
     if target is bfloat16 and source in (int32, uint32):
@@ -162,6 +184,31 @@ def _to_bfloat16_through_odd(source: DType) -> str:
     const bool inexact = ({source.c_name})cut != x;
     return to_bfloat16(__uint_as_float(__float_as_uint(cut) | (inexact ? 1 : 0)));
 }}"""
+
+
+_FLOAT8 = {float8_e4m3fn: "e4m3", float8_e5m2: "e5m2"}
+
+_FROM_FLOAT8 = """unsigned int both;  // two float16, of which the lower counts
+    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(both) : "h"((unsigned short)x.bits));
+    float y;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"((unsigned short)both));
+    return y;"""
+
+_TO_FLOAT8 = f"""\
+// Rounds to nearest even; what is too large becomes the largest finite number.
+{_FUNCTION} float8_e4m3fn to_float8_e4m3fn(float x) {{
+    unsigned short both;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(both) : "f"(0.0f), "f"(x));
+    return float8_e4m3fn{{(unsigned char)both}};
+}}"""
+
+
+def _demand_float8(printer: Printer) -> None:
+    if printer.arch.number < 89:
+        raise LanguageError(
+            f"arithmetic and conversion of 8-bit floats need sm_89 or later, and the target is {printer.arch}",
+            help="copying them works everywhere; convert on the host",
+        )
 
 
 # --- bits ----------------------------------------------------------------------------------------------

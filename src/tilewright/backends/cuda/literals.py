@@ -17,7 +17,7 @@ def literal(value: float, dtype: DType) -> Expression:
         return Expression("true" if value else "false", Rank.ATOM, bool_)
     if not dtype.is_float:
         return _integer(int(value), dtype)
-    if dtype is float16 or dtype is bfloat16:
+    if dtype.is_narrow_float:
         return _half(float(value), dtype)
     return _float(float(value), dtype)
 
@@ -72,8 +72,18 @@ def _shortest_float32(value: float) -> str:
 
 
 def _half(value: float, dtype: DType) -> Expression:
-    bits = float16_bits(value) if dtype is float16 else bfloat16_bits(value)
-    return Expression(f"{dtype.c_name}{{0x{bits:04x} /* {value!r} */}}", Rank.POSTFIX, dtype)
+    if dtype.bits == 8:
+        bits = _float8_bits(value, dtype)
+    else:
+        bits = float16_bits(value) if dtype is float16 else bfloat16_bits(value)
+    return Expression(f"{dtype.c_name}{{0x{bits:0{dtype.bits // 4}x} /* {value!r} */}}", Rank.POSTFIX, dtype)
+
+
+def _float8_bits(value: float, dtype: DType) -> int:
+    """Return the bits of a number that an 8-bit float represents."""
+    import numpy as np
+
+    return int(np.array(value).astype(dtype.numpy).view(np.uint8))
 
 
 def float16_bits(value: float) -> int:

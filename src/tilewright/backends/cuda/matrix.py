@@ -10,7 +10,7 @@ from tilewright.backends.cuda.arithmetic import exact
 from tilewright.backends.cuda.memory import address
 from tilewright.backends.cuda.printer import Printer
 from tilewright.dtypes import DType, float32, float64, int32, uint32
-from tilewright.ir.core import Op, Value
+from tilewright.ir.core import Op
 from tilewright.ir.ops import LoadMatrix, Mma, StoreMatrix, TransposeMatrix
 
 _FUNCTION = "__device__ __forceinline__"
@@ -28,8 +28,8 @@ def mma(printer: Printer, op: Mma) -> None:
     name, definition = _mma_function(op.atom)
     printer.prelude.need(definition)
     results = _declare(printer, op, "d")
-    operands = [", ".join(exact(printer, v).text for v in group) for group in (op.a, op.b, op.c)]
-    _call(printer, op, name, [", ".join(results), *operands])
+    operands = [[exact(printer, v).text for v in group] for group in (op.a, op.b, op.c)]
+    _call(printer, op, name, [results, *operands])
     _hand_on(printer, op, results)
 
 
@@ -39,7 +39,7 @@ def load_matrix(printer: Printer, op: LoadMatrix) -> None:
     name, definition = _matrix_function("ldmatrix", len(op.results), transposed=op.transposed)
     printer.prelude.need(definition)
     results = _declare(printer, op, "matrix")
-    _call(printer, op, name, [", ".join(results), address(printer, op.buffer, op.index).text])
+    _call(printer, op, name, [results, [address(printer, op.buffer, op.index).text]])
     _hand_on(printer, op, results)
 
 
@@ -48,8 +48,8 @@ def store_matrix(printer: Printer, op: StoreMatrix) -> None:
     _demand(printer, op, "sm_90", "stmatrix")
     name, definition = _matrix_function("stmatrix", len(op.values), transposed=op.transposed)
     printer.prelude.need(definition)
-    values = ", ".join(exact(printer, v).text for v in op.values)
-    _call(printer, op, name, [address(printer, op.buffer, op.index).text, values])
+    values = [exact(printer, v).text for v in op.values]
+    _call(printer, op, name, [[address(printer, op.buffer, op.index).text], values])
 
 
 def transpose_matrix(printer: Printer, op: TransposeMatrix) -> None:
@@ -57,7 +57,7 @@ def transpose_matrix(printer: Printer, op: TransposeMatrix) -> None:
     _demand(printer, op, "sm_75", "movmatrix")
     printer.prelude.need(_MOVMATRIX)
     results = _declare(printer, op, "matrix")
-    _call(printer, op, "movmatrix_trans", [results[0], exact(printer, op.value).text])
+    _call(printer, op, "movmatrix_trans", [results, [exact(printer, op.value).text]])
     _hand_on(printer, op, results)
 
 
@@ -77,12 +77,24 @@ def _declare(printer: Printer, op: Op, wish: str) -> list[str]:
     return names
 
 
-def _call(printer: Printer, op: Op, name: str, groups: Sequence[str]) -> None:
-    """Print a call, a group of arguments a line where one line would be too long."""
-    text = f"{name}({', '.join(groups)});"
+def _call(printer: Printer, op: Op, name: str, groups: Sequence[Sequence[str]]) -> None:
+    """Print a call; where one line would be too long, each group of arguments begins a line."""
+    text = f"{name}({', '.join(a for group in groups for a in group)});"
     if len(text) > _LONGEST_CALL:
-        text = f"{name}(\n    " + ",\n    ".join(groups) + ");"
+        lines = [line for group in groups for line in _filled(group)]
+        text = f"{name}(\n    " + ",\n    ".join(lines) + ");"
     printer.statement(text, op)
+
+
+def _filled(arguments: Sequence[str]) -> list[str]:
+    """Return arguments as lines that are not too long."""
+    lines: list[str] = []
+    for argument in arguments:
+        if lines and len(lines[-1]) + len(argument) < _LONGEST_CALL:
+            lines[-1] += f", {argument}"
+        else:
+            lines.append(argument)
+    return lines
 
 
 def _hand_on(printer: Printer, op: Op, names: Sequence[str]) -> None:
@@ -105,7 +117,9 @@ def _mma_function(atom: MMAAtom) -> tuple[str, str]:
     words = atom.instruction.split(".")
     name = "mma_" + "_".join(words[3:])
     groups = [atom.registers_d, atom.registers_a, atom.registers_b, atom.registers_c]
-    parameters = [_parameters(letter, r, "&" if letter == "d" else "") for letter, r in zip("dabc", groups, strict=True)]
+    parameters = [
+        _parameters(letter, r, "&" if letter == "d" else "") for letter, r in zip("dabc", groups, strict=True)
+    ]
     braces, first = [], 0
     for registers in groups:
         braces.append("{" + ", ".join(f"%{first + i}" for i in range(registers.count)) + "}")
@@ -114,9 +128,9 @@ def _mma_function(atom: MMAAtom) -> tuple[str, str]:
     definition = f"""\
 // D = A * B + C by a warp: {atom.shape_mnk[0]} x {atom.shape_mnk[1]} x {atom.shape_mnk[2] * atom.packing}.
 {_FUNCTION} void {name}(
-    {(","  + chr(10) + "    ").join(parameters)}) {{
+    {("," + chr(10) + "    ").join(parameters)}) {{
     asm volatile(
-        "{atom.instruction} {', '.join(braces)};"
+        "{atom.instruction} {", ".join(braces)};"
         : {outputs}
         : {a},
           {b},

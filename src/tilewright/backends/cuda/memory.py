@@ -9,7 +9,7 @@ from tilewright.backends.cuda.printer import Printer
 from tilewright.dtypes import int32, uint32
 from tilewright.ir.core import Buffer, Type, Value, VectorType
 from tilewright.ir.infer import facts_of
-from tilewright.ir.ops import AsyncCommit, AsyncCopy, AsyncWait, Constant, Load, Store
+from tilewright.ir.ops import AsyncCommit, AsyncCopy, AsyncWait, Bitcast, Constant, Load, Store
 
 _LONGEST_CALL = 90
 
@@ -54,13 +54,22 @@ def _as_type(printer: Printer, buffer: Buffer, index: Value, type: Type, const: 
 
 def store(printer: Printer, op: Store) -> None:
     """Print `buffer[index] = value;`."""
-    type = op.value.type
-    value = exact(printer, op.value)
-    if isinstance(type, VectorType):
+    given = _bits_behind(printer, op.value)
+    type = given.type
+    value = exact(printer, given)
+    if isinstance(op.value.type, VectorType):
         target = _as_type(printer, op.buffer, op.index, type, "")
     else:
         target = element(printer, op.buffer, op.index)
     printer.assign(target.text, value, op)
+
+
+def _bits_behind(printer: Printer, value: Value) -> Value:
+    """Return the word whose bits a vector is, so that it is stored as a word; else the value itself."""
+    op = value.definition
+    if isinstance(value.type, VectorType) and isinstance(op, Bitcast) and value in printer.inlined:
+        return value if isinstance(op.x.type, VectorType) else op.x
+    return value
 
 
 def async_copy(printer: Printer, op: AsyncCopy) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from tilewright.backends.cuda.vectors import VECTOR_TEMPLATE
-from tilewright.dtypes import DType, bfloat16, float16
+from tilewright.dtypes import DType, bfloat16, float8_e4m3fn, float8_e5m2, float16
 
 _FUNCTION = "__device__ __forceinline__"
 
 HALF_TYPES = {
     float16: "struct half {  // float16, held as its bits; computed with as float\n    unsigned short bits;\n};",
     bfloat16: "struct bfloat16 {  // held as its bits; computed with as float\n    unsigned short bits;\n};",
+    float8_e4m3fn: "struct float8_e4m3fn {  // held as its bits; computed with as float\n    unsigned char bits;\n};",
+    float8_e5m2: "struct float8_e5m2 {  // held as its bits; computed with as float\n    unsigned char bits;\n};",
 }
 
 BIT_CAST = f"""\
@@ -57,7 +59,7 @@ class Prelude:
         self._definitions.setdefault(definition)
 
     def need_type(self, dtype: DType) -> None:
-        """Add the struct of a 16-bit float."""
+        """Add the struct of a narrow float."""
         if dtype in HALF_TYPES:
             self.need(HALF_TYPES[dtype])
 

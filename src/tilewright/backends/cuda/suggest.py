@@ -5,7 +5,18 @@ from __future__ import annotations
 from tilewright.backends.cuda.structure import Structure
 from tilewright.dtypes import bool_
 from tilewright.ir.core import Op, Value, VectorType
-from tilewright.ir.ops import AsyncCopy, Atomic, Binary, Cast, Constant, Load, Special, Store
+from tilewright.ir.ops import (
+    AsyncCopy,
+    Atomic,
+    Binary,
+    Cast,
+    Constant,
+    Load,
+    LoadMatrix,
+    Special,
+    Store,
+    StoreMatrix,
+)
 
 _FARTHEST = 32  # values that are looked at to find what an offset is for
 
@@ -73,4 +84,5 @@ def _indexed_by(value: Value, op: Op) -> dict[str, None]:
     if isinstance(op, AsyncCopy):
         indices = ((op.destination, op.destination_index), (op.source, op.source_index))
         return {buffer.name: None for buffer, index in indices if index is value}
-    return {op.buffer.name: None} if isinstance(op, (Load, Store, Atomic)) and op.index is value else {}
+    accesses = (Load, Store, Atomic, LoadMatrix, StoreMatrix)
+    return {op.buffer.name: None} if isinstance(op, accesses) and op.index is value else {}

@@ -10,7 +10,7 @@ from tilewright.backends.cuda.conversions import is_half, to_float
 from tilewright.backends.cuda.expression import Expression, Rank, binary, call, negated, prefix
 from tilewright.backends.cuda.literals import literal
 from tilewright.backends.cuda.printer import Printer
-from tilewright.dtypes import bool_, int32, uint32, uint64
+from tilewright.dtypes import bool_, int32, uint8, uint16, uint32, uint64
 from tilewright.ir.core import Value, VectorType
 from tilewright.ir.ops import Assert, Barrier, Print, Shuffle, Vote
 
@@ -35,7 +35,8 @@ def shuffle(printer: Printer, op: Shuffle) -> Expression:
         bits = _shuffle(
             printer, op, Expression(f"{value.at_least(Rank.POSTFIX)}.bits", Rank.POSTFIX, int32, value.reads)
         )
-        return Expression(f"{dtype.c_name}{{(unsigned short){bits.text}}}", Rank.POSTFIX, dtype, bits.reads)
+        holder = uint16.c_name if dtype.bits == 16 else uint8.c_name
+        return Expression(f"{dtype.c_name}{{({holder}){bits.text}}}", Rank.POSTFIX, dtype, bits.reads)
     if not dtype.is_float and value.type != dtype and dtype.bits >= 32:
         value = prefix(f"({dtype.c_name})", value, dtype)
     moved = _shuffle(printer, op, value)

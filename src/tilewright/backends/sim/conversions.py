@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import ml_dtypes
 import numpy as np
 
 from tilewright.backends.sim.values import Array, Lanes
@@ -14,6 +15,8 @@ def convert(source: DType, target: DType) -> Callable[[Lanes], Lanes]:
     """Return the function that converts values of `source` to `target`."""
     if target.kind == "bool":
         return lambda x: np.not_equal(x, source.numpy.type(0))
+    if target.bits == 8 and target.is_float:
+        return lambda x: _to_float8(np.asarray(x), target)[()]
     if source.is_float and not target.is_float:
         return lambda x: _saturate(x, target)
     if target is bfloat16 and (source is float64 or (source.is_integer and source.bits > 16)):
@@ -32,6 +35,13 @@ def round_float64(x: Array, dtype: DType) -> Array:
     move = (back != x) & ((single.view(np.uint32) & 1) == 0) & np.isfinite(single) & ~np.isnan(x)
     towards = np.where(x > back, np.float32(np.inf), np.float32(-np.inf))
     return np.where(move, np.nextafter(single, towards), single).astype(dtype.numpy)
+
+
+def _to_float8(x: Array, target: DType) -> Array:
+    """Return values rounded to float32 and then to an 8-bit float, the largest finite number where they are larger."""
+    largest = np.float32(ml_dtypes.finfo(target.numpy).max)
+    clipped: Array = np.clip(x.astype(np.float32), -largest, largest).astype(target.numpy)
+    return clipped
 
 
 def _to_float64_odd(x: Array) -> Array:

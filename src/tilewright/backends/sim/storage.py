@@ -127,9 +127,11 @@ class GlobalStorage(FlatStorage):
 
     def _span(self, array: Array) -> Array:
         forward = array[tuple(slice(None, None, -1 if s < 0 else None) for s in self.strides)]
-        return np.lib.stride_tricks.as_strided(
-            forward, (self.high - self.low,), (array.itemsize,), writeable=array.flags.writeable
+        bits = forward.view(f"u{array.itemsize}")  # as_strided does not know 8-bit floats
+        span = np.lib.stride_tricks.as_strided(
+            bits, (self.high - self.low,), (array.itemsize,), writeable=array.flags.writeable
         )
+        return span.view(array.dtype)
 
     def _present(self) -> Array | None:
         if self.empty or int(np.prod(self.shape)) == self.high - self.low:
