@@ -80,7 +80,7 @@ class DType:
 
     @property
     def numpy(self) -> np.dtype[Any]:
-        """The NumPy type with the same bits (of ml_dtypes where NumPy has none); one that holds the values of a narrow integer."""
+        """The NumPy type with the same bits (of ml_dtypes where NumPy has none), or that holds a narrow integer."""
         return _numpy_dtype(self.name)
 
     def __call__(self, value: Any) -> Any:  # Any: a device scalar gives a device scalar, a number a NumPy scalar
@@ -141,7 +141,8 @@ def _numpy_dtype(name: str) -> np.dtype[Any]:
     if name == "bfloat16" or name.startswith("float8"):
         import ml_dtypes
 
-        return np.dtype(getattr(ml_dtypes, name))
+        found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+        return found
     return np.dtype(_HELD_AS.get(name, name))
 
 

@@ -260,6 +260,7 @@ class _Variant:
             found = plan.kernels[call.key] = self._specialise(plan, args)
         ready: Ready = found.admit(reading[1])
         call.kernel = ready
+        call.is_ready = ready.is_simple and self.kernel.options.stream is None
         return ready
 
     def _specialise(self, plan: ArgumentPlan, args: tuple[Any, ...]) -> Specialisation:
@@ -297,9 +298,12 @@ class Launcher:
             kernel.forget()
         if kwargs or len(args) != variant.arguments:
             args = kernel.complete(args, kwargs)
+        plan = variant.signature.last
+        config = self._config
+        if plan is not None and plan.launch is not None and config is not None and plan.launch(config, *args):
+            return
         plan, reading = variant.signature.read(args)
         ready = reading[0].kernel or variant.admit(plan, reading, args)
-        config = self._config
         if config is None or ready.dynamic_shared_bytes != self._shared_bytes:
             config = self._configure(ready, args)
         ready.run(config, plan, reading, args, kernel.options.stream)

@@ -33,6 +33,7 @@ class Ready(Protocol):
     """A compiled form that was found fit for calls of one kind."""
 
     dynamic_shared_bytes: int
+    is_simple: bool  # nothing but pointers has to be looked at before a launch
 
     def run(
         self, config: LaunchConfig, plan: ArgumentPlan, reading: Reading, args: tuple[Any, ...], stream: Any
@@ -112,6 +113,7 @@ class OnSimulator:
     """A kernel on the simulator; CUDA arrays are copied there and back."""
 
     dynamic_shared_bytes = 0
+    is_simple = False
 
     def __init__(self, lowered: Lowered, names: Sequence[str], starts: Sequence[int]) -> None:
         self.lowered = lowered
@@ -233,18 +235,29 @@ class OnDevice:
 class _Admitted:
     """A kernel on one GPU, for calls whose extents and strides were found fit."""
 
-    __slots__ = ("checks_numbers", "dynamic_shared_bytes", "function", "launch", "ordinal", "owner", "pairs")
+    __slots__ = (
+        "checks_numbers",
+        "dynamic_shared_bytes",
+        "function",
+        "is_simple",
+        "launch",
+        "ordinal",
+        "owner",
+        "pairs",
+    )
 
     def __init__(self, owner: OnDevice, pairs: tuple[Pair, ...]) -> None:
         self.owner = owner
         self.pairs = pairs
         self.checks_numbers = owner.checks_numbers
+        self.is_simple = not owner.checks_numbers
         self.function = owner.function
         self.ordinal = owner.ordinal
         self.launch = owner.packer.launch
         self.dynamic_shared_bytes = owner.dynamic_shared_bytes
 
-    def _choose(self, values: tuple[Any, ...]) -> driver.Function:
+    def choose(self, values: tuple[Any, ...]) -> driver.Function:
+        """Return the machine code for these pointers."""
         for written, read, low, high in self.pairs:
             if low < values[written] - values[read] < high:
                 return self.owner.aliased_function
@@ -257,7 +270,7 @@ class _Admitted:
         if self.checks_numbers:
             self.owner.check(values)
         handle = plan.stream(self.ordinal, described) if stream is None else _stream_handle(stream)
-        self.launch(self._choose(values) if self.pairs else self.function, config, handle, values)
+        self.launch(self.choose(values) if self.pairs else self.function, config, handle, values)
 
     def prepare(
         self, config: LaunchConfig, plan: ArgumentPlan, reading: Reading, args: tuple[Any, ...], stream: Any
@@ -266,7 +279,7 @@ class _Admitted:
         if self.checks_numbers:
             self.owner.check(values)
         handle = plan.stream(self.ordinal, described) if stream is None else _stream_handle(stream)
-        return self.owner.packer.prepare(self._choose(values), config, handle, values, owners=(*args, *described))
+        return self.owner.packer.prepare(self.choose(values), config, handle, values, owners=(*args, *described))
 
 
 # Two arrays of a reading, the written one and the one that is only read, by the positions of their pointers, and the

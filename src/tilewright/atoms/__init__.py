@@ -3,8 +3,8 @@
 An atom says which element of its operands each thread holds in which register (thread-value layouts), what the
 instruction computes (its NumPy reference) and its text. Tiled copies and matrix products are built of atoms.
 
-Atoms of one warp are named as in CuTe: `tw.atoms.SM80_16x8x8_F32TF32TF32F32_TN`. There are more than a hundred, so each is made
-when it is first asked for; `dir(tw.atoms)` lists them.
+Atoms of a warp are named as in CuTe: `tw.atoms.SM80_16x8x8_F32TF32TF32F32_TN`. There are about a hundred, so each is
+made when it is first asked for; `dir(tw.atoms)` lists them.
 """
 
 from __future__ import annotations

@@ -34,7 +34,8 @@ def truncate_tf32(x: Array) -> Array:
     import numpy as np
 
     bits = np.ascontiguousarray(x, np.float32).view(np.uint32) & np.uint32(_TF32_MASK)
-    return bits.view(np.float32)
+    cut: Array = bits.view(np.float32)
+    return cut
 
 
 def multiply_add_tf32(atom: MMAAtom, a: Array, b: Array, c: Array) -> Array:

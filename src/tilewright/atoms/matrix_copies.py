@@ -1,7 +1,7 @@
 """Copies of 8 x 8 matrices by a warp: ldmatrix, stmatrix and movmatrix, under CuTe's names.
 
-A matrix has 8 rows of 16 bytes. In shared memory a row lies together, at an address that one lane gives: lane 8 * i + r for
-row r of matrix i. In registers lane l holds 4 bytes of each matrix: the elements 2 * (l % 4) and the next of row
+A matrix has 8 rows of 16 bytes. In shared memory a row lies together, at an address that one lane gives: lane 8 * i + r
+for row r of matrix i. In registers lane l holds 4 bytes of each matrix: the elements 2 * (l % 4) and the next of row
 l / 4 for 16-bit elements, or of column l / 4 where the instruction transposes.
 
 A name says how many 32-bit registers (`U32x4`) or 16-bit elements (`U16x8`) a lane has, and whether matrices are

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from tilewright.atoms.fragments import WORD, operand
 from tilewright.dtypes import DType, float32, float64, int32, uint32
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 
-class Registers(NamedTuple):
+@dataclass(frozen=True)
+class Registers:
     """How a thread passes its part of an operand: `count` registers of a type, each with `lanes` elements.
 
     Elements narrower than a register lie in it in the order of the values, the first in the lowest bits.

@@ -1,7 +1,7 @@
 """The warp-level matrix instructions of sm_70 to sm_90 (mma.sync), under CuTe's names.
 
-A name says all: `SM80_16x8x8_F32TF32TF32F32_TN` is from sm_80 on, has M x N x K = 16 x 8 x 8, takes D, A, B and C of these
-types, A row-major (T: K contiguous) and B column-major (N: K contiguous). So the table is a list of names,
+A name says all: `SM80_16x8x8_F32TF32TF32F32_TN` is from sm_80 on, has M x N x K = 16 x 8 x 8, takes D, A, B and C of
+these types, A row-major (T: K contiguous) and B column-major (N: K contiguous). So the table is a list of names,
 and an atom is made of its name when it is first asked for.
 
 Source: PTX ISA, "mma"; CUTLASS, include/cute/arch/mma_sm70.hpp to mma_sm90.hpp. CuTe's complex types (C64) are no

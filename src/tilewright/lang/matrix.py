@@ -123,7 +123,7 @@ def multiply(atom: MMAAtom, d: Tensor, a: Tensor, b: Tensor, c: Tensor) -> None:
         Fragment("C", c, atom.registers_c, atom),
         Fragment("D", d, atom.registers_d, atom),
     )
-    extents = [int(x) for x in (a.layout[2].size, a.layout[1].size, b.layout[1].size)]
+    extents = [_static(t.layout[mode].size) for t, mode in ((a, 2), (a, 1), (b, 1))]
     result_types = (atom.registers_d.dtype,) * atom.registers_d.count
 
     def instruction(k: Any, m: Any, step: Any) -> None:
@@ -136,6 +136,11 @@ def multiply(atom: MMAAtom, d: Tensor, a: Tensor, b: Tensor, c: Tensor) -> None:
         unrolled(tracer, extents[2], "n" if extents[1] == 1 else "i", lambda n: instruction(k, m, n))
 
     unrolled(tracer, extents[0], "k", lambda k: unrolled(tracer, extents[1], "m", lambda m: row(k, m)))
+
+
+def _static(extent: Any) -> int:
+    assert isinstance(extent, int), extent  # fragments have static layouts
+    return extent
 
 
 def _back_and_forth(tracer: Tracer, m: Any, n: Any, extent: int) -> Any:

@@ -8,7 +8,8 @@ The arithmetic is written down here once:
 - `//` and `%` of integers round towards zero and take the dividend's sign, as in C++ (Python rounds down). `/` of two
   integers is float32.
 - Floats are IEEE and rounded after each operation; narrower ones are computed in float32 and rounded, which for
-  `+ - * /` of float16 and bfloat16 gives the same bits as arithmetic in the narrow type; 8-bit floats saturate. `%` of floats is C's fmod.
+  `+ - * /` of float16 and bfloat16 gives the same bits as arithmetic in the narrow type; 8-bit floats saturate.
+  `%` of floats is C's fmod.
 - Shifts by the width of the type or more give 0, or the sign.
 - A conversion from float to integer truncates and saturates; NaN gives 0.
 """

@@ -34,7 +34,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Union
 
 from tilewright.dtypes import DType, bool_, dtype, float32, int32, int64
@@ -68,15 +68,17 @@ class Call:
     """What is known of calls whose arguments agree in all but pointers and numbers.
 
     `key` decides which compiled kernel runs, `strides` are those of each array in elements. `kernel` is the place for
-    what the caller found out for such calls: the compiled kernel, and that the call may run.
+    what the caller found out for such calls: the compiled kernel, and that the call may run. `is_ready` says that
+    nothing else has to be looked at, so that `ArgumentPlan.launch` may launch it.
     """
 
-    __slots__ = ("_others", "kernel", "key", "strides")
+    __slots__ = ("_others", "is_ready", "key", "kernel", "strides")
 
     def __init__(self, key: tuple[Hashable, ...], strides: tuple[tuple[int, ...], ...]) -> None:
         self.key = key
         self.strides = strides
         self.kernel: Any = None  # Any: the caller's
+        self.is_ready = False
         self._others: dict[tuple[int, ...], Call] = {}
 
     def misaligned(self, alignments: tuple[int, ...]) -> Call:
@@ -99,16 +101,16 @@ class Signature:
         self.names = tuple(names)
         self.constexpr = frozenset(constexpr)
         self._plans: dict[tuple[type, ...], ArgumentPlan] = {}
-        self._last: ArgumentPlan | None = None
+        self.last: ArgumentPlan | None = None  # the plan of the last call
 
     def read(self, args: tuple[Any, ...]) -> tuple[ArgumentPlan, Reading]:
         """Read `args`: all parameters in order, defaults filled in. Return their plan and its reading."""
-        plan = self._last
+        plan = self.last
         if plan is not None:
             reading = plan.read(*args)
             if reading is not None:
                 return plan, reading
-        self._last = plan = self.plan(args)
+        self.last = plan = self.plan(args)
         reading = plan.read(*args)
         assert reading is not None, args
         return plan, reading
@@ -145,7 +147,11 @@ class ArgumentPlan:
         self._streams: tuple[StreamGetter, ...] = tuple(dict.fromkeys(getters))
         self._only_stream = self._streams[0] if len(self._streams) == 1 else None
         self._calls: dict[Hashable, Call] = {}
-        self.read: Callable[..., Reading | None] = _compile_read(self, list(map(type, args)))
+        kinds = list(map(type, args))
+        self.read: Callable[..., Reading | None] = _compile_read(self, kinds)
+        simple = self._only_stream is not None and all(r.adapter.fast for r in self.roles if isinstance(r, _Array))
+        # Launches a call met before, where its arrays are all of one framework; see `_compile_launch`.
+        self.launch = _compile_launch(self, kinds, self._only_stream) if simple and self._only_stream else None
 
     def describe(self, args: tuple[Any, ...]) -> tuple[Argument, ...]:
         """Return what is known of each argument; raise `ArgumentError` naming one that cannot be taken."""
@@ -318,49 +324,119 @@ def freeze(value: Any) -> Hashable:
     return (type(value), value)
 
 
-def _compile_read(plan: ArgumentPlan, kinds: Sequence[type]) -> Callable[..., Reading | None]:
-    names: dict[str, Any] = {
-        "alignment": ALIGNMENT,
-        "freeze": freeze,
-        "classify": plan.classify,
-        "explain": plan.explain,
-    }
-    names["calls"] = plan.calls
-    names.update({f"A{n}": kind for n, kind in enumerate(kinds)})
-    body: list[str] = []
-    identity: list[str] = []
-    values: list[str] = []
-    pointers: list[str] = []
-    described: list[str] = []
+@dataclass
+class _Parts:
+    """The pieces of source that the functions of a plan are put together from."""
+
+    statements: list[str] = field(default_factory=list)
+    identity: list[str] = field(default_factory=list)
+    values: list[str] = field(default_factory=list)
+    pointers: list[str] = field(default_factory=list)
+    described: list[str] = field(default_factory=list)
+    names: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def strides(self) -> str:
+        return f"{_tuple([f't{p[1:]}' for p in self.pointers])} = call.strides"
+
+    @property
+    def misaligned(self) -> str:
+        return f"if ({' | '.join(self.pointers)}) & 15:"
+
+
+def _parts_of(plan: ArgumentPlan) -> _Parts:
+    parts = _Parts()
     for n, role in enumerate(plan.roles):
         a = f"a{n}"
         if isinstance(role, _Constant):
-            identity.append(f"freeze({a})" if role.needs_freezing else a)
+            parts.identity.append(f"freeze({a})" if role.needs_freezing else a)
         elif isinstance(role, _Number):
-            identity += [f"{int32.lowest} <= {a} <= {int32.highest}"] if role.is_python_int else []
-            values.append(a)
+            parts.identity += [f"{int32.lowest} <= {a} <= {int32.highest}"] if role.is_python_int else []
+            parts.values.append(a)
         else:
-            statements, told = _read_array(n, role, names)
-            body += statements
-            identity.append(told)
-            pointers.append(f"p{n}")
-            values += [f"p{n}", f"s{n}", f"t{n}"]
-            described += [] if role.adapter.fast else [f"i{n}"]
-    arguments = [f"a{n}" for n in range(len(plan.roles))]
-    body.append(f"identity = {_tuple(identity)}")
-    body.append(f"call = calls.get(identity) or classify(identity, {_tuple(arguments)}, {_tuple(described)})")
-    if pointers:
-        body.append(f"if ({' | '.join(pointers)}) & 15:")
-        body.append(f"    call = call.misaligned({_tuple([f'alignment[{p} & 15]' for p in pointers])})")
-        body.append(f"{_tuple([f't{p[1:]}' for p in pointers])} = call.strides")
-    body.append(f"return call, {_tuple(values)}, {_tuple(described)}")
-    mismatch = " or ".join(f"type(a{n}) is not A{n}" for n in range(len(arguments))) or "False"
-    lines = [f"def read({', '.join(arguments)}):", f"    if {mismatch}:", "        return None"]
-    lines += ["    try:", *(f"        {line}" for line in body)]
-    lines += ["    except Exception as error:", f"        raise explain({_tuple(arguments)}, error)"]
+            statements, told = _read_array(n, role, parts.names)
+            parts.statements += statements
+            parts.identity.append(told)
+            parts.pointers.append(f"p{n}")
+            parts.values += [f"p{n}", f"s{n}", f"t{n}"]
+            parts.described += [] if role.adapter.fast else [f"i{n}"]
+    return parts
+
+
+def _compile(plan: ArgumentPlan, kinds: Sequence[type], text: Sequence[str], names: dict[str, Any]) -> Any:
+    """Compile the body of a function of a plan's arguments; `text[0]` is its head."""
+    arguments = ", ".join(f"a{n}" for n in range(len(kinds)))
+    names |= {f"A{n}": kind for n, kind in enumerate(kinds)}
+    names |= {"alignment": ALIGNMENT, "freeze": freeze, "calls": plan.calls}
+    names |= {"classify": plan.classify, "explain": plan.explain}
+    lines = [text[0].format(arguments), *(f"    {line}" for line in text[1:])]
     exec(compile("\n".join(lines), "<tilewright argument plan>", "exec"), names)
-    read: Callable[..., Reading | None] = names["read"]
+    return names["function"]
+
+
+def _of_other_types(kinds: Sequence[type]) -> str:
+    return " or ".join(f"type(a{n}) is not A{n}" for n in range(len(kinds))) or "False"
+
+
+def _guarded(statements: Sequence[str], kinds: Sequence[type]) -> list[str]:
+    """Return statements that read arguments, with errors that name the argument."""
+    arguments = _tuple([f"a{n}" for n in range(len(kinds))])
+    return [
+        *("try:", *(f"    {s}" for s in statements)),
+        *("except Exception as error:", f"    raise explain({arguments}, error)"),
+    ]
+
+
+def _compile_read(plan: ArgumentPlan, kinds: Sequence[type]) -> Callable[..., Reading | None]:
+    parts = _parts_of(plan)
+    arguments = _tuple([f"a{n}" for n in range(len(kinds))])
+    body = [*parts.statements, f"identity = {_tuple(parts.identity)}"]
+    body.append(f"call = calls.get(identity) or classify(identity, {arguments}, {_tuple(parts.described)})")
+    if parts.pointers:
+        alignments = _tuple([f"alignment[{p} & 15]" for p in parts.pointers])
+        body += [parts.misaligned, f"    call = call.misaligned({alignments})", parts.strides]
+    body.append(f"return call, {_tuple(parts.values)}, {_tuple(parts.described)}")
+    text = ["def function({}):", f"if {_of_other_types(kinds)}:", "    return None", *_guarded(body, kinds)]
+    read: Callable[..., Reading | None] = _compile(plan, kinds, text, parts.names)
     return read
+
+
+def _compile_launch(plan: ArgumentPlan, kinds: Sequence[type], stream: StreamGetter) -> Callable[..., bool]:
+    """Write the function that launches a call met before, all in one; it returns False for any other.
+
+    It is `read` and what follows it without the calls between, which would cost as much as the work::
+
+        def function(config, a0, a1):
+            ...                                                     # as read
+            call = calls.get(identity)
+            if call is None or not call.is_ready or (p0 | p1) & 15:
+                return False
+            ready = call.kernel
+            if ready.dynamic_shared_bytes != config.shared_bytes:
+                return False
+            t0, t1 = call.strides
+            values = (p0, s0, t0, p1, s1, t1)
+            ready.launch(ready.choose(values) if ready.pairs else ready.function, config, stream(ready.ordinal), values)
+            return True
+    """
+    parts = _parts_of(plan)
+    reading = [*parts.statements, f"call = calls.get({_tuple(parts.identity)})"]
+    body = [
+        *(f"if {_of_other_types(kinds)}:", "    return False"),
+        *_guarded(reading, kinds),
+        *("if call is None or not call.is_ready:", "    return False"),
+        *((parts.misaligned, "    return False", parts.strides) if parts.pointers else ()),
+        "ready = call.kernel",
+        *("if ready.dynamic_shared_bytes != config.shared_bytes:", "    return False"),
+        f"values = {_tuple(parts.values)}",
+        "function = ready.choose(values) if ready.pairs else ready.function",
+        "ready.launch(function, config, stream(ready.ordinal), values)",
+        "return True",
+    ]
+    launch: Callable[..., bool] = _compile(
+        plan, kinds, ["def function(config, {}):", *body], {"stream": stream, **parts.names}
+    )
+    return launch
 
 
 def _read_array(n: int, role: _Array, names: dict[str, Any]) -> tuple[list[str], str]:

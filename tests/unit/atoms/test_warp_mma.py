@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ def test_the_table_is_whole() -> None:
     assert counts == {"SM70": 8, "SM75": 3, "SM80": 63, "SM89": 8, "SM90": 3}
     assert set(NAMES) <= set(dir(tw.atoms))
     with pytest.raises(AttributeError, match="SM80_16x8x8_F32"):
-        tw.atoms.SM80_16x8x8_F32  # noqa: B018
+        tw.atoms.SM80_16x8x8_F32
 
 
 @pytest.mark.parametrize("atom", ATOMS, ids=str)
@@ -49,8 +50,8 @@ def test_words_hold_neighbours_along_k(atom: MMAAtom) -> None:
             assert (column % packing == j).all()
             assert (column // packing * rows + row == whole).all()
     assert (words.registers_a, words.registers_b) == (
-        atom.registers_a._replace(lanes=1),
-        atom.registers_b._replace(lanes=1),
+        replace(atom.registers_a, lanes=1),
+        replace(atom.registers_b, lanes=1),
     )
 
 

@@ -129,7 +129,9 @@ def from_float(printer: Printer, x: Expression, target: DType) -> Expression:
     if target.bits == 8:
         _demand_float8(printer)
         printer.prelude.need_type(target)
-        printer.prelude.need(_TO_FLOAT8.replace("float8_e4m3fn", target.c_name).replace("e4m3x2", f"{_FLOAT8[target]}x2"))
+        printer.prelude.need(
+            _TO_FLOAT8.replace("float8_e4m3fn", target.c_name).replace("e4m3x2", f"{_FLOAT8[target]}x2")
+        )
         return call(f"to_{target.c_name}", (x if source is float32 else prefix("(float)", x, float32),), target)
     if source not in _PTX:  # bool and the narrow integers
         x, source = prefix("(int)", x, int32), int32

@@ -6,7 +6,7 @@ import math
 import struct
 
 from tilewright.backends.cuda.expression import Expression, Rank
-from tilewright.dtypes import DType, bfloat16, bool_, float16, float32, float64, int32, int64, uint32, uint64
+from tilewright.dtypes import DType, bool_, float16, float32, float64, int32, int64, uint32, uint64
 
 _SUFFIX = {int32: "", uint32: "u", int64: "LL", uint64: "ULL"}
 

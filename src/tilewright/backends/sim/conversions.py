@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import ml_dtypes
 import numpy as np
 
 from tilewright.backends.sim.values import Array, Lanes
-from tilewright.dtypes import DType, bfloat16, float64
+from tilewright.dtypes import DType, bfloat16, float8_e4m3fn, float8_e5m2, float64
 
 
 def convert(source: DType, target: DType) -> Callable[[Lanes], Lanes]:
@@ -37,9 +36,12 @@ def round_float64(x: Array, dtype: DType) -> Array:
     return np.where(move, np.nextafter(single, towards), single).astype(dtype.numpy)
 
 
+_LARGEST = {float8_e4m3fn: np.float32(448), float8_e5m2: np.float32(57344)}
+
+
 def _to_float8(x: Array, target: DType) -> Array:
     """Return values rounded to float32 and then to an 8-bit float, the largest finite number where they are larger."""
-    largest = np.float32(ml_dtypes.finfo(target.numpy).max)
+    largest = _LARGEST[target]
     clipped: Array = np.clip(x.astype(np.float32), -largest, largest).astype(target.numpy)
     return clipped
 

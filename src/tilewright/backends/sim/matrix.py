@@ -1,8 +1,8 @@
 """Handlers of the matrix instructions of a warp: fragments gathered to tiles, computed by the atom, handed back.
 
 A fragment is each thread's registers. Seen as elements it is (blocks, warps, 32 lanes, values); the atom's
-thread-value layouts say which of these is which element of the tile, and the atom's own reference does the rest, for all
-warps at once.
+thread-value layouts say which of these is which element of the tile, and the atom's own reference does the rest, for
+all warps at once.
 """
 
 from __future__ import annotations
@@ -90,7 +90,8 @@ class _Fragment:
         flat = np.empty((*by_group.shape[:3], self.table.size), by_group.dtype)
         flat[..., self.table] = by_group
         rows, columns = self.shape
-        return flat.reshape(*flat.shape[:3], columns, rows).swapaxes(-1, -2)
+        tiles: Array = flat.reshape(*flat.shape[:3], columns, rows).swapaxes(-1, -2)
+        return tiles
 
     def spread(self, tiles: Array, threads: int) -> Array:
         """Return the registers (blocks, threads, registers) of tiles."""
