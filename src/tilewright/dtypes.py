@@ -121,7 +121,8 @@ float8_e5m2 = DType("float8_e5m2", "float", 8, "float8_e5m2")
 FLOAT8 = (float8_e4m3fn, float8_e5m2)
 
 # What matrix instructions take of wider memory: tensors do not have these types. tfloat32 is what a tensor core reads
-# of a float32, its upper 19 bits; the narrow integers lie packed in 32-bit words.
+# of a float32, its upper 19 bits; `x.to(tw.tfloat32)` rounds a float32 to them and gives a float32. The narrow integers
+# lie packed in 32-bit words.
 tfloat32 = DType("tfloat32", "float", 32, "float")
 int4 = DType("int4", "int", 4, "")
 uint4 = DType("uint4", "uint", 4, "")

@@ -69,7 +69,7 @@ def only_one_side_assigns(n):
 @tw.function
 def logic(n):
     r = 0
-    if n > 5 and (n < 10 or n == 20) and not n == 7:  # noqa: SIM201  # "not" is what is tested
+    if n > 5 and (n < 10 or n == 20) and not n == 7:  # "not" is what is tested
         r += 1
     if not (n > 50 or n < 40):
         r += 2
@@ -263,7 +263,7 @@ def return_from_while(n):
 @tw.function
 def loop_index_afterwards(n):
     i = -7
-    for i in range(n % 6):  # noqa: B007
+    for i in range(n % 6):
         pass
     return i
 

@@ -278,7 +278,7 @@ def test_closures_and_kernels_made_in_a_loop(backend: Backend) -> None:
         @tw.kernel
         def raise_to(out, x):
             i = tw.thread_idx.x
-            out[i] = x[i] ** power  # noqa: B023  # it is what is tested: the value at the call
+            out[i] = x[i] ** power  # it is what is tested: the value at the call
 
         kernels.append((raise_to, power))
     x = np.arange(8, dtype=np.int32)

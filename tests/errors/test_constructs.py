@@ -5,9 +5,9 @@ from __future__ import annotations
 import linecache
 
 import pytest
+from tests.helpers.refusals import floats, normalised, refused
 
 import tilewright as tw
-from tests.helpers.refusals import floats, normalised, refused
 
 CONSTRUCTS = {
     "try": ("try:\n        x[0] = 1\n    finally:\n        pass", "try", "check the condition with if"),

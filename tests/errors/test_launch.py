@@ -6,9 +6,9 @@ import dataclasses
 
 import numpy as np
 import pytest
+from tests.helpers.refusals import floats, refused, unchanged
 
 import tilewright as tw
-from tests.helpers.refusals import floats, refused, unchanged
 
 
 @tw.kernel

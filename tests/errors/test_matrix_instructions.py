@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -42,6 +43,15 @@ def test_fragments_of_the_wrong_shape() -> None:
 def test_fragments_of_the_wrong_type() -> None:
     text = refusal(gemm_on((tw.bfloat16, (8, 1, 1)), B, C))
     assert "a is bfloat16, and SM80_16x8x16_F32F16F16F32_TN takes float16" in text
+
+
+def test_an_atom_without_an_instruction() -> None:
+    mma = tw.make_tiled_mma(replace(MMA.atom, instruction="", name="mine"))
+
+    def what(x: Any) -> None:
+        tw.gemm(mma, *(tw.registers(*fragment) for fragment in (C, A, B, C)))
+
+    assert "mine is 16 x 8 x 16 and names no instruction" in refusal(what)
 
 
 def test_narrow_integers_come_in_words() -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from tests.helpers.refusals import floats, refused
 
 import tilewright as tw
-from tests.helpers.refusals import floats, refused
 
 X = tw.spec("float32", 1)
 

@@ -107,7 +107,7 @@ class Writer:
         self.block(indent + 1, depth - 1, True)
 
     def _jump(self, pad: str, indent: int, depth: int, loop: bool) -> None:
-        jump = self.pick("break", "continue", self.result) if loop else "pass" if "    " * 1 != pad else self.result
+        jump = self.pick("break", "continue", self.result) if loop else "pass" if pad != "    " * 1 else self.result
         self.lines.append(f"{pad}if {self.condition()}:")
         self.lines.append(f"{pad}    {jump}")
 

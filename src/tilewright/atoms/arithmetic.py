@@ -2,8 +2,8 @@
 
 Products are exact and sums are made in float64 and rounded once, to nearest. A tensor core instead aligns the products
 and the addend to the largest of them, cuts what lies below the last bit it keeps, and does so for a few k at a time:
-its result differs in the last bits. `error_bound` says by how much at most. Integers and bits are exact on both.
-PTX leaves the order and the rounding of the sums open ("the accumulation order is unspecified").
+its result differs in the last bits, by `MMAAtom.error_bound` at most. Integers and bits are exact on both.
+PTX leaves the order and the rounding of the sums open.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tilewright.atoms.mma import MMAAtom, multiply_add
-from tilewright.dtypes import float16, float32
 
 if TYPE_CHECKING:
     import numpy as np
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 _TF32_MASK = 0xFFFFE000  # sign, 8 bits of exponent, 10 of fraction
-_STEP = 4  # the least k that a tensor core adds at once
 
 
 def truncate_tf32(x: Array) -> Array:
@@ -29,13 +27,31 @@ def truncate_tf32(x: Array) -> Array:
     >>> truncate_tf32(np.array([1 + 2**-10 + 2**-11], np.float32)) == 1 + 2**-10
     array([ True])
 
-    Source: PTX ISA, "mma": for .tf32 the operands are .b32 registers whose lower bits are ignored.
+    PTX leaves the layout of .tf32 in its 32-bit register open; that the low bits are ignored is how GPUs from sm_80 on
+    behave, and what the conformance tests check.
     """
     import numpy as np
 
     bits = np.ascontiguousarray(x, np.float32).view(np.uint32) & np.uint32(_TF32_MASK)
     cut: Array = bits.view(np.float32)
     return cut
+
+
+def round_tf32(x: Array) -> Array:
+    """Return float32 values rounded to the nearest that a tensor core reads whole, ties away from zero.
+
+    >>> import numpy as np
+    >>> round_tf32(np.array([1 + 2**-11], np.float32)) == 1 + 2**-10
+    array([ True])
+
+    Source: PTX ISA, "cvt.rna.tf32.f32".
+    """
+    import numpy as np
+
+    x = np.ascontiguousarray(x, np.float32)
+    rounded = (x.view(np.uint32) + np.uint32(0x1000)) & np.uint32(_TF32_MASK)
+    found: Array = np.where(np.isfinite(x), rounded.view(np.float32), x)
+    return found
 
 
 def multiply_add_tf32(atom: MMAAtom, a: Array, b: Array, c: Array) -> Array:
@@ -72,34 +88,4 @@ def count_xor(atom: MMAAtom, a: Array, b: Array, c: Array) -> Array:
     ones = a.sum(axis=-1, dtype=np.int64)[..., :, None] + b.sum(axis=-1, dtype=np.int64)[..., None, :]
     both = _sum(a, b, np.zeros(1, np.int64))
     result: Array = (ones - 2 * both + c).astype(atom.dtype_d.numpy)
-    return result
-
-
-def error_bound(atom: MMAAtom, a: Array, b: Array, c: Array) -> Array:
-    """Return how far a GPU's D may lie from `atom.reference(a, b, c)`, element by element.
-
-    With S the sum of |a * b| over k and of |c|: every step loses at most one unit in the last place that is kept of
-    each of its addends, and no addend or sum exceeds S.
-
-    - integers and bits: 0.
-    - float64: every k is a fused multiply-add, which rounds by 2**-53 at most: 2 * K * 2**-53 * S for both sides.
-    - float32 accumulators: 2**-23 of the largest addend is kept; K addends and one c a step: 2 * K * 2**-23 * S. Of
-      8-bit floats some GPUs keep fewer bits of the sum: 2**-13.
-    - float16 accumulators: rounded to float16 in every step.
-    """
-    import numpy as np
-
-    if not atom.dtype_d.is_float:
-        return np.zeros(np.broadcast_shapes(c.shape, (*a.shape[:-1], b.shape[-2])))
-    k = atom.shape_mnk[2]
-    magnitude = np.abs(a).astype(np.float64) @ np.swapaxes(np.abs(b), -1, -2).astype(np.float64)
-    magnitude = magnitude + np.abs(c).astype(np.float64)
-    if atom.dtype_d is float16:
-        steps = max(k // _STEP, 1)
-        result: Array = steps * 2.0**-10 * magnitude + 2.0**-24
-        return result
-    if atom.dtype_d is float32:
-        result = 2 * k * (2.0**-13 if atom.dtype_a.bits == 8 else 2.0**-23) * magnitude + 2.0**-149
-        return result
-    result = 2 * k * 2.0**-53 * magnitude
     return result

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from tilewright.atoms.fragments import WORD, operand
-from tilewright.dtypes import DType, float32, float64, int32, uint32
+from tilewright.dtypes import DType, float16, float32, float64, int32, uint32
 from tilewright.errors import LayoutError
 from tilewright.layout import Layout
 
@@ -57,8 +57,8 @@ class MMAAtom:
     instruction: str = ""
     # A function of the instruction's own arithmetic, where it is not `multiply_add`'s: (atom, a, b, c) -> d.
     arithmetic: Callable[[MMAAtom, Array, Array, Array], Array] | None = field(default=None, compare=False, repr=False)
-    # How many elements of K one value of A and B holds: more than 1 where narrow integers are given as words.
-    packing: int = 1
+    # Of an atom over words of narrow integers: the atom over the integers themselves.
+    elements: MMAAtom | None = field(default=None, compare=False, repr=False)
 
     @property
     def threads(self) -> int:
@@ -107,8 +107,8 @@ class MMAAtom:
             dtype_b=uint32,
             layout_a=operand(m, k // packing, WORD),
             layout_b=operand(n, k // packing, WORD),
-            arithmetic=lambda atom, a, b, c: self.reference(unpack(a, self.dtype_a), unpack(b, self.dtype_b), c),
-            packing=packing,
+            arithmetic=_multiply_words,
+            elements=self,
         )
 
     def reference(self, a: Array, b: Array, c: Array) -> Array:
@@ -120,6 +120,34 @@ class MMAAtom:
         array([[7.]], dtype=float32)
         """
         return (self.arithmetic or multiply_add)(self, a, b, c)
+
+    def error_bound(self, a: Array, b: Array, c: Array) -> Array:
+        """Return how far a GPU's D may lie from `reference(a, b, c)`, element by element; K may be several atoms' long.
+
+        With S the sum of |a * b| over k and of |c|: each step on the way loses at most one unit in the last place that
+        is kept of each of its addends, and no addend or sum exceeds S.
+
+        - integers and bits: 0.
+        - float64: every k is a fused multiply-add, which rounds by 2**-53 at most: 2 * K * 2**-53 * S for both sides.
+        - float32 accumulators: 2**-23 of the largest addend is kept, of K addends and one sum a step:
+          2 * K * 2**-23 * S. Of products of 8-bit floats some GPUs keep fewer bits: 2**-13.
+        - float16 accumulators: each step, of four k at least, is rounded to float16.
+        """
+        import numpy as np
+
+        k = a.shape[-1]
+        if not self.dtype_d.is_float:
+            return np.zeros(np.broadcast_shapes(c.shape, (*a.shape[:-1], b.shape[-2])))
+        products = np.abs(a).astype(np.float64) @ np.swapaxes(np.abs(b), -1, -2).astype(np.float64)
+        sums = products + np.abs(c).astype(np.float64)
+        if self.dtype_d is float16:
+            relative, absolute = max(k // 4, 1) * 2.0**-10, 2.0**-24
+        elif self.dtype_d is float64:
+            relative, absolute = 2 * k * 2.0**-53, 0.0
+        else:
+            relative, absolute = 2 * k * (2.0**-13 if self.dtype_a.bits == 8 else 2.0**-23), 2.0**-149
+        bound: Array = relative * sums + absolute
+        return bound
 
     def __str__(self) -> str:
         return self.name
@@ -135,6 +163,12 @@ def _registers(dtype: DType, layout: Layout, own: tuple[DType, ...]) -> Register
     if values % lanes or dtype.bits > WORD:
         raise LayoutError(f"{values} values of {dtype} fill no whole registers of {WORD} bits")
     return Registers(uint32, values // lanes, lanes)
+
+
+def _multiply_words(atom: MMAAtom, a: Array, b: Array, c: Array) -> Array:
+    elements = atom.elements
+    assert elements is not None, atom
+    return elements.reference(unpack(a, elements.dtype_a), unpack(b, elements.dtype_b), c)
 
 
 def unpack(words: Array, dtype: DType) -> Array:

@@ -336,6 +336,13 @@ class Mma(Op):
 
 
 @dataclass(eq=False)
+class RoundToTfloat32(Op):
+    """result = a float32 rounded to nearest, ties away from zero, to what tensor cores read of it (cvt.rna.tf32)."""
+
+    x: Value = operand()
+
+
+@dataclass(eq=False)
 class LoadMatrix(Op):
     """results = one uint32 a matrix: 8 x 8 matrices of 16-bit elements from shared memory (ldmatrix).
 

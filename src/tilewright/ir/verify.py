@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tilewright.dtypes import bool_, int32, uint32
+from tilewright.dtypes import bool_, float32, int32, uint32
 from tilewright.errors import InternalError
 from tilewright.ir.core import Block, Buffer, Effect, Kernel, Op, Space, Value, VectorType
 from tilewright.ir.ops import (
@@ -37,6 +37,7 @@ from tilewright.ir.ops import (
     Mma,
     Pack,
     Print,
+    RoundToTfloat32,
     Select,
     Shuffle,
     Special,
@@ -302,7 +303,7 @@ def _matrices(op: LoadMatrix | StoreMatrix, values: tuple[Value, ...]) -> None:
 
 
 _RESULTS: dict[type[Op], int] = {
-    **dict.fromkeys((Special, Unary, Binary, Compare, Fma, Select, Cast, Bitcast, Pack, Extract), 1),
+    **dict.fromkeys((Special, Unary, Binary, Compare, Fma, Select, Cast, Bitcast, Pack, Extract, RoundToTfloat32), 1),
     **dict.fromkeys((Load, Atomic, Shuffle, Vote, TransposeMatrix), 1),
     **dict.fromkeys((Allocate, Store, StoreMatrix, AsyncCopy, Barrier, Print, Assert, Yield), 0),
 }
@@ -330,6 +331,7 @@ _RULES: dict[type[Op], Callable[..., None]] = {
     Shuffle: _shuffle,
     Vote: _vote,
     Mma: _mma,
+    RoundToTfloat32: lambda op: _expect(op.x.type is op.result.type is float32, op, "rounds float32"),
     LoadMatrix: lambda op: _matrices(op, op.results),
     StoreMatrix: lambda op: _matrices(op, op.values),
     TransposeMatrix: lambda op: _expect(op.value.type is op.result.type is uint32, op, "moves a uint32"),

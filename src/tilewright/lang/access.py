@@ -73,6 +73,7 @@ def _refine(
         elif all(isinstance(s, Scalar) for s in sizes) and len(rests[0]) == len(rests[1]):
             step = sizes[0]
             for other in sizes[1:]:
+                assert isinstance(step, Scalar) and isinstance(other, Scalar), sizes
                 _demand_equal(step, other, what)
             heads = [(step, d) for _, d in heads]
             rests = [[heads[n], *r[1:]] for n, r in enumerate(rests)]

@@ -47,6 +47,11 @@ def gemm(mma: Any, *tensors: Tensor) -> None:
     if atom.instruction:
         _by_warps(atom, d, a, b, c)
         return
+    if atom.shape_mnk != (1, 1, 1):
+        raise LanguageError(
+            f"tw.gemm: {atom.name} is {' x '.join(map(str, atom.shape_mnk))} and names no instruction",
+            help="give the atom its PTX (instruction=), or use tw.atoms.UniversalFMA",
+        )
     for k in range(_extent(a, 2)):
         _multiply(d, _operand(a[:, :, k]), _operand(b[:, :, k]), c if k == 0 else d)
 

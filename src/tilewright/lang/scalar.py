@@ -18,12 +18,12 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
-from tilewright.dtypes import DType, bool_, dtype, float32, float64, int32, int64, promote
+from tilewright.dtypes import DType, bool_, dtype, float32, float64, int32, int64, promote, tfloat32
 from tilewright.errors import LanguageError
 from tilewright.ir.core import Value
 from tilewright.ir.facts import Facts
 from tilewright.ir.infer import facts_of
-from tilewright.ir.ops import Binary, Bitcast, Cast, Compare, Unary, constant
+from tilewright.ir.ops import Binary, Bitcast, Cast, Compare, RoundToTfloat32, Unary, constant
 from tilewright.lang.conditions import require_multiple
 from tilewright.lang.tracer import current
 from tilewright.layout import DynamicInt
@@ -288,6 +288,8 @@ def convert(x: Scalar, target: DType) -> Scalar:
     if x.dtype is target:
         return x
     tracer = current("a conversion")
+    if target is tfloat32:  # held as float32
+        return Scalar(tracer.pure(RoundToTfloat32(convert(x, float32).value), float32))
     if target is bool_:
         return Scalar(tracer.pure(Compare("ne", x.value, constant(0, x.dtype)), bool_))
     return Scalar(tracer.pure(Cast(x.value), target))

@@ -81,7 +81,7 @@ def locate(frame: FrameType | None) -> SourceLocation | None:
 
 def locate_error(error: BaseException) -> SourceLocation | None:
     """Return the innermost place of the user's code that an exception came through, linked likewise."""
-    steps = []
+    steps: list[tuple[CodeType, int, int]] = []
     traceback = error.__traceback__
     while traceback is not None:
         code = traceback.tb_frame.f_code

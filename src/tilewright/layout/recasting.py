@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tilewright.errors import LayoutError
-from tilewright.layout.ints import Basis, Int, Leaf, floordiv, mul, need_static
+from tilewright.layout.ints import Basis, DynamicInt, Int, Leaf, floordiv, mul, need_static
 from tilewright.layout.layouts import Layout, flat_modes, raw_layout
 from tilewright.layout.lift import as_layout
 from tilewright.layout.tuples import unflatten
@@ -66,14 +66,14 @@ def upcast(layout: Any, n: int) -> Any:  # Any: a layout or composed layout give
 def _upcast_leaf(layout: Layout, s: Int, d: Leaf, n: int) -> tuple[tuple[Int, Leaf], int]:
     if isinstance(d, Basis):
         raise LayoutError(f"upcast({layout}, {n}): a layout with basis strides has no elements to group")
-    if type(d) is not int:
+    if isinstance(d, DynamicInt):
         d.assume_multiple(n, f"upcast of a layout by {n}")
         return (s, floordiv(d, n)), 0
     if d % n == 0:
         return (s, d // n), 0
     if d > 0 and n % d == 0:
         share = n // d
-        if type(s) is not int:
+        if isinstance(s, DynamicInt):
             s.assume_multiple(share, f"upcast of a layout by {n}")
             return (floordiv(s, share), 1), (share - 1) * d
         if s % share == 0:

@@ -72,7 +72,7 @@ class Call:
     nothing else has to be looked at, so that `ArgumentPlan.launch` may launch it.
     """
 
-    __slots__ = ("_others", "is_ready", "key", "kernel", "strides")
+    __slots__ = ("_others", "is_ready", "kernel", "key", "strides")
 
     def __init__(self, key: tuple[Hashable, ...], strides: tuple[tuple[int, ...], ...]) -> None:
         self.key = key

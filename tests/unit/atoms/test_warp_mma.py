@@ -202,3 +202,14 @@ def test_operand_types_pickle_and_say_how_they_are_held() -> None:
     assert pickle.loads(pickle.dumps(tw.tfloat32)) is tw.tfloat32
     assert tw.tfloat32.storage is tw.float32 and tw.float16.storage is tw.float16
     assert tw.atoms.SM80_16x8x64_S32S4U4S32_TN.dtype_a.lowest == -8
+
+
+@pytest.mark.parametrize("name", ["SM80_16x8x8_F32TF32TF32F32_TN", "SM80_16x8x64_S32S4U4S32_TN"])
+def test_atoms_pickle(name: str) -> None:
+    atom = getattr(tw.atoms, name).in_words()
+    copy = pickle.loads(pickle.dumps(atom))
+    assert copy == atom and hash(copy) == hash(atom)
+    m, n, k = atom.shape_mnk
+    ones = np.ones((m, k), atom.dtype_a.storage.numpy), np.ones((n, k), atom.dtype_b.storage.numpy)
+    c = np.zeros((m, n), atom.dtype_c.numpy)
+    assert (copy.reference(*ones, c) == atom.reference(*ones, c)).all()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.helpers.language import compiles, lowered, run, zeros
 
 import tilewright as tw
-from tests.helpers.language import compiles, lowered, run, zeros
 from tilewright.ir import ops
 
 
@@ -142,7 +142,7 @@ def test_and_or_not_of_pure_values_are_operators():
         out[0] = (x and y).to(tw.int32)
         out[1] = (x or y).to(tw.int32)
         out[2] = (not x).to(tw.int32)
-        out[3] = (x and not y or b == -2).to(tw.int32)
+        out[3] = ((x and not y) or b == -2).to(tw.int32)
 
     for a, b in [(1, 1), (1, -1), (-1, 1), (-1, -2)]:
         x, y = a > 0, b > 0

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.helpers.language import compiles, run, zeros
 
 import tilewright as tw
-from tests.helpers.language import compiles, run, zeros
 
 
 def test_device_print(capsys):

@@ -10,9 +10,9 @@ import types
 
 import numpy as np
 import pytest
+from tests.helpers.language import run, zeros
 
 import tilewright as tw
-from tests.helpers.language import run, zeros
 
 SCALE = 3
 TILE = (2, 2)

@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 import pytest
+from tests.helpers.language import compiles, run, zeros
 
 import tilewright as tw
-from tests.helpers.language import compiles, run, zeros
 from tilewright import dtypes
 
 POSITIVE = {"sqrt", "rsqrt", "log", "log2", "log10"}

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
+from tests.helpers.language import compiles, run, zeros
 
 import tilewright as tw
-from tests.helpers.language import compiles, run, zeros
 
 
 def test_shared_memory_is_shared_and_registers_are_not():

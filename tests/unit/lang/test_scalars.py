@@ -7,9 +7,9 @@ import operator
 
 import numpy as np
 import pytest
+from tests.helpers.language import compiles, run, zeros
 
 import tilewright as tw
-from tests.helpers.language import compiles, run, zeros
 from tilewright import dtypes
 
 INTEGERS = [t for t in dtypes.ALL if t.is_integer]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.helpers.language import compiles, run, zeros
 
 import tilewright as tw
-from tests.helpers.language import compiles, run, zeros
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.uint32, np.int64, np.float32, np.float64, np.float16])

@@ -32,7 +32,7 @@ ptxas info    : Function properties for helper
 ptxas         .     64 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
 ptxas info    : Used 80 registers, used 4 barriers, 40 bytes cumulative stack size, 1024 bytes smem, 372 bytes cmem[0], 8 bytes cmem[2]
 ptxas info    : Compile time = 8.179 ms
-"""  # noqa: E501
+"""
 
 
 def test_resources_of_one_kernel_among_others() -> None:

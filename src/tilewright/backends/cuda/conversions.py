@@ -59,6 +59,8 @@ def cast(printer: Printer, op: Cast) -> Expression:
         return from_float(printer, to_float(printer, x) if is_half(source) else _widened(x, op.x), target)
     if is_half(source):
         x, source = to_float(printer, x), float32
+        if target is float32:
+            return x
     if target is bool_:
         return binary("!=", x, literal(0, source), bool_)
     if source.is_float and target.is_integer:

@@ -56,6 +56,7 @@ EXPRESSIONS: Mapping[type[Op], ExpressionHandler] = {
     ops.Bitcast: _bitcast,
     ops.Pack: _pack,
     ops.Extract: _extract,
+    ops.RoundToTfloat32: matrix.round_to_tfloat32,
     ops.Load: memory.load,
     ops.Atomic: atomics.atomic,
     ops.Shuffle: threads.shuffle,

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from tilewright.arch import Arch
 from tilewright.atoms.mma import MMAAtom, Registers
 from tilewright.backends.cuda.arithmetic import exact
+from tilewright.backends.cuda.expression import Expression, call
 from tilewright.backends.cuda.memory import address
 from tilewright.backends.cuda.printer import Printer
 from tilewright.dtypes import DType, float32, float64, int32, uint32
 from tilewright.ir.core import Op
-from tilewright.ir.ops import LoadMatrix, Mma, StoreMatrix, TransposeMatrix
+from tilewright.ir.ops import LoadMatrix, Mma, RoundToTfloat32, StoreMatrix, TransposeMatrix
 
 _FUNCTION = "__device__ __forceinline__"
 # The letters of inline PTX for a register of a type.
@@ -31,6 +32,13 @@ def mma(printer: Printer, op: Mma) -> None:
     operands = [[exact(printer, v).text for v in group] for group in (op.a, op.b, op.c)]
     _call(printer, op, name, [results, *operands])
     _hand_on(printer, op, results)
+
+
+def round_to_tfloat32(printer: Printer, op: RoundToTfloat32) -> Expression:
+    """Return the call that rounds to the bits that a tensor core reads."""
+    _demand(printer, op, "sm_80", "cvt.rna.tf32")
+    printer.prelude.need(_TO_TFLOAT32)
+    return call("to_tfloat32", (printer.expression(op.x),), float32)
 
 
 def load_matrix(printer: Printer, op: LoadMatrix) -> None:
@@ -126,7 +134,7 @@ def _mma_function(atom: MMAAtom) -> tuple[str, str]:
         first += registers.count
     outputs, a, b, c = (_constraints(x, r, "=" if x == "d" else "") for x, r in zip("dabc", groups, strict=True))
     definition = f"""\
-// D = A * B + C by a warp: {atom.shape_mnk[0]} x {atom.shape_mnk[1]} x {atom.shape_mnk[2] * atom.packing}.
+// D = A * B + C by a warp: {" x ".join(map(str, (atom.elements or atom).shape_mnk))}.
 {_FUNCTION} void {name}(
     {("," + chr(10) + "    ").join(parameters)}) {{
     asm volatile(
@@ -167,6 +175,14 @@ def _matrix_function(instruction: str, count: int, *, transposed: bool) -> tuple
 }}"""
     return name, definition
 
+
+_TO_TFLOAT32 = f"""\
+// Rounds to nearest, ties away from zero, to the 19 bits that a tensor core reads.
+{_FUNCTION} float to_tfloat32(float x) {{
+    unsigned int y;
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(y) : "f"(x));
+    return __uint_as_float(y);
+}}"""
 
 _MOVMATRIX = f"""\
 {_FUNCTION} void movmatrix_trans(unsigned int& d, unsigned int a) {{

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tilewright.atoms.arithmetic import round_tf32
 from tilewright.atoms.fragments import positions
 from tilewright.atoms.mma import MMAAtom, Registers, unpack
 from tilewright.backends.sim.compiler import Compiler, Step
@@ -22,7 +23,7 @@ from tilewright.backends.sim.values import Array, Frame, Lanes, Mask, at_least_2
 from tilewright.backends.sim.warp import WARP
 from tilewright.dtypes import DType
 from tilewright.ir.core import Op
-from tilewright.ir.ops import LoadMatrix, Mma, StoreMatrix, TransposeMatrix
+from tilewright.ir.ops import LoadMatrix, Mma, RoundToTfloat32, StoreMatrix, TransposeMatrix
 from tilewright.layout import Layout, complement
 
 _ROW_BYTES = 16  # of a matrix of 8 x 8 elements of 16 bits
@@ -135,6 +136,17 @@ def mma(op: Mma, compiler: Compiler) -> Step:
         registers = d.spread(computed, threads)
         for number, result in enumerate(results):
             values[result] = np.ascontiguousarray(registers[..., number])
+
+    return run
+
+
+def round_to_tfloat32(op: RoundToTfloat32, compiler: Compiler) -> Step:
+    """Round to the bits that a tensor core reads."""
+    x, result = compiler.slot(op.x), compiler.slot(op.result)
+
+    def run(frame: Frame) -> None:
+        given = frame.values[x]
+        frame.values[result] = round_tf32(given).reshape(np.shape(given))[()]
 
     return run
 

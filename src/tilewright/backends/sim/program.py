@@ -42,6 +42,7 @@ HANDLERS: dict[type[Op], Callable[[Any, Compiler], Step]] = {
     ops.Shuffle: warp.shuffle,
     ops.Vote: warp.vote,
     ops.Mma: matrix.mma,
+    ops.RoundToTfloat32: matrix.round_to_tfloat32,
     ops.LoadMatrix: matrix.load_matrix,
     ops.StoreMatrix: matrix.store_matrix,
     ops.TransposeMatrix: matrix.transpose_matrix,
