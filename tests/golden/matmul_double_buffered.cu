@@ -13,7 +13,7 @@ __device__ __forceinline__ void cp_async_wait() {
     asm volatile("cp.async.wait_group %0;" :: "n"(pending) : "memory");
 }
 
-// matmul_double_buffered, from 03_matmul.py:98
+// matmul_double_buffered, from 03_matmul.py:96
 extern "C" __global__ void __launch_bounds__(256) matmul_double_buffered(
     float* C,
     int C_stride1,
@@ -22,78 +22,78 @@ extern "C" __global__ void __launch_bounds__(256) matmul_double_buffered(
     int A_stride1,
     const float* __restrict__ B,
     int B_stride1) {
-    // 03_matmul.py:102: sA, sB = tw.shared(A.dtype, smem_layout), tw.shared(B.dtype, smem_layout)  # (TILE, TILE_K, 2)
+    // 03_matmul.py:100: sA, sB = tw.shared(A.dtype, smem_layout), tw.shared(B.dtype, smem_layout)  # (TILE, TILE_K, 2)
     __shared__ __align__(128) float sA[2078];
     __shared__ __align__(128) float sB[2078];
-    // 03_matmul.py:104: gA = tw.local_tile(A, tile, block, proj=(1, None, 1))
+    // 03_matmul.py:102: gA = tw.local_tile(A, tile, block, proj=(1, None, 1))
     const int k_tiles = (A_shape1 + 7) / 8;
     const int gA = blockIdx.x * 128;
-    // 03_matmul.py:105: gB = tw.local_tile(B, tile, block, proj=(None, 1, 1))
+    // 03_matmul.py:103: gB = tw.local_tile(B, tile, block, proj=(None, 1, 1))
     const int gB = blockIdx.y * 128;
-    // 03_matmul.py:106: gC = tw.local_tile(C, tile, block, proj=(1, 1, None))
+    // 03_matmul.py:104: gC = tw.local_tile(C, tile, block, proj=(1, 1, None))
     const int gC = gA + blockIdx.y * (C_stride1 * 128);
-    // 03_matmul.py:108: tid = tw.thread_idx.x
+    // 03_matmul.py:106: tid = tw.thread_idx.x
     const int tid = threadIdx.x;
-    // 03_matmul.py:110: tAgA, tAsA = copier_a.partition_S(gA), copier_a.partition_D(sA)
+    // 03_matmul.py:108: tAgA, tAsA = copier_a.partition_S(gA), copier_a.partition_D(sA)
     const int tCsA = tid % 32 * 2;
     const int tid_div_32 = tid / 32;
     const int tAgA = tCsA + tid_div_32 * A_stride1 + gA;
     const int tAsA = tCsA + tid_div_32 * 130;
-    // 03_matmul.py:111: tBgB, tBsB = copier_b.partition_S(gB), copier_b.partition_D(sB)
+    // 03_matmul.py:109: tBgB, tBsB = copier_b.partition_S(gB), copier_b.partition_D(sB)
     const int tBgB = tCsA + tid_div_32 * B_stride1 + gB;
-    // 03_matmul.py:112: tCsA, tCsB, tCgC = thread.partition_A(sA), thread.partition_B(sB), thread.partition_C(gC)
+    // 03_matmul.py:110: tCsA, tCsB, tCgC = thread.partition_A(sA), thread.partition_B(sB), thread.partition_C(gC)
     const int tCsB = tid_div_32 * 2;
     const int tCgC = tCsA + tid_div_32 * C_stride1 * 2 + gC;
-    // 03_matmul.py:113: rA, rB = tw.registers(A.dtype, (*tCsA.shape[:2], 2)), tw.registers(B.dtype, (*tCsB.shape[:2], 2))
+    // 03_matmul.py:111: rA, rB = tw.registers(A.dtype, (*tCsA.shape[:2], 2)), tw.registers(B.dtype, (*tCsB.shape[:2], 2))
     __align__(16) float rA[8];
     __align__(16) float rB[32];
-    // 03_matmul.py:114: acc = thread.make_fragment_C(tCgC)
+    // 03_matmul.py:112: acc = thread.make_fragment_C(tCgC)
     __align__(16) float acc[64];
-    // 03_matmul.py:115: tw.clear(acc)
+    // 03_matmul.py:113: tw.clear(acc)
     #pragma unroll
     for (int i = 0; i < 64; i += 1) {
         acc[i] = 0.0f;
     }
 
-    // 03_matmul.py:118: tw.copy(copy_a, tAgA[:, :, :, 0], tAsA[:, :, :, 0])
+    // 03_matmul.py:116: tw.copy(copy_a, tAgA[:, :, :, 0], tAsA[:, :, :, 0])
     #pragma unroll
     for (int i = 0; i < 2; i += 1) {
         cp_async_ca_8(&sA[i * 64 + tAsA], &A[i * 64 + tAgA]);
     }
 
-    // 03_matmul.py:119: tw.copy(copy_b, tBgB[:, :, :, 0], tBsB[:, :, :, 0])
+    // 03_matmul.py:117: tw.copy(copy_b, tBgB[:, :, :, 0], tBsB[:, :, :, 0])
     #pragma unroll
     for (int i = 0; i < 2; i += 1) {
         cp_async_ca_8(&sB[i * 64 + tAsA], &B[i * 64 + tBgB]);
     }
 
-    // 03_matmul.py:120: tw.cp_async_commit()
+    // 03_matmul.py:118: tw.cp_async_commit()
     cp_async_commit();
-    // 03_matmul.py:121: tw.cp_async_wait(0)
+    // 03_matmul.py:119: tw.cp_async_wait(0)
     cp_async_wait<0>();
-    // 03_matmul.py:122: tw.sync_threads()
+    // 03_matmul.py:120: tw.sync_threads()
     __syncthreads();
-    // 03_matmul.py:123: tw.copy(tCsA[:, :, 0, 0], rA[:, :, 0])
+    // 03_matmul.py:121: tw.copy(tCsA[:, :, 0, 0], rA[:, :, 0])
     #pragma unroll
     for (int i = 0; i < 2; i += 1) {
         *(float2*)&rA[i * 2] = *(const float2*)&sA[i * 64 + tCsA];
     }
 
-    // 03_matmul.py:124: tw.copy(tCsB[:, :, 0, 0], rB[:, :, 0])
+    // 03_matmul.py:122: tw.copy(tCsB[:, :, 0, 0], rB[:, :, 0])
     #pragma unroll
     for (int i = 0; i < 8; i += 1) {
         *(float2*)&rB[i * 2] = *(const float2*)&sB[i * 16 + tCsB];
     }
 
-    // 03_matmul.py:127: for k_tile in range(k_tiles):
+    // 03_matmul.py:125: for k_tile in range(k_tiles):
     for (int k_tile = 0; k_tile < k_tiles; k_tile += 1) {
-        // 03_matmul.py:128: stage = k_tile % 2
+        // 03_matmul.py:126: stage = k_tile % 2
         const int stage = k_tile % 2;
-        // 03_matmul.py:129: more = k_tile + 1 < k_tiles
+        // 03_matmul.py:127: more = k_tile + 1 < k_tiles
         const bool more = k_tile + 1 < k_tiles;
-        // 03_matmul.py:130: if more:
+        // 03_matmul.py:128: if more:
         if (more) {
-            // 03_matmul.py:131: tw.copy(copy_a, tAgA[:, :, :, k_tile + 1], tAsA[:, :, :, 1 - stage])
+            // 03_matmul.py:129: tw.copy(copy_a, tAgA[:, :, :, k_tile + 1], tAsA[:, :, :, 1 - stage])
             const int A_offset = (k_tile + 1) * A_stride1 * 8 + tAgA;
             const int offset = (1 - stage) * 1040 + tAsA;
             #pragma unroll
@@ -101,23 +101,23 @@ extern "C" __global__ void __launch_bounds__(256) matmul_double_buffered(
                 cp_async_ca_8(&sA[i * 64 + offset], &A[i * 64 + A_offset]);
             }
 
-            // 03_matmul.py:132: tw.copy(copy_b, tBgB[:, :, :, k_tile + 1], tBsB[:, :, :, 1 - stage])
+            // 03_matmul.py:130: tw.copy(copy_b, tBgB[:, :, :, k_tile + 1], tBsB[:, :, :, 1 - stage])
             const int B_offset = (k_tile + 1) * B_stride1 * 8 + tBgB;
             #pragma unroll
             for (int i = 0; i < 2; i += 1) {
                 cp_async_ca_8(&sB[i * 64 + offset], &B[i * 64 + B_offset]);
             }
 
-            // 03_matmul.py:133: tw.cp_async_commit()
+            // 03_matmul.py:131: tw.cp_async_commit()
             cp_async_commit();
         }
 
-        // 03_matmul.py:134: for k in tw.range(TILE_K, unroll=True):
+        // 03_matmul.py:132: for k in tw.range(TILE_K, unroll=True):
         #pragma unroll
         for (int k = 0; k < 8; k += 1) {
-            // 03_matmul.py:135: if k + 1 < TILE_K:
+            // 03_matmul.py:133: if k + 1 < TILE_K:
             if (k + 1 < 8) {
-                // 03_matmul.py:136: tw.copy(tCsA[:, :, k + 1, stage], rA[:, :, (k + 1) % 2])
+                // 03_matmul.py:134: tw.copy(tCsA[:, :, k + 1, stage], rA[:, :, (k + 1) % 2])
                 const int offset = (k + 1) * 130 + stage * 1040;
                 const int sA_offset = offset + tCsA;
                 const int offset_1 = (k + 1) % 2;
@@ -126,7 +126,7 @@ extern "C" __global__ void __launch_bounds__(256) matmul_double_buffered(
                     *(float2*)&rA[i * 2 + offset_1 * 4] = *(const float2*)&sA[i * 64 + sA_offset];
                 }
 
-                // 03_matmul.py:137: tw.copy(tCsB[:, :, k + 1, stage], rB[:, :, (k + 1) % 2])
+                // 03_matmul.py:135: tw.copy(tCsB[:, :, k + 1, stage], rB[:, :, (k + 1) % 2])
                 const int sB_offset = offset + tCsB;
                 #pragma unroll
                 for (int i = 0; i < 8; i += 1) {
@@ -134,7 +134,7 @@ extern "C" __global__ void __launch_bounds__(256) matmul_double_buffered(
                 }
             }
 
-            // 03_matmul.py:138: tw.gemm(mma, acc, rA[:, :, k % 2], rB[:, :, k % 2], acc)
+            // 03_matmul.py:136: tw.gemm(mma, acc, rA[:, :, k % 2], rB[:, :, k % 2], acc)
             const int k_mod_2 = k % 2;
             #pragma unroll
             for (int i = 0; i < 16; i += 1) {
@@ -146,13 +146,13 @@ extern "C" __global__ void __launch_bounds__(256) matmul_double_buffered(
             }
         }
 
-        // 03_matmul.py:139: if more:
+        // 03_matmul.py:137: if more:
         if (more) {
-            // 03_matmul.py:140: tw.cp_async_wait(0)
+            // 03_matmul.py:138: tw.cp_async_wait(0)
             cp_async_wait<0>();
-            // 03_matmul.py:141: tw.sync_threads()
+            // 03_matmul.py:139: tw.sync_threads()
             __syncthreads();
-            // 03_matmul.py:142: tw.copy(tCsA[:, :, 0, 1 - stage], rA[:, :, 0])
+            // 03_matmul.py:140: tw.copy(tCsA[:, :, 0, 1 - stage], rA[:, :, 0])
             const int offset = (1 - stage) * 1040;
             const int sA_offset = offset + tCsA;
             #pragma unroll
@@ -160,7 +160,7 @@ extern "C" __global__ void __launch_bounds__(256) matmul_double_buffered(
                 *(float2*)&rA[i * 2] = *(const float2*)&sA[i * 64 + sA_offset];
             }
 
-            // 03_matmul.py:143: tw.copy(tCsB[:, :, 0, 1 - stage], rB[:, :, 0])
+            // 03_matmul.py:141: tw.copy(tCsB[:, :, 0, 1 - stage], rB[:, :, 0])
             const int sB_offset = offset + tCsB;
             #pragma unroll
             for (int i = 0; i < 8; i += 1) {
@@ -169,7 +169,7 @@ extern "C" __global__ void __launch_bounds__(256) matmul_double_buffered(
         }
     }
 
-    // 03_matmul.py:144: tw.copy(acc, tCgC)
+    // 03_matmul.py:142: tw.copy(acc, tCgC)
     #pragma unroll
     for (int i = 0; i < 8; i += 1) {
         const int C_offset = i * C_stride1 * 16;

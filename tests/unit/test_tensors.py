@@ -215,7 +215,7 @@ def test_dynamic_tiles_and_partitions() -> None:
     t = tw.make_tensor(Recorder(), Layout((m, n), (ld, 1)))
     tile = tw.local_tile(t, (32, 32), (x, y))
     assert tile.shape == (32, 32)
-    assert tile.engine.guards == (("m", "32", "mode 0 of local_tile"), ("n", "32", "mode 1 of local_tile"))
+    assert tile.engine.guards == (("m", "32", "mode 0"), ("n", "32", "mode 1"))
     part = tw.local_partition(tile, (32, 8), thread)
     assert part.shape == (1, 4)
     assert part.engine.guards == tile.engine.guards

@@ -4,6 +4,7 @@ CONTROL = "__tilewright"
 RESULT = "__tilewright_result"
 RETURNED = "__tilewright_returned"
 STOP = "__tilewright_stop"
+SKIP = "__tilewright_skip"
 ITEM = "__tilewright_item"
 FACTORY = "__tilewright_factory"
 
