@@ -121,7 +121,11 @@ class Kernel:
         )
 
     def __get__(self, instance: object, owner: type | None = None) -> Kernel:
-        """Bind a kernel that is a method: `self` is then a compile-time argument, and equal objects share code."""
+        """Bind a kernel that is a method: `self` is then a compile-time argument.
+
+        Equal objects share what was compiled, so an object that compares by identity must not change its attributes
+        after its first launch; a frozen dataclass is the best home of a kernel.
+        """
         if instance is None:
             return self
         return Kernel(self._code.function, self.options, (instance,), self._code)

@@ -91,6 +91,9 @@ class Writer:
     def _static(self, pad: str, indent: int, depth: int, _: bool) -> None:
         index = f"i{next(self.counter)}"
         self.lines.append(f"{pad}for {index} in (2, 0, 1):")
+        if self.integer(0, 1):  # a jump that Python decides
+            self.lines.append(f"{pad}    if {index} == {self.pick('0', '1', '2')}:")
+            self.lines.append(f"{pad}        {self.pick('break', 'continue', self.result)}")
         self.names.append(index)
         self.block(indent + 1, depth - 1, False)
         self.names.remove(index)

@@ -388,3 +388,65 @@ def test_code_of_a_kernel_without_arguments_of_its_own():
     assert repr(plain).startswith("<kernel test_code_of_a_kernel")
     with pytest.raises(tw.ArgumentError, match=r"write plain\[grid, block\]"):
         plain(zeros(1))
+
+
+def test_decorated_function_inside_a_kernel():
+    @tw.kernel
+    def outer(out, n):
+        scale = n * 2
+
+        @tw.function
+        def steps(limit):
+            for k in range(limit):
+                if k * scale > 7:
+                    return k
+            return -1
+
+        out[tw.thread_idx.x] = steps(tw.thread_idx.x)
+
+    assert run(outer, zeros(6), 1, block=6).tolist() == [-1, -1, -1, -1, -1, 4]
+
+
+def test_statements_that_stay_plain_python():
+    from contextlib import contextmanager
+
+    seen = []
+
+    @contextmanager
+    def section(name):
+        seen.append(name)
+        yield name
+        seen.append("end")
+
+    @tw.kernel
+    def plain(out, x):
+        """Only a docstring first."""
+        import math as mathematics
+
+        first, *others = (1, 2, 3)
+        a = b = first
+        with section("one") as name:
+            for i, (left, right) in enumerate([(1, 2), (3, 4)]):
+                out[i] = left * right
+            if x > 0:
+                out[2] = len(name)
+        text = f"{len(others)!r:>3}"
+        out[3] = a + b + len(text) + mathematics.floor(2.7)
+        {"key": out}["key"][4] = [*others, 9][-1]
+        ...
+
+    assert run(plain, zeros(5), 1).tolist() == [2, 12, 3, 7, 9]
+    assert seen == ["one", "end"]
+
+
+def test_kernel_with_an_empty_body():
+    @tw.kernel
+    def empty(out):
+        """Do nothing."""
+
+    @tw.kernel
+    def passed(out):
+        pass
+
+    for kernel in (empty, passed):
+        assert run(kernel, zeros(1)).tolist() == [0]

@@ -237,3 +237,72 @@ def test_branches_that_both_return():
         out[tw.thread_idx.x] = both(tw.thread_idx.x)
 
     assert run(kernel, zeros(5), block=5).tolist() == [100, 101, 102, 6, 8]
+
+
+def test_jump_in_a_branch_inside_a_branch():
+    """What follows such a branch stands once in the rewritten function, and runs once."""
+
+    @tw.kernel
+    def inner(out, p, limit):
+        a, turns = p, 0
+        while True:
+            turns += 1
+            if turns > limit:
+                if a != 5:
+                    break
+            a -= (a + a) & 63
+        out[0], out[1] = a, turns
+
+    def python(p, limit):
+        a, turns = p, 0
+        while True:
+            turns += 1
+            if turns > limit and a != 5:
+                return [a, turns]
+            a -= (a + a) & 63
+
+    for p, limit in [(2, 2), (7, 0), (-3, 5)]:
+        assert run(inner, zeros(2), p, limit).tolist() == python(p, limit)
+
+
+def test_many_branches_that_may_jump_stay_short():
+    @tw.kernel
+    def sieve(out, n):
+        for i in range(n):
+            if i % 2 == 0:
+                if i > 2:
+                    continue
+            if i % 3 == 0:
+                if i > 3:
+                    continue
+            if i % 5 == 0:
+                if i > 5:
+                    continue
+            if i % 7 == 0:
+                if i > 7:
+                    continue
+            if i < 2:
+                if i == 1:
+                    continue
+                continue
+            out[i] = 1
+
+    def prime(n):
+        return n > 1 and all(n % k for k in range(2, n))
+
+    assert run(sieve, zeros(60), 60).tolist() == [int(prime(n)) for n in range(60)]
+    text = sieve.source(tw.spec("int32", 1), 60)
+    assert sum("out[i] = 1;" in line and "//" not in line for line in text.splitlines()) == 1
+
+
+def test_jumps_under_python_conditions_leave_no_trace():
+    @tw.kernel
+    def chosen(out, early: tw.constexpr):
+        if early:
+            if tw.thread_idx.x >= 0:
+                return
+        out[0] = 1
+
+    assert run(chosen, zeros(1), False).tolist() == [1]
+    assert run(chosen, zeros(1), True).tolist() == [0]
+    assert "if (" not in chosen.source(tw.spec("int32", 1), False)

@@ -61,7 +61,8 @@ class InitialisedBytes:
         unwritten: Array = cells.take(position) != full
         if not unwritten.any():
             return None
-        found = both(mask, unwritten.any(axis=-1) if lanes > 1 else unwritten)
+        # np.asarray only for the types: with a wide access there are lanes to reduce, so the result is an array.
+        found = both(mask, np.asarray(unwritten.any(axis=-1)) if lanes > 1 else unwritten)
         assert found is not None
         return found if found.any() else None
 

@@ -97,5 +97,5 @@ def _vote(kind: str, predicate: Array, mask: Mask, threads: int) -> Array:
         bits = np.uint32(1) << np.arange(WARP, dtype=np.uint32)
         ballots: Array = np.where(lanes, bits, np.uint32(0)).sum(axis=2, dtype=np.uint32)
         return ballots
-    found: Array = lanes.all(axis=2) if kind == "all" else lanes.any(axis=2)
+    found: Array = np.asarray(lanes.all(axis=2) if kind == "all" else lanes.any(axis=2))
     return found
