@@ -23,13 +23,9 @@ class Captures:
 
     def __init__(self, function: types.FunctionType) -> None:
         self._function = function
-        self._watched: list[tuple[Any, str | None, Any]] = []  # globals and a name, or a cell; and the value seen
+        # Globals and a name, or a cell, and the value seen. Most kernels capture nothing but modules: then it is empty.
+        self.watched: list[tuple[Any, str | None, Any]] = []
         self._is_as_seen: Callable[[], bool] = lambda: True
-
-    @property
-    def watched(self) -> bool:
-        """Whether there is anything to watch; most kernels capture nothing but modules."""
-        return bool(self._watched)
 
     def note(self) -> None:
         """Take note of what the function captures now, before it is traced."""
@@ -40,18 +36,18 @@ class Captures:
                 found[id(variables), name] = variables, name, variables[name]
             for cell in function.__closure__ or ():
                 found[id(cell), None] = cell, None, _content(cell)
-        self._watched = [w for w in found.values() if _is_watched(w[2])]
-        self._is_as_seen = _compile_comparison(self._watched)
+        self.watched = [w for w in found.values() if _is_watched(w[2])]
+        self._is_as_seen = _compile_comparison(self.watched)
 
     def changed(self) -> bool:
         """Say whether something differs from what it was when it was noted. Costs a launch some nanoseconds each."""
         try:
             if self._is_as_seen():
                 return False
-            now = [_content(holder) if name is None else holder[name] for holder, name, _ in self._watched]
+            now = [_content(holder) if name is None else holder[name] for holder, name, _ in self.watched]
         except (KeyError, ValueError):  # a variable was deleted
             return True
-        return not all(map(_same, now, [value for _, _, value in self._watched]))
+        return not all(map(_same, now, [value for _, _, value in self.watched]))
 
 
 def _compile_comparison(watched: Sequence[tuple[Any, str | None, Any]]) -> Callable[[], bool]:

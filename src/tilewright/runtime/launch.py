@@ -160,6 +160,7 @@ def _three(name: str, extents: Extent3, limits: tuple[int, int, int]) -> tuple[i
 # One block of launch memory: the buffer, pointers to the configuration in it and to the array of parameters.
 _Frame = tuple[Any, ctypes.c_void_p, Any]
 _Fill = Callable[[Any, LaunchConfig, int, tuple[Any, ...]], None]
+_Launch = Callable[[Function, LaunchConfig, int, tuple[Any, ...]], None]
 
 
 class Packer:
@@ -177,24 +178,11 @@ class Packer:
             struct.calcsize(_CONFIG_FORMAT + "".join(formats[: n + 1])) - struct.calcsize(formats[n])
             for n in range(len(formats))
         ]
-        self._fill = _compile_fill(self.slots, starts, self._struct)
+        parameters = _parameter_values(self.slots, starts)
+        self._fill = _compile_fill(parameters, self._struct)
         self._idle: list[_Frame] = []
-
-    def launch(self, function: Function, config: LaunchConfig, stream: int, values: tuple[Any, ...]) -> None:
-        """Launch a kernel with the values of one reading."""
-        try:
-            frame = self._idle.pop()
-        except IndexError:
-            frame = self._new_frame()
-        buffer, configuration, parameters = frame
-        try:
-            self._fill(buffer, config, stream, values)
-        except (struct.error, OverflowError, TypeError) as error:
-            raise self._refusal(values, error) from error
-        status = function.launch(configuration, function.handle, parameters, None)
-        self._idle.append(frame)
-        if status:
-            finish_launch(status, function, config, configuration, parameters)
+        # launch(function, config, stream, values) launches a kernel with the values of one reading.
+        self.launch = _compile_launch(self, parameters)
 
     def prepare(
         self,
@@ -271,14 +259,8 @@ def _slot_format(slot: Slot) -> str:
     return "Q" if isinstance(slot, PointerSlot) else _FORMATS[slot.dtype.name]
 
 
-def _compile_fill(slots: Sequence[Slot], starts: Sequence[int], layout: struct.Struct) -> _Fill:
-    """Write and compile the function that fills a buffer.
-
-    For a pointer and an extent of one array it is::
-
-    def fill(buffer, config, stream, v):
-        pack_into(buffer, 0, config.head, stream, config.tail, v[0], v[1][0])
-    """
+def _parameter_values(slots: Sequence[Slot], starts: Sequence[int]) -> list[str]:
+    """Return the expressions that take each parameter out of the values `v` of a reading."""
     values = []
     for slot in slots:
         start = starts[slot.argument]
@@ -290,12 +272,61 @@ def _compile_fill(slots: Sequence[Slot], starts: Sequence[int], layout: struct.S
             values.append(f"v[{start + 2}][{slot.mode}]")
         else:
             values.append(f"bfloat16_bits(v[{start}])" if slot.dtype is bfloat16 else f"v[{start}]")
-    arguments = ", ".join(["buffer", "0", "config.head", "stream", "config.tail", *values])
-    text = f"def fill(buffer, config, stream, v):\n    pack_into({arguments})"
+    return values
+
+
+def _pack(parameters: Sequence[str]) -> str:
+    return f"pack_into({', '.join(['buffer', '0', 'config.head', 'stream', 'config.tail', *parameters])})"
+
+
+def _compile_fill(parameters: Sequence[str], layout: struct.Struct) -> _Fill:
+    """Write and compile the function that fills a buffer.
+
+    For a pointer and an extent of one array it is::
+
+    def fill(buffer, config, stream, v):
+        pack_into(buffer, 0, config.head, stream, config.tail, v[0], v[1][0])
+    """
     names: dict[str, Any] = {"pack_into": layout.pack_into, "bfloat16_bits": _bfloat16_bits}
-    exec(compile(text, "<tilewright launch>", "exec"), names)
+    exec(
+        compile(f"def fill(buffer, config, stream, v):\n    {_pack(parameters)}", "<tilewright launch>", "exec"), names
+    )
     fill: _Fill = names["fill"]
     return fill
+
+
+_LAUNCH = """
+def launch(function, config, stream, v):
+    try:
+        frame = idle.pop()
+    except IndexError:
+        frame = new_frame()
+    buffer, configuration, parameters = frame
+    try:
+        {pack}
+    except (struct_error, OverflowError, TypeError) as error:
+        raise refusal(v, error) from error
+    status = function.launch(configuration, function.handle, parameters, None)
+    idle.append(frame)
+    if status:
+        finish_launch(status, function, config, configuration, parameters)
+"""
+
+
+def _compile_launch(packer: Packer, parameters: Sequence[str]) -> _Launch:
+    """Write and compile a packer's launch, with the filling of the buffer in place: a call less."""
+    names: dict[str, Any] = {
+        "idle": packer._idle,
+        "new_frame": packer._new_frame,
+        "pack_into": packer._struct.pack_into,
+        "bfloat16_bits": _bfloat16_bits,
+        "refusal": packer._refusal,
+        "struct_error": struct.error,
+        "finish_launch": finish_launch,
+    }
+    exec(compile(_LAUNCH.format(pack=_pack(parameters)), "<tilewright launch>", "exec"), names)
+    launch: _Launch = names["launch"]
+    return launch
 
 
 def _bfloat16_bits(value: Any) -> int:

@@ -416,7 +416,11 @@ def _compile_launch(plan: ArgumentPlan, kinds: Sequence[type], stream: StreamGet
                 return False
             t0, t1 = call.strides
             values = (p0, s0, t0, p1, s1, t1)
-            ready.launch(ready.choose(values) if ready.pairs else ready.function, config, stream(ready.ordinal), values)
+            function = ready.function
+            for written, read, low, high in ready.pairs:            # arrays that might overlap
+                if low < values[written] - values[read] < high:
+                    function = ready.choose(values)
+            ready.launch(function, config, stream(ready.ordinal), values)
             return True
     """
     parts = _parts_of(plan)
@@ -429,7 +433,10 @@ def _compile_launch(plan: ArgumentPlan, kinds: Sequence[type], stream: StreamGet
         "ready = call.kernel",
         *("if ready.dynamic_shared_bytes != config.shared_bytes:", "    return False"),
         f"values = {_tuple(parts.values)}",
-        "function = ready.choose(values) if ready.pairs else ready.function",
+        "function = ready.function",
+        "for written, read, low, high in ready.pairs:",
+        "    if low < values[written] - values[read] < high:",
+        "        function = ready.choose(values)",
         "ready.launch(function, config, stream(ready.ordinal), values)",
         "return True",
     ]

@@ -323,7 +323,7 @@ def test_overlapping_arrays_get_their_own_code_in_one(monkeypatch: pytest.Monkey
     seen: list[Any] = []
     call.is_ready = True
     call.kernel = SimpleNamespace(
-        dynamic_shared_bytes=0, pairs=((0, 0, -1, 1),), ordinal=0, choose=lambda values: values[0],
+        dynamic_shared_bytes=0, pairs=((0, 0, -1, 1),), ordinal=0, function=None, choose=lambda values: values[0],
         launch=lambda function, *_: seen.append(function),
     )  # fmt: skip
     assert plan.launch is not None
