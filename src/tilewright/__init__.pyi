@@ -81,6 +81,7 @@ from tilewright.lang import log2 as log2
 from tilewright.lang import log10 as log10
 from tilewright.lang import maximum as maximum
 from tilewright.lang import minimum as minimum
+from tilewright.lang import pipeline as pipeline
 from tilewright.lang import popcount as popcount
 from tilewright.lang import pow as pow
 from tilewright.lang import range as range

@@ -57,6 +57,7 @@ from tilewright.lang.memory import (
     sync_threads,
     sync_warp,
 )
+from tilewright.lang.pipeline import Pipeline as pipeline  # a word of kernels, like range
 from tilewright.lang.ranges import DeviceRange as range  # noqa: A004  # a kernel's range
 from tilewright.lang.ranges import static_range
 from tilewright.lang.special import block_dim, block_idx, grid_dim, lane_id, thread_idx, warp_id
@@ -68,7 +69,7 @@ __all__ = [
     "block_idx", "cbrt", "ceil", "clear", "clz", "constexpr", "copy", "copysign", "cos", "cosh", "cp_async_commit",
     "cp_async_wait", "device_assert", "device_print", "erf", "exp", "exp2", "expm1", "fill", "floor", "fma", "fmod",
     "fragment_like", "function", "gemm", "grid_dim", "isfinite", "isinf", "isnan", "lane_id", "log", "log10", "log1p",
-    "log2", "maximum", "minimum", "popcount", "pow", "range", "registers", "round", "rsqrt", "shared", "shuffle",
-    "shuffle_down", "shuffle_up", "shuffle_xor", "sin", "sinh", "sqrt", "static_range", "sync_threads", "sync_warp",
-    "tan", "tanh", "thread_idx", "trunc", "vote_all", "vote_any", "warp_id", "where",
+    "log2", "maximum", "minimum", "pipeline", "popcount", "pow", "range", "registers", "round", "rsqrt", "shared",
+    "shuffle", "shuffle_down", "shuffle_up", "shuffle_xor", "sin", "sinh", "sqrt", "static_range", "sync_threads",
+    "sync_warp", "tan", "tanh", "thread_idx", "trunc", "vote_all", "vote_any", "warp_id", "where",
 ]  # fmt: skip

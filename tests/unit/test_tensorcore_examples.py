@@ -1,0 +1,189 @@
+"""The tensor-core examples: right on the simulator, without spills, and free of bank conflicts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.demo import Case, collect_cases, example_files, run_case, runner
+from tilewright.demo.examples import examples_folder, load_example
+from tilewright.draw import traffic
+
+FILES = example_files(examples_folder() / "tensorcore")
+MODULES = {path.stem: load_example(path) for path in FILES}
+CASES = collect_cases(FILES, "sim", quick=True)
+TARGETS = ("sm_80", "sm_90a")
+
+
+def test_every_file_has_cases() -> None:
+    for path in FILES:
+        assert collect_cases([path], "sim", quick=True), path
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_case(case: Case) -> None:
+    report = run_case(case, "sim")
+    assert report.passed, report.failure
+    assert report.error is not None and report.error <= (report.limit or 0.0)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_case_checks_its_kernel(case: Case) -> None:
+    """The output holds no right answer before the launch."""
+    trial = case.prepare()
+    assert runner.greatest_difference(trial.result(), trial.expected) > trial.limit
+
+
+KERNELS = [(stem, name) for stem, module in MODULES.items() for name, value in vars(module).items()
+           if isinstance(value, tw.Kernel)]  # fmt: skip
+
+
+@pytest.mark.parametrize(("stem", "name"), KERNELS)
+@pytest.mark.parametrize("arch", TARGETS)
+def test_kernels_compile_without_spills(stem: str, name: str, arch: str) -> None:
+    module = MODULES[stem]
+    grid, block, args = getattr(module, f"example_{name}")()
+    resources = getattr(module, name)[grid, block].resources(*args, arch=arch)
+    assert not resources.spills and resources.local_bytes == 0, resources
+
+
+@pytest.mark.parametrize(("stem", "name"), KERNELS)
+def test_kernels_use_the_instructions(stem: str, name: str) -> None:
+    module = MODULES[stem]
+    grid, block, args = getattr(module, f"example_{name}")()
+    ptx = getattr(module, name)[grid, block].ptx(*args, arch="sm_80")
+    assert "mma.sync" in ptx
+    assert ("ldmatrix" in ptx) == ("cp.async" in ptx) == (name != "single_tile")
+
+
+@pytest.mark.parametrize("k", [32, 64, 96, 128, 160])
+def test_few_tiles_of_k(k: int) -> None:
+    """Fewer tiles than stages, as many, and one more; whole numbers, so that sums are exact."""
+    random = np.random.default_rng(k)
+    a, b = (random.integers(-4, 5, (rows, k)).astype(np.float16) for rows in (128, 256))
+    c = np.full((128, 256), np.nan, np.float32)
+    MODULES["03_multistage"].matmul(c, a, b, stages=4)
+    assert np.array_equal(c, a.astype(np.float32) @ b.astype(np.float32).T)
+
+
+def test_other_extents_are_refused() -> None:
+    module = MODULES["03_multistage"]
+    a, b, c = (np.zeros(shape, np.float16) for shape in ((128, 40), (256, 40), (128, 256)))
+    with pytest.raises(ValueError, match="128 x 256 x 40 is no multiple of the tile"):
+        module.matmul(c, a, b)
+
+
+# --- bank conflicts ------------------------------------------------------------------------------------
+
+
+def offsets(smem: Any, dtype: tw.DType) -> tw.Tensor:
+    """Return a tensor, as wide as its elements will be, that holds the offset of each."""
+    return tw.tensor(np.arange(smem.cosize, dtype=f"uint{dtype.bits}"), smem)
+
+
+def conflicts(partition: Callable[[int, tw.Tensor], tw.Tensor], tile: tw.Tensor, threads: int, width: int) -> list[str]:
+    """Return what is wrong with the accesses of all warps to a tile of offsets, `width` bytes a lane and access.
+
+    `partition(thread, tile)` gives what one thread accesses, neighbours first.
+    """
+    element = tile.dtype.bytes
+    parts = [partition(thread, tile) for thread in range(threads)]
+    starts = [[element * int(part[n]) for n in range(0, tw.size(part), width // element)] for part in parts]
+    warps = [starts[first : first + 32] for first in range(0, threads, 32)]
+    found = [traffic(addresses, width) for warp in warps for addresses in zip(*warp, strict=True)]
+    assert found
+    return [str(t) for t in found if not t.is_free]
+
+
+def reads(copy: tw.TiledCopy) -> Callable[[int, tw.Tensor], tw.Tensor]:
+    return lambda thread, tile: copy.get_slice(thread).partition_S(tile)
+
+
+def writes(copy: tw.TiledCopy) -> Callable[[int, tw.Tensor], tw.Tensor]:
+    return lambda thread, tile: copy.get_slice(thread).partition_D(tile)
+
+
+def test_the_model_finds_conflicts() -> None:
+    """Without the swizzle, four of the eight rows of a matrix begin in the same bank."""
+    plan = MODULES["03_multistage"].plan_for(tw.float16, tw.float16)
+    plain = offsets(tw.row_major(plan.tile[::2]), tw.float16)
+    assert "4 words at once" in conflicts(reads(plan.load_a), plain, 32, 16)[0]
+
+
+def test_single_tile_has_no_conflicts() -> None:
+    module = MODULES["01_single_tile"]
+    a, b = (offsets(smem, tw.float32) for smem in (module.SMEM_A, module.SMEM_B))
+    for copy, tile, width in ((module.COPY_A, a, 16), (module.COPY_B, b, 8)):
+        assert not conflicts(writes(copy), tile, 32, width)
+    for copy, tile in ((module.LOAD_A, a), (module.LOAD_B, b)):
+        assert not conflicts(reads(copy), tile, 32, 16)
+
+
+def test_double_buffered_has_no_conflicts() -> None:
+    module = MODULES["02_tf32_double_buffered"]
+    a, b = (offsets(smem, tw.float32)[:, :, 1] for smem in (module.SMEM_A, module.SMEM_B))
+    threads = module.MMA.size
+    assert not conflicts(writes(module.COPY_A), a, threads, 16)
+    assert not conflicts(writes(module.COPY_B), b, threads, 16)
+    assert not conflicts(lambda thread, tile: module.MMA.get_slice(thread).partition_A(tile), a, threads, 4)
+    assert not conflicts(reads(module.LOAD_B), b, threads, 16)
+
+
+@pytest.mark.parametrize("majors", ["KK", "MK", "KM", "MM"])
+@pytest.mark.parametrize("tile", [(128, 256, 32), (128, 256, 64), (128, 128, 32)], ids=str)
+def test_multistage_has_no_conflicts(tile: tuple[int, int, int], majors: str) -> None:
+    module = MODULES["03_multistage"]
+    plan = module.plan_for(tw.float16, tw.float16, tile, 2, majors)
+    a, b = (offsets(smem, tw.float16)[:, :, 1] for smem in (plan.smem_a, plan.smem_b))
+    for operand, copy, load in ((a, plan.copy_a, plan.load_a), (b, plan.copy_b, plan.load_b)):
+        assert not conflicts(writes(copy), operand, module.THREADS, 16)
+        assert not conflicts(reads(load), operand, module.THREADS, 16)
+
+
+@pytest.mark.parametrize("out", [tw.float16, tw.float32], ids=str)
+@pytest.mark.parametrize("tile", [(128, 256, 32), (128, 128, 32)], ids=str)
+def test_epilogue_has_no_conflicts(tile: tuple[int, int, int], out: tw.DType) -> None:
+    """Sums leave the registers in pairs, and shared memory in vectors of 16 bytes."""
+    module = MODULES["03_multistage"]
+    plan = module.plan_for(tw.float16, out, tile)
+    c = offsets(plan.smem_c, out)
+    assert not conflicts(lambda thread, t: plan.mma.get_slice(thread).partition_C(t), c, module.THREADS, 2 * out.bytes)
+    assert not conflicts(reads(plan.copy_c), c, module.THREADS, 16)
+
+
+@pytest.mark.parametrize("tile", [(128, 256, 32), (128, 256, 64), (128, 128, 32)], ids=str)
+@pytest.mark.parametrize("majors", ["KK", "MK", "KM", "MM"])
+def test_multistage_compiles_without_spills(majors: str, tile: tuple[int, int, int]) -> None:
+    module, dtype = MODULES["03_multistage"], tw.float16
+    plan = module.plan_for(dtype, dtype, tile, 3, majors)
+    a, b = (tw.spec(dtype, (4096, 4096), stride=None if major == "K" else (1, 4096)) for major in majors)
+    launcher = module.matmul_multistage[(16, 16, 2), module.THREADS]
+    for arch in TARGETS:
+        resources = launcher.resources(tw.spec(dtype, (4096, 4096)), a, b, plan, arch=arch)
+        assert not resources.spills and resources.local_bytes == 0, resources
+
+
+@pytest.mark.parametrize("name", ["INT8", "FP64", "FP64_HOPPER"])
+def test_planned_has_no_conflicts(name: str) -> None:
+    module = MODULES["04_int8_fp64"]
+    plan = getattr(module, name)
+    dtype = plan.mma.atom.dtype_a
+    for smem, load in ((plan.smem_a, plan.load_a), (plan.smem_b, plan.load_b)):
+        operand = offsets(smem, dtype)[:, :, 1]
+        assert not conflicts(writes(plan.copy_ab), operand, module.THREADS, 16)
+        assert not conflicts(reads(load), operand, module.THREADS, load.atom.bits // 8)
+
+
+@pytest.mark.parametrize(
+    ("name", "arch"), [("FP64", "sm_80"), ("FP64", "sm_90a"), ("FP64_HOPPER", "sm_90a")], ids=lambda x: x
+)
+def test_fp64_compiles_without_spills(name: str, arch: str) -> None:
+    module = MODULES["04_int8_fp64"]
+    matrix = tw.spec(tw.float64, (4096, 4096))
+    launcher = module.matmul_planned[(32, 32), module.THREADS]
+    resources = launcher.resources(matrix, matrix, matrix, getattr(module, name), arch=arch)
+    assert not resources.spills and resources.local_bytes == 0, resources
