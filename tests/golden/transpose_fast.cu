@@ -43,17 +43,16 @@ extern "C" __global__ void __launch_bounds__(256) transpose_fast(
     // 02_transpose.py:57: values = tw.fragment_like(t_dst)
     __align__(16) float values[16];
     // 02_transpose.py:58: tw.copy(storer.partition_S(smem.T), values)
-    const int smem_offset_1 = tx_mod_8 * 256 + tx_div_8;
     #pragma unroll
     for (int k = 0; k < 2; k += 1) {
+        const int smem_offset_1 = tx_mod_8 * 256 + tx_div_8 + k * 32;
         #pragma unroll
         for (int l = 0; l < 2; l += 1) {
-            const int smem_offset_2 = k * 32 + l * 2048;
             const int values_offset = k * 8 + l * 4;
             #pragma unroll
             for (int m = 0; m < 4; m += 1) {
-                const int smem_offset_3 = smem_offset_1 + smem_offset_2 + m * 64;
-                values[values_offset + m] = smem[smem_offset_3 ^ ((smem_offset_3 & 1792) >> 6)];
+                const int smem_offset_2 = smem_offset_1 + m * 64;
+                values[values_offset + m] = smem[(smem_offset_2 ^ ((smem_offset_2 & 1792) >> 6)) + l * 2048];
             }
         }
     }

@@ -71,6 +71,24 @@ class Scalar(DynamicInt):
             message = f"{what} takes {self.value.name or 'a value'}, which is {{value}}, as a multiple of {divisor}"
             require_multiple(tracer, self.value, divisor, message, "pad the array", tracer.location())
 
+    def split_multiple(self, divisor: int) -> tuple[int | DynamicInt, int | DynamicInt]:
+        """Return (rest, multiple): the terms of a sum that `divisor` is known to divide, apart from the others."""
+        rest: list[Scalar] = []
+        multiples: list[Scalar] = []
+        pending = [self.value]
+        while pending:
+            value = pending.pop()
+            op = value.definition
+            if facts_of(value).divisor % divisor == 0:
+                multiples.append(Scalar(value))
+            elif isinstance(op, Binary) and op.kind == "add":
+                pending += [op.rhs, op.lhs]
+            else:
+                rest.append(Scalar(value))
+        if not multiples:
+            return self, 0
+        return _sum(rest), _sum(multiples)
+
     def __tilewright_cast__(self, target: DType) -> Scalar:
         return convert(self, target)
 
@@ -221,6 +239,13 @@ class Scalar(DynamicInt):
 
     def __repr__(self) -> str:
         return f"<device {self.dtype}{' ' + self.value.name if self.value.name else ''}>"
+
+
+def _sum(terms: list[Scalar]) -> int | DynamicInt:
+    total: int | DynamicInt = 0
+    for term in terms:
+        total = term if isinstance(total, int) else total + term
+    return total
 
 
 def _undecided(what: str, help: str) -> LanguageError:

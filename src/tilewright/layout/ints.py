@@ -30,6 +30,10 @@ class DynamicInt:
         Here nothing is done with it. A kernel's integers check it at the launch, or in the thread that computes them.
         """
 
+    def split_multiple(self, divisor: int) -> tuple[Int, Int]:
+        """Return (rest, multiple) with rest + multiple == self, where `divisor` is known to divide the second."""
+        return self, 0
+
     if TYPE_CHECKING:
         # Declared for the type checker only: what a subclass has to provide.
         def __add__(self, other: int | DynamicInt, /) -> DynamicInt: ...

@@ -8,7 +8,7 @@ from typing import Any
 from tilewright.errors import LayoutError
 from tilewright.layout.coordinates import Offset, add_offsets, checked_coord
 from tilewright.layout.display import Displayed
-from tilewright.layout.ints import DynamicInt, Int, Shape, as_int, floordiv, mul, sub
+from tilewright.layout.ints import DynamicInt, Int, Shape, add, as_int, floordiv, mul, sub
 from tilewright.layout.inverses import right_inverse
 from tilewright.layout.layouts import Layout, cosize, has_kept
 from tilewright.layout.modes import slice_, slice_and_offset
@@ -74,6 +74,14 @@ class Swizzle(Displayed):
         x = as_int(offset, "an offset")
         if self.bits == 0:
             return x
+        if isinstance(x, DynamicInt):
+            # Whole blocks are moved, not mixed: sw(x + m) == sw(x) + m. What steps through them, such as the stages
+            # of a pipeline, then costs no swizzle of its own.
+            x, blocks = x.split_multiple(self.block)
+            return add(self._mixed(x), blocks)
+        return self._mixed(x)
+
+    def _mixed(self, x: Int) -> Int:
         read = x & self.source_mask
         return x ^ (read >> self.shift if self.shift > 0 else read << -self.shift)
 
