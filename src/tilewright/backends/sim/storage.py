@@ -6,6 +6,7 @@ in every thread; and `phase`, which positions are aligned for a vector. Loads an
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any, Protocol
 
 import numpy as np
@@ -32,7 +33,7 @@ class Storage(Protocol):
         """Write elements or vectors; where threads meet at one address, the highest block and thread wins."""
 
 
-class FlatStorage:
+class FlatStorage(ABC):
     """Loads and stores over a flat array."""
 
     low = 0
@@ -43,13 +44,13 @@ class FlatStorage:
         self.flat = flat
         self._wide: dict[int, tuple[Array, int]] = {}
 
+    @abstractmethod
     def locate(self, index: Lanes) -> Lanes:
         """Return the positions in `flat` of element indices, as intp."""
-        raise NotImplementedError
 
+    @abstractmethod
     def phase(self, lanes: int) -> int | None:
         """Return the position below `lanes` that is aligned for a vector; None if no position is."""
-        raise NotImplementedError
 
     def load(self, index: Lanes, lanes: int, mask: Mask) -> Lanes:
         position = self.locate(index)
