@@ -304,10 +304,6 @@ def show(x: object) -> str:
     return "_" if x is None else str(x)
 
 
-def show_leaf(x: Leaf) -> str:
-    """Write one leaf for a message."""
-    return str(x)
-
 
 def prefix_products(flat: list[Int]) -> list[Int]:
     """Return the running products before each element: `[1, s0, s0*s1, ...]`."""
