@@ -16,7 +16,6 @@ from tilewright.layout.ints import (
     DynamicInt,
     Int,
     IntTuple,
-    Leaf,
     Shape,
     Stride,
     as_int,
@@ -302,7 +301,6 @@ def show(x: object) -> str:
     if isinstance(x, (tuple, list)):
         return f"({','.join([show(v) for v in x])})"
     return "_" if x is None else str(x)
-
 
 
 def prefix_products(flat: list[Int]) -> list[Int]:
