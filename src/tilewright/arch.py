@@ -1,7 +1,8 @@
 """GPU architectures: what a target offers, as far as code generation and launches need to know.
 
 The figures are those of the CUDA programming guide's table "technical specifications per compute
-capability". Nothing here asks a device; `runtime.driver` does that.
+capability" and, for gfx908 (MI100) and gfx90a (MI200), of AMD's CDNA white papers and instruction set manuals, in
+whose words a multiprocessor is a compute unit, a block a work-group and a warp a wavefront. Nothing here asks a device; `runtime.driver` does that.
 """
 
 from __future__ import annotations
@@ -35,10 +36,11 @@ class Arch:
     registers_per_thread: int = 255
     threads_per_block: int = 1024
     warp_size: int = 32
+    vendor: str = "nvidia"  # or "amd", whose compute capability counts as 0.0: none of the features below are theirs
 
     @staticmethod
     def parse(spec: Arch | str | int | tuple[int, int]) -> Arch:
-        """Return the architecture that `spec` names: "sm_90a", "90a", 90, (9, 0), or an Arch itself.
+        """Return the architecture that `spec` names: "sm_90a", "90a", 90, (9, 0), "gfx90a", or an Arch itself.
 
         Raises `ValueError` when there is none of that name.
         """
@@ -47,7 +49,7 @@ class Arch:
         if isinstance(spec, tuple):
             spec = spec[0] * 10 + spec[1]
         match = re.fullmatch(r"(?:sm_)?(\d+)(a?)", str(spec))
-        found = ARCHES.get(f"sm_{match[1]}{match[2]}") if match else None
+        found = ARCHES.get(f"sm_{match[1]}{match[2]}" if match else str(spec))
         if found is None:
             raise ValueError(f"no architecture is called {spec!r}; there are {', '.join(ARCHES)}")
         return found
@@ -81,7 +83,12 @@ class Arch:
     @property
     def is_specific(self) -> bool:
         """True where the machine code runs on this architecture alone."""
-        return self.name.endswith("a")
+        return self.name.endswith("a") and not self.is_amd
+
+    @property
+    def is_amd(self) -> bool:
+        """True of AMD's CDNA targets, whose waves have 64 lanes and whose matrix instructions are MFMA."""
+        return self.vendor == "amd"
 
     @property
     def has_ldmatrix(self) -> bool:
@@ -143,6 +150,20 @@ def _table() -> dict[str, Arch]:
     for name, optin, shared, threads, blocks in rows:
         number = int(name.removeprefix("sm_").rstrip("a"))
         arches[name] = Arch(name, divmod(number, 10), optin * _KIB, shared * _KIB, threads, blocks)
+    for name, threads in (("gfx908", 2560), ("gfx90a", 2048)):
+        arches[name] = Arch(
+            name,
+            (0, 0),
+            shared_bytes_optin=64 * _KIB,
+            shared_bytes_per_multiprocessor=64 * _KIB,
+            threads_per_multiprocessor=threads,
+            blocks_per_multiprocessor=32,
+            shared_bytes=64 * _KIB,
+            registers_per_multiprocessor=4 * 512 * 64,  # four SIMDs: 256 vector and 256 accumulation registers a lane
+            registers_per_thread=512,
+            warp_size=64,
+            vendor="amd",
+        )
     return arches
 
 
