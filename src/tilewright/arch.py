@@ -1,8 +1,9 @@
 """GPU architectures: what a target offers, as far as code generation and launches need to know.
 
 The figures are those of the CUDA programming guide's table "technical specifications per compute
-capability" and, for gfx908 (MI100) and gfx90a (MI200), of AMD's CDNA white papers and instruction set manuals, in
-whose words a multiprocessor is a compute unit, a block a work-group and a warp a wavefront. Nothing here asks a device; `runtime.driver` does that.
+capability" and, for gfx908 (MI100) and gfx90a (MI200), of AMD's CDNA white papers and manuals, in whose
+words a multiprocessor is a compute unit, a block a work-group and a warp a wavefront. Nothing here asks a
+device; `runtime.driver` does that.
 """
 
 from __future__ import annotations
