@@ -66,6 +66,10 @@ class ArgumentError(TilewrightError, TypeError, ValueError):
     """A call of a kernel or of a public function got an argument that it cannot take."""
 
 
+class ScheduleError(TilewrightError, ValueError):
+    """A schedule or a plan cannot do what it was asked to, or would compute something else if it did."""
+
+
 class CompileError(TilewrightError, RuntimeError):
     """The CUDA compiler refused generated code."""
 

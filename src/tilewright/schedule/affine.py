@@ -1,0 +1,203 @@
+"""Affine expressions of loop indices and of sizes that only the launch knows: c0 + c1 * i + c2 * j + ..."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Union
+
+from tilewright.errors import ScheduleError
+from tilewright.schedule.naming import assigned_names
+
+_numbers = itertools.count()
+
+
+class _Linear:
+    """What an index, a dimension and an affine expression share: the arithmetic that stays affine."""
+
+    def as_affine(self) -> Affine:
+        raise NotImplementedError  # pragma: no cover  # each of the three has its own
+
+    def __add__(self, other: Any) -> Any:  # Any: numbers, indices, and expressions of values, which answer themselves
+        other = affine_or_none(other)
+        if other is None:
+            return NotImplemented
+        mine = self.as_affine()
+        terms = dict(mine.terms)
+        for symbol, factor in other.terms:
+            terms[symbol] = terms.get(symbol, 0) + factor
+        return Affine.of(terms, mine.constant + other.constant)
+
+    __radd__ = __add__
+
+    def __neg__(self) -> Affine:
+        return self * -1  # type: ignore[no-any-return]  # a product with a number is affine
+
+    def __sub__(self, other: Any) -> Any:  # Any: as in __add__
+        other = affine_or_none(other)
+        return NotImplemented if other is None else self + -1 * other
+
+    def __rsub__(self, other: Any) -> Any:  # Any: as in __add__
+        return -1 * self + other
+
+    def __mul__(self, other: Any) -> Any:  # Any: as in __add__
+        other = affine_or_none(other)
+        if other is None:
+            return NotImplemented
+        mine = self.as_affine()
+        if mine.terms and other.terms:
+            raise ScheduleError(
+                f"{mine} times {other} is not affine",
+                help="an index may be multiplied by a number that is known when the nest is declared",
+            )
+        varying, factor = (mine, other.constant) if not other.terms else (other, mine.constant)
+        return Affine.of({symbol: c * factor for symbol, c in varying.terms}, varying.constant * factor)
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, other: Any) -> Any:  # Any: refused, whatever it is
+        raise ScheduleError(
+            f"{self} // {other} is not affine", help="make a loop of its own for the quotient, or split the index"
+        )
+
+    def __mod__(self, other: Any) -> Any:  # Any: refused, whatever it is
+        raise ScheduleError(
+            f"{self} % {other} is not affine", help="make a loop of its own for the remainder, or split the index"
+        )
+
+
+class Index(_Linear):
+    """The index of one loop. Indices are equal only to themselves.
+
+    >>> i, j = Index("i"), Index("j")
+    >>> print(2 * i - j + 3)
+    2 * i - j + 3
+    """
+
+    def __init__(self, name: str | None = None) -> None:
+        self.number = next(_numbers)
+        found = assigned_names(sys._getframe(1)) if name is None else (name,)
+        self.name = found[0] if found else f"i{self.number}"
+
+    def as_affine(self) -> Affine:
+        """Return the expression 1 * index."""
+        return Affine(((self, 1),), 0)
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+class Dimension(_Linear):
+    """A size that is known only at launch: an extent of arrays and of nests, at least 0.
+
+    At a launch it has the extent of the arrays that were declared with it, which must agree.
+
+    >>> M = Dimension("M")
+    >>> M
+    M
+    """
+
+    def __init__(self, name: str | None = None) -> None:
+        self.number = next(_numbers)
+        found = assigned_names(sys._getframe(1)) if name is None else (name,)
+        self.name = found[0] if found else f"n{self.number}"
+
+    def as_affine(self) -> Affine:
+        """Return the expression 1 * dimension."""
+        return Affine(((self, 1),), 0)
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+Symbol = Union[Index, Dimension]
+Size = Union[int, Dimension]
+
+
+def create_dimensions(*names: str) -> tuple[Dimension, ...]:
+    """Return sizes that are known only at launch, one for each name.
+
+    >>> create_dimensions("M", "N")
+    (M, N)
+    """
+    return tuple(Dimension(name) for name in names)
+
+
+@dataclass(frozen=True)
+class Affine(_Linear):
+    """constant + sum of factor * symbol, with integer factors other than 0, symbols in the order of their making."""
+
+    terms: tuple[tuple[Symbol, int], ...]
+    constant: int
+
+    @staticmethod
+    def of(terms: Mapping[Symbol, int], constant: int = 0) -> Affine:
+        """Return the expression for factors by symbol."""
+        kept = sorted(((s, c) for s, c in terms.items() if c), key=lambda term: term[0].number)
+        return Affine(tuple(kept), constant)
+
+    def as_affine(self) -> Affine:
+        """Return the expression itself."""
+        return self
+
+    @property
+    def is_constant(self) -> bool:
+        return not self.terms
+
+    def factor(self, symbol: Symbol) -> int:
+        """Return the factor of a symbol, 0 where it does not occur."""
+        return next((c for s, c in self.terms if s is symbol), 0)
+
+    def substitute(self, mapping: Mapping[Any, Any]) -> Affine:  # Any: symbols to what is affine
+        """Return the expression with symbols replaced by affine expressions or numbers."""
+        terms: dict[Symbol, int] = {}
+        constant = self.constant
+        for symbol, factor in self.terms:
+            value = as_affine(mapping.get(symbol, symbol))
+            constant += factor * value.constant
+            for inner, c in value.terms:
+                terms[inner] = terms.get(inner, 0) + factor * c
+        return Affine.of(terms, constant)
+
+    def evaluate(self, values: Mapping[Any, Any]) -> Any:  # Any: numbers of the host or of a device
+        """Return the value for given values of all symbols."""
+        total: Any = self.constant
+        for symbol, factor in self.terms:
+            value = values[symbol]
+            part = value if factor == 1 else value * factor
+            total = part if total is self.constant and self.constant == 0 else total + part
+        return total
+
+    def __str__(self) -> str:
+        text = ""
+        for symbol, factor in self.terms:
+            sign, size = ("-" if factor < 0 else "+"), abs(factor)
+            body = symbol.name if size == 1 else f"{size} * {symbol.name}"
+            text += f" {sign} {body}" if text else (f"-{body}" if factor < 0 else body)
+        if self.constant or not text:
+            text += (f" {'-' if self.constant < 0 else '+'} {abs(self.constant)}") if text else str(self.constant)
+        return text
+
+    __repr__ = __str__
+
+
+def affine_or_none(x: Any) -> Affine | None:  # Any: asks what it is
+    """Return a number, index, dimension or affine expression as an expression, None for anything else."""
+    if isinstance(x, _Linear):
+        return x.as_affine()
+    if isinstance(x, bool):
+        return None
+    try:
+        return Affine((), x.__index__())
+    except AttributeError:
+        return None
+
+
+def as_affine(x: Any) -> Affine:  # Any: checked here
+    """Return what is affine as an expression. Raises `ScheduleError` for anything else."""
+    found = affine_or_none(x)
+    if found is None:
+        raise ScheduleError(f"{x!r} is not affine", help="use indices, whole numbers, and sums and multiples of them")
+    return found

@@ -1,0 +1,159 @@
+"""Arrays of a nest: what they are for, of what type and shape, and how they lie in memory."""
+
+from __future__ import annotations
+
+import enum
+import itertools
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tilewright.dtypes import DType
+from tilewright.dtypes import dtype as as_dtype
+from tilewright.errors import ScheduleError
+from tilewright.schedule.affine import Affine, Dimension, Size, affine_or_none
+from tilewright.schedule.expressions import Expression, Load, record_store
+from tilewright.schedule.naming import assigned_names
+
+_numbers = itertools.count()
+
+
+class Role(enum.Enum):
+    """What an array is for."""
+
+    INPUT = "input"  # read
+    INPUT_OUTPUT = "input_output"  # read and written
+    OUTPUT = "output"  # written; what was in it does not matter
+    CONST = "const"  # data that belongs to the kernel
+    TEMP = "temp"  # lives only while the kernel runs
+
+
+class ArrayLayout(enum.Enum):
+    """The order of an array in memory: the first index varies slowest (row-major) or fastest (column-major)."""
+
+    FIRST_MAJOR = "first"
+    LAST_MAJOR = "last"
+
+
+class Array:
+    """An array that the logic of a nest reads or writes: element (i, j, ...) at i * strides[0] + j * strides[1] + ...
+
+    `role` says what it is for, `element_type` is a tilewright dtype or what `tw.dtype` takes, `shape` has an int or a
+    `Dimension` for each mode, `layout` is `Array.Layout.FIRST_MAJOR` (the default), `LAST_MAJOR`, or the strides in
+    elements. `data` holds the values of a CONST array, which brings its shape and type. The name is that of the variable
+    that the array is assigned to, unless given; it is that of the kernel's parameter.
+
+    A role of INPUT and a shape of () make a number that the launch gives.
+
+    >>> import tilewright as tw
+    >>> from tilewright.schedule import Array, Role
+    >>> A = Array(role=Role.INPUT, element_type=tw.float32, shape=(16, 8))
+    >>> A, A.strides
+    (A: input float32 (16, 8), (8, 1))
+    >>> Array(Role.INPUT, tw.float16, (16, 8), Array.Layout.LAST_MAJOR, name="B").strides
+    (1, 16)
+
+    Raises `ScheduleError` for strides that do not fit the shape, and for CONST without data or data without CONST.
+    Source: Accera, `Array`.
+    """
+
+    Role = Role
+    Layout = ArrayLayout
+
+    def __init__(
+        self,
+        role: Role,
+        element_type: Any = None,  # Any: whatever names an element type
+        shape: Sequence[Size] | None = None,
+        layout: ArrayLayout | Sequence[int] = ArrayLayout.FIRST_MAJOR,
+        *,
+        data: Any = None,  # Any: whatever NumPy makes an array of
+        name: str | None = None,
+    ) -> None:
+        self.number = next(_numbers)
+        found = assigned_names(sys._getframe(1)) if name is None else (name,)
+        self.name = found[0] if found else f"array{self.number}"
+        if (role is Role.CONST) != (data is not None):
+            raise ScheduleError(f"array {self.name}: data belongs to an array of role CONST, and to no other")
+        self.role = role
+        self.data = None if data is None else np.ascontiguousarray(data)
+        if self.data is not None:
+            shape = self.data.shape if shape is None else shape
+            element_type = self.data.dtype if element_type is None else element_type
+        if shape is None:
+            raise ScheduleError(f"array {self.name} needs a shape")
+        self.element_type: DType = as_dtype("float32" if element_type is None else element_type)
+        self.shape: tuple[Size, ...] = tuple(_size(self.name, extent) for extent in shape)
+        self.layout = layout if isinstance(layout, ArrayLayout) else tuple(layout)
+        if isinstance(self.layout, tuple) and len(self.layout) != len(self.shape):
+            raise ScheduleError(f"array {self.name}: strides {self.layout} do not fit the shape {self.shape}")
+        if self.data is not None and self.data.shape != self.shape:
+            raise ScheduleError(f"array {self.name}: data of shape {self.data.shape} for the shape {self.shape}")
+        if role is Role.TEMP and not self.is_static:
+            raise ScheduleError(f"array {self.name} is TEMP and of a size that is known only at launch")
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    @property
+    def is_static(self) -> bool:
+        """Whether all extents are known when the nest is declared."""
+        return all(isinstance(extent, int) for extent in self.shape)
+
+    @property
+    def strides(self) -> tuple[Any, ...]:  # Any: ints, and None where a stride depends on a size of the launch
+        """The stride of each mode in elements, None where only the launch knows it."""
+        if isinstance(self.layout, tuple):
+            return self.layout
+        strides: list[int | None] = []
+        step: int | None = 1
+        for extent in reversed(self.shape) if self.layout is ArrayLayout.FIRST_MAJOR else self.shape:
+            strides.append(step)
+            step = step * extent if step is not None and isinstance(extent, int) else None
+        return tuple(reversed(strides)) if self.layout is ArrayLayout.FIRST_MAJOR else tuple(strides)
+
+    @property
+    def contiguous_mode(self) -> int | None:
+        """The mode whose neighbours are neighbours in memory, None where there is none."""
+        return next((mode for mode, step in enumerate(self.strides) if step == 1 and self.shape[mode] != 1), None)
+
+    def __getitem__(self, indices: Any) -> Load:  # Any: indices and affine expressions, one or a tuple
+        return Load(self, self.place(indices))
+
+    def __setitem__(self, indices: Any, value: Any) -> None:  # Any: as in __getitem__; whatever is an expression
+        record_store(self, self.place(indices), value)
+
+    def place(self, indices: Any) -> tuple[Affine, ...]:  # Any: as in __getitem__
+        """Return the affine expression of each mode. Raises `ScheduleError` for a wrong number or other expressions."""
+        given = indices if isinstance(indices, tuple) else (indices,)
+        if len(given) != self.rank:
+            raise ScheduleError(f"array {self.name} has {self.rank} modes and is indexed by {len(given)}")
+        found = []
+        for mode, index in enumerate(given):
+            place = affine_or_none(index)
+            if place is None:
+                what = "a value that is read" if isinstance(index, Expression) else f"{index!r}"
+                raise ScheduleError(
+                    f"mode {mode} of array {self.name} is indexed by {what}, which is not affine",
+                    help="index by loop indices, whole numbers, and sums and multiples of them",
+                )
+            found.append(place)
+        return tuple(found)
+
+    def __repr__(self) -> str:
+        return f"{self.name}: {self.role.value} {self.element_type} {self.shape}"
+
+
+def _size(name: str, extent: object) -> Size:
+    if isinstance(extent, Dimension):
+        return extent
+    if hasattr(extent, "__index__"):
+        found: int = extent.__index__()
+        if found >= 1:
+            return found
+    raise ScheduleError(
+        f"array {name} has an extent {extent!r}", help="extents are whole numbers from 1, or Dimensions"
+    )

@@ -1,0 +1,147 @@
+"""The state of a schedule: loops in order, and parts, each of which says where its statements stand among them.
+
+A part is a nest with its statements. Each of its own indices is an affine expression of the loops, and it runs at those
+points of the loops at which its conditions hold. All transforms of a schedule rewrite these expressions, add conditions
+and change the order of the loops; what runs is thus always told by one rule:
+
+    for all points of the loops in lexicographic order, for all parts in order:
+        if the part's conditions hold: run its statements at its places
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from tilewright.errors import ScheduleError
+from tilewright.schedule.affine import Affine, Dimension, Index, Size
+from tilewright.schedule.statements import Statement
+
+
+@dataclass(frozen=True)
+class Loop:
+    """for index in range(0, stop, step); `stop` is a number or the expression of a `Dimension`."""
+
+    index: Index
+    stop: Affine
+    step: int = 1
+
+    @property
+    def trips(self) -> int | None:
+        """How often the loop runs, None where only the launch knows."""
+        return -(-self.stop.constant // self.step) if self.stop.is_constant else None
+
+    @property
+    def last(self) -> int | None:
+        """The greatest value of the index, None where only the launch knows."""
+        return None if self.trips is None else (self.trips - 1) * self.step
+
+    def __str__(self) -> str:
+        steps = f"0, {self.stop}, {self.step}" if self.step != 1 else f"{self.stop}"
+        return f"for {self.index} in range({steps}):"
+
+
+@dataclass(frozen=True)
+class Condition:
+    """value >= 0, or value == 0 for an equality, over the indices of loops."""
+
+    value: Affine
+    is_equality: bool = False
+
+    def substitute(self, mapping: Mapping[Index, Affine]) -> Condition:
+        """Return the condition with indices replaced."""
+        return Condition(self.value.substitute(mapping), self.is_equality)
+
+    def __str__(self) -> str:
+        if self.is_equality:
+            return f"{self.value} == 0"
+        negative = {s: -c for s, c in self.value.terms if c < 0}
+        if self.value.constant < 0:
+            return f"{self.value - self.value.constant} >= {-self.value.constant}"
+        if negative and len(negative) == len([s for s, _ in self.value.terms if isinstance(s, Index)]):
+            rest = self.value + Affine.of(negative)
+            return f"{Affine.of(negative)} < {rest + 1}"
+        return f"{self.value} >= 0"
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """A nest among the loops: its statements, its own indices as expressions of the loops, and its conditions.
+
+    `shape` are the nest's extents. Parts run in their order at each point.
+    """
+
+    indices: tuple[Index, ...]
+    statements: tuple[Statement, ...]
+    places: Mapping[Index, Affine]
+    shape: tuple[Size, ...]
+    conditions: tuple[Condition, ...] = ()
+
+    def substitute(self, mapping: Mapping[Index, Affine]) -> Part:
+        """Return the part with loops' indices replaced."""
+        return replace(
+            self,
+            places={index: place.substitute(mapping) for index, place in self.places.items()},
+            conditions=tuple(c.substitute(mapping) for c in self.conditions),
+        )
+
+    def where(self, *conditions: Condition) -> Part:
+        """Return the part with further conditions."""
+        return replace(self, conditions=(*self.conditions, *conditions))
+
+
+@dataclass(frozen=True, eq=False)
+class LoopNest:
+    """Loops, outermost first, and parts. `precedences` are pairs of indices whose first has to stay outside the second.
+
+    `unrolled` are the indices whose loops are unrolled; `fusing` the index that numbers fused schedules, if there is one.
+    """
+
+    loops: tuple[Loop, ...]
+    parts: tuple[Part, ...]
+    precedences: tuple[tuple[Index, Index], ...] = ()
+    unrolled: frozenset[Index] = field(default_factory=frozenset)
+    fusing: tuple[Index, ...] = ()
+
+    @property
+    def order(self) -> tuple[Index, ...]:
+        return tuple(loop.index for loop in self.loops)
+
+    def position(self, index: Index) -> int:
+        """Return the place of an index among the loops. Raises `ScheduleError` for one that is not there."""
+        for n, loop in enumerate(self.loops):
+            if loop.index is index:
+                return n
+        raise ScheduleError(
+            f"{index!r} is no loop of this schedule", help=f"its loops are {', '.join(map(str, self.order))}"
+        )
+
+    def loop(self, index: Index) -> Loop:
+        """Return the loop of an index."""
+        return self.loops[self.position(index)]
+
+    def dimensions(self) -> Iterator[Dimension]:
+        """Yield the sizes that only the launch knows, each once."""
+        found: dict[Dimension, None] = {}
+        for part in self.parts:
+            found.update((extent, None) for extent in part.shape if isinstance(extent, Dimension))
+        yield from found
+
+    def text(self) -> str:
+        """Return the loops as Python would have them."""
+        lines = [f"{'    ' * n}{loop}" for n, loop in enumerate(self.loops)]
+        for part in self.parts:
+            depth = len(self.loops)
+            if part.conditions:
+                lines.append(f"{'    ' * depth}if {' and '.join(map(str, part.conditions))}:")
+                depth += 1
+            for statement in part.statements:
+                lines.append(f"{'    ' * depth}{substituted(statement, part)}")
+        return "\n".join(lines)
+
+
+def substituted(statement: Statement, part: Part) -> str:
+    """Return a statement's text with the nest's indices replaced by their places among the loops."""
+    from tilewright.schedule.rewriting import at_places
+
+    return str(at_places(statement, part.places))

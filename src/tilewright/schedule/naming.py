@@ -1,0 +1,41 @@
+"""Names of what a user makes: those of the variables that it is assigned to."""
+
+from __future__ import annotations
+
+import dis
+from types import FrameType
+
+_SKIPPED = frozenset({"CACHE", "EXTENDED_ARG", "NOP", "RESUME", "COPY"})
+
+
+def assigned_names(frame: FrameType | None) -> tuple[str, ...]:
+    """Return the variables that the call under way in a frame is assigned to, none where it is not seen.
+
+    `A = make()` gives ("A",) and `i, j = make()` gives ("i", "j"). It reads what the interpreter does next, so that it
+    needs no source. Any other use of the result gives ().
+    """
+    if frame is None:
+        return ()
+    following = [
+        op for op in dis.get_instructions(frame.f_code) if op.offset > frame.f_lasti and op.opname not in _SKIPPED
+    ]
+    if not following:
+        return ()
+    first, *rest = following
+    if first.opname == "UNPACK_SEQUENCE":
+        names: list[str] = []
+        for op in rest:
+            if not op.opname.startswith("STORE_") or len(names) >= (first.arg or 0):
+                break
+            names += _stored(op)
+        return tuple(names) if len(names) == first.arg else ()
+    return tuple(_stored(first)) if len(_stored(first)) == 1 else ()
+
+
+def _stored(op: dis.Instruction) -> list[str]:
+    """Return the variables that an instruction stores to: two at once on later interpreters."""
+    if not op.opname.startswith(("STORE_FAST", "STORE_NAME", "STORE_GLOBAL", "STORE_DEREF")):
+        return []
+    if op.opname == "STORE_FAST_LOAD_FAST":
+        return [op.argval[0]]
+    return list(op.argval) if isinstance(op.argval, tuple) else [op.argval]

@@ -1,0 +1,132 @@
+"""`Nest`: perfectly nested loops over a box, and what is done at each of its points."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tilewright.errors import ScheduleError
+from tilewright.schedule.affine import Affine, Dimension, Index, Size
+from tilewright.schedule.arrays import Role
+from tilewright.schedule.expressions import record
+from tilewright.schedule.loop_nest import Loop, LoopNest, Part
+from tilewright.schedule.naming import assigned_names
+from tilewright.schedule.statements import Statement
+
+if TYPE_CHECKING:
+    from tilewright.schedule.plan import Plan
+    from tilewright.schedule.schedule import Schedule
+    from tilewright.schedule.targets import Target
+
+
+class Nest:
+    """The loops `for i in range(shape[0]): for j in range(shape[1]): ...` around a logic that is declared once.
+
+    >>> import tilewright as tw
+    >>> from tilewright.schedule import Array, Nest, Role
+    >>> A = Array(Role.INPUT, tw.float32, (16, 8), name="A")
+    >>> B = Array(Role.INPUT, tw.float32, (8, 4), name="B")
+    >>> C = Array(Role.INPUT_OUTPUT, tw.float32, (16, 4), name="C")
+    >>> nest = Nest(shape=(16, 4, 8))
+    >>> i, j, k = nest.get_indices()
+    >>> @nest.iteration_logic
+    ... def _():
+    ...     C[i, j] += A[i, k] * B[k, j]
+    >>> print(nest.create_schedule())
+    for i in range(16):
+        for j in range(4):
+            for k in range(8):
+                C[i, j] += A[i, k] * B[k, j]
+
+    The shape has an int or a `Dimension` for each loop. Values of a statement are computed in the widest type that takes
+    part: that of the array which is written or of one that is read, float32 at least where a float is among them. The
+    store converts to the array's type.
+
+    Source: Accera, `Nest`.
+    """
+
+    def __init__(self, shape: Sequence[Size]) -> None:
+        self.shape: tuple[Size, ...] = tuple(_extent(extent) for extent in shape)
+        self.indices = tuple(Index(f"i{n}") for n in range(len(self.shape)))
+        self._statements: list[Statement] = []
+
+    def get_shape(self) -> tuple[Size, ...]:
+        """Return the extents of the loops."""
+        return self.shape
+
+    def get_indices(self) -> tuple[Index, ...] | Index:
+        """Return the indices of the loops, outermost first; of a nest of one loop the index itself.
+
+        They get the names of the variables that they are assigned to.
+        """
+        for index, name in zip(self.indices, assigned_names(sys._getframe(1)), strict=False):
+            index.name = name
+        return self.indices if len(self.indices) > 1 else self.indices[0]
+
+    def iteration_logic(self, logic: Callable[[], Any]) -> Callable[[], Any]:  # Any: what the user's function returns
+        """Declare what happens at each point: `@nest.iteration_logic` on a function without parameters.
+
+        The function runs once, on indices that stand for all points. Statements of several functions follow one another.
+        Raises `ScheduleError` where the function stores nothing, writes an INPUT or CONST array, or indexes otherwise than
+        by affine expressions of this nest's indices.
+        """
+        stores = record(logic)
+        if not stores:
+            raise ScheduleError("the logic of the nest stores nothing", help="write C[i, j] = ... or C[i, j] += ...")
+        known = set(self.indices)
+        for store in stores:
+            statement = Statement(len(self._statements), store)
+            if store.array.role in (Role.INPUT, Role.CONST):
+                raise ScheduleError(
+                    f"array {store.array.name} is {store.array.role.name} and is written",
+                    location=store.location,
+                    help="declare it with Role.INPUT_OUTPUT or Role.OUTPUT",
+                )
+            for access in statement.accesses:
+                for place in access.place:
+                    foreign = [s for s, _ in place.terms if isinstance(s, Index) and s not in known]
+                    if foreign:
+                        raise ScheduleError(
+                            f"{access} uses {foreign[0]}, which is no index of this nest",
+                            location=store.location,
+                            help="use the indices that nest.get_indices() returns",
+                        )
+            self._statements.append(statement)
+        return logic
+
+    @property
+    def statements(self) -> tuple[Statement, ...]:
+        return tuple(self._statements)
+
+    def loop_nest(self) -> LoopNest:
+        """Return the loops as they were declared. Raises `ScheduleError` where no logic was."""
+        if not self._statements:
+            raise ScheduleError("the nest has no logic", help="declare it: @nest.iteration_logic")
+        loops = tuple(
+            Loop(index, _stop(extent)) for index, extent in zip(self.indices, self.shape, strict=True)
+        )  # fmt: skip
+        places = {index: index.as_affine() for index in self.indices}
+        return LoopNest(loops, (Part(self.indices, self.statements, places, self.shape),))
+
+    def create_schedule(self) -> Schedule:
+        """Return a schedule of the nest, whose loops can then be transformed."""
+        from tilewright.schedule.schedule import Schedule
+
+        return Schedule(self)
+
+    def create_plan(self, target: Target | None = None) -> Plan:
+        """Return a plan of the nest as it stands, for a target."""
+        return self.create_schedule().create_plan(target)
+
+
+def _extent(extent: object) -> Size:
+    if isinstance(extent, Dimension):
+        return extent
+    if hasattr(extent, "__index__") and extent.__index__() >= 1:
+        return int(extent.__index__())
+    raise ScheduleError(f"a loop has the extent {extent!r}", help="extents are whole numbers from 1, or Dimensions")
+
+
+def _stop(extent: Size) -> Affine:
+    return extent.as_affine() if isinstance(extent, Dimension) else Affine((), extent)
