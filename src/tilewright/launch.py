@@ -38,11 +38,11 @@ _MAX_LAUNCHERS = 1024  # configurations that a kernel remembers
 class _Code:
     """What a kernel shares with its bound and configured forms: the function, and all that was compiled of it."""
 
-    def __init__(self, function: types.FunctionType) -> None:
+    def __init__(self, function: types.FunctionType, *, is_traceable: bool = False) -> None:
         self.function = function
         self.signature = inspect.signature(function)
         self.captures = Captures(function)
-        self._rewritten: types.FunctionType | None = None
+        self._rewritten = function if is_traceable else None
         # By the numbers of bound and of further arguments and the options that machine code depends on; then by block.
         self.tables: dict[tuple[int, int | None, int, int], dict[tuple[int, int, int], _Variant]] = {}
 
@@ -472,6 +472,14 @@ def kernel(function: Callable[..., Any]) -> Kernel:
     array([0., 2., 4., 6., 8.], dtype=float32)
     """
     return Kernel(function)  # type: ignore[arg-type]  # checked there, with an error that says what came
+
+
+def traceable_kernel(function: types.FunctionType) -> Kernel:
+    """Make a kernel of a function that builds loops and branches of the device by calls: it is traced as it is.
+
+    Its parameters are those of its `__signature__`.
+    """
+    return Kernel(function, code=_Code(function, is_traceable=True))
 
 
 def static(array: object) -> Static:

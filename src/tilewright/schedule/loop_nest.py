@@ -94,7 +94,8 @@ class Part:
 class LoopNest:
     """Loops, outermost first, and parts. `precedences` are pairs of indices whose first has to stay outside the second.
 
-    `unrolled` are the indices whose loops are unrolled; `fusing` the index that numbers fused schedules, if there is one.
+    `unrolled` are the indices whose loops are unrolled; `fusing` those that number fused schedules,
+    and `padded` those that were padded.
     """
 
     loops: tuple[Loop, ...]
@@ -102,6 +103,7 @@ class LoopNest:
     precedences: tuple[tuple[Index, Index], ...] = ()
     unrolled: frozenset[Index] = field(default_factory=frozenset)
     fusing: tuple[Index, ...] = ()
+    padded: frozenset[Index] = field(default_factory=frozenset)
 
     @property
     def order(self) -> tuple[Index, ...]:

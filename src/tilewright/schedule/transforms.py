@@ -80,7 +80,7 @@ def pad(nest: LoopNest, index: Index, size: int, front: bool) -> LoopNest:
         parts = tuple(part.substitute({index: moved}).where(Condition(moved)) for part in nest.parts)
     else:
         parts = tuple(part.where(Condition(loop.stop - 1 - index)) for part in nest.parts)
-    return _with_loop(nest, padded, parts)
+    return replace(_with_loop(nest, padded, parts), padded=nest.padded | {index})
 
 
 def skew(nest: LoopNest, index: Index, reference: Index) -> LoopNest:

@@ -1,0 +1,18 @@
+import enum
+
+
+class MMAShape(enum.Enum):
+    M16N16K16 = "a"
+
+
+class MMASchedulingPolicy(enum.Enum):
+    PASS_ORDER = 1
+    BLOCK_ORDER = 2
+
+
+class MMAFragmentOp(enum.Enum):
+    NONE = 0
+    ReLU = 1
+    ReLU_NoConditional = 2
+    SET = 3
+    SCALE = 4

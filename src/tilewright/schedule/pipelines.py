@@ -1,0 +1,152 @@
+"""Caches in a loop: filled before what reads them, or some turns ahead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from tilewright.errors import ScheduleError
+from tilewright.lang.memory import cp_async_commit, cp_async_wait, sync_threads
+from tilewright.lang.tracer import current
+from tilewright.schedule.caches import Cache, Location
+from tilewright.schedule.filling import PrivateCache
+from tilewright.schedule.loop_nest import Loop
+from tilewright.schedule.shared_caches import SharedCache
+
+if TYPE_CHECKING:
+    from tilewright.schedule.emission import Emission, Parts
+
+
+def with_caches(emission: Emission, caches: list[Cache], in_loop: bool, body: Callable[[], None]) -> None:
+    """Fill caches, emit a body that uses them, and write back what it wrote. `in_loop`: this happens again and again."""
+    shared = [SharedCache(emission, c) for c in caches if c.location is Location.SHARED]
+    private = [c for c in caches if c.location is not Location.SHARED]
+    plan = emission.plan
+    if shared:
+        if in_loop:
+            sync_threads()  # what the last turn read has been read
+        filled = [cache for cache in shared if cache.cache.is_read(plan)]
+        for cache in filled:
+            cache.fill()
+        if any(cache.is_asynchronous for cache in filled):
+            cp_async_wait()
+        if filled:
+            sync_threads()
+    with emission.holding({cache.cache.array: cache.storage(cache.buffer(0)) for cache in shared}):
+        _with_private(emission, private, body)
+    written = [cache for cache in shared if cache.cache.is_written(plan)]
+    if written:
+        sync_threads()
+        for cache in written:
+            cache.flush()
+
+
+def _with_private(emission: Emission, caches: list[Cache], body: Callable[[], None]) -> None:
+    if not caches:
+        body()
+        return
+    first, rest = caches[0], caches[1:]
+    if first.location is Location.MMA_FRAGMENT:
+        emission.tensors.with_fragments(first, lambda: _with_private(emission, rest, body))
+        return
+    cache = PrivateCache(emission, first)
+    tensor = cache.allocate()
+    if first.is_read(emission.plan):
+        cache.fill(tensor)
+    with emission.holding({first.array: cache.storage(tensor)}):
+        _with_private(emission, rest, body)
+    if first.is_written(emission.plan):
+        cache.flush(tensor)
+
+
+def is_ahead(cache: Cache) -> bool:
+    """Whether a cache in shared memory is filled for later turns while this one is computed."""
+    return cache.location is Location.SHARED and (cache.stages > 1 or cache.through_registers)
+
+
+def pipelined_loop(emission: Emission, loop: Loop, depth: int, parts: Parts, caches: list[Cache]) -> None:
+    """Emit a loop whose shared caches are filled some turns ahead."""
+    if len({(c.stages, c.through_registers) for c in caches}) > 1:
+        raise ScheduleError(
+            f"caches of {', '.join(c.array.name for c in caches)} are filled in one loop, {loop.index}, and have "
+            f"{', '.join(str(c.stages) for c in caches)} buffers",
+            help="give them the same number",
+        )
+    shared = [SharedCache(emission, cache) for cache in caches]
+    if caches[0].through_registers:
+        _through_registers(emission, loop, depth, parts, shared)
+    else:
+        _in_stages(emission, loop, depth, parts, shared)
+
+
+def _in_stages(emission: Emission, loop: Loop, depth: int, parts: Parts, caches: list[SharedCache]) -> None:
+    """Emit the loop with a ring of buffers: turn t reads buffer t % stages, and fills that of turn t + stages - 1."""
+    stages = caches[0].cache.stages
+    ahead, step = stages - 1, loop.step
+    stop = loop.stop.evaluate(emission.values)
+    span = (0, loop.last)
+    is_async = current("a pipeline").arch.has_cp_async
+
+    def start(value: Any) -> None:  # Any: a number of host or device
+        there = value < stop
+        with emission.at(loop.index, value, span):
+            for cache in caches:
+                cache.fill(value // step % stages, there)
+        if is_async:
+            cp_async_commit()
+
+    def wait() -> None:
+        if is_async:
+            cp_async_wait(stages - 2)
+        sync_threads()
+
+    for turn in range(ahead):
+        start(turn * step)
+
+    steps = emission.fragment_steps(depth + 1)
+    if steps is not None:
+        steps.begin(emission, loop, depth, parts, caches, start, wait)
+    else:
+
+        def turn_of(value: Any) -> None:  # Any: a device number
+            wait()
+            start(value + ahead * step)
+            stage = value // step % stages
+            with (
+                emission.at(loop.index, value, span),
+                emission.holding({c.cache.array: c.storage(c.buffer(stage)) for c in caches}),
+            ):
+                emission.guarded(depth + 1, parts)
+
+        emission.run(loop, 0, loop.last, turn_of)
+    if is_async:
+        cp_async_wait(0)
+    sync_threads()
+
+
+def _through_registers(emission: Emission, loop: Loop, depth: int, parts: Parts, caches: list[SharedCache]) -> None:
+    """Emit the loop with one buffer: the next turn's elements wait in registers while this turn's are used."""
+    stop = loop.stop.evaluate(emission.values)
+    span = (0, loop.last)
+
+    def fetched(value: Any) -> list[Any]:  # Any: a number of host or device; tensors in registers
+        with emission.at(loop.index, value, span):
+            return [cache.fetch(value < stop) for cache in caches]
+
+    for cache, held in zip(caches, fetched(0), strict=True):
+        cache.put(held)
+    sync_threads()
+
+    def turn(value: Any) -> None:  # Any: a device number
+        coming = fetched(value + loop.step)
+        with (
+            emission.at(loop.index, value, span),
+            emission.holding({c.cache.array: c.storage(c.buffer(0)) for c in caches}),
+        ):
+            emission.guarded(depth + 1, parts)
+        sync_threads()
+        for cache, held in zip(caches, coming, strict=True):
+            cache.put(held)
+        sync_threads()
+
+    emission.run(loop, 0, loop.last, turn)

@@ -1,0 +1,221 @@
+"""Kernels that plans are built into: called with arrays, printed, compiled and counted."""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from tilewright.errors import ArgumentError, ScheduleError
+from tilewright.launch import Kernel, Launcher, spec, traceable_kernel
+from tilewright.profile.model import Profile
+from tilewright.runtime.arrays import ArrayInfo, describe
+from tilewright.schedule.affine import Dimension
+from tilewright.schedule.arrays import Array
+from tilewright.schedule.binding import grid_of
+from tilewright.schedule.emission import Emission
+from tilewright.schedule.validation import validate
+
+if TYPE_CHECKING:
+    from tilewright.compile import Lowered
+    from tilewright.schedule.plan import Plan
+    from tilewright.schedule.report import Report
+
+
+class ScheduledKernel:
+    """A plan's kernel, made by `plan.build()`. Calling it launches it, where its arrays live.
+
+    The arrays come in the order of `parameters`. Sizes that only the launch knows are those of the arrays.
+    """
+
+    def __init__(self, plan: Plan, name: str, parameters: tuple[Array, ...]) -> None:
+        validate(plan, parameters)
+        self.plan, self.name, self.parameters = plan, name, parameters
+        self.constants = tuple(array for array in plan.arrays if array.data is not None)
+        self._launchers: dict[tuple[int, int, int], Launcher] = {}
+        self._placed: dict[Any, tuple[Any, ...]] = {}  # Any: devices; arrays
+
+    @cached_property
+    def kernel(self) -> Kernel:
+        """The kernel of the language, which takes the parameters and then the constants."""
+        arrays = (*self.parameters, *self.constants)
+
+        def build(*values: Any) -> None:  # Any: tensors and numbers of the device
+            Emission(self.plan, dict(zip(arrays, values, strict=True))).emit()
+
+        first = self.plan.nest.parts[0].statements[0].location
+        if first is not None:  # errors and comments name the nest's own file
+            build = types.FunctionType(
+                build.__code__.replace(co_name=self.name), build.__globals__, self.name, None, build.__closure__
+            )
+        build.__name__ = build.__qualname__ = self.name
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        build.__signature__ = inspect.Signature([inspect.Parameter(a.name, kind) for a in arrays])  # type: ignore[attr-defined]  # read by inspect.signature
+        arch = self.plan.target.arch
+        found = traceable_kernel(build)
+        return found.configure(arch=arch.name) if arch.is_amd else found
+
+    @property
+    def block(self) -> tuple[int, int, int]:
+        """The threads of a block along each axis."""
+        return self.plan.block
+
+    @property
+    def grid(self) -> tuple[int, int, int]:
+        """The blocks of the grid along each axis. Raises `ScheduleError` where only the launch knows them."""
+        sizes = [extent for array in self.parameters for extent in array.shape if isinstance(extent, Dimension)]
+        if sizes:
+            raise ScheduleError(
+                f"the grid depends on {sizes[0]}, which only the launch knows", help="kernel.grid_for(...)"
+            )
+        return grid_of(self.plan.bindings, {})
+
+    def grid_for(self, *args: Any) -> tuple[int, int, int]:  # Any: arrays of any library, and numbers
+        """Return the blocks of the grid along each axis for a call's arrays."""
+        return grid_of(self.plan.bindings, self._sizes(self._described(args)))
+
+    def __call__(self, *args: Any) -> None:  # Any: arrays of any library, and numbers
+        """Launch. Raises `ArgumentError` for arrays of other shapes, layouts or types than were declared."""
+        launcher, values = self._launch(args)
+        launcher(*values)
+
+    def prepare(self, *args: Any) -> Callable[[], None]:  # Any: as in __call__
+        """Return the launch with these arrays, checked and packed."""
+        launcher, values = self._launch(args)
+        return launcher.prepare(*values)
+
+    def analyze(self, *args: Any) -> Profile:  # Any: as in __call__
+        """Run in the simulator and return what it costs, line by line; without arguments on arrays of zeros."""
+        launcher, values = self._launch(args or self.specs())
+        return launcher.analyze(*values)
+
+    def specs(self) -> tuple[Any, ...]:  # Any: what stands for arguments
+        """Return stand-ins for the parameters: descriptions of arrays, and zeros for numbers."""
+        return tuple(
+            spec(array.element_type, *_extents(array)) if array.rank else _zero(array) for array in self.parameters
+        )
+
+    def source(self, arch: str | None = None) -> str:
+        """Return the CUDA C++ (HIP C++ for AMD targets), for the plan's target or another arch."""
+        return self.lower(arch).text if hasattr(self.lower(arch), "text") else self.lower(arch).cuda.text
+
+    def sass(self, arch: str | None = None) -> str:
+        """Return the machine code as text."""
+        return self._launcher((1, 1, 1)).sass(*self._stand_ins(), arch=self._arch(arch))
+
+    def ptx(self, arch: str | None = None) -> str:
+        """Return the PTX."""
+        return self._launcher((1, 1, 1)).ptx(*self._stand_ins(), arch=self._arch(arch))
+
+    def resources(self, arch: str | None = None) -> Any:  # Any: what the compiler reports
+        """Return registers, spills and shared memory, as the compiler reports them."""
+        return self._launcher((1, 1, 1)).resources(*self._stand_ins(), arch=self._arch(arch))
+
+    def lower(self, arch: str | None = None) -> Lowered:
+        """Return the kernel's IR after all passes, and what is made of it."""
+        return self._launcher((1, 1, 1)).lower(*self._stand_ins(), arch=self._arch(arch))
+
+    def report(self) -> Report:
+        """Return what the kernel is made of, counted in its IR."""
+        from tilewright.schedule.report import report_of
+
+        return report_of(self)
+
+    def _arch(self, arch: str | None) -> str:
+        return self.plan.target.arch.name if arch is None else arch
+
+    def _stand_ins(self) -> tuple[Any, ...]:  # Any: descriptions of arrays, and numbers
+        return (*self.specs(), *(spec(a.element_type, *_extents(a)) for a in self.constants))
+
+    def _launcher(self, grid: tuple[int, int, int]) -> Launcher:
+        found = self._launchers.get(grid)
+        if found is None:
+            found = self._launchers[grid] = self.kernel[grid, self.block]
+        return found
+
+    def _launch(self, args: tuple[Any, ...]) -> tuple[Launcher, tuple[Any, ...]]:
+        described = self._described(args)
+        grid = grid_of(self.plan.bindings, self._sizes(described))
+        return self._launcher(grid), (*args, *self._constants_beside(args, described))
+
+    def _described(self, args: tuple[Any, ...]) -> dict[Array, ArrayInfo]:
+        """Return what each array argument is. Raises `ArgumentError` for what does not fit its declaration."""
+        if len(args) != len(self.parameters):
+            names = ", ".join(array.name for array in self.parameters)
+            raise ArgumentError(f"kernel {self.name!r} takes ({names}), got {len(args)} arguments")
+        found: dict[Array, ArrayInfo] = {}
+        for array, value in zip(self.parameters, args, strict=True):
+            if array.rank:
+                info = getattr(value, "info", None) or describe(value)
+                if not isinstance(info, ArrayInfo):
+                    raise ArgumentError(f"argument {array.name!r} is a {type(value).__name__}, and an array is needed")
+                found[array] = info
+        sizes = self._sizes(found)
+        for array, info in found.items():
+            _check(array, info, sizes)
+        return found
+
+    def _sizes(self, described: Mapping[Array, ArrayInfo]) -> dict[Dimension, int]:
+        sizes: dict[Dimension, int] = {}
+        for array, info in described.items():
+            for extent, given in zip(array.shape, info.shape, strict=False):
+                if isinstance(extent, Dimension) and sizes.setdefault(extent, given) != given:
+                    raise ArgumentError(
+                        f"argument {array.name!r} has shape {info.shape}, and {extent} is {sizes[extent]} by another array"
+                    )
+        return sizes
+
+    def _constants_beside(self, args: tuple[Any, ...], described: Mapping[Array, ArrayInfo]) -> tuple[Any, ...]:
+        """Return the CONST arrays where the arguments live; they are brought there once."""
+        if not self.constants:
+            return ()
+        device = next((info.device for info in described.values()), "cpu")
+        if device not in self._placed:
+            from tilewright.schedule.constants import bring
+
+            like = next((x for x, a in zip(args, self.parameters, strict=True) if a.rank), None)
+            self._placed[device] = tuple(bring(array, like, device) for array in self.constants)
+        return self._placed[device]
+
+    def __repr__(self) -> str:
+        return f"<scheduled kernel {self.name}({', '.join(array.name for array in self.parameters)})>"
+
+
+def _zero(array: Array) -> Any:  # Any: a NumPy number
+    return array.element_type.storage_type(0) if hasattr(array.element_type, "storage_type") else 0
+
+
+def _extents(array: Array) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return a shape and strides that an argument may have: 64 for each size that only the launch knows."""
+    shape = tuple(extent if isinstance(extent, int) else 64 for extent in array.shape)
+    return shape, strides_for(array, shape)
+
+
+def strides_for(array: Array, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return an array's strides for known extents."""
+    if all(step is not None for step in array.strides):
+        return array.strides
+    steps, step = [0] * len(shape), 1
+    first_major = array.layout is Array.Layout.FIRST_MAJOR
+    for mode in reversed(range(len(shape))) if first_major else range(len(shape)):
+        steps[mode] = step
+        step *= shape[mode]
+    return tuple(steps)
+
+
+def _check(array: Array, info: ArrayInfo, sizes: Mapping[Dimension, int]) -> None:
+    if len(info.shape) != array.rank:
+        raise ArgumentError(f"argument {array.name!r} has shape {info.shape}, and {array} was declared")
+    shape = tuple(sizes[extent] if isinstance(extent, Dimension) else extent for extent in array.shape)
+    strides = strides_for(array, shape)
+    same = all(a == b or n == 1 for a, b, n in zip(info.strides, strides, shape, strict=True))
+    if info.shape != shape or not same:
+        raise ArgumentError(
+            f"argument {array.name!r} has shape {tuple(info.shape)} and strides {tuple(info.strides)}; "
+            f"declared are shape {shape} and strides {strides}",
+            help="pass such an array, or declare its layout: Array(..., layout=strides)",
+        )
+    if info.dtype is not array.element_type:
+        raise ArgumentError(f"argument {array.name!r} is of {info.dtype}, and {array.element_type} was declared")

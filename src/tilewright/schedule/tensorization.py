@@ -1,0 +1,5 @@
+class Tensorization: ...
+
+
+def tensorization_of(*a):
+    raise NotImplementedError

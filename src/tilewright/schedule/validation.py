@@ -1,0 +1,27 @@
+"""What a whole plan has to be before a kernel is built of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tilewright.errors import ScheduleError
+from tilewright.schedule.arrays import Array
+
+if TYPE_CHECKING:
+    from tilewright.schedule.plan import Plan
+
+
+def validate(plan: Plan, parameters: tuple[Array, ...]) -> None:
+    """Raise `ScheduleError` for parameters that are not the plan's arrays, and caches that do not fit the bindings."""
+    wanted = set(plan.arguments)
+    if set(parameters) != wanted or len(parameters) != len(wanted):
+        raise ScheduleError(
+            f"the kernel's parameters are ({', '.join(a.name for a in parameters)})",
+            help=f"name each of ({', '.join(a.name for a in plan.arguments)}) once",
+        )
+    names = [array.name for array in plan.arrays]
+    for name in names:
+        if names.count(name) > 1:
+            raise ScheduleError(f"two arrays are called {name}", help="give them names: Array(..., name='...')")
+    for cache in plan.caches:
+        cache.refuse_nonsense(plan)
