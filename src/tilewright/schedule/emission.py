@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ from tilewright.schedule.loop_nest import Condition, Loop, Part
 from tilewright.schedule.pipelines import is_ahead, pipelined_loop, with_caches
 from tilewright.schedule.rewriting import at_places
 from tilewright.schedule.storage import Storage
+from tilewright.schedule.tiles import Tiles
 from tilewright.source import SourceLocation
 from tilewright.tensors import Tensor
 
@@ -45,6 +46,7 @@ class Emission:
         self.loops: tuple[Loop, ...] = tuple(plan.nest.loop(index) for index in plan.serial)
         self.values: dict[Any, Any] = _sizes(arguments)  # Any: symbols to numbers of host or device
         self.ranges: dict[Index, tuple[int, int | None]] = {loop.index: (0, loop.last) for loop in plan.nest.loops}
+        self.tensors = None if plan.tensorization is None else Tiles(self, plan.tensorization)
         zero = Affine((), 0)
         self.storage: dict[Array, Storage] = {
             array: Storage(array, declared(array, tensor), (zero,) * array.rank) for array, tensor in arguments.items()
@@ -67,6 +69,15 @@ class Emission:
         private = PrivateCache(self, cache)
         self.storage[array] = private.storage(private.allocate())
 
+    @contextmanager
+    def knowing(self, values: Mapping[Index, Any], lasts: Mapping[Index, int] | None = None) -> Iterator[None]:
+        """Let indices have values for a while, whose greatest ones are known."""  # Any: numbers of host or device
+        with ExitStack() as stack:
+            for index, value in values.items():
+                last = (lasts or {}).get(index)
+                stack.enter_context(self.at(index, value, (0, last if last is not None else 0)))
+            yield
+
     def fragment_steps(self, depth: int) -> Any:  # Any: the steps of fragments ahead, None
         """Return the loop over fragments at a depth, where it is filled ahead across turns of the loop around."""
         return None
@@ -86,11 +97,16 @@ class Emission:
 
     def region(self, depth: int, parts: Parts) -> None:
         """Emit what runs inside of `depth` serial loops: fill the caches of this place, run the loops, write back."""
-        caches = [cache for cache in caches_at(self.plan, depth) if not (is_ahead(cache) and depth)]
+        caches = [cache for cache in self.caches(depth, parts) if not (is_ahead(cache) and depth)]
         if caches:
             with_caches(self, caches, depth > 0, lambda: self.loop(depth, parts))
         else:
             self.loop(depth, parts)
+
+    def caches(self, depth: int, parts: Parts) -> list[Cache]:
+        """Return the caches that are filled inside of so many serial loops and that some part uses."""
+        used = {access.array for part in parts for statement in part.statements for access in statement.accesses}
+        return [cache for cache in caches_at(self.plan, depth) if cache.array in used]
 
     @contextmanager
     def holding(self, storage: Mapping[Array, Storage]) -> Iterator[None]:
@@ -110,13 +126,16 @@ class Emission:
 
     def loop(self, depth: int, parts: Parts) -> None:
         """Emit serial loop number `depth` and what is inside of it; behind the last loop, the statements."""
+        if self.tensors is not None and depth == len(self.loops) - 3:
+            self.tensors.emit(parts)
+            return
         if depth == len(self.loops):
             self.statements(parts)
             return
         loop = self.loops[depth]
         low, high = self.span(loop, parts)
 
-        ahead = [cache for cache in caches_at(self.plan, depth + 1) if is_ahead(cache)]
+        ahead = [cache for cache in self.caches(depth + 1, parts) if is_ahead(cache)]
         if ahead:
             pipelined_loop(self, loop, depth, parts, ahead)
             return
@@ -149,14 +168,13 @@ class Emission:
     @contextmanager
     def at(self, index: Index, value: Any, span: tuple[int, int | None]) -> Iterator[None]:  # Any: device numbers
         """Let an index have a value for a while."""
-        outer = self.ranges[index]
-        self.values[index] = value
+        outer, known = self.ranges[index], dict(self.values)
+        self.values = {**known, index: value}
         self.ranges[index] = (value, value) if isinstance(value, int) else span
         try:
             yield
         finally:
-            self.ranges[index] = outer
-            del self.values[index]
+            self.ranges[index], self.values = outer, known
 
     def span(self, loop: Loop, parts: Parts) -> tuple[int, int | None]:
         """Return the least and greatest value of a loop's index at which any part may run."""

@@ -47,6 +47,7 @@ def _with_private(emission: Emission, caches: list[Cache], body: Callable[[], No
         return
     first, rest = caches[0], caches[1:]
     if first.location is Location.MMA_FRAGMENT:
+        assert emission.tensors is not None, first
         emission.tensors.with_fragments(first, lambda: _with_private(emission, rest, body))
         return
     cache = PrivateCache(emission, first)

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tilewright.schedule.affine import Affine
+from tilewright.errors import ScheduleError
+from tilewright.layout import ComposedLayout, Layout, coalesce, composition, make_layout
+from tilewright.schedule.affine import Affine, Index
 from tilewright.schedule.arrays import Array
+from tilewright.schedule.expressions import Load
+from tilewright.tensors import Tensor
 
 
-@dataclass(frozen=True)
 class Storage:
-    """A tensor that holds the elements of an array from `origin` on; `fixed` are the indices of the buffer it is one of.
+    """A tensor that holds the elements of an array from `origin` on.
 
     `tensor` has the modes of the array. A number of the launch (an array without modes) is held as it is.
     """
 
-    array: Array
-    tensor: Any  # Any: a Tensor, or a device number for an array without modes
-    origin: tuple[Affine, ...]
+    def __init__(self, array: Array, tensor: Any, origin: tuple[Affine, ...]) -> None:  # Any: as the docstring says
+        self.array, self.tensor, self.origin = array, tensor, origin
 
     def place(self, place: tuple[Affine, ...]) -> tuple[Affine, ...]:
         """Return where an element stands in the tensor."""
@@ -39,3 +40,46 @@ class Storage:
         """Return the coordinates of an element in the tensor."""
         found = tuple(mode.evaluate(values) for mode in self.place(place))
         return found if len(found) != 1 else found[0]
+
+
+def tile_view(
+    storage: Storage,
+    place: tuple[Affine, ...],
+    along: Sequence[tuple[Index, int]],
+    values: Mapping[Any, Any],  # Any: symbols; numbers of host or device
+    divisor: Callable[[Affine], int],
+) -> Tensor:
+    """Return what an access touches while some indices run: a tensor with a mode for each of them, in their order.
+
+    `along` gives the indices with their extents; `values` where they begin and what the others are. `divisor` says what
+    divides an expression. Raises `ScheduleError` where the elements lie in no layout of those modes.
+    """
+    tensor: Tensor = storage.tensor
+    inner = tensor.layout.inner if isinstance(tensor.layout, ComposedLayout) else tensor.layout
+    modes = [coalesce(inner[d]) for d in range(inner.rank)]
+    coordinates = storage.place(place)
+    tile = []
+    for index, extent in along:
+        moving = [(d, c) for d, at in enumerate(coordinates) if (c := at.factor(index))]
+        if all(modes[d].rank == 1 and not isinstance(modes[d].shape, tuple) for d, _ in moving):
+            step: Any = 0
+            for d, factor in moving:
+                step = step + factor * modes[d].stride
+            tile.append(Layout(extent, step))
+            continue
+        d, factor = moving[0]
+        start = coordinates[d] - factor * index
+        if len(moving) > 1 or factor < 0 or divisor(start) % (factor * extent):
+            raise ScheduleError(
+                f"{Load(storage.array, place)} moves with {index} across the blocks of a layout of shared memory",
+                help="give the cache a plain layout: layout=Array.Layout.FIRST_MAJOR",
+            )
+        tile.append(composition(modes[d], Layout(extent, factor)))
+    offset: Any = 0
+    for mode, at in zip(modes, coordinates, strict=True):
+        offset = offset + mode(at.evaluate(values))
+    layout = make_layout(*tile)
+    if isinstance(tensor.layout, ComposedLayout):
+        return Tensor(tensor.engine, ComposedLayout(tensor.layout.outer, tensor.layout.offset + offset, layout))
+    engine = tensor.engine if isinstance(offset, int) and offset == 0 else tensor.engine.offset(offset)
+    return Tensor(engine, layout)

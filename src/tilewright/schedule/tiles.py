@@ -1,0 +1,286 @@
+"""Tiles of matrix instructions: what `plan.tensorize` becomes in a kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from tilewright.errors import ScheduleError
+from tilewright.lang.gemm import gemm
+from tilewright.schedule.affine import Affine, Index
+from tilewright.schedule.caches import Cache
+from tilewright.schedule.filling import Filling
+from tilewright.schedule.fragments import Fragments, HeldOperand, HeldTarget, Side, unrolled
+from tilewright.schedule.loop_nest import Part
+from tilewright.schedule.mma_shapes import MMASchedulingPolicy
+from tilewright.schedule.statements import Access
+from tilewright.schedule.storage import Storage
+from tilewright.tensors import Tensor, identity_tensor
+
+if TYPE_CHECKING:
+    from tilewright.schedule.emission import Emission, Parts
+    from tilewright.schedule.tensorization import Tensorization
+
+
+class Tiles(Fragments):
+    """Emits tiles of matrix instructions, and the caches of fragments around them."""
+
+    def __init__(self, emission: Emission, tile: Tensorization) -> None:
+        super().__init__(emission, tile)
+        self._loose: dict[Side, list[Tensor]] = {}
+        self._sums: list[Tensor] = []
+
+    # --- caches ------------------------------------------------------------------------------------------
+
+    def with_fragments(self, cache: Cache, body: Callable[[], None]) -> None:
+        """Keep an operand in fragments while a body is emitted."""
+        if cache.array is self.tile.c.array:
+            self._with_target(cache, body)
+            return
+        held = HeldFragments(self, cache, 1)
+        held.read(0)
+        with self.emission.holding({cache.array: held.storage(0)}):
+            body()
+
+    def _with_target(self, cache: Cache, body: Callable[[], None]) -> None:
+        filling = Filling(self.emission, cache)
+        tiles = [tiles_along(filling, self.tile.c, index, self.extents[index]) for index in self.target_indices]
+        sums = self.accumulators(*tiles)
+        self._each_tile(filling, tiles, sums, self.read_target)
+        with self.emission.holding({cache.array: HeldTarget(self.tile.c, sums, filling.region.origin)}):
+            body()
+        self._each_tile(filling, tiles, sums, self.write_target)
+
+    def _each_tile(
+        self, filling: Filling, tiles: list[int], sums: list[Tensor], body: Callable[[int, Tensor, Tensor], None]
+    ) -> None:
+        """Emit something for each block and tile of C in a region: its number, its elements, and its fragment."""
+        first, second = self.target_indices
+        place = place_from(filling, self.tile.c, (first, second))
+        access = Access(self.tile.c.statement, self.tile.c.array, place, True)
+        along = [(index, self.extents[index]) for index in (first, second)]
+
+        def at(row: Any, column: Any) -> None:  # Any: device numbers
+            start = {first: row * self.extents[first], second: column * self.extents[second]}
+            with self.emission.knowing(start):
+                view = self.view(access, along)
+            for block, fragment in enumerate(sums):
+                body(block, view, fragment[(None, None, None, row, column)])
+
+        unrolled(tiles[0], lambda row: unrolled(tiles[1], lambda column: at(row, column)))
+
+    def loose_accumulator(self, block: int) -> Tensor:
+        """Return the registers of a block's sums that are not kept between tiles; one set serves all blocks in turn."""
+        in_turn = self.tile.policy is MMASchedulingPolicy.BLOCK_ORDER
+        if not self._sums:
+            self._sums = self.accumulators()
+        return self._sums[0 if in_turn else block]
+
+    # --- tiles -------------------------------------------------------------------------------------------
+
+    def emit(self, parts: Parts) -> None:
+        """Emit the tile of the innermost three loops for each part: instructions, or what is done to each element."""
+        multiplying = self.emission.plan.nest.parts[self.tile.part].statements
+        for part in parts:
+            if part.statements == multiplying:
+                self.emission.when(self._outer_conditions(part), self._multiply)
+            else:
+                self._each_element(part)
+
+    def _outer_conditions(self, part: Part) -> Any:  # Any: conditions
+        """Return the conditions that do not depend on the tile's own loops; the others hold by the tile's making."""
+        return tuple(
+            c for c in part.conditions if not any(c.value.factor(index) for index in self.tile.indices)
+        )
+
+    def _multiply(self) -> None:
+        tile = self.tile
+        sums = [self._sum(block) for block in range(len(self.mmas))]
+        if tile.policy is MMASchedulingPolicy.PASS_ORDER:
+            self._in_pass_order(sums)
+        else:
+            self._in_block_order(sums)
+
+    def _in_pass_order(self, sums: list[Sum]) -> None:
+        fragments = [found.begin() for found in sums]
+        for group in range(self.tile.groups):
+            a, b = self._operands("A", group), self._operands("B", group)
+            for block, fragment in enumerate(fragments):
+                for left, right in zip(a, b, strict=True):
+                    gemm(self.mmas[block], fragment, left, right, fragment)
+        for found in sums:
+            found.end()
+
+    def _in_block_order(self, sums: list[Sum]) -> None:
+        once = self.tile.groups == 1
+        a, b = (self._operands("A", 0), self._operands("B", 0)) if once else ([], [])
+        for block, found in enumerate(sums):
+            fragment = found.begin()
+            for group in range(self.tile.groups):
+                if not once:
+                    a, b = self._operands("A", group), self._operands("B", group)
+                for left, right in zip(a, b, strict=True):
+                    gemm(self.mmas[block], fragment, left, right, fragment)
+            found.end()
+
+    def _operands(self, side: Side, group: int) -> list[Tensor]:
+        """Return the fragments of a group of passes, read now unless a cache holds them."""
+        access = self.access(side)
+        storage = self.emission.storage[access.array]
+        passes = range(group * self.tile.fused, (group + 1) * self.tile.fused)
+        if isinstance(storage, HeldOperand):
+            return [self._held(side, storage, number) for number in passes]
+        if side not in self._loose:
+            self._loose[side] = [self.operand(side) for _ in range(self.tile.fused)]
+        k = self.tile.indices[2]
+        for number, fragment in zip(passes, self._loose[side], strict=True):
+            along = [(self.rows(side), self.extents[self.rows(side)]), (k, self.tile.shape.k)]
+            with self.emission.knowing({k: number * self.tile.shape.k}):
+                self.read(side, self.view(access, along), fragment)
+        return self._loose[side]
+
+    def _held(self, side: Side, storage: HeldOperand, number: int) -> Tensor:
+        access, (rows, depth) = self.access(side), (self.rows(side), self.tile.indices[2])
+        row, step = self.number(storage, access, rows), self.number(storage, access, depth)
+        found: Tensor = storage.fragment[(None, None, None, row, step + number)]
+        return found
+
+    def number(self, storage: Storage, access: Access, index: Index) -> Any:  # Any: device numbers
+        """Return the number of the tile along an index, among those that are held from the storage's origin on."""
+        extent = self.extents[index]
+        total: Any = 0
+        for mode, start in zip(access.place, storage.origin, strict=True):
+            if mode.factor(index):
+                total = (mode - start - mode.factor(index) * index).evaluate(self.emission.values)
+        return total // extent
+
+    def _sum(self, block: int) -> Sum:
+        storage = self.emission.storage[self.tile.c.array]
+        return HeldSum(self, storage, block) if isinstance(storage, HeldTarget) else LooseSum(self, block)
+
+    # --- element by element ------------------------------------------------------------------------------
+
+    def _each_element(self, part: Part) -> None:
+        """Emit a part for the elements of the tile: each thread takes those that it holds of C."""
+        emission = self.emission
+        m, n, k = self.tile.indices
+        rows, columns = (self.extents[index] for index in self.target_indices)
+        for block, mma in enumerate(self.mmas):
+            places = mma.get_slice(self.lane).partition_C(identity_tensor((rows, columns)))
+            found = self._sum(block)
+            held = found.storage if isinstance(found, HeldSum) else None
+            fragment = found.begin() if held is not None else None
+
+            def element(e: Any, places: Tensor = places, held: Any = held, fragment: Any = fragment) -> None:
+                row, column = places[e]
+                first, second = self.target_indices
+                if held is not None:
+                    held.now = fragment, e
+                last = {first: rows - 1, second: columns - 1}
+                with emission.knowing({first: row, second: column, k: 0}, last):
+                    emission.statements((part,))
+
+            unrolled(places.size, element)  # type: ignore[arg-type]  # static: the layout of an instruction
+
+
+class Sum:
+    """A fragment of C of one tile and block."""
+
+    def begin(self) -> Tensor:
+        """Return it with C in it."""
+        raise NotImplementedError
+
+    def end(self) -> None:
+        """Store it."""
+        raise NotImplementedError
+
+
+class LooseSum(Sum):
+    """A fragment of C that is read before the tile and stored after it."""
+
+    def __init__(self, tiles: Tiles, block: int) -> None:
+        self.tiles, self.block = tiles, block
+        rows, columns = (tiles.extents[index] for index in tiles.target_indices)
+        self.along = list(zip(tiles.target_indices, (rows, columns), strict=True))
+        self.fragment: Tensor | None = None
+
+    def begin(self) -> Tensor:
+        tiles = self.tiles
+        self.fragment = tiles.loose_accumulator(self.block)
+        tiles.read_target(self.block, tiles.view(tiles.tile.c, self.along), self.fragment)
+        return self.fragment
+
+    def end(self) -> None:
+        assert self.fragment is not None
+        self.tiles.write_target(self.block, self.tiles.view(self.tiles.tile.c, self.along), self.fragment)
+
+
+class HeldSum(Sum):
+    """A fragment of C that a cache holds."""
+
+    def __init__(self, tiles: Tiles, storage: HeldTarget, block: int) -> None:
+        self.tiles, self.storage, self.block = tiles, storage, block
+
+    def begin(self) -> Tensor:
+        tiles = self.tiles
+        row, column = (tiles.number(self.storage, tiles.tile.c, index) for index in tiles.target_indices)
+        found: Tensor = self.storage.sums[self.block][(None, None, None, row, column)]
+        return found
+
+    def end(self) -> None:
+        pass
+
+
+class HeldFragments(Filling):
+    """A cache of A or B in fragments: `held` of them, for as many steps."""
+
+    def __init__(self, tiles: Tiles, cache: Cache, held: int) -> None:
+        super().__init__(tiles.emission, cache)
+        self.tiles = tiles
+        self.side: Side = "A" if cache.array is tiles.access("A").array else "B"
+        self.access = tiles.access(self.side)
+        self.rows, self.depth = tiles.rows(self.side), tiles.tile.indices[2]
+        self.tiles_along = [
+            tiles_along(self, self.access, index, extent)
+            for index, extent in ((self.rows, tiles.extents[self.rows]), (self.depth, tiles.tile.shape.k))
+        ]
+        self.fragment = tiles.operand(self.side, *self.tiles_along, held)
+
+    def read(self, step: int) -> None:
+        """Read the region, at the present values of the loops around, into the fragments of a step."""
+        place = place_from(self, self.access, (self.rows, self.depth))
+        access = Access(self.access.statement, self.access.array, place, False)
+        along = [(self.rows, self.tiles.extents[self.rows]), (self.depth, self.tiles.tile.shape.k)]
+
+        def at(row: Any, number: Any) -> None:  # Any: device numbers
+            with self.emission.knowing({self.rows: row * along[0][1], self.depth: number * along[1][1]}):
+                view = self.tiles.view(access, along)
+            self.tiles.read(self.side, view, self.fragment[(None, None, None, row, number, step)])
+
+        unrolled(self.tiles_along[0], lambda row: unrolled(self.tiles_along[1], lambda number: at(row, number)))
+
+    def storage(self, step: int) -> HeldOperand:  # type: ignore[override]  # by step, not by tensor
+        """Return the storage of a step."""
+        return HeldOperand(self.cache, self.fragment[(None, None, None, None, None, step)], self.region.origin)
+
+
+def tiles_along(filling: Filling, access: Access, index: Index, extent: int) -> int:
+    """Return how many tiles of a region an index of the tile runs through, alone in its mode of the array."""
+    moving = [mode for mode, place in enumerate(access.place) if place.factor(index)]
+    if len(moving) != 1 or access.place[moving[0]].factor(index) != 1 or filling.region.shape[moving[0]] % extent:
+        raise ScheduleError(
+            f"{access} cannot be cached in fragments: {index} does not move by itself through whole tiles of one mode",
+            help="cache it in shared memory; the tile reads its fragments from there",
+        )
+    return filling.region.shape[moving[0]] // extent
+
+
+def place_from(filling: Filling, access: Access, indices: tuple[Index, Index]) -> tuple[Affine, ...]:
+    """Return the place of a region's first element, moving with the indices of the tile."""
+    place = []
+    for mode, start in zip(access.place, filling.region.origin, strict=True):
+        for index in indices:
+            if mode.factor(index):
+                start = start + index
+        place.append(start)
+    return tuple(place)
