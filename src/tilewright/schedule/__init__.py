@@ -1,0 +1,1 @@
+"""Loop nests: declare one, transform it, and lower it to the IR of kernels."""
