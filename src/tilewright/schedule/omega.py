@@ -32,9 +32,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import gcd
+from typing import Literal
 
 Form = tuple[tuple[int, int], ...]  # (variable, coefficient) by rising variable; gcd 1, the first coefficient positive
 Ends = tuple[int | None, int | None]  # low and high
+Method = Literal["exact", "dark", "real"]
 
 
 class _NoSolutionError(Exception):
@@ -77,6 +79,11 @@ class _Sides:
         high = min((alpha.at(values) // b for b, alpha in self.uppers), default=None)
         return low, high
 
+    def allow(self, values: Mapping[int, int]) -> bool:
+        """Return whether they leave the variable an integer."""
+        low, high = self.range(values)
+        return low is None or high is None or low <= high
+
     def choose(self, values: Mapping[int, int]) -> int:
         return _nearest_to_zero(self.range(values))
 
@@ -91,6 +98,7 @@ class Problem:
         self.equations: list[_Linear] = []  # each == 0
         self.steps: list[_Definition | _Sides] = []  # how to find the variables that are gone, the last one first
         self.impossible = False
+        self.method: Method = "exact"  # which shadow stands for a variable whose two shadows differ
 
     def copy(self) -> Problem:
         """Return the same bands, with no steps: the copy finds its own variables, and its owner the others."""
@@ -128,9 +136,9 @@ class Problem:
             variable, exact = chosen
             sides = self._take(variable)
             self.steps.append(sides)
-            if not exact:
+            if not exact and self.method == "exact":
                 return self._search(sides)
-            self._cast(sides, dark=False)
+            self._cast(sides, dark=self.method == "dark")
 
     # Bands
 
@@ -297,26 +305,46 @@ class Problem:
                 self._require(terms, least - a * alpha.constant + b * beta.constant, None)
 
     def _search(self, sides: _Sides) -> dict[int, int]:
-        """Return values of the variables that are left, such that the one taken out has an integer value too."""
-        for dark in (False, True):
-            shadow = self.copy()
-            try:
-                shadow._cast(sides, dark)
-            except _NoSolutionError:
-                values = None
-            else:
-                values = shadow.solve()
-            if values is not None:
-                low, high = sides.range(values)
-                if low is None or high is None or low <= high:
-                    return values
-            elif not dark:
-                raise _NoSolutionError
+        """Return values of the variables that are left, such that the one taken out has an integer value too.
+
+        Two cheap questions come first. Dark shadows all the way down either yield values or tell nothing; real ones
+        tell where there are none, or yield values that need not be integers elsewhere and so are tried out.
+        """
+        values = self._shadow(sides, "dark")
+        if values is not None:
+            return values
+        values = self._shadow(sides, "real")
+        if values is None:
+            raise _NoSolutionError
+        if self._holds(values) and sides.allow(values):
+            return values
+        values = self._shadow(sides, "exact")
+        if values is not None:
+            return values
         for splinter in self._splinters(sides):
             values = splinter.solve()
             if values is not None:
                 return values
         raise _NoSolutionError
+
+    def _shadow(self, sides: _Sides, method: Method) -> dict[int, int] | None:
+        """Solve a shadow of a variable that was taken out of this problem: the real one for "real", else the dark."""
+        shadow = self.copy()
+        shadow.method = method
+        try:
+            shadow._cast(sides, dark=method != "real")
+        except _NoSolutionError:
+            return None
+        return shadow.solve()
+
+    def _holds(self, values: Mapping[int, int]) -> bool:
+        """Return whether values meet the bands; a variable without one is 0."""
+        bands = [*self.bands.items(), *((((v, 1),), ends) for v, ends in self.bounds.items())]
+        for form, (low, high) in bands:
+            value = sum(c * values.get(v, 0) for v, c in form)
+            if (low is not None and value < low) or (high is not None and value > high):
+                return False
+        return all(equation.at(values) == 0 for equation in self.equations)
 
     def _splinters(self, sides: _Sides) -> Iterator[Problem]:
         """Yield problems that together have every solution outside of the dark shadow."""
