@@ -30,62 +30,28 @@ Supercomputing 1991.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from math import gcd
 from typing import Literal
 
-Form = tuple[tuple[int, int], ...]  # (variable, coefficient) by rising variable; gcd 1, the first coefficient positive
-Ends = tuple[int | None, int | None]  # low and high
+from tilewright.schedule.sides import (
+    Definition,
+    Ends,
+    Form,
+    Linear,
+    NoSolutionError,
+    Sides,
+    equated,
+    mentions,
+    nearest_to_zero,
+    overlap,
+    replaced,
+    smallest_cover,
+    symmetric_remainder,
+)
+
 Method = Literal["exact", "dark", "real"]
 
-
-class _NoSolutionError(Exception):
-    """No integers meet the bands: ends a search, and never leaves this module."""
-
-
-@dataclass(frozen=True)
-class _Linear:
-    """A sum of terms and a constant."""
-
-    terms: dict[int, int]
-    constant: int
-
-    def at(self, values: Mapping[int, int]) -> int:
-        return sum(c * values.get(v, 0) for v, c in self.terms.items()) + self.constant
-
-
-@dataclass(frozen=True)
-class _Definition:
-    """A variable that an equation gives: variable = value."""
-
-    variable: int
-    value: _Linear
-
-    def choose(self, values: Mapping[int, int]) -> int:
-        return self.value.at(values)
-
-
-@dataclass(frozen=True)
-class _Sides:
-    """What bounds a variable: a * v >= beta for each (a, beta) of `lowers`, b * v <= alpha for each of `uppers`."""
-
-    variable: int
-    lowers: list[tuple[int, _Linear]]
-    uppers: list[tuple[int, _Linear]]
-
-    def range(self, values: Mapping[int, int]) -> Ends:
-        """Return the least and the largest integer that the sides allow where the others have `values`."""
-        low = max((-(-beta.at(values) // a) for a, beta in self.lowers), default=None)
-        high = min((alpha.at(values) // b for b, alpha in self.uppers), default=None)
-        return low, high
-
-    def allow(self, values: Mapping[int, int]) -> bool:
-        """Return whether they leave the variable an integer."""
-        low, high = self.range(values)
-        return low is None or high is None or low <= high
-
-    def choose(self, values: Mapping[int, int]) -> int:
-        return _nearest_to_zero(self.range(values))
+LARGE = 40  # bands; an elimination that adds more waits for others, even where its shadows agree
 
 
 class Problem:
@@ -95,8 +61,8 @@ class Problem:
         self.variables = variables  # also the next new variable
         self.bounds: dict[int, Ends] = {}  # bands of one variable
         self.bands: dict[Form, Ends] = {}  # bands of several
-        self.equations: list[_Linear] = []  # each == 0
-        self.steps: list[_Definition | _Sides] = []  # how to find the variables that are gone, the last one first
+        self.equations: list[Linear] = []  # each == 0
+        self.steps: list[Definition | Sides] = []  # how to find the variables that are gone, the last one first
         self.impossible = False
         self.method: Method = "exact"  # which shadow stands for a variable whose two shadows differ
 
@@ -110,7 +76,7 @@ class Problem:
         """Add the band low <= sum(terms) <= high."""
         try:
             self._require(terms, low, high)
-        except _NoSolutionError:
+        except NoSolutionError:
             self.impossible = True
 
     def solve(self) -> dict[int, int] | None:
@@ -119,7 +85,7 @@ class Problem:
             return None
         try:
             values = self._solve()
-        except _NoSolutionError:
+        except NoSolutionError:
             return None
         for step in reversed(self.steps):
             values[step.variable] = step.choose(values)
@@ -132,7 +98,7 @@ class Problem:
                 self._substitute(*self._isolate(self._next_equation()))
             chosen = self._choose()
             if chosen is None:
-                return {v: _nearest_to_zero(ends) for v, ends in self.bounds.items()}
+                return {v: nearest_to_zero(ends) for v, ends in self.bounds.items()}
             variable, exact = chosen
             sides = self._take(variable)
             self.steps.append(sides)
@@ -146,7 +112,7 @@ class Problem:
         form = tuple(sorted((v, c) for v, c in terms.items() if c))
         if not form:
             if (low is not None and low > 0) or (high is not None and high < 0):
-                raise _NoSolutionError
+                raise NoSolutionError
             return
         divisor = gcd(*(c for _, c in form))
         if form[0][1] < 0:
@@ -162,24 +128,24 @@ class Problem:
             self._band(form, low, high)
 
     def _bound(self, variable: int, low: int | None, high: int | None) -> None:
-        ends = _overlap(self.bounds.get(variable, (None, None)), (low, high))
+        ends = overlap(self.bounds.get(variable, (None, None)), (low, high))
         self.bounds[variable] = ends
         if ends[0] is not None and ends[0] == ends[1]:
-            self.equations.append(_Linear({variable: 1}, -ends[0]))
+            self.equations.append(Linear({variable: 1}, -ends[0]))
 
     def _band(self, form: Form, low: int | None, high: int | None) -> None:
         least, most = self._reach(form)
-        _overlap((least, most), (low, high))
+        overlap((least, most), (low, high))
         if low is not None and least is not None and least >= low:
             low = None  # the bounds imply it
         if high is not None and most is not None and most <= high:
             high = None
         if low is None and high is None:
             return
-        ends = _overlap(self.bands.get(form, (None, None)), (low, high))
+        ends = overlap(self.bands.get(form, (None, None)), (low, high))
         if ends[0] is not None and ends[0] == ends[1]:
             self.bands.pop(form, None)
-            self.equations.append(_Linear(dict(form), -ends[0]))
+            self.equations.append(Linear(dict(form), -ends[0]))
         else:
             self.bands[form] = ends
 
@@ -197,7 +163,7 @@ class Problem:
 
     # Equations
 
-    def _next_equation(self) -> _Linear:
+    def _next_equation(self) -> Linear:
         """Take the equation that is easiest to solve: a coefficient +-1 if there is one, and few terms."""
 
         def difficulty(number: int) -> tuple[int, int]:
@@ -206,43 +172,43 @@ class Problem:
 
         return self.equations.pop(min(range(len(self.equations)), key=difficulty))
 
-    def _isolate(self, equation: _Linear) -> tuple[int, _Linear]:
+    def _isolate(self, equation: Linear) -> tuple[int, Linear]:
         """Return a variable and the sum that it equals; it may leave a smaller equation to be solved."""
         divisor = gcd(*equation.terms.values())
         if divisor == 0 or equation.constant % divisor:
-            raise _NoSolutionError
+            raise NoSolutionError
         terms = {v: c // divisor for v, c in equation.terms.items()}
         constant = equation.constant // divisor
         variable = min(terms, key=lambda v: (abs(terms[v]), v in self.bounds))
         sign = 1 if terms[variable] > 0 else -1
         others = {v: c for v, c in terms.items() if v != variable}
         if abs(terms[variable]) == 1:
-            return variable, _Linear({v: -sign * c for v, c in others.items()}, -sign * constant)
+            return variable, Linear({v: -sign * c for v, c in others.items()}, -sign * constant)
         modulus = abs(terms[variable]) + 1
-        definition = {v: sign * _symmetric_remainder(c, modulus) for v, c in others.items()}
+        definition = {v: sign * symmetric_remainder(c, modulus) for v, c in others.items()}
         definition[self.variables] = -sign * modulus
         self.variables += 1
-        self.equations.append(_Linear(terms, constant))
-        return variable, _Linear(
-            {v: c for v, c in definition.items() if c}, sign * _symmetric_remainder(constant, modulus)
+        self.equations.append(Linear(terms, constant))
+        return variable, Linear(
+            {v: c for v, c in definition.items() if c}, sign * symmetric_remainder(constant, modulus)
         )
 
-    def _substitute(self, variable: int, value: _Linear) -> None:
+    def _substitute(self, variable: int, value: Linear) -> None:
         """Put `value` in the place of `variable` everywhere."""
-        self.steps.append(_Definition(variable, value))
-        touched = [(dict(form), ends) for form, ends in self.bands.items() if _mentions(form, variable)]
-        self.bands = {form: ends for form, ends in self.bands.items() if not _mentions(form, variable)}
+        self.steps.append(Definition(variable, value))
+        touched = [(dict(form), ends) for form, ends in self.bands.items() if mentions(form, variable)]
+        self.bands = {form: ends for form, ends in self.bands.items() if not mentions(form, variable)}
         equations, self.equations = self.equations, []
         for each in equations:
-            terms, shift = _replaced(each.terms, variable, value)
+            terms, shift = replaced(each.terms, variable, value)
             if terms:
-                self.equations.append(_Linear(terms, each.constant + shift))
+                self.equations.append(Linear(terms, each.constant + shift))
             elif each.constant + shift:
-                raise _NoSolutionError
+                raise NoSolutionError
         if variable in self.bounds:
             touched.append(({variable: 1}, self.bounds.pop(variable)))
         for band, (low, high) in touched:
-            terms, shift = _replaced(band, variable, value)
+            terms, shift = replaced(band, variable, value)
             self._require(terms, None if low is None else low - shift, None if high is None else high - shift)
 
     # Inequalities
@@ -250,7 +216,8 @@ class Problem:
     def _choose(self) -> tuple[int, bool] | None:
         """Return the variable to eliminate next and whether its shadows agree; None where only bounds are left.
 
-        Those whose shadows agree come first, and among them those that leave the fewest bands.
+        Those whose shadows agree come first, and among them those that leave the fewest bands; but what multiplies
+        the bands comes last, since the next elimination would multiply them again.
         """
         counts: dict[int, list[int]] = {}  # lower sides, upper sides, the largest coefficient of each
         for form, (low, high) in self.bands.items():
@@ -272,14 +239,14 @@ class Problem:
                 return 0, -lowers - uppers
             return (a - 1) * (b - 1), lowers * uppers - lowers - uppers
 
-        best = min(counts, key=cost)
+        best = min(counts, key=lambda v: (max(cost(v)[1], LARGE), cost(v)))
         return best, cost(best)[0] == 0
 
-    def _take(self, variable: int) -> _Sides:
+    def _take(self, variable: int) -> Sides:
         """Remove the bands of a variable, and return what they say of it."""
-        lowers: list[tuple[int, _Linear]] = []
-        uppers: list[tuple[int, _Linear]] = []
-        touched = [form for form in self.bands if _mentions(form, variable)]
+        lowers: list[tuple[int, Linear]] = []
+        uppers: list[tuple[int, Linear]] = []
+        touched = [form for form in self.bands if mentions(form, variable)]
         bands: list[tuple[Form, Ends]] = [(form, self.bands.pop(form)) for form in touched]
         if variable in self.bounds:
             bands.append((((variable, 1),), self.bounds.pop(variable)))
@@ -291,10 +258,10 @@ class Problem:
             rest = {v: -sign * c for v, c in terms.items()}
             for end, side in ((low, lowers if sign > 0 else uppers), (high, uppers if sign > 0 else lowers)):
                 if end is not None:
-                    side.append((abs(coefficient), _Linear(rest, sign * end)))
-        return _Sides(variable, lowers, uppers)
+                    side.append((abs(coefficient), Linear(rest, sign * end)))
+        return Sides(variable, lowers, uppers)
 
-    def _cast(self, sides: _Sides, dark: bool) -> None:
+    def _cast(self, sides: Sides, dark: bool) -> None:
         """Add the real or the dark shadow of a variable that was taken out."""
         for a, beta in sides.lowers:
             for b, alpha in sides.uppers:
@@ -304,7 +271,7 @@ class Problem:
                 least = (a - 1) * (b - 1) if dark else 0
                 self._require(terms, least - a * alpha.constant + b * beta.constant, None)
 
-    def _search(self, sides: _Sides) -> dict[int, int]:
+    def _search(self, sides: Sides) -> dict[int, int]:
         """Return values of the variables that are left, such that the one taken out has an integer value too.
 
         Two cheap questions come first. Dark shadows all the way down either yield values or tell nothing; real ones
@@ -315,7 +282,7 @@ class Problem:
             return values
         values = self._shadow(sides, "real")
         if values is None:
-            raise _NoSolutionError
+            raise NoSolutionError
         if self._holds(values) and sides.allow(values):
             return values
         values = self._shadow(sides, "exact")
@@ -325,15 +292,15 @@ class Problem:
             values = splinter.solve()
             if values is not None:
                 return values
-        raise _NoSolutionError
+        raise NoSolutionError
 
-    def _shadow(self, sides: _Sides, method: Method) -> dict[int, int] | None:
+    def _shadow(self, sides: Sides, method: Method) -> dict[int, int] | None:
         """Solve a shadow of a variable that was taken out of this problem: the real one for "real", else the dark."""
         shadow = self.copy()
         shadow.method = method
         try:
             shadow._cast(sides, dark=method != "real")
-        except _NoSolutionError:
+        except NoSolutionError:
             return None
         return shadow.solve()
 
@@ -346,83 +313,15 @@ class Problem:
                 return False
         return all(equation.at(values) == 0 for equation in self.equations)
 
-    def _splinters(self, sides: _Sides) -> Iterator[Problem]:
+    def _splinters(self, sides: Sides) -> Iterator[Problem]:
         """Yield problems that together have every solution outside of the dark shadow."""
         whole = self.copy()
         for a, beta in sides.lowers:
-            whole.require(_equated(sides.variable, a, beta), beta.constant, None)
+            whole.require(equated(sides.variable, a, beta), beta.constant, None)
         for b, alpha in sides.uppers:
-            whole.require(_equated(sides.variable, b, alpha), None, alpha.constant)
-        for terms, first, count in _smallest_cover(sides):
+            whole.require(equated(sides.variable, b, alpha), None, alpha.constant)
+        for terms, first, count in smallest_cover(sides):
             for offset in range(count):
                 splinter = whole.copy()
                 splinter.require(terms, first + offset, first + offset)
                 yield splinter
-
-
-Cover = list[tuple[dict[int, int], int, int]]  # sums, each with the first value to try and how many values
-
-
-def _smallest_cover(sides: _Sides) -> Cover:
-    """Return the values of sums to try: near the lower sides, near the upper sides, or all of the variable."""
-    variable = sides.variable
-    a_most = max(a for a, _ in sides.lowers)
-    b_most = max(b for b, _ in sides.uppers)
-    low: Cover = []
-    for a, beta in sides.lowers:
-        low.append((_equated(variable, a, beta), beta.constant, (a * b_most - a - b_most) // b_most + 1))
-    high: Cover = []
-    for b, alpha in sides.uppers:
-        count = (b * a_most - b - a_most) // a_most + 1
-        high.append((_equated(variable, b, alpha), alpha.constant - count + 1, count))
-    covers = [low, high]
-    first = max((-(-beta.constant // a) for a, beta in sides.lowers if not beta.terms), default=None)
-    last = min((alpha.constant // b for b, alpha in sides.uppers if not alpha.terms), default=None)
-    if first is not None and last is not None:
-        covers.append([({variable: 1}, first, last - first + 1)])
-    return min(covers, key=lambda cover: sum(max(count, 0) for _, _, count in cover))
-
-
-def _equated(variable: int, coefficient: int, side: _Linear) -> dict[int, int]:
-    """Return the terms of coefficient * variable - side."""
-    return {variable: coefficient} | {v: -c for v, c in side.terms.items()}
-
-
-def _mentions(form: Form, variable: int) -> bool:
-    return any(v == variable for v, _ in form)
-
-
-def _replaced(terms: Mapping[int, int], variable: int, value: _Linear) -> tuple[dict[int, int], int]:
-    """Return the terms with `value` in the place of `variable`, and the constant that this adds."""
-    factor = terms.get(variable, 0)
-    if not factor:
-        return dict(terms), 0
-    result = {v: c for v, c in terms.items() if v != variable}
-    for v, c in value.terms.items():
-        result[v] = result.get(v, 0) + factor * c
-    return {v: c for v, c in result.items() if c}, factor * value.constant
-
-
-def _overlap(one: Ends, other: Ends) -> Ends:
-    """Return the ends of what lies in both ranges; raise where nothing does."""
-    low = max((end for end in (one[0], other[0]) if end is not None), default=None)
-    high = min((end for end in (one[1], other[1]) if end is not None), default=None)
-    if low is not None and high is not None and low > high:
-        raise _NoSolutionError
-    return low, high
-
-
-def _nearest_to_zero(ends: Ends) -> int:
-    low, high = ends
-    if low is not None and low > 0:
-        return low
-    return high if high is not None and high < 0 else 0
-
-
-def _symmetric_remainder(number: int, modulus: int) -> int:
-    """Return the number mod^ modulus: congruent, and at most half of the modulus in size.
-
-    >>> [_symmetric_remainder(n, 3) for n in (2, 3, 4, -2)]
-    [-1, 0, 1, 1]
-    """
-    return number - modulus * ((2 * number + modulus) // (2 * modulus))
