@@ -52,6 +52,24 @@ def test_answer_is_that_of_trying_every_point(extents, equalities, inequalities)
 
 @settings(max_examples=300, deadline=None)
 @given(
+    st.lists(st.sampled_from([2, 4, 8]), min_size=4, max_size=4),
+    st.lists(st.tuples(st.permutations(NAMES), *[st.integers(-19, 19)] * 4, st.integers(0, 8)), min_size=2, max_size=3),
+)
+def test_narrow_bands_in_a_box(extents, bands):
+    """Between sides that lie close, real and dark shadows differ: the points are those that trying all finds."""
+    system = boxed(extents)
+    for names, x, y, z, low, width in bands:
+        terms = dict(zip(names, (x, y, z), strict=False))
+        system = system.at_least_zero(terms, -low).at_least_zero({v: -c for v, c in terms.items()}, low + width)
+    points = (dict(zip(NAMES, point, strict=True)) for point in itertools.product(*map(range, extents)))
+    expected = any(system.holds(point) for point in points)
+    values = system.solve()
+    assert (values is not None) == expected
+    assert values is None or system.holds(values)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
     st.integers(-30, 30),
     st.integers(0, 40),
     st.integers(-30, 30),

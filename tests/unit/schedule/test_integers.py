@@ -50,6 +50,33 @@ def test_points_outside_of_the_dark_shadow_are_found(bands, point):
     check(system)
 
 
+def test_points_near_upper_sides_are_found():
+    """The upper sides of a variable need fewer splinters than its lower ones."""
+    steep = System().at_least_zero({"x": 12, "w": 4}, 8).at_least_zero({"x": -8, "w": 12}, -2)
+    steep = steep.at_least_zero({"x": -14, "w": 15}, 18).at_least_zero({"w": 8, "x": 5}, -1)
+    check(steep.at_least_zero({"w": -6, "x": -3}, 3))
+
+
+@pytest.mark.parametrize(
+    ("bands", "extents", "point"),
+    [
+        ([(-9, {"x": 12, "y": -10}, -2), (-3, {"y": -5, "w": 13}, -1)], {"w": 30, "x": 4, "y": 4}, (1, 2, 3)),
+        ([(0, {"w": 11, "x": -15}, 8), (-8, {"w": -15, "y": 18, "x": 19}, -1)], {"w": 4, "x": 4, "y": 4}, (3, 2, 0)),
+        ([(8, {"y": -17, "w": 8}, 12), (-15, {"x": 4, "y": -11}, -6)], {"w": 8, "x": 8, "y": 8}, None),
+    ],
+)
+def test_every_value_of_a_short_loop_is_tried(bands, extents, point):
+    """A variable of few values is tried value by value; a solution of the real shadows need not be one."""
+    system = box(System(), extents)
+    for low, terms, high in bands:
+        system = band(system, low, terms, high)
+    if point is None:
+        assert system.solve() is None
+    else:
+        assert system.holds(dict(zip("wxy", point, strict=True)))
+        check(system)
+
+
 @pytest.mark.parametrize("extent", [7, 2**20, 2**70])
 def test_gcd_rules_out_at_any_extent(extent):
     odd = box(System(), {"i": extent, "j": extent}).equal({"i": 6, "j": -4}, 1)
