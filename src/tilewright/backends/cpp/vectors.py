@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilewright.backends.cuda.expression import Expression, Rank, call, reads_of
+from tilewright.backends.cpp.expression import Expression, Rank, call, reads_of
 from tilewright.dtypes import DType, float32, float64, int8, int16, int32, int64, uint8, uint16, uint32, uint64
 from tilewright.ir.core import Type, VectorType
 
