@@ -67,7 +67,7 @@ class ArgumentError(TilewrightError, TypeError, ValueError):
 
 
 class CompileError(TilewrightError, RuntimeError):
-    """The CUDA compiler refused generated code."""
+    """A compiler refused generated code, or is not installed."""
 
 
 class DeviceError(TilewrightError, RuntimeError):

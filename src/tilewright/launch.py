@@ -174,25 +174,43 @@ class Kernel:
         return Kernel(self._code.function, changed, self._bound, self._code, self._further)
 
     def source(self, *args: Any, arch: str = "sm_90a", **kwargs: Any) -> str:
-        """Return the CUDA C++ for arguments: arrays, or `tw.spec(dtype, shape)` in their place. No GPU is needed."""
-        return self.lower(*args, arch=arch, **kwargs).cuda.text
+        """Return the CUDA C++ for arguments: arrays, or `tw.spec(dtype, shape)` in their place. No GPU is needed.
+
+        For `arch="gfx908"` and `"gfx90a"`, AMD's targets, it is HIP C++.
+        """
+        return self.lower(*args, arch=arch, **kwargs).source.text
 
     def ptx(self, *args: Any, arch: str = "sm_90a", **kwargs: Any) -> str:
-        """Return the PTX for arguments, compiled by NVRTC. No GPU is needed."""
+        """Return the PTX for arguments, compiled by NVRTC. No GPU is needed.
+
+        Raises `ArgumentError` for AMD's targets, which have none.
+        """
         from tilewright.runtime.nvrtc import compile_ptx
 
+        if Arch.parse(arch).is_amd:
+            raise ArgumentError(
+                f"there is no PTX for {arch}, an AMD target",
+                help=f"kernel.sass(..., arch={str(arch)!r}) gives its assembly",
+            )
         lowered = self.lower(*args, arch=arch, **kwargs)
         cuda = lowered.cuda
         return compile_ptx(cuda.text, name=cuda.name, arch=lowered.arch.name, line_map=cuda.line_map)
 
     def sass(self, *args: Any, arch: str = "sm_90a", **kwargs: Any) -> str:
-        """Return the machine code for arguments, as nvdisasm prints it. No GPU is needed."""
+        """Return the machine code for arguments, as nvdisasm prints it. No GPU is needed.
+
+        For AMD's targets it is the assembly that clang writes.
+        """
         from tilewright.runtime.disassemble import disassemble
 
-        return disassemble(self.lower(*args, arch=arch, **kwargs).module.cubin)
+        module = self.lower(*args, arch=arch, **kwargs).module
+        return module.assembly or disassemble(module.cubin)
 
     def resources(self, *args: Any, arch: str = "sm_90a", **kwargs: Any) -> Any:
-        """Return registers, spills, shared memory and more, as the compiler reports them. No GPU is needed."""
+        """Return registers, spills, shared memory and more, as the compiler reports them. No GPU is needed.
+
+        For AMD's targets the vector, accumulation and scalar registers are told apart.
+        """
         return self.lower(*args, arch=arch, **kwargs).module.resources
 
     def lower(self, *args: Any, arch: str = "sm_90a", block: Extent = None, **kwargs: Any) -> Lowered:
@@ -433,7 +451,7 @@ class Launcher:
         return analyze(self, args, kwargs)
 
     def source(self, *args: Any, arch: str = "sm_90a", **kwargs: Any) -> str:
-        """Return the CUDA C++, as `Kernel.source`, for this block."""
+        """Return the CUDA or HIP C++, as `Kernel.source`, for this block."""
         return self.kernel.source(*args, arch=arch, block=self.block, **kwargs)
 
     def ptx(self, *args: Any, arch: str = "sm_90a", **kwargs: Any) -> str:

@@ -198,6 +198,12 @@ class OnDevice:
     def __init__(
         self, lowered: Lowered, names: Sequence[str], starts: Sequence[int], ordinal: int, extra_shared_bytes: int
     ) -> None:
+        if lowered.arch.is_amd:
+            raise DeviceError(
+                f"kernel {lowered.kernel.name!r} is compiled for {lowered.arch}, and the arrays live on an NVIDIA GPU",
+                help="AMD's targets are compiled and simulated, not launched: pass NumPy arrays, or set "
+                "TILEWRIGHT_BACKEND=sim",
+            )
         self.lowered = lowered
         self.names = names
         self.starts = starts

@@ -77,10 +77,11 @@ def _float_unary(kind: str, x: Expression, dtype: DType) -> Expression:
         return call(kind, (x,), bool_)
     if kind == "not":
         return prefix("!", x, bool_)
-    return call(_float_function(kind, dtype), (x,), dtype)
+    return call(float_function(kind, dtype), (x,), dtype)
 
 
-def _float_function(kind: str, dtype: DType) -> str:
+def float_function(kind: str, dtype: DType) -> str:
+    """Return the C name of a function of floats: expf for float32, exp for float64."""
     return _FLOAT_NAMES.get(kind, kind) + ("f" if dtype is float32 else "")
 
 
@@ -123,7 +124,7 @@ def _float_binary(op: Binary, a: Expression, b: Expression, dtype: DType) -> Exp
         return binary(_OPERATORS[op.kind], a, b, dtype)
     if op.kind in ("and", "or", "xor", "shl", "shr"):
         raise InternalError(f"there is no {op.kind} of {dtype}", location=op.location)
-    return call(_float_function(op.kind, dtype), (a, b), dtype)
+    return call(float_function(op.kind, dtype), (a, b), dtype)
 
 
 def _sum(operator: str, a: Expression, b: Expression, rhs: Value, type: DType) -> Expression:

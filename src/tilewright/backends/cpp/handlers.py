@@ -32,6 +32,7 @@ def _extract(printer: Printer, op: ops.Extract) -> Expression:
 
 EXPRESSIONS: Mapping[type[Op], ExpressionHandler] = {
     ops.Constant: arithmetic.constant,
+    ops.Special: threads.special,
     ops.Unary: arithmetic.unary,
     ops.Binary: arithmetic.binary_op,
     ops.Compare: arithmetic.compare,

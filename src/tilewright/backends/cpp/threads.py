@@ -1,4 +1,4 @@
-"""How threads meet and speak: barriers, and shuffles of every type."""
+"""How threads are told apart and meet: special registers, barriers, and shuffles of every type."""
 
 from __future__ import annotations
 
@@ -7,9 +7,16 @@ from tilewright.backends.cpp.conversions import is_half
 from tilewright.backends.cpp.expression import Expression, Rank, binary, prefix
 from tilewright.backends.cpp.literals import literal
 from tilewright.backends.cpp.printer import Printer
-from tilewright.dtypes import bool_, int32, uint8, uint16
+from tilewright.dtypes import bool_, int32, uint8, uint16, uint32
 from tilewright.ir.core import VectorType
-from tilewright.ir.ops import Barrier, Inside, Shuffle
+from tilewright.ir.ops import Barrier, Inside, Shuffle, Special
+
+
+def special(printer: Printer, op: Special) -> Expression:
+    """Return a special register: `thread_idx.x` is threadIdx.x, which is unsigned in C++."""
+    group, axis = op.name.split(".")
+    head, _, tail = group.partition("_")
+    return Expression(f"{head}{tail.capitalize()}.{axis}", Rank.POSTFIX, uint32)
 
 
 def barrier(printer: Printer, op: Barrier) -> None:

@@ -21,7 +21,6 @@ class Cuda(Dialect):
     bit_cast = BIT_CAST
     expressions = {
         **EXPRESSIONS,
-        ops.Special: threads.special,
         ops.RoundToTfloat32: matrix.round_to_tfloat32,
         ops.CastPair: conversions.cast_pair,
         ops.Vote: threads.vote,

@@ -1,4 +1,4 @@
-"""How threads are told apart and speak in CUDA C++: registers, shuffles, votes, printing, assertions."""
+"""How threads exchange values and speak in CUDA C++: shuffles, votes, printing, assertions."""
 
 from __future__ import annotations
 
@@ -12,18 +12,11 @@ from tilewright.backends.cpp.printer import Printer
 from tilewright.backends.cuda import prelude
 from tilewright.dtypes import DType, bool_, int32, uint32, uint64
 from tilewright.ir.core import Value, VectorType
-from tilewright.ir.ops import Assert, Print, Special, Vote
+from tilewright.ir.ops import Assert, Print, Vote
 
 _MASK = Expression("0xffffffff", Rank.ATOM, uint32)
 _SHUFFLES = {"idx": "__shfl_sync", "up": "__shfl_up_sync", "down": "__shfl_down_sync", "xor": "__shfl_xor_sync"}
 _ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r", "?": "\\?"}
-
-
-def special(printer: Printer, op: Special) -> Expression:
-    """Return a special register: `thread_idx.x` is threadIdx.x, which is unsigned in C++."""
-    group, axis = op.name.split(".")
-    head, _, tail = group.partition("_")
-    return Expression(f"{head}{tail.capitalize()}.{axis}", Rank.POSTFIX, uint32)
 
 
 def shuffle(kind: str, value: Expression, lane: Expression, width: int, type: DType) -> Expression:
