@@ -58,7 +58,7 @@ class Lowered:
     @cached_property
     def source(self) -> DeviceSource:
         """The C++ text in the dialect of the target's vendor: CUDA or HIP."""
-        return self._generate(restrict=True)
+        return self._generate(restrict=True) if self.arch.is_amd else self.cuda
 
     @cached_property
     def cuda(self) -> CudaSource:
@@ -68,7 +68,7 @@ class Lowered:
                 f"there is no CUDA C++ for {self.arch}, an AMD target",
                 help="Lowered.source is the text in HIP C++",
             )
-        return self.source
+        return self._generate(restrict=True)
 
     @cached_property
     def module(self) -> CompiledModule:
