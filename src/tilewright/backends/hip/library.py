@@ -80,15 +80,18 @@ template <typename T>
 
 
 def _shuffle(name: str, amount: str, source: str, outside: str) -> str:
-    """Return a shuffle's definition; a lane keeps its own value where the other is outside of its group."""
+    """Return a shuffle's definition; a lane keeps its own value where the other is outside of its group.
+
+    A type narrower than int is promoted to it.
+    """
     own = "" if not outside else f"{outside} ? lane : "
     group = "    const int first = lane & -width;\n" if "first" in source + outside else ""
     return f"""\
 template <typename T>
-{FUNCTION} T {name}(T value, int {amount}, int width = 64) {{
+{FUNCTION} auto {name}(T value, int {amount}, int width = 64) {{
     const int lane = __lane_id();
 {group}    const int other = {source};
-    return __read_lane(value, {own}other);
+    return __read_lane(+value, {own}other);
 }}"""
 
 
