@@ -323,7 +323,7 @@ class Shuffle(Op):
 
 @dataclass(eq=False)
 class Vote(Op):
-    """result = any or all (bool) of the warp's predicates, or for `ballot` their bits: uint32, or uint64 of 64 lanes."""
+    """result = any or all (bool) of the warp's predicates, or their bits for `ballot`: uint32; uint64 of 64 lanes."""
 
     kind: str = attribute()
     predicate: Value = operand()
