@@ -81,6 +81,15 @@ def compiler_identity() -> str:
     return " ".join(parts)
 
 
+def clang_version() -> str | None:
+    """Return the release of the clang that is used, such as "14.0.6", or None where there is none."""
+    clang = find_clang()
+    if clang is None:
+        return None
+    match = re.search(r"version (\S+)", _run([os.fspath(clang), "--version"], Path.cwd()).stdout)
+    return match[1] if match else None
+
+
 def find_clang() -> Path | None:
     """Return clang: what TILEWRIGHT_CLANG names, else clang-14, clang-15 and so on, else clang on PATH."""
     chosen = os.environ.get(VARIABLE)
