@@ -25,12 +25,12 @@ def print_call(printer: Printer, op: Op, name: str, groups: Sequence[Sequence[st
     """Print a call; where one line would be too long, each group of arguments begins a line."""
     text = f"{name}({', '.join(a for group in groups for a in group)});"
     if len(text) > _LONGEST_CALL:
-        lines = [line for group in groups for line in _filled(group)]
+        lines = [line for group in groups for line in filled(group)]
         text = f"{name}(\n    " + ",\n    ".join(lines) + ");"
     printer.statement(text, op)
 
 
-def _filled(arguments: Sequence[str]) -> list[str]:
+def filled(arguments: Sequence[str]) -> list[str]:
     """Return arguments as lines that are not too long."""
     lines: list[str] = []
     for argument in arguments:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from tilewright.atoms.mma import MMAAtom, Registers
 from tilewright.backends.cpp.arithmetic import exact
-from tilewright.backends.cpp.calls import declare_results, hand_on, print_call
+from tilewright.backends.cpp.calls import declare_results, filled, hand_on, print_call
 from tilewright.backends.cpp.prelude import FUNCTION
 from tilewright.backends.cpp.printer import Printer
 from tilewright.dtypes import DType, bfloat16, float16
@@ -27,7 +27,7 @@ def mma(printer: Printer, op: Mma) -> None:
         raise printer.refuse(
             op,
             f"{op.atom.name} is an instruction of NVIDIA's GPUs, and the target is {printer.arch}",
-            "take a MFMA atom, whose name begins with MFMA",
+            "take a MFMA atom of tw.atoms",
         )
     name = op.atom.instruction.removeprefix(BUILTIN)
     printer.prelude.need(_function(name, op.atom))
@@ -40,37 +40,41 @@ def mma(printer: Printer, op: Mma) -> None:
 def _function(name: str, atom: MMAAtom) -> str:
     """Return the definition of a matrix product's function."""
     d, a, b, c = atom.registers_d, atom.registers_a, atom.registers_b, atom.registers_c
-    parameters = (
-        _parameters("d", d, "&"),
-        _parameters("a", a, ""),
-        _parameters("b", b, ""),
-        _parameters("c", c, ""),
-    )
-    operands = [_operand(x, element, r) for x, element, r in (("a", atom.dtype_a, a), ("b", atom.dtype_b, b))]
-    assigned = "\n".join(f"    d{i} = d[{i}];" for i in range(d.count))
-    accumulators = ", ".join(f"c{i}" for i in range(c.count))
-    call = f"{atom.instruction}({operands[0]}, {operands[1]}, c, 0, 0, 0)"
+    parameters = [_parameters("d", d, "&"), *(_parameters(x, r, "") for x, r in (("a", a), ("b", b), ("c", c)))]
+    operand = _operand_type(atom.dtype_a, a)
+    lines = [f"typedef {c.dtype.c_name} Accumulators __attribute__((ext_vector_type({c.count})));"]
+    if operand.startswith("_Float16") or operand.startswith("short"):
+        element, count = operand.split("@")
+        lines.append(f"typedef {element} Operand __attribute__((ext_vector_type({count})));")
+        operand = "Operand"
+    lines.append(f"const Accumulators c = {{{', '.join(f'c{i}' for i in range(c.count))}}};")
+    lines += [f"const {operand} {x} = {_joined(x, r, operand)};" for x, r in (("a", a), ("b", b))]
+    lines.append(f"const Accumulators d = {atom.instruction}(a, b, c, 0, 0, 0);")
+    lines += [f"d{i} = d[{i}];" for i in range(d.count)]
     return f"""\
 // D = A * B + C by a wave: {" x ".join(map(str, atom.shape_mnk))}.
 {FUNCTION} void {name}(
-    {("," + chr(10) + "    ").join(parameters)}) {{
-    typedef {c.dtype.c_name} Accumulators __attribute__((ext_vector_type({c.count})));
-    const Accumulators c = {{{accumulators}}};
-    const Accumulators d = {call};
-{assigned}
+    {("," + chr(10) + "    ").join(line for p in parameters for line in filled(p))}) {{
+    {(chr(10) + "    ").join(lines)}
 }}"""
 
 
-def _parameters(letter: str, registers: Registers, reference: str) -> str:
-    return ", ".join(f"{registers.dtype.c_name}{reference} {letter}{i}" for i in range(registers.count))
+def _parameters(letter: str, registers: Registers, reference: str) -> list[str]:
+    return [f"{registers.dtype.c_name}{reference} {letter}{i}" for i in range(registers.count)]
 
 
-def _operand(letter: str, element: DType, registers: Registers) -> str:
-    """Return one argument of a builtin: the registers of A or B as the type that it takes."""
-    names = [f"{letter}{i}" for i in range(registers.count)]
-    words = names[0] if len(names) == 1 else f"make_uint{len(names)}({', '.join(names)})"
+def _operand_type(element: DType, registers: Registers) -> str:
+    """Return the type in which a builtin takes A or B: a number, packed integers, or a vector as element@count."""
+    count = registers.count * registers.lanes
     if element in _ELEMENTS:
-        count = registers.count * registers.lanes
-        return f"__builtin_bit_cast({_ELEMENTS[element]} __attribute__((ext_vector_type({count}))), {words})"
-    wanted = element.c_name if element.bits >= 32 else "int" if len(names) == 1 else "long long"
-    return words if registers.dtype.c_name == wanted else f"__builtin_bit_cast({wanted}, {words})"
+        return f"{_ELEMENTS[element]}@{count}"
+    if element.bits >= 32:
+        return element.c_name
+    return "int" if registers.count == 1 else "long long"
+
+
+def _joined(letter: str, registers: Registers, operand: str) -> str:
+    """Return the registers of A or B as one value of the type that the builtin takes."""
+    names = [f"{letter}{i}" for i in range(registers.count)]
+    joined = names[0] if len(names) == 1 else f"make_uint{len(names)}({', '.join(names)})"
+    return joined if registers.dtype.c_name == operand else f"__builtin_bit_cast({operand}, {joined})"

@@ -1,0 +1,121 @@
+"""Matrix instructions of AMD's waves: the builtin's operands made of registers, and back."""
+
+from __future__ import annotations
+
+import pytest
+from tests.unit.backends.kernels import AMD, Draft, compile_text
+
+import tilewright as tw
+from tilewright import dtypes as t
+from tilewright.atoms.mma import MMAAtom
+from tilewright.errors import LanguageError
+from tilewright.ir import ops
+
+WAVE = tw.Layout(64)
+
+
+def atom(
+    builtin: str, shape: tuple[int, int, int], inner: t.DType, outer: t.DType, values: int, results: int
+) -> MMAAtom:
+    """Return an atom of a wave whose lanes hold `values` elements of A and of B, and `results` of C."""
+    lanes = 16 if shape[0] == 16 else 32
+    a = tw.Layout(((lanes, 64 // lanes), values), ((1, lanes * values), lanes))
+    c = tw.Layout((64, results), (1, 64))
+    return MMAAtom(
+        builtin, "gfx908", shape, outer, inner, inner, outer, WAVE, a, a, c, instruction=f"__builtin_amdgcn_{builtin}"
+    )
+
+
+ATOMS = (
+    atom("mfma_f32_16x16x4f32", (16, 16, 4), t.float32, t.float32, 1, 4),
+    atom("mfma_f32_32x32x2f32", (32, 32, 2), t.float32, t.float32, 1, 16),
+    atom("mfma_f32_32x32x1f32", (32, 32, 2), t.float32, t.float32, 1, 32),
+    atom("mfma_f32_16x16x16f16", (16, 16, 16), t.float16, t.float32, 4, 4),
+    atom("mfma_f32_32x32x8f16", (32, 32, 8), t.float16, t.float32, 4, 16),
+    atom("mfma_f32_16x16x8bf16", (16, 16, 8), t.bfloat16, t.float32, 2, 4),
+    atom("mfma_f32_32x32x4bf16", (32, 32, 4), t.bfloat16, t.float32, 2, 16),
+    atom("mfma_i32_16x16x16i8", (16, 16, 16), t.int8, t.int32, 4, 4),
+    atom("mfma_i32_32x32x8i8", (32, 32, 8), t.int8, t.int32, 4, 16),
+)
+NEWER = (
+    atom("mfma_f64_16x16x4f64", (16, 16, 4), t.float64, t.float64, 1, 4),
+    atom("mfma_f32_16x16x16bf16_1k", (16, 16, 16), t.bfloat16, t.float32, 4, 4),
+)
+each = pytest.mark.parametrize("atom", ATOMS, ids=lambda a: a.name)
+
+
+def product(atom: MMAAtom) -> Draft:
+    """Return a kernel that multiplies registers of each operand that lie behind one another in memory."""
+    d = Draft("product", (64, 1, 1))
+    lane = d.special("thread_idx.x", "lane")
+    groups = []
+    for name, registers in (("a", atom.registers_a), ("b", atom.registers_b), ("c", atom.registers_c)):
+        buffer = d.pointer(name, registers.dtype)
+        start = d.mul(lane, registers.count)
+        groups.append(tuple(d.load(buffer, d.add(start, i)) for i in range(registers.count)))
+    results = d.emit(ops.Mma(atom, *groups), *[atom.registers_d.dtype] * atom.registers_d.count)
+    out = d.pointer("d", atom.registers_d.dtype)
+    for i, result in enumerate(results):
+        d.store(out, d.add(d.mul(lane, atom.registers_d.count), i), result)
+    return d
+
+
+def instruction(atom: MMAAtom) -> str:
+    return f"v_{atom.name} "
+
+
+@each
+@pytest.mark.parametrize("arch", AMD)
+def test_one_call_is_one_instruction(atom: MMAAtom, arch: str) -> None:
+    module = compile_text(product(atom).source(arch), arch)
+    assert module.log == "" and module.assembly.count(instruction(atom)) == 1
+    assert not module.resources.spills
+
+
+@pytest.mark.parametrize("atom", NEWER, ids=lambda a: a.name)
+def test_instructions_of_gfx90a(atom: MMAAtom) -> None:
+    assert instruction(atom) in compile_text(product(atom).source("gfx90a"), "gfx90a").assembly
+
+
+@each
+def test_registers_are_moved_and_never_changed(atom: MMAAtom) -> None:
+    """Operands reach the instruction as they were loaded: no conversion and no packing stands between."""
+    text = compile_text(product(atom).source("gfx908"), "gfx908").assembly
+    code = text[text.index("; %bb.0:") : text.index("s_endpgm")]
+    assert "_cvt_" not in code and "v_perm" not in code and "v_and_or" not in code
+
+
+def test_the_call_of_a_builtin() -> None:
+    text = product(ATOMS[3]).text("gfx908")
+    assert (
+        """\
+// D = A * B + C by a wave: 16 x 16 x 16.
+__device__ __forceinline__ void mfma_f32_16x16x16f16(
+    float& d0, float& d1, float& d2, float& d3,
+    unsigned int a0, unsigned int a1,
+    unsigned int b0, unsigned int b1,
+    float c0, float c1, float c2, float c3) {
+    typedef float Accumulators __attribute__((ext_vector_type(4)));
+    typedef _Float16 Operand __attribute__((ext_vector_type(4)));
+    const Accumulators c = {c0, c1, c2, c3};
+    const Operand a = __builtin_bit_cast(Operand, make_uint2(a0, a1));
+    const Operand b = __builtin_bit_cast(Operand, make_uint2(b0, b1));
+    const Accumulators d = __builtin_amdgcn_mfma_f32_16x16x16f16(a, b, c, 0, 0, 0);
+    d0 = d[0];
+    d1 = d[1];
+    d2 = d[2];
+    d3 = d[3];
+}
+"""
+        in text
+    )
+
+
+def test_instructions_of_nvidia_are_refused() -> None:
+    d = product(tw.atoms.SM80_16x8x8_F32TF32TF32F32_TN)
+    with pytest.raises(LanguageError) as caught:
+        d.text("gfx908")
+    assert str(caught.value) == (
+        "SM80_16x8x8_F32TF32TF32F32_TN is an instruction of NVIDIA's GPUs, and the target is gfx908\n"
+        "  help: take a MFMA atom of tw.atoms"
+    )
