@@ -7,40 +7,24 @@
 struct __ThreadIdx {
     __device__ __forceinline__ unsigned int read_x() { return __builtin_amdgcn_workitem_id_x(); }
     __declspec(property(get = read_x)) unsigned int x;
-    __device__ __forceinline__ unsigned int read_y() { return __builtin_amdgcn_workitem_id_y(); }
-    __declspec(property(get = read_y)) unsigned int y;
-    __device__ __forceinline__ unsigned int read_z() { return __builtin_amdgcn_workitem_id_z(); }
-    __declspec(property(get = read_z)) unsigned int z;
 };
 extern const __device__ __attribute__((weak)) __ThreadIdx threadIdx;
 
 struct __BlockIdx {
     __device__ __forceinline__ unsigned int read_x() { return __builtin_amdgcn_workgroup_id_x(); }
     __declspec(property(get = read_x)) unsigned int x;
-    __device__ __forceinline__ unsigned int read_y() { return __builtin_amdgcn_workgroup_id_y(); }
-    __declspec(property(get = read_y)) unsigned int y;
-    __device__ __forceinline__ unsigned int read_z() { return __builtin_amdgcn_workgroup_id_z(); }
-    __declspec(property(get = read_z)) unsigned int z;
 };
 extern const __device__ __attribute__((weak)) __BlockIdx blockIdx;
 
 struct __BlockDim {
     __device__ __forceinline__ unsigned int read_x() { return __builtin_amdgcn_workgroup_size_x(); }
     __declspec(property(get = read_x)) unsigned int x;
-    __device__ __forceinline__ unsigned int read_y() { return __builtin_amdgcn_workgroup_size_y(); }
-    __declspec(property(get = read_y)) unsigned int y;
-    __device__ __forceinline__ unsigned int read_z() { return __builtin_amdgcn_workgroup_size_z(); }
-    __declspec(property(get = read_z)) unsigned int z;
 };
 extern const __device__ __attribute__((weak)) __BlockDim blockDim;
 
 struct __GridDim {
     __device__ __forceinline__ unsigned int read_x() { return __builtin_amdgcn_grid_size_x() / blockDim.x; }
     __declspec(property(get = read_x)) unsigned int x;
-    __device__ __forceinline__ unsigned int read_y() { return __builtin_amdgcn_grid_size_y() / blockDim.y; }
-    __declspec(property(get = read_y)) unsigned int y;
-    __device__ __forceinline__ unsigned int read_z() { return __builtin_amdgcn_grid_size_z() / blockDim.z; }
-    __declspec(property(get = read_z)) unsigned int z;
 };
 extern const __device__ __attribute__((weak)) __GridDim gridDim;
 

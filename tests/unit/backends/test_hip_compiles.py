@@ -179,3 +179,21 @@ def test_multiply_and_add_stay_apart_unless_fused() -> None:
     assert "v_fma" not in compile_text(d.source("gfx908"), "gfx908").assembly
     d.store(x, 4, d.pure(ops.Fma(a, b, c), t.float32))
     assert "v_fma" in compile_text(d.source("gfx908"), "gfx908").assembly
+
+
+def test_floats_keep_what_is_not_normal_and_are_divided_exactly() -> None:
+    d = Draft()
+    x = d.pointer("x")
+    d.store(x, 0, d.binary("div", d.load(x, 0), d.load(x, 1)))
+    for arch in AMD:
+        text = compile_text(d.source(arch), arch).assembly
+        assert ".amdhsa_float_denorm_mode_32 3" in text and ".amdhsa_float_denorm_mode_16_64 3" in text
+        assert "v_div_fixup_f32" in text
+
+
+def test_float64_becomes_float16_without_a_stop_at_float32() -> None:
+    """A detour by way of float32 would round twice."""
+    d = Draft()
+    x, y = d.pointer("x", t.float64), d.pointer("y", t.float16)
+    d.store(y, 0, d.cast(d.load(x, 0), t.float16))
+    assert "v_cvt_f32_f64" not in compile_text(d.source("gfx908"), "gfx908").assembly

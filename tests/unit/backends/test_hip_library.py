@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import re
 import subprocess
 from pathlib import Path
 
@@ -244,8 +245,17 @@ def test_shuffles_read_the_right_lane(host: ctypes.CDLL, name: str) -> None:
 def test_pieces_stand_below_what_they_use() -> None:
     """A text of all names has all pieces, and each piece names only those above it."""
     names = list(PIECES)
-    assert pieces_for([" ".join(names)]) == list(PIECES.values())
+    axes = [f"{group}.{axis}" for group in ("threadIdx", "blockIdx", "blockDim", "gridDim") for axis in "xyz"]
+    assert pieces_for([" ".join(names + axes)]) == list(PIECES.values())
+    words = re.compile(r"[A-Za-z_]\w*")
     for place, name in enumerate(names):
-        needed = pieces_for([PIECES[name]])
-        assert all(text in [PIECES[other] for other in names[: place + 1]] for text in needed), name
+        used = {word for word in words.findall(re.sub(r"//.*", "", PIECES[name])) if word in PIECES}
+        assert used <= set(names[: place + 1]), name
     assert pieces_for([BIT_CAST]) == [PIECES["__device__"], PIECES["__forceinline__"]]
+
+
+def test_registers_have_the_axes_that_are_used() -> None:
+    text = "\n".join(pieces_for(["int i = gridDim.y * threadIdx.x;  // blockIdx.z", '"blockIdx.x"']))
+    assert "workitem_id_x" in text and "grid_size_y() / blockDim.y" in text and "workgroup_size_y" in text
+    for other in ("workitem_id_y", "grid_size_x", "workgroup_size_x", "blockIdx"):
+        assert other not in text

@@ -270,13 +270,13 @@ def _vectors() -> Iterator[tuple[str, str]]:
             yield f"make_{name}", f"{FUNCTION} {name} make_{name}({parameters}) {{\n    {body}\n}}"
 
 
-def _register(name: str, builtin: str) -> str:
+def _register(name: str, axes: Iterable[str] = "xyz") -> str:
     """Return an object whose members x, y and z are special registers, in the way of HIP's headers."""
-    type = f"__{name[0].upper()}{name[1:]}"
+    type, builtin = f"__{name[0].upper()}{name[1:]}", _REGISTERS[name]
     readers = "\n".join(
         f"    {FUNCTION} unsigned int read_{axis}() {{ return {builtin.format(axis)}; }}\n"
         f"    __declspec(property(get = read_{axis})) unsigned int {axis};"
-        for axis in "xyz"
+        for axis in axes
     )
     return f"struct {type} {{\n{readers}\n}};\nextern const __device__ __attribute__((weak)) {type} {name};"
 
@@ -308,7 +308,7 @@ def _bit_functions() -> Iterator[tuple[str, str]]:
 PIECES: dict[str, str] = {
     **_MACROS,
     **dict(_vectors()),
-    **{name: _register(name, builtin) for name, builtin in _REGISTERS.items()},
+    **{name: _register(name) for name in _REGISTERS},
     **dict(_bit_functions()),
     **_GENERIC,
     **dict(_native(name, count, c) for name, count in _NATIVE.items() for c in ("float", "double")),
@@ -327,16 +327,27 @@ PIECES: dict[str, str] = {
 
 def pieces_for(lines: Iterable[str]) -> list[str]:
     """Return the definitions that lines of C++ need of this library, in order."""
+    code = _code("\n".join(lines))
     wanted: dict[str, None] = {}
-    pending = list(_names("\n".join(lines)))
+    pending = list(_names(code))
     while pending:
         name = pending.pop()
         if name not in wanted:
             wanted[name] = None
-            pending += _names(PIECES[name])
-    return [text for name, text in PIECES.items() if name in wanted]
+            pending += _names(_code(PIECES[name]))
+    pieces = {name: text for name, text in PIECES.items() if name in wanted}
+    for name in ("gridDim", "blockDim", "blockIdx", "threadIdx"):  # the first names axes of the second
+        if name in pieces:
+            used = set(re.findall(rf"\b{name}\.([xyz])\b", code))
+            pieces[name] = _register(name, sorted(used))
+            code += pieces[name]
+    return list(pieces.values())
 
 
-def _names(text: str) -> set[str]:
-    code = "\n".join(_COMMENT.sub("", _STRING.sub('""', line)) for line in text.split("\n"))
+def _code(text: str) -> str:
+    """Return C++ without its comments and the insides of its strings."""
+    return "\n".join(_COMMENT.sub("", _STRING.sub('""', line)) for line in text.split("\n"))
+
+
+def _names(code: str) -> set[str]:
     return {word for word in _WORD.findall(code) if word in PIECES}
