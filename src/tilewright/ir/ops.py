@@ -1,8 +1,9 @@
 """All ops of the IR. Each is a dataclass whose fields say which are operands, attributes and blocks.
 
-What an op computes is written once as NumPy in `backends/sim`, how it is spelled in CUDA C++ once in
-`backends/cuda`, each as one handler for the op's class. Integer arithmetic is that of C++ on the device: two's
-complement, division and remainder round towards zero. Floats are IEEE, every op rounded once.
+What an op computes is written once as NumPy in `backends/sim`, how it is spelled in C++ once in `backends/cpp`,
+or in the dialects `backends/cuda` and `backends/hip`, each as one handler for the op's class. Integer
+arithmetic is that of C++ on the device: two's complement, division and remainder round towards zero. Floats are
+IEEE, every op rounded once.
 """
 
 # Fields are declared by calls that say their role (see fields.py), each of which makes a new field.

@@ -1,4 +1,4 @@
-"""How atomic operations are spelled: CUDA's functions where there are, compare-and-swap loops elsewhere."""
+"""How atomic operations are spelled: functions of CUDA and HIP where there are, compare-and-swap loops elsewhere."""
 
 from __future__ import annotations
 
