@@ -10,6 +10,7 @@ from tilewright import dtypes as t
 from tilewright.atoms.mma import MMAAtom
 from tilewright.errors import LanguageError
 from tilewright.ir import ops
+from tilewright.runtime.clang import find_clang
 
 WAVE = tw.Layout(64)
 
@@ -119,3 +120,36 @@ def test_instructions_of_nvidia_are_refused() -> None:
         "SM80_16x8x8_F32TF32TF32F32_TN is an instruction of NVIDIA's GPUs, and the target is gfx908\n"
         "  help: take a MFMA atom of tw.atoms"
     )
+
+
+@tw.kernel
+def product_of_tiles(c, a, b, mma: tw.constexpr):
+    """C = A * B^T for 32 x 32 tiles of C, 16 of K a step."""
+    x, y = tw.block_idx.x, tw.block_idx.y
+    thread = mma.get_slice(tw.thread_idx.x)
+    t_c = thread.partition_C(tw.local_tile(c, (32, 32), (x, y)))
+    acc = thread.make_fragment_C(t_c)
+    tw.clear(acc)
+    for k in range(a.shape[1] // 16):
+        t_a = thread.partition_A(tw.local_tile(a, (32, 16), (x, k)))
+        t_b = thread.partition_B(tw.local_tile(b, (32, 16), (y, k)))
+        f_a, f_b = thread.make_fragment_A(t_a), thread.make_fragment_B(t_b)
+        tw.copy(t_a, f_a)
+        tw.copy(t_b, f_b)
+        tw.gemm(mma, acc, f_a, f_b, acc)
+    tw.copy(acc, t_c)
+
+
+@pytest.mark.parametrize("arch", AMD)
+def test_a_kernel_by_tiles(arch: str) -> None:
+    """2 x 2 tiles of C and 4 steps of K: 16 instructions, whose accumulators take a register each."""
+    mma = tw.make_tiled_mma(ATOMS[0], (1, 1, 1))
+    arrays = [tw.spec(t.float32, (64, 64)) for _ in range(3)]
+    launch = product_of_tiles[(2, 2), 64]
+    text = launch.source(*arrays, mma, arch=arch)
+    assert text.count("mfma_f32_16x16x4f32(\n") == 2  # its definition and a call in unrolled loops
+    if find_clang() is None:
+        pytest.skip("needs clang")
+    assert launch.sass(*arrays, mma, arch=arch).count("v_mfma_f32_16x16x4f32 ") == 16
+    found = launch.resources(*arrays, mma, arch=arch)
+    assert found.accumulation_registers >= 16 and not found.spills and found.local_bytes == 0
