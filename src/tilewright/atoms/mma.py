@@ -35,7 +35,9 @@ class MMAAtom:
 
     `layout_a`, `layout_b` and `layout_c` map (thread, value) to the element of the column-major (M,K), (N,K) and (M,N)
     tile that this value of this thread holds. `thr_id` maps the threads of the atom to thread numbers. `instruction` is
-    the text of the PTX instruction ("" for plain C++), `arch` the first target that has it ("" for all).
+    the text of the PTX instruction ("" for plain C++), or the name of clang's builtin for an instruction of AMD's;
+    `arch` is the first target that has it ("" for all). `modifiers` are the last operands of an AMD instruction: CBSZ,
+    ABID and BLGP.
 
     >>> from tilewright.dtypes import float32
     >>> atom = UniversalFMA(float32)
@@ -55,6 +57,7 @@ class MMAAtom:
     layout_b: Layout
     layout_c: Layout
     instruction: str = ""
+    modifiers: tuple[int, int, int] = (0, 0, 0)
     # A function of the instruction's own arithmetic, where it is not `multiply_add`'s: (atom, a, b, c) -> d.
     arithmetic: Callable[[MMAAtom, Array, Array, Array], Array] | None = field(default=None, compare=False, repr=False)
     # Of an atom over words of narrow integers: the atom over the integers themselves.

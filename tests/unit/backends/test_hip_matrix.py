@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tests.unit.backends.kernels import AMD, Draft, compile_text
 
@@ -84,6 +86,19 @@ def test_registers_are_moved_and_never_changed(atom: MMAAtom) -> None:
     text = compile_text(product(atom).source("gfx908"), "gfx908").assembly
     code = text[text.index("; %bb.0:") : text.index("s_endpgm")]
     assert "_cvt_" not in code and "v_perm" not in code and "v_and_or" not in code
+
+
+def test_modifiers_are_the_last_operands() -> None:
+    """CBSZ 2 lets one of A's four blocks, number ABID, stand for all; each is a function of its own."""
+    plain = atom("mfma_f32_16x16x1f32", (64, 64, 1), t.float32, t.float32, 1, 16)
+    for block in (0, 3):
+        d = product(replace(plain, modifiers=(2, block, 0)))
+        name = "mfma_f32_16x16x1f32_cbsz2" + ("_abid3" if block else "")
+        assert f"void {name}(\n" in d.text("gfx908") and f"\n{name}(\n" in d.body("gfx908")
+        assert f"__builtin_amdgcn_mfma_f32_16x16x1f32(a, b, c, 2, {block}, 0);" in d.text("gfx908")
+        line = next(x for x in compile_text(d.source("gfx908"), "gfx908").assembly.split("\n") if "v_mfma" in x)
+        assert "cbsz:2" in line and ("abid:3" in line) == (block == 3)
+    assert "(a, b, c, 0, 0, 0);" in product(plain).text("gfx908")
 
 
 def test_the_call_of_a_builtin() -> None:

@@ -29,12 +29,18 @@ def mma(printer: Printer, op: Mma) -> None:
             f"{op.atom.name} is an instruction of NVIDIA's GPUs, and the target is {printer.arch}",
             "take a MFMA atom of tw.atoms",
         )
-    name = op.atom.instruction.removeprefix(BUILTIN)
+    name = _name(op.atom)
     printer.prelude.need(_function(name, op.atom))
     results = declare_results(printer, op, "d")
     operands = [[exact(printer, v).text for v in group] for group in (op.a, op.b, op.c)]
     print_call(printer, op, name, [results, *operands])
     hand_on(printer, op, results)
+
+
+def _name(atom: MMAAtom) -> str:
+    """Return the name of a matrix product's function: the builtin's, with the modifiers that are set."""
+    given = [f"_{word}{n}" for word, n in zip(("cbsz", "abid", "blgp"), atom.modifiers, strict=True) if n]
+    return atom.instruction.removeprefix(BUILTIN) + "".join(given)
 
 
 def _function(name: str, atom: MMAAtom) -> str:
@@ -49,7 +55,7 @@ def _function(name: str, atom: MMAAtom) -> str:
         operand = "Operand"
     lines.append(f"const Accumulators c = {{{', '.join(f'c{i}' for i in range(c.count))}}};")
     lines += [f"const {operand} {x} = {_joined(x, r, operand)};" for x, r in (("a", a), ("b", b))]
-    lines.append(f"const Accumulators d = {atom.instruction}(a, b, c, 0, 0, 0);")
+    lines.append(f"const Accumulators d = {atom.instruction}(a, b, c, {', '.join(map(str, atom.modifiers))});")
     lines += [f"d{i} = d[{i}];" for i in range(d.count)]
     return f"""\
 // D = A * B + C by a wave: {" x ".join(map(str, atom.shape_mnk))}.
