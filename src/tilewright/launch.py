@@ -187,12 +187,12 @@ class Kernel:
         """
         from tilewright.runtime.nvrtc import compile_ptx
 
-        if Arch.parse(arch).is_amd:
-            raise ArgumentError(
-                f"there is no PTX for {arch}, an AMD target",
-                help=f"kernel.sass(..., arch={str(arch)!r}) gives its assembly",
-            )
         lowered = self.lower(*args, arch=arch, **kwargs)
+        if lowered.arch.is_amd:
+            raise ArgumentError(
+                f"there is no PTX for {lowered.arch}, an AMD target",
+                help=f"kernel.sass(..., arch={lowered.arch.name!r}) gives its assembly",
+            )
         cuda = lowered.cuda
         return compile_ptx(cuda.text, name=cuda.name, arch=lowered.arch.name, line_map=cuda.line_map)
 
