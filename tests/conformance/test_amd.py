@@ -32,6 +32,7 @@ REASONS = (
     r"tw\.(copy|gemm): (SM\d+_|CpAsync|UniversalCopy).* needs sm_\d+ or later, and the target is gfx90a",
     r"arithmetic and conversion of 8-bit floats need sm_89 or later, and the target is gfx90a",
     r"a ballot of the 64 lanes of gfx90a has 64 bits, and its result is uint32",
+    r".* is done by (32|64) lanes together, and the block of \d+ threads leaves .*",
     r"kernel 'large_shared' takes \d+ bytes of shared memory; a block of gfx90a has 65536",
     r"tw\.device_assert: n is too small",  # what that test is about
 )
