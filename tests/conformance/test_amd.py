@@ -27,11 +27,11 @@ BATCH = 60
 REASONS = (
     r"gfx90a has no instruction for (cbrt|erf|fmod|pow|sin) of float(32|64), and the math library of ROCm is not linked",
     r"gfx90a has no instruction for (sqrt|rsqrt) of float64, and the math library of ROCm is not linked",
+    r"tw\.named_barrier: gfx90a has one barrier, that of the whole block",
     r"gfx90a has no (barrier of a part of the block|cvt\.rna\.tf32|mbarrier|printf)",
     r"tw\.copy: gfx90a has no cp\.async; it needs sm_80 or later",
     r"tw\.(copy|gemm): (SM\d+_|CpAsync|UniversalCopy).* needs sm_\d+ or later, and the target is gfx90a",
     r"arithmetic and conversion of 8-bit floats need sm_89 or later, and the target is gfx90a",
-    r"a ballot of the 64 lanes of gfx90a has 64 bits, and its result is uint32",
     r".* is done by (32|64) lanes together, and the block of \d+ threads leaves .*",
     r"kernel 'large_shared' takes \d+ bytes of shared memory; a block of gfx90a has 65536",
     r"tw\.device_assert: n is too small",  # what that test is about

@@ -159,11 +159,11 @@ extern "C" __global__ void __launch_bounds__(128) histogram_of_steps(
     }
 
     // kernels.py:45: total += tw.shuffle_down(total, distance)
-    const float total_1 = total + __shfl_down(total, 16, 32);
-    const float total_2 = total_1 + __shfl_down(total_1, 8, 32);
-    const float total_3 = total_2 + __shfl_down(total_2, 4, 32);
-    const float total_4 = total_3 + __shfl_down(total_3, 2, 32);
-    const float total_5 = total_4 + __shfl_down(total_4, 1, 32);
+    const float total_1 = total + __shfl_down(total, 16);
+    const float total_2 = total_1 + __shfl_down(total_1, 8);
+    const float total_3 = total_2 + __shfl_down(total_2, 4);
+    const float total_4 = total_3 + __shfl_down(total_3, 2);
+    const float total_5 = total_4 + __shfl_down(total_4, 1);
     // kernels.py:46: if tid % 32 == 0 and total > 0:
     if (tid % 32 == 0 && total_5 > 0.0f) {
         // kernels.py:47: tw.atomic_add(mean, 0, total / x.size)

@@ -102,5 +102,5 @@ def warp_mma(name: str) -> MMAAtom:
     return MMAAtom(
         name, f"sm_{arch}", (m, n, k), d, a, b, c, Layout(fragments.WARP),
         fragments.operand(m, k, a.bits), fragments.operand(n, k, b.bits), fragments.accumulator(m),
-        instruction, arithmetic=arithmetic,
+        instruction, arithmetic,
     )  # fmt: skip

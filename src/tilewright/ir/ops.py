@@ -357,7 +357,7 @@ class Mma(Op):
     """results = the registers of D = A * B + C, which the threads of a warp compute together as `atom` says.
 
     Operands and results are each thread's registers, in types and numbers `atom.registers_a` and its like. All threads
-    of the warp take part; a warp holds several groups of threads where the atom has fewer than 32.
+    of the warp take part; a warp holds several groups of threads where the atom has fewer than the warp.
     """
 
     atom: MMAAtom = attribute()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from tests.unit.backends.kernels import AMD, Draft, compile_text
 
 import tilewright as tw
 from tilewright import dtypes as t
+from tilewright.atoms.mfma import NAMES
 from tilewright.atoms.mma import MMAAtom
 from tilewright.errors import LanguageError
 from tilewright.ir import ops
@@ -88,6 +91,17 @@ def test_registers_are_moved_and_never_changed(atom: MMAAtom) -> None:
     assert "_cvt_" not in code and "v_perm" not in code and "v_and_or" not in code
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_every_atom_is_one_instruction(name: str) -> None:
+    """With the block of A that stands for all, where an atom has one."""
+    atom = getattr(tw.atoms, name)
+    cbsz, abid, _ = atom.modifiers
+    module = compile_text(product(atom).source("gfx908"), "gfx908")
+    (line,) = [x for x in module.assembly.split("\n") if "v_mfma" in x]
+    assert module.log == "" and atom.instruction.rpartition("amdgcn_")[2] in line
+    assert re.findall(r"(cbsz|abid):(\d)", line) == [(w, str(n)) for w, n in (("cbsz", cbsz), ("abid", abid)) if n]
+
+
 def test_modifiers_are_the_last_operands() -> None:
     """CBSZ 2 lets one of A's four blocks, number ABID, stand for all; each is a function of its own."""
     plain = atom("mfma_f32_16x16x1f32", (64, 64, 1), t.float32, t.float32, 1, 16)
@@ -158,7 +172,7 @@ def product_of_tiles(c, a, b, mma: tw.constexpr):
 @pytest.mark.parametrize("arch", AMD)
 def test_a_kernel_by_tiles(arch: str) -> None:
     """2 x 2 tiles of C and 4 steps of K: 16 instructions, whose accumulators take a register each."""
-    mma = tw.make_tiled_mma(ATOMS[0], (1, 1, 1))
+    mma = tw.make_tiled_mma(tw.atoms.GFX908_16x16x4_F32F32F32F32_MFMA, (1, 1, 1))
     arrays = [tw.spec(t.float32, (64, 64)) for _ in range(3)]
     launch = product_of_tiles[(2, 2), 64]
     text = launch.source(*arrays, mma, arch=arch)
@@ -168,3 +182,13 @@ def test_a_kernel_by_tiles(arch: str) -> None:
     assert launch.sass(*arrays, mma, arch=arch).count("v_mfma_f32_16x16x4f32 ") == 16
     found = launch.resources(*arrays, mma, arch=arch)
     assert found.accumulation_registers >= 16 and not found.spills and found.local_bytes == 0
+
+
+def test_the_kernel_by_tiles_computes_the_product() -> None:
+    """On the simulator, as every kernel for this target does."""
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(-4, 5, (64, 64)).astype(np.float32) for _ in range(2))
+    c = np.zeros((64, 64), np.float32)
+    mma = tw.make_tiled_mma(tw.atoms.GFX908_16x16x4_F32F32F32F32_MFMA, (1, 1, 1))
+    product_of_tiles.configure(arch="gfx908")[(2, 2), 64](c, a, b, mma)
+    assert np.array_equal(c, a @ b.T)
