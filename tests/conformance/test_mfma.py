@@ -111,18 +111,12 @@ def test_the_simulator_computes_the_definition(atom: MMAAtom, arch: str) -> None
 
 
 def test_each_sum_is_rounded_once() -> None:
-    """Sums that two roundings, to float64 and to float32, get wrong: half-way between two values but for a little."""
+    """A sum just below the middle of two float32, which rounding to float64 first would put into the middle."""
     atom = tw.atoms.GFX908_16x16x4_F32F32F32F32_MFMA
     a, b, c = (np.zeros(s, np.float32) for s in ((16, 4), (16, 4), (16, 16)))
-    c[:] = 1
-    a[0, 0], b[0, 0] = 2.0**-24, 1 + 2.0**-23  # half a unit in the last place, and 2**-47
-    a[1, 0], b[1, 0] = 2.0**-12 + 2.0**-35, 2.0**-12 + 2.0**-35
-    found = atom.reference(a, b, c)
-    assert found[0, 0] == np.float32(1 + 2.0**-23)
-    assert found[1, 1] == np.float32(1 + 2.0**-23)
-    tiny = np.full((16, 16), 2.0**-100, np.float32)
-    a[2, 0], b[2, 0] = 2.0**-24 * 1.5, 1
-    assert atom.reference(a, b, tiny)[2, 2] == np.float32(2.0**-24 * 1.5)
+    c[:] = 1 + 2.0**-23
+    a[0, 0], b[0, 0] = 2.0**-24 * (1 + 2.0**-23), 1 - 2.0**-23  # their product is 2**-24 - 2**-70
+    assert atom.reference(a, b, c)[0, 0] == np.float32(1 + 2.0**-23)
 
 
 @each
