@@ -96,9 +96,9 @@ def multiply_add_in_order(atom: MMAAtom, a: Array, b: Array, c: Array) -> Array:
 
         d_0 = c,    d_(k+1) = round(a_k * b_k + d_k)
 
-    Of float32 that is what AMD's manual says an MFMA does. Of float16 and bfloat16 the manual leaves the order and the
-    rounding within an instruction open, and this is an assumption; `MMAAtom.error_bound` holds for any order. Subnormal
-    numbers count, as on gfx908; gfx90a takes those of float16 and bfloat16 for zero. Integers are exact and wrap.
+    The order and the rounding within an MFMA are an assumption that was not checked on an AMD GPU;
+    `MMAAtom.error_bound` holds for any order. Subnormal numbers count, also where a GPU may take those of float16 and
+    bfloat16 for zero (gfx90a). Integers are exact and wrap.
 
     >>> import numpy as np
     >>> from tilewright.atoms import GFX908_16x16x4_F32F32F32F32_MFMA as atom

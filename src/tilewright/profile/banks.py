@@ -19,11 +19,10 @@ NVIDIA's forum on LDS.64 and LDS.128 for the phases. The joining is not document
 Nsight Compute's counters show. `benchmarks/counters.py` compares 38 kernels with the counters of an H200: equal but for
 cp.async of 16 bytes past L1 into rows padded to 80 bytes, where ncu counts 15 wavefronts a request and this model 8.
 
-A wave of 64 lanes on an AMD target: the LDS of CDNA also has 32 banks of 4 bytes, and serves a request of the wave in
-halves of 32 lanes, each of which is counted here as a warp's request by the rules above. That is all the sources say:
-in what order the lanes of wider accesses are served, and which broadcasts join, is taken from the rules for NVIDIA's
-GPUs and was not measured on an AMD GPU. Source: AMD, "Instinct MI300 instruction set architecture", chapter "Local data
-share": 32 banks of 32 bits, 128 bytes a clock.
+A wave of 64 lanes on an AMD target: the LDS of CDNA also has 32 banks of 4 bytes, 128 bytes a clock, so a request of
+the wave is counted as two halves of 32 lanes, each by the rules above. Which lanes of a wider access go together
+and which broadcasts join is taken from NVIDIA's GPUs and was not measured on one of AMD's. Source for the banks: AMD,
+"Instinct MI300 instruction set architecture", chapter "Local data share".
 
 The fewest wavefronts are the phases that have an active lane; of atomics, the updates of the busiest word.
 """
