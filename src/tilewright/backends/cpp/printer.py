@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
-
 from tilewright.arch import Arch
-from tilewright.backends.cuda.expression import Expression, Rank
-from tilewright.backends.cuda.inlining import choose_inlined
-from tilewright.backends.cuda.names import Names
-from tilewright.backends.cuda.prelude import Prelude
-from tilewright.backends.cuda.structure import Structure
-from tilewright.backends.cuda.suggest import suggest
-from tilewright.backends.cuda.variables import Variable, assign_variables
-from tilewright.backends.cuda.vectors import built_in, c_type
-from tilewright.backends.cuda.writer import Writer
+from tilewright.backends.cpp.dialect import Dialect
+from tilewright.backends.cpp.expression import Expression, Rank
+from tilewright.backends.cpp.inlining import choose_inlined
+from tilewright.backends.cpp.names import Names
+from tilewright.backends.cpp.prelude import Prelude
+from tilewright.backends.cpp.structure import Structure
+from tilewright.backends.cpp.suggest import suggest
+from tilewright.backends.cpp.variables import Variable, assign_variables
+from tilewright.backends.cpp.vectors import built_in, c_type
+from tilewright.backends.cpp.writer import Writer
 from tilewright.errors import LanguageError
 from tilewright.ir.core import Block, Buffer, Kernel, Op, Type, Value, VectorType
 from tilewright.ir.ops import Yield
 
-# A handler takes the printer and an op of its class; Any, because a table of handlers holds many classes.
 _COMPOUND = ("+", "-", "*", "/", "%", "<<", ">>", "&", "|", "^")
-
-ExpressionHandler = Callable[["Printer", Any], Expression]
-StatementHandler = Callable[["Printer", Any], None]
 
 
 class Printer:
@@ -37,8 +31,7 @@ class Printer:
         self,
         kernel: Kernel,
         arch: Arch,
-        expressions: Mapping[type[Op], ExpressionHandler],
-        statements: Mapping[type[Op], StatementHandler],
+        dialect: Dialect,
         *,
         line_directives: bool = False,
         restrict: bool = True,
@@ -46,8 +39,7 @@ class Printer:
         self.kernel = kernel
         self.arch = arch
         self.restrict = restrict  # arrays that are only read share no memory with those that are written
-        self.expressions = expressions
-        self.statements = statements
+        self.dialect = dialect
         self.structure = Structure(kernel)
         self.inlined = choose_inlined(self.structure)
         self.variables = assign_variables(self.structure, self.inlined)
@@ -70,7 +62,7 @@ class Printer:
             return self._held[value]
         op = value.definition
         assert op is not None and variable is None, value
-        return self.expressions[type(op)](self, op)
+        return self.dialect.expressions[type(op)](self, op)
 
     def hold(self, value: Value, name: str) -> None:
         """Let a value be known by a name from now on."""
@@ -100,10 +92,10 @@ class Printer:
         return isinstance(op, Yield) or not self.structure.is_live(op) or any(r in self.inlined for r in op.results)
 
     def _op(self, op: Op) -> None:
-        if type(op) in self.statements:
-            self.statements[type(op)](self, op)
+        if type(op) in self.dialect.statements:
+            self.dialect.statements[type(op)](self, op)
             return
-        expression = self.expressions[type(op)](self, op)
+        expression = self.dialect.expressions[type(op)](self, op)
         if op.result in self.structure.readers:
             self._define(op, expression)
         else:

@@ -1,4 +1,4 @@
-"""Collects the lines of the CUDA text, puts the Python line above them, and remembers which line came from where."""
+"""Collects the lines of a text, puts the Python line above them, and remembers which line came from where."""
 
 from __future__ import annotations
 

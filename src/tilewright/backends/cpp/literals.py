@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import struct
 
-from tilewright.backends.cuda.expression import Expression, Rank
+from tilewright.backends.cpp.expression import Expression, Rank
 from tilewright.dtypes import DType, bool_, float16, float32, float64, int32, int64, uint32, uint64
 
 _SUFFIX = {int32: "", uint32: "u", int64: "LL", uint64: "ULL"}

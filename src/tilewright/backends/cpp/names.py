@@ -31,7 +31,7 @@ _VECTORS = {f"{make}{element}{lanes}" for make in ("", "make_") for element in _
 RESERVED = frozenset(_KEYWORDS.split()) | frozenset(_PREDECLARED.split()) | _VECTORS
 # The families of names that the functions of prelude.py take.
 _HELPERS = re.compile(
-    r"cp_async\w*|(mma|ldmatrix|stmatrix|movmatrix)_\w+|atomic\w*|to_\w+|shift_(left|right)|bit_cast|assertion_failed"
+    r"cp_async\w*|(mma|mfma|ldmatrix|stmatrix|movmatrix)_\w+|atomic\w*|to_\w+|shift_(left|right)|bit_cast|assertion_failed"
 )
 
 

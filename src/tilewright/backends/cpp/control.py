@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tilewright.backends.cuda.arithmetic import exact
-from tilewright.backends.cuda.expression import Expression, Rank, negated
-from tilewright.backends.cuda.printer import Printer
-from tilewright.backends.cuda.variables import Variable, yielded
+from tilewright.backends.cpp.arithmetic import exact
+from tilewright.backends.cpp.expression import Expression, Rank, negated
+from tilewright.backends.cpp.printer import Printer
+from tilewright.backends.cpp.variables import Variable, yielded
 from tilewright.ir.core import Block, Op, Value
 from tilewright.ir.infer import facts_of
 from tilewright.ir.ops import Constant, For, If, While

@@ -8,7 +8,7 @@ what it gives.
 
 from __future__ import annotations
 
-from tilewright.backends.cuda.structure import Structure
+from tilewright.backends.cpp.structure import Structure
 from tilewright.ir.core import Effect, Op, Value
 from tilewright.ir.infer import facts_of
 from tilewright.ir.ops import (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilewright.backends.cuda.structure import Structure
+from tilewright.backends.cpp.structure import Structure
 from tilewright.dtypes import bool_
 from tilewright.ir.core import Op, Value, VectorType
 from tilewright.ir.ops import (

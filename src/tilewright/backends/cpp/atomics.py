@@ -1,17 +1,17 @@
-"""How atomic operations are spelled: CUDA's functions where there are, compare-and-swap loops elsewhere."""
+"""How atomic operations are spelled: functions of CUDA and HIP where there are, compare-and-swap loops elsewhere."""
 
 from __future__ import annotations
 
-from tilewright.backends.cuda.arithmetic import exact
-from tilewright.backends.cuda.conversions import from_float, to_float
-from tilewright.backends.cuda.expression import Expression, Rank, call, prefix
-from tilewright.backends.cuda.memory import address
-from tilewright.backends.cuda.printer import Printer
+from tilewright.backends.cpp.arithmetic import exact
+from tilewright.backends.cpp.conversions import from_float, to_float
+from tilewright.backends.cpp.expression import Expression, Rank, call, prefix
+from tilewright.backends.cpp.memory import address
+from tilewright.backends.cpp.prelude import FUNCTION
+from tilewright.backends.cpp.printer import Printer
 from tilewright.dtypes import DType, bfloat16, float16, float32, float64, int32, int64, uint32, uint64
 from tilewright.ir.core import Space, VectorType
 from tilewright.ir.ops import Atomic
 
-_FUNCTION = "__device__ __forceinline__"
 _NAMES = {"add": "atomicAdd", "min": "atomicMin", "max": "atomicMax"}
 _INTEGERS = (int32, uint32, int64, uint64)
 
@@ -28,8 +28,11 @@ def atomic(printer: Printer, op: Atomic) -> Expression:
         return _integer(op, target, value, dtype)
     if op.kind == "add" and dtype in (float32, float64):
         return call("atomicAdd", (target, value), dtype)
-    if op.kind == "add" and (dtype is float16 or (dtype is bfloat16 and printer.arch.number >= 90)):
-        return _half_add(printer, target, value, dtype)
+    added = printer.dialect.half_add(printer, dtype) if op.kind == "add" and dtype in (float16, bfloat16) else None
+    if added is not None:
+        printer.prelude.need_type(dtype)
+        printer.prelude.need(added)
+        return call("atomic_add", (target, value), dtype)
     if dtype.is_float:
         return _swapping(printer, op.kind, target, value, dtype)
     raise printer.refuse(
@@ -45,18 +48,6 @@ def _integer(op: Atomic, target: Expression, value: Expression, dtype: DType) ->
     # CUDA has no signed 64-bit atomicAdd; the unsigned one gives the same bits.
     unsigned = prefix(f"({uint64.c_name}*)", target, uint64), prefix(f"({uint64.c_name})", value, uint64)
     return prefix(f"({dtype.c_name})", call("atomicAdd", unsigned, uint64), dtype)
-
-
-def _half_add(printer: Printer, target: Expression, value: Expression, dtype: DType) -> Expression:
-    printer.prelude.need_type(dtype)
-    c, suffix = dtype.c_name, "f16" if dtype is float16 else "bf16"
-    printer.prelude.need(f"""\
-{_FUNCTION} {c} atomic_add({c}* address, {c} value) {{
-    {c} old;
-    asm volatile("atom.add.noftz.{suffix} %0, [%1], %2;" : "=h"(old.bits) : "l"(address), "h"(value.bits) : "memory");
-    return old;
-}}""")
-    return call("atomic_add", (target, value), dtype)
 
 
 def _swapping(printer: Printer, kind: str, target: Expression, value: Expression, dtype: DType) -> Expression:
@@ -83,7 +74,7 @@ def _loop(printer: Printer, kind: str, dtype: DType) -> str:
         new = f"__float_as_uint({joined})" if dtype is float32 else f"__double_as_longlong({joined})"
         word = uint32.c_name if dtype is float32 else uint64.c_name
     return f"""\
-{_FUNCTION} {c} atomic_{kind}({c}* address, {c} value) {{
+{FUNCTION} {c} atomic_{kind}({c}* address, {c} value) {{
     {word}* const bits = ({word}*)address;
     {word} seen = *(volatile {word}*)bits, expected;
     do {{

@@ -16,8 +16,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tilewright.backends.cuda.inlining import is_bound
-from tilewright.backends.cuda.structure import Order, Structure
+from tilewright.backends.cpp.inlining import is_bound
+from tilewright.backends.cpp.structure import Order, Structure
 from tilewright.ir.core import Block, Op, Type, Value
 from tilewright.ir.ops import Constant, For, If, While, Yield
 

@@ -1,20 +1,20 @@
-"""How scalar arithmetic is spelled: constants, special registers, operators, functions, comparisons, choices."""
+"""How scalar arithmetic is spelled: constants, operators, functions, comparisons, choices."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from tilewright.backends.cuda import prelude
-from tilewright.backends.cuda.conversions import from_float, is_half, to_float
-from tilewright.backends.cuda.expression import Expression, Rank, binary, call, conditional, negated, prefix
-from tilewright.backends.cuda.inlining import MODULAR_KINDS
-from tilewright.backends.cuda.literals import literal
-from tilewright.backends.cuda.printer import Printer
+from tilewright.backends.cpp import prelude
+from tilewright.backends.cpp.conversions import from_float, is_half, to_float
+from tilewright.backends.cpp.expression import Expression, Rank, binary, call, conditional, negated, prefix
+from tilewright.backends.cpp.inlining import MODULAR_KINDS
+from tilewright.backends.cpp.literals import literal
+from tilewright.backends.cpp.printer import Printer
 from tilewright.dtypes import DType, bool_, float32, int32, uint8, uint16, uint32
 from tilewright.errors import InternalError
 from tilewright.ir.core import Op, Value, VectorType
 from tilewright.ir.infer import facts_of
-from tilewright.ir.ops import Binary, Compare, Constant, Fma, Select, Special, Unary
+from tilewright.ir.ops import Binary, Compare, Constant, Fma, Select, Unary
 
 _OPERATORS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "rem": "%", "and": "&", "or": "|", "xor": "^"}
 _BOOL_OPERATORS = {"and": "&&", "or": "||", "xor": "!="}
@@ -50,13 +50,6 @@ def constant(printer: Printer, op: Constant) -> Expression:
     return literal(op.value, op.result.type)
 
 
-def special(printer: Printer, op: Special) -> Expression:
-    """Return a special register: `thread_idx.x` is threadIdx.x, which is unsigned in C++."""
-    group, axis = op.name.split(".")
-    head, _, tail = group.partition("_")
-    return Expression(f"{head}{tail.capitalize()}.{axis}", Rank.POSTFIX, uint32)
-
-
 def unary(printer: Printer, op: Unary) -> Expression:
     """Return a sign, a negation, or a call of a function of one argument."""
     dtype = _scalar(op, op.x)
@@ -84,10 +77,11 @@ def _float_unary(kind: str, x: Expression, dtype: DType) -> Expression:
         return call(kind, (x,), bool_)
     if kind == "not":
         return prefix("!", x, bool_)
-    return call(_float_function(kind, dtype), (x,), dtype)
+    return call(float_function(kind, dtype), (x,), dtype)
 
 
-def _float_function(kind: str, dtype: DType) -> str:
+def float_function(kind: str, dtype: DType) -> str:
+    """Return the C name of a function of floats: expf for float32, exp for float64."""
     return _FLOAT_NAMES.get(kind, kind) + ("f" if dtype is float32 else "")
 
 
@@ -130,7 +124,7 @@ def _float_binary(op: Binary, a: Expression, b: Expression, dtype: DType) -> Exp
         return binary(_OPERATORS[op.kind], a, b, dtype)
     if op.kind in ("and", "or", "xor", "shl", "shr"):
         raise InternalError(f"there is no {op.kind} of {dtype}", location=op.location)
-    return call(_float_function(op.kind, dtype), (a, b), dtype)
+    return call(float_function(op.kind, dtype), (a, b), dtype)
 
 
 def _sum(operator: str, a: Expression, b: Expression, rhs: Value, type: DType) -> Expression:

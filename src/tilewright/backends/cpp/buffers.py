@@ -10,8 +10,8 @@ from __future__ import annotations
 from itertools import pairwise
 
 from tilewright.arch import Arch
-from tilewright.backends.cuda.memory import is_vector_access, is_written
-from tilewright.backends.cuda.printer import Printer
+from tilewright.backends.cpp.memory import is_vector_access, is_written
+from tilewright.backends.cpp.printer import Printer
 from tilewright.errors import InternalError
 from tilewright.ir.core import Buffer, Kernel, Space
 from tilewright.ir.ops import Allocate
