@@ -106,8 +106,8 @@ ALIGNMENT = 16  # bytes, of each array that a packaged function is given
 class PackagedFunction:
     """What `Package.add` returns: a kernel under the name that it has in the package.
 
-    Calling it launches the kernel, as `plan.build()`'s: NumPy arrays run in the simulator. `parameters` are the values of
-    the plan's parameters, by name.
+    Calling it launches the kernel, as `plan.build()`'s: NumPy arrays run in the simulator. `parameters` are the values
+    of the plan's parameters, by name.
     """
 
     name: str

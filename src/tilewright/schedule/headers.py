@@ -21,8 +21,8 @@ def header_text(name: str, functions: Sequence[PackagedFunction]) -> str:
 
     For each function f it has: `struct f_arguments`, the parameters of the machine code in order; macros `f_ENTRY`,
     `f_BLOCK_X` to `_Z`, `f_SHARED_BYTES`, `f_ALIGNMENT`; functions `f_grid_x` to `_z` of the sizes that only the launch
-    knows; `f_parameters`, which fills the array of pointers that `cuLaunchKernel` and `hipModuleLaunchKernel` take; and,
-    for NVIDIA targets where the macro `<NAME>_LAUNCH` is defined, `f_launch`, which calls `cuLaunchKernel`.
+    knows; `f_parameters`, which fills the array of pointers that `cuLaunchKernel` and `hipModuleLaunchKernel` take;
+    and, for NVIDIA targets where the macro `<NAME>_LAUNCH` is defined, `f_launch`, which calls `cuLaunchKernel`.
     """
     guard = f"TILEWRIGHT_{name.upper()}_H"
     launch = f"{name.upper()}_LAUNCH"
@@ -30,8 +30,8 @@ def header_text(name: str, functions: Sequence[PackagedFunction]) -> str:
     lines = [
         f"/* The functions of the package {name}, for C and C++. Made by Tilewright.",
         " *",
-        " * Each function's machine code is in a file of its own, which the manifest names. Arrays that are only read must",
-        " * not share memory with those that are written, and each begins at a multiple of the function's ALIGNMENT.",
+        " * Each function's machine code is in a file of its own, which the manifest names. Arrays that are only read",
+        " * must not share memory with those that are written, and each begins at a multiple of ALIGNMENT bytes.",
         " */",
         f"#ifndef {guard}",
         f"#define {guard}",
@@ -64,8 +64,8 @@ def _driver(launch: str) -> list[str]:
         'extern "C"',
         "#endif",
         "int cuLaunchKernel(CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z,",
-        "                   unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes,",
-        "                   CUstream stream, void **parameters, void **extra);",
+        "                   unsigned int block_x, unsigned int block_y, unsigned int block_z,",
+        "                   unsigned int shared_bytes, CUstream stream, void **parameters, void **extra);",
         "#endif",
         "",
     ]
@@ -105,7 +105,7 @@ def _function(function: PackagedFunction, launch: str) -> list[str]:
         )
     lines += [
         "",
-        f"static inline void {name}_parameters(struct {name}_arguments *arguments, void *parameters[{name}_PARAMETERS]) {{",
+        f"static inline void {name}_parameters(struct {name}_arguments *arguments, void **parameters) {{",
         *(f"    parameters[{n}] = (void *)&arguments->{field};" for n, (_, field, _) in enumerate(fields)),
         "}",
     ]
@@ -115,7 +115,8 @@ def _function(function: PackagedFunction, launch: str) -> list[str]:
         lines += [
             "",
             f"#ifdef {launch}",
-            f"static inline int {name}_launch(CUfunction function, CUstream stream, struct {name}_arguments *arguments{given}) {{",
+            f"static inline int {name}_launch(",
+            f"    CUfunction function, CUstream stream, struct {name}_arguments *arguments{given}) {{",
             f"    void *parameters[{name}_PARAMETERS];",
             f"    {name}_parameters(arguments, parameters);",
             "    return (int)cuLaunchKernel(",

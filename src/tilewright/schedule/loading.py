@@ -31,8 +31,8 @@ _MOST_ELEMENTS = 2**31  # offsets of elements are 32-bit in machine code that wa
 def load(path: str | Path) -> dict[str, LoadedFunction]:
     """Return the functions of a package by name, given its manifest (JSON, or TOML from Python 3.11 on).
 
-    Nothing is loaded on a device before a function is called. Raises `ScheduleError` for what is no manifest, or one of a
-    later format.
+    Nothing is loaded on a device before a function is called. Raises `ScheduleError` for what is no manifest, or one of
+    a later format.
     """
     path = Path(path)
     manifest = _read(path)
@@ -51,7 +51,7 @@ def _read(path: Path) -> Any:  # Any: plain data
     except (OSError, ValueError) as error:
         raise ScheduleError(f"the manifest {path.name} cannot be read: {error}") from None
     try:
-        import tomllib
+        import tomllib  # type: ignore[import-not-found, unused-ignore]  # there from Python 3.11 on
     except ImportError:
         raise ScheduleError(f"{path.name} is TOML, which Python reads from 3.11 on", help="load the JSON") from None
     try:
@@ -103,8 +103,8 @@ class LoadedFunction:
     def __call__(self, *args: Any, stream: int | None = None) -> None:  # Any: arrays of any library, and numbers
         """Launch on the arrays' device, on their framework's current stream unless a CUDA handle is given.
 
-        Raises `ArgumentError` for arrays of other types, shapes, strides or alignment than the manifest says, on the CPU
-        or on several devices, and for an array that is only read and shares memory with one that is written.
+        Raises `ArgumentError` for arrays of other types, shapes, strides or alignment than the manifest says, on the
+        CPU or on several devices, and for an array that is only read and shares memory with one that is written.
         """
         infos = self._described(args)
         sizes = self.sizes(infos)
@@ -125,7 +125,7 @@ class LoadedFunction:
         self._packer(tuple(plan.starts)).launch(self._function_on(ordinal), config, handle, values)
 
     def sizes(self, infos: Mapping[str, ArrayInfo]) -> dict[str, int]:
-        """Return the sizes that only the launch knows, from the arrays. Raises `ArgumentError` where arrays disagree."""
+        """Return the sizes that only the launch knows, from arrays. Raises `ArgumentError` where arrays disagree."""
         sizes: dict[str, int] = {}
         for argument in self.manifest["arguments"]:
             info = infos.get(argument["name"])
@@ -165,7 +165,8 @@ class LoadedFunction:
             raise ArgumentError(f"{what} is of {info.dtype}; {argument['type']} is needed")
         if info.shape != shape or not same:
             raise ArgumentError(
-                f"{what} has shape {info.shape} and strides {info.strides}; shape {shape} and strides {strides} are needed"
+                f"{what} has shape {info.shape} and strides {info.strides}; "
+                f"shape {shape} and strides {strides} are needed"
             )
         if info.pointer % argument["alignment"]:
             raise ArgumentError(f"{what} does not begin at a multiple of {argument['alignment']} bytes")
@@ -234,7 +235,7 @@ class LoadedFunction:
 
     def _read(self, file: Mapping[str, Any]) -> bytes:
         try:
-            data = (self.folder / file["name"]).read_bytes()
+            data: bytes = (self.folder / file["name"]).read_bytes()
         except OSError as error:
             raise ScheduleError(f"{self.name} cannot be loaded: {error}") from None
         if hashlib.sha256(data).hexdigest() != file["sha256"]:

@@ -31,7 +31,7 @@ Choice = Mapping[Any, Any]  # Any: parameters or their names; their values
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
-class Format(enum.Flag):
+class PackageFormat(enum.Flag):
     """The files that `Package.build` writes."""
 
     SOURCE = enum.auto()  # <function>.cu, or .hip for AMD targets
@@ -48,7 +48,7 @@ class Package:
 
     >>> import tilewright as tw
     >>> from tilewright.schedule import Array, Nest, Package, Role, Target, create_parameter_grid, create_parameters
-    >>> threads = create_parameters(1)[0]
+    >>> threads = create_parameters(1)
     >>> A = Array(Role.INPUT, tw.float32, (1024,), name="A")
     >>> B = Array(Role.OUTPUT, tw.float32, (1024,), name="B")
     >>> nest = Nest((1024,))
@@ -62,14 +62,15 @@ class Package:
     >>> plan = schedule.create_plan(target)
     >>> plan.bind({i: target.GridUnit.BLOCK_X, ii: target.GridUnit.THREAD_X})
     >>> package = Package()
-    >>> functions = package.add(plan, args=(A, B), base_name="double", parameters=create_parameter_grid({threads: [64, 128]}))
+    >>> grid = create_parameter_grid({threads: [64, 128]})
+    >>> functions = package.add(plan, args=(A, B), base_name="double", parameters=grid)
     >>> [(function.name, function.kernel.grid) for function in functions]
     [('double_0', (16, 1, 1)), ('double_1', (8, 1, 1))]
 
     Source: Accera, `Package`.
     """
 
-    Format = Format
+    Format = PackageFormat
 
     def __init__(self) -> None:
         self._functions: dict[str, PackagedFunction] = {}
@@ -90,11 +91,11 @@ class Package:
 
         `args` are the arrays in the order of a call, by themselves or by name; without them they come in the order of
         their making. `parameters` is a dict of values for what `create_parameters` gave, or a list of such dicts, as
-        `create_parameter_grid` makes: then each makes a function, called base_name_0, base_name_1 and so on. `source` may
-        also be a function of such a dict (by name) that returns the plan, or the plan and its args.
+        `create_parameter_grid` makes: then each makes a function, called base_name_0, base_name_1 and so on. `source`
+        may also be a function of such a dict (by name) that returns the plan, or the plan and its args.
 
-        Raises `ScheduleError` for names that are no identifiers of C or come twice, parameters without a value, and plans
-        that cannot be built; then nothing is added. Source: Accera, `Package.add`.
+        Raises `ScheduleError` for names that are no identifiers of C or come twice, parameters without a value, and
+        plans that cannot be built; then nothing is added. Source: Accera, `Package.add`.
         """
         name = base_name or getattr(source, "__name__", "") or getattr(source, "name", "") or "function"
         if parameters is None or isinstance(parameters, Mapping):
@@ -127,7 +128,7 @@ class Package:
     def build(
         self,
         name: str,
-        format: Format = Format.DEFAULT,
+        format: PackageFormat = PackageFormat.DEFAULT,
         output_dir: str | os.PathLike[str] = ".",
         *,
         overwrite: bool = False,
@@ -135,9 +136,9 @@ class Package:
         """Write the package's files to a folder, which is made where it is missing; return them by name.
 
         Everything is compiled before anything is written, each file appears whole, and the manifest and the loader come
-        last. Raises `ScheduleError` for an empty package, a name that is no identifier of C and Python, and files that are
-        there already unless `overwrite`; `CompileError` where the compiler refuses a kernel. For an AMD target without a
-        compiler on this machine the source is written and no machine code; the manifest says so.
+        last. Raises `ScheduleError` for an empty package, a name that is no identifier of C and Python, and files that
+        are there already unless `overwrite`; `CompileError` where the compiler refuses a kernel. For an AMD target
+        without a compiler on this machine the source is written and no machine code; the manifest says so.
         """
         check_name("package", name)
         if not self._functions:
@@ -154,20 +155,20 @@ class Package:
             write_whole(folder / file, data)
         return {file: folder / file for file in contents}
 
-    def _contents(self, name: str, format: Format) -> dict[str, bytes]:
+    def _contents(self, name: str, format: PackageFormat) -> dict[str, bytes]:
         """Return the files in the order in which they are written."""
-        if format & Format.LOADER:
-            format |= Format.CUBIN | Format.MANIFEST
+        if format & PackageFormat.LOADER:
+            format |= PackageFormat.CUBIN | PackageFormat.MANIFEST
         files: dict[str, bytes] = {}
         written: dict[str, dict[str, dict[str, Any]]] = {}
         for function in self.functions:
             mine: dict[str, bytes] = {}
             roles = written[function.name] = {}
             stem = f"{name}.{function.name}"
-            if format & Format.SOURCE:
+            if format & PackageFormat.SOURCE:
                 mine["source"] = function.device_source.text.encode()
                 roles["source"] = {"name": f"{stem}.{'hip' if function.is_amd else 'cu'}"}
-            if format & Format.CUBIN and function.module is not None:
+            if format & PackageFormat.CUBIN and function.module is not None:
                 mine["machine_code"] = function.module.cubin
                 roles["machine_code"] = {"name": f"{stem}.{'hsaco' if function.is_amd else 'cubin'}"}
             for array in function.kernel.constants:
@@ -177,14 +178,14 @@ class Package:
             for role, data in mine.items():
                 roles[role] |= {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
                 files[roles[role]["name"]] = data
-        if format & Format.HEADER:
+        if format & PackageFormat.HEADER:
             files[f"{name}.h"] = header_text(name, self.functions).encode()
-        manifest = manifest_of(name, self.functions, written, f"{name}.h" if format & Format.HEADER else None)
-        if format & Format.TOML:
+        manifest = manifest_of(name, self.functions, written, f"{name}.h" if format & PackageFormat.HEADER else None)
+        if format & PackageFormat.TOML:
             files[f"{name}.toml"] = toml_text(manifest).encode()
-        if format & Format.MANIFEST:
+        if format & PackageFormat.MANIFEST:
             files[f"{name}.json"] = json_text(manifest).encode()
-        if format & Format.LOADER:
+        if format & PackageFormat.LOADER:
             files[f"{name}.py"] = _loader_text(name, self.functions).encode()
         return files
 
@@ -228,7 +229,7 @@ def arguments_of(plan: Plan, args: Sequence[Array | str]) -> tuple[Array, ...]:
 
 def check_name(what: str, name: str) -> None:
     """Raise `ScheduleError` for a name that C, C++ or Python does not take."""
-    if not isinstance(name, str) or not _IDENTIFIER.match(name) or name in C_WORDS or keyword.iskeyword(name):
+    if not _IDENTIFIER.match(name) or name in C_WORDS or keyword.iskeyword(name):
         raise ScheduleError(
             f"{name!r} is no name for a {what}", help="take letters, digits and _, no digit first, and no word of C++"
         )

@@ -64,8 +64,8 @@ class Delayed:
 class DelayedParameter(Delayed):
     """A placeholder for a value that is chosen when a plan is added to a package, built or tuned.
 
-    It stands for extents of arrays and nests, element types, sizes of splits and tiles, and arguments of a plan's calls.
-    `set_value` gives it a value for the time in which none is chosen.
+    It stands for extents of arrays and nests, element types, sizes of splits and tiles, and arguments of a plan's
+    calls. `set_value` gives it a value for the time in which none is chosen.
 
     >>> P = DelayedParameter("P")
     >>> (2 * P + 1).value_for({P: 8})
@@ -124,8 +124,8 @@ Parameter: TypeAlias = Union[DelayedParameter, str]
 Choice: TypeAlias = "dict[Parameter, Any]"  # Any: a value of each parameter
 
 
-def create_parameters(number: int | None = None, *names: str) -> tuple[DelayedParameter, ...]:
-    """Return placeholders, named by the variables that they are assigned to.
+def create_parameters(number: int | None = None, *names: str) -> Any:  # Any: one parameter, or a tuple of more
+    """Return placeholders, named by the variables that they are assigned to; one alone is returned by itself.
 
     Their number is that of these variables unless given.
 
@@ -140,12 +140,13 @@ def create_parameters(number: int | None = None, *names: str) -> tuple[DelayedPa
     """
     found = names or assigned_names(sys._getframe(1))
     count = len(found) if number is None else number
-    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+    if count < 1:
         raise ScheduleError(f"create_parameters({number!r})", help="say how many: create_parameters(3)")
     if names and len(names) != count:
         raise ScheduleError(f"create_parameters({count}) with {len(names)} names")
     given = found if len(found) == count else tuple(f"parameter{n}" for n in range(count))
-    return tuple(DelayedParameter(name) for name in given)
+    made = tuple(map(DelayedParameter, given))
+    return made if len(made) > 1 else made[0]
 
 
 def create_parameter_grid(
@@ -156,9 +157,9 @@ def create_parameter_grid(
 ) -> list[Choice]:
     """Return all combinations of choices, as a list of dicts from each parameter to its value.
 
-    The grid is {p1: a, p2: b, ...} for (a, b, ...) in choices1 x choices2 x ..., the last varying fastest. `filter_func`
-    takes a combination's values in the order of the parameters and says whether it stays. With `sample` n > 0 at most n of
-    what stays are drawn without replacement, in the order of the grid; the same `seed` draws the same.
+    The grid is {p1: a, p2: b, ...} for (a, b, ...) in choices1 x choices2 x ..., the last varying fastest.
+    `filter_func` takes a combination's values in the order of the parameters and says whether it stays. With `sample` n
+    > 0 at most n of what stays are drawn without replacement, in the order of the grid; the same `seed` draws the same.
 
     >>> create_parameter_grid({"m": [16, 32], "n": [16, 32]}, filter_func=lambda m, n: m <= n)
     [{'m': 16, 'n': 16}, {'m': 16, 'n': 32}, {'m': 32, 'n': 32}]
@@ -173,7 +174,7 @@ def create_parameter_grid(
     parameters = list(parameter_choices)
     choices = [_choices(parameter, parameter_choices[parameter]) for parameter in parameters]
     _refuse_same_names(parameters)
-    if not isinstance(sample, int) or isinstance(sample, bool) or sample < 0:
+    if sample < 0:
         raise ScheduleError(f"sample={sample!r}", help="a whole number, 0 for the whole grid")
     total = 1
     for values in choices:
@@ -190,7 +191,7 @@ def create_parameter_grid(
 
 
 def get_parameters_from_grid(parameter_grid: Sequence[Mapping[Any, Any]]) -> tuple[Any, ...]:
-    """Return the parameters of a grid, in their order. Raises `ScheduleError` for an empty grid, or one of unlike dicts.
+    """Return the parameters of a grid, in order. Raises `ScheduleError` for an empty grid, or one of unlike dicts.
 
     >>> get_parameters_from_grid(create_parameter_grid({"m": [16, 32], "n": [8]}))
     ('m', 'n')
