@@ -108,7 +108,7 @@ def tune_plan(
     `source` and `args` are what `Package.add` takes, `grid` what `create_parameter_grid` gives; the arrays come in the
     order of `args`. All candidates are built, in an order drawn from `seed`, and compiled in parallel; those that a
     check refuses stay in the report with the reason. Each one's results (those of the arrays that it writes, or
-    `outputs`) are compared with those of `reference`, a function of the same arguments that writes or returns them, or
+    `outputs`) are compared with those of `reference`, a function of the same arguments that writes them, or
     else with those of most candidates. Then they are timed as `tw.autotune` does, `warmup` and `rep` milliseconds each
     and the best ones again in turns. What won is stored on disk and found again, unless `force`. With NumPy arrays all
     run in the simulator, and the right one with the least estimate for `gpu` is the best; that is not stored.

@@ -12,7 +12,9 @@ from tilewright.schedule.plan import Plan
 from tilewright.schedule.targets import Target
 
 
-def product(m: Any, n: Any, k: Any, tile: Any = 8, depth: Any = 8, stages: Any = 1) -> tuple[Plan, tuple[Array, ...]]:
+def product(
+    m: Any, n: Any, k: Any, tile: Any = 8, depth: Any = 8, stages: Any = 1, target: Target | None = None
+) -> tuple[Plan, tuple[Array, ...]]:
     """Return the plan of C += A B and its arrays (C, A, B); sizes are numbers, dimensions or parameters."""
     A = Array(Role.INPUT, tw.float32, (m, k))
     B = Array(Role.INPUT, tw.float32, (k, n))
@@ -28,7 +30,7 @@ def product(m: Any, n: Any, k: Any, tile: Any = 8, depth: Any = 8, stages: Any =
     ii, jj = schedule.tile({i: tile, j: tile})
     inner = schedule.split(kk, depth)
     schedule.reorder(i, j, kk, ii, jj, inner)
-    target = Target("NVIDIA A100")
+    target = target or Target("NVIDIA A100")
     plan = schedule.create_plan(target)
     unit = target.GridUnit
     plan.bind({i: unit.BLOCK_Y, j: unit.BLOCK_X, ii: unit.THREAD_Y, jj: unit.THREAD_X})

@@ -156,19 +156,12 @@ def test_expressions_are_arithmetic_of_the_sizes_and_nothing_else(text):
 
 @pytest.mark.gpu
 def test_a_package_runs_on_the_gpu(tmp_path):
-    from tilewright.runtime.driver import device_properties
     from tilewright.runtime.memory import DeviceArray
     from tilewright.schedule.targets import Target
 
-    if device_properties(0).arch.name not in ("sm_80", "sm_86", "sm_87", "sm_89"):
-        target = Target()  # machine code is for one generation
-    else:
-        target = Target("NVIDIA A100")
     M, N, K = Dimension("M"), Dimension("N"), Dimension("K")
     package = Package()
-    plan, its = product(M, N, K)
-    plan.target = target
-    package.add(plan, its, "mm")
+    package.add(*product(M, N, K, target=Target()), "mm")
     package.build("p", Package.Format.LOADER, tmp_path)
     mm = loading.load(tmp_path / "p.json")["mm"]
     random = np.random.default_rng(0)
