@@ -133,7 +133,7 @@ class PackagedFunction:
         """The kernel after all passes, compiled for whatever sizes the launch brings."""
         arrays = (*self.arrays, *self.kernel.constants)
         found = self.kernel.kernel[(1, 1, 1), self.kernel.block].lower(
-            *map(_stand_in, arrays), arch=self.kernel.plan.target.arch.name
+            *map(stand_in, arrays), arch=self.kernel.plan.target.arch.name
         )
         if found.kernel.requirements:
             first = found.kernel.requirements[0]
@@ -247,7 +247,8 @@ def c_name(name: str) -> str:
     return f"{name}_" if name in C_WORDS else name
 
 
-def _stand_in(array: Array) -> Any:  # Any: a description of an array, or a number
+def stand_in(array: Array) -> Any:  # Any: a description of an array, or a number
+    """Return what a packaged kernel is compiled for: an array of which only what was declared is known."""
     if not array.rank:
         return array.element_type(0)
     shape = tuple(extent if isinstance(extent, int) else _ANY_EXTENT for extent in array.shape)

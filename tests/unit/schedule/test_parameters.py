@@ -9,6 +9,7 @@ from tests.unit.schedule.plans import product
 import tilewright as tw
 from tilewright.errors import ScheduleError
 from tilewright.schedule.arrays import Array, Role
+from tilewright.schedule.caches import Location
 from tilewright.schedule.nest import Nest
 from tilewright.schedule.parameters import (
     create_parameter_grid,
@@ -155,3 +156,26 @@ def test_transforms_that_wait_pad_skew_unroll_and_fuse():
     plan = waiting.create_plan(Target("NVIDIA A100")).with_parameters({amount: 3, size: 4})
     assert plan.nest.text() == expected.nest.text()
     assert plan.nest.fusing == (index,)
+
+
+def test_a_cache_that_was_made_before_the_plan_waits_can_be_cached_in_turn():
+    vector = create_parameters(1)
+
+    def plan_of(vectorize):
+        A = Array(Role.INPUT, tw.float32, (16, 16), name="A")
+        B = Array(Role.OUTPUT, tw.float32, (16, 16), name="B")
+        nest = Nest((16, 16))
+        i, j = nest.get_indices()
+        nest.iteration_logic(lambda: B.__setitem__((i, j), A[i, j] + 1.0))
+        schedule = nest.create_schedule()
+        jj = schedule.split(j, 8)
+        target = Target("NVIDIA A100")
+        plan = schedule.create_plan(target)
+        plan.bind({i: target.GridUnit.THREAD_X})
+        shared = plan.cache(A, index=j)
+        plan.cache(shared, index=jj, location=Location.PRIVATE, vectorize=vectorize)
+        return plan
+
+    found, expected = plan_of(vector).with_parameters({vector: True}), plan_of(True)
+    assert found.caches[1].source is found.caches[0]
+    assert found.build("k").source() == expected.build("k").source()
