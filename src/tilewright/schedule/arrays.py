@@ -16,6 +16,7 @@ from tilewright.errors import ScheduleError
 from tilewright.schedule.affine import Affine, Dimension, Size, affine_or_none
 from tilewright.schedule.expressions import Expression, Load, record_store
 from tilewright.schedule.naming import assigned_names
+from tilewright.schedule.parameters import Delayed
 
 _numbers = itertools.count()
 
@@ -84,14 +85,20 @@ class Array:
             element_type = self.data.dtype if element_type is None else element_type
         if shape is None:
             raise ScheduleError(f"array {self.name} needs a shape")
-        self.element_type: DType = as_dtype("float32" if element_type is None else element_type)
+        given = "float32" if element_type is None else element_type
+        self.declare(given if isinstance(given, Delayed) else as_dtype(given), shape, layout)
+
+    def declare(self, element_type: Any, shape: Sequence[Size], layout: ArrayLayout | Sequence[int]) -> None:
+        """Give the array its type, shape and layout, which a parameter may stand for until it has a value."""
+        self.element_type: DType = element_type
         self.shape: tuple[Size, ...] = tuple(_size(self.name, extent) for extent in shape)
         self.layout = layout if isinstance(layout, ArrayLayout) else tuple(layout)
+        is_delayed = any(isinstance(extent, Delayed) for extent in self.shape)
         if isinstance(self.layout, tuple) and len(self.layout) != len(self.shape):
             raise ScheduleError(f"array {self.name}: strides {self.layout} do not fit the shape {self.shape}")
-        if self.data is not None and self.data.shape != self.shape:
+        if self.data is not None and not is_delayed and self.data.shape != self.shape:
             raise ScheduleError(f"array {self.name}: data of shape {self.data.shape} for the shape {self.shape}")
-        if role is Role.TEMP and not self.is_static:
+        if self.role is Role.TEMP and not is_delayed and not self.is_static:
             raise ScheduleError(f"array {self.name} is TEMP and of a size that is known only at launch")
 
     @property
@@ -150,6 +157,8 @@ class Array:
 def _size(name: str, extent: object) -> Size:
     if isinstance(extent, Dimension):
         return extent
+    if isinstance(extent, Delayed):
+        return extent  # type: ignore[return-value]  # the size that it stands for, once it has a value
     if hasattr(extent, "__index__"):
         found: int = extent.__index__()
         if found >= 1:

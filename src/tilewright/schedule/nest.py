@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 from tilewright.errors import ScheduleError
 from tilewright.schedule.affine import Affine, Dimension, Index, Size
 from tilewright.schedule.arrays import Role
+from tilewright.schedule.delayed import transformed
 from tilewright.schedule.expressions import record
 from tilewright.schedule.loop_nest import Loop, LoopNest, Part
 from tilewright.schedule.naming import assigned_names
+from tilewright.schedule.parameters import Delayed
 from tilewright.schedule.statements import Statement
 
 if TYPE_CHECKING:
@@ -103,11 +105,7 @@ class Nest:
         """Return the loops as they were declared. Raises `ScheduleError` where no logic was."""
         if not self._statements:
             raise ScheduleError("the nest has no logic", help="declare it: @nest.iteration_logic")
-        loops = tuple(
-            Loop(index, _stop(extent)) for index, extent in zip(self.indices, self.shape, strict=True)
-        )  # fmt: skip
-        places = {index: index.as_affine() for index in self.indices}
-        return LoopNest(loops, (Part(self.indices, self.statements, places, self.shape),))
+        return transformed(_loop_nest, self.indices, self.shape, self.statements)
 
     def create_schedule(self) -> Schedule:
         """Return a schedule of the nest, whose loops can then be transformed."""
@@ -120,9 +118,18 @@ class Nest:
         return self.create_schedule().create_plan(target)
 
 
+def _loop_nest(indices: tuple[Index, ...], shape: tuple[Size, ...], statements: tuple[Statement, ...]) -> LoopNest:
+    shape = tuple(map(_extent, shape))
+    loops = tuple(Loop(index, _stop(extent)) for index, extent in zip(indices, shape, strict=True))
+    places = {index: index.as_affine() for index in indices}
+    return LoopNest(loops, (Part(indices, statements, places, shape),))
+
+
 def _extent(extent: object) -> Size:
     if isinstance(extent, Dimension):
         return extent
+    if isinstance(extent, Delayed):
+        return extent  # type: ignore[return-value]  # the extent that it stands for, once it has a value
     if hasattr(extent, "__index__") and extent.__index__() >= 1:
         return int(extent.__index__())
     raise ScheduleError(f"a loop has the extent {extent!r}", help="extents are whole numbers from 1, or Dimensions")

@@ -11,6 +11,7 @@ from tilewright.schedule.affine import Index
 from tilewright.schedule.arrays import Array, Role
 from tilewright.schedule.binding import Binding, bind, block_of
 from tilewright.schedule.caches import Cache, Location, Strategy, place_cache
+from tilewright.schedule.delayed import DelayedNest, Resolution, Step, recorded, waiting
 from tilewright.schedule.loop_nest import LoopNest
 from tilewright.schedule.mma_shapes import MMAFragmentOp, MMASchedulingPolicy, MMAShape
 from tilewright.schedule.parallel import refuse_crossings
@@ -53,7 +54,11 @@ class Plan:
     """
 
     def __init__(self, nest: LoopNest, target: Target | None = None) -> None:
-        self.nest = nest
+        self.nest = self.start = nest
+        # The calls that made the plan: those that wait for a parameter's value are done by `with_parameters`.
+        self.steps: list[Step] = []
+        self.is_delayed = isinstance(nest, DelayedNest)
+        self.is_within_step = False
         self.target = Target() if target is None else target
         self.bindings: tuple[Binding, ...] = ()
         self.vectorized: frozenset[Index] = frozenset()
@@ -73,6 +78,8 @@ class Plan:
     @property
     def block(self) -> tuple[int, int, int]:
         """The threads of a block along each axis."""
+        if self.is_delayed:
+            raise waiting()
         return block_of(self.bindings, self.target, warps=self.tensorization is not None)
 
     def feeds_matrix_instructions(self, cache: Cache) -> bool:
@@ -90,6 +97,7 @@ class Plan:
         """The arrays that the kernel takes: all but those of roles CONST and TEMP."""
         return tuple(array for array in self.arrays if array.role not in (Role.CONST, Role.TEMP))
 
+    @recorded
     def bind(self, mapping: Mapping[Index | tuple[Index, ...], GridUnit]) -> None:
         """Let blocks, threads or warps run through loops: `{i: target.GridUnit.BLOCK_Y, (j, jj): target.GridUnit.BLOCK_X}`.
 
@@ -104,6 +112,7 @@ class Plan:
         refuse_crossings(self.nest, bindings)
         self.bindings = bindings
 
+    @recorded
     def unroll(self, index: Index) -> None:
         """Unroll a loop: the kernel's code has each of its turns.
 
@@ -114,6 +123,7 @@ class Plan:
             raise ScheduleError(f"{index} runs to {self.nest.loop(index).stop}, which only the launch knows")
         self.nest = replace(self.nest, unrolled=self.nest.unrolled | {index})
 
+    @recorded
     def vectorize(self, index: Index) -> None:
         """Run a loop as vectors: its turns read and write neighbours by as wide accesses as alignment allows.
 
@@ -124,6 +134,7 @@ class Plan:
         self.unroll(index)
         self.vectorized |= {index}
 
+    @recorded
     def kernelize(
         self, unroll_indices: Sequence[Index], vectorize_indices: Sequence[Index] | Index | None = None
     ) -> None:
@@ -140,6 +151,7 @@ class Plan:
         for index in chosen:
             self.vectorize(index)
 
+    @recorded
     def cache(
         self,
         source: Array | Cache,
@@ -204,6 +216,7 @@ class Plan:
         self.caches.append(made)
         return made
 
+    @recorded
     def tensorize(
         self,
         indices: Sequence[Index],
@@ -253,6 +266,13 @@ class Plan:
             (epilogue_op, epilogue_arg),
         )
 
+    def with_parameters(self, values: Mapping[Any, Any]) -> Plan:  # Any: parameters or their names; their values
+        """Return the plan with values in place of the parameters of `create_parameters` that it was declared with.
+
+        Raises `ScheduleError` for a parameter without a value, and for what a value makes impossible.
+        """
+        return Resolution(values).plan(self)
+
     def build(self, name: str | None = None, args: Sequence[Array] | None = None) -> ScheduledKernel:
         """Return the kernel: called with arrays in the order of `args`, by default that in which they were declared.
 
@@ -268,6 +288,8 @@ class Plan:
 
     def snapshot(self) -> Plan:
         """Return a copy that further calls on this plan do not change."""
+        if self.is_delayed:
+            raise waiting()
         copy = Plan(self.nest, self.target)
         copy.bindings, copy.vectorized = self.bindings, self.vectorized
         copy.caches, copy.tensorization = list(self.caches), self.tensorization
