@@ -6,7 +6,7 @@ import enum
 import itertools
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -30,6 +30,9 @@ class Role(enum.Enum):
     TEMP = "temp"  # lives only while the kernel runs
 
 
+_Role = Role  # `Array.Role` is it, under the same name
+
+
 class ArrayLayout(enum.Enum):
     """The order of an array in memory: the first index varies slowest (row-major) or fastest (column-major)."""
 
@@ -42,8 +45,8 @@ class Array:
 
     `role` says what it is for, `element_type` is a tilewright dtype or what `tw.dtype` takes, `shape` has an int or a
     `Dimension` for each mode, `layout` is `Array.Layout.FIRST_MAJOR` (the default), `LAST_MAJOR`, or the strides in
-    elements. `data` holds the values of a CONST array, which brings its shape and type. The name is that of the variable
-    that the array is assigned to, unless given; it is that of the kernel's parameter.
+    elements. `data` holds the values of a CONST array, which brings its shape and type. The name is that of the
+    variable that the array is assigned to, unless given; it is that of the kernel's parameter.
 
     A role of INPUT and a shape of () make a number that the launch gives.
 
@@ -59,8 +62,8 @@ class Array:
     Source: Accera, `Array`.
     """
 
-    Role = Role
-    Layout = ArrayLayout
+    Role: TypeAlias = _Role
+    Layout: TypeAlias = ArrayLayout
 
     def __init__(
         self,

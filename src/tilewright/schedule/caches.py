@@ -56,8 +56,8 @@ class Region:
 class Cache:
     """A cache of a plan, made by `plan.cache(...)`.
 
-    `index` is the outermost loop whose accesses are kept, `trigger` the loop outside of which it is filled, and `inside`
-    are the loops that run between filling and writing back. `stages` counts the buffers.
+    `index` is the outermost loop whose accesses are kept, `trigger` the loop outside of which it is filled, and
+    `inside` are the loops that run between filling and writing back. `stages` counts the buffers.
     """
 
     array: Array
@@ -85,7 +85,7 @@ class Cache:
         return sum(order.index(index) < at for index in plan.serial)
 
     def varying(self, plan: Plan) -> tuple[Loop, ...]:
-        """Return the loops whose turns share one filling: those inside, and in shared memory all of the block's threads."""
+        """Return the loops whose turns share one filling: those inside, and for shared memory the block's threads."""
         shared = {
             index
             for binding in plan.bindings
@@ -193,7 +193,8 @@ def _ends(mode: Affine, loops: dict[Index, Loop], access: Access) -> tuple[int, 
             continue
         if loop.last is None:
             raise ScheduleError(
-                f"a cache of {Load(access.array, access.place)} inside of {loop.index} has a size that only the launch knows",
+                f"a cache of {Load(access.array, access.place)} inside of {loop.index} has a size that only the launch "
+                "knows",
                 help=f"split {loop.index}, and cache inside of its inner loop",
             )
         ends = (0, factor * loop.last)

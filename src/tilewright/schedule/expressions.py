@@ -80,10 +80,13 @@ for _name, _symbol, _function in (
     setattr(Expression, f"__r{_name}__", _backward)
 for _name, _symbol in (("lt", "<"), ("le", "<="), ("gt", ">"), ("ge", ">=")):
     setattr(Expression, f"__{_name}__", _operator(_symbol, getattr(operator, _name))[0])
-for _name, _symbol, _function in (
-    ("neg", "-", operator.neg), ("invert", "~", operator.invert), ("abs", "abs", operator.abs),
-):  # fmt: skip
-    setattr(Expression, f"__{_name}__", lambda self, s=_symbol, f=_function: Apply(s, f, (self,)))
+_ONE_OPERAND: tuple[tuple[str, str, Callable[..., Any]], ...] = (  # Any: device numbers
+    ("neg", "-", operator.neg),
+    ("invert", "~", operator.invert),
+    ("abs", "abs", operator.abs),
+)
+for _name, _symbol, _operation in _ONE_OPERAND:
+    setattr(Expression, f"__{_name}__", lambda self, s=_symbol, f=_operation: Apply(s, f, (self,)))
 
 
 @dataclass(frozen=True, eq=False)

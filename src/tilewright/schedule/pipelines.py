@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def with_caches(emission: Emission, caches: list[Cache], in_loop: bool, body: Callable[[], None]) -> None:
-    """Fill caches, emit a body that uses them, and write back what it wrote. `in_loop`: this happens again and again."""
+    """Fill caches, emit a body that uses them, and write back what it wrote; `in_loop`: again and again."""
     shared = [SharedCache(emission, c) for c in caches if c.location is Location.SHARED]
     private = [c for c in caches if c.location is not Location.SHARED]
     plan = emission.plan

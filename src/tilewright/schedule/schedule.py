@@ -93,8 +93,8 @@ class Schedule:
                 for j in range(10):    ->        for i in range(16):
                     B[i, j] = A[i, j]                B[i, j] = A[i, j]
 
-        The inner loop of a split stays inside of its outer loop, and loops that only some of fused schedules have inside
-        of the fusing index. Raises `ScheduleError` for another order, and for one that a dependence forbids.
+        The inner loop of a split stays inside of its outer loop, and loops that only some of fused schedules have
+        inside of the fusing index. Raises `ScheduleError` for another order, and for one that a dependence forbids.
         """
         self._reorder(self.nest, _flat(order))
 

@@ -42,15 +42,13 @@ class ScheduledKernel:
         """The kernel of the language, which takes the parameters and then the constants."""
         arrays = (*self.parameters, *self.constants)
 
-        def build(*values: Any) -> None:  # Any: tensors and numbers of the device
+        def emit(*values: Any) -> None:  # Any: tensors and numbers of the device
             Emission(self.plan, dict(zip(arrays, values, strict=True))).emit()
 
-        first = self.plan.nest.parts[0].statements[0].location
-        if first is not None:  # errors and comments name the nest's own file
-            build = types.FunctionType(
-                build.__code__.replace(co_name=self.name), build.__globals__, self.name, None, build.__closure__
-            )
-        build.__name__ = build.__qualname__ = self.name
+        build = types.FunctionType(
+            emit.__code__.replace(co_name=self.name), emit.__globals__, self.name, None, emit.__closure__
+        )
+        build.__qualname__ = self.name
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
         build.__signature__ = inspect.Signature([inspect.Parameter(a.name, kind) for a in arrays])  # type: ignore[attr-defined]  # read by inspect.signature
         arch = self.plan.target.arch
@@ -163,7 +161,8 @@ class ScheduledKernel:
             for extent, given in zip(array.shape, info.shape, strict=False):
                 if isinstance(extent, Dimension) and sizes.setdefault(extent, given) != given:
                     raise ArgumentError(
-                        f"argument {array.name!r} has shape {info.shape}, and {extent} is {sizes[extent]} by another array"
+                        f"argument {array.name!r} has shape {info.shape}, and {extent} is {sizes[extent]} by another "
+                        "array"
                     )
         return sizes
 

@@ -47,7 +47,7 @@ class SharedCache(Filling):
 
     def buffer(self, stage: Any) -> Tensor:  # Any: a number of host or device
         """Return one of the buffers."""
-        found: Tensor = self.tensor[(*(None for _ in self.region.shape), stage)]
+        found: Tensor = self.tensor[(None,) * len(self.region.shape) + (stage,)]
         return found
 
     @cached_property
@@ -109,11 +109,11 @@ class SharedCache(Filling):
 
     def places(self) -> list[tuple[Any, ...]]:  # Any: numbers of host or device
         """Return where the first element of each of the thread's vectors stands in the region."""
-        (taking, (_, _)), (by_thread, (_, by_vector)) = self.share.layout.shape, self.share.layout.stride
-        thread = linear_thread() if taking != 1 else 0
+        share = self.share
+        thread = linear_thread() if share.threads != 1 else 0
         found = []
-        for vector in range(self.share.vectors):
-            rest: Any = thread * by_thread + vector * by_vector
+        for vector in range(share.vectors):
+            rest: Any = thread * share.by_thread + vector * share.by_vector
             place: list[Any] = [0] * len(self.region.shape)
             for n, mode in enumerate(self.order):
                 extent = self.region.shape[mode]

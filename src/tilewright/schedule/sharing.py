@@ -10,9 +10,10 @@ from tilewright.schedule.caches import Strategy
 
 @dataclass(frozen=True)
 class Share:
-    """`layout` maps (thread, (element of a vector, vector)) to an element of the box, counted with its first mode fastest.
+    """Which elements of a box each thread copies.
 
-    `threads` of the block take part.
+    `layout` maps (thread, (element of a vector, vector)) to an element, counted with the box's first mode fastest;
+    `threads` of the block take part. Vector v of thread t begins at element t * by_thread + v * by_vector.
 
     Law: every element of the box has one thread and one place.
     """
@@ -21,6 +22,8 @@ class Share:
     threads: int
     width: int
     vectors: int
+    by_thread: int
+    by_vector: int
 
 
 def share_out(size: int, threads: int, width: int, strategy: Strategy) -> Share:
@@ -35,8 +38,6 @@ def share_out(size: int, threads: int, width: int, strategy: Strategy) -> Share:
     vectors = size // width
     taking = next(count for count in range(min(threads, vectors), 0, -1) if vectors % count == 0)
     each = vectors // taking
-    if strategy is Strategy.BLOCKED:
-        layout = Layout((taking, (width, each)), (width * each, (1, width)))
-    else:
-        layout = Layout((taking, (width, each)), (width, (1, width * taking)))
-    return Share(layout, taking, width, each)
+    by_thread, by_vector = (width * each, width) if strategy is Strategy.BLOCKED else (width, width * taking)
+    layout = Layout((taking, (width, each)), (by_thread, (1, by_vector)))
+    return Share(layout, taking, width, each, by_thread, by_vector)

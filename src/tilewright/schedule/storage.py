@@ -12,7 +12,7 @@ from tilewright.schedule.arrays import Array
 
 @dataclass(frozen=True)
 class Storage:
-    """A tensor that holds the elements of an array from `origin` on; `fixed` are the indices of the buffer it is one of.
+    """A tensor that holds the elements of an array from `origin` on.
 
     `tensor` has the modes of the array. A number of the launch (an array without modes) is held as it is.
     """
