@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import operator
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -66,6 +67,31 @@ class _Linear:
         raise ScheduleError(
             f"{self} % {other} is not affine", help="make a loop of its own for the remainder, or split the index"
         )
+
+
+    def __tilewright_apply__(self, name: str, function: Any, operands: tuple[Any, ...]) -> Any:  # Any: as in __add__
+        """Record a function of device numbers, such as `tw.exp`, of the value of this expression."""
+        from tilewright.schedule.expressions import Apply, expression
+
+        return Apply(name, function, tuple(expression(x) for x in operands))
+
+    def __truediv__(self, other: Any) -> Any:  # Any: as in __add__
+        return self.__tilewright_apply__("/", operator.truediv, (self, other))
+
+    def __rtruediv__(self, other: Any) -> Any:  # Any: as in __add__
+        return self.__tilewright_apply__("/", operator.truediv, (other, self))
+
+    def __lt__(self, other: Any) -> Any:  # Any: as in __add__
+        return self.__tilewright_apply__("<", operator.lt, (self, other))
+
+    def __le__(self, other: Any) -> Any:  # Any: as in __add__
+        return self.__tilewright_apply__("<=", operator.le, (self, other))
+
+    def __gt__(self, other: Any) -> Any:  # Any: as in __add__
+        return self.__tilewright_apply__(">", operator.gt, (self, other))
+
+    def __ge__(self, other: Any) -> Any:  # Any: as in __add__
+        return self.__tilewright_apply__(">=", operator.ge, (self, other))
 
 
 class Index(_Linear):

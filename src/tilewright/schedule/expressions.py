@@ -41,8 +41,9 @@ class Expression:
 
     def __bool__(self) -> bool:
         raise ScheduleError(
-            "the logic of a nest cannot branch on a value that is read",
-            help="tw.schedule.where(condition, a, b) computes both and takes one",
+            f"the logic of a nest cannot branch on {self}, a value that only the kernel knows",
+            help="tw.where(condition, a, b) computes both and takes one; in place of Python's max and min, tw.maximum "
+            "and tw.minimum",
         )
 
     # `==` builds an expression, so identity has to say what is the same.

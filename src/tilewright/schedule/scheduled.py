@@ -8,10 +8,12 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from tilewright.errors import ArgumentError, ScheduleError
 from tilewright.launch import Kernel, Launcher, spec, traceable_kernel
 from tilewright.profile.model import Profile
-from tilewright.runtime.arrays import ArrayInfo, describe
+from tilewright.runtime.arrays import ArrayInfo, Device, describe
 from tilewright.schedule.affine import Dimension
 from tilewright.schedule.arrays import Array
 from tilewright.schedule.binding import grid_of
@@ -35,7 +37,7 @@ class ScheduledKernel:
         self.plan, self.name, self.parameters = plan, name, parameters
         self.constants = tuple(array for array in plan.arrays if array.data is not None)
         self._launchers: dict[tuple[int, int, int], Launcher] = {}
-        self._placed: dict[Any, tuple[Any, ...]] = {}  # Any: devices; arrays
+        self._placed: dict[Device, tuple[Any, ...]] = {}  # Any: arrays of any library
 
     @cached_property
     def kernel(self) -> Kernel:
@@ -45,9 +47,11 @@ class ScheduledKernel:
         def emit(*values: Any) -> None:  # Any: tensors and numbers of the device
             Emission(self.plan, dict(zip(arrays, values, strict=True))).emit()
 
-        build = types.FunctionType(
-            emit.__code__.replace(co_name=self.name), emit.__globals__, self.name, None, emit.__closure__
-        )
+        code = emit.__code__.replace(co_name=self.name)
+        place = self.plan.nest.parts[0].statements[0].location
+        if place is not None:  # the kernel is the user's, and stands where its logic does
+            code = code.replace(co_filename=place.file, co_firstlineno=place.line)
+        build = types.FunctionType(code, emit.__globals__, self.name, None, emit.__closure__)
         build.__qualname__ = self.name
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
         build.__signature__ = inspect.Signature([inspect.Parameter(a.name, kind) for a in arrays])  # type: ignore[attr-defined]  # read by inspect.signature
@@ -92,7 +96,7 @@ class ScheduledKernel:
     def specs(self) -> tuple[Any, ...]:  # Any: what stands for arguments
         """Return stand-ins for the parameters: descriptions of arrays, and zeros for numbers."""
         return tuple(
-            spec(array.element_type, *_extents(array)) if array.rank else _zero(array) for array in self.parameters
+            spec(array.element_type, *_extents(array)) if array.rank else _number(array, 0) for array in self.parameters
         )
 
     def source(self, arch: str | None = None) -> str:
@@ -136,7 +140,8 @@ class ScheduledKernel:
     def _launch(self, args: tuple[Any, ...]) -> tuple[Launcher, tuple[Any, ...]]:
         described = self._described(args)
         grid = grid_of(self.plan.bindings, self._sizes(described))
-        return self._launcher(grid), (*args, *self._constants_beside(args, described))
+        values = (x if a.rank else _number(a, x) for x, a in zip(args, self.parameters, strict=True))
+        return self._launcher(grid), (*values, *self._constants_beside(args, described))
 
     def _described(self, args: tuple[Any, ...]) -> dict[Array, ArrayInfo]:
         """Return what each array argument is. Raises `ArgumentError` for what does not fit its declaration."""
@@ -170,7 +175,7 @@ class ScheduledKernel:
         """Return the CONST arrays where the arguments live; they are brought there once."""
         if not self.constants:
             return ()
-        device = next((info.device for info in described.values()), "cpu")
+        device: Device = next((info.device for info in described.values()), "cpu")
         if device not in self._placed:
             from tilewright.schedule.constants import bring
 
@@ -182,8 +187,12 @@ class ScheduledKernel:
         return f"<scheduled kernel {self.name}({', '.join(array.name for array in self.parameters)})>"
 
 
-def _zero(array: Array) -> Any:  # Any: a NumPy number
-    return array.element_type.storage_type(0) if hasattr(array.element_type, "storage_type") else 0
+def _number(array: Array, value: Any) -> Any:  # Any: a number of any library; a NumPy number
+    """Return an argument for an array without modes in the type that was declared."""
+    given = np.asarray(value) if isinstance(value, (bool, int, float, np.generic, np.ndarray)) else None
+    if given is None or given.shape != ():
+        raise ArgumentError(f"argument {array.name!r} is a {type(value).__name__}, and a number is needed")
+    return array.element_type.numpy.type(given.item())
 
 
 def _extents(array: Array) -> tuple[tuple[int, ...], tuple[int, ...]]:
