@@ -68,7 +68,6 @@ class _Linear:
             f"{self} % {other} is not affine", help="make a loop of its own for the remainder, or split the index"
         )
 
-
     def __tilewright_apply__(self, name: str, function: Any, operands: tuple[Any, ...]) -> Any:  # Any: as in __add__
         """Record a function of device numbers, such as `tw.exp`, of the value of this expression."""
         from tilewright.schedule.expressions import Apply, expression

@@ -12,7 +12,6 @@ from tilewright.schedule.affine import Affine
 from tilewright.schedule.expressions import Apply, Convert, Expression, Load, Number, Position
 from tilewright.schedule.statements import Statement
 
-
 _COMPARISONS = frozenset({"<", "<=", ">", ">=", "==", "!="})
 
 

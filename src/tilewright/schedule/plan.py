@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -289,6 +290,16 @@ class Plan:
                 f"{index} is padded, and a kernel of all its turns would cross the boundary of the padding",
                 help="split the loop so that the padding ends between blocks, and kernelize the inner loop",
             )
+
+    def to_dict(self) -> dict[str, Any]:  # Any: plain data
+        """Return what `print(plan)` shows as plain data: loops, caches, statements, grid and block."""
+        from tilewright.schedule.plan_text import plan_data
+
+        return plan_data(self)
+
+    def to_json(self) -> str:
+        """Return `to_dict()` as JSON."""
+        return json.dumps(self.to_dict(), indent=2)
 
     def __str__(self) -> str:
         from tilewright.schedule.plan_text import plan_text
