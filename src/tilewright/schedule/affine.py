@@ -197,7 +197,7 @@ class Affine(_Linear):
 
     def __str__(self) -> str:
         text = ""
-        for symbol, factor in self.terms:
+        for symbol, factor in sorted(self.terms, key=lambda term: term[1] < 0):  # what is added, then what is taken off
             sign, size = ("-" if factor < 0 else "+"), abs(factor)
             body = symbol.name if size == 1 else f"{size} * {symbol.name}"
             text += f" {sign} {body}" if text else (f"-{body}" if factor < 0 else body)

@@ -81,7 +81,10 @@ class Schedule:
             nest = transforms.split(nest, index, size, inner[-1])
         order = [index for index in nest.order if index not in inner]
         last = max((order.index(index) for index in sizes), default=len(order) - 1) + 1
-        self._reorder(nest, [*order[:last], *inner, *order[last:]])
+        # An inner loop of an earlier split of the same index stays inside of the new one.
+        displaced = [x for x in order[:last] if any(a in inner and b is x for a, b in nest.precedences)]
+        outer = [x for x in order[:last] if x not in displaced]
+        self._reorder(nest, [*outer, *inner, *displaced, *order[last:]])
         return tuple(inner) if len(inner) > 1 else inner[0]
 
     def reorder(self, *order: Index | Sequence[Index]) -> None:
