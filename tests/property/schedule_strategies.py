@@ -203,7 +203,9 @@ def transform(draw: Any, case: Case, note: Callable[[str], None]) -> None:
             note(f"{inner} = split({index}, {size})")
             case.free |= {inner} if index in case.free else set()
         elif what == "tile" and len(indices) <= 4:
-            chosen = draw(st.lists(st.sampled_from(indices), min_size=2, max_size=2, unique=True)) if indices[1:] else []
+            chosen = (
+                draw(st.lists(st.sampled_from(indices), min_size=2, max_size=2, unique=True)) if indices[1:] else []
+            )
             sizes = {index: draw(st.integers(1, 5)) for index in chosen}
             related = [pair for pair in schedule.nest.precedences if set(pair) <= set(chosen)]
             if chosen and not related:

@@ -12,7 +12,7 @@ from tilewright.schedule.arrays import Array
 
 @dataclass(frozen=True)
 class Storage:
-    """A tensor that holds the elements of an array from `origin` on.
+    """A tensor that holds the elements of an array from `origin` on, those that lie `steps` apart.
 
     `tensor` has the modes of the array. A number of the launch (an array without modes) is held as it is.
     """
@@ -20,9 +20,10 @@ class Storage:
     array: Array
     tensor: Any  # Any: a Tensor, or a device number for an array without modes
     origin: tuple[Affine, ...]
+    steps: tuple[int, ...] = ()  # 1 in each mode where none are given
 
     def place(self, place: tuple[Affine, ...]) -> tuple[Affine, ...]:
-        """Return where an element stands in the tensor."""
+        """Return how far from the origin an element stands in the array."""
         return tuple(mode - start for mode, start in zip(place, self.origin, strict=True))
 
     def load(self, place: tuple[Affine, ...], values: Mapping[Any, Any]) -> Any:  # Any: symbols; device numbers
@@ -37,5 +38,15 @@ class Storage:
 
     def coordinates(self, place: tuple[Affine, ...], values: Mapping[Any, Any]) -> Any:  # Any: as in load
         """Return the coordinates of an element in the tensor."""
-        found = tuple(mode.evaluate(values) for mode in self.place(place))
+        found = tuple(
+            _quotient(mode, step, values)
+            for mode, step in zip(self.place(place), self.steps or (1,) * len(place), strict=True)
+        )
         return found if len(found) != 1 else found[0]
+
+
+def _quotient(place: Affine, step: int, values: Mapping[Any, Any]) -> Any:  # Any: symbols; device numbers
+    """Return place / step, which is a whole number."""
+    if all(factor % step == 0 for _, factor in place.terms) and place.constant % step == 0:
+        return Affine.of({s: factor // step for s, factor in place.terms}, place.constant // step).evaluate(values)
+    return place.evaluate(values) // step
