@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tilewright.atoms import CopyAtom, CpAsync, UniversalCopy
 from tilewright.dtypes import bool_
-from tilewright.errors import LayoutError
+from tilewright.errors import LayoutError, ScheduleError
 from tilewright.ir.core import Space
 from tilewright.lang.carry import rename
 from tilewright.lang.copying import copy
@@ -97,7 +97,7 @@ class SharedCache(Filling):
         if not self.share.is_even:
             return False
         try:
-            composition(_ordered(Layout(self.region.shape), self.order), self.share.layout)
+            composition(_with_gaps(self.region.shape, self.order), self.share.layout)
         except LayoutError:
             return False
         return True
@@ -207,6 +207,12 @@ class SharedCache(Filling):
 
     def _vector(self, tensor: Tensor, place: tuple[Any, ...]) -> Tensor:  # Any: numbers of host or device
         """Return the vector of a tensor that begins at a place."""
+        if isinstance(tensor.layout, ComposedLayout):
+            raise ScheduleError(
+                f"the box {self.region.shape} of {self.cache!r} does not divide among {self.share.threads} threads, and "
+                "its elements lie swizzled",
+                help="give the cache a layout: Array.Layout.FIRST_MAJOR",
+            )
         strides = tensor.layout.stride if isinstance(tensor.layout.stride, tuple) else (tensor.layout.stride,)
         offset: Any = 0
         for coordinate, stride in zip(place, strides, strict=True):
@@ -243,3 +249,12 @@ class SharedCache(Filling):
 
 def _ordered(layout: Layout | ComposedLayout, order: tuple[int, ...]) -> Any:  # Any: a layout of the same kind
     return select(layout, *order) if len(order) > 1 else layout
+
+
+def _with_gaps(shape: tuple[int, ...], order: tuple[int, ...]) -> Layout:
+    """Return a layout of a box in which no two modes lie in line, so that what divides it divides any other."""
+    steps, step = [], 1
+    for mode in order:
+        steps.append(step)
+        step *= 2 * shape[mode]
+    return Layout(tuple(shape[mode] for mode in order), tuple(steps))
