@@ -291,7 +291,11 @@ def _cache(draw: Any, plan: Plan, array: Array, note: Callable[[str], None]) -> 
     if location is Location.SHARED:
         options["strategy"] = draw(st.sampled_from(list(Strategy)))
         options["vectorize"] = draw(st.sampled_from([True, True, False, 2]))
-    way = draw(st.sampled_from(["once", "once", "double", "private", "stages"]))
+    way = (
+        "once"
+        if location is Location.PRIVATE
+        else draw(st.sampled_from(["once", "once", "double", "private", "stages"]))
+    )
     if way == "double":
         options["double_buffer"] = True
     elif way == "private":

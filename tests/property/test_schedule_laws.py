@@ -7,13 +7,15 @@ from typing import Any
 import numpy as np
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
-
 from tests.property.schedule_strategies import Case, cases, interpret, plan_of, transform, visits
+
 from tilewright.errors import ScheduleError
 from tilewright.schedule.arrays import Array
 from tilewright.schedule.scheduled import strides_for
 
-_QUICK = settings(deadline=None, report_multiple_bugs=False, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+_QUICK = settings(
+    deadline=None, report_multiple_bugs=False, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+)
 
 
 def _memory(case: Case, seed: int) -> dict[Array, Any]:

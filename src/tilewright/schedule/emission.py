@@ -25,6 +25,7 @@ from tilewright.schedule.loop_nest import Condition, Loop, Part
 from tilewright.schedule.pipelines import is_ahead, pipelined_loop, with_caches
 from tilewright.schedule.rewriting import at_places
 from tilewright.schedule.storage import Storage
+from tilewright.schedule.vectors import vector_loop
 from tilewright.source import SourceLocation
 from tilewright.tensors import Tensor
 
@@ -125,6 +126,11 @@ class Emission:
             with self.at(loop.index, value, (low, high)):
                 self.guarded(depth + 1, parts)
 
+        if loop.index in self.plan.vectorized and depth + 1 == len(self.loops):
+            assert high is not None, loop
+            if low < high:
+                vector_loop(self, loop, low, high, parts)
+                return
         if high is not None and low == high:
             turn(low, parts)
         elif loop.index in self.plan.nest.fusing:
@@ -136,7 +142,8 @@ class Emission:
 
     def run(self, loop: Loop, low: int, high: int | None, body: Callable[[Any], None]) -> None:  # Any: device numbers
         """Emit a loop of the device."""
-        stop = loop.stop.evaluate(self.values) if high is None else high + 1
+        is_whole = high is None or high == loop.last
+        stop = loop.stop.evaluate(self.values) if is_whole else high + 1  # type: ignore[operator]  # a number here
         unroll = True if loop.index in self.plan.nest.unrolled else None
 
         def turn(value: Any) -> tuple[()]:  # Any: as above
@@ -237,12 +244,16 @@ class Emission:
 
     def when(self, conditions: tuple[Condition, ...], body: Callable[[], None]) -> None:
         """Emit something under conditions of the loops."""
+        self.choose(self.holds(conditions), body)
+
+    def holds(self, conditions: tuple[Condition, ...]) -> Any:  # Any: a condition of host or device
+        """Return whether conditions hold at the present values of the loops."""
         holds: Any = True
         for condition in conditions:
             value = condition.value.evaluate(self.values)
             this = value == 0 if condition.is_equality else _not_negative(condition.value, self.values)
             holds = this if holds is True else holds & this
-        self.choose(holds, body)
+        return holds
 
     def choose(
         self, holds: Any, then: Callable[[], object], otherwise: Callable[[], object] | None = None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from tilewright.errors import ScheduleError
 from tilewright.ir.core import Space
 from tilewright.lang.carry import rename
+from tilewright.lang.copying import copy
 from tilewright.lang.engine import BufferEngine
 from tilewright.lang.loops import for_loop
 from tilewright.lang.memory import registers
@@ -116,6 +117,9 @@ class PrivateCache(Filling):
     def fill(self, tensor: Tensor) -> None:
         """Read the region into registers; zeros where the array has ended."""
         view = self.source_view()
+        if self._is_plain(view, tensor):
+            copy(view, tensor)
+            return
 
         def element(place: tuple[Any, ...]) -> None:  # Any: device numbers
             def read() -> None:
@@ -128,6 +132,9 @@ class PrivateCache(Filling):
     def flush(self, tensor: Tensor) -> None:
         """Write the region back as far as the array reaches."""
         view = self.source_view()
+        if self._is_plain(view, tensor):
+            copy(tensor, view)
+            return
 
         def element(place: tuple[Any, ...]) -> None:  # Any: device numbers
             def write() -> None:
@@ -136,6 +143,10 @@ class PrivateCache(Filling):
             self.emission.choose(self.inside(place), write)
 
         each(self.region.shape, self.order, element)
+
+    def _is_plain(self, view: Tensor, tensor: Tensor) -> bool:
+        """Whether all elements are there and of one type, so that they move as wide as alignment allows."""
+        return not self.guards and view.dtype is tensor.dtype and not is_private(view)
 
 
 def each(shape: tuple[int, ...], order: tuple[int, ...], body: Callable[[tuple[Any, ...]], None]) -> None:

@@ -18,6 +18,7 @@ from tilewright.schedule.parallel import refuse_crossings
 from tilewright.schedule.statements import arrays_of
 from tilewright.schedule.targets import GridUnit, Target
 from tilewright.schedule.tensorization import Tensorization, tensorization_of
+from tilewright.schedule.vectors import refuse_recurrences
 
 if TYPE_CHECKING:
     from tilewright.schedule.report import Report
@@ -123,6 +124,13 @@ class Plan:
         loads and stores of up to 16 bytes, others stay single. Raises `ScheduleError` for a loop that is bound, of
         unknown length, or carries a dependence from turn to turn.
         """
+        self._refuse_bound(index, "vectorize")
+        if self.nest.loop(index).trips is None:
+            raise ScheduleError(
+                f"{index} runs to {self.nest.loop(index).stop}, which only the launch knows",
+                help="split the loop, and vectorize the inner one",
+            )
+        refuse_recurrences(self.nest, index)
         self.unroll(index)
         self.vectorized |= {index}
 

@@ -17,7 +17,7 @@ from tilewright.runtime.arrays import ArrayInfo, Device, describe
 from tilewright.schedule.affine import Dimension
 from tilewright.schedule.arrays import Array
 from tilewright.schedule.binding import grid_of
-from tilewright.schedule.emission import Emission
+from tilewright.schedule.emission import Emission, located
 from tilewright.schedule.validation import validate
 
 if TYPE_CHECKING:
@@ -43,12 +43,13 @@ class ScheduledKernel:
     def kernel(self) -> Kernel:
         """The kernel of the language, which takes the parameters and then the constants."""
         arrays = (*self.parameters, *self.constants)
+        place = self.plan.nest.parts[0].statements[0].location
 
         def emit(*values: Any) -> None:  # Any: tensors and numbers of the device
-            Emission(self.plan, dict(zip(arrays, values, strict=True))).emit()
+            with located(place):
+                Emission(self.plan, dict(zip(arrays, values, strict=True))).emit()
 
         code = emit.__code__.replace(co_name=self.name)
-        place = self.plan.nest.parts[0].statements[0].location
         if place is not None:  # the kernel is the user's, and stands where its logic does
             code = code.replace(co_filename=place.file, co_firstlineno=place.line)
         build = types.FunctionType(code, emit.__globals__, self.name, None, emit.__closure__)

@@ -141,6 +141,7 @@ class SharedCache(Filling):
         if not self.guards:
             return None if when is True else when
         held = registers(bool_, Layout(self.share.vectors))
+        rename("inside", held)
         for vector in range(self.share.vectors):
             inside = self.inside(self.coordinates(self.element(vector)))
             held[vector] = inside if when is True else inside & when
@@ -209,8 +210,8 @@ class SharedCache(Filling):
         """Return the vector of a tensor that begins at a place."""
         if isinstance(tensor.layout, ComposedLayout):
             raise ScheduleError(
-                f"the box {self.region.shape} of {self.cache!r} does not divide among {self.share.threads} threads, and "
-                "its elements lie swizzled",
+                f"the box {self.region.shape} of {self.cache!r} does not divide among {self.share.threads} threads, "
+                "and its elements lie swizzled",
                 help="give the cache a layout: Array.Layout.FIRST_MAJOR",
             )
         strides = tensor.layout.stride if isinstance(tensor.layout.stride, tuple) else (tensor.layout.stride,)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from tilewright.errors import ScheduleError
 from tilewright.schedule.arrays import Array
 from tilewright.schedule.caches import Cache, Location
+from tilewright.schedule.vectors import refuse_loops
 from tilewright.schedule.write_backs import refuse_conflicts
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ def validate(plan: Plan, parameters: tuple[Array, ...]) -> None:
     for name in names:
         if names.count(name) > 1:
             raise ScheduleError(f"two arrays are called {name}", help="give them names: Array(..., name='...')")
+    refuse_loops(plan)
     for cache in plan.caches:
         cache.refuse_nonsense(plan)
         if cache.is_written(plan) and cache.location is not Location.MMA_FRAGMENT:
