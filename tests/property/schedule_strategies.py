@@ -20,7 +20,7 @@ from tilewright.schedule.expressions import Apply, Expression, Load, Number, Pos
 from tilewright.schedule.loop_nest import LoopNest, Part
 from tilewright.schedule.nest import Nest
 from tilewright.schedule.plan import Plan
-from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.schedule import Schedule, fuse
 from tilewright.schedule.targets import Target
 
 EXTENT = st.integers(1, 7)
@@ -35,6 +35,12 @@ class Case:
     arrays: tuple[Array, ...]
     free: set[Index]
     sizes: Mapping[Dimension, int] = field(default_factory=dict)
+    before: tuple[LoopNest, ...] = field(
+        default=(), repr=False
+    )  # the nests as they were declared, to run one after the other
+
+    def __post_init__(self) -> None:
+        self.before = self.before or (self.schedule.nest,)
 
 
 # --- the interpreter ---------------------------------------------------------------------------------------
@@ -99,7 +105,7 @@ def _size(draw: Any, name: str, sizes: dict[Dimension, int], extent: int) -> Any
 @st.composite
 def cases(draw: Any) -> Case:
     """An untransformed nest of one of several kinds."""
-    kind = draw(st.sampled_from([_matmul, _elementwise, _stencil, _convolution, _row_reduction]))
+    kind = draw(st.sampled_from([_matmul, _elementwise, _stencil, _convolution, _row_reduction, _fused]))
     type = draw(st.sampled_from(["int32", "float32"]))
     case: Case = kind(draw, type)
     return case
@@ -185,6 +191,40 @@ def _row_reduction(draw: Any, type: str) -> Case:
         most[i] = tw.maximum(most[i], a[i, p])
 
     return Case(nest.create_schedule(), (a, total, most), {i}, sizes)
+
+
+def _fused(draw: Any, type: str) -> Case:
+    """Two or three nests that share their first loops: a product, what is made of it, and something apart."""
+    m, n, k = (draw(EXTENT) for _ in range(3))
+    a, b = _array(draw, "A", Role.INPUT, type, m, k), _array(draw, "B", Role.INPUT, type, k, n)
+    c = _array(draw, "C", Role.INPUT_OUTPUT, type, m, n)
+    d = _array(draw, "D", Role.OUTPUT, type, m, n)
+    p, q = draw(EXTENT), draw(EXTENT)
+    e = _array(draw, "E", Role.OUTPUT, type, p, q)
+    first, (i, j, x) = _nest((m, n, k), "ijk")
+    second, (r, s) = _nest((m, n), "rs")
+    third, (u, v) = _nest((p, q), "uv")
+
+    @first.iteration_logic
+    def _() -> None:
+        c[i, j] += a[i, x] * b[x, j]
+
+    @second.iteration_logic
+    def _() -> None:
+        d[r, s] = tw.maximum(c[r, s], 0) + a[r, 0]
+
+    @third.iteration_logic
+    def _() -> None:
+        e[u, v] = u * 2 + v
+
+    before = tuple(nest.loop_nest() for nest in (first, second, third))
+    if draw(st.booleans()):
+        fused = fuse(fuse(Schedule(before[0]), Schedule(before[1]), partial=2), Schedule(before[2]), partial=0)
+        shared = fused.get_indices()[2:4]
+    else:
+        fused = fuse(*(Schedule(nest) for nest in before), partial=2)
+        shared = fused.get_indices()[1:3]
+    return Case(fused, (a, b, c, d, e), set(shared), {}, before)
 
 
 # --- transforms --------------------------------------------------------------------------------------------
@@ -291,6 +331,8 @@ def _cache(draw: Any, plan: Plan, array: Array, note: Callable[[str], None]) -> 
     if location is Location.SHARED:
         options["strategy"] = draw(st.sampled_from(list(Strategy)))
         options["vectorize"] = draw(st.sampled_from([True, True, False, 2]))
+    if array.element_type.is_float and draw(st.integers(0, 3)) == 0:
+        options["element_type"] = "float64"
     way = (
         "once"
         if location is Location.PRIVATE
@@ -303,7 +345,17 @@ def _cache(draw: Any, plan: Plan, array: Array, note: Callable[[str], None]) -> 
     elif way == "stages":
         options["pipeline_stages"] = draw(st.integers(2, 4))
     try:
-        plan.cache(array, **options)
+        made = plan.cache(array, **options)
+        if draw(st.integers(0, 3)) == 0:
+            plan.caches.remove(made)
+            shape = made.region(plan).shape
+            steps = itertools.accumulate((extent + 1 for extent in shape[:-1]), operator.mul, initial=1)
+            options["layout"] = tw.Layout(shape, tuple(steps))
+            made = plan.cache(array, **options)
         note(f"cache({array.name}, {options})")
+        if draw(st.integers(0, 3)) == 0:
+            inner = order[draw(st.integers(at, len(order) - 1))]
+            plan.cache(made, index=inner, location=draw(st.sampled_from([Location.SHARED, Location.PRIVATE])))
+            note(f"cache({made}, {inner})")
     except ScheduleError as error:
         note(f"refused: cache({array.name}, {options}): {error}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from tests.property.schedule_strategies import Case, cases, interpret, plan_of, 
 
 from tilewright.errors import ScheduleError
 from tilewright.schedule.arrays import Array
+from tilewright.schedule.loop_nest import LoopNest
 from tilewright.schedule.scheduled import strides_for
 
 _QUICK = settings(
@@ -35,14 +37,15 @@ def _memory(case: Case, seed: int) -> dict[Array, Any]:
     return found
 
 
-def _contributions(nest: Any, sizes: Any) -> dict[Any, list[Any]]:
+def _contributions(nests: tuple[LoopNest, ...], sizes: Mapping[Any, int]) -> dict[Any, list[Any]]:
     """Return for each element that is written the points that write it, in order."""
     found: dict[Any, list[Any]] = {}
-    for part, values in visits(nest, sizes):
-        for statement in part.statements:
-            place = tuple(mode.evaluate(values) for mode in statement.store.place)
-            point = tuple(values[index] for index in part.indices)
-            found.setdefault((statement.store.array, place), []).append((statement.number, point))
+    for nest in nests:
+        for part, values in visits(nest, sizes):
+            for statement in part.statements:
+                place = tuple(mode.evaluate(values) for mode in statement.store.place)
+                point = tuple(values[index] for index in part.indices)
+                found.setdefault((statement.store.array, place), []).append((id(statement), point))
     return found
 
 
@@ -50,9 +53,8 @@ def _contributions(nest: Any, sizes: Any) -> dict[Any, list[Any]]:
 @given(st.data())
 def test_transforms_visit_the_same_points(data: Any) -> None:
     case = data.draw(cases())
-    before = case.schedule.nest
     transform(data.draw, case, note)
-    was, now = _contributions(before, case.sizes), _contributions(case.schedule.nest, case.sizes)
+    was, now = _contributions(case.before, case.sizes), _contributions((case.schedule.nest,), case.sizes)
     assert {key: sorted(points) for key, points in was.items()} == {key: sorted(points) for key, points in now.items()}
 
 
@@ -60,13 +62,13 @@ def test_transforms_visit_the_same_points(data: Any) -> None:
 @given(st.data(), st.integers(0, 2**32))
 def test_kernels_compute_what_the_untransformed_nest_does(data: Any, seed: int) -> None:
     case = data.draw(cases())
-    before = case.schedule.nest
     transform(data.draw, case, note)
     plan = plan_of(data.draw, case, note)
     note(str(plan))
     memory = _memory(case, seed)
     expected = {array: held.copy() for array, held in memory.items()}
-    interpret(before, expected, case.sizes)
+    for nest in case.before:
+        interpret(nest, expected, case.sizes)
     try:
         kernel = plan.build("kernel", case.arrays)
         note(kernel.source())
@@ -74,7 +76,7 @@ def test_kernels_compute_what_the_untransformed_nest_does(data: Any, seed: int) 
         note(f"refused: {error}")
         return
     kernel(*(memory[array] for array in case.arrays))
-    is_kept = _contributions(before, case.sizes) == _contributions(case.schedule.nest, case.sizes)
+    is_kept = _contributions(case.before, case.sizes) == _contributions((case.schedule.nest,), case.sizes)
     for array in case.arrays:
         if array.element_type.is_float and not is_kept:
             np.testing.assert_allclose(memory[array], expected[array], rtol=1e-4, atol=1e3)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import operator
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from tilewright.dtypes import DType
@@ -242,4 +242,7 @@ def record_store(array: Array, place: tuple[Affine, ...], value: Any) -> None:  
             f"array {array.name} is written outside of a nest's logic",
             help="write it in a function decorated with @nest.iteration_logic",
         )
-    _recording.stores.append(Store(array, place, expression(value), locate(sys._getframe(2))))
+    location = locate(sys._getframe(2))
+    if location is not None:  # what called the logic is this library and says nothing
+        location = replace(location, inlined_at=None)
+    _recording.stores.append(Store(array, place, expression(value), location))

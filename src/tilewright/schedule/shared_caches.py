@@ -6,11 +6,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from tilewright.atoms import CopyAtom, CpAsync, UniversalCopy
-from tilewright.dtypes import bool_
+from tilewright.dtypes import DType, bool_
 from tilewright.errors import LayoutError, ScheduleError
 from tilewright.ir.core import Space
 from tilewright.lang.carry import rename
-from tilewright.lang.copying import copy
+from tilewright.lang.copying import clear, copy
 from tilewright.lang.fragments import convert_fragment
 from tilewright.lang.loops import for_loop
 from tilewright.lang.memory import registers, shared
@@ -47,11 +47,20 @@ class SharedCache(Filling):
             if found is not None:
                 return found
         layout = static_layout(cache, self.region)
-        return append(layout, Layout(stages, layout.cosize))  # type: ignore[no-any-return]  # a layout of a layout
+        vector = max(_VECTOR // cache.element_type.bytes, 1)
+        apart = -(-layout.cosize // vector) * vector  # each buffer begins where a vector may
+        return append(layout, Layout(stages, apart))  # type: ignore[no-any-return]  # a layout of a layout
 
     def buffer(self, stage: Any) -> Tensor:  # Any: a number of host or device
         """Return one of the buffers."""
         found: Tensor = self.tensor[(None,) * len(self.region.shape) + (stage,)]
+        return found
+
+    @property
+    def source_type(self) -> DType:
+        """The element type of what it is filled from: the array, or a cache outside of this one."""
+        assert self.outer is not None, self.cache
+        found: DType = self.outer.tensor.dtype
         return found
 
     @cached_property
@@ -62,7 +71,7 @@ class SharedCache(Filling):
         source = self.source_view()
         strides = source.layout.stride if isinstance(source.layout.stride, tuple) else (source.layout.stride,)
         inner = self._inner_stride(fast)
-        limit = _VECTOR // max(cache.array.element_type.bytes, cache.element_type.bytes)
+        limit = _VECTOR // max(self.source_type.bytes, cache.element_type.bytes)
         if not isinstance(cache.vectorize, bool):
             limit = min(limit, cache.vectorize)
         if cache.vectorize is False or type(strides[fast]) is not int or strides[fast] != 1 or inner != 1:
@@ -73,8 +82,10 @@ class SharedCache(Filling):
         if fast in self.guards:
             fits.append(divisor_of(extent if isinstance(extent, int) else assumed.values[extent]))
         fits += [divisor_of(step) for mode, step in enumerate(strides) if mode != fast]
+        if isinstance(self.layout, Layout):
+            fits += [self.layout[mode].stride for mode in self.order[1:] if self.region.shape[mode] > 1]
         fits.append(divisor_of_affine(assumed, self.region.origin[fast]))
-        aligned = source.engine.buffer.alignment // cache.array.element_type.bytes
+        aligned = source.engine.buffer.alignment // self.source_type.bytes
         while width > 1 and any(x % width for x in (*fits, aligned)):
             width //= 2
         return width
@@ -105,9 +116,10 @@ class SharedCache(Filling):
     @cached_property
     def atom(self) -> CopyAtom:
         """What moves a vector: cp.async where it can."""
-        bits = self.width * self.cache.array.element_type.bits
-        same = self.cache.element_type is self.cache.array.element_type
-        is_async = current("a cache").arch.has_cp_async and same and bits in (32, 64, 128)
+        bits = self.width * self.source_type.bits
+        same = self.cache.element_type is self.source_type
+        is_global = self.source_view().engine.buffer.space is Space.GLOBAL
+        is_async = current("a cache").arch.has_cp_async and is_global and same and bits in (32, 64, 128)
         if is_async and not self.cache.through_registers:
             return CpAsync(bits, cache="global" if bits == 128 else "always")
         return UniversalCopy(bits)
@@ -149,23 +161,30 @@ class SharedCache(Filling):
 
     def fill(self, stage: Any = 0, when: Any = True) -> None:  # Any: numbers and conditions of host or device
         """Begin to copy the region into a buffer, zeros where the array has ended or `when` does not hold."""
-        if self.cache.element_type is not self.cache.array.element_type:
+        if self.cache.element_type is not self.source_type:
             self._taking(lambda: self._put(self._fetch(when), stage))
         else:
             self._taking(lambda: self._move(self.atom, self.source_view(), self.buffer(stage), when))
 
     def fetch(self, when: Any = True) -> Tensor:  # Any: a condition of host or device
         """Read the thread's part of the region into registers, zeros where the array has ended."""
-        held = registers(self.cache.array.element_type, Layout((self.width, self.share.vectors)))
+        held = self._held(self.source_type)
         if self.share.threads == self.emission.threads:
             return self._fetch(when, held)
         # What a thread without a part holds is not put anywhere.
         self._taking(lambda: self._fetch(when, held))
         return held
 
+    def _held(self, type: DType) -> Tensor:
+        """Return registers for the thread's part: zeros where it has fewer vectors than others."""
+        held = registers(type, Layout((self.width, self.share.vectors)))
+        if not self.share.is_even:
+            clear(held)
+        return held
+
     def _fetch(self, when: Any, held: Tensor | None = None) -> Tensor:  # Any: as in `fetch`
         if held is None:
-            held = registers(self.cache.array.element_type, Layout((self.width, self.share.vectors)))
+            held = self._held(self.source_type)
         self._move(UniversalCopy(self.atom.bits or 0), self.source_view(), held, when)
         return held
 
@@ -181,7 +200,7 @@ class SharedCache(Filling):
 
         A tensor of the region's rank has its modes; one in registers has (element of a vector, vector).
         """
-        held = [tensor is not None and is_private(tensor) for tensor in (source, target)]
+        held = [is_private(tensor) for tensor in (source, target)]
         guarded = not (held[0] and target.engine.buffer.space is Space.SHARED)
         if self.is_dealt_by_layout:
             parts = [x if own else self.part(x) for x, own in zip((source, target), held, strict=True)]
@@ -232,7 +251,7 @@ class SharedCache(Filling):
         target = self.source_view()
 
         def write() -> None:
-            held = registers(self.cache.element_type, Layout((self.width, self.share.vectors)))
+            held = self._held(self.cache.element_type)
             self._move(UniversalCopy(self.width * held.dtype.bits), self.buffer(0), held)
             result = held
             if target.dtype is not held.dtype:

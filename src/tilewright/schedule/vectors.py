@@ -150,10 +150,10 @@ class _Vector:
         steps = storage.steps or (1,) * len(place)
         total = 0
         for mode in moving:
-            move = place[mode].factor(self.loop.index) * self.loop.step
-            if type(strides[mode]) is not int or move % steps[mode]:
+            move, stride = place[mode].factor(self.loop.index) * self.loop.step, strides[mode]
+            if not isinstance(stride, int) or move % steps[mode]:
                 return None
-            total += move // steps[mode] * strides[mode]
+            total += move // steps[mode] * stride
         return total
 
     def _view(self, array: Any, place: tuple[Affine, ...]) -> Tensor:  # Any: an Array
