@@ -31,7 +31,7 @@ def refuse_conflicts(plan: Plan, cache: Cache) -> None:
     loops = [loop for _, loop in runners]
     if _is_apart(region, loops) or not _meet(region, loops):
         return
-    units = ", ".join(sorted({binding.unit.name for binding, loop in runners if _moves(region, loop)}))
+    units = ", ".join(sorted({binding.unit.name for binding, _ in runners}))
     raise ScheduleError(
         f"{cache.name} holds a box of {' x '.join(map(str, region.shape))} elements of {cache.array.name} from "
         f"[{', '.join(map(str, region.origin))}], and the boxes that {_others(cache, units)} write back overlap",
@@ -45,15 +45,11 @@ def _others(cache: Cache, units: str) -> str:
     return f"{who} ({units})" if units else who
 
 
-def _moves(region: Region, loop: Loop) -> bool:
-    return any(mode.factor(loop.index) for mode in region.origin)
-
-
 def _is_apart(region: Region, loops: list[Loop]) -> bool:
     """Whether the boxes of different turns differ for certain: the turns of each loop move the box out of all others.
 
-    In each mode the box and the loops have to be digits of one number: each larger than all smaller ones together. A
-    loop has to move the box in one mode, and alone in that sense.
+    In each mode the box and the loops have to be digits of one number: each larger than all smaller ones together. Each
+    loop has to be a digit in some mode.
     """
     left = set(loops)
     for mode, shape, step in zip(region.origin, region.shape, region.steps, strict=True):
@@ -62,8 +58,7 @@ def _is_apart(region: Region, loops: list[Loop]) -> bool:
         digits += [(abs(mode.factor(loop.index)) * loop.step, loop.trips) for loop in here]
         if _are_digits(digits):
             left -= set(here)
-    # A loop that moves no box: what its turns write is the same element, which `bind` has looked at.
-    return not any(_moves(region, loop) for loop in left)
+    return not left
 
 
 def _are_digits(digits: list[tuple[int, int | None]]) -> bool:
@@ -79,16 +74,15 @@ def _are_digits(digits: list[tuple[int, int | None]]) -> bool:
 
 def _meet(region: Region, loops: list[Loop]) -> bool:
     """Whether two boxes have an element in common, found by trying all distances between turns."""
-    moving = [loop for loop in loops if _moves(region, loop)]
     distances = 1
-    for loop in moving:
+    for loop in loops:
         if loop.trips is None:
             return True
         distances *= 2 * loop.trips - 1
     if distances > _MOST:
         return True
-    ranges = [range(-(loop.trips or 1) + 1, loop.trips or 1) for loop in moving]
-    factors = [[_factor(mode, loop) for loop in moving] for mode in region.origin]
+    ranges = [range(-(loop.trips or 1) + 1, loop.trips or 1) for loop in loops]
+    factors = [[_factor(mode, loop) for loop in loops] for mode in region.origin]
     for turns in itertools.product(*ranges):
         if any(turns) and all(
             _overlap(sum(f * t for f, t in zip(row, turns, strict=True)), shape, step)
