@@ -188,12 +188,19 @@ class Affine(_Linear):
 
     def evaluate(self, values: Mapping[Any, Any]) -> Any:  # Any: numbers of the host or of a device
         """Return the value for given values of all symbols."""
-        total: Any = self.constant
-        for symbol, factor in self.terms:
-            value = values[symbol]
-            part = value if factor == 1 else value * factor
-            total = part if total is self.constant and self.constant == 0 else total + part
-        return total
+        parts = [(values[s] if abs(c) == 1 else values[s] * abs(c), c) for s, c in self.terms]
+        added, taken = [x for x, c in parts if c > 0], [x for x, c in parts if c < 0]
+        total: Any = added.pop(0) if added else None
+        for part in added:
+            total = total + part
+        if total is None and (self.constant or not taken):
+            total = self.constant  # 5 - i, where i + 5 reads better with the number last
+            rest = 0
+        else:
+            rest = self.constant
+        for part in taken:
+            total = -part if total is None else total - part
+        return total + rest if rest else total
 
     def __str__(self) -> str:
         text = ""

@@ -160,3 +160,21 @@ def _size(name: str, extent: object) -> Size:
     raise ScheduleError(
         f"array {name} has an extent {extent!r}", help="extents are whole numbers from 1, or Dimensions"
     )
+
+
+def _as_number(name: str) -> Any:  # Any: a method
+    """Return the operator of an array without modes: that of its one element."""
+
+    def operate(self: Array, *others: Any) -> Any:  # Any: whatever is an expression
+        return getattr(self[()], name)(*others)
+
+    operate.__name__ = name
+    return operate
+
+
+for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "lshift", "rshift"):
+    setattr(Array, f"__{_name}__", _as_number(f"__{_name}__"))
+    setattr(Array, f"__r{_name}__", _as_number(f"__r{_name}__"))
+for _name in ("lt", "le", "gt", "ge", "neg", "invert", "abs"):
+    setattr(Array, f"__{_name}__", _as_number(f"__{_name}__"))
+Array.__tilewright_apply__ = _as_number("__tilewright_apply__")  # type: ignore[attr-defined]  # found by its name

@@ -250,8 +250,8 @@ class Emission:
         """Return whether conditions hold at the present values of the loops."""
         holds: Any = True
         for condition in conditions:
-            value = condition.value.evaluate(self.values)
-            this = value == 0 if condition.is_equality else _not_negative(condition.value, self.values)
+            value = condition.value
+            this = (_is_zero if condition.is_equality else _not_negative)(value, self.values)
             holds = this if holds is True else holds & this
         return holds
 
@@ -298,14 +298,25 @@ class Emission:
 
 
 def _not_negative(value: Affine, values: Mapping[Any, Any]) -> Any:  # Any: symbols; numbers of host or device
-    """Return value >= 0, written as `small < large` so that it reads as a bound."""
+    """Return value >= 0, written as a bound: what is taken off stands on the left, and all else on the right."""
     small = Affine.of({s: -c for s, c in value.terms if c < 0})
-    large = value + small + 1
-    if not large.terms and large.constant <= 0:
-        small, large = small - large.constant + 1, Affine((), 1)
+    large = Affine.of({s: c for s, c in value.terms if c > 0})
     if not small.terms:
-        return value.evaluate(values) >= 0
-    return small.evaluate(values) < large.evaluate(values)
+        return large.evaluate(values) >= -value.constant
+    if not large.terms:
+        return small.evaluate(values) < value.constant + 1
+    if value.constant >= 0:
+        return small.evaluate(values) <= (large + value.constant).evaluate(values)
+    return (small - (value.constant + 1)).evaluate(values) < large.evaluate(values)
+
+
+def _is_zero(value: Affine, values: Mapping[Any, Any]) -> Any:  # Any: symbols; numbers of host or device
+    """Return value == 0, written as indices that are equal to others and a number."""
+    left = Affine.of({s: c for s, c in value.terms if c > 0})
+    right = left - value
+    if not left.terms:
+        left, right = right - right.constant, Affine((), -right.constant)
+    return left.evaluate(values) == right.evaluate(values)
 
 
 def _sizes(arguments: Mapping[Array, Any]) -> dict[Any, Any]:  # Any: tensors; dimensions to device numbers
