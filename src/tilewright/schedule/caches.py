@@ -174,7 +174,10 @@ class Cache:
             layout = self.layout
             shape = layout.shape if isinstance(layout.shape, tuple) else (layout.shape,)
             if shape != region.shape:
-                raise ScheduleError(f"{self.name} holds a box of {region.shape}, and its layout is {layout}")
+                raise ScheduleError(
+                    f"{self.name} holds a box of {region.shape}, and its layout is {layout}",
+                    help=f"give a layout of the shape {region.shape}",
+                )
         else:
             raise ScheduleError(f"layout={self.layout!r}", help="FIRST_MAJOR, LAST_MAJOR, strides, or a tw.Layout")
         places = [layout(number) for number in range(region.size)]

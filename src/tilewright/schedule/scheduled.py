@@ -19,6 +19,7 @@ from tilewright.schedule.arrays import Array
 from tilewright.schedule.binding import grid_of
 from tilewright.schedule.emission import Emission, located
 from tilewright.schedule.validation import validate
+from tilewright.source import SourceLocation
 
 if TYPE_CHECKING:
     from tilewright.compile import Lowered
@@ -45,20 +46,16 @@ class ScheduledKernel:
         arrays = (*self.parameters, *self.constants)
         place = self.plan.nest.parts[0].statements[0].location
 
-        def emit(*values: Any) -> None:  # Any: tensors and numbers of the device
-            with located(place):
-                Emission(self.plan, dict(zip(arrays, values, strict=True))).emit()
-
-        code = emit.__code__.replace(co_name=self.name)
-        if place is not None:  # the kernel is the user's, and stands where its logic does
-            code = code.replace(co_filename=place.file, co_firstlineno=place.line)
-        build = types.FunctionType(code, emit.__globals__, self.name, None, emit.__closure__)
-        build.__qualname__ = self.name
+        build = _named(self.name, place, lambda *values: self._emit(dict(zip(arrays, values, strict=True)), place))
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
         build.__signature__ = inspect.Signature([inspect.Parameter(a.name, kind) for a in arrays])  # type: ignore[attr-defined]  # read by inspect.signature
         arch = self.plan.target.arch
         found = traceable_kernel(build)
         return found.configure(arch=arch.name) if arch.is_amd else found
+
+    def _emit(self, arguments: dict[Array, Any], place: SourceLocation | None) -> None:  # Any: device numbers, tensors
+        with located(place):
+            Emission(self.plan, arguments).emit()
 
     @property
     def block(self) -> tuple[int, int, int]:
@@ -188,11 +185,25 @@ class ScheduledKernel:
         return f"<scheduled kernel {self.name}({', '.join(array.name for array in self.parameters)})>"
 
 
+def _named(name: str, place: SourceLocation | None, body: Callable[..., None]) -> types.FunctionType:
+    """Return a function of one line with another name, which stands where the user's logic does."""
+    assert isinstance(body, types.FunctionType), body
+    code = body.__code__.replace(co_name=name)
+    if place is not None:
+        code = code.replace(co_filename=place.file, co_firstlineno=place.line)
+    build = types.FunctionType(code, body.__globals__, name, None, body.__closure__)
+    build.__qualname__ = name
+    return build
+
+
 def _number(array: Array, value: Any) -> Any:  # Any: a number of any library; a NumPy number
     """Return an argument for an array without modes in the type that was declared."""
     given = np.asarray(value) if isinstance(value, (bool, int, float, np.generic, np.ndarray)) else None
     if given is None or given.shape != ():
-        raise ArgumentError(f"argument {array.name!r} is a {type(value).__name__}, and a number is needed")
+        raise ArgumentError(
+            f"argument {array.name!r} is a {type(value).__name__}, and a number is needed",
+            help="pass a Python or NumPy number",
+        )
     return array.element_type.numpy.type(given.item())
 
 
