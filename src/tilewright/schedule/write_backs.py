@@ -29,7 +29,14 @@ def refuse_conflicts(plan: Plan, cache: Cache) -> None:
         if (cache.location is not Location.SHARED or binding.kind == "BLOCK") and loop.trips != 1
     ]
     loops = [loop for _, loop in runners]
-    if _is_apart(region, loops) or not _meet(region, loops):
+    held = {loop.index for loop in (*cache.varying(plan), *loops)}
+    # Threads do not wait for one another: one may be in another turn of the loops around.
+    around = [
+        loop
+        for loop in plan.nest.loops
+        if loop.index not in held and loop.trips != 1 and any(mode.factor(loop.index) for mode in region.origin)
+    ]
+    if _is_apart(region, loops, around) or not _meet(region, loops, around):
         return
     units = ", ".join(sorted({binding.unit.name for binding, _ in runners}))
     raise ScheduleError(
@@ -45,7 +52,7 @@ def _others(cache: Cache, units: str) -> str:
     return f"{who} ({units})" if units else who
 
 
-def _is_apart(region: Region, loops: list[Loop]) -> bool:
+def _is_apart(region: Region, loops: list[Loop], around: list[Loop]) -> bool:
     """Whether the boxes of different turns differ for certain: the turns of each loop move the box out of all others.
 
     In each mode the box and the loops have to be digits of one number: each larger than all smaller ones together. Each
@@ -53,7 +60,7 @@ def _is_apart(region: Region, loops: list[Loop]) -> bool:
     """
     left = set(loops)
     for mode, shape, step in zip(region.origin, region.shape, region.steps, strict=True):
-        here = [loop for loop in loops if mode.factor(loop.index)]
+        here = [loop for loop in (*loops, *around) if mode.factor(loop.index)]
         digits: list[tuple[int, int | None]] = [(step, shape)]
         digits += [(abs(mode.factor(loop.index)) * loop.step, loop.trips) for loop in here]
         if _are_digits(digits):
@@ -72,19 +79,19 @@ def _are_digits(digits: list[tuple[int, int | None]]) -> bool:
     return True
 
 
-def _meet(region: Region, loops: list[Loop]) -> bool:
-    """Whether two boxes have an element in common, found by trying all distances between turns."""
-    distances = 1
-    for loop in loops:
+def _meet(region: Region, loops: list[Loop], around: list[Loop]) -> bool:
+    """Whether boxes of different turns of `loops` have an element in common, found by trying all distances."""
+    distances, every = 1, [*loops, *around]
+    for loop in every:
         if loop.trips is None:
             return True
         distances *= 2 * loop.trips - 1
     if distances > _MOST:
         return True
-    ranges = [range(-(loop.trips or 1) + 1, loop.trips or 1) for loop in loops]
-    factors = [[_factor(mode, loop) for loop in loops] for mode in region.origin]
+    ranges = [range(-(loop.trips or 1) + 1, loop.trips or 1) for loop in every]
+    factors = [[_factor(mode, loop) for loop in every] for mode in region.origin]
     for turns in itertools.product(*ranges):
-        if any(turns) and all(
+        if any(turns[: len(loops)]) and all(
             _overlap(sum(f * t for f, t in zip(row, turns, strict=True)), shape, step)
             for row, shape, step in zip(factors, region.shape, region.steps, strict=True)
         ):
