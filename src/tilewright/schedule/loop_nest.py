@@ -53,12 +53,13 @@ class Condition:
         return Condition(self.value.substitute(mapping), self.is_equality)
 
     def __str__(self) -> str:
-        if self.is_equality:
-            return f"{self.value} == 0"
         # What is known goes to the right: sizes and the constant.
         left = Affine.of({s: c for s, c in self.value.terms if isinstance(s, Index)})
         right: Affine = left - self.value
-        if any(c > 0 for _, c in left.terms) and (self.value.constant <= 0 or all(c > 0 for _, c in left.terms)):
+        rises = [c > 0 for _, c in left.terms]
+        if self.is_equality:
+            return f"{left} == {right}" if any(rises) else f"{-left} == {-right}"
+        if any(rises) and (self.value.constant <= 0 or all(rises)):
             return f"{left} >= {right}"
         return f"{-left} < {1 - right}"
 

@@ -48,7 +48,7 @@ class SharedCache(Filling):
                 return found
         layout = static_layout(cache, self.region)
         vector = max(_VECTOR // cache.element_type.bytes, 1)
-        apart = -(-layout.cosize // vector) * vector  # each buffer begins where a vector may
+        apart = -(-divisor_of(layout.cosize) // vector) * vector  # each buffer begins where a vector may
         return append(layout, Layout(stages, apart))  # type: ignore[no-any-return]  # a layout of a layout
 
     def buffer(self, stage: Any) -> Tensor:  # Any: a number of host or device
@@ -83,7 +83,7 @@ class SharedCache(Filling):
             fits.append(divisor_of(extent if isinstance(extent, int) else assumed.values[extent]))
         fits += [divisor_of(step) for mode, step in enumerate(strides) if mode != fast]
         if isinstance(self.layout, Layout):
-            fits += [self.layout[mode].stride for mode in self.order[1:] if self.region.shape[mode] > 1]
+            fits += [divisor_of(self.layout[mode].stride) for mode in self.order[1:] if self.region.shape[mode] > 1]
         fits.append(divisor_of_affine(assumed, self.region.origin[fast]))
         aligned = source.engine.buffer.alignment // self.source_type.bytes
         while width > 1 and any(x % width for x in (*fits, aligned)):
