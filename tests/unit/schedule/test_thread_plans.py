@@ -220,3 +220,42 @@ def test_maxima_are_reductions() -> None:
 
     found = nest.statements[0].reduction
     assert found is not None and found[0] == "maximum"
+
+
+@pytest.mark.parametrize("location", [Location.PRIVATE, Location.SHARED])
+def test_what_a_written_box_has_between_the_writes_stays(location: Location) -> None:
+    """2 i + 3 j reaches 0, 2, 3 and 5 of a box of 6: elements 1 and 4 are written back as they were."""
+    a = Array(Role.OUTPUT, "int32", (6,), name="a")
+    nest = Nest((2, 2))
+    i, j = nest.get_indices()
+
+    @nest.iteration_logic
+    def _() -> None:
+        a[2 * i + 3 * j] = 7
+
+    plan = nest.create_plan(Target("NVIDIA A100"))
+    plan.cache(a, index=i, location=location)
+    held = np.arange(6, dtype=np.int32)
+    plan.build()(held)
+    np.testing.assert_array_equal(held, [7, 1, 7, 7, 4, 7])
+
+
+@pytest.mark.parametrize("length", [67, 97])
+def test_boxes_that_do_not_divide_among_the_threads(length: int) -> None:
+    """Each thread copies as many elements as any other or one less: none is left with the whole box."""
+    a, b = Array(Role.INPUT, "int32", (length,), name="a"), Array(Role.OUTPUT, "int32", (32,), name="b")
+    nest = Nest((32, length - 31))
+    i, k = nest.get_indices()
+
+    @nest.iteration_logic
+    def _() -> None:
+        b[i] = tw.maximum(b[i], a[i + k])
+
+    plan = nest.create_plan(Target("NVIDIA A100"))
+    plan.bind({i: plan.target.GridUnit.THREAD_X})
+    plan.cache(a, index=k)
+    held = np.random.default_rng(1).integers(0, 1000, length).astype(np.int32)
+    result = np.zeros(32, np.int32)
+    plan.build()(held, result)
+    np.testing.assert_array_equal(result, [held[n : n + length - 31].max() for n in range(32)])
+    assert f"< {-(-length // 32)}; " in plan.build().source()
