@@ -7,8 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tilewright.runtime.adapters import Adapter
+from tilewright.runtime.arrays import ArrayInfo
+
 if TYPE_CHECKING:
     from tilewright.runtime.arrays import Device
+    from tilewright.runtime.memory import DeviceArray
     from tilewright.schedule.arrays import Array
 
 
@@ -31,7 +35,22 @@ def bring(array: Array, like: Any, device: Device) -> Any:  # Any: arrays of any
         held = torch.from_numpy(_memory(bits)).to(like.device)
         held = held.as_strided(bits.shape, [step // bits.itemsize for step in bits.strides])
         return held if bits is data else held.view(getattr(torch, array.element_type.name))
-    return DeviceArray.from_numpy(data, ordinal=device)
+    steps = tuple(step // data.itemsize for step in data.strides)
+    return Placed(DeviceArray.from_numpy(_memory(data), ordinal=device), data.shape, steps)
+
+
+class Placed:
+    """An array in the driver's memory with strides of its own."""
+
+    def __init__(self, memory: DeviceArray, shape: tuple[int, ...], strides: tuple[int, ...]) -> None:
+        self.memory, self.shape, self.strides = memory, shape, strides
+
+    def info(self) -> ArrayInfo:
+        """Return where it is and how it lies."""
+        memory = self.memory
+        return ArrayInfo(memory.pointer, self.shape, self.strides, memory.dtype, memory.ordinal, owner=self)
+
+    __tilewright_adapter__ = Adapter("tilewright", info)
 
 
 def in_memory_order(array: Array) -> np.ndarray[Any, Any]:
