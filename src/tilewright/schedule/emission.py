@@ -135,7 +135,7 @@ class Emission:
             turn(low, parts)
         elif loop.index in self.plan.nest.fusing:
             assert high is not None, loop
-            for number in range(low, high + 1):
+            for number in range(low, high + 1, loop.step):
                 turn(number, parts)
         else:
             self.run(loop, low, high, lambda value: turn(value, parts))

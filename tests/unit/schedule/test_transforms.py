@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 
+import numpy as np
 import pytest
 
 from tilewright.errors import ScheduleError
@@ -11,6 +12,7 @@ from tilewright.schedule.affine import Dimension, Index
 from tilewright.schedule.arrays import Array, Role
 from tilewright.schedule.nest import Nest
 from tilewright.schedule.schedule import Schedule, fuse
+from tilewright.schedule.targets import Target
 
 
 def copy_of(rows: int = 16, columns: int = 10, name: str = "B") -> tuple[Schedule, Index, Index]:
@@ -113,3 +115,23 @@ def test_a_second_tile_runs_around_the_inner_loops_of_the_first() -> None:
     schedule.tile({i: 4, j: 4})
     schedule.tile({i: 2, j: 2})
     assert [loop.step for loop in schedule.nest.loops] == [8, 8, 4, 4, 1, 1]
+
+
+def test_a_fusing_index_that_was_split_runs_each_nest_once() -> None:
+    total = Array(Role.INPUT_OUTPUT, "int32", (4,), name="total")
+
+    def adding(amount: int) -> Schedule:
+        nest = Nest((4,))
+        i = nest.get_indices()
+
+        @nest.iteration_logic
+        def _() -> None:
+            total[i] = total[i] * 2 + amount
+
+        return nest.create_schedule()
+
+    fused = fuse(adding(1), adding(2), adding(3))
+    fused.split(fused.get_fusing_index(), 2)
+    held = np.zeros(4, np.int32)
+    fused.create_plan(Target("NVIDIA A100")).build()(held)
+    np.testing.assert_array_equal(held, (1 * 2 + 2) * 2 + 3)
