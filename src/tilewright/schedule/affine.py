@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import operator
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -66,6 +67,30 @@ class _Linear:
         raise ScheduleError(
             f"{self} % {other} is not affine", help="make a loop of its own for the remainder, or split the index"
         )
+
+    def __tilewright_apply__(self, name: str, function: Any, operands: tuple[Any, ...]) -> Any:  # Any: as in __add__
+        """Record a function of device numbers, such as `tw.exp`, of the value of this expression."""
+        from tilewright.schedule.expressions import Apply, expression
+
+        return Apply(name, function, tuple(expression(x) for x in operands))
+
+    def __truediv__(self, other: Any) -> Any:  # Any: as in __add__
+        return self.__tilewright_apply__("/", operator.truediv, (self, other))
+
+    def __rtruediv__(self, other: Any) -> Any:  # Any: as in __add__
+        return self.__tilewright_apply__("/", operator.truediv, (other, self))
+
+    def __lt__(self, other: Any) -> Any:  # Any: as in __add__
+        return self.__tilewright_apply__("<", operator.lt, (self, other))
+
+    def __le__(self, other: Any) -> Any:  # Any: as in __add__
+        return self.__tilewright_apply__("<=", operator.le, (self, other))
+
+    def __gt__(self, other: Any) -> Any:  # Any: as in __add__
+        return self.__tilewright_apply__(">", operator.gt, (self, other))
+
+    def __ge__(self, other: Any) -> Any:  # Any: as in __add__
+        return self.__tilewright_apply__(">=", operator.ge, (self, other))
 
 
 class Index(_Linear):
@@ -163,16 +188,23 @@ class Affine(_Linear):
 
     def evaluate(self, values: Mapping[Any, Any]) -> Any:  # Any: numbers of the host or of a device
         """Return the value for given values of all symbols."""
-        total: Any = self.constant
-        for symbol, factor in self.terms:
-            value = values[symbol]
-            part = value if factor == 1 else value * factor
-            total = part if total is self.constant and self.constant == 0 else total + part
-        return total
+        parts = [(values[s] if abs(c) == 1 else values[s] * abs(c), c) for s, c in self.terms]
+        added, taken = [x for x, c in parts if c > 0], [x for x, c in parts if c < 0]
+        total: Any = added.pop(0) if added else None
+        for part in added:
+            total = total + part
+        if total is None and (self.constant or not taken):
+            total = self.constant  # 5 - i, where i + 5 reads better with the number last
+            rest = 0
+        else:
+            rest = self.constant
+        for part in taken:
+            total = -part if total is None else total - part
+        return total + rest if rest else total
 
     def __str__(self) -> str:
         text = ""
-        for symbol, factor in self.terms:
+        for symbol, factor in sorted(self.terms, key=lambda term: term[1] < 0):  # what is added, then what is taken off
             sign, size = ("-" if factor < 0 else "+"), abs(factor)
             body = symbol.name if size == 1 else f"{size} * {symbol.name}"
             text += f" {sign} {body}" if text else (f"-{body}" if factor < 0 else body)

@@ -6,7 +6,7 @@ import enum
 import itertools
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -31,6 +31,9 @@ class Role(enum.Enum):
     TEMP = "temp"  # lives only while the kernel runs
 
 
+_Role = Role  # `Array.Role` is it, under the same name
+
+
 class ArrayLayout(enum.Enum):
     """The order of an array in memory: the first index varies slowest (row-major) or fastest (column-major)."""
 
@@ -43,8 +46,8 @@ class Array:
 
     `role` says what it is for, `element_type` is a tilewright dtype or what `tw.dtype` takes, `shape` has an int or a
     `Dimension` for each mode, `layout` is `Array.Layout.FIRST_MAJOR` (the default), `LAST_MAJOR`, or the strides in
-    elements. `data` holds the values of a CONST array, which brings its shape and type. The name is that of the variable
-    that the array is assigned to, unless given; it is that of the kernel's parameter.
+    elements. `data` holds the values of a CONST array, which brings its shape and type. The name is that of the
+    variable that the array is assigned to, unless given; it is that of the kernel's parameter.
 
     A role of INPUT and a shape of () make a number that the launch gives.
 
@@ -60,8 +63,8 @@ class Array:
     Source: Accera, `Array`.
     """
 
-    Role = Role
-    Layout = ArrayLayout
+    Role: TypeAlias = _Role
+    Layout: TypeAlias = ArrayLayout
 
     def __init__(
         self,
@@ -166,3 +169,21 @@ def _size(name: str, extent: object) -> Size:
     raise ScheduleError(
         f"array {name} has an extent {extent!r}", help="extents are whole numbers from 1, or Dimensions"
     )
+
+
+def _as_number(name: str) -> Any:  # Any: a method
+    """Return the operator of an array without modes: that of its one element."""
+
+    def operate(self: Array, *others: Any) -> Any:  # Any: whatever is an expression
+        return getattr(self[()], name)(*others)
+
+    operate.__name__ = name
+    return operate
+
+
+for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "lshift", "rshift"):
+    setattr(Array, f"__{_name}__", _as_number(f"__{_name}__"))
+    setattr(Array, f"__r{_name}__", _as_number(f"__r{_name}__"))
+for _name in ("lt", "le", "gt", "ge", "neg", "invert", "abs"):
+    setattr(Array, f"__{_name}__", _as_number(f"__{_name}__"))
+Array.__tilewright_apply__ = _as_number("__tilewright_apply__")  # type: ignore[attr-defined]  # found by its name

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tilewright.dtypes import DType, float32
 from tilewright.errors import ScheduleError
+from tilewright.layout import Layout
 from tilewright.schedule.affine import Affine, Index
 from tilewright.schedule.arrays import Array, ArrayLayout, Role
 from tilewright.schedule.expressions import Load
@@ -36,13 +38,15 @@ class Strategy(enum.Enum):
 
 @dataclass(frozen=True)
 class Region:
-    """The box of an array's elements that some loops touch: `shape` elements from `origin` on.
+    """The box of an array's elements that some loops touch: `shape` elements from `origin` on, `steps` apart.
 
-    The origin depends on the loops outside only.
+    The origin depends on the loops outside only. Law: the elements that the loops touch are among
+    origin[m] + steps[m] * c[m] for 0 <= c[m] < shape[m].
     """
 
     origin: tuple[Affine, ...]
     shape: tuple[int, ...]
+    steps: tuple[int, ...]
 
     @property
     def size(self) -> int:
@@ -56,8 +60,8 @@ class Region:
 class Cache:
     """A cache of a plan, made by `plan.cache(...)`.
 
-    `index` is the outermost loop whose accesses are kept, `trigger` the loop outside of which it is filled, and `inside`
-    are the loops that run between filling and writing back. `stages` counts the buffers.
+    `index` is the outermost loop whose accesses are kept, `trigger` the loop outside of which it is filled, and
+    `inside` are the loops that run between filling and writing back. `stages` counts the buffers.
     """
 
     array: Array
@@ -85,7 +89,7 @@ class Cache:
         return sum(order.index(index) < at for index in plan.serial)
 
     def varying(self, plan: Plan) -> tuple[Loop, ...]:
-        """Return the loops whose turns share one filling: those inside, and in shared memory all of the block's threads."""
+        """Return the loops whose turns share one filling: those inside, and for shared memory the block's threads."""
         shared = {
             index
             for binding in plan.bindings
@@ -112,7 +116,23 @@ class Cache:
         if self.array.role is Role.TEMP:
             return False
         conditions = any(part.conditions for part in plan.nest.parts)
-        return bool(reads) or len(writes) > 1 or conditions
+        return bool(reads) or len(writes) > 1 or conditions or not self._is_covered(plan, *writes)
+
+    def _is_covered(self, plan: Plan, place: tuple[Affine, ...]) -> bool:
+        """Whether a write reaches every element of the box: each mode by loops of its own, without gaps."""
+        varying = self.varying(plan)
+        used = [loop for loop in varying for mode in place if mode.factor(loop.index)]
+        if len(set(used)) < len(used):
+            return False
+        region = self.region(plan)
+        for mode, step in zip(place, region.steps, strict=True):
+            digits = sorted((abs(mode.factor(x.index)) * x.step, x.trips or 0) for x in varying if x in used)
+            reached = 0
+            for stride, trips in digits:
+                if stride and stride > reached + step:
+                    return False
+                reached += stride * (trips - 1)
+        return True
 
     def is_written(self, plan: Plan) -> bool:
         """Whether it has to be written back."""
@@ -123,20 +143,51 @@ class Cache:
         region = self.region(plan)
         if self.location is Location.MMA_FRAGMENT and self.through_registers:
             raise ScheduleError(f"{self.name} lives in registers and is not filled through registers")
-        if self.stages > 1 and self.depth(plan) == 0:
+        is_ahead = self.stages > 1 or self.through_registers
+        if is_ahead and self.location is Location.PRIVATE:
+            raise ScheduleError(
+                f"{self.name} lives in the registers of each thread and is double-buffered",
+                help="cache it in shared memory: double_buffer_location=PRIVATE then fetches through registers",
+            )
+        if is_ahead and self.depth(plan) == 0:
             raise ScheduleError(
                 f"{self.name} is double-buffered, and no loop runs around it",
                 help="give an index inside of the loop whose next turn shall be fetched ahead",
             )
-        if self.stages > 1 and self.is_written(plan) and self.location is Location.SHARED:
+        if is_ahead and self.location is Location.SHARED and any(access.is_write for access in self.accesses(plan)):
             raise ScheduleError(
                 f"{self.name} is double-buffered and written: the next turn would be fetched before this one is stored",
                 help="double-buffer arrays that are only read",
             )
-        if isinstance(self.layout, tuple) and len(self.layout) != len(region.shape):
-            raise ScheduleError(f"{self.name} has {len(region.shape)} modes, and strides {self.layout}")
+        self._refuse_layout(region)
         if not isinstance(self.vectorize, bool) and (self.vectorize < 1 or self.vectorize & (self.vectorize - 1)):
             raise ScheduleError(f"vectorize={self.vectorize}", help="a power of two elements, True or False")
+
+    def _refuse_layout(self, region: Region) -> None:
+        if self.layout is None or isinstance(self.layout, ArrayLayout):
+            return
+        if isinstance(self.layout, tuple):
+            if len(self.layout) != len(region.shape):
+                raise ScheduleError(f"{self.name} has {len(region.shape)} modes, and strides {self.layout}")
+            layout = Layout(region.shape, self.layout)
+        elif isinstance(self.layout, Layout):
+            layout = self.layout
+            shape = layout.shape if isinstance(layout.shape, tuple) else (layout.shape,)
+            if shape != region.shape:
+                raise ScheduleError(
+                    f"{self.name} holds a box of {region.shape}, and its layout is {layout}",
+                    help=f"give a layout of the shape {region.shape}",
+                )
+        else:
+            raise ScheduleError(f"layout={self.layout!r}", help="FIRST_MAJOR, LAST_MAJOR, strides, or a tw.Layout")
+        places = [layout(number) for number in range(region.size)]
+        if len(set(places)) < len(places) or min(places) < 0:
+            raise ScheduleError(
+                f"the layout {layout} of {self.name} puts two elements in one place"
+                if min(places) >= 0
+                else f"the layout {layout} of {self.name} has places below 0",
+                help="give each element of the box a place of its own",
+            )
 
     def __repr__(self) -> str:
         return f"Cache({self.array.name}, {self.location.name}, index={self.index})"
@@ -161,7 +212,8 @@ def region_of(array: Array, accesses: Iterable[Access], varying: Iterable[Loop])
     lows: list[list[int]] = []
     highs: list[list[int]] = []
     first: Access | None = None
-    for access in accesses:
+    touched = list(accesses)
+    for access in touched:
         origin = tuple(Affine.of({s: c for s, c in mode.terms if s not in loops}) for mode in access.place)
         first = first or access
         if origins and origin != origins[0]:
@@ -178,9 +230,15 @@ def region_of(array: Array, accesses: Iterable[Access], varying: Iterable[Loop])
         raise ScheduleError(f"array {array.name} is not used in this plan")
     low = [min(mode) for mode in zip(*lows, strict=True)]
     high = [max(mode) for mode in zip(*highs, strict=True)]
+    steps = []
+    for mode, (least, most) in enumerate(zip(low, high, strict=True)):
+        moves = [access.place[mode].factor(x) * loop.step for access in touched for x, loop in loops.items()]
+        starts = [access.place[mode].constant - touched[0].place[mode].constant for access in touched]
+        steps.append(math.gcd(*moves, *starts) if most > least else 1)
     return Region(
         tuple(origin + least for origin, least in zip(origins[0], low, strict=True)),
-        tuple(most - least + 1 for least, most in zip(low, high, strict=True)),
+        tuple((most - least) // step + 1 for least, most, step in zip(low, high, steps, strict=True)),
+        tuple(steps),
     )
 
 
@@ -193,7 +251,8 @@ def _ends(mode: Affine, loops: dict[Index, Loop], access: Access) -> tuple[int, 
             continue
         if loop.last is None:
             raise ScheduleError(
-                f"a cache of {Load(access.array, access.place)} inside of {loop.index} has a size that only the launch knows",
+                f"a cache of {Load(access.array, access.place)} inside of {loop.index} has a size that only the launch "
+                "knows",
                 help=f"split {loop.index}, and cache inside of its inner loop",
             )
         ends = (0, factor * loop.last)
@@ -270,7 +329,10 @@ def order_of(layout: Any, shape: tuple[int, ...], array: Array) -> tuple[int, ..
         steps = array.strides
         known = [step if step is not None else 2**62 - mode for mode, step in enumerate(steps)]
         return tuple(sorted(modes, key=lambda mode: known[mode]))
-    return modes if layout is ArrayLayout.LAST_MAJOR else modes[::-1]
+    if isinstance(layout, ArrayLayout):
+        return modes if layout is ArrayLayout.LAST_MAJOR else modes[::-1]
+    given = layout if isinstance(layout, tuple) else tuple(layout[mode].stride for mode in modes)
+    return tuple(sorted(modes, key=lambda mode: given[mode] if isinstance(given[mode], int) else 0))
 
 
 def caches_at(plan: Plan, depth: int) -> Iterator[Cache]:

@@ -26,6 +26,7 @@ from tilewright.schedule.pipelines import is_ahead, pipelined_loop, with_caches
 from tilewright.schedule.rewriting import at_places
 from tilewright.schedule.storage import Storage
 from tilewright.schedule.tiles import Tiles
+from tilewright.schedule.vectors import vector_loop
 from tilewright.source import SourceLocation
 from tilewright.tensors import Tensor
 
@@ -144,18 +145,24 @@ class Emission:
             with self.at(loop.index, value, (low, high)):
                 self.guarded(depth + 1, parts)
 
+        if loop.index in self.plan.vectorized and depth + 1 == len(self.loops):
+            assert high is not None, loop
+            if low < high:
+                vector_loop(self, loop, low, high, parts)
+                return
         if high is not None and low == high:
             turn(low, parts)
         elif loop.index in self.plan.nest.fusing:
             assert high is not None, loop
-            for number in range(low, high + 1):
+            for number in range(low, high + 1, loop.step):
                 turn(number, parts)
         else:
             self.run(loop, low, high, lambda value: turn(value, parts))
 
     def run(self, loop: Loop, low: int, high: int | None, body: Callable[[Any], None]) -> None:  # Any: device numbers
         """Emit a loop of the device."""
-        stop = loop.stop.evaluate(self.values) if high is None else high + 1
+        is_whole = high is None or high == loop.last
+        stop = loop.stop.evaluate(self.values) if is_whole else high + 1  # type: ignore[operator]  # a number here
         unroll = True if loop.index in self.plan.nest.unrolled else None
 
         def turn(value: Any) -> tuple[()]:  # Any: as above
@@ -255,12 +262,16 @@ class Emission:
 
     def when(self, conditions: tuple[Condition, ...], body: Callable[[], None]) -> None:
         """Emit something under conditions of the loops."""
+        self.choose(self.holds(conditions), body)
+
+    def holds(self, conditions: tuple[Condition, ...]) -> Any:  # Any: a condition of host or device
+        """Return whether conditions hold at the present values of the loops."""
         holds: Any = True
         for condition in conditions:
-            value = condition.value.evaluate(self.values)
-            this = value == 0 if condition.is_equality else _not_negative(condition.value, self.values)
+            value = condition.value
+            this = (_is_zero if condition.is_equality else _not_negative)(value, self.values)
             holds = this if holds is True else holds & this
-        self.choose(holds, body)
+        return holds
 
     def choose(
         self, holds: Any, then: Callable[[], object], otherwise: Callable[[], object] | None = None
@@ -305,14 +316,25 @@ class Emission:
 
 
 def _not_negative(value: Affine, values: Mapping[Any, Any]) -> Any:  # Any: symbols; numbers of host or device
-    """Return value >= 0, written as `small < large` so that it reads as a bound."""
+    """Return value >= 0, written as a bound: what is taken off stands on the left, and all else on the right."""
     small = Affine.of({s: -c for s, c in value.terms if c < 0})
-    large = value + small + 1
-    if not large.terms and large.constant <= 0:
-        small, large = small - large.constant + 1, Affine((), 1)
+    large = Affine.of({s: c for s, c in value.terms if c > 0})
     if not small.terms:
-        return value.evaluate(values) >= 0
-    return small.evaluate(values) < large.evaluate(values)
+        return large.evaluate(values) >= -value.constant
+    if not large.terms:
+        return small.evaluate(values) < value.constant + 1
+    if value.constant >= 0:
+        return small.evaluate(values) <= (large + value.constant).evaluate(values)
+    return (small - (value.constant + 1)).evaluate(values) < large.evaluate(values)
+
+
+def _is_zero(value: Affine, values: Mapping[Any, Any]) -> Any:  # Any: symbols; numbers of host or device
+    """Return value == 0, written as indices that are equal to others and a number."""
+    left = Affine.of({s: c for s, c in value.terms if c > 0})
+    right = left - value
+    if not left.terms:
+        left, right = right - right.constant, Affine((), -right.constant)
+    return left.evaluate(values) == right.evaluate(values)
 
 
 def _sizes(arguments: Mapping[Array, Any]) -> dict[Any, Any]:  # Any: tensors; dimensions to device numbers

@@ -7,10 +7,12 @@ from typing import Any
 
 from tilewright.dtypes import DType, float32, int32, promote
 from tilewright.errors import ScheduleError
-from tilewright.lang.scalar import Scalar, as_scalar
+from tilewright.lang.scalar import as_scalar
 from tilewright.schedule.affine import Affine
 from tilewright.schedule.expressions import Apply, Convert, Expression, Load, Number, Position
 from tilewright.schedule.statements import Statement
+
+_COMPARISONS = frozenset({"<", "<=", ">", ">=", "==", "!="})
 
 
 def compute_type(statement: Statement) -> DType:
@@ -43,10 +45,13 @@ def evaluate(
     if isinstance(x, Number):
         return x.value
     if isinstance(x, Position):
-        place = affine(x.place)
-        return place.to(type) if isinstance(place, Scalar) and type.is_float else place
+        place = as_scalar(affine(x.place))
+        return place.to(type) if type.is_float else place
     if isinstance(x, Convert):
         return as_scalar(evaluate(x.value, type, load, affine)).to(x.dtype)
     if isinstance(x, Apply):
-        return x.function(*(evaluate(part, type, load, affine) for part in x.arguments))
+        # Indices are compared with one another as the integers that they are.
+        is_test_of_indices = x.name in _COMPARISONS and not any(x.loads())
+        operands = [evaluate(part, int32 if is_test_of_indices else type, load, affine) for part in x.arguments]
+        return x.function(*operands)
     raise ScheduleError(f"{x} is no expression")

@@ -6,7 +6,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tilewright.errors import ScheduleError
+from tilewright.ir.core import Space
 from tilewright.lang.carry import rename
+from tilewright.lang.copying import copy
+from tilewright.lang.engine import BufferEngine
 from tilewright.lang.loops import for_loop
 from tilewright.lang.memory import registers
 from tilewright.lang.ranges import DeviceRange
@@ -14,7 +17,7 @@ from tilewright.lang.scalar import Scalar, as_scalar
 from tilewright.layout import ComposedLayout, Layout
 from tilewright.schedule.affine import Affine, Dimension, Index
 from tilewright.schedule.arrays import ArrayLayout
-from tilewright.schedule.caches import Cache, Region, order_of
+from tilewright.schedule.caches import Cache, Location, Region, order_of
 from tilewright.schedule.storage import Storage
 from tilewright.tensors import Tensor
 
@@ -32,6 +35,11 @@ class Filling:
         self.emission, self.cache = emission, cache
         self.region: Region = cache.region(emission.plan)
         self.outer: Storage | None = emission.storage.get(cache.array)
+        if cache.location is Location.SHARED and self.outer is not None and is_private(self.outer.tensor):
+            raise ScheduleError(
+                f"{cache!r} would be filled from registers, which each thread has of its own",
+                help="cache in shared memory outside, and in registers inside of it",
+            )
         self.order = order_of(cache.layout, self.region.shape, cache.array)
         self.guards = tuple(mode for mode in range(len(self.region.shape)) if self._may_leave(mode))
 
@@ -41,7 +49,7 @@ class Filling:
         if low is None or low < 0:
             return True
         if high is not None and isinstance(extent, int):
-            return high + self.region.shape[mode] > extent
+            return high + (self.region.shape[mode] - 1) * self.region.steps[mode] >= extent
         # A loop that counts to a size of the launch by blocks may stop in the middle of one; by ones, it cannot.
         return self.region.origin[mode].terms == () or self.region.shape[mode] > 1 or not self._within(mode)
 
@@ -58,7 +66,7 @@ class Filling:
         holds: Any = True
         for mode in self.guards:
             start = self.region.origin[mode].evaluate(self.emission.values)
-            place = start + coordinates[mode]
+            place = start + coordinates[mode] * self.region.steps[mode]
             extent = self.cache.array.shape[mode]
             limit = self.emission.values[extent] if isinstance(extent, Dimension) else extent
             tests = [place < limit]
@@ -72,7 +80,8 @@ class Filling:
         """Return the region's elements where they are cached from."""
         assert self.outer is not None, self.cache
         tensor: Tensor = self.outer.tensor
-        start = [mode.evaluate(self.emission.values) for mode in self.outer.place(self.region.origin)]
+        start = self.outer.coordinates(self.region.origin, self.emission.values)
+        start = start if isinstance(start, tuple) else (start,)
         if isinstance(tensor.layout, ComposedLayout):
             raise ScheduleError(
                 f"{self.cache!r} is filled from {self.cache.source!r}, whose elements lie swizzled",
@@ -83,29 +92,34 @@ class Filling:
         for first, step in zip(start, strides, strict=True):
             offset = offset + first * step
         engine = tensor.engine if isinstance(offset, int) and offset == 0 else tensor.engine.offset(offset)
-        return Tensor(engine, Layout(self.region.shape, strides))
+        apart = zip(strides, self.region.steps, self.outer.steps or (1,) * len(start), strict=True)
+        return Tensor(engine, Layout(self.region.shape, tuple(d * max(step // by, 1) for d, step, by in apart)))
 
     def storage(self, tensor: Tensor) -> Storage:
         """Return the storage that accesses go to once the cache is filled."""
-        return Storage(self.cache.array, tensor, self.region.origin)
+        return Storage(self.cache.array, tensor, self.region.origin, self.region.steps)
+
+
+def is_private(tensor: Tensor) -> bool:
+    """Whether a tensor lives in the registers of each thread."""
+    return not isinstance(tensor.engine, BufferEngine) or tensor.engine.buffer.space is Space.REGISTER
 
 
 class PrivateCache(Filling):
     """A cache in the registers of each thread."""
 
     def allocate(self) -> Tensor:
-        """Return its registers, compact in the order of the cache's layout."""
-        steps, step = [0] * len(self.region.shape), 1
-        for mode in self.order:
-            steps[mode] = step
-            step *= self.region.shape[mode]
-        tensor = registers(self.cache.element_type, Layout(self.region.shape, tuple(steps)))
+        """Return its registers, in the cache's layout."""
+        tensor = registers(self.cache.element_type, static_layout(self.cache, self.region))
         rename(self.cache.name, tensor)
         return tensor
 
     def fill(self, tensor: Tensor) -> None:
         """Read the region into registers; zeros where the array has ended."""
         view = self.source_view()
+        if self._is_plain(view, tensor):
+            copy(view, tensor)
+            return
 
         def element(place: tuple[Any, ...]) -> None:  # Any: device numbers
             def read() -> None:
@@ -118,6 +132,9 @@ class PrivateCache(Filling):
     def flush(self, tensor: Tensor) -> None:
         """Write the region back as far as the array reaches."""
         view = self.source_view()
+        if self._is_plain(view, tensor):
+            copy(tensor, view)
+            return
 
         def element(place: tuple[Any, ...]) -> None:  # Any: device numbers
             def write() -> None:
@@ -126,6 +143,10 @@ class PrivateCache(Filling):
             self.emission.choose(self.inside(place), write)
 
         each(self.region.shape, self.order, element)
+
+    def _is_plain(self, view: Tensor, tensor: Tensor) -> bool:
+        """Whether all elements are there and of one type, so that they move as wide as alignment allows."""
+        return not self.guards and view.dtype is tensor.dtype and not is_private(view)
 
 
 def each(shape: tuple[int, ...], order: tuple[int, ...], body: Callable[[tuple[Any, ...]], None]) -> None:
@@ -155,8 +176,6 @@ def each(shape: tuple[int, ...], order: tuple[int, ...], body: Callable[[tuple[A
 def static_layout(cache: Cache, region: Region) -> Layout:
     """Return the layout of a cache that the user gave, or the compact one in the array's order."""
     if isinstance(cache.layout, Layout):
-        if cache.layout.rank != len(region.shape) or cache.layout.shape != region.shape:
-            raise ScheduleError(f"{cache!r} holds a box of {region.shape}, and its layout is {cache.layout}")
         return cache.layout
     if isinstance(cache.layout, tuple):
         return Layout(region.shape, cache.layout)

@@ -17,8 +17,8 @@ def matrix_layout(cache: Cache, region: Region, order: tuple[int, ...], stages: 
     """Return the layout in which 16-byte parts of a row change places with the row's number, None where none fits.
 
     A row is what is contiguous, up to 128 bytes; a shorter one shares the banks with its neighbours, and so does their
-    order. Eight rows one below the other, which ldmatrix reads at once, then lie in eight different groups of banks, and
-    so do the parts that neighbouring threads copy.
+    order. Eight rows one below the other, which ldmatrix reads at once, then lie in eight different groups of banks,
+    and so do the parts that neighbouring threads copy.
     """
     size = cache.element_type.bytes
     fast = order[0]

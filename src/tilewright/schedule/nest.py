@@ -41,9 +41,9 @@ class Nest:
             for k in range(8):
                 C[i, j] += A[i, k] * B[k, j]
 
-    The shape has an int or a `Dimension` for each loop. Values of a statement are computed in the widest type that takes
-    part: that of the array which is written or of one that is read, float32 at least where a float is among them. The
-    store converts to the array's type.
+    The shape has an int or a `Dimension` for each loop. Values of a statement are computed in the widest type that
+    takes part: that of the array which is written or of one that is read, float32 at least where a float is among them.
+    The store converts to the array's type.
 
     Source: Accera, `Nest`.
     """
@@ -69,9 +69,9 @@ class Nest:
     def iteration_logic(self, logic: Callable[[], Any]) -> Callable[[], Any]:  # Any: what the user's function returns
         """Declare what happens at each point: `@nest.iteration_logic` on a function without parameters.
 
-        The function runs once, on indices that stand for all points. Statements of several functions follow one another.
-        Raises `ScheduleError` where the function stores nothing, writes an INPUT or CONST array, or indexes otherwise than
-        by affine expressions of this nest's indices.
+        The function runs once, on indices that stand for all points. Statements of several functions follow one
+        another. Raises `ScheduleError` where the function stores nothing, writes an INPUT or CONST array, or indexes
+        otherwise than by affine expressions of this nest's indices.
         """
         stores = record(logic)
         if not stores:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from tilewright.errors import ScheduleError
 from tilewright.lang.memory import cp_async_commit, cp_async_wait, sync_threads
-from tilewright.lang.tracer import current
 from tilewright.schedule.caches import Cache, Location
 from tilewright.schedule.filling import PrivateCache
 from tilewright.schedule.loop_nest import Loop
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def with_caches(emission: Emission, caches: list[Cache], in_loop: bool, body: Callable[[], None]) -> None:
-    """Fill caches, emit a body that uses them, and write back what it wrote. `in_loop`: this happens again and again."""
+    """Fill caches, emit a body that uses them, and write back what it wrote; `in_loop`: again and again."""
     shared = [SharedCache(emission, c) for c in caches if c.location is Location.SHARED]
     private = [c for c in caches if c.location is not Location.SHARED]
     plan = emission.plan
@@ -86,7 +85,8 @@ def _in_stages(emission: Emission, loop: Loop, depth: int, parts: Parts, caches:
     ahead, step = stages - 1, loop.step
     stop = loop.stop.evaluate(emission.values)
     span = (0, loop.last)
-    is_async = current("a pipeline").arch.has_cp_async
+    with emission.at(loop.index, 0, span):
+        is_async = any(cache.is_asynchronous for cache in caches)
 
     def start(value: Any) -> None:  # Any: a number of host or device
         there = value < stop

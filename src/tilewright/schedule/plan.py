@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from tilewright.schedule.parallel import refuse_crossings
 from tilewright.schedule.statements import arrays_of
 from tilewright.schedule.targets import GridUnit, Target
 from tilewright.schedule.tensorization import Tensorization, tensorization_of
+from tilewright.schedule.vectors import refuse_recurrences
 
 if TYPE_CHECKING:
     from tilewright.schedule.report import Report
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Plan:
-    """The loops of a schedule with what each of them becomes on a target: blocks, threads, vectors, matrix instructions.
+    """The loops of a schedule, and what each becomes on a target: blocks, threads, vectors, matrix instructions.
 
     Made by `schedule.create_plan(target)`. `plan.build()` returns the kernel. Loops that are bound to nothing run one
     after the other in each thread.
@@ -99,11 +101,12 @@ class Plan:
 
     @recorded
     def bind(self, mapping: Mapping[Index | tuple[Index, ...], GridUnit]) -> None:
-        """Let blocks, threads or warps run through loops: `{i: target.GridUnit.BLOCK_Y, (j, jj): target.GridUnit.BLOCK_X}`.
+        """Let blocks, threads or warps run through loops.
 
-        The turns of a bound loop run at the same time, one for each block, thread or warp of the unit. A tuple binds
-        several loops to one unit, the last of which varies fastest. WARP_X and WARP_Y count whole warps (for `tensorize`)
-        and are not mixed with THREAD units: a block then has `warp_size * WARP_X` by `WARP_Y` threads.
+        `plan.bind({i: target.GridUnit.BLOCK_Y, (j, jj): target.GridUnit.BLOCK_X})`: the turns of a bound loop run at
+        the same time, one for each block, thread or warp of the unit. A tuple binds several loops to one unit, the last
+        of which varies fastest. WARP_X and WARP_Y count whole warps (for `tensorize`) and are not mixed with THREAD
+        units: a block then has `warp_size * WARP_X` by `WARP_Y` threads.
 
         Raises `ScheduleError` for a loop that is bound twice, threads beyond the target's limits, and where turns that
         different threads would run access the same element and one of them writes: the error names the accesses.
@@ -131,6 +134,13 @@ class Plan:
         loads and stores of up to 16 bytes, others stay single. Raises `ScheduleError` for a loop that is bound, of
         unknown length, or carries a dependence from turn to turn.
         """
+        self._refuse_bound(index, "vectorize")
+        if self.nest.loop(index).trips is None:
+            raise ScheduleError(
+                f"{index} runs to {self.nest.loop(index).stop}, which only the launch knows",
+                help="split the loop, and vectorize the inner one",
+            )
+        refuse_recurrences(self.nest, index)
         self.unroll(index)
         self.vectorized |= {index}
 
@@ -171,24 +181,25 @@ class Plan:
     ) -> Cache:
         """Keep what the loops from `index` inwards touch of an array in faster memory; return the cache.
 
-        One of `index`, `level` (the number of loops inside, so that `level=2` is the index before last) and `max_elements`
-        (as many of the innermost loops as touch no more elements than that) says what is kept; `trigger_index` or
-        `trigger_level`, an outer or the same loop, when it is filled, with all that is touched from there on. What is
-        written in the cache goes back to the array when those loops are done. A `source` that is a cache is cached in turn.
+        One of `index`, `level` (the number of loops inside, so that `level=2` is the index before last) and
+        `max_elements` (as many of the innermost loops as touch no more elements than that) says what is kept;
+        `trigger_index` or `trigger_level`, an outer or the same loop, when it is filled, with all that is touched from
+        there on. What is written in the cache goes back to the array when those loops are done. A `source` that is a
+        cache is cached in turn.
 
-        `location` is SHARED (all threads of the block, whose bound loops all count as inside), PRIVATE (registers of each
-        thread) or MMA_FRAGMENT (registers of a warp, as its matrix instructions hold them; for operands of `tensorize`).
-        `layout` is FIRST_MAJOR, LAST_MAJOR, strides or a `tw.Layout` of the kept box; without one, shared memory gets
-        what its readers can read without bank conflicts. `element_type` keeps the elements in another type.
+        `location` is SHARED (all threads of the block, whose bound loops all count as inside), PRIVATE (registers of
+        each thread) or MMA_FRAGMENT (registers of a warp, as its matrix instructions hold them; for operands of
+        `tensorize`). `layout` is FIRST_MAJOR, LAST_MAJOR, strides or a `tw.Layout` of the kept box; without one, shared
+        memory gets what its readers can read without bank conflicts. `element_type` keeps the elements in another type.
 
         `strategy` deals out the elements of a shared cache: STRIPED gives neighbouring vectors to neighbouring threads,
-        BLOCKED gives each thread a run of them. `vectorize` is the number of elements a thread moves at once, True for as
-        many as alignment allows, False for one.
+        BLOCKED gives each thread a run of them. `vectorize` is the number of elements a thread moves at once, True for
+        as many as alignment allows, False for one.
 
         `double_buffer` fills for the next turn of the loop around while this one is computed: with
         `double_buffer_location` SHARED (the default) into a second buffer, with PRIVATE through registers into the same
-        one. `pipeline_stages=n` has n buffers in shared memory, n - 1 turns ahead; cp.async fills them where the target has
-        it. A cache in fragments is double-buffered in registers.
+        one. `pipeline_stages=n` has n buffers in shared memory, n - 1 turns ahead; cp.async fills them where the target
+        has it. A cache in fragments is double-buffered in registers.
 
         Raises `ScheduleError` for none or more than one of index, level and max_elements, an index that is bound or no
         loop, and accesses that no one box can hold. Source: Accera, `Plan.cache`.
@@ -232,23 +243,23 @@ class Plan:
     ) -> None:
         """Compute the three innermost loops (of M, N and K) with matrix instructions, a warp together.
 
-        The loops have the extents of `target.tensor_core_info.compute_tensor_splits(mma_shape, num_total_passes)`, (m, n, k
-        times passes), around one statement `C[..] += A[..] * B[..]`. For P = `num_total_passes`, F = `num_fused_passes` (P
-        unless given; it divides P) and b blocks of the shape, with G = P / F groups:
+        The loops have the extents of `target.tensor_core_info.compute_tensor_splits(mma_shape, num_total_passes)`, (m,
+        n, k times passes), around one statement `C[..] += A[..] * B[..]`. For P = `num_total_passes`, F =
+        `num_fused_passes` (P unless given; it divides P) and b blocks of the shape, with G = P / F groups:
 
         - fragments: F of A and F of B, which all groups use in turn;
-        - PASS_ORDER: b fragments of C. All are loaded, then each group loads F of A and F of B and multiplies F times for
-          each block, then all are stored;
-        - BLOCK_ORDER: one fragment of C. For each block it is loaded, the block's passes run, and it is stored; A and B are
-          loaded once for all blocks when G = 1, and for each block again when G > 1.
+        - PASS_ORDER: b fragments of C. All are loaded, then each group loads F of A and F of B and multiplies F times
+          for each block, then all are stored;
+        - BLOCK_ORDER: one fragment of C. For each block it is loaded, the block's passes run, and it is stored; A and B
+          are loaded once for all blocks when G = 1, and for each block again when G > 1.
 
-        Pass p reads A at column p * k and B at row p * k. A cache of C with location MMA_FRAGMENT outside of the loop over
-        K takes the loads and stores of C out of it.
+        Pass p reads A at column p * k and B at row p * k. A cache of C with location MMA_FRAGMENT outside of the loop
+        over K takes the loads and stores of C out of it.
 
         `prologue_op` is applied to C when it has been loaded, `epilogue_op` before it is stored: NONE, ReLU and
-        ReLU_NoConditional (max(x, 0)), SET (x = prologue_arg, in place of the load), SCALE (x * arg), or any function of
-        device numbers. `use_static_offsets` computes a thread's places in the fragments while tracing, by a table, rather
-        than from its number.
+        ReLU_NoConditional (max(x, 0)), SET (x = prologue_arg, in place of the load), SCALE (x * arg), or any function
+        of device numbers. `use_static_offsets` computes a thread's places in the fragments while tracing, by a table,
+        rather than from its number.
 
         Raises `ScheduleError` for loops of other extents, element types that the shape does not take, F that does not
         divide P, a target without the shape, an operation that would run once for each turn of K, and accesses that no
@@ -283,7 +294,7 @@ class Plan:
         return ScheduledKernel(self.snapshot(), name or "scheduled", tuple(args or self.arguments))
 
     def report(self) -> Report:
-        """Return what the kernel is made of, counted in its IR: fragments, loads, stores, multiplications, resources."""
+        """Return what the kernel is made of, counted in its IR: fragments, loads, stores, resources."""
         return self.build().report()
 
     def snapshot(self) -> Plan:
@@ -310,6 +321,16 @@ class Plan:
                 help="split the loop so that the padding ends between blocks, and kernelize the inner loop",
             )
 
+    def to_dict(self) -> dict[str, Any]:  # Any: plain data
+        """Return what `print(plan)` shows as plain data: loops, caches, statements, grid and block."""
+        from tilewright.schedule.plan_text import plan_data
+
+        return plan_data(self)
+
+    def to_json(self) -> str:
+        """Return `to_dict()` as JSON."""
+        return json.dumps(self.to_dict(), indent=2)
+
     def __str__(self) -> str:
         from tilewright.schedule.plan_text import plan_text
 
@@ -320,8 +341,8 @@ def _stages(double_buffer: bool, where: Location | None, stages: int | None, loc
     if stages is not None:
         if double_buffer and stages != 2:
             raise ScheduleError(f"double_buffer has 2 stages, and pipeline_stages={stages}")
-        if not isinstance(stages, int) or stages < 1:
-            raise ScheduleError(f"pipeline_stages={stages!r}", help="a whole number, 1 for no pipeline")
+        if stages < 1:
+            raise ScheduleError(f"pipeline_stages={stages}", help="a whole number, 1 for no pipeline")
         return stages
     if where is Location.PRIVATE and location is Location.SHARED:
         return 1

@@ -89,8 +89,8 @@ class Schedule:
                 for j in range(10):    ->        for i in range(16):
                     B[i, j] = A[i, j]                B[i, j] = A[i, j]
 
-        The inner loop of a split stays inside of its outer loop, and loops that only some of fused schedules have inside
-        of the fusing index. Raises `ScheduleError` for another order, and for one that a dependence forbids.
+        The inner loop of a split stays inside of its outer loop, and loops that only some of fused schedules have
+        inside of the fusing index. Raises `ScheduleError` for another order, and for one that a dependence forbids.
         """
         self.nest = transformed(_reorder, self.nest, _flat(order))
 
@@ -214,7 +214,10 @@ def _tile(nest: LoopNest, sizes: Mapping[Index, int], inner: Sequence[Index]) ->
         nest = transforms.split(nest, index, size, within)
     order = [index for index in nest.order if index not in inner]
     last = max((order.index(index) for index in sizes), default=len(order) - 1) + 1
-    return _reorder(nest, [*order[:last], *inner, *order[last:]])
+    # An inner loop of an earlier split of the same index stays inside of the new one.
+    displaced = [x for x in order[:last] if any(a in inner and b is x for a, b in nest.precedences)]
+    outer = [x for x in order[:last] if x not in displaced]
+    return _reorder(nest, [*outer, *inner, *displaced, *order[last:]])
 
 
 def _reorder(nest: LoopNest, order: Sequence[Index]) -> LoopNest:

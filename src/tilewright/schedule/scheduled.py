@@ -8,15 +8,18 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from tilewright.errors import ArgumentError, ScheduleError
 from tilewright.launch import Kernel, Launcher, spec, traceable_kernel
 from tilewright.profile.model import Profile
-from tilewright.runtime.arrays import ArrayInfo, describe
+from tilewright.runtime.arrays import ArrayInfo, Device, describe
 from tilewright.schedule.affine import Dimension
 from tilewright.schedule.arrays import Array
 from tilewright.schedule.binding import grid_of
-from tilewright.schedule.emission import Emission
+from tilewright.schedule.emission import Emission, located
 from tilewright.schedule.validation import validate
+from tilewright.source import SourceLocation
 
 if TYPE_CHECKING:
     from tilewright.compile import Lowered
@@ -35,27 +38,24 @@ class ScheduledKernel:
         self.plan, self.name, self.parameters = plan, name, parameters
         self.constants = tuple(array for array in plan.arrays if array.data is not None)
         self._launchers: dict[tuple[int, int, int], Launcher] = {}
-        self._placed: dict[Any, tuple[Any, ...]] = {}  # Any: devices; arrays
+        self._placed: dict[Device, tuple[Any, ...]] = {}  # Any: arrays of any library
 
     @cached_property
     def kernel(self) -> Kernel:
         """The kernel of the language, which takes the parameters and then the constants."""
         arrays = (*self.parameters, *self.constants)
+        place = self.plan.nest.parts[0].statements[0].location
 
-        def build(*values: Any) -> None:  # Any: tensors and numbers of the device
-            Emission(self.plan, dict(zip(arrays, values, strict=True))).emit()
-
-        first = self.plan.nest.parts[0].statements[0].location
-        if first is not None:  # errors and comments name the nest's own file
-            build = types.FunctionType(
-                build.__code__.replace(co_name=self.name), build.__globals__, self.name, None, build.__closure__
-            )
-        build.__name__ = build.__qualname__ = self.name
+        build = _named(self.name, place, lambda *values: self._emit(dict(zip(arrays, values, strict=True)), place))
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
         build.__signature__ = inspect.Signature([inspect.Parameter(a.name, kind) for a in arrays])  # type: ignore[attr-defined]  # read by inspect.signature
         arch = self.plan.target.arch
         found = traceable_kernel(build)
         return found.configure(arch=arch.name) if arch.is_amd else found
+
+    def _emit(self, arguments: dict[Array, Any], place: SourceLocation | None) -> None:  # Any: device numbers, tensors
+        with located(place):
+            Emission(self.plan, arguments).emit()
 
     @property
     def block(self) -> tuple[int, int, int]:
@@ -94,7 +94,7 @@ class ScheduledKernel:
     def specs(self) -> tuple[Any, ...]:  # Any: what stands for arguments
         """Return stand-ins for the parameters: descriptions of arrays, and zeros for numbers."""
         return tuple(
-            spec(array.element_type, *_extents(array)) if array.rank else _zero(array) for array in self.parameters
+            spec(array.element_type, *_extents(array)) if array.rank else _number(array, 0) for array in self.parameters
         )
 
     def source(self, arch: str | None = None) -> str:
@@ -138,7 +138,8 @@ class ScheduledKernel:
     def _launch(self, args: tuple[Any, ...]) -> tuple[Launcher, tuple[Any, ...]]:
         described = self._described(args)
         grid = grid_of(self.plan.bindings, self._sizes(described))
-        return self._launcher(grid), (*args, *self._constants_beside(args, described))
+        values = (x if a.rank else _number(a, x) for x, a in zip(args, self.parameters, strict=True))
+        return self._launcher(grid), (*values, *self._constants_beside(args, described))
 
     def _described(self, args: tuple[Any, ...]) -> dict[Array, ArrayInfo]:
         """Return what each array argument is. Raises `ArgumentError` for what does not fit its declaration."""
@@ -163,7 +164,8 @@ class ScheduledKernel:
             for extent, given in zip(array.shape, info.shape, strict=False):
                 if isinstance(extent, Dimension) and sizes.setdefault(extent, given) != given:
                     raise ArgumentError(
-                        f"argument {array.name!r} has shape {info.shape}, and {extent} is {sizes[extent]} by another array"
+                        f"argument {array.name!r} has shape {info.shape}, and {extent} is {sizes[extent]} by another "
+                        "array"
                     )
         return sizes
 
@@ -171,7 +173,7 @@ class ScheduledKernel:
         """Return the CONST arrays where the arguments live; they are brought there once."""
         if not self.constants:
             return ()
-        device = next((info.device for info in described.values()), "cpu")
+        device: Device = next((info.device for info in described.values()), "cpu")
         if device not in self._placed:
             from tilewright.schedule.constants import bring
 
@@ -183,8 +185,26 @@ class ScheduledKernel:
         return f"<scheduled kernel {self.name}({', '.join(array.name for array in self.parameters)})>"
 
 
-def _zero(array: Array) -> Any:  # Any: a NumPy number
-    return array.element_type.storage_type(0) if hasattr(array.element_type, "storage_type") else 0
+def _named(name: str, place: SourceLocation | None, body: Callable[..., None]) -> types.FunctionType:
+    """Return a function of one line with another name, which stands where the user's logic does."""
+    assert isinstance(body, types.FunctionType), body
+    code = body.__code__.replace(co_name=name)
+    if place is not None:
+        code = code.replace(co_filename=place.file, co_firstlineno=place.line)
+    build = types.FunctionType(code, body.__globals__, name, None, body.__closure__)
+    build.__qualname__ = name
+    return build
+
+
+def _number(array: Array, value: Any) -> Any:  # Any: a number of any library; a NumPy number
+    """Return an argument for an array without modes in the type that was declared."""
+    given = np.asarray(value) if isinstance(value, (bool, int, float, np.generic, np.ndarray)) else None
+    if given is None or given.shape != ():
+        raise ArgumentError(
+            f"argument {array.name!r} is a {type(value).__name__}, and a number is needed",
+            help="pass a Python or NumPy number",
+        )
+    return array.element_type.numpy.type(given.item())
 
 
 def _extents(array: Array) -> tuple[tuple[int, ...], tuple[int, ...]]:

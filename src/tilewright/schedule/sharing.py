@@ -10,33 +10,44 @@ from tilewright.schedule.caches import Strategy
 
 @dataclass(frozen=True)
 class Share:
-    """`layout` maps (thread, (element of a vector, vector)) to an element of the box, counted with its first mode fastest.
+    """Which elements of a box each thread copies.
 
-    `threads` of the block take part.
+    Vector v of thread t begins at element t * by_thread + v * by_vector, counted with the box's fastest mode first;
+    `threads` of the block take part. Where `is_even`, all of these are elements of the box, and `layout` maps (thread,
+    (element of a vector, vector)) to them; else those at `size` and beyond are not.
 
     Law: every element of the box has one thread and one place.
     """
 
-    layout: Layout
+    size: int
     threads: int
     width: int
     vectors: int
+    by_thread: int
+    by_vector: int
+
+    @property
+    def is_even(self) -> bool:
+        return self.threads * self.vectors * self.width == self.size
+
+    @property
+    def layout(self) -> Layout:
+        assert self.is_even, self
+        return Layout((self.threads, (self.width, self.vectors)), (self.by_thread, (1, self.by_vector)))
 
 
 def share_out(size: int, threads: int, width: int, strategy: Strategy) -> Share:
-    """Deal out `size` elements in vectors of `width` to at most so many threads, each as many.
+    """Deal out `size` elements in vectors of `width` to at most so many threads, each as many or one less.
 
     STRIPED: thread t takes vectors t, t + threads, ...; BLOCKED: a run of neighbours. Where the vectors do not divide
-    among the threads, as many threads take part as do divide them.
+    among the threads, fewer threads take part if they do divide them and none has more to do for it.
 
     >>> print(share_out(64, 8, 4, Strategy.STRIPED).layout, share_out(64, 8, 4, Strategy.BLOCKED).layout)
     (8,(4,2)):(4,(1,32)) (8,(4,2)):(8,(1,4))
     """
     vectors = size // width
-    taking = next(count for count in range(min(threads, vectors), 0, -1) if vectors % count == 0)
-    each = vectors // taking
-    if strategy is Strategy.BLOCKED:
-        layout = Layout((taking, (width, each)), (width * each, (1, width)))
-    else:
-        layout = Layout((taking, (width, each)), (width, (1, width * taking)))
-    return Share(layout, taking, width, each)
+    most = min(threads, vectors)
+    each = -(-vectors // most)
+    taking = vectors // each if vectors % each == 0 else most
+    by_thread, by_vector = (width * each, width) if strategy is Strategy.BLOCKED else (width, width * taking)
+    return Share(size, taking, width, each, by_thread, by_vector)

@@ -14,16 +14,22 @@ from tilewright.tensors import Tensor
 
 
 class Storage:
-    """A tensor that holds the elements of an array from `origin` on.
+    """A tensor that holds the elements of an array from `origin` on, those that lie `steps` apart.
 
     `tensor` has the modes of the array. A number of the launch (an array without modes) is held as it is.
     """
 
-    def __init__(self, array: Array, tensor: Any, origin: tuple[Affine, ...]) -> None:  # Any: as the docstring says
-        self.array, self.tensor, self.origin = array, tensor, origin
+    def __init__(
+        self,
+        array: Array,
+        tensor: Any,  # Any: a Tensor, or a device number for an array without modes
+        origin: tuple[Affine, ...],
+        steps: tuple[int, ...] = (),  # 1 in each mode where none are given
+    ) -> None:
+        self.array, self.tensor, self.origin, self.steps = array, tensor, origin, steps
 
     def place(self, place: tuple[Affine, ...]) -> tuple[Affine, ...]:
-        """Return where an element stands in the tensor."""
+        """Return how far from the origin an element stands in the array."""
         return tuple(mode - start for mode, start in zip(place, self.origin, strict=True))
 
     def load(self, place: tuple[Affine, ...], values: Mapping[Any, Any]) -> Any:  # Any: symbols; device numbers
@@ -38,8 +44,18 @@ class Storage:
 
     def coordinates(self, place: tuple[Affine, ...], values: Mapping[Any, Any]) -> Any:  # Any: as in load
         """Return the coordinates of an element in the tensor."""
-        found = tuple(mode.evaluate(values) for mode in self.place(place))
+        found = tuple(
+            _quotient(mode, step, values)
+            for mode, step in zip(self.place(place), self.steps or (1,) * len(place), strict=True)
+        )
         return found if len(found) != 1 else found[0]
+
+
+def _quotient(place: Affine, step: int, values: Mapping[Any, Any]) -> Any:  # Any: symbols; device numbers
+    """Return place / step, which is a whole number."""
+    if all(factor % step == 0 for _, factor in place.terms) and place.constant % step == 0:
+        return Affine.of({s: factor // step for s, factor in place.terms}, place.constant // step).evaluate(values)
+    return place.evaluate(values) // step
 
 
 def tile_view(
@@ -55,6 +71,8 @@ def tile_view(
     divides an expression. Raises `ScheduleError` where the elements lie in no layout of those modes.
     """
     tensor: Tensor = storage.tensor
+    if any(step != 1 for step in storage.steps):
+        raise ScheduleError(f"{Load(storage.array, place)} is cached with gaps, and no matrix instruction reads it")
     inner = tensor.layout.inner if isinstance(tensor.layout, ComposedLayout) else tensor.layout
     modes = [coalesce(inner[d]) for d in range(inner.rank)]
     coordinates = storage.place(place)

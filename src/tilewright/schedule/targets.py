@@ -23,5 +23,7 @@ class Target:
         self.warp_size = self.arch.warp_size
         self.max_threads_per_block = 1024
 
-        self.tensor_core_info=self
-    def compute_tensor_splits(self, shape, p=1): return (16,16,16*p)
+        self.tensor_core_info = self
+
+    def compute_tensor_splits(self, shape, p=1):
+        return (16, 16, 16 * p)

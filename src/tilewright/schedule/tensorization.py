@@ -103,9 +103,7 @@ def tensorization_of(
     )  # fmt: skip
 
 
-def _tile_indices(
-    plan: Plan, indices: tuple[Index, ...], shape: MMAShape, passes: int
-) -> tuple[Index, Index, Index]:
+def _tile_indices(plan: Plan, indices: tuple[Index, ...], shape: MMAShape, passes: int) -> tuple[Index, Index, Index]:
     """Return the indices of M, N and K, once they are the innermost loops and have the shape's extents."""
     if len(indices) != 3:
         raise ScheduleError(f"tensorize takes the indices of M, N and K, got {len(indices)}")
@@ -285,5 +283,3 @@ def refuse_repeated_operations(plan: Plan, holds_target: Callable[[Index], bool]
                     help=f"keep {found.c.array.name} in fragments: "
                     f"plan.cache({found.c.array.name}, index={index}, location=Location.MMA_FRAGMENT)",
                 )
-
-

@@ -89,9 +89,7 @@ class Tiles(Fragments):
 
     def _outer_conditions(self, part: Part) -> Any:  # Any: conditions
         """Return the conditions that do not depend on the tile's own loops; the others hold by the tile's making."""
-        return tuple(
-            c for c in part.conditions if not any(c.value.factor(index) for index in self.tile.indices)
-        )
+        return tuple(c for c in part.conditions if not any(c.value.factor(index) for index in self.tile.indices))
 
     def _multiply(self) -> None:
         tile = self.tile
