@@ -79,10 +79,6 @@ class Emission:
                 stack.enter_context(self.at(index, value, (0, last if last is not None else 0)))
             yield
 
-    def fragment_steps(self, depth: int) -> Any:  # Any: the steps of fragments ahead, None
-        """Return the loop over fragments at a depth, where it is filled ahead across turns of the loop around."""
-        return None
-
     def _enter(self, binding: Binding) -> None:
         special = block_idx if binding.kind == "BLOCK" else thread_idx
         number = (special.x, special.y, special.z)[binding.axis]

@@ -11,7 +11,7 @@ from tilewright.dtypes import DType
 from tilewright.errors import ScheduleError
 from tilewright.ir.core import Space
 from tilewright.lang.carry import rename
-from tilewright.lang.copying import copy
+from tilewright.lang.copying import copy, fill
 from tilewright.lang.fragments import convert_fragment
 from tilewright.lang.loops import for_loop
 from tilewright.lang.mathematics import maximum, where
@@ -156,7 +156,7 @@ class Fragments:
         """Read C into fragments, or set them where the prologue says so, and apply the prologue."""
         operation, argument = self.tile.prologue
         if operation is MMAFragmentOp.SET:
-            fragment[...] = argument
+            fill(fragment, argument)
             return
         _convert(self._target(self.mmas[block], view), fragment)
         self.apply(self.tile.prologue, fragment)

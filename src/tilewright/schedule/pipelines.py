@@ -11,6 +11,7 @@ from tilewright.schedule.caches import Cache, Location
 from tilewright.schedule.filling import PrivateCache
 from tilewright.schedule.loop_nest import Loop
 from tilewright.schedule.shared_caches import SharedCache
+from tilewright.schedule.steps import is_step_ahead, steps_of
 
 if TYPE_CHECKING:
     from tilewright.schedule.emission import Emission, Parts
@@ -60,12 +61,24 @@ def _with_private(emission: Emission, caches: list[Cache], body: Callable[[], No
 
 
 def is_ahead(cache: Cache) -> bool:
-    """Whether a cache in shared memory is filled for later turns while this one is computed."""
-    return cache.location is Location.SHARED and (cache.stages > 1 or cache.through_registers)
+    """Whether a cache is filled for later turns while this one is computed."""
+    return is_step_ahead(cache) or (
+        cache.location is Location.SHARED and (cache.stages > 1 or cache.through_registers)
+    )
 
 
 def pipelined_loop(emission: Emission, loop: Loop, depth: int, parts: Parts, caches: list[Cache]) -> None:
-    """Emit a loop whose shared caches are filled some turns ahead."""
+    """Emit a loop whose caches are filled some turns ahead."""
+    if all(is_step_ahead(cache) for cache in caches):
+        steps = steps_of(emission, depth, parts)
+        assert steps is not None, caches
+        steps.run(parts)
+        return
+    if any(is_step_ahead(cache) for cache in caches):
+        raise ScheduleError(
+            f"{loop.index} has caches in shared memory and in fragments that are filled ahead",
+            help="split the loop: the outer one fills shared memory, the inner one fragments",
+        )
     if len({(c.stages, c.through_registers) for c in caches}) > 1:
         raise ScheduleError(
             f"caches of {', '.join(c.array.name for c in caches)} are filled in one loop, {loop.index}, and have "
@@ -104,22 +117,32 @@ def _in_stages(emission: Emission, loop: Loop, depth: int, parts: Parts, caches:
     for turn in range(ahead):
         start(turn * step)
 
-    steps = emission.fragment_steps(depth + 1)
+    def tile(value: Any, number: int, body: Callable[[], None]) -> None:  # Any: a number of host or device
+        turn = value + number * step
+        stage = turn // step % stages
+        with (
+            emission.at(loop.index, turn, span),
+            emission.holding({c.cache.array: c.storage(c.buffer(stage)) for c in caches}),
+        ):
+            body()
+
+    own = [c for c in emission.caches(depth + 1, parts) if not is_ahead(c)]
+    steps = None if own else steps_of(emission, depth + 1, parts)
     if steps is not None:
-        steps.begin(emission, loop, depth, parts, caches, start, wait)
-    else:
+        wait()
+        tile(0, 0, lambda: steps.read(0))
 
-        def turn_of(value: Any) -> None:  # Any: a device number
-            wait()
-            start(value + ahead * step)
-            stage = value // step % stages
-            with (
-                emission.at(loop.index, value, span),
-                emission.holding({c.cache.array: c.storage(c.buffer(stage)) for c in caches}),
-            ):
-                emission.guarded(depth + 1, parts)
+    def turn_of(value: Any) -> None:  # Any: a device number
+        if steps is not None:
+            steps.run_across(
+                parts, lambda number, body: tile(value, number, body), wait, lambda: start(value + ahead * step)
+            )
+            return
+        wait()
+        start(value + ahead * step)
+        tile(value, 0, lambda: emission.guarded(depth + 1, parts))
 
-        emission.run(loop, 0, loop.last, turn_of)
+    emission.run(loop, 0, loop.last, turn_of)
     if is_async:
         cp_async_wait(0)
     sync_threads()
