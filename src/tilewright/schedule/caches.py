@@ -113,7 +113,8 @@ class Cache:
         """Whether what the array held before is needed: it is read, or parts of the box are not written."""
         reads = [access for access in self.accesses(plan) if not access.is_write]
         writes = {access.place for access in self.accesses(plan) if access.is_write}
-        if self.array.role is Role.TEMP:
+        tile = plan.tensorization
+        if self.array.role is Role.TEMP or (tile is not None and tile.sets(self.array)):
             return False
         conditions = any(part.conditions for part in plan.nest.parts)
         return bool(reads) or len(writes) > 1 or conditions or not self._is_covered(plan, *writes)

@@ -123,9 +123,13 @@ class Emission:
 
     def loop(self, depth: int, parts: Parts) -> None:
         """Emit serial loop number `depth` and what is inside of it; behind the last loop, the statements."""
-        if self.tensors is not None and depth == len(self.loops) - 3:
-            self.tensors.emit(parts)
-            return
+        if self.tensors is not None:
+            if depth == len(self.loops) - 3:
+                self.tensors.emit(parts)
+                return
+            if self.tensors.multiplies_at_once(depth, parts):
+                self.tensors.multiply_at_once()
+                return
         if depth == len(self.loops):
             self.statements(parts)
             return

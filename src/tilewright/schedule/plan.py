@@ -85,9 +85,9 @@ class Plan:
         return block_of(self.bindings, self.target, warps=self.tensorization is not None)
 
     def feeds_matrix_instructions(self, cache: Cache) -> bool:
-        """Whether a cache holds operands of `tensorize`."""
+        """Whether a cache holds operands or sums of `tensorize`."""
         found = self.tensorization
-        return found is not None and cache.array in (found.a.array, found.b.array)
+        return found is not None and cache.array in (found.a.array, found.b.array, found.c.array)
 
     @property
     def arrays(self) -> tuple[Array, ...]:

@@ -51,7 +51,10 @@ class ScheduledKernel:
         build.__signature__ = inspect.Signature([inspect.Parameter(a.name, kind) for a in arrays])  # type: ignore[attr-defined]  # read by inspect.signature
         arch = self.plan.target.arch
         found = traceable_kernel(build)
-        return found.configure(arch=arch.name) if arch.is_amd else found
+        if arch.is_amd:
+            return found.configure(arch=arch.name)
+        # One block a multiprocessor will do: left to itself the compiler spills fragments to make room for more.
+        return found if self.plan.tensorization is None else found.configure(min_blocks=1)
 
     def _emit(self, arguments: dict[Array, Any], place: SourceLocation | None) -> None:  # Any: device numbers, tensors
         with located(place):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tilewright.dtypes import DType, float32, float64, int32
 from tilewright.errors import ScheduleError
 from tilewright.schedule.affine import Dimension, Index
+from tilewright.schedule.arrays import Array
 from tilewright.schedule.expressions import Apply, Convert, Expression, Load
 from tilewright.schedule.loop_nest import Condition, Part
 from tilewright.schedule.mma_shapes import MMAFragmentOp, MMASchedulingPolicy, MMAShape
@@ -49,6 +50,10 @@ class Tensorization:
     @property
     def groups(self) -> int:
         return self.passes // self.fused
+
+    def sets(self, array: Array) -> bool:
+        """Whether an array is the one that is computed and the prologue sets it: what it held does not matter."""
+        return array is self.c.array and self.prologue[0] is MMAFragmentOp.SET
 
     @property
     def accumulator(self) -> DType:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tilewright.errors import ScheduleError
 from tilewright.lang.gemm import gemm
+from tilewright.layout import Layout, coalesce, make_layout
 from tilewright.schedule.affine import Affine, Index
 from tilewright.schedule.caches import Cache
 from tilewright.schedule.filling import Filling
@@ -80,9 +81,8 @@ class Tiles(Fragments):
 
     def emit(self, parts: Parts) -> None:
         """Emit the tile of the innermost three loops for each part: instructions, or what is done to each element."""
-        multiplying = self.emission.plan.nest.parts[self.tile.part].statements
         for part in parts:
-            if part.statements == multiplying:
+            if self._multiplies(part):
                 self.emission.when(self._outer_conditions(part), self._multiply)
             else:
                 self._each_element(part)
@@ -98,6 +98,61 @@ class Tiles(Fragments):
             self._in_pass_order(sums)
         else:
             self._in_block_order(sums)
+
+    # --- many tiles at once ------------------------------------------------------------------------------
+
+    def multiplies_at_once(self, depth: int, parts: Parts) -> bool:
+        """Whether the loops from `depth` inwards do nothing but number tiles whose fragments are all held.
+
+        One product of all of them is then emitted: it goes back and forth through the columns, so that an instruction
+        shares an operand with the one before.
+        """
+        emission, tile = self.emission, self.tile
+        between = emission.loops[depth:-3]
+        held = [emission.storage[access.array] for access in (tile.a, tile.b)]
+        target = emission.storage[tile.c.array]
+        if not between or tile.groups != 1 or len(self.mmas) != 1 or not isinstance(target, HeldTarget):
+            return False
+        if len(parts) != 1 or not self._multiplies(parts[0]) or not all(isinstance(x, HeldOperand) for x in held):
+            return False
+        if any(emission.caches(d, parts) for d in range(depth + 1, len(emission.loops) - 2)):
+            return False
+        moving = {index: 1 for index in tile.indices[:2]}
+        for loop in between:
+            if loop.trips is None or any(c.value.factor(loop.index) for c in parts[0].conditions):
+                return False
+            sides = [
+                index
+                for index, access in zip(tile.indices[:2], (tile.a, tile.b), strict=True)
+                if any(mode.factor(loop.index) for mode in access.place)
+            ]
+            if len(sides) != 1:
+                return False
+            moving[sides[0]] *= loop.trips
+        counts = [target.sums[0].layout[mode].size for mode in (3, 4)]
+        return [moving[index] for index in self.target_indices] == counts and all(
+            x.fragment.layout[3].size == moving[index] for x, index in zip(held, tile.indices[:2], strict=True)
+        )
+
+    def multiply_at_once(self) -> None:
+        """Emit the product of all tiles that are held."""
+        storage = self.emission.storage
+        target = storage[self.tile.c.array]
+        assert isinstance(target, HeldTarget), target
+        sums = target.sums[0].map_layout(lambda layout: make_layout(layout[0], _both(layout, 1, 3), _both(layout, 2, 4)))
+        operands = []
+        for access in (self.access("A"), self.access("B")):
+            held = storage[access.array]
+            assert isinstance(held, HeldOperand), held
+            operands.append(
+                held.fragment.map_layout(
+                    lambda layout: make_layout(layout[0], _both(layout, 1, 3), _both(layout, 2, 4))
+                )
+            )
+        gemm(self.mmas[0], sums, *operands, sums)
+
+    def _multiplies(self, part: Part) -> bool:
+        return part.statements == self.emission.plan.nest.parts[self.tile.part].statements
 
     def _in_pass_order(self, sums: list[Sum]) -> None:
         fragments = [found.begin() for found in sums]
@@ -179,6 +234,11 @@ class Tiles(Fragments):
                     emission.statements((part,))
 
             unrolled(places.size, element)  # type: ignore[arg-type]  # static: the layout of an instruction
+
+
+def _both(layout: Layout, inner: int, outer: int) -> Layout:
+    """Return a mode that runs through one mode of a layout and then through another."""
+    return coalesce(make_layout(layout[inner], layout[outer]))
 
 
 class Sum:
