@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from tilewright.schedule.tensorization import Operation, Tensorization
 
 Side = Literal["A", "B"]
+View = Callable[[], Tensor]  # of elements in memory, looked at only where they are needed
 
 
 class Fragments:
@@ -152,19 +153,19 @@ class Fragments:
     def _target(self, mma: TiledMMA, view: Tensor) -> Tensor:
         return mma.get_slice(self.lane).partition_C(view)
 
-    def read_target(self, block: int, view: Tensor, fragment: Tensor) -> None:
+    def read_target(self, block: int, view: View, fragment: Tensor) -> None:
         """Read C into fragments, or set them where the prologue says so, and apply the prologue."""
         operation, argument = self.tile.prologue
         if operation is MMAFragmentOp.SET:
             fill(fragment, argument)
             return
-        _convert(self._target(self.mmas[block], view), fragment)
+        _convert(self._target(self.mmas[block], view()), fragment)
         self.apply(self.tile.prologue, fragment)
 
-    def write_target(self, block: int, view: Tensor, fragment: Tensor) -> None:
+    def write_target(self, block: int, view: View, fragment: Tensor) -> None:
         """Apply the epilogue to fragments of C and store them."""
         self.apply(self.tile.epilogue, fragment)
-        _convert(fragment, self._target(self.mmas[block], view))
+        _convert(fragment, self._target(self.mmas[block], view()))
 
     def apply(self, operation: Operation, fragment: Tensor) -> None:
         """Apply an operation to every element of a fragment."""

@@ -62,9 +62,7 @@ def _with_private(emission: Emission, caches: list[Cache], body: Callable[[], No
 
 def is_ahead(cache: Cache) -> bool:
     """Whether a cache is filled for later turns while this one is computed."""
-    return is_step_ahead(cache) or (
-        cache.location is Location.SHARED and (cache.stages > 1 or cache.through_registers)
-    )
+    return is_step_ahead(cache) or (cache.location is Location.SHARED and (cache.stages > 1 or cache.through_registers))
 
 
 def pipelined_loop(emission: Emission, loop: Loop, depth: int, parts: Parts, caches: list[Cache]) -> None:

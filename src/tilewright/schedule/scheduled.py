@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tilewright.errors import ArgumentError, ScheduleError
+from tilewright.ir.core import Buffer
 from tilewright.launch import Kernel, Launcher, spec, traceable_kernel
 from tilewright.profile.model import Profile
 from tilewright.runtime.arrays import ArrayInfo, Device, describe
@@ -37,6 +38,7 @@ class ScheduledKernel:
         validate(plan, parameters)
         self.plan, self.name, self.parameters = plan, name, parameters
         self.constants = tuple(array for array in plan.arrays if array.data is not None)
+        self.roles: dict[Buffer, str] = {}  # of the last building: which operand a buffer of registers holds
         self._launchers: dict[tuple[int, int, int], Launcher] = {}
         self._placed: dict[Device, tuple[Any, ...]] = {}  # Any: arrays of any library
 
@@ -58,7 +60,9 @@ class ScheduledKernel:
 
     def _emit(self, arguments: dict[Array, Any], place: SourceLocation | None) -> None:  # Any: device numbers, tensors
         with located(place):
-            Emission(self.plan, arguments).emit()
+            emission = Emission(self.plan, arguments)
+            emission.emit()
+        self.roles = {} if emission.tensors is None else emission.tensors.roles
 
     @property
     def block(self) -> tuple[int, int, int]:
@@ -102,7 +106,7 @@ class ScheduledKernel:
 
     def source(self, arch: str | None = None) -> str:
         """Return the CUDA C++ (HIP C++ for AMD targets), for the plan's target or another arch."""
-        return self.lower(arch).text if hasattr(self.lower(arch), "text") else self.lower(arch).cuda.text
+        return self.lower(arch).source.text
 
     def sass(self, arch: str | None = None) -> str:
         """Return the machine code as text."""
@@ -159,7 +163,18 @@ class ScheduledKernel:
         sizes = self._sizes(found)
         for array, info in found.items():
             _check(array, info, sizes)
+        self._check_tiles(sizes)
         return found
+
+    def _check_tiles(self, sizes: Mapping[Dimension, int]) -> None:
+        """Raise `ArgumentError` for a size that tiles of matrix instructions do not divide."""
+        tile = self.plan.tensorization
+        for size, divisor in () if tile is None else tile.divisors:
+            if sizes[size] % divisor:
+                raise ArgumentError(
+                    f"{size} is {sizes[size]}, and the tiles of kernel {self.name!r} take multiples of {divisor}",
+                    help="pad the arrays, or build another kernel for such sizes",
+                )
 
     def _sizes(self, described: Mapping[Array, ArrayInfo]) -> dict[Dimension, int]:
         sizes: dict[Dimension, int] = {}

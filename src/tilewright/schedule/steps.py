@@ -87,5 +87,3 @@ def steps_of(emission: Emission, depth: int, parts: Parts) -> Steps | None:
         return None
     caches = [cache for cache in emission.caches(depth + 1, parts) if is_step_ahead(cache)]
     return Steps(emission, depth, caches) if caches else None
-
-

@@ -11,7 +11,7 @@ from tilewright.layout import Layout, coalesce, make_layout
 from tilewright.schedule.affine import Affine, Index
 from tilewright.schedule.caches import Cache
 from tilewright.schedule.filling import Filling
-from tilewright.schedule.fragments import Fragments, HeldOperand, HeldTarget, Side, unrolled
+from tilewright.schedule.fragments import Fragments, HeldOperand, HeldTarget, Side, View, unrolled
 from tilewright.schedule.loop_nest import Part
 from tilewright.schedule.mma_shapes import MMASchedulingPolicy
 from tilewright.schedule.statements import Access
@@ -47,13 +47,16 @@ class Tiles(Fragments):
         filling = Filling(self.emission, cache)
         tiles = [tiles_along(filling, self.tile.c, index, self.extents[index]) for index in self.target_indices]
         sums = self.accumulators(*tiles)
-        self._each_tile(filling, tiles, sums, self.read_target)
+        plan = self.emission.plan
+        if cache.is_read(plan) or self.tile.sets(cache.array):
+            self._each_tile(filling, tiles, sums, self.read_target)
         with self.emission.holding({cache.array: HeldTarget(self.tile.c, sums, filling.region.origin)}):
             body()
-        self._each_tile(filling, tiles, sums, self.write_target)
+        if cache.is_written(plan):
+            self._each_tile(filling, tiles, sums, self.write_target)
 
     def _each_tile(
-        self, filling: Filling, tiles: list[int], sums: list[Tensor], body: Callable[[int, Tensor, Tensor], None]
+        self, filling: Filling, tiles: list[int], sums: list[Tensor], body: Callable[[int, View, Tensor], None]
     ) -> None:
         """Emit something for each block and tile of C in a region: its number, its elements, and its fragment."""
         first, second = self.target_indices
@@ -63,8 +66,11 @@ class Tiles(Fragments):
 
         def at(row: Any, column: Any) -> None:  # Any: device numbers
             start = {first: row * self.extents[first], second: column * self.extents[second]}
-            with self.emission.knowing(start):
-                view = self.view(access, along)
+
+            def view() -> Tensor:
+                with self.emission.knowing(start):
+                    return self.view(access, along)
+
             for block, fragment in enumerate(sums):
                 body(block, view, fragment[(None, None, None, row, column)])
 
@@ -139,7 +145,9 @@ class Tiles(Fragments):
         storage = self.emission.storage
         target = storage[self.tile.c.array]
         assert isinstance(target, HeldTarget), target
-        sums = target.sums[0].map_layout(lambda layout: make_layout(layout[0], _both(layout, 1, 3), _both(layout, 2, 4)))
+        sums = target.sums[0].map_layout(
+            lambda layout: make_layout(layout[0], _both(layout, 1, 3), _both(layout, 2, 4))
+        )
         operands = []
         for access in (self.access("A"), self.access("B")):
             held = storage[access.array]
@@ -265,12 +273,15 @@ class LooseSum(Sum):
     def begin(self) -> Tensor:
         tiles = self.tiles
         self.fragment = tiles.loose_accumulator(self.block)
-        tiles.read_target(self.block, tiles.view(tiles.tile.c, self.along), self.fragment)
+        tiles.read_target(self.block, self._view, self.fragment)
         return self.fragment
 
     def end(self) -> None:
         assert self.fragment is not None
-        self.tiles.write_target(self.block, self.tiles.view(self.tiles.tile.c, self.along), self.fragment)
+        self.tiles.write_target(self.block, self._view, self.fragment)
+
+    def _view(self) -> Tensor:
+        return self.tiles.view(self.tiles.tile.c, self.along)
 
 
 class HeldSum(Sum):

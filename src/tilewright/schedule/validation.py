@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from tilewright.errors import ScheduleError
 from tilewright.schedule.arrays import Array
 from tilewright.schedule.caches import Cache, Location
+from tilewright.schedule.tensorization import refuse_repeated_operations
 from tilewright.schedule.vectors import refuse_loops
 from tilewright.schedule.write_backs import refuse_conflicts
 
@@ -32,6 +33,36 @@ def validate(plan: Plan, parameters: tuple[Array, ...]) -> None:
         if cache.is_written(plan) and cache.location is not Location.MMA_FRAGMENT:
             refuse_conflicts(plan, cache)
     _refuse_rivals(plan)
+    _refuse_fragments(plan)
+
+
+def _refuse_fragments(plan: Plan) -> None:
+    """Raise `ScheduleError` for fragments without instructions, or instructions that the bindings do not fit."""
+    tile = plan.tensorization
+    kept = [cache for cache in plan.caches if cache.location is Location.MMA_FRAGMENT]
+    if tile is None:
+        if kept:
+            raise ScheduleError(
+                f"{kept[0].name} lives in fragments of matrix instructions, and nothing is tensorized",
+                help="location=Location.PRIVATE keeps elements in the registers of each thread",
+            )
+        return
+    for binding in plan.bindings:
+        if binding.kind == "THREAD":
+            raise ScheduleError(
+                f"{binding.unit.name} is bound in a plan that is tensorized: a whole warp runs each tile",
+                help="bind to WARP_X or WARP_Y, which count warps",
+            )
+    for cache in kept:
+        if cache.array not in (tile.a.array, tile.b.array, tile.c.array):
+            raise ScheduleError(
+                f"{cache.name} is no operand of the tile and cannot be kept in its fragments",
+                help="location=Location.PRIVATE keeps elements in the registers of each thread",
+            )
+        if cache.inside & set(tile.indices) != set(tile.indices):
+            raise ScheduleError(f"{cache.name} is filled inside of the tile", help="give an index outside of its loops")
+    held = [cache.inside for cache in kept if cache.array is tile.c.array]
+    refuse_repeated_operations(plan, lambda index: any(index in inside for inside in held))
 
 
 def _refuse_rivals(plan: Plan) -> None:
