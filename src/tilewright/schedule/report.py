@@ -23,9 +23,9 @@ class Report:
     """The counts of `plan.report()`. Loads, stores and multiplications are those of one turn of each loop around them.
 
     `fragments_*` count the fragments that exist, each as large as one tile of the MMA shape; `loads_*` and `stores_c`
-    fragments read and stored; `mma` multiplications of the whole MMA shape (of one block of it), `instructions` those of
-    the hardware. `k_trips` is how often the loop over K runs, None where only the launch knows or there is none, and so is
-    `grid`. `registers` and `spills` are the compiler's, None where there is no compiler.
+    fragments read and stored; `mma` multiplications of the whole MMA shape (of one block of it), `instructions` those
+    of the hardware. `k_trips` is how often the loop over K runs, None where only the launch knows or there is none, and
+    so is `grid`. `registers` and `spills` are the compiler's, None where there is no compiler.
     """
 
     fragments_a: int

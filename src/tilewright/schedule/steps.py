@@ -66,8 +66,8 @@ class Steps:
     ) -> None:
         """Emit the loop for one tile of shared memory, the last turn of which reads from the next tile.
 
-        `tile(n, body)` emits a body for the n-th tile from here on; `wait` lets the next tile be there, `start` begins to
-        fill a later one. The fragments of turn 0 have been read.
+        `tile(n, body)` emits a body for the n-th tile from here on; `wait` lets the next tile be there, `start` begins
+        to fill a later one. The fragments of turn 0 have been read.
         """
         for turn in range(self.trips):
             following = (turn + 1) % self.trips

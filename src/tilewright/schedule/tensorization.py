@@ -85,9 +85,9 @@ def tensorization_of(
 ) -> Tensorization:
     """Return the tile. Raises `ScheduleError` as `Plan.tensorize` says."""
     fused = passes if fused is None else fused
-    if not isinstance(passes, int) or passes < 1:
+    if not _is_count(passes):
         raise ScheduleError(f"num_total_passes={passes!r}", help="a whole number of passes, at least 1")
-    if not isinstance(fused, int) or fused < 1 or passes % fused:
+    if not _is_count(fused) or passes % fused:
         raise ScheduleError(
             f"num_fused_passes={fused!r} does not divide num_total_passes={passes}",
             help="groups of passes are equally long: use a divisor",
@@ -106,6 +106,10 @@ def tensorization_of(
         tile, number, statement, a, b, target, shape, recipe, passes, fused, policy, prologue, epilogue,
         use_static_offsets, _divisors(plan, part, tile),
     )  # fmt: skip
+
+
+def _is_count(number: object) -> bool:
+    return isinstance(number, int) and not isinstance(number, bool) and number >= 1
 
 
 def _tile_indices(plan: Plan, indices: tuple[Index, ...], shape: MMAShape, passes: int) -> tuple[Index, Index, Index]:
@@ -253,7 +257,7 @@ def _divisors(plan: Plan, part: Part, tile: tuple[Index, ...]) -> tuple[tuple[Di
             raise ScheduleError(
                 f"a tile of matrix instructions would cross the boundary at which {condition}",
                 location=part.statements[0].location,
-                help="let the sizes of the splits divide the loops, or pad the arrays; padded loops cannot be tensorized",
+                help="let the sizes of the splits divide the loops, or pad the arrays; no padded loop is tensorized",
             )
     return tuple(found.items())
 
