@@ -41,13 +41,16 @@ View = Callable[[], Tensor]  # of elements in memory, looked at only where they 
 class Fragments:
     """What a kernel's matrix instructions hold in registers, and how it gets there. One for each building of a kernel.
 
-    `roles` says of each buffer of registers which operand it holds a part of, for counting.
+    For counting, `roles` says of each buffer of registers which operand it holds a part of, and `turns` has the values
+    of the loops over K.
     """
 
     def __init__(self, emission: Emission, tile: Tensorization) -> None:
         self.emission, self.tile = emission, tile
         self.mmas: tuple[TiledMMA, ...] = tile.recipe.mmas
         self.roles: dict[Any, str] = {}  # Any: buffers of the IR
+        self.turns: set[Any] = set()  # Any: values of the IR
+        self.carried = tile.carried(emission.plan)
         m, n, k = tile.shape.m, tile.shape.n, tile.shape.k
         self.extents = dict(zip(tile.indices, (m, n, k), strict=True))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from tilewright.errors import CompileError
@@ -57,8 +58,7 @@ def report_of(kernel: ScheduledKernel) -> Report:
     """Count what a kernel is made of."""
     lowered = kernel.lower()
     tile = kernel.plan.tensorization
-    deep = {index.name for index in tile.carried(kernel.plan)} if tile is not None else set()
-    counts = _Counts(tile, kernel.roles, deep)
+    counts = _Counts(tile, kernel.roles, kernel.turns)
     counts.walk(lowered.kernel.body, 1)
     sizes = any(isinstance(extent, Dimension) for array in kernel.parameters for extent in array.shape)
     registers = spills = None
@@ -83,9 +83,9 @@ def report_of(kernel: ScheduledKernel) -> Report:
 class _Counts:
     """Counts ops of a kernel; unrolled loops count as often as they run, others once."""
 
-    def __init__(self, tile: Tensorization | None, roles: dict[Buffer, str], deep: set[str]) -> None:
+    def __init__(self, tile: Tensorization | None, roles: dict[Buffer, str], turns: set[Value]) -> None:
         self.roles = roles
-        self.deep = deep  # the names of the loops over K
+        self.turns = turns  # the values of the loops over K
         self.size = {"A": 1, "B": 1, "C": 1}
         self.per_shape = 1
         if tile is not None:
@@ -96,8 +96,8 @@ class _Counts:
             self.size[left] = _values(mma, (first, k), "A")
             self.size[right] = _values(mma, (second, k), "B")
             self.size["C"] = _values(mma, (first, second), "C")
-            atom = mma.atom.shape_mnk
-            self.per_shape = first * second * k // (atom[0] * atom[1] * atom[2])
+            beside = mma.size // mma.atom.thr_id.size  # atoms that the warp runs in one instruction
+            self.per_shape = first * second * k // (prod(mma.atom.shape_mnk) * beside)
         self.loaded = {"A": 0, "B": 0, "C": 0}
         self.stored = 0
         self.multiplications = 0
@@ -123,7 +123,7 @@ class _Counts:
                 inner = times * (trips if op.unroll == 0 and trips is not None else 1)
                 before = self.multiplications
                 self.walk(op.body, inner)
-                if self.multiplications > before and op.unroll != 0 and op.body.arguments[0].name in self.deep:
+                if self.multiplications > before and op.unroll != 0 and op.body.arguments[0] in self.turns:
                     self.trips = None if self.trips is None or trips is None else self.trips * trips
                 continue
             for nested in op.blocks:

@@ -70,6 +70,14 @@ def test_turns_of_other_loops_are_not_counted_as_turns_of_k() -> None:
     assert product.plan.report().k_trips == 5
 
 
+def test_a_kernel_that_ran_is_counted_as_before() -> None:
+    product = Product(passes=2, size=(2, 2, 2), keep=True)
+    kernel = product.plan.build()
+    before = kernel.report()
+    kernel(*(x.copy() for x in product.values))
+    assert kernel.report() == before == product.plan.report()
+
+
 @pytest.mark.parametrize("layouts", [(a, b, c) for a in (FIRST, LAST) for b in (FIRST, LAST) for c in (FIRST, LAST)])
 @pytest.mark.parametrize("shared", [False, True])
 def test_layouts(layouts: tuple, shared: bool) -> None:
