@@ -96,7 +96,7 @@ class _Counts:
             self.size[left] = _values(mma, (first, k), "A")
             self.size[right] = _values(mma, (second, k), "B")
             self.size["C"] = _values(mma, (first, second), "C")
-            beside = mma.size // mma.atom.thr_id.size  # atoms that the warp runs in one instruction
+            beside = mma.size // mma.atom.threads  # atoms that the warp runs in one instruction
             self.per_shape = first * second * k // (prod(mma.atom.shape_mnk) * beside)
         self.loaded = {"A": 0, "B": 0, "C": 0}
         self.stored = 0

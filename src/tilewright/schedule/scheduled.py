@@ -53,11 +53,11 @@ class ScheduledKernel:
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
         build.__signature__ = inspect.Signature([inspect.Parameter(a.name, kind) for a in arrays])  # type: ignore[attr-defined]  # read by inspect.signature
         arch = self.plan.target.arch
-        found = traceable_kernel(build)
-        if arch.is_amd:
-            return found.configure(arch=arch.name)
+        found = traceable_kernel(build).configure(arch=arch.name)
+        if arch.is_amd or self.plan.tensorization is None:
+            return found
         # One block a multiprocessor will do: left to itself the compiler spills fragments to make room for more.
-        return found if self.plan.tensorization is None else found.configure(min_blocks=1)
+        return found.configure(min_blocks=1)
 
     def _emit(self, arguments: dict[Array, Any], place: SourceLocation | None) -> None:  # Any: device numbers, tensors
         with located(place):
