@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tilewright.dtypes import DType, float32, float64, int32
+from tilewright.dtypes import DType, float32, float64
 from tilewright.errors import ScheduleError
 from tilewright.schedule.affine import Dimension, Index
 from tilewright.schedule.arrays import Array
@@ -84,6 +84,8 @@ def tensorization_of(
     epilogue: Operation,
 ) -> Tensorization:
     """Return the tile. Raises `ScheduleError` as `Plan.tensorize` says."""
+    if not isinstance(shape, MMAShape):
+        raise ScheduleError(f"{shape!r} is no MMAShape", help="such as MMAShape.M16N16K16")
     fused = passes if fused is None else fused
     if not _is_count(passes):
         raise ScheduleError(f"num_total_passes={passes!r}", help="a whole number of passes, at least 1")
@@ -223,8 +225,6 @@ def _accumulator_for(a: Access, output: DType) -> DType:
     """Return the type of sums: float32 for floats of 32 bits and fewer, whatever C is kept in; else that of C."""
     if a.array.element_type.is_float and output.is_float and output is not float64:
         return float32
-    if not a.array.element_type.is_float and output.is_integer:
-        return int32
     return output
 
 
