@@ -159,7 +159,7 @@ class Fragments:
         """Read C into fragments, or set them where the prologue says so, and apply the prologue."""
         operation, argument = self.tile.prologue
         if operation is MMAFragmentOp.SET:
-            fill(fragment, argument)
+            fill(fragment, self._number(argument))
             return
         _convert(self._target(self.mmas[block], view()), fragment)
         self.apply(self.tile.prologue, fragment)
@@ -169,11 +169,16 @@ class Fragments:
         self.apply(self.tile.epilogue, fragment)
         _convert(fragment, self._target(self.mmas[block], view()))
 
+    def _number(self, argument: float | None) -> float | int | None:
+        """Return an operation's argument in the kind of the sums; whole sums take whole numbers."""
+        return argument if argument is None or self.tile.accumulator.is_float else int(argument)
+
     def apply(self, operation: Operation, fragment: Tensor) -> None:
         """Apply an operation to every element of a fragment."""
-        kind, argument = operation
+        kind, given = operation
         if kind is MMAFragmentOp.NONE:
             return
+        argument = self._number(given)
 
         def result(x: Any) -> Any:  # Any: device numbers
             if kind is MMAFragmentOp.ReLU:

@@ -58,8 +58,7 @@ class Tensorization:
     @property
     def accumulator(self) -> DType:
         """The element type of fragments of C."""
-        found: DType = self.recipe.mmas[0].atom.dtype_c
-        return found
+        return self.recipe.dtype_c
 
     def carried(self, plan: Plan) -> tuple[Index, ...]:
         """Return the loops around that run through K: C does not move with them."""
@@ -103,7 +102,7 @@ def tensorization_of(
     target = Access(statement, statement.store.array, statement.store.place, True)
     _refuse_misplaced_target(target, statement, tile)
     for operation in (prologue, epilogue):
-        _check_operation(*operation)
+        _check_operation(*operation, recipe.dtype_c)
     return Tensorization(
         tile, number, statement, a, b, target, shape, recipe, passes, fused, policy, prologue, epilogue,
         use_static_offsets, _divisors(plan, part, tile),
@@ -228,7 +227,7 @@ def _accumulator_for(a: Access, output: DType) -> DType:
     return output
 
 
-def _check_operation(operation: Any, argument: float | None) -> None:  # Any: as `Operation`
+def _check_operation(operation: Any, argument: float | None, sums: DType) -> None:  # Any: as `Operation`
     if callable(operation) and not isinstance(operation, MMAFragmentOp):
         return
     if not isinstance(operation, MMAFragmentOp):
@@ -239,6 +238,8 @@ def _check_operation(operation: Any, argument: float | None) -> None:  # Any: as
             f"{operation.name} {'needs an argument' if needs else f'takes no argument, got {argument}'}",
             help="prologue_arg or epilogue_arg, a number" if needs else None,
         )
+    if argument is not None and not sums.is_float and argument != int(argument):
+        raise ScheduleError(f"{operation.name} by {argument}, and the sums are {sums}", help="give a whole number")
 
 
 def _divisors(plan: Plan, part: Part, tile: tuple[Index, ...]) -> tuple[tuple[Dimension, int], ...]:

@@ -44,9 +44,7 @@ def test_every_shape(target: str, shape: str, dtype: str, policy: str) -> None:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize(
-    ("passes", "fused"), [(p, f) for p in (1, 4, 6) for f in range(1, p + 1) if p % f == 0]
-)
+@pytest.mark.parametrize(("passes", "fused"), [(p, f) for p in (1, 4, 6) for f in range(1, p + 1) if p % f == 0])
 @pytest.mark.parametrize(
     ("target", "shape", "dtype"), [("sm_80", "M16N16K16", "float16"), ("gfx908", "M64N64K1_B2", "float32")]
 )
