@@ -437,7 +437,7 @@ def test_a_cache_inside_of_the_tile() -> None:
 @refused(
     ScheduleError,
     """
-    rC lives in the registers of each thread, and a warp multiplies C together
+    rC lives in the registers of each thread, and a warp multiplies C whole
       help: cache it in MMA_FRAGMENT or SHARED
     """,
 )

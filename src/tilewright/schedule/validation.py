@@ -67,7 +67,7 @@ def _refuse_fragments(plan: Plan) -> None:
             continue
         if cache.location is Location.PRIVATE:
             raise ScheduleError(
-                f"{cache.name} lives in the registers of each thread, and a warp multiplies {cache.array.name} together",
+                f"{cache.name} lives in the registers of each thread, and a warp multiplies {cache.array.name} whole",
                 help="cache it in MMA_FRAGMENT or SHARED",
             )
         if cache.array is not tile.c.array and cache.element_type is not cache.array.element_type:
