@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from tests.helpers.products import FIRST, LAST, Product
 
+from tilewright.schedule.caches import Location
 from tilewright.schedule.mma_shapes import MMAFragmentOp as Op
 
 POLICIES = ["PASS_ORDER", "BLOCK_ORDER"]
@@ -162,3 +163,32 @@ def test_random_floats_are_within_the_bound_of_their_sums() -> None:
     exact = a.astype(np.float64) @ b.astype(np.float64)
     bound = a.shape[1] * 2.0**-23 * (abs(a.astype(np.float64)) @ abs(b.astype(np.float64)))
     assert (abs(c - exact) <= bound).all()
+
+
+@pytest.mark.parametrize("stages", [2, 3])
+def test_a_single_step_of_each_tile_of_shared_memory(stages: int) -> None:
+    """There is one set of fragments: it is multiplied before the next tile is read into it."""
+    Product(shared=True, stages=stages, fragments=True, keep=True, size=(1, 1, 4), tiles=(2, 2)).check()
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_fragments_of_several_steps(steps: int) -> None:
+    """Fragments that are held for more of K than one tile takes: each tile multiplies its own."""
+    product = Product(keep=True, steps=steps, size=(1, 1, 2), tiles=(2, 2))
+    plan = product.plan
+    a, b, _ = product.arrays
+    step = plan.serial[1]  # behind the loop over K of the whole block
+    for array in (a, b):
+        plan.cache(array, index=step, location=Location.MMA_FRAGMENT)
+    product.check()
+
+
+def test_a_box_that_does_not_divide_among_the_threads() -> None:
+    Product(shared=True, stages=2, keep=True, passes=3, steps=4, size=(1, 1, 2)).check()
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_whole_sums_take_whole_numbers(policy: str) -> None:
+    product = Product(dtype="int8", output="int32", keep=True, policy=policy, prologue=(Op.SET, 3.0))
+    product.check()
+    replace(product, prologue=(Op.SCALE, 2.0), epilogue=(Op.SCALE, 3.0)).check()
