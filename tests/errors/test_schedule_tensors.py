@@ -35,10 +35,11 @@ class Case:
         sizes: tuple[Any, Any, Any] = (64, 64, 64),
         target: str = "sm_80",
         padding: int = 0,
+        role: Role = Role.INPUT_OUTPUT,
     ) -> None:
         m, n, k = sizes
         a, b = Array(Role.INPUT, types[0], (m, k), name="A"), Array(Role.INPUT, types[1], (k, n), name="B")
-        c = Array(Role.INPUT_OUTPUT, types[2], (m, n), name="C")
+        c = Array(role, types[2], (m, n), name="C")
         self.a, self.b, self.c = a, b, c
         nest = Nest(sizes)
         i, j, k = nest.get_indices()
@@ -471,6 +472,17 @@ def test_fragments_without_instructions() -> None:
     case = Case()
     case.plan.cache(case.c, index=case.outer[2], location=Location.MMA_FRAGMENT)
     case.plan.build()
+
+
+@refused(
+    ScheduleError,
+    """
+    C is TEMP and without a cache lives in the registers of each thread; a warp multiplies it whole
+      help: plan.cache(C, ..., location=Location.MMA_FRAGMENT), or SHARED
+    """,
+)
+def test_temporary_sums_without_a_cache() -> None:
+    Case(role=Role.TEMP).tensorize().plan.build()
 
 
 @refused(

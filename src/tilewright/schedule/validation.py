@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tilewright.errors import ScheduleError
-from tilewright.schedule.arrays import Array
+from tilewright.schedule.arrays import Array, Role
 from tilewright.schedule.caches import Cache, Location
 from tilewright.schedule.tensorization import refuse_repeated_operations
 from tilewright.schedule.vectors import refuse_loops
@@ -59,6 +59,13 @@ def _refuse_fragments(plan: Plan) -> None:
             help="bind loops outside of the tile",
         )
     operands = (tile.a.array, tile.b.array, tile.c.array)
+    for array in operands:
+        if array.role is Role.TEMP and not any(cache.array is array for cache in plan.caches):
+            raise ScheduleError(
+                f"{array.name} is TEMP and without a cache lives in the registers of each thread; a warp multiplies it "
+                "whole",
+                help=f"plan.cache({array.name}, ..., location=Location.MMA_FRAGMENT), or SHARED",
+            )
     for cache in plan.caches:
         inside = cache.inside & set(tile.indices)
         if inside != set(tile.indices) and (inside or cache.array in operands):
