@@ -51,8 +51,9 @@ class Storage:
         return found if len(found) != 1 else found[0]
 
 
-def _joined(mode: Layout) -> Layout:
+def _joined(mode: Layout | ComposedLayout) -> Layout:
     """Return a mode whose parts are joined where they lie in line; one of an array is whole as it is."""
+    assert isinstance(mode, Layout), mode
     if not isinstance(mode.shape, tuple):
         return mode
     found: Layout = coalesce(mode)
