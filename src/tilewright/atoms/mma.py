@@ -147,7 +147,8 @@ class MMAAtom:
         import numpy as np
 
         rows = slice(self.first_row, self.first_row + self.rows)
-        d = np.array(np.broadcast_to(c, (*a.shape[:-1], b.shape[-2])), self.dtype_d.numpy)
+        front = np.broadcast_shapes(*(x.shape[:-2] for x in (a, b, c)))
+        d = np.array(np.broadcast_to(c, (*front, *c.shape[-2:])), self.dtype_d.numpy)
         d[..., rows, :] = compute(self, a[..., rows, :], b, d[..., rows, :])
         return d
 

@@ -167,6 +167,8 @@ class Emission:
 
         def turn(value: Any) -> tuple[()]:  # Any: as above
             rename(loop.index.name, value)
+            if self.tensors is not None and loop.index in self.tensors.carried:
+                self.tensors.turns.add(value.value)
             body(value)
             return ()
 

@@ -21,7 +21,6 @@ from tilewright.lang.scalar import as_scalar
 from tilewright.lang.special import thread_idx
 from tilewright.lang.tracer import current
 from tilewright.layout import ComposedLayout, Layout
-from tilewright.layout.tuples import tuple_size
 from tilewright.schedule.affine import Affine, Index
 from tilewright.schedule.caches import Cache
 from tilewright.schedule.filling import divisor_of_affine
@@ -42,13 +41,16 @@ View = Callable[[], Tensor]  # of elements in memory, looked at only where they 
 class Fragments:
     """What a kernel's matrix instructions hold in registers, and how it gets there. One for each building of a kernel.
 
-    `roles` says of each buffer of registers which operand it holds a part of, for counting.
+    For counting, `roles` says of each buffer of registers which operand it holds a part of, and `turns` has the values
+    of the loops over K.
     """
 
     def __init__(self, emission: Emission, tile: Tensorization) -> None:
         self.emission, self.tile = emission, tile
         self.mmas: tuple[TiledMMA, ...] = tile.recipe.mmas
         self.roles: dict[Any, str] = {}  # Any: buffers of the IR
+        self.turns: set[Any] = set()  # Any: values of the IR
+        self.carried = tile.carried(emission.plan)
         m, n, k = tile.shape.m, tile.shape.n, tile.shape.k
         self.extents = dict(zip(tile.indices, (m, n, k), strict=True))
 
@@ -104,8 +106,8 @@ class Fragments:
         """Read an operand into fragments, by ldmatrix where it lies for that in shared memory."""
         atom = self._matrix_copy(side, view)
         if atom is None:
-            part = self.mmas[0].get_slice(self.lane)
-            copy(part.partition_A(view) if side == "A" else part.partition_B(view), fragment)
+            thread = self.mmas[0].get_slice(self.lane)
+            copy(thread.partition_A(view) if side == "A" else thread.partition_B(view), fragment)
             return
         make = make_tiled_copy_A if side == "A" else make_tiled_copy_B
         loader = make(atom, self.mmas[0])
@@ -118,7 +120,7 @@ class Fragments:
         if view.engine.buffer.space is not Space.SHARED or not arch.has_ldmatrix or dtype.bits == 64:
             return None
         inner = view.layout.inner if isinstance(view.layout, ComposedLayout) else view.layout
-        steps = [_steps(mode) for mode in inner]
+        steps = [_steps(inner[mode]) for mode in range(inner.rank)]
         fast = next((mode for mode, step in enumerate(steps) if step and step[0] == 1), None)
         vector = 16 // dtype.bytes
         others = [s for step in steps for s in step if s != 1]
@@ -131,7 +133,7 @@ class Fragments:
         if (depth if fast == 1 else rows) % vector or any(s != 1 and s % vector for s in others):
             return None
         count = min(rows * depth * dtype.bytes // 128, 4)
-        if count < 1 or self.tile.recipe.transposed and fast is None:
+        if count < 1:
             return None
         name = f"SM75_U32x{count}_LDSM_N" if fast == 1 else f"SM75_U16x{2 * count}_LDSM_T"
         found: CopyAtom | None = getattr(atoms, name, None)
@@ -157,7 +159,7 @@ class Fragments:
         """Read C into fragments, or set them where the prologue says so, and apply the prologue."""
         operation, argument = self.tile.prologue
         if operation is MMAFragmentOp.SET:
-            fill(fragment, argument)
+            fill(fragment, self._number(argument))
             return
         _convert(self._target(self.mmas[block], view()), fragment)
         self.apply(self.tile.prologue, fragment)
@@ -167,11 +169,16 @@ class Fragments:
         self.apply(self.tile.epilogue, fragment)
         _convert(fragment, self._target(self.mmas[block], view()))
 
+    def _number(self, argument: float | None) -> float | int | None:
+        """Return an operation's argument in the kind of the sums; whole sums take whole numbers."""
+        return argument if argument is None or self.tile.accumulator.is_float else int(argument)
+
     def apply(self, operation: Operation, fragment: Tensor) -> None:
         """Apply an operation to every element of a fragment."""
-        kind, argument = operation
+        kind, given = operation
         if kind is MMAFragmentOp.NONE:
             return
+        argument = self._number(given)
 
         def result(x: Any) -> Any:  # Any: device numbers
             if kind is MMAFragmentOp.ReLU:
@@ -185,7 +192,7 @@ class Fragments:
         def turn(n: Any) -> None:  # Any: a device number
             fragment[n] = as_scalar(result(fragment[n]), None).to(fragment.dtype)
 
-        unrolled(tuple_size(fragment.layout.shape), turn)
+        unrolled(fragment.size, turn)  # type: ignore[arg-type]  # static: the layout of an instruction
 
 
 def unrolled(extent: int, body: Callable[[Any], None]) -> None:  # Any: a device number
@@ -223,7 +230,7 @@ def _compact(tensor: Tensor) -> Layout:
     return Layout(tensor.layout.shape)
 
 
-def _steps(mode: Layout) -> list[Any]:  # Any: strides
+def _steps(mode: Layout | ComposedLayout) -> list[Any]:  # Any: strides
     """Return the strides of a mode that elements move by, the least first."""
     shape = mode.shape if isinstance(mode.shape, tuple) else (mode.shape,)
     stride = mode.stride if isinstance(mode.stride, tuple) else (mode.stride,)

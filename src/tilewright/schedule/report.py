@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from tilewright.errors import CompileError
@@ -23,9 +24,10 @@ class Report:
     """The counts of `plan.report()`. Loads, stores and multiplications are those of one turn of each loop around them.
 
     `fragments_*` count the fragments that exist, each as large as one tile of the MMA shape; `loads_*` and `stores_c`
-    fragments read and stored; `mma` multiplications of the whole MMA shape (of one block of it), `instructions` those of
-    the hardware. `k_trips` is how often the loop over K runs, None where only the launch knows or there is none, and so is
-    `grid`. `registers` and `spills` are the compiler's, None where there is no compiler.
+    fragments read and stored; `mma` multiplications of the whole MMA shape (of one block of it), `instructions` those
+    of the hardware. `k_trips` is how often the loop over K runs, None where only the launch knows or nothing is
+    tensorized; `grid` is None where only the launch knows. `registers` and `spills` are the compiler's, None where
+    there is no compiler.
     """
 
     fragments_a: int
@@ -56,7 +58,7 @@ def report_of(kernel: ScheduledKernel) -> Report:
     """Count what a kernel is made of."""
     lowered = kernel.lower()
     tile = kernel.plan.tensorization
-    counts = _Counts(tile, kernel.roles)
+    counts = _Counts(tile, kernel.roles, kernel.turns)
     counts.walk(lowered.kernel.body, 1)
     sizes = any(isinstance(extent, Dimension) for array in kernel.parameters for extent in array.shape)
     registers = spills = None
@@ -81,11 +83,11 @@ def report_of(kernel: ScheduledKernel) -> Report:
 class _Counts:
     """Counts ops of a kernel; unrolled loops count as often as they run, others once."""
 
-    def __init__(self, tile: Tensorization | None, roles: dict[Buffer, str]) -> None:
+    def __init__(self, tile: Tensorization | None, roles: dict[Buffer, str], turns: set[Value]) -> None:
         self.roles = roles
+        self.turns = turns  # the values of the loops over K
         self.size = {"A": 1, "B": 1, "C": 1}
         self.per_shape = 1
-        self.carried: set[str] = set()
         if tile is not None:
             mma = tile.recipe.mmas[0]
             m, n, k = tile.shape.m, tile.shape.n, tile.shape.k
@@ -94,13 +96,12 @@ class _Counts:
             self.size[left] = _values(mma, (first, k), "A")
             self.size[right] = _values(mma, (second, k), "B")
             self.size["C"] = _values(mma, (first, second), "C")
-            atom = mma.atom.shape_mnk
-            self.per_shape = first * second * k // (atom[0] * atom[1] * atom[2])
-        self.tile = tile
+            beside = mma.size // mma.atom.threads  # atoms that the warp runs in one instruction
+            self.per_shape = first * second * k // (prod(mma.atom.shape_mnk) * beside)
         self.loaded = {"A": 0, "B": 0, "C": 0}
         self.stored = 0
         self.multiplications = 0
-        self.trips: int | None = None
+        self.trips: int | None = None if tile is None else 1
         self.seen: dict[Buffer, None] = {}
         self.users: dict[Value, list[Op]] = {}
 
@@ -122,8 +123,8 @@ class _Counts:
                 inner = times * (trips if op.unroll == 0 and trips is not None else 1)
                 before = self.multiplications
                 self.walk(op.body, inner)
-                if self.multiplications > before and op.unroll != 0:
-                    self.trips = trips if self.trips is None or trips is None else self.trips * trips
+                if self.multiplications > before and op.unroll != 0 and op.body.arguments[0] in self.turns:
+                    self.trips = None if self.trips is None or trips is None else self.trips * trips
                 continue
             for nested in op.blocks:
                 self.walk(nested, times)

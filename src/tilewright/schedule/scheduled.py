@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tilewright.errors import ArgumentError, ScheduleError
-from tilewright.ir.core import Buffer
+from tilewright.ir.core import Buffer, Value
 from tilewright.launch import Kernel, Launcher, spec, traceable_kernel
 from tilewright.profile.model import Profile
 from tilewright.runtime.arrays import ArrayInfo, Device, describe
@@ -38,7 +38,8 @@ class ScheduledKernel:
         validate(plan, parameters)
         self.plan, self.name, self.parameters = plan, name, parameters
         self.constants = tuple(array for array in plan.arrays if array.data is not None)
-        self.roles: dict[Buffer, str] = {}  # of the last building: which operand a buffer of registers holds
+        self.roles: dict[Buffer, str] = {}  # which operand a buffer of registers holds
+        self.turns: set[Value] = set()  # of the loops over K
         self._launchers: dict[tuple[int, int, int], Launcher] = {}
         self._placed: dict[Device, tuple[Any, ...]] = {}  # Any: arrays of any library
 
@@ -52,17 +53,19 @@ class ScheduledKernel:
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
         build.__signature__ = inspect.Signature([inspect.Parameter(a.name, kind) for a in arrays])  # type: ignore[attr-defined]  # read by inspect.signature
         arch = self.plan.target.arch
-        found = traceable_kernel(build)
-        if arch.is_amd:
-            return found.configure(arch=arch.name)
+        found = traceable_kernel(build).configure(arch=arch.name)
+        if arch.is_amd or self.plan.tensorization is None:
+            return found
         # One block a multiprocessor will do: left to itself the compiler spills fragments to make room for more.
-        return found if self.plan.tensorization is None else found.configure(min_blocks=1)
+        return found.configure(min_blocks=1)
 
     def _emit(self, arguments: dict[Array, Any], place: SourceLocation | None) -> None:  # Any: device numbers, tensors
         with located(place):
             emission = Emission(self.plan, arguments)
             emission.emit()
-        self.roles = {} if emission.tensors is None else emission.tensors.roles
+        if emission.tensors is not None:  # other traces' stay: their kernels may be kept, and counted later
+            self.roles.update(emission.tensors.roles)
+            self.turns.update(emission.tensors.turns)
 
     @property
     def block(self) -> tuple[int, int, int]:

@@ -18,6 +18,7 @@ from tilewright.lang.ranges import DeviceRange
 from tilewright.lang.special import linear_thread
 from tilewright.lang.tracer import current
 from tilewright.layout import ComposedLayout, Layout, append, composition, select
+from tilewright.schedule.affine import Index
 from tilewright.schedule.filling import Filling, divisor_of, divisor_of_affine, is_private, static_layout
 from tilewright.schedule.matrix_layouts import matrix_layout
 from tilewright.schedule.sharing import Share, share_out
@@ -35,6 +36,8 @@ class SharedCache(Filling):
 
     def __init__(self, emission: Emission, cache: Cache) -> None:
         super().__init__(emission, cache)
+        if isinstance(self.layout, ComposedLayout) and not self._divides():
+            self.layout = self._plain
         self.tensor = shared(cache.element_type, self.layout)
         rename(cache.name, self.tensor)
 
@@ -46,6 +49,21 @@ class SharedCache(Filling):
             found = matrix_layout(cache, self.region, self.order, stages)
             if found is not None:
                 return found
+        return self._plain
+
+    def _divides(self) -> bool:
+        """Whether the threads share the box by a layout: vectors that are found one by one cannot lie swizzled."""
+        symbols = {s for mode in self.region.origin for s, _ in mode.terms if isinstance(s, Index)}
+        with self.emission.knowing({index: 0 for index in symbols if index not in self.emission.values}):
+            divides = self.is_dealt_by_layout
+        for name in ("width", "share", "is_dealt_by_layout"):
+            del self.__dict__[name]  # as the loops stand here: they are not yet entered
+        return divides
+
+    @property
+    def _plain(self) -> Layout:
+        """All buffers without a swizzle."""
+        cache, stages = self.cache, self.cache.stages
         layout = static_layout(cache, self.region)
         vector = max(_VECTOR // cache.element_type.bytes, 1)
         apart = -(-divisor_of(layout.cosize) // vector) * vector  # each buffer begins where a vector may

@@ -66,17 +66,21 @@ class Steps:
     ) -> None:
         """Emit the loop for one tile of shared memory, the last turn of which reads from the next tile.
 
-        `tile(n, body)` emits a body for the n-th tile from here on; `wait` lets the next tile be there, `start` begins to
-        fill a later one. The fragments of turn 0 have been read.
+        `tile(n, body)` emits a body for the n-th tile from here on; `wait` lets the next tile be there, `start` begins
+        to fill a later one. The fragments of turn 0 have been read.
         """
+        if self.trips == 1:  # one set of fragments: it is free when it has been multiplied
+            start()
+            tile(0, lambda: self.multiply(0, parts))
+            wait()
+            tile(1, lambda: self.read(0))
+            return
         for turn in range(self.trips):
             following = (turn + 1) % self.trips
-            if self.trips == 1:
-                start()
             if following == 0:
                 wait()
             tile(1 if following == 0 else 0, lambda following=following: self.read(following))  # type: ignore[misc]  # bound now
-            if turn == 0 and self.trips > 1:
+            if turn == 0:
                 start()
             tile(0, lambda turn=turn: self.multiply(turn, parts))  # type: ignore[misc]  # bound now
 

@@ -51,6 +51,15 @@ class Storage:
         return found if len(found) != 1 else found[0]
 
 
+def _joined(mode: Layout | ComposedLayout) -> Layout:
+    """Return a mode whose parts are joined where they lie in line; one of an array is whole as it is."""
+    assert isinstance(mode, Layout), mode
+    if not isinstance(mode.shape, tuple):
+        return mode
+    found: Layout = coalesce(mode)
+    return found
+
+
 def _quotient(place: Affine, step: int, values: Mapping[Any, Any]) -> Any:  # Any: symbols; device numbers
     """Return place / step, which is a whole number."""
     if all(factor % step == 0 for _, factor in place.terms) and place.constant % step == 0:
@@ -74,7 +83,7 @@ def tile_view(
     if any(step != 1 for step in storage.steps):
         raise ScheduleError(f"{Load(storage.array, place)} is cached with gaps, and no matrix instruction reads it")
     inner = tensor.layout.inner if isinstance(tensor.layout, ComposedLayout) else tensor.layout
-    modes = [coalesce(inner[d]) for d in range(inner.rank)]
+    modes = [_joined(inner[d]) for d in range(inner.rank)]
     coordinates = storage.place(place)
     tile = []
     for index, extent in along:

@@ -1,9 +1,21 @@
+"""The GPUs that plans are made for: by model, by architecture, or the machine's own."""
+
+from __future__ import annotations
+
 import enum
+from dataclasses import dataclass
+from typing import Any
 
 from tilewright.arch import Arch, default_arch
+from tilewright.dtypes import dtype
+from tilewright.errors import ScheduleError
+from tilewright.schedule.mma_shapes import MMAShape
+from tilewright.schedule.recipes import find_recipe, shapes_for
 
 
 class GridUnit(enum.Enum):
+    """What a loop can be bound to: an axis of the grid's blocks, of a block's threads, or of its warps."""
+
     BLOCK_X = "bx"
     BLOCK_Y = "by"
     BLOCK_Z = "bz"
@@ -14,16 +26,139 @@ class GridUnit(enum.Enum):
     WARP_Y = "wy"
 
 
+class Model(enum.Enum):
+    """GPU models: the name, and the architecture."""
+
+    NVIDIA_V100 = ("NVIDIA V100", "sm_70")
+    NVIDIA_T4 = ("NVIDIA T4", "sm_75")
+    NVIDIA_A100 = ("NVIDIA A100", "sm_80")
+    NVIDIA_RTX3090 = ("NVIDIA RTX 3090", "sm_86")
+    NVIDIA_RTX_A6000 = ("NVIDIA RTX A6000", "sm_86")
+    NVIDIA_RTX4090 = ("NVIDIA RTX 4090", "sm_89")
+    NVIDIA_L40S = ("NVIDIA L40S", "sm_89")
+    NVIDIA_H100 = ("NVIDIA H100", "sm_90a")
+    NVIDIA_H200 = ("NVIDIA H200", "sm_90a")
+    AMD_MI100 = ("AMD MI100", "gfx908")
+    AMD_MI210 = ("AMD MI210", "gfx90a")
+    AMD_MI250 = ("AMD MI250", "gfx90a")
+
+
+def _plain(name: str) -> str:
+    return "".join(name.lower().replace("_", " ").split())
+
+
+@dataclass(frozen=True)
+class TensorCoreInfo:
+    """What the matrix instructions of a target compute."""
+
+    arch: Arch
+
+    def shapes(self, input_type: Any, output_type: Any) -> tuple[MMAShape, ...]:  # Any: whatever names an element type
+        """Return the shapes for elements of `input_type` and accumulators of `output_type`."""
+        return shapes_for(self.arch, dtype(input_type), dtype(output_type))
+
+    def supports(
+        self,
+        input_type: Any,  # Any: whatever names an element type
+        output_type: Any,
+        mma_shape: MMAShape,
+        num_total_passes: int = 1,
+        num_fused_passes: int | None = None,
+    ) -> bool:
+        """Return whether the target computes a shape of these types, in that many passes along K.
+
+        >>> info = Target("A100").tensor_core_info
+        >>> info.supports("float16", "float32", MMAShape.M16N16K16, 8, 2)
+        True
+        >>> info.supports("float64", "float64", MMAShape.M16N16K16)
+        False
+        """
+        fused = num_total_passes if num_fused_passes is None else num_fused_passes
+        if num_total_passes < 1 or fused < 1 or num_total_passes % fused:
+            return False
+        return find_recipe(self.arch, mma_shape, dtype(input_type), dtype(output_type)) is not None
+
+    def compute_tensor_splits(self, mma_shape: MMAShape, num_total_passes: int = 1) -> tuple[int, int, int]:
+        """Return the extents of the loops that a tensorized tile takes: M, N, and K times the passes.
+
+        >>> Target("gfx908").tensor_core_info.compute_tensor_splits(MMAShape.M16N16K4, 8)
+        (16, 16, 32)
+        """
+        if num_total_passes < 1:
+            raise ScheduleError(f"num_total_passes={num_total_passes} is not positive")
+        return mma_shape.m, mma_shape.n, mma_shape.k * num_total_passes
+
+
 class Target:
+    """A GPU to plan for: a `Target.Model`, the name of one or of an architecture, or the machine's own GPU.
+
+    >>> Target(Target.Model.NVIDIA_H100).arch.name, Target("NVIDIA A100").arch.name, Target("sm_75").warp_size
+    ('sm_90a', 'sm_80', 32)
+    >>> Target("AMD MI100").runtime, Target("gfx90a").warp_size
+    ('ROCM', 64)
+    """
+
     GridUnit = GridUnit
+    Model = Model
+    category = "GPU"
 
-    def __init__(self, name=None):
-        self.arch = Arch.parse({"NVIDIA A100": "sm_80"}.get(name, name)) if name else default_arch()
-        self.name = name or self.arch.name
-        self.warp_size = self.arch.warp_size
-        self.max_threads_per_block = 1024
+    def __init__(self, name: Model | Arch | str | int | None = None) -> None:
+        self.name, self.arch = _named(name)
 
-        self.tensor_core_info = self
+    @staticmethod
+    def of_device() -> Target:
+        """Return the machine's own GPU, or sm_90a where there is none."""
+        return Target()
 
-    def compute_tensor_splits(self, shape, p=1):
-        return (16, 16, 16 * p)
+    @property
+    def warp_size(self) -> int:
+        return self.arch.warp_size
+
+    @property
+    def max_threads_per_block(self) -> int:
+        return self.arch.threads_per_block
+
+    @property
+    def max_shared_memory_per_block(self) -> int:
+        """In bytes, for kernels that raise their limit."""
+        return self.arch.shared_bytes_optin
+
+    @property
+    def max_registers_per_block(self) -> int:
+        return self.arch.registers_per_multiprocessor
+
+    @property
+    def runtime(self) -> str:
+        return "ROCM" if self.arch.is_amd else "CUDA"
+
+    @property
+    def tensor_core_info(self) -> TensorCoreInfo:
+        return TensorCoreInfo(self.arch)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Target) and (self.name, self.arch.name) == (other.name, other.arch.name)
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.arch.name))
+
+    def __repr__(self) -> str:
+        return f"Target({self.name!r})"
+
+
+def _named(name: Model | Arch | str | int | None) -> tuple[str, Arch]:
+    if name is None:
+        arch = default_arch()
+        return arch.name, arch
+    if isinstance(name, Model):
+        return name.value[0], Arch.parse(name.value[1])
+    if isinstance(name, str):
+        for model in Model:
+            full = _plain(model.value[0])
+            if _plain(name) in (full, full.removeprefix("nvidia").removeprefix("amd")):
+                return model.value[0], Arch.parse(model.value[1])
+    try:
+        arch = Arch.parse(name)
+    except ValueError as error:
+        models = ", ".join(model.value[0] for model in Model)
+        raise ScheduleError(f"no target is called {name!r}", help=f"there are {models}; {error}") from None
+    return arch.name, arch

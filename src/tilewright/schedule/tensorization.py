@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tilewright.dtypes import DType, float32, float64, int32
+from tilewright.dtypes import DType, float32, float64
 from tilewright.errors import ScheduleError
 from tilewright.schedule.affine import Dimension, Index
 from tilewright.schedule.arrays import Array
@@ -58,8 +58,7 @@ class Tensorization:
     @property
     def accumulator(self) -> DType:
         """The element type of fragments of C."""
-        found: DType = self.recipe.mmas[0].atom.dtype_c
-        return found
+        return self.recipe.dtype_c
 
     def carried(self, plan: Plan) -> tuple[Index, ...]:
         """Return the loops around that run through K: C does not move with them."""
@@ -84,10 +83,12 @@ def tensorization_of(
     epilogue: Operation,
 ) -> Tensorization:
     """Return the tile. Raises `ScheduleError` as `Plan.tensorize` says."""
+    if not isinstance(shape, MMAShape):
+        raise ScheduleError(f"{shape!r} is no MMAShape", help="such as MMAShape.M16N16K16")
     fused = passes if fused is None else fused
-    if not isinstance(passes, int) or passes < 1:
+    if not _is_count(passes):
         raise ScheduleError(f"num_total_passes={passes!r}", help="a whole number of passes, at least 1")
-    if not isinstance(fused, int) or fused < 1 or passes % fused:
+    if not _is_count(fused) or passes % fused:
         raise ScheduleError(
             f"num_fused_passes={fused!r} does not divide num_total_passes={passes}",
             help="groups of passes are equally long: use a divisor",
@@ -101,11 +102,15 @@ def tensorization_of(
     target = Access(statement, statement.store.array, statement.store.place, True)
     _refuse_misplaced_target(target, statement, tile)
     for operation in (prologue, epilogue):
-        _check_operation(*operation)
+        _check_operation(*operation, recipe.dtype_c)
     return Tensorization(
         tile, number, statement, a, b, target, shape, recipe, passes, fused, policy, prologue, epilogue,
         use_static_offsets, _divisors(plan, part, tile),
     )  # fmt: skip
+
+
+def _is_count(number: object) -> bool:
+    return isinstance(number, int) and not isinstance(number, bool) and number >= 1
 
 
 def _tile_indices(plan: Plan, indices: tuple[Index, ...], shape: MMAShape, passes: int) -> tuple[Index, Index, Index]:
@@ -219,12 +224,10 @@ def _accumulator_for(a: Access, output: DType) -> DType:
     """Return the type of sums: float32 for floats of 32 bits and fewer, whatever C is kept in; else that of C."""
     if a.array.element_type.is_float and output.is_float and output is not float64:
         return float32
-    if not a.array.element_type.is_float and output.is_integer:
-        return int32
     return output
 
 
-def _check_operation(operation: Any, argument: float | None) -> None:  # Any: as `Operation`
+def _check_operation(operation: Any, argument: float | None, sums: DType) -> None:  # Any: as `Operation`
     if callable(operation) and not isinstance(operation, MMAFragmentOp):
         return
     if not isinstance(operation, MMAFragmentOp):
@@ -235,6 +238,8 @@ def _check_operation(operation: Any, argument: float | None) -> None:  # Any: as
             f"{operation.name} {'needs an argument' if needs else f'takes no argument, got {argument}'}",
             help="prologue_arg or epilogue_arg, a number" if needs else None,
         )
+    if argument is not None and not sums.is_float and argument != int(argument):
+        raise ScheduleError(f"{operation.name} by {argument}, and the sums are {sums}", help="give a whole number")
 
 
 def _divisors(plan: Plan, part: Part, tile: tuple[Index, ...]) -> tuple[tuple[Dimension, int], ...]:
@@ -253,7 +258,7 @@ def _divisors(plan: Plan, part: Part, tile: tuple[Index, ...]) -> tuple[tuple[Di
             raise ScheduleError(
                 f"a tile of matrix instructions would cross the boundary at which {condition}",
                 location=part.statements[0].location,
-                help="let the sizes of the splits divide the loops, or pad the arrays; padded loops cannot be tensorized",
+                help="let the sizes of the splits divide the loops, or pad the arrays; no padded loop is tensorized",
             )
     return tuple(found.items())
 

@@ -119,11 +119,14 @@ class Tiles(Fragments):
         target = emission.storage[tile.c.array]
         if not between or tile.groups != 1 or len(self.mmas) != 1 or not isinstance(target, HeldTarget):
             return False
-        if len(parts) != 1 or not self._multiplies(parts[0]) or not all(isinstance(x, HeldOperand) for x in held):
+        if len(parts) != 1 or not self._multiplies(parts[0]):
+            return False
+        operands = [x for x in held if isinstance(x, HeldOperand)]
+        if len(operands) != len(held):
             return False
         if any(emission.caches(d, parts) for d in range(depth + 1, len(emission.loops) - 2)):
             return False
-        moving = {index: 1 for index in tile.indices[:2]}
+        moving = dict.fromkeys(tile.indices[:2], 1)
         for loop in between:
             if loop.trips is None or any(c.value.factor(loop.index) for c in parts[0].conditions):
                 return False
@@ -137,7 +140,8 @@ class Tiles(Fragments):
             moving[sides[0]] *= loop.trips
         counts = [target.sums[0].layout[mode].size for mode in (3, 4)]
         return [moving[index] for index in self.target_indices] == counts and all(
-            x.fragment.layout[3].size == moving[index] for x, index in zip(held, tile.indices[:2], strict=True)
+            x.fragment.layout[3].size == moving[index] and x.fragment.layout[4].size == tile.passes
+            for x, index in zip(operands, tile.indices[:2], strict=True)
         )
 
     def multiply_at_once(self) -> None:
@@ -224,7 +228,7 @@ class Tiles(Fragments):
     def _each_element(self, part: Part) -> None:
         """Emit a part for the elements of the tile: each thread takes those that it holds of C."""
         emission = self.emission
-        m, n, k = self.tile.indices
+        k = self.tile.indices[2]
         rows, columns = (self.extents[index] for index in self.target_indices)
         for block, mma in enumerate(self.mmas):
             places = mma.get_slice(self.lane).partition_C(identity_tensor((rows, columns)))
@@ -246,7 +250,8 @@ class Tiles(Fragments):
 
 def _both(layout: Layout, inner: int, outer: int) -> Layout:
     """Return a mode that runs through one mode of a layout and then through another."""
-    return coalesce(make_layout(layout[inner], layout[outer]))
+    found: Layout = coalesce(make_layout(layout[inner], layout[outer]))
+    return found
 
 
 class Sum:

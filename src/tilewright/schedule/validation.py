@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tilewright.errors import ScheduleError
-from tilewright.schedule.arrays import Array
+from tilewright.schedule.arrays import Array, Role
 from tilewright.schedule.caches import Cache, Location
 from tilewright.schedule.tensorization import refuse_repeated_operations
 from tilewright.schedule.vectors import refuse_loops
@@ -53,14 +53,46 @@ def _refuse_fragments(plan: Plan) -> None:
                 f"{binding.unit.name} is bound in a plan that is tensorized: a whole warp runs each tile",
                 help="bind to WARP_X or WARP_Y, which count warps",
             )
+    if set(plan.serial[-3:]) != set(tile.indices):
+        raise ScheduleError(
+            f"the loops of the tile, ({', '.join(map(str, tile.indices))}), have been bound since it was tensorized",
+            help="bind loops outside of the tile",
+        )
+    operands = (tile.a.array, tile.b.array, tile.c.array)
+    for array in operands:
+        if array.role is Role.TEMP and not any(cache.array is array for cache in plan.caches):
+            raise ScheduleError(
+                f"{array.name} is TEMP and without a cache lives in the registers of each thread; a warp multiplies it "
+                "whole",
+                help=f"plan.cache({array.name}, ..., location=Location.MMA_FRAGMENT), or SHARED",
+            )
+    for cache in plan.caches:
+        inside = cache.inside & set(tile.indices)
+        if inside != set(tile.indices) and (inside or cache.array in operands):
+            raise ScheduleError(f"{cache.name} is filled inside of the tile", help="give an index outside of its loops")
+        if cache.array not in operands:
+            continue
+        if cache.location is Location.PRIVATE:
+            raise ScheduleError(
+                f"{cache.name} lives in the registers of each thread, and a warp multiplies {cache.array.name} whole",
+                help="cache it in MMA_FRAGMENT or SHARED",
+            )
+        if cache.array is not tile.c.array and cache.element_type is not cache.array.element_type:
+            raise ScheduleError(
+                f"{cache.name} keeps {cache.array.name} in {cache.element_type}, and the instructions take "
+                f"{cache.array.element_type}",
+                help="leave element_type out, or declare the array of the other type",
+            )
     for cache in kept:
-        if cache.array not in (tile.a.array, tile.b.array, tile.c.array):
+        if cache.array not in operands:
             raise ScheduleError(
                 f"{cache.name} is no operand of the tile and cannot be kept in its fragments",
                 help="location=Location.PRIVATE keeps elements in the registers of each thread",
             )
-        if cache.inside & set(tile.indices) != set(tile.indices):
-            raise ScheduleError(f"{cache.name} is filled inside of the tile", help="give an index outside of its loops")
+        if tile.a.array is tile.b.array is cache.array:
+            raise ScheduleError(
+                f"{cache.name} would hold both factors, whose fragments differ", help="cache it in shared memory"
+            )
     held = [cache.inside for cache in kept if cache.array is tile.c.array]
     refuse_repeated_operations(plan, lambda index: any(index in inside for inside in held))
 
