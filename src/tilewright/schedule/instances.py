@@ -6,7 +6,7 @@ count turns: a loop that steps by 4 has the index 4 * turn. Sizes of the launch 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TypeAlias, Union
 
@@ -96,13 +96,13 @@ class Pair:
         for mine, other in zip(self.first.place(), self.second.place(), strict=True):
             system = system.equal(*difference(mine, other))
         system = system.and_(self.first.runs()).and_(self.second.runs())
-        for size in {v: None for v in system.variables() if isinstance(v, Dimension)}:
+        for size in _sizes(system.variables()):
             system = system.at_least_zero({size: 1}, -1)
         return system
 
     def sizes(self, values: Values) -> str:
         """Return the sizes of the launch in a solution, as the end of a sentence."""
-        found = [f"{v}={n}" for v, n in values.items() if isinstance(v, Dimension)]
+        found = [f"{v}={values[v]}" for v in sorted(_sizes(values), key=lambda v: v.number)]
         return f", where {', '.join(found)}" if found else ""
 
 
@@ -143,6 +143,10 @@ def turns(loop: Loop) -> tuple[Terms, Terms]:
 def _different(accesses: tuple[Access, ...]) -> list[Access]:
     """Return accesses without those that are like an earlier one."""
     return list({(a.array, a.place, a.is_write): a for a in reversed(accesses)}.values())[::-1]
+
+
+def _sizes(variables: Iterable[Variable]) -> list[Dimension]:
+    return [v for v in variables if isinstance(v, Dimension)]
 
 
 def _value(terms: Terms, values: Values) -> int:

@@ -29,5 +29,7 @@ def refuse_crossings(nest: LoopNest, bindings: tuple[Binding, ...]) -> None:
                         f"{pair.first.element(values)} at the same time, the {pair.first.at(values)} and the "
                         f"{pair.second.at(values)}{pair.sizes(values)}",
                         location=pair.write.statement.location,
-                        help="a loop of a reduction cannot be bound; bind loops the written element moves with",
+                        help="a loop of a reduction cannot be bound; bind loops the written element moves with"
+                        if pair.is_of_one_reduction
+                        else "bind loops whose turns are independent of one another",
                     )
