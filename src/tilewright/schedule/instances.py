@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TypeAlias, Union
 
-from tilewright.schedule.affine import Affine, Dimension, Index
+from tilewright.schedule.affine import Affine, Dimension, Index, Symbol
 from tilewright.schedule.integers import System
 from tilewright.schedule.loop_nest import Loop, LoopNest, Part
 from tilewright.schedule.statements import Access
@@ -36,7 +36,7 @@ class Instance:
 
     def terms(self, value: Affine) -> Terms:
         """Return an expression of the loops' indices in the variables of this side."""
-        steps = {loop.index: loop.step for loop in self.nest.loops}
+        steps: dict[Symbol, int] = {loop.index: loop.step for loop in self.nest.loops}
         return (
             {(s if isinstance(s, Dimension) else (s, self.side)): c * steps.get(s, 1) for s, c in value.terms},
             value.constant,
