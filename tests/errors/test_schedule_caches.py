@@ -72,21 +72,21 @@ def test_no_loop_around_a_pipeline():
 @refused(
     ScheduleError,
     """
-    ra holds a box of 16 elements of a from [4 * p], and the boxes that threads (THREAD_X) write back overlap
+    ra holds a box of 8 elements of a from [p], and the boxes that threads (THREAD_X) write back overlap
       test_schedule_caches.py:N, in _:
-        a[4 * p + q] = 1.0
-        ^^^^^^^^^^^^
+        a[p + 2 * q + 5 * r] = 1.0
+        ^^^^^^^^^^^^^^^^^^^^
       help: cache at an inner index, or bind the loops so that each has a box of its own
     """,
 )
 def test_written_back_by_several_threads():
     a = Array(Role.INPUT_OUTPUT, "float32", (80,), name="a")
-    nest = Nest((4, 16))
-    p, q = nest.get_indices()
+    nest = Nest((2, 2, 2))
+    p, q, r = nest.get_indices()
 
     @nest.iteration_logic
     def _() -> None:
-        a[4 * p + q] = 1.0
+        a[p + 2 * q + 5 * r] = 1.0
 
     rows = nest.create_plan(Target("NVIDIA A100"))
     rows.bind({p: rows.target.GridUnit.THREAD_X})

@@ -254,7 +254,7 @@ def transform(draw: Any, case: Case, note: Callable[[str], None]) -> None:
                 note(f"tile({sizes})")
         elif what == "reorder":
             order = draw(st.permutations(indices))
-            order = _keeping(order, schedule.nest.precedences)
+            order = keeping(order, schedule.nest.precedences)
             assert schedule.is_valid_loop_order(*order)
             schedule.reorder(*order)
             note(f"reorder({order})")
@@ -281,7 +281,7 @@ def transform(draw: Any, case: Case, note: Callable[[str], None]) -> None:
             note(f"unroll({index})")
 
 
-def _keeping(order: list[Index], precedences: tuple[tuple[Index, Index], ...]) -> list[Index]:
+def keeping(order: list[Index], precedences: tuple[tuple[Index, Index], ...]) -> list[Index]:
     """Move indices back until what has to be outside is."""
     left, found = list(order), []
     while left:
