@@ -140,7 +140,7 @@ def test_pipelined_products_on_tensor_cores(backend: Backend, dtype: Any, stages
 @pytest.mark.parametrize(("passes", "fused"), [(1, 1), (4, 4), (4, 2), (8, 1)])
 def test_passes(backend: Backend, passes: int, fused: int, policy: MMASchedulingPolicy) -> None:
     m, n, k = 64, 48, 256
-    nest, A, B, C = product(m, n, k, tw.float16)
+    nest, A, _, C = product(m, n, k, tw.float16)
     i, j, kk = nest.indices
     schedule, target = nest.create_schedule(), Target()
     ii, jj, steps = schedule.tile(
@@ -237,7 +237,7 @@ MATRIX_TYPES: dict[str, tuple[Any, Any, MMAShape, Callable[..., Any]]] = {
 def test_types_and_shapes(backend: Backend, name: str, cached: bool) -> None:
     dtype, out, shape, draw = MATRIX_TYPES[name]
     m, n, k = 64, 64, 64
-    nest, A, B, C = product(m, n, k, dtype, out)
+    nest, A, B, _ = product(m, n, k, dtype, out)
     i, j, kk = nest.indices
     schedule, target = nest.create_schedule(), Target()
     splits = target.tensor_core_info.compute_tensor_splits(shape, 2)

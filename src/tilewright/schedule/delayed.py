@@ -85,6 +85,7 @@ class Step:
 
 def recorded(method: Method) -> Method:
     """Let a plan keep the calls of a method, and only keep them from the first that waits for a parameter."""
+    returns = method.__annotations__.get("return") != "None"
 
     @functools.wraps(method)
     def record(plan: Plan, *args: Any, **kwargs: Any) -> Any:  # Any: as Method
@@ -94,7 +95,7 @@ def recorded(method: Method) -> Method:
         if plan.is_delayed or depends((args, kwargs)):
             plan.steps.append(step)
             plan.is_delayed = True
-            return step
+            return step if returns else None
         plan.is_within_step = True
         try:
             step.result = method(plan, *args, **kwargs)

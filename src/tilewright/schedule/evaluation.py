@@ -25,7 +25,7 @@ def compute_type(statement: Statement) -> DType:
     >>> @nest.iteration_logic
     ... def _(): C[i] = A[i] * 2.0
     >>> compute_type(nest.statements[0])
-    float32
+    tw.float32
     """
     found = statement.store.array.element_type
     for load in statement.store.value.loads():

@@ -63,7 +63,8 @@ def recipe_for(arch: Arch, mma_shape: MMAShape, input_type: DType, accumulator_t
     found = find_recipe(arch, mma_shape, input_type, accumulator_type)
     if found is None:
         raise ScheduleError(
-            f"{arch.name} has no {mma_shape.name} of {input_type} with {accumulator_type} accumulators", help=_offers(arch)
+            f"{arch.name} has no {mma_shape.name} of {input_type} with {accumulator_type} accumulators",
+            help=offers(arch),
         )
     return found
 
@@ -77,8 +78,14 @@ def shapes_for(arch: Arch, input_type: DType, accumulator_type: DType) -> tuple[
     return tuple(shape for shape in MMAShape if find_recipe(arch, shape, input_type, accumulator_type) is not None)
 
 
-def _offers(arch: Arch) -> str:
-    return f"{arch.name} has " + "; ".join(_offered(arch))
+def offers(arch: Arch) -> str:
+    """Return the shapes that a target has, by types, as a sentence."""
+    return f"{arch.name} has {'; '.join(_offered(arch))}"
+
+
+def has_shape(arch: Arch, shape: MMAShape) -> bool:
+    """Return whether a target has a shape for any types."""
+    return any(find_recipe(arch, shape, *types) is not None for types in _TYPES)
 
 
 def _offered(arch: Arch) -> Iterator[str]:
@@ -115,7 +122,7 @@ def _of_nvidia(arch: Arch, shape: MMAShape, types: str, input_type: DType) -> Re
         if transposed:
             extents = (shape.n, shape.m, shape.k)
         return Recipe(shape, (_tiled(f"SM75_16x8x8_{types}_TN", (1, 1, 1), extents),), transposed)
-    if arch.number >= 75 and input_type == t.int8:
+    if arch.number >= 75 and input_type in (t.int8, t.uint8):
         return Recipe(shape, (_tiled(f"SM75_8x8x16_{types}_TN", (1, 1, 1), extents),), False)
     if arch.number < 75 and input_type == t.float16:
         return Recipe(shape, (_tiled(f"SM70_8x8x4_{types}_TN", _QUAD_PAIRS[shape], extents),), False)

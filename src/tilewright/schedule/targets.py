@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from tilewright.arch import Arch, default_arch
 from tilewright.dtypes import dtype
 from tilewright.errors import ScheduleError
 from tilewright.schedule.mma_shapes import MMAShape
-from tilewright.schedule.recipes import find_recipe, shapes_for
+from tilewright.schedule.recipes import find_recipe, has_shape, offers, shapes_for
 
 
 class GridUnit(enum.Enum):
@@ -41,6 +41,10 @@ class Model(enum.Enum):
     AMD_MI100 = ("AMD MI100", "gfx908")
     AMD_MI210 = ("AMD MI210", "gfx90a")
     AMD_MI250 = ("AMD MI250", "gfx90a")
+
+
+_GridUnit = GridUnit  # `Target.GridUnit` and `Target.Model` are they, under the same names
+_Model = Model
 
 
 def _plain(name: str) -> str:
@@ -81,11 +85,15 @@ class TensorCoreInfo:
     def compute_tensor_splits(self, mma_shape: MMAShape, num_total_passes: int = 1) -> tuple[int, int, int]:
         """Return the extents of the loops that a tensorized tile takes: M, N, and K times the passes.
 
+        Raises `ScheduleError` where the target has no such shape, or where there is no pass.
+
         >>> Target("gfx908").tensor_core_info.compute_tensor_splits(MMAShape.M16N16K4, 8)
         (16, 16, 32)
         """
         if num_total_passes < 1:
             raise ScheduleError(f"num_total_passes={num_total_passes} is not positive")
+        if not has_shape(self.arch, mma_shape):
+            raise ScheduleError(f"{self.arch.name} has no {mma_shape.name}", help=offers(self.arch))
         return mma_shape.m, mma_shape.n, mma_shape.k * num_total_passes
 
 
@@ -98,11 +106,11 @@ class Target:
     ('ROCM', 64)
     """
 
-    GridUnit = GridUnit
-    Model = Model
+    GridUnit: TypeAlias = _GridUnit
+    Model: TypeAlias = _Model
     category = "GPU"
 
-    def __init__(self, name: Model | Arch | str | int | None = None) -> None:
+    def __init__(self, name: _Model | Arch | str | int | None = None) -> None:
         self.name, self.arch = _named(name)
 
     @staticmethod

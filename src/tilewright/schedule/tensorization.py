@@ -127,7 +127,7 @@ def _tile_indices(plan: Plan, indices: tuple[Index, ...], shape: MMAShape, passe
             f"({', '.join(map(str, plan.serial[-3:]))})",
             help="reorder the schedule so that the loops of the tile are innermost",
         )
-    wanted = plan.target.tensor_core_info.compute_tensor_splits(shape, passes)
+    wanted = (shape.m, shape.n, shape.k * passes)
     for index, extent, mode in zip(indices, wanted, "MNK", strict=True):
         loop = plan.nest.loop(index)
         if loop.step != 1 or loop.trips != extent:
