@@ -1,4 +1,4 @@
-"""Compute C = A B at the speed of tensor cores: tiles in shared memory, fragments in registers, both ahead of their use.
+"""Keep tensor cores busy: C = A B with tiles in shared memory and fragments in registers, both ahead of their use.
 
 A and B are float16, A by rows and B by columns. A block of 8 warps computes 128 x 256 of C, each warp 64 x 64 of these.
 The plan keeps data at each level of memory, and every cache is one line:
@@ -8,13 +8,13 @@ The plan keeps data at each level of memory, and every cache is one line:
   bank.
 - A and B in fragments, double-buffered: ldmatrix reads those of the next 16 of K while this one's are multiplied.
 - C in fragments while k runs, 128 registers a thread, and in the end staged in shared memory, where the threads find
-  neighbours of a row together and write 16 bytes at a time. A cache of C in shared memory is the source of that in
+  neighbours of a row together and write 16 bytes at a time: a cache of C in shared memory is the source of that in
   fragments::
 
     plan.cache(plan.cache(C, index=k), index=k, location=Location.MMA_FRAGMENT)
 
-The blocks are numbered by one unit, BLOCK_X, to which three loops are bound as a tuple. The last of them varies fastest:
-`group` tiles along M come before the next one along N, and blocks that run at the same time share columns of B.
+Three loops are bound to BLOCK_X as a tuple, the last of which varies fastest: `group` tiles along M come before the
+next one along N, so that blocks that run at the same time share rows of A and columns of B in the L2 cache.
 
 Run it: `python examples/schedule/04_fragment_caches.py`
 """
@@ -28,7 +28,7 @@ TILE, WARP = (128, 256, 64), (64, 64)
 
 
 def fast(M: int, N: int, K: int, group: int = 32, stages: int = 3) -> Plan:
-    """Return the plan; M, N and K are multiples of the tile, and M of `group` tiles."""
+    """Return the plan; M, N and K are multiples of the tile."""
     A = Array(Role.INPUT, tw.float16, (M, K))
     B = Array(Role.INPUT, tw.float16, (K, N), Array.Layout.LAST_MAJOR)
     C = Array(Role.OUTPUT, tw.float16, (M, N))
