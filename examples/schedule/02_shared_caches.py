@@ -14,9 +14,10 @@ With one buffer, filling and multiplying take turns. The other plans fill for th
 
 - `double_buffer=True`: a second buffer fills while the first one is read, and they change places;
 - with `double_buffer_location=Location.PRIVATE` the next tile waits in registers, and shared memory holds one;
-- `pipeline_stages=3`: a ring of three, two of them under way. From sm_80 on cp.async fills them, without registers.
+- `pipeline_stages=3`: a ring of three, two of them under way.
 
-`print(plan)` shows each of these caches at the loop that fills it.
+From sm_80 on cp.async fills them all but the third, without registers. `print(plan)` shows each cache at the loop that
+fills it.
 
 Run it: `python examples/schedule/02_shared_caches.py`
 """
