@@ -181,6 +181,8 @@ def test_the_fast_plan_is_what_it_says() -> None:
     assert counts(plan, *names) == (16, 0, 16, 64, 64, (512, 1, 1), 3 * (128 + 256) * 64 * 2)
     source = plan.build().source("sm_80")
     assert "ldmatrix" in source and "cp.async" in source
+    stores = re.findall(r"\*\((\S+ \d+)>\*\)&C\[", source)
+    assert stores == ["vec<half, 8"]  # of 16 bytes, in a loop
     profile = MODULES["04_fragment_caches"].fast(256, 256, 192, group=2).build().analyze()
     assert profile.shared_wavefronts == profile.shared_wavefronts_ideal > 0
 
