@@ -207,3 +207,11 @@ def test_print_and_json_say_what_is_tensorized() -> None:
         "prologue": ["NONE", None],
         "epilogue": ["NONE", None],
     }
+
+
+def test_counts_are_items_too() -> None:
+    report = Product(passes=2).plan.report()
+    assert dict(report) == {**report.as_json(), "grid": report.grid, "block": report.block}
+    assert report["mma"] == report.mma == 2
+    with pytest.raises(KeyError, match="multiplications"):
+        report["multiplications"]
