@@ -119,7 +119,7 @@ def _case(name: str, make: Callable[..., Plan], extents: tuple[int, int, int], b
     m, n, k = extents
 
     def prepare() -> Trial:
-        kernel = make(m, n, k).build()
+        kernel = make(m, n, k).build(make.__name__)
         random = np.random.default_rng(0)
         a, b = (random.standard_normal(shape, np.float32).astype(np.float16) for shape in ((m, k), (k, n)))
         bias = random.standard_normal(n, np.float32) if make is fused else np.zeros(n, np.float32)

@@ -108,7 +108,7 @@ def _case(
     sizes = dict(zip("bmnk", extents, strict=True))
 
     def prepare() -> Trial:
-        kernel = make(Dimension("batch"), m, n, k).build()
+        kernel = make(Dimension("batch"), m, n, k).build(make.__name__)
         random = np.random.default_rng(0)
         a, b = (
             random.standard_normal([sizes[x] for x in of], np.float32).astype(np.float16) for of in (modes_a, modes_b)

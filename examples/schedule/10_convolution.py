@@ -110,7 +110,7 @@ def _case(name: str, make: Callable[..., Plan], extents: tuple[int, ...], backen
     terms = TAPS * TAPS * inputs
 
     def prepare() -> Trial:
-        kernel = make(*extents).build()
+        kernel = make(*extents).build("convolution")
         random = np.random.default_rng(0)
         x = random.standard_normal((batch, rows + TAPS - 1, columns + TAPS - 1, inputs), np.float32).astype(np.float16)
         w = random.standard_normal((TAPS, TAPS, inputs, outputs), np.float32).astype(np.float16)

@@ -109,13 +109,13 @@ def cases(backend: Backend, quick: bool) -> list[Case]:
 
     def row_sums() -> Trial:
         x, X = _rows(rows, columns, backend)
-        S, kernel = put(np.full((rows, 1), np.nan, np.float32), backend), sums(rows, 1, columns).build()
+        S, kernel = put(np.full((rows, 1), np.nan, np.float32), backend), sums(rows, 1, columns).build("sums")
         return Trial(lambda: kernel(X, S), lambda: fetch(S)[:, 0], x.sum(1), _limit(x))
 
     def in_parts() -> Trial:
         x, X = _rows(few, parts * width, backend)
         P, S = (put(np.full((few, n), np.nan, np.float32), backend) for n in (parts, 1))
-        first, second = sums(few, parts, width).build(), sums(few, 1, parts).build()
+        first, second = sums(few, parts, width).build("sums"), sums(few, 1, parts).build("sums")
 
         def launch() -> None:
             first(X, P)
@@ -125,7 +125,7 @@ def cases(backend: Backend, quick: bool) -> list[Case]:
 
     def of_softmax() -> Trial:
         x, X = _rows(rows, 128, backend)
-        kernel = softmax(rows, 128).build()
+        kernel = softmax(rows, 128).build("softmax")
         powers = np.exp(x - x.max(1, keepdims=True))
         return Trial(lambda: kernel(X), lambda: fetch(X), powers / powers.sum(1, keepdims=True), 2.0**-20)
 
