@@ -258,8 +258,9 @@ class Plan:
 
         `prologue_op` is applied to C when it has been loaded, `epilogue_op` before it is stored: NONE, ReLU and
         ReLU_NoConditional (max(x, 0)), SET (x = prologue_arg, in place of the load), SCALE (x * arg), or any function
-        of device numbers. `use_static_offsets` computes a thread's places in the fragments while tracing, by a table,
-        rather than from its number.
+        of device numbers. Groups of passes are a loop of the kernel, across which no compiler moves the reads of
+        fragments, so that registers fall with F. `use_static_offsets` writes the groups one after another, with offsets
+        known at compile time: the compiler may then read ahead, and hold more fragments than F.
 
         Raises `ScheduleError` for loops of other extents, element types that the shape does not take, F that does not
         divide P, a target without the shape, an operation that would run once for each turn of K, and accesses that no

@@ -92,7 +92,7 @@ def report_of(kernel: ScheduledKernel) -> Report:
 
 
 class _Counts:
-    """Counts ops of a kernel; unrolled loops count as often as they run, others once."""
+    """Counts ops of a kernel; unrolled loops and groups of passes count as often as they run, others once."""
 
     def __init__(self, tile: Tensorization | None, roles: dict[Buffer, str], turns: set[Value]) -> None:
         self.roles = roles
@@ -131,7 +131,8 @@ class _Counts:
         for op in block.ops:
             if isinstance(op, For):
                 trips = _trips(op)
-                inner = times * (trips if op.unroll == 0 and trips is not None else 1)
+                is_written_out = op.unroll in (0, 1)  # unrolled, or the groups of a tile's passes
+                inner = times * (trips if is_written_out and trips is not None else 1)
                 before = self.multiplications
                 self.walk(op.body, inner)
                 if self.multiplications > before and op.unroll != 0 and op.body.arguments[0] in self.turns:

@@ -6,7 +6,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tilewright.errors import ScheduleError
+from tilewright.lang.carry import rename
 from tilewright.lang.gemm import gemm
+from tilewright.lang.loops import for_loop
+from tilewright.lang.ranges import DeviceRange
 from tilewright.layout import Layout, coalesce, make_layout
 from tilewright.schedule.affine import Affine, Index
 from tilewright.schedule.arrays import Array
@@ -183,11 +186,14 @@ class Tiles(Fragments):
 
     def _in_pass_order(self, sums: list[Sum]) -> None:
         fragments = [found.begin() for found in sums]
-        for group in range(self.tile.groups):
+
+        def multiply(group: Any) -> None:  # Any: a number of host or device
             a, b = self._operands("A", group), self._operands("B", group)
             for block, fragment in enumerate(fragments):
                 for left, right in zip(a, b, strict=True):
                     gemm(self.mmas[block], fragment, left, right, fragment)
+
+        self._each_group(multiply)
         for found in sums:
             found.end()
 
@@ -196,27 +202,59 @@ class Tiles(Fragments):
         a, b = (self._operands("A", 0), self._operands("B", 0)) if once else ([], [])
         for block, found in enumerate(sums):
             fragment = found.begin()
-            for group in range(self.tile.groups):
-                if not once:
-                    a, b = self._operands("A", group), self._operands("B", group)
-                for left, right in zip(a, b, strict=True):
+
+            def multiply(group: Any, block: int = block, fragment: Tensor = fragment) -> None:  # Any: as above
+                ours, theirs = (a, b) if once else (self._operands("A", group), self._operands("B", group))
+                for left, right in zip(ours, theirs, strict=True):
                     gemm(self.mmas[block], fragment, left, right, fragment)
+
+            self._each_group(multiply)
             found.end()
 
-    def _operands(self, side: Side, group: int) -> list[Tensor]:
+    def _each_group(self, body: Callable[[Any], None]) -> None:  # Any: a number of host or device
+        """Emit the groups of passes: a loop of the kernel, or one after another where their offsets are to be static.
+
+        Compilers move reads across groups that are written one after another, and then hold more fragments than those
+        of one group; across the turns of a loop they do not.
+        """
+        tile = self.tile
+        held = any(isinstance(self.emission.storage[access.array], HeldOperand) for access in (tile.a, tile.b))
+        if tile.groups == 1 or tile.use_static_offsets or held:
+            for group in range(tile.groups):
+                body(group)
+            return
+
+        for side in ("A", "B"):
+            self._loose_operands(side)  # all groups use them in turn: they are made outside
+
+        def turn(group: Any) -> tuple[()]:  # Any: as above
+            rename("group", group)
+            body(group)
+            return ()
+
+        for_loop(DeviceRange(0, tile.groups, 1, unroll=False), turn, (), {})
+
+    def _operands(self, side: Side, group: Any) -> list[Tensor]:  # Any: as above
         """Return the fragments of a group of passes, read now unless a cache holds them."""
         access = self.access(side)
         storage = self.emission.storage[access.array]
-        passes = range(group * self.tile.fused, (group + 1) * self.tile.fused)
+        passes = [group * self.tile.fused + number for number in range(self.tile.fused)]
         if isinstance(storage, HeldOperand):
             return [self._held(side, storage, number) for number in passes]
+        fragments = self._loose_operands(side)
+        k = self.tile.indices[2]
+        for number, fragment in zip(passes, fragments, strict=True):
+            along = [(self.rows(side), self.extents[self.rows(side)]), (k, self.tile.shape.k)]
+            with self.emission.knowing(
+                {k: number * self.tile.shape.k}, {k: (self.tile.passes - 1) * self.tile.shape.k}
+            ):
+                self.read(side, self.view(access, along), fragment)
+        return fragments
+
+    def _loose_operands(self, side: Side) -> list[Tensor]:
+        """Return the fragments of a group of passes, which all groups use in turn."""
         if side not in self._loose:
             self._loose[side] = [self.operand(side) for _ in range(self.tile.fused)]
-        k = self.tile.indices[2]
-        for number, fragment in zip(passes, self._loose[side], strict=True):
-            along = [(self.rows(side), self.extents[self.rows(side)]), (k, self.tile.shape.k)]
-            with self.emission.knowing({k: number * self.tile.shape.k}):
-                self.read(side, self.view(access, along), fragment)
         return self._loose[side]
 
     def _held(self, side: Side, storage: HeldOperand, number: int) -> Tensor:
