@@ -258,8 +258,8 @@ class Plan:
 
         `prologue_op` is applied to C when it has been loaded, `epilogue_op` before it is stored: NONE, ReLU and
         ReLU_NoConditional (max(x, 0)), SET (x = prologue_arg, in place of the load), SCALE (x * arg), or any function
-        of device numbers. `use_static_offsets` computes a thread's places in the fragments while tracing, by a table,
-        rather than from its number.
+        of device numbers. `use_static_offsets` is taken for the sake of Accera's plans and changes nothing: a thread's
+        places in a fragment are constants beside one address already.
 
         Raises `ScheduleError` for loops of other extents, element types that the shape does not take, F that does not
         divide P, a target without the shape, an operation that would run once for each turn of K, and accesses that no
