@@ -1,7 +1,8 @@
 """Matrix products of the scheduling layer against cuBLAS: the best plan that a grid of parameters finds.
 
-    python -m benchmarks.schedule [--json FILE] [--type bfloat16] [--size 4096] [--quick]
+    python -m benchmarks.schedule [--json FILE] [--type bfloat16] [--layouts NN] [--size 4096] [--quick]
 
+NT is A by rows and B by columns (K contiguous in both), NN both by rows.
 Each type's grid is tuned first: all plans are built, compiled, checked against float64 and timed. The best one is then
 measured in turns with cuBLAS (PyTorch) and `tw.matmul`, on normal random numbers.
 """
@@ -32,6 +33,7 @@ from tilewright.schedule import (
 from tilewright.tune import tune_plan
 
 TYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+LAYOUTS = {"NT": Array.Layout.LAST_MAJOR, "NN": Array.Layout.FIRST_MAJOR}  # of B
 CHOICES: dict[str, list[Any]] = {
     "tile": [(128, 256, 64), (128, 256, 32), (256, 128, 64), (128, 128, 64)],
     "stages": [3, 4],
@@ -40,10 +42,10 @@ CHOICES: dict[str, list[Any]] = {
 }
 
 
-def plan_of(values: Mapping[str, Any], size: int, dtype: tw.DType) -> tuple[Plan, Sequence[Array]]:
-    """Return the plan of C = A B^T for the choices of a grid; 64 x 64 of C a warp."""
+def plan_of(values: Mapping[str, Any], size: int, dtype: tw.DType, layouts: str) -> tuple[Plan, Sequence[Array]]:
+    """Return the plan of C = A B for the choices of a grid; 64 x 64 of C a warp."""
     A = Array(Role.INPUT, dtype, (size, size))
-    B = Array(Role.INPUT, dtype, (size, size), Array.Layout.LAST_MAJOR)
+    B = Array(Role.INPUT, dtype, (size, size), LAYOUTS[layouts])
     C = Array(Role.OUTPUT, dtype, (size, size))
     nest = Nest((size, size, size))
     i, j, k = nest.get_indices()
@@ -73,38 +75,40 @@ def plan_of(values: Mapping[str, Any], size: int, dtype: tw.DType) -> tuple[Plan
     return plan, (A, B, C)
 
 
-def measure(name: str, size: int, choices: Mapping[str, list[Any]], rounds: int) -> dict[str, Any]:
+def measure(name: str, layouts: str, size: int, choices: Mapping[str, list[Any]], rounds: int) -> dict[str, Any]:
     """Tune the plan for a type, and measure the best one against cuBLAS and `tw.matmul`."""
     dtype = TYPES[name]
     a, b = (torch.randn(size, size, device="cuda").to(dtype) for _ in range(2))
+    b = b.T if layouts == "NT" else b
     out, ours, theirs = (torch.full((size, size), float("nan"), device="cuda", dtype=dtype) for _ in range(3))
-    exact = a.double() @ b.double().T
+    exact = a.double() @ b.double()
 
     def reference(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
         out.copy_(exact)
 
     found = tune_plan(
-        lambda values: plan_of(values, size, tw.dtype(name)),
+        lambda values: plan_of(values, size, tw.dtype(name), layouts),
         create_parameter_grid(choices),
-        (a, b.T, out),
+        (a, b, out),
         name="product",
         reference=reference,
         store=None,
         force=True,
     )
-    found.kernel(a, b.T, out)
+    found.kernel(a, b, out)
     error = float((out.double() - exact).norm() / exact.norm())
     times = interleaved(
         {
-            "cuBLAS": lambda: torch.matmul(a, b.T, out=theirs),
-            "schedule": found.kernel.prepare(a, b.T, out),
-            "tw.matmul": lambda: tw.matmul(a, b.T, out=ours),
+            "cuBLAS": lambda: torch.matmul(a, b, out=theirs),
+            "schedule": found.kernel.prepare(a, b, out),
+            "tw.matmul": lambda: tw.matmul(a, b, out=ours),
         },
         rounds=rounds,
     )
     best = times["cuBLAS"]["seconds"]
     return {
         "type": name,
+        "layouts": layouts,
         "size": size,
         "parameters": {str(key): value for key, value in found.parameters.items()},
         "error": error,
@@ -120,6 +124,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--type", choices=TYPES)
+    parser.add_argument("--layouts", choices=LAYOUTS)
     parser.add_argument("--size", type=int, default=4096)
     parser.add_argument("--quick", action="store_true", help="a grid of two plans, few rounds")
     options = parser.parse_args()
@@ -127,11 +132,19 @@ def main() -> None:
     if options.quick:
         choices = {**choices, "tile": CHOICES["tile"][:1], "group": [8, 16], "stages": [3]}
     results = []
-    for name in [options.type] if options.type else TYPES:
-        result = measure(name, options.size, choices, 5 if options.quick else 25)
+    wanted = [
+        (name, layouts)
+        for name in ([options.type] if options.type else TYPES)
+        for layouts in ([options.layouts] if options.layouts else LAYOUTS)
+    ]
+    for name, layouts in wanted:
+        result = measure(name, layouts, options.size, choices, 5 if options.quick else 25)
         results.append(result)
         shares = ", ".join(f"{candidate} {share:.3f}" for candidate, share in result["of_cublas"].items())
-        print(f"{name} {options.size}: {shares} of cuBLAS, error {result['error']:.1e}, {result['parameters']}")
+        print(
+            f"{name} {layouts} {options.size}: {shares} of cuBLAS, error {result['error']:.1e}, {result['parameters']}",
+            flush=True,
+        )
     if options.json:
         options.json.write_text(json.dumps({"machine": machine(), "results": results}, indent=1) + "\n")
 

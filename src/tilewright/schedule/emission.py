@@ -128,7 +128,7 @@ class Emission:
                 self.tensors.emit(parts)
                 return
             if self.tensors.multiplies_at_once(depth, parts):
-                self.tensors.multiply_at_once()
+                self.tensors.within(parts, self.tensors.multiply_at_once)
                 return
         if depth == len(self.loops):
             self.statements(parts)

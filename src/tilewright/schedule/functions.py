@@ -17,6 +17,7 @@ from tilewright.schedule.arrays import Array, ArrayLayout
 from tilewright.schedule.scheduled import ScheduledKernel, strides_for
 
 if TYPE_CHECKING:
+    from tilewright.backends.cpp.generate import DeviceSource
     from tilewright.compile import Lowered
     from tilewright.runtime.nvrtc import CompiledModule
 
@@ -144,15 +145,13 @@ class PackagedFunction:
         return found
 
     @cached_property
-    def device_source(self) -> Any:  # Any: the C++ of either backend, which have the same attributes
+    def device_source(self) -> DeviceSource:
         """The kernel's C++, its entry point and dynamic shared memory: CUDA, or HIP for AMD targets."""
-        return getattr(self.lowered, "source", None) or self.lowered.cuda
+        return self.lowered.source
 
     @cached_property
     def module(self) -> CompiledModule | None:
         """The machine code, None for an AMD target where no compiler for it is installed."""
-        if self.is_amd and not hasattr(self.lowered, "source"):
-            return None
         try:
             return self.lowered.module
         except CompileError:

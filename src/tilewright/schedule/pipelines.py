@@ -11,6 +11,7 @@ from tilewright.schedule.caches import Cache, Location
 from tilewright.schedule.filling import PrivateCache
 from tilewright.schedule.loop_nest import Loop
 from tilewright.schedule.shared_caches import SharedCache
+from tilewright.schedule.sharing import spread
 from tilewright.schedule.steps import is_step_ahead, steps_of
 
 if TYPE_CHECKING:
@@ -99,12 +100,12 @@ def _in_stages(emission: Emission, loop: Loop, depth: int, parts: Parts, caches:
     with emission.at(loop.index, 0, span):
         is_async = any(cache.is_asynchronous for cache in caches)
 
-    def start(value: Any) -> None:  # Any: a number of host or device
+    def start(value: Any, slot: int = 0, slots: int = 1) -> None:  # Any: a number of host or device
         there = value < stop
         with emission.at(loop.index, value, span):
-            for cache in caches:
-                cache.fill(value // step % stages, there)
-        if is_async:
+            for number, piece in spread([cache.vectors for cache in caches], slots)[slot]:
+                caches[number].fill(value // step % stages, there, piece)
+        if is_async and slot + 1 == slots:
             cp_async_commit()
 
     def wait() -> None:
@@ -133,7 +134,10 @@ def _in_stages(emission: Emission, loop: Loop, depth: int, parts: Parts, caches:
     def turn_of(value: Any) -> None:  # Any: a device number
         if steps is not None:
             steps.run_across(
-                parts, lambda number, body: tile(value, number, body), wait, lambda: start(value + ahead * step)
+                parts,
+                lambda number, body: tile(value, number, body),
+                wait,
+                lambda slot, slots: start(value + ahead * step, slot, slots),
             )
             return
         wait()

@@ -10,6 +10,7 @@ from tilewright.schedule.loop_nest import Loop, Part, substituted
 
 if TYPE_CHECKING:
     from tilewright.schedule.plan import Plan
+    from tilewright.schedule.tensorization import Operation, Tensorization
 
 _INDENT = "    "
 
@@ -47,6 +48,7 @@ def plan_data(plan: Plan) -> dict[str, Any]:  # Any: plain data
             }
             for part in plan.nest.parts
         ],
+        "tensorize": None if plan.tensorization is None else _tile_data(plan.tensorization),
     }
 
 
@@ -74,10 +76,13 @@ def _trips(loop: Loop) -> str:
 
 
 def _kind(plan: Plan, loop: Loop) -> str:
-    """Return what a loop became: a unit of the grid, vectors, written out, or nothing else than a loop."""
+    """Return what a loop became: a unit of the grid, matrix instructions, vectors, written out, or only a loop."""
     for binding in plan.bindings:
         if loop.index in binding.indices:
             return binding.unit.name
+    tile = plan.tensorization
+    if tile is not None and loop.index in tile.indices:
+        return f"tensorized, {_passes(tile)}" if loop.index is tile.indices[0] else "tensorized"
     if loop.index in plan.vectorized:
         return "vectorized"
     return "unrolled" if loop.index in plan.nest.unrolled else ""
@@ -108,6 +113,13 @@ def _add_statements(part: Part, lines: list[tuple[int, str, str]], at: int) -> N
         lines.append((at, f"if {' and '.join(map(str, part.conditions))}:", ""))
         at += 1
     lines += [(at, substituted(statement, part), "") for statement in part.statements]
+
+
+def _passes(tile: Tensorization) -> str:
+    """Return the shape and the passes of matrix instructions: M16N16K4_B1, 8 passes, 2 fused."""
+    passes = "1 pass" if tile.passes == 1 else f"{tile.passes} passes, {tile.fused} fused"
+    order = f", {tile.policy.name}" if tile.shape.num_blocks > 1 else ""
+    return f"{tile.shape.name}, {passes}{order}"
 
 
 def _region(plan: Plan, cache: Cache) -> Region | None:
@@ -151,6 +163,23 @@ def _loop_data(plan: Plan, loop: Loop) -> dict[str, Any]:  # Any: plain data
         "unrolled": loop.index in plan.nest.unrolled,
         "vectorized": loop.index in plan.vectorized,
     }
+
+
+def _tile_data(tile: Tensorization) -> dict[str, Any]:  # Any: plain data
+    return {
+        "indices": [index.name for index in tile.indices],
+        "mma_shape": tile.shape.name,
+        "num_total_passes": tile.passes,
+        "num_fused_passes": tile.fused,
+        "scheduling_policy": tile.policy.name,
+        "prologue": _operation(tile.prologue),
+        "epilogue": _operation(tile.epilogue),
+    }
+
+
+def _operation(operation: Operation) -> list[Any]:  # Any: the name of an operation, and its number
+    function, argument = operation
+    return [getattr(function, "name", None) or getattr(function, "__name__", str(function)), argument]
 
 
 def _cache_data(plan: Plan, cache: Cache) -> dict[str, Any]:  # Any: plain data

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,8 @@ class Report:
     of the hardware. `k_trips` is how often the loop over K runs, None where only the launch knows or nothing is
     tensorized; `grid` is None where only the launch knows. `registers` and `spills` are the compiler's, None where
     there is no compiler.
+
+    Counts are attributes, and items: `report.mma`, `report["mma"]`, `dict(report)`.
     """
 
     fragments_a: int
@@ -45,6 +47,15 @@ class Report:
     shared_bytes: int
     registers: int | None
     spills: bool | None
+
+    def __getitem__(self, name: str) -> Any:  # Any: as each count
+        if name not in self.keys():
+            raise KeyError(name)
+        return getattr(self, name)
+
+    def keys(self) -> tuple[str, ...]:
+        """Return the names of the counts, in order."""
+        return tuple(field.name for field in fields(self))
 
     def as_json(self) -> dict[str, Any]:  # Any: numbers, and lists of them
         """Return the counts as plain data."""

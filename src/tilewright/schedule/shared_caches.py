@@ -21,7 +21,7 @@ from tilewright.layout import ComposedLayout, Layout, append, composition, selec
 from tilewright.schedule.affine import Index
 from tilewright.schedule.filling import Filling, divisor_of, divisor_of_affine, is_private, static_layout
 from tilewright.schedule.matrix_layouts import matrix_layout
-from tilewright.schedule.sharing import Share, share_out
+from tilewright.schedule.sharing import WHOLE, Piece, Share, share_out
 from tilewright.tensors import Tensor
 
 if TYPE_CHECKING:
@@ -146,10 +146,11 @@ class SharedCache(Filling):
     def is_asynchronous(self) -> bool:
         return self.atom.kind == "cp.async"
 
-    def part(self, tensor: Tensor) -> Tensor:
+    def part(self, tensor: Tensor, piece: Piece) -> Tensor:
         """Return the elements of the region that the thread moves: (element of a vector, vector)."""
-        dealt = tensor.map_layout(lambda layout: composition(_ordered(layout, self.order), self.share.layout))
-        found: Tensor = dealt[(linear_thread() if self.share.threads > 1 else 0, None)]
+        shares = self.share.in_pieces(piece.of)
+        dealt = tensor.map_layout(lambda layout: composition(_ordered(layout, self.order), shares))
+        found: Tensor = dealt[(linear_thread() if self.share.threads > 1 else 0, None, piece.number)]
         return found
 
     def element(self, vector: Any) -> Any:  # Any: numbers of host or device
@@ -166,23 +167,29 @@ class SharedCache(Filling):
         place[self.order[-1]] = element
         return tuple(place)
 
-    def guard(self, when: Any) -> Any:  # Any: a condition of host or device; a condition, or a tensor of them
+    def guard(self, when: Any, piece: Piece) -> Any:  # Any: a condition of host or device, or a tensor of them
         """Return what says for each vector of the thread whether it is there: None where all are."""
         if not self.guards:
             return None if when is True else when
-        held = registers(bool_, Layout(self.share.vectors))
+        vectors = piece.of_range(self.share.vectors)
+        held = registers(bool_, Layout(len(vectors)))
         rename("inside", held)
-        for vector in range(self.share.vectors):
+        for number, vector in enumerate(vectors):
             inside = self.inside(self.coordinates(self.element(vector)))
-            held[vector] = inside if when is True else inside & when
-        return Tensor(held.engine, Layout((self.width, self.share.vectors), (0, 1)))
+            held[number] = inside if when is True else inside & when
+        return Tensor(held.engine, Layout((self.width, len(vectors)), (0, 1)))
 
-    def fill(self, stage: Any = 0, when: Any = True) -> None:  # Any: numbers and conditions of host or device
-        """Begin to copy the region into a buffer, zeros where the array has ended or `when` does not hold."""
+    @property
+    def vectors(self) -> int:
+        """The vectors of a thread that may be copied at different times."""
+        return self.share.vectors if self.cache.element_type is self.source_type else 1
+
+    def fill(self, stage: Any = 0, when: Any = True, piece: Piece = WHOLE) -> None:  # Any: of host or device
+        """Begin to copy the region, or a piece of it, into a buffer: zeros where the array has ended or not `when`."""
         if self.cache.element_type is not self.source_type:
             self._taking(lambda: self._put(self._fetch(when), stage))
         else:
-            self._taking(lambda: self._move(self.atom, self.source_view(), self.buffer(stage), when))
+            self._taking(lambda: self._move(self.atom, self.source_view(), self.buffer(stage), when, piece))
 
     def fetch(self, when: Any = True) -> Tensor:  # Any: a condition of host or device
         """Read the thread's part of the region into registers, zeros where the array has ended."""
@@ -213,16 +220,18 @@ class SharedCache(Filling):
     def _put(self, held: Tensor, stage: Any) -> None:  # Any: a number of host or device
         self._move(UniversalCopy(self.width * self.cache.element_type.bits), self._converted(held), self.buffer(stage))
 
-    def _move(self, atom: CopyAtom, source: Tensor, target: Tensor, when: Any = True) -> None:  # Any: a condition
-        """Copy the thread's vectors between the region, a buffer and registers, as far as the array reaches.
+    def _move(
+        self, atom: CopyAtom, source: Tensor, target: Tensor, when: Any = True, piece: Piece = WHOLE
+    ) -> None:  # Any: a condition
+        """Copy the thread's vectors of a piece between the region, a buffer and registers, as far as the array reaches.
 
         A tensor of the region's rank has its modes; one in registers has (element of a vector, vector).
         """
         held = [is_private(tensor) for tensor in (source, target)]
         guarded = not (held[0] and target.engine.buffer.space is Space.SHARED)
         if self.is_dealt_by_layout:
-            parts = [x if own else self.part(x) for x, own in zip((source, target), held, strict=True)]
-            copy(atom, *parts, pred=self.guard(when) if guarded else None)
+            parts = [x if own else self.part(x, piece) for x, own in zip((source, target), held, strict=True)]
+            copy(atom, *parts, pred=self.guard(when, piece) if guarded else None)
             return
 
         def vector(number: Any) -> tuple[()]:  # Any: a number of the device
@@ -241,7 +250,8 @@ class SharedCache(Filling):
                 self.emission.choose(there, lambda: copy(atom, *ends, pred=None if inside is True else inside))
             return ()
 
-        for_loop(DeviceRange(0, self.share.vectors, 1, unroll=True), vector, (), {})
+        vectors = piece.of_range(self.share.vectors)
+        for_loop(DeviceRange(vectors.start, vectors.stop, 1, unroll=True), vector, (), {})
 
     def _vector(self, tensor: Tensor, place: tuple[Any, ...]) -> Tensor:  # Any: numbers of host or device
         """Return the vector of a tensor that begins at a place."""

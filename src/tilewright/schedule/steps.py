@@ -62,15 +62,16 @@ class Steps:
         parts: Parts,
         tile: Callable[[int, Callable[[], None]], None],
         wait: Callable[[], None],
-        start: Callable[[], None],
+        start: Callable[[int, int], None],
     ) -> None:
         """Emit the loop for one tile of shared memory, the last turn of which reads from the next tile.
 
-        `tile(n, body)` emits a body for the n-th tile from here on; `wait` lets the next tile be there, `start` begins
-        to fill a later one. The fragments of turn 0 have been read.
+        `tile(n, body)` emits a body for the n-th tile from here on; `wait` lets the next tile be there, `start(s, n)`
+        begins to fill part s of n of a later one: a part a turn, so that copies and reads do not wait for each other.
+        The fragments of turn 0 have been read.
         """
         if self.trips == 1:  # one set of fragments: it is free when it has been multiplied
-            start()
+            start(0, 1)
             tile(0, lambda: self.multiply(0, parts))
             wait()
             tile(1, lambda: self.read(0))
@@ -80,8 +81,8 @@ class Steps:
             if following == 0:
                 wait()
             tile(1 if following == 0 else 0, lambda following=following: self.read(following))  # type: ignore[misc]  # bound now
-            if turn == 0:
-                start()
+            if following:
+                start(turn, self.trips - 1)
             tile(0, lambda turn=turn: self.multiply(turn, parts))  # type: ignore[misc]  # bound now
 
 

@@ -9,6 +9,7 @@ from tilewright.errors import ScheduleError
 from tilewright.lang.gemm import gemm
 from tilewright.layout import Layout, coalesce, make_layout
 from tilewright.schedule.affine import Affine, Index
+from tilewright.schedule.arrays import Array
 from tilewright.schedule.caches import Cache
 from tilewright.schedule.filling import Filling
 from tilewright.schedule.fragments import Fragments, HeldOperand, HeldTarget, Side, View, unrolled
@@ -45,15 +46,29 @@ class Tiles(Fragments):
 
     def _with_target(self, cache: Cache, body: Callable[[], None]) -> None:
         filling = Filling(self.emission, cache)
+        refuse_other_tiles(filling, self.tile.c, [(index, self.extents[index]) for index in self.target_indices])
         tiles = [tiles_along(filling, self.tile.c, index, self.extents[index]) for index in self.target_indices]
         sums = self.accumulators(*tiles)
         plan = self.emission.plan
+        users = tuple(part for part in plan.nest.parts if cache.array in _arrays(part))
         if cache.is_read(plan) or self.tile.sets(cache.array):
-            self._each_tile(filling, tiles, sums, self.read_target)
+            self.within(users, lambda: self._each_tile(filling, tiles, sums, self.read_target))
         with self.emission.holding({cache.array: HeldTarget(self.tile.c, sums, filling.region.origin)}):
             body()
         if cache.is_written(plan):
-            self._each_tile(filling, tiles, sums, self.write_target)
+            self.within(users, lambda: self._each_tile(filling, tiles, sums, self.write_target))
+
+    def within(self, parts: Parts, body: Callable[[], None]) -> None:
+        """Emit something where the loops around are within the boundaries of some part: others have no such tile."""
+        holds: Any = False  # Any: a condition of host or device
+        for part in parts:
+            alive = self.emission.decided(part)
+            if alive is None:
+                continue
+            known = tuple(c for c in self._outer_conditions(alive) if self.emission.is_known(c.value))
+            this = self.emission.holds(known)
+            holds = this if holds is False else True if this is True or holds is True else holds | this
+        self.emission.choose(holds, body)
 
     def _each_tile(
         self, filling: Filling, tiles: list[int], sums: list[Tensor], body: Callable[[int, View, Tensor], None]
@@ -314,6 +329,7 @@ class HeldFragments(Filling):
         self.side: Side = "A" if cache.array is tiles.access("A").array else "B"
         self.access = tiles.access(self.side)
         self.rows, self.depth = tiles.rows(self.side), tiles.tile.indices[2]
+        refuse_other_tiles(self, self.access, [(self.rows, tiles.extents[self.rows]), (self.depth, tiles.tile.shape.k)])
         self.tiles_along = [
             tiles_along(self, self.access, index, extent)
             for index, extent in ((self.rows, tiles.extents[self.rows]), (self.depth, tiles.tile.shape.k))
@@ -331,11 +347,38 @@ class HeldFragments(Filling):
                 view = self.tiles.view(access, along)
             self.tiles.read(self.side, view, self.fragment[(None, None, None, row, number, step)])
 
-        unrolled(self.tiles_along[0], lambda row: unrolled(self.tiles_along[1], lambda number: at(row, number)))
+        def every() -> None:
+            unrolled(self.tiles_along[0], lambda row: unrolled(self.tiles_along[1], lambda number: at(row, number)))
+
+        self.tiles.within((self.emission.plan.nest.parts[self.tiles.tile.part],), every)
 
     def storage(self, step: int) -> HeldOperand:  # type: ignore[override]  # by step, not by tensor
         """Return the storage of a step."""
         return HeldOperand(self.cache, self.fragment[(None, None, None, None, None, step)], self.region.origin)
+
+
+def _arrays(part: Part) -> set[Array]:
+    return {access.array for statement in part.statements for access in statement.accesses}
+
+
+def refuse_other_tiles(filling: Filling, access: Access, tile: list[tuple[Index, int]]) -> None:
+    """Raise `ScheduleError` where a loop that runs while fragments are held moves an access to others than these.
+
+    Fragments are told apart by whole tiles along the tile's own two indices, and by nothing else.
+    """
+    for loop in filling.cache.varying(filling.emission.plan):
+        if loop.trips == 1 or any(loop.index is index for index, _ in tile):
+            continue
+        for place in access.place:
+            extents = [extent for index, extent in tile if place.factor(index)]
+            step = place.factor(loop.index) * loop.step
+            if step and (not extents or step % extents[0]):
+                raise ScheduleError(
+                    f"{access} cannot be cached in fragments while {loop.index} runs: it moves to other elements than "
+                    "whole tiles of these",
+                    location=access.statement.location,
+                    help=f"cache it inside of {loop.index}, or in shared memory, which tiles read their fragments from",
+                )
 
 
 def tiles_along(filling: Filling, access: Access, index: Index, extent: int) -> int:

@@ -192,3 +192,26 @@ def test_whole_sums_take_whole_numbers(policy: str) -> None:
     product = Product(dtype="int8", output="int32", keep=True, policy=policy, prologue=(Op.SET, 3.0))
     product.check()
     replace(product, prologue=(Op.SCALE, 2.0), epilogue=(Op.SCALE, 3.0)).check()
+
+
+def test_print_and_json_say_what_is_tensorized() -> None:
+    plan = Product("gfx908", "M64N64K1_B2", "float32", passes=4, fused=2, policy="BLOCK_ORDER", size=(1, 1, 2)).plan
+    remarks = [line.split("# ")[1] for line in str(plan).splitlines() if "# tensorized" in line]
+    assert remarks == ["tensorized, M64N64K1_B2, 4 passes, 2 fused, BLOCK_ORDER", "tensorized", "tensorized"]
+    assert plan.to_dict()["tensorize"] == {
+        "indices": ["i3", "j3", "k3"],
+        "mma_shape": "M64N64K1_B2",
+        "num_total_passes": 4,
+        "num_fused_passes": 2,
+        "scheduling_policy": "BLOCK_ORDER",
+        "prologue": ["NONE", None],
+        "epilogue": ["NONE", None],
+    }
+
+
+def test_counts_are_items_too() -> None:
+    report = Product(passes=2).plan.report()
+    assert dict(report) == {**report.as_json(), "grid": report.grid, "block": report.block}
+    assert report["mma"] == report.mma == 2
+    with pytest.raises(KeyError, match="multiplications"):
+        report["multiplications"]

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from tilewright.arch import Arch
 from tilewright.backends.cpp import buffers
 from tilewright.backends.cpp.dialect import Dialect
-from tilewright.backends.cpp.names import legal
+from tilewright.backends.cpp.names import entry_name
 from tilewright.backends.cpp.printer import Printer
 from tilewright.ir.core import Buffer, Kernel, Parameter
 from tilewright.source import SourceLocation
@@ -40,7 +40,7 @@ def generate(
     Raises `LanguageError` at the line of an op that the target cannot do.
     """
     printer = Printer(kernel, arch, dialect, line_directives=line_directives, restrict=restrict)
-    name = legal(kernel.name)
+    name = entry_name(kernel.name)
     printer.names.reserve(name)
     signature = _signature(printer, name, restrict=restrict)
     with printer.writer.indented(), printer.names.scope():

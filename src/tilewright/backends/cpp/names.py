@@ -26,6 +26,17 @@ _PREDECLARED = """
     isfinite isinf isnan log log10 log10f log1p log1pf log2 log2f logf max min pow powf rint rintf rsqrt
     rsqrtf sin sinf sinh sinhf sqrt sqrtf tan tanf tanh tanhf trunc truncf
 """
+# What NVRTC and clang declare beyond that: a variable may hide it, a kernel may not be called so.
+_WITH_FLOATS = """
+    acosh asinh atanh cospi cyl_bessel_i0 cyl_bessel_i1 erfc erfcinv erfcx erfinv exp10 fdim fdivide frexp hypot ilogb
+    j0 j1 jn ldexp lgamma llrint llround logb lrint lround modf nan nearbyint nextafter norm norm3d norm4d normcdf
+    normcdfinv rcbrt remainder remquo rhypot rint rnorm rnorm3d rnorm4d round scalbln scalbn sincos sincospi sinpi
+    tgamma y0 y1 yn
+"""
+_OTHERS = "main malloc free std size_t ptrdiff_t clock clock_t clock64 memset labs llabs signbit alloca"
+_DECLARED = frozenset(
+    [*_OTHERS.split(), *(name + end for name in _WITH_FLOATS.split() for end in ("", "f"))],
+)
 _ELEMENTS = "char uchar short ushort int uint long ulong longlong ulonglong float double"
 _VECTORS = {f"{make}{element}{lanes}" for make in ("", "make_") for element in _ELEMENTS.split() for lanes in "1234"}
 RESERVED = frozenset(_KEYWORDS.split()) | frozenset(_PREDECLARED.split()) | _VECTORS
@@ -46,6 +57,16 @@ def legal(name: str) -> str:
     if word[0].isdigit():
         word = f"n{word}"
     return f"{word}_" if word in RESERVED or _HELPERS.fullmatch(word) else word
+
+
+def entry_name(name: str) -> str:
+    """Return the name of a kernel: legal, and of no function or type that the compiler declares.
+
+    >>> entry_name("norm"), entry_name("matmul")
+    ('norm_', 'matmul')
+    """
+    word = legal(name)
+    return f"{word}_" if word in _DECLARED else word
 
 
 def _spell(character: str) -> str:
