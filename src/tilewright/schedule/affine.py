@@ -142,12 +142,18 @@ Size = Union[int, Dimension]
 
 
 def create_dimensions(*names: str) -> tuple[Dimension, ...]:
-    """Return sizes that are known only at launch, one for each name.
+    """Return sizes that are known only at launch, one for each name, or for each variable that they are assigned to.
 
-    >>> create_dimensions("M", "N")
-    (M, N)
+    >>> M, N = create_dimensions()
+    >>> M, N, create_dimensions("K")
+    (M, N, (K,))
+
+    Raises `ScheduleError` where there are no names, and none are seen.
     """
-    return tuple(Dimension(name) for name in names)
+    found = names or assigned_names(sys._getframe(1))
+    if not found:
+        raise ScheduleError("create_dimensions() without names", help='name them: create_dimensions("M", "N")')
+    return tuple(Dimension(name) for name in found)
 
 
 @dataclass(frozen=True)
