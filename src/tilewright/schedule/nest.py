@@ -113,6 +113,12 @@ class Nest:
 
         return Schedule(self)
 
+    def __str__(self) -> str:
+        return self.loop_nest().text() if self._statements else f"{self!r}, without logic"
+
+    def __repr__(self) -> str:
+        return f"Nest({', '.join(map(str, self.shape))})"
+
     def create_plan(self, target: Target | None = None) -> Plan:
         """Return a plan of the nest as it stands, for a target."""
         return self.create_schedule().create_plan(target)

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 from tilewright.errors import ScheduleError
 from tilewright.schedule.caches import Cache, Location, Region, caches_at
 from tilewright.schedule.loop_nest import Loop, Part, substituted
+from tilewright.schedule.mma_shapes import MMAFragmentOp
+from tilewright.schedule.tensorization import Tensorization, operation_text
 
 if TYPE_CHECKING:
     from tilewright.schedule.plan import Plan
@@ -40,6 +42,7 @@ def plan_data(plan: Plan) -> dict[str, Any]:  # Any: plain data
         "grid": [_grid_extent(plan, axis) for axis in range(3)],
         "loops": [_loop_data(plan, loop) for loop in plan.nest.loops],
         "caches": [_cache_data(plan, cache) for cache in plan.caches],
+        "tensorization": _tile_data(plan),
         "parts": [
             {
                 "conditions": [str(condition) for condition in part.conditions],
@@ -74,13 +77,46 @@ def _trips(loop: Loop) -> str:
 
 
 def _kind(plan: Plan, loop: Loop) -> str:
-    """Return what a loop became: a unit of the grid, vectors, written out, or nothing else than a loop."""
+    """Return what a loop became: a unit of the grid, instructions, vectors, written out, or nothing but a loop."""
     for binding in plan.bindings:
         if loop.index in binding.indices:
             return binding.unit.name
+    tile = plan.tensorization
+    if tile is not None and loop.index in tile.indices:
+        return _of_tile(tile) if loop.index is plan.serial[-3] else f"{tile.shape.name}"
     if loop.index in plan.vectorized:
         return "vectorized"
     return "unrolled" if loop.index in plan.nest.unrolled else ""
+
+
+def _of_tile(tile: Tensorization) -> str:
+    """Return what computes the three loops of a tile."""
+    remark = f"{tile.shape.name}, {tile.passes} {'pass' if tile.passes == 1 else 'passes'}"
+    if tile.groups > 1:
+        remark += f" in groups of {tile.fused}"
+    if tile.shape.num_blocks > 1:
+        remark += f", {tile.policy.name}"
+    for name, operation in (("prologue", tile.prologue), ("epilogue", tile.epilogue)):
+        if operation[0] is not MMAFragmentOp.NONE:
+            remark += f", {name} {operation_text(operation)}"
+    return remark
+
+
+def _tile_data(plan: Plan) -> dict[str, Any] | None:  # Any: plain data
+    tile = plan.tensorization
+    if tile is None:
+        return None
+    return {
+        "indices": [index.name for index in tile.indices],
+        "mma_shape": tile.shape.name,
+        "num_total_passes": tile.passes,
+        "num_fused_passes": tile.fused,
+        "scheduling_policy": tile.policy.name,
+        "prologue": operation_text(tile.prologue),
+        "epilogue": operation_text(tile.epilogue),
+        "element_type": str(tile.recipe.dtype_a),
+        "accumulator_type": str(tile.accumulator),
+    }
 
 
 def _add_serial(plan: Plan, lines: list[tuple[int, str, str]], at: int, depth: int) -> None:
