@@ -124,8 +124,7 @@ def _in_stages(emission: Emission, loop: Loop, depth: int, parts: Parts, caches:
         ):
             body()
 
-    own = [c for c in emission.caches(depth + 1, parts) if not is_ahead(c)]
-    steps = None if own else steps_of(emission, depth + 1, parts)
+    steps = steps_of(emission, depth + 1, parts) if _runs_across(emission, depth + 1, parts, caches) else None
     if steps is not None:
         wait()
         tile(0, 0, lambda: steps.read(0))
@@ -144,6 +143,17 @@ def _in_stages(emission: Emission, loop: Loop, depth: int, parts: Parts, caches:
     if is_async:
         cp_async_wait(0)
     sync_threads()
+
+
+def _runs_across(emission: Emission, depth: int, parts: Parts, caches: list[SharedCache]) -> bool:
+    """Whether the loop inside reads its first fragments from the next turn's buffers.
+
+    It does where fragments, and nothing else, are read from the buffers: a buffer is then free once the turn's last
+    fragments have been read, and what is read beyond the last turn is a buffer, too.
+    """
+    inside = emission.caches(depth, parts)
+    ahead = {cache.array for cache in inside if is_step_ahead(cache)}
+    return all(is_ahead(cache) for cache in inside) and ahead == {cache.cache.array for cache in caches}
 
 
 def _through_registers(emission: Emission, loop: Loop, depth: int, parts: Parts, caches: list[SharedCache]) -> None:
