@@ -352,4 +352,4 @@ def _stages(double_buffer: bool, where: Location | None, stages: int | None, loc
 def _dtype(element_type: Any) -> Any:  # Any: what `tw.dtype` takes and returns
     from tilewright.dtypes import dtype
 
-    return dtype(element_type)
+    return dtype(element_type).storage

@@ -8,6 +8,9 @@ import numpy as np
 import pytest
 from tests.helpers.products import FIRST, LAST, Product
 
+import tilewright as tw
+from tilewright.dtypes import int4
+from tilewright.schedule.arrays import Array, Role
 from tilewright.schedule.caches import Location
 from tilewright.schedule.mma_shapes import MMAFragmentOp as Op
 
@@ -192,3 +195,27 @@ def test_whole_sums_take_whole_numbers(policy: str) -> None:
     product = Product(dtype="int8", output="int32", keep=True, policy=policy, prologue=(Op.SET, 3.0))
     product.check()
     replace(product, prologue=(Op.SCALE, 2.0), epilogue=(Op.SCALE, 3.0)).check()
+
+
+@pytest.mark.parametrize("fragments", ["A", "B"])
+@pytest.mark.parametrize("steps", [1, 2])
+@pytest.mark.parametrize("ring", ["none", "one", "both"])
+@pytest.mark.parametrize("target", ["sm_80", "gfx908"])
+def test_fragments_ahead_of_one_operand(fragments: str, steps: int, ring: str, target: str) -> None:
+    """The other operand is read by each tile: from its buffers, or from global memory."""
+    product = Product(target, steps=steps, keep=True, warps=(2, 2), size=(1, 1, 4))
+    plan, order = product.plan, product.plan.nest.order
+    for array in product.arrays[:2]:
+        if ring == "both" or (ring == "one" and array.name != fragments):
+            plan.cache(array, index=order[5], pipeline_stages=3)
+        if array.name == fragments:
+            plan.cache(array, index=order[6], location=Location.MMA_FRAGMENT, double_buffer=True)
+    product.check()
+
+
+def test_arrays_of_tfloat32_are_of_float32() -> None:
+    product = Product(dtype=tw.tfloat32, shape="M16N16K8", shared=True, keep=True)  # type: ignore[arg-type]
+    assert product.arrays[0].element_type is tw.float32
+    product.check()
+    with pytest.raises(tw.ScheduleError, match="array A is of int4, whose elements have no places of their own"):
+        Array(Role.INPUT, int4, (8, 8), name="A")
