@@ -127,6 +127,7 @@ class SharedCache(Filling):
             return False
         try:
             composition(_with_gaps(self.region.shape, self.order), self.share.layout)
+            composition(select(self.layout, *self.order), self.share.layout)  # its modes may be cut further
         except LayoutError:
             return False
         return True

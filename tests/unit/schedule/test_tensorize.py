@@ -11,7 +11,7 @@ from tests.helpers.products import FIRST, LAST, Product
 import tilewright as tw
 from tilewright.dtypes import int4
 from tilewright.schedule.arrays import Array, Role
-from tilewright.schedule.caches import Location
+from tilewright.schedule.caches import Location, Strategy
 from tilewright.schedule.mma_shapes import MMAFragmentOp as Op
 
 POLICIES = ["PASS_ORDER", "BLOCK_ORDER"]
@@ -219,3 +219,15 @@ def test_arrays_of_tfloat32_are_of_float32() -> None:
     product.check()
     with pytest.raises(tw.ScheduleError, match="array A is of int4, whose elements have no places of their own"):
         Array(Role.INPUT, int4, (8, 8), name="A")
+
+
+@pytest.mark.parametrize("strategy", Strategy)
+@pytest.mark.parametrize("vectorize", [True, 2, False])
+@pytest.mark.parametrize("stages", [1, 2])
+@pytest.mark.parametrize("warps", [(1, 1), (1, 2), (1, 3)])
+def test_deep_boxes_divide_among_threads_or_not(strategy: Strategy, vectorize: bool, stages: int, warps: tuple) -> None:
+    """192 elements along K: the swizzled layout cuts them into 3 x 64, and threads may take runs across the cuts."""
+    product = Product(passes=4, steps=3, size=(1, 1, 2), warps=warps, layouts=(FIRST, LAST, FIRST), keep=True)
+    for array in product.arrays[:2]:
+        product.plan.cache(array, level=6, pipeline_stages=stages, strategy=strategy, vectorize=vectorize)
+    product.check()
