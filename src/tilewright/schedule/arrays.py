@@ -146,7 +146,7 @@ class Array:
         for mode, index in enumerate(given):
             place = affine_or_none(index)
             if place is None:
-                what = "a value that is read" if isinstance(index, Expression) else f"{index!r}"
+                what = _described(index)
                 raise ScheduleError(
                     f"mode {mode} of array {self.name} is indexed by {what}, which is not affine",
                     help="index by loop indices, whole numbers, and sums and multiples of them",
@@ -156,6 +156,12 @@ class Array:
 
     def __repr__(self) -> str:
         return f"{self.name}: {self.role.value} {self.element_type} {self.shape}"
+
+
+def _described(index: Any) -> str:  # Any: what is given in place of an affine expression
+    if not isinstance(index, Expression):
+        return repr(index)
+    return "a value that is read" if any(True for _ in index.loads()) else str(index)
 
 
 def _held(name: str, element_type: Any) -> Any:  # Any: an element type, or a parameter in place of it
