@@ -114,10 +114,17 @@ class Cache:
         reads = [access for access in self.accesses(plan) if not access.is_write]
         writes = {access.place for access in self.accesses(plan) if access.is_write}
         tile = plan.tensorization
-        if self.array.role is Role.TEMP or (tile is not None and tile.sets(self.array)):
+        if self.is_new(plan) or (tile is not None and tile.sets(self.array)):
             return False
         conditions = any(part.conditions for part in plan.nest.parts)
         return bool(reads) or len(writes) > 1 or conditions or not self._is_covered(plan, *writes)
+
+    def is_new(self, plan: Plan) -> bool:
+        """Whether its elements begin and end with it: those of a TEMP array that no cache around keeps for longer."""
+        mine = self.depth(plan)
+        return self.array.role is Role.TEMP and not any(
+            other.array is self.array and other.depth(plan) < mine for other in plan.caches
+        )
 
     def _is_covered(self, plan: Plan, place: tuple[Affine, ...]) -> bool:
         """Whether a write reaches every element of the box: each mode by loops of its own, without gaps."""
@@ -137,7 +144,7 @@ class Cache:
 
     def is_written(self, plan: Plan) -> bool:
         """Whether it has to be written back."""
-        return self.array.role is not Role.TEMP and any(access.is_write for access in self.accesses(plan))
+        return not self.is_new(plan) and any(access.is_write for access in self.accesses(plan))
 
     def refuse_nonsense(self, plan: Plan) -> None:
         """Raise `ScheduleError` for a cache that cannot be what it was asked to be."""

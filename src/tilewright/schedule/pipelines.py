@@ -25,7 +25,7 @@ def with_caches(emission: Emission, caches: list[Cache], in_loop: bool, body: Ca
     if shared:
         if in_loop:
             sync_threads()  # what the last turn read has been read
-        filled = [cache for cache in shared if cache.cache.is_read(plan)]
+        filled = [cache for cache in shared if emission.is_filled(cache.cache)]
         for cache in filled:
             cache.fill()
         if any(cache.is_asynchronous for cache in filled):
@@ -52,7 +52,7 @@ def _with_private(emission: Emission, caches: list[Cache], body: Callable[[], No
         return
     cache = PrivateCache(emission, first)
     tensor = cache.allocate()
-    if first.is_read(emission.plan):
+    if emission.is_filled(first):
         cache.fill(tensor)
     with emission.holding({first.array: cache.storage(tensor)}):
         _with_private(emission, rest, body)

@@ -48,7 +48,7 @@ class Tiles(Fragments):
         tiles = [tiles_along(filling, self.tile.c, index, self.extents[index]) for index in self.target_indices]
         sums = self.accumulators(*tiles)
         plan = self.emission.plan
-        if cache.is_read(plan) or self.tile.sets(cache.array):
+        if self.emission.is_filled(cache) or self.tile.sets(cache.array):
             self._each_tile(filling, tiles, sums, self.read_target)
         with self.emission.holding({cache.array: HeldTarget(self.tile.c, sums, filling.region.origin)}):
             body()
@@ -115,8 +115,8 @@ class Tiles(Fragments):
         """
         emission, tile = self.emission, self.tile
         between = emission.loops[depth:-3]
-        held = [emission.storage[access.array] for access in (tile.a, tile.b)]
-        target = emission.storage[tile.c.array]
+        held = [emission.storage.get(access.array) for access in (tile.a, tile.b)]
+        target = emission.storage.get(tile.c.array)
         if not between or tile.groups != 1 or len(self.mmas) != 1 or not isinstance(target, HeldTarget):
             return False
         if len(parts) != 1 or not self._multiplies(parts[0]):
