@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tilewright.errors import ScheduleError
 from tilewright.schedule import Array, Location, MMAShape, Nest, Role, Target, fuse
 
 
@@ -65,3 +66,29 @@ def test_sums_of_a_product(kept: str, target: str) -> None:
     added, d = np.arange(32, dtype=np.float32), np.zeros((32, 32), np.float32)
     plan.build(args=(A, B, bias, D))(a, b, added, d)
     np.testing.assert_array_equal(d, a.astype(np.float32) @ b.astype(np.float32) + added)
+
+
+@pytest.mark.parametrize("location", [Location.SHARED, Location.PRIVATE])
+def test_a_cache_that_ends_between_write_and_read(location: Location) -> None:
+    A, T, R = (Array(x, "float32", (32,), name=n) for x, n in ((Role.INPUT, "A"), (Role.TEMP, "T"), (Role.OUTPUT, "R")))
+    first, second = Nest((32,)), Nest((32,))
+    i, x = first.get_indices(), second.get_indices()
+    first.iteration_logic(lambda: T.__setitem__(i, A[i] * 2.0))
+    second.iteration_logic(lambda: R.__setitem__(x, T[x] + 1.0))
+    schedule = fuse(first.create_schedule(), second.create_schedule())
+    f, z = schedule.get_indices()
+    plan = schedule.create_plan(Target("A100"))
+    plan.cache(T, index=z, location=location)
+    name = "sT" if location is Location.SHARED else "rT"
+    with pytest.raises(ScheduleError) as caught:
+        plan.build()
+    assert str(caught.value).startswith(
+        f"{name} is filled anew in each turn of f, and nothing is written there before the read of T["
+    )
+    assert "help: T is TEMP and lives in its caches alone: cache it at an outer index first" in str(caught.value)
+    schedule.reorder(z, f)
+    plan = schedule.create_plan(Target("A100"))
+    plan.cache(T, index=f, location=location)
+    a, r = np.arange(32, dtype=np.float32), np.zeros(32, np.float32)
+    plan.build()(a, r)
+    np.testing.assert_array_equal(r, 2 * a + 1)
