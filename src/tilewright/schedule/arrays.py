@@ -80,6 +80,8 @@ class Array:
         self.number = next(_numbers)
         found = assigned_names(sys._getframe(1)) if name is None else (name,)
         self.name = found[0] if found else f"array{self.number}"
+        if not isinstance(role, Role):
+            raise ScheduleError(f"array {self.name}: {role!r} is no Role", help="such as Role.INPUT")
         if (role is Role.CONST) != (data is not None):
             raise ScheduleError(f"array {self.name}: data belongs to an array of role CONST, and to no other")
         self.role = role
@@ -95,6 +97,15 @@ class Array:
     def declare(self, element_type: Any, shape: Sequence[Size], layout: ArrayLayout | Sequence[int]) -> None:
         """Give the array its type, shape and layout, which a parameter may stand for until it has a value."""
         self.element_type: DType = _held(self.name, element_type)
+        if not isinstance(shape, (tuple, list)):
+            raise ScheduleError(
+                f"array {self.name} has the shape {shape!r}", help="give each mode its extent: shape=(16, 8)"
+            )
+        if not isinstance(layout, (ArrayLayout, tuple, list)):
+            raise ScheduleError(
+                f"array {self.name} has the layout {layout!r}",
+                help="Array.Layout.FIRST_MAJOR, Array.Layout.LAST_MAJOR, or a stride for each mode",
+            )
         self.shape: tuple[Size, ...] = tuple(_size(self.name, extent) for extent in shape)
         self.layout = layout if isinstance(layout, ArrayLayout) else tuple(layout)
         is_delayed = any(isinstance(extent, Delayed) for extent in self.shape)

@@ -201,6 +201,25 @@ class Cache:
         return f"Cache({self.array.name}, {self.location.name}, index={self.index})"
 
 
+def refuse_unknown(location: object, strategy: object, ahead: object, stages: object) -> None:
+    """Raise `ScheduleError` where the options of a cache are not of the kinds that `Plan.cache` names."""
+    for value, kind in ((location, Location), (strategy, Strategy)):
+        if not isinstance(value, kind):
+            members = ", ".join(f"{kind.__name__}.{member.name}" for member in kind)
+            raise ScheduleError(f"{value!r} is no {kind.__name__} of a cache", help=f"one of {members}")
+    if ahead not in (None, Location.SHARED, Location.PRIVATE):
+        raise ScheduleError(
+            f"double_buffer_location={ahead!r}", help="Location.SHARED or Location.PRIVATE, where the next turn waits"
+        )
+    if stages is not None and not is_count(stages):
+        raise ScheduleError(f"pipeline_stages={stages!r}", help="a whole number, 1 for no pipeline")
+
+
+def is_count(number: object) -> bool:
+    """Whether something is a whole number from 1."""
+    return isinstance(number, int) and not isinstance(number, bool) and number >= 1
+
+
 def accesses_of(plan: Plan, array: Array) -> list[Access]:
     """Return the accesses of an array by all parts, with their places among the loops."""
     found = []
@@ -284,6 +303,9 @@ def place_cache(
         raise ScheduleError(f"{source!r} is no array of this plan")
     if sum(x is not None for x in (index, max_elements, level)) != 1:
         raise ScheduleError("a cache takes one of index, level and max_elements")
+    for name, number in (("level", level), ("trigger_level", trigger_level), ("max_elements", max_elements)):
+        if number is not None and not is_count(number):
+            raise ScheduleError(f"{name}={number!r}", help="a whole number, at least 1")
     order = plan.nest.order
     if max_elements is not None:
         index = _largest(plan, array, max_elements)

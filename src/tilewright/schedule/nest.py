@@ -49,6 +49,10 @@ class Nest:
     """
 
     def __init__(self, shape: Sequence[Size]) -> None:
+        if not isinstance(shape, (tuple, list)):
+            raise ScheduleError(
+                f"a nest has the shape {shape!r}", help="give each loop its extent: Nest(shape=(16, 10))"
+            )
         self.shape: tuple[Size, ...] = tuple(_extent(extent) for extent in shape)
         self.indices = tuple(Index(f"i{n}") for n in range(len(self.shape)))
         self._statements: list[Statement] = []
