@@ -61,6 +61,8 @@ class Emission:
         for array in self.plan.arrays:
             if array.role is Role.TEMP and not any(cache.array is array for cache in self.plan.caches):
                 self._keep_in_registers(array)
+        if self.tensors is not None:
+            self.tensors.declare()
         self.guarded(0, self.plan.nest.parts)
 
     def _keep_in_registers(self, array: Array) -> None:

@@ -9,7 +9,7 @@ from tilewright.errors import ScheduleError
 from tilewright.lang.gemm import gemm
 from tilewright.layout import Layout, coalesce, make_layout
 from tilewright.schedule.affine import Affine, Index
-from tilewright.schedule.caches import Cache
+from tilewright.schedule.caches import Cache, Location
 from tilewright.schedule.filling import Filling
 from tilewright.schedule.fragments import Fragments, HeldOperand, HeldTarget, Side, View, unrolled
 from tilewright.schedule.loop_nest import Part
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from tilewright.schedule.emission import Emission, Parts
     from tilewright.schedule.tensorization import Tensorization
 
+SIDES: tuple[Side, Side] = ("A", "B")
+
 
 class Tiles(Fragments):
     """Emits tiles of matrix instructions, and the caches of fragments around them."""
@@ -30,6 +32,22 @@ class Tiles(Fragments):
         super().__init__(emission, tile)
         self._loose: dict[Side, list[Tensor]] = {}
         self._sums: list[Tensor] = []
+
+    def declare(self) -> None:
+        """Make the registers of fragments that no cache holds, where tiles are emitted in more than one place.
+
+        They are declared around all of them; those of one place are declared there.
+        """
+        plan = self.emission.plan
+        held = [cache for cache in plan.caches if cache.location is Location.MMA_FRAGMENT]
+        if not plan.nest.fusing and all(cache.stages == 1 for cache in held):
+            return
+        kept = {cache.array for cache in held}
+        for side in SIDES:
+            if self.access(side).array not in kept:
+                self._loose[side] = [self.operand(side) for _ in range(self.tile.fused)]
+        if self.tile.c.array not in kept:
+            self._sums = self.accumulators()
 
     # --- caches ------------------------------------------------------------------------------------------
 
