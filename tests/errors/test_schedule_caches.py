@@ -124,7 +124,7 @@ def test_layout_of_another_shape():
     Cache(A, SHARED, index=ii) would be filled from registers, which each thread has of its own
       test_schedule_caches.py:N, in scheduled:
         c[i, j] += a[i, k] * b[k, j]
-                                                         ^
+        ^^^^^^^
       help: cache in shared memory outside, and in registers inside of it
     """,
 )

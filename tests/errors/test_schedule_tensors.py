@@ -510,3 +510,69 @@ def test_a_size_of_the_launch_that_tiles_divide(rows: int) -> None:
     given = c.astype(np.float32)
     kernel(a.astype(np.float16), b.astype(np.float16), given)
     np.testing.assert_array_equal(given, a @ b + c)
+
+
+@refused(
+    ScheduleError,
+    """
+    'BLOCK_ORDER' is no MMASchedulingPolicy
+      help: PASS_ORDER or BLOCK_ORDER
+    """,
+)
+def test_the_name_of_a_policy() -> None:
+    Case().tensorize(scheduling_policy="BLOCK_ORDER")
+
+
+@refused(
+    ScheduleError,
+    """
+    SCALE by '2'
+      help: prologue_arg or epilogue_arg, a number
+    """,
+)
+def test_an_operation_by_a_text() -> None:
+    Case().tensorize(prologue_op=MMAFragmentOp.SCALE, prologue_arg="2")
+
+
+def halved(x: Any) -> Any:
+    return x / 2.0
+
+
+@refused(
+    ScheduleError,
+    """
+    halved is a function of the fragment's elements and takes no argument, got 2.0
+      help: let the function hold the number: lambda x: x * number
+    """,
+)
+def test_a_function_with_an_argument() -> None:
+    Case().tensorize(prologue_op=halved, prologue_arg=2.0)
+
+
+@refused(
+    ScheduleError,
+    """
+    (ii, jj, kk) is tensorized already
+      help: a plan has one tile of matrix instructions; make a kernel of each product
+    """,
+)
+def test_two_tiles() -> None:
+    Case().tensorize().tensorize()
+
+
+@refused(
+    ScheduleError,
+    """
+    A[i + ii, 2 * k + 2 * kk] is cached with gaps, and no matrix instruction reads it
+      test_schedule_tensors.py:N, in scheduled:
+        C[i, j] += A[i, 2 * k] * B[k, j]
+        ^^^^^^^
+    """,
+)
+def test_an_error_of_the_build_marks_the_statement() -> None:
+    def every_second(A: Any, B: Any, C: Any, i: Any, j: Any, k: Any) -> None:
+        C[i, j] += A[i, 2 * k] * B[k, j]
+
+    case = Case(every_second).tensorize()
+    case.plan.cache(case.a, index=case.inner[0])
+    case.plan.build().lower()

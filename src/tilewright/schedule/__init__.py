@@ -12,7 +12,7 @@ Schedules: the order of the turns
 Plans: where and with what it runs
     targets, mma_shapes  GPUs, and the shapes of their matrix instructions; recipes says how a warp computes one
     plan                 Plan: bindings, caches, vectors, tiles; binding, caches, vectors and tensorization check them
-    constants            arrays whose values the kernel holds
+    constants            arrays whose values the kernel holds; temporaries: those that live in caches alone
 Kernels: from the plan to the language
     scheduled            ScheduledKernel: a plan as a kernel to call
     emission             loops, parts and statements as calls of the language, while the kernel is traced

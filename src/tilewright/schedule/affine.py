@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import operator
 import sys
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Union
@@ -22,6 +23,8 @@ class _Linear:
         raise NotImplementedError  # pragma: no cover  # each of the three has its own
 
     def __add__(self, other: Any) -> Any:  # Any: numbers, indices, and expressions of values, which answer themselves
+        if isinstance(other, float):
+            return self._value("+", operator.add, other)
         other = affine_or_none(other)
         if other is None:
             return NotImplemented
@@ -37,6 +40,8 @@ class _Linear:
         return self * -1  # type: ignore[no-any-return]  # a product with a number is affine
 
     def __sub__(self, other: Any) -> Any:  # Any: as in __add__
+        if isinstance(other, float):
+            return self._value("-", operator.sub, other)
         other = affine_or_none(other)
         return NotImplemented if other is None else self + -1 * other
 
@@ -44,6 +49,8 @@ class _Linear:
         return -1 * self + other
 
     def __mul__(self, other: Any) -> Any:  # Any: as in __add__
+        if isinstance(other, float):
+            return self._value("*", operator.mul, other)
         other = affine_or_none(other)
         if other is None:
             return NotImplemented
@@ -74,23 +81,49 @@ class _Linear:
 
         return Apply(name, function, tuple(expression(x) for x in operands))
 
+    def _value(self, name: str, function: Any, other: Any) -> Any:  # Any: as in __add__
+        """Return the value of this expression combined with another, which is no place any more."""
+        return self.__tilewright_apply__(name, function, (self, other))
+
     def __truediv__(self, other: Any) -> Any:  # Any: as in __add__
-        return self.__tilewright_apply__("/", operator.truediv, (self, other))
+        return self._value("/", operator.truediv, other)
 
     def __rtruediv__(self, other: Any) -> Any:  # Any: as in __add__
         return self.__tilewright_apply__("/", operator.truediv, (other, self))
 
     def __lt__(self, other: Any) -> Any:  # Any: as in __add__
-        return self.__tilewright_apply__("<", operator.lt, (self, other))
+        return self._value("<", operator.lt, other)
 
     def __le__(self, other: Any) -> Any:  # Any: as in __add__
-        return self.__tilewright_apply__("<=", operator.le, (self, other))
+        return self._value("<=", operator.le, other)
 
     def __gt__(self, other: Any) -> Any:  # Any: as in __add__
-        return self.__tilewright_apply__(">", operator.gt, (self, other))
+        return self._value(">", operator.gt, other)
 
     def __ge__(self, other: Any) -> Any:  # Any: as in __add__
-        return self.__tilewright_apply__(">=", operator.ge, (self, other))
+        return self._value(">=", operator.ge, other)
+
+    # In a nest's logic == compares values, as it does of elements; elsewhere it says whether two expressions are one.
+
+    def __eq__(self, other: object) -> Any:  # Any: a bool, or an expression
+        return self._value("==", operator.eq, other) if recording.is_on else self._is(other)
+
+    def __ne__(self, other: object) -> Any:  # Any: as in __eq__
+        return self._value("!=", operator.ne, other) if recording.is_on else not self._is(other)
+
+    __hash__ = object.__hash__
+
+    def _is(self, other: object) -> bool:
+        return self is other
+
+
+class Recording(threading.local):
+    """Whether the logic of a nest is recorded at the moment."""
+
+    is_on = False
+
+
+recording = Recording()
 
 
 class Index(_Linear):
@@ -156,12 +189,18 @@ def create_dimensions(*names: str) -> tuple[Dimension, ...]:
     return tuple(Dimension(name) for name in found)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Affine(_Linear):
     """constant + sum of factor * symbol, with integer factors other than 0, symbols in the order of their making."""
 
     terms: tuple[tuple[Symbol, int], ...]
     constant: int
+
+    def _is(self, other: object) -> bool:
+        return isinstance(other, Affine) and self.constant == other.constant and self.terms == other.terms
+
+    def __hash__(self) -> int:
+        return hash((self.terms, self.constant))
 
     @staticmethod
     def of(terms: Mapping[Symbol, int], constant: int = 0) -> Affine:

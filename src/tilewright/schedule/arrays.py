@@ -44,10 +44,11 @@ class ArrayLayout(enum.Enum):
 class Array:
     """An array that the logic of a nest reads or writes: element (i, j, ...) at i * strides[0] + j * strides[1] + ...
 
-    `role` says what it is for, `element_type` is a tilewright dtype or what `tw.dtype` takes, `shape` has an int or a
-    `Dimension` for each mode, `layout` is `Array.Layout.FIRST_MAJOR` (the default), `LAST_MAJOR`, or the strides in
-    elements. `data` holds the values of a CONST array, which brings its shape and type. The name is that of the
-    variable that the array is assigned to, unless given; it is that of the kernel's parameter.
+    `role` says what it is for, `element_type` is a tilewright dtype or what `tw.dtype` takes (tfloat32, which tensor
+    cores read of a float32, is kept as float32), `shape` has an int or a `Dimension` for each mode, `layout` is
+    `Array.Layout.FIRST_MAJOR` (the default), `LAST_MAJOR`, or the strides in elements. `data` holds the values of a
+    CONST array, which brings its shape and type. The name is that of the variable that the array is assigned to, unless
+    given; it is that of the kernel's parameter.
 
     A role of INPUT and a shape of () make a number that the launch gives.
 
@@ -79,6 +80,8 @@ class Array:
         self.number = next(_numbers)
         found = assigned_names(sys._getframe(1)) if name is None else (name,)
         self.name = found[0] if found else f"array{self.number}"
+        if not isinstance(role, Role):
+            raise ScheduleError(f"array {self.name}: {role!r} is no Role", help="such as Role.INPUT")
         if (role is Role.CONST) != (data is not None):
             raise ScheduleError(f"array {self.name}: data belongs to an array of role CONST, and to no other")
         self.role = role
@@ -93,7 +96,16 @@ class Array:
 
     def declare(self, element_type: Any, shape: Sequence[Size], layout: ArrayLayout | Sequence[int]) -> None:
         """Give the array its type, shape and layout, which a parameter may stand for until it has a value."""
-        self.element_type: DType = element_type
+        self.element_type: DType = _held(self.name, element_type)
+        if not isinstance(shape, (tuple, list)):
+            raise ScheduleError(
+                f"array {self.name} has the shape {shape!r}", help="give each mode its extent: shape=(16, 8)"
+            )
+        if not isinstance(layout, (ArrayLayout, tuple, list)):
+            raise ScheduleError(
+                f"array {self.name} has the layout {layout!r}",
+                help="Array.Layout.FIRST_MAJOR, Array.Layout.LAST_MAJOR, or a stride for each mode",
+            )
         self.shape: tuple[Size, ...] = tuple(_size(self.name, extent) for extent in shape)
         self.layout = layout if isinstance(layout, ArrayLayout) else tuple(layout)
         is_delayed = any(isinstance(extent, Delayed) for extent in self.shape)
@@ -145,7 +157,7 @@ class Array:
         for mode, index in enumerate(given):
             place = affine_or_none(index)
             if place is None:
-                what = "a value that is read" if isinstance(index, Expression) else f"{index!r}"
+                what = _described(index)
                 raise ScheduleError(
                     f"mode {mode} of array {self.name} is indexed by {what}, which is not affine",
                     help="index by loop indices, whole numbers, and sums and multiples of them",
@@ -155,6 +167,24 @@ class Array:
 
     def __repr__(self) -> str:
         return f"{self.name}: {self.role.value} {self.element_type} {self.shape}"
+
+
+def _described(index: Any) -> str:  # Any: what is given in place of an affine expression
+    if not isinstance(index, Expression):
+        return repr(index)
+    return "a value that is read" if any(True for _ in index.loads()) else str(index)
+
+
+def _held(name: str, element_type: Any) -> Any:  # Any: an element type, or a parameter in place of it
+    """Return the type in which memory holds the elements. Raises `ScheduleError` where it holds none by themselves."""
+    if not isinstance(element_type, DType):
+        return element_type
+    if element_type.bits < 8:
+        raise ScheduleError(
+            f"array {name} is of {element_type}, whose elements have no places of their own in memory",
+            help="int8 and uint8 are the smallest",
+        )
+    return element_type.storage
 
 
 def _size(name: str, extent: object) -> Size:

@@ -114,10 +114,17 @@ class Cache:
         reads = [access for access in self.accesses(plan) if not access.is_write]
         writes = {access.place for access in self.accesses(plan) if access.is_write}
         tile = plan.tensorization
-        if self.array.role is Role.TEMP or (tile is not None and tile.sets(self.array)):
+        if self.is_new(plan) or (tile is not None and tile.sets(self.array)):
             return False
         conditions = any(part.conditions for part in plan.nest.parts)
         return bool(reads) or len(writes) > 1 or conditions or not self._is_covered(plan, *writes)
+
+    def is_new(self, plan: Plan) -> bool:
+        """Whether its elements begin and end with it: those of a TEMP array that no cache around keeps for longer."""
+        mine = self.depth(plan)
+        return self.array.role is Role.TEMP and not any(
+            other.array is self.array and other.depth(plan) < mine for other in plan.caches
+        )
 
     def _is_covered(self, plan: Plan, place: tuple[Affine, ...]) -> bool:
         """Whether a write reaches every element of the box: each mode by loops of its own, without gaps."""
@@ -137,7 +144,7 @@ class Cache:
 
     def is_written(self, plan: Plan) -> bool:
         """Whether it has to be written back."""
-        return self.array.role is not Role.TEMP and any(access.is_write for access in self.accesses(plan))
+        return not self.is_new(plan) and any(access.is_write for access in self.accesses(plan))
 
     def refuse_nonsense(self, plan: Plan) -> None:
         """Raise `ScheduleError` for a cache that cannot be what it was asked to be."""
@@ -192,6 +199,25 @@ class Cache:
 
     def __repr__(self) -> str:
         return f"Cache({self.array.name}, {self.location.name}, index={self.index})"
+
+
+def refuse_unknown(location: object, strategy: object, ahead: object, stages: object) -> None:
+    """Raise `ScheduleError` where the options of a cache are not of the kinds that `Plan.cache` names."""
+    for value, kind in ((location, Location), (strategy, Strategy)):
+        if not isinstance(value, kind):
+            members = ", ".join(f"{kind.__name__}.{member.name}" for member in kind)
+            raise ScheduleError(f"{value!r} is no {kind.__name__} of a cache", help=f"one of {members}")
+    if ahead not in (None, Location.SHARED, Location.PRIVATE):
+        raise ScheduleError(
+            f"double_buffer_location={ahead!r}", help="Location.SHARED or Location.PRIVATE, where the next turn waits"
+        )
+    if stages is not None and not is_count(stages):
+        raise ScheduleError(f"pipeline_stages={stages!r}", help="a whole number, 1 for no pipeline")
+
+
+def is_count(number: object) -> bool:
+    """Whether something is a whole number from 1."""
+    return isinstance(number, int) and not isinstance(number, bool) and number >= 1
 
 
 def accesses_of(plan: Plan, array: Array) -> list[Access]:
@@ -277,6 +303,9 @@ def place_cache(
         raise ScheduleError(f"{source!r} is no array of this plan")
     if sum(x is not None for x in (index, max_elements, level)) != 1:
         raise ScheduleError("a cache takes one of index, level and max_elements")
+    for name, number in (("level", level), ("trigger_level", trigger_level), ("max_elements", max_elements)):
+        if number is not None and not is_count(number):
+            raise ScheduleError(f"{name}={number!r}", help="a whole number, at least 1")
     order = plan.nest.order
     if max_elements is not None:
         index = _largest(plan, array, max_elements)

@@ -49,6 +49,7 @@ class Emission:
         self.ranges: dict[Index, tuple[int, int | None]] = {loop.index: (0, loop.last) for loop in plan.nest.loops}
         self.tensors = None if plan.tensorization is None else Tiles(self, plan.tensorization)
         zero = Affine((), 0)
+        self.parts: Parts = ()  # what is emitted at the moment
         self.storage: dict[Array, Storage] = {
             array: Storage(array, declared(array, tensor), (zero,) * array.rank) for array, tensor in arguments.items()
         }
@@ -60,6 +61,8 @@ class Emission:
         for array in self.plan.arrays:
             if array.role is Role.TEMP and not any(cache.array is array for cache in self.plan.caches):
                 self._keep_in_registers(array)
+        if self.tensors is not None:
+            self.tensors.declare()
         self.guarded(0, self.plan.nest.parts)
 
     def _keep_in_registers(self, array: Array) -> None:
@@ -96,6 +99,7 @@ class Emission:
         """Emit what runs inside of `depth` serial loops: fill the caches of this place, run the loops, write back."""
         caches = [cache for cache in self.caches(depth, parts) if not (is_ahead(cache) and depth)]
         if caches:
+            self.parts = parts
             with_caches(self, caches, depth > 0, lambda: self.loop(depth, parts))
         else:
             self.loop(depth, parts)
@@ -104,6 +108,14 @@ class Emission:
         """Return the caches that are filled inside of so many serial loops and that some part uses."""
         used = {access.array for part in parts for statement in part.statements for access in statement.accesses}
         return [cache for cache in caches_at(self.plan, depth) if cache.array in used]
+
+    def is_filled(self, cache: Cache) -> bool:
+        """Whether what a cache is filled from is needed: of a TEMP array, where some part of the moment reads it."""
+        if cache.array.role is not Role.TEMP:
+            return cache.is_read(self.plan)
+        statements = [statement for part in self.parts for statement in part.statements]
+        reads = any(x.array is cache.array and not x.is_write for s in statements for x in s.accesses)
+        return reads and not cache.is_new(self.plan)
 
     @contextmanager
     def holding(self, storage: Mapping[Array, Storage]) -> Iterator[None]:

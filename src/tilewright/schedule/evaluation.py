@@ -51,7 +51,7 @@ def evaluate(
         return as_scalar(evaluate(x.value, type, load, affine)).to(x.dtype)
     if isinstance(x, Apply):
         # Indices are compared with one another as the integers that they are.
-        is_test_of_indices = x.name in _COMPARISONS and not any(x.loads())
+        is_test_of_indices = x.name in _COMPARISONS and next(iter(x.loads()), None) is None
         operands = [evaluate(part, int32 if is_test_of_indices else type, load, affine) for part in x.arguments]
         return x.function(*operands)
     raise ScheduleError(f"{x} is no expression")

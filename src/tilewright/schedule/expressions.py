@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from tilewright.dtypes import DType
 from tilewright.dtypes import dtype as as_dtype
 from tilewright.errors import ScheduleError
-from tilewright.schedule.affine import Affine, affine_or_none
+from tilewright.schedule.affine import Affine, affine_or_none, recording
 from tilewright.source import SourceLocation
 
 if TYPE_CHECKING:
@@ -224,11 +224,13 @@ _recording = _Recording()
 def record(logic: Callable[[], Any]) -> list[Store]:  # Any: whatever the user's logic returns, which is nothing
     """Run a nest's logic once on its indices and return what it stores, in order."""
     outer, _recording.stores = _recording.stores, []
+    recording.is_on = True
     try:
         logic()
         return _recording.stores
     finally:
         _recording.stores = outer
+        recording.is_on = outer is not None
 
 
 def record_store(array: Array, place: tuple[Affine, ...], value: Any) -> None:  # Any: whatever is an expression

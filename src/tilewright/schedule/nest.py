@@ -49,6 +49,10 @@ class Nest:
     """
 
     def __init__(self, shape: Sequence[Size]) -> None:
+        if not isinstance(shape, (tuple, list)):
+            raise ScheduleError(
+                f"a nest has the shape {shape!r}", help="give each loop its extent: Nest(shape=(16, 10))"
+            )
         self.shape: tuple[Size, ...] = tuple(_extent(extent) for extent in shape)
         self.indices = tuple(Index(f"i{n}") for n in range(len(self.shape)))
         self._statements: list[Statement] = []
@@ -112,6 +116,12 @@ class Nest:
         from tilewright.schedule.schedule import Schedule
 
         return Schedule(self)
+
+    def __str__(self) -> str:
+        return self.loop_nest().text() if self._statements else f"{self!r}, without logic"
+
+    def __repr__(self) -> str:
+        return f"Nest({', '.join(map(str, self.shape))})"
 
     def create_plan(self, target: Target | None = None) -> Plan:
         """Return a plan of the nest as it stands, for a target."""

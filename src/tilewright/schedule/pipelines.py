@@ -26,7 +26,7 @@ def with_caches(emission: Emission, caches: list[Cache], in_loop: bool, body: Ca
     if shared:
         if in_loop:
             sync_threads()  # what the last turn read has been read
-        filled = [cache for cache in shared if cache.cache.is_read(plan)]
+        filled = [cache for cache in shared if emission.is_filled(cache.cache)]
         for cache in filled:
             cache.fill()
         if any(cache.is_asynchronous for cache in filled):
@@ -53,7 +53,7 @@ def _with_private(emission: Emission, caches: list[Cache], body: Callable[[], No
         return
     cache = PrivateCache(emission, first)
     tensor = cache.allocate()
-    if first.is_read(emission.plan):
+    if emission.is_filled(first):
         cache.fill(tensor)
     with emission.holding({first.array: cache.storage(tensor)}):
         _with_private(emission, rest, body)
@@ -125,8 +125,7 @@ def _in_stages(emission: Emission, loop: Loop, depth: int, parts: Parts, caches:
         ):
             body()
 
-    own = [c for c in emission.caches(depth + 1, parts) if not is_ahead(c)]
-    steps = None if own else steps_of(emission, depth + 1, parts)
+    steps = steps_of(emission, depth + 1, parts) if _runs_across(emission, depth + 1, parts, caches) else None
     if steps is not None:
         wait()
         tile(0, 0, lambda: steps.read(0))
@@ -148,6 +147,17 @@ def _in_stages(emission: Emission, loop: Loop, depth: int, parts: Parts, caches:
     if is_async:
         cp_async_wait(0)
     sync_threads()
+
+
+def _runs_across(emission: Emission, depth: int, parts: Parts, caches: list[SharedCache]) -> bool:
+    """Whether the loop inside reads its first fragments from the next turn's buffers.
+
+    It does where fragments, and nothing else, are read from the buffers: a buffer is then free once the turn's last
+    fragments have been read, and what is read beyond the last turn is a buffer, too.
+    """
+    inside = emission.caches(depth, parts)
+    ahead = {cache.array for cache in inside if is_step_ahead(cache)}
+    return all(is_ahead(cache) for cache in inside) and ahead == {cache.cache.array for cache in caches}
 
 
 def _through_registers(emission: Emission, loop: Loop, depth: int, parts: Parts, caches: list[SharedCache]) -> None:

@@ -11,7 +11,7 @@ from tilewright.errors import ScheduleError
 from tilewright.schedule.affine import Index
 from tilewright.schedule.arrays import Array, Role
 from tilewright.schedule.binding import Binding, bind, block_of
-from tilewright.schedule.caches import Cache, Location, Strategy, place_cache
+from tilewright.schedule.caches import Cache, Location, Strategy, place_cache, refuse_unknown
 from tilewright.schedule.delayed import DelayedNest, Resolution, Step, recorded, waiting
 from tilewright.schedule.loop_nest import LoopNest
 from tilewright.schedule.mma_shapes import MMAFragmentOp, MMASchedulingPolicy, MMAShape
@@ -56,6 +56,8 @@ class Plan:
     """
 
     def __init__(self, nest: LoopNest, target: Target | None = None) -> None:
+        if target is not None and not isinstance(target, Target):
+            raise ScheduleError(f"{target!r} is no Target", help="such as Target('NVIDIA A100')")
         self.nest = self.start = nest
         # The calls that made the plan: those that wait for a parameter's value are done by `with_parameters`.
         self.steps: list[Step] = []
@@ -146,7 +148,7 @@ class Plan:
 
     @recorded
     def kernelize(
-        self, unroll_indices: Sequence[Index], vectorize_indices: Sequence[Index] | Index | None = None
+        self, unroll_indices: Sequence[Index] | Index, vectorize_indices: Sequence[Index] | Index | None = None
     ) -> None:
         """Unroll loops and vectorize others: `unroll` and `vectorize` for each.
 
@@ -154,9 +156,10 @@ class Plan:
         """
         vectors = [] if vectorize_indices is None else vectorize_indices
         chosen = [vectors] if isinstance(vectors, Index) else list(vectors)
-        for index in (*unroll_indices, *chosen):
+        unrolled = [unroll_indices] if isinstance(unroll_indices, Index) else list(unroll_indices)
+        for index in (*unrolled, *chosen):
             self._refuse_padding(index)
-        for index in unroll_indices:
+        for index in unrolled:
             self.unroll(index)
         for index in chosen:
             self.vectorize(index)
@@ -204,6 +207,7 @@ class Plan:
         Raises `ScheduleError` for none or more than one of index, level and max_elements, an index that is bound or no
         loop, and accesses that no one box can hold. Source: Accera, `Plan.cache`.
         """
+        refuse_unknown(location, strategy, double_buffer_location, pipeline_stages)
         found = place_cache(
             self,
             source,
@@ -268,7 +272,7 @@ class Plan:
         """
         self.tensorization = tensorization_of(
             self,
-            tuple(indices),
+            (indices,) if isinstance(indices, Index) else tuple(indices),
             mma_shape,
             num_total_passes,
             num_fused_passes,
@@ -342,8 +346,6 @@ def _stages(double_buffer: bool, where: Location | None, stages: int | None, loc
     if stages is not None:
         if double_buffer and stages != 2:
             raise ScheduleError(f"double_buffer has 2 stages, and pipeline_stages={stages}")
-        if stages < 1:
-            raise ScheduleError(f"pipeline_stages={stages}", help="a whole number, 1 for no pipeline")
         return stages
     if where is Location.PRIVATE and location is Location.SHARED:
         return 1
@@ -353,4 +355,4 @@ def _stages(double_buffer: bool, where: Location | None, stages: int | None, loc
 def _dtype(element_type: Any) -> Any:  # Any: what `tw.dtype` takes and returns
     from tilewright.dtypes import dtype
 
-    return dtype(element_type)
+    return dtype(element_type).storage

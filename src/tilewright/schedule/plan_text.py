@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 from tilewright.errors import ScheduleError
 from tilewright.schedule.caches import Cache, Location, Region, caches_at
 from tilewright.schedule.loop_nest import Loop, Part, substituted
+from tilewright.schedule.mma_shapes import MMAFragmentOp
+from tilewright.schedule.tensorization import Tensorization, operation_text
 
 if TYPE_CHECKING:
     from tilewright.schedule.plan import Plan
-    from tilewright.schedule.tensorization import Operation, Tensorization
 
 _INDENT = "    "
 
@@ -41,6 +42,7 @@ def plan_data(plan: Plan) -> dict[str, Any]:  # Any: plain data
         "grid": [_grid_extent(plan, axis) for axis in range(3)],
         "loops": [_loop_data(plan, loop) for loop in plan.nest.loops],
         "caches": [_cache_data(plan, cache) for cache in plan.caches],
+        "tensorization": _tile_data(plan),
         "parts": [
             {
                 "conditions": [str(condition) for condition in part.conditions],
@@ -48,7 +50,6 @@ def plan_data(plan: Plan) -> dict[str, Any]:  # Any: plain data
             }
             for part in plan.nest.parts
         ],
-        "tensorize": None if plan.tensorization is None else _tile_data(plan.tensorization),
     }
 
 
@@ -82,10 +83,40 @@ def _kind(plan: Plan, loop: Loop) -> str:
             return binding.unit.name
     tile = plan.tensorization
     if tile is not None and loop.index in tile.indices:
-        return f"tensorized, {_passes(tile)}" if loop.index is tile.indices[0] else "tensorized"
+        return f"tensorized, {_of_tile(tile)}" if loop.index is plan.serial[-3] else "tensorized"
     if loop.index in plan.vectorized:
         return "vectorized"
     return "unrolled" if loop.index in plan.nest.unrolled else ""
+
+
+def _of_tile(tile: Tensorization) -> str:
+    """Return what computes the three loops of a tile."""
+    remark = f"{tile.shape.name}, {tile.passes} {'pass' if tile.passes == 1 else 'passes'}"
+    if tile.groups > 1:
+        remark += f" in groups of {tile.fused}"
+    if tile.shape.num_blocks > 1:
+        remark += f", {tile.policy.name}"
+    for name, operation in (("prologue", tile.prologue), ("epilogue", tile.epilogue)):
+        if operation[0] is not MMAFragmentOp.NONE:
+            remark += f", {name} {operation_text(operation)}"
+    return remark
+
+
+def _tile_data(plan: Plan) -> dict[str, Any] | None:  # Any: plain data
+    tile = plan.tensorization
+    if tile is None:
+        return None
+    return {
+        "indices": [index.name for index in tile.indices],
+        "mma_shape": tile.shape.name,
+        "num_total_passes": tile.passes,
+        "num_fused_passes": tile.fused,
+        "scheduling_policy": tile.policy.name,
+        "prologue": operation_text(tile.prologue),
+        "epilogue": operation_text(tile.epilogue),
+        "element_type": str(tile.recipe.dtype_a),
+        "accumulator_type": str(tile.accumulator),
+    }
 
 
 def _add_serial(plan: Plan, lines: list[tuple[int, str, str]], at: int, depth: int) -> None:
@@ -113,13 +144,6 @@ def _add_statements(part: Part, lines: list[tuple[int, str, str]], at: int) -> N
         lines.append((at, f"if {' and '.join(map(str, part.conditions))}:", ""))
         at += 1
     lines += [(at, substituted(statement, part), "") for statement in part.statements]
-
-
-def _passes(tile: Tensorization) -> str:
-    """Return the shape and the passes of matrix instructions: M16N16K4_B1, 8 passes, 2 fused."""
-    passes = "1 pass" if tile.passes == 1 else f"{tile.passes} passes, {tile.fused} fused"
-    order = f", {tile.policy.name}" if tile.shape.num_blocks > 1 else ""
-    return f"{tile.shape.name}, {passes}{order}"
 
 
 def _region(plan: Plan, cache: Cache) -> Region | None:
@@ -163,23 +187,6 @@ def _loop_data(plan: Plan, loop: Loop) -> dict[str, Any]:  # Any: plain data
         "unrolled": loop.index in plan.nest.unrolled,
         "vectorized": loop.index in plan.vectorized,
     }
-
-
-def _tile_data(tile: Tensorization) -> dict[str, Any]:  # Any: plain data
-    return {
-        "indices": [index.name for index in tile.indices],
-        "mma_shape": tile.shape.name,
-        "num_total_passes": tile.passes,
-        "num_fused_passes": tile.fused,
-        "scheduling_policy": tile.policy.name,
-        "prologue": _operation(tile.prologue),
-        "epilogue": _operation(tile.epilogue),
-    }
-
-
-def _operation(operation: Operation) -> list[Any]:  # Any: the name of an operation, and its number
-    function, argument = operation
-    return [getattr(function, "name", None) or getattr(function, "__name__", str(function)), argument]
 
 
 def _cache_data(plan: Plan, cache: Cache) -> dict[str, Any]:  # Any: plain data

@@ -58,7 +58,7 @@ class Schedule:
         Where the size does not divide the loop, what would lie beyond it does not run.
         Raises `ScheduleError` for an index that is no loop here, or a size below 1.
         """
-        inner = Index(_first(assigned_names(sys._getframe(1)), index.name + index.name[-1]))
+        inner = Index(_first(assigned_names(sys._getframe(1)), _doubled(index)))
         self.nest = transformed(transforms.split, self.nest, index, size, inner)
         return inner
 
@@ -75,8 +75,10 @@ class Schedule:
 
         Raises `ScheduleError` as `split` and `reorder` do.
         """
+        if not isinstance(sizes, Mapping):
+            raise ScheduleError(f"tile of {sizes!r}", help="give each index its size: schedule.tile({i: 16, j: 16})")
         names = assigned_names(sys._getframe(1))
-        inner = [Index(_first(names[n:], index.name + index.name[-1])) for n, index in enumerate(sizes)]
+        inner = [Index(_first(names[n:], _doubled(index))) for n, index in enumerate(sizes)]
         self.nest = transformed(_tile, self.nest, sizes, inner)
         return tuple(inner) if len(inner) > 1 else inner[0]
 
@@ -188,7 +190,10 @@ def fuse(*schedules: Schedule | Sequence[Schedule], partial: int | None = None) 
     """
     given: list[Schedule] = []
     for item in schedules:
-        given += [item] if isinstance(item, Schedule) else list(item)
+        given += list(item) if isinstance(item, (tuple, list)) else [item]  # type: ignore[list-item]  # checked below
+    for item in given:
+        if not isinstance(item, Schedule):
+            raise ScheduleError(f"fuse of {item!r}, which is no schedule", help="nest.create_schedule() makes one")
     if len(given) < 2:
         raise ScheduleError("fuse takes at least two schedules")
     fusing = Index(_first(assigned_names(sys._getframe(1))[1:], "f"))
@@ -243,8 +248,14 @@ def _unroll(nest: LoopNest, index: Index) -> LoopNest:
 def _flat(order: Sequence[Index | Sequence[Index]]) -> list[Index]:
     flat: list[Index] = []
     for item in order:
-        flat += [item] if isinstance(item, Index) else list(item)
+        flat += list(item) if isinstance(item, (tuple, list)) else [item]  # type: ignore[list-item]  # checked later
     return flat
+
+
+def _doubled(index: Index) -> str:
+    """Return the name of the inner loop of a split that has no other: ii of i."""
+    name = getattr(index, "name", "i")  # what is no index is refused by the split itself
+    return f"{name}{name[-1]}"
 
 
 def _first(names: Sequence[str], otherwise: str) -> str:

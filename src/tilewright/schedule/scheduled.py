@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import types
 from collections.abc import Callable, Mapping
@@ -207,13 +208,17 @@ class ScheduledKernel:
 
 
 def _named(name: str, place: SourceLocation | None, body: Callable[..., None]) -> types.FunctionType:
-    """Return a function of one line with another name, which stands where the user's logic does."""
-    assert isinstance(body, types.FunctionType), body
-    code = body.__code__.replace(co_name=name)
+    """Return a function of another name that calls a body, and stands where the user's logic does."""
+    call = ast.parse("lambda *values: body(*values)", mode="eval")
     if place is not None:
-        code = code.replace(co_filename=place.file, co_firstlineno=place.line)
-    build = types.FunctionType(code, body.__globals__, name, None, body.__closure__)
-    build.__qualname__ = name
+        where = {"lineno": place.line, "end_lineno": place.line}
+        if place.column is not None and place.end_column is not None:
+            where |= {"col_offset": place.column, "end_col_offset": place.end_column}
+        for node in ast.walk(call):
+            vars(node).update((key, value) for key, value in where.items() if hasattr(node, key))
+    build: types.FunctionType = eval(compile(call, __file__ if place is None else place.file, "eval"), {"body": body})
+    build.__code__ = build.__code__.replace(co_name=name)
+    build.__name__ = build.__qualname__ = name
     return build
 
 

@@ -53,6 +53,8 @@ class SharedCache(Filling):
 
     def _divides(self) -> bool:
         """Whether the threads share the box by a layout: vectors that are found one by one cannot lie swizzled."""
+        if self.outer is None:
+            return True  # what begins in the cache is not shared out
         symbols = {s for mode in self.region.origin for s, _ in mode.terms if isinstance(s, Index)}
         with self.emission.knowing({index: 0 for index in symbols if index not in self.emission.values}):
             divides = self.is_dealt_by_layout
@@ -127,6 +129,7 @@ class SharedCache(Filling):
             return False
         try:
             composition(_with_gaps(self.region.shape, self.order), self.share.layout)
+            composition(select(self.layout, *self.order), self.share.layout)  # its modes may be cut further
         except LayoutError:
             return False
         return True

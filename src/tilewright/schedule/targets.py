@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 from tilewright.arch import Arch, default_arch
 from tilewright.dtypes import dtype
 from tilewright.errors import ScheduleError
+from tilewright.runtime import driver
 from tilewright.schedule.mma_shapes import MMAShape
 from tilewright.schedule.recipes import find_recipe, has_shape, offers, shapes_for
 
@@ -71,27 +72,32 @@ class TensorCoreInfo:
     ) -> bool:
         """Return whether the target computes a shape of these types, in that many passes along K.
 
+        Passes that are no whole numbers from 1, or that the fused ones do not divide, are not supported. Raises
+        `ScheduleError` for a shape that is no `MMAShape`.
+
         >>> info = Target("A100").tensor_core_info
         >>> info.supports("float16", "float32", MMAShape.M16N16K16, 8, 2)
         True
         >>> info.supports("float64", "float64", MMAShape.M16N16K16)
         False
         """
+        _check_shape(mma_shape)
         fused = num_total_passes if num_fused_passes is None else num_fused_passes
-        if num_total_passes < 1 or fused < 1 or num_total_passes % fused:
+        if not _is_count(num_total_passes) or not _is_count(fused) or num_total_passes % fused:
             return False
         return find_recipe(self.arch, mma_shape, dtype(input_type), dtype(output_type)) is not None
 
     def compute_tensor_splits(self, mma_shape: MMAShape, num_total_passes: int = 1) -> tuple[int, int, int]:
         """Return the extents of the loops that a tensorized tile takes: M, N, and K times the passes.
 
-        Raises `ScheduleError` where the target has no such shape, or where there is no pass.
+        Raises `ScheduleError` where the target has no such shape, and for passes that are no whole number from 1.
 
         >>> Target("gfx908").tensor_core_info.compute_tensor_splits(MMAShape.M16N16K4, 8)
         (16, 16, 32)
         """
-        if num_total_passes < 1:
-            raise ScheduleError(f"num_total_passes={num_total_passes} is not positive")
+        _check_shape(mma_shape)
+        if not _is_count(num_total_passes):
+            raise ScheduleError(f"num_total_passes={num_total_passes!r}", help="a whole number of passes, at least 1")
         if not has_shape(self.arch, mma_shape):
             raise ScheduleError(f"{self.arch.name} has no {mma_shape.name}", help=offers(self.arch))
         return mma_shape.m, mma_shape.n, mma_shape.k * num_total_passes
@@ -110,12 +116,12 @@ class Target:
     Model: TypeAlias = _Model
     category = "GPU"
 
-    def __init__(self, name: _Model | Arch | str | int | None = None) -> None:
+    def __init__(self, name: _Model | Arch | str | int | tuple[int, int] | None = None) -> None:
         self.name, self.arch = _named(name)
 
     @staticmethod
     def of_device() -> Target:
-        """Return the machine's own GPU, or sm_90a where there is none."""
+        """Return the machine's first GPU, or sm_90a where there is none."""
         return Target()
 
     @property
@@ -153,10 +159,29 @@ class Target:
         return f"Target({self.name!r})"
 
 
-def _named(name: Model | Arch | str | int | None) -> tuple[str, Arch]:
-    if name is None:
+def _is_count(number: object) -> bool:
+    return isinstance(number, int) and not isinstance(number, bool) and number >= 1
+
+
+def _check_shape(shape: object) -> None:
+    if not isinstance(shape, MMAShape):
+        raise ScheduleError(f"{shape!r} is no MMAShape", help="such as MMAShape.M16N16K16")
+
+
+def _machines_own() -> tuple[str, Arch]:
+    if driver.device_count() == 0:
         arch = default_arch()
         return arch.name, arch
+    device = driver.device_properties(0)
+    try:
+        return device.name, device.arch
+    except ValueError as error:
+        raise ScheduleError(f"no code is generated for {device.name}: {error}") from None
+
+
+def _named(name: Model | Arch | str | int | tuple[int, int] | None) -> tuple[str, Arch]:
+    if name is None:
+        return _machines_own()
     if isinstance(name, Model):
         return name.value[0], Arch.parse(name.value[1])
     if isinstance(name, str):

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from tilewright.dtypes import DType, float32, float64
 from tilewright.errors import ScheduleError
 from tilewright.schedule.affine import Dimension, Index
@@ -85,6 +87,13 @@ def tensorization_of(
     """Return the tile. Raises `ScheduleError` as `Plan.tensorize` says."""
     if not isinstance(shape, MMAShape):
         raise ScheduleError(f"{shape!r} is no MMAShape", help="such as MMAShape.M16N16K16")
+    if not isinstance(policy, MMASchedulingPolicy):
+        raise ScheduleError(f"{policy!r} is no MMASchedulingPolicy", help="PASS_ORDER or BLOCK_ORDER")
+    if plan.tensorization is not None:
+        raise ScheduleError(
+            f"({', '.join(map(str, plan.tensorization.indices))}) is tensorized already",
+            help="a plan has one tile of matrix instructions; make a kernel of each product",
+        )
     fused = passes if fused is None else fused
     if not _is_count(passes):
         raise ScheduleError(f"num_total_passes={passes!r}", help="a whole number of passes, at least 1")
@@ -229,6 +238,11 @@ def _accumulator_for(a: Access, output: DType) -> DType:
 
 def _check_operation(operation: Any, argument: float | None, sums: DType) -> None:  # Any: as `Operation`
     if callable(operation) and not isinstance(operation, MMAFragmentOp):
+        if argument is not None:
+            raise ScheduleError(
+                f"{_name_of(operation)} is a function of the fragment's elements and takes no argument, got {argument}",
+                help="let the function hold the number: lambda x: x * number",
+            )
         return
     if not isinstance(operation, MMAFragmentOp):
         raise ScheduleError(f"a fragment operation is a MMAFragmentOp or a function, got {operation!r}")
@@ -238,8 +252,24 @@ def _check_operation(operation: Any, argument: float | None, sums: DType) -> Non
             f"{operation.name} {'needs an argument' if needs else f'takes no argument, got {argument}'}",
             help="prologue_arg or epilogue_arg, a number" if needs else None,
         )
+    if argument is not None and (isinstance(argument, bool) or not isinstance(argument, (int, float, np.number))):
+        raise ScheduleError(f"{operation.name} by {argument!r}", help="prologue_arg or epilogue_arg, a number")
     if argument is not None and not sums.is_float and argument != int(argument):
         raise ScheduleError(f"{operation.name} by {argument}, and the sums are {sums}", help="give a whole number")
+
+
+def _name_of(operation: Any) -> str:  # Any: as `Operation`
+    return operation.name if isinstance(operation, MMAFragmentOp) else getattr(operation, "__name__", "it")
+
+
+def operation_text(operation: Operation) -> str:
+    """Return an operation and its argument: NONE, SCALE by 2.0, or the name of a function."""
+    kind, argument = operation
+    return (
+        _name_of(kind)
+        if argument is None
+        else f"{_name_of(kind)} {'to' if kind is MMAFragmentOp.SET else 'by'} {argument}"
+    )
 
 
 def _divisors(plan: Plan, part: Part, tile: tuple[Index, ...]) -> tuple[tuple[Dimension, int], ...]:
@@ -287,9 +317,9 @@ def refuse_repeated_operations(plan: Plan, holds_target: Callable[[Index], bool]
             continue
         for index in found.carried(plan):
             if not holds_target(index):
-                what = operation.name if isinstance(operation, MMAFragmentOp) else getattr(operation, "__name__", "it")
                 raise ScheduleError(
-                    f"the {name} operation {what} would run in each turn of {index}, which runs through K",
+                    f"the {name} operation {_name_of(operation)} would run in each turn of {index}, which runs "
+                    "through K",
                     help=f"keep {found.c.array.name} in fragments: "
                     f"plan.cache({found.c.array.name}, index={index}, location=Location.MMA_FRAGMENT)",
                 )

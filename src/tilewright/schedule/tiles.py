@@ -13,7 +13,7 @@ from tilewright.lang.ranges import DeviceRange
 from tilewright.layout import Layout, coalesce, make_layout
 from tilewright.schedule.affine import Affine, Index
 from tilewright.schedule.arrays import Array
-from tilewright.schedule.caches import Cache
+from tilewright.schedule.caches import Cache, Location
 from tilewright.schedule.filling import Filling
 from tilewright.schedule.fragments import Fragments, HeldOperand, HeldTarget, Side, View, unrolled
 from tilewright.schedule.loop_nest import Part
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from tilewright.schedule.emission import Emission, Parts
     from tilewright.schedule.tensorization import Tensorization
 
+SIDES: tuple[Side, Side] = ("A", "B")
+
 
 class Tiles(Fragments):
     """Emits tiles of matrix instructions, and the caches of fragments around them."""
@@ -34,6 +36,22 @@ class Tiles(Fragments):
         super().__init__(emission, tile)
         self._loose: dict[Side, list[Tensor]] = {}
         self._sums: list[Tensor] = []
+
+    def declare(self) -> None:
+        """Make the registers of fragments that no cache holds, where tiles are emitted in more than one place.
+
+        They are declared around all of them; those of one place are declared there.
+        """
+        plan = self.emission.plan
+        held = [cache for cache in plan.caches if cache.location is Location.MMA_FRAGMENT]
+        if not plan.nest.fusing and all(cache.stages == 1 for cache in held):
+            return
+        kept = {cache.array for cache in held}
+        for side in SIDES:
+            if self.access(side).array not in kept:
+                self._loose[side] = [self.operand(side) for _ in range(self.tile.fused)]
+        if self.tile.c.array not in kept:
+            self._sums = self.accumulators()
 
     # --- caches ------------------------------------------------------------------------------------------
 
@@ -54,7 +72,7 @@ class Tiles(Fragments):
         sums = self.accumulators(*tiles)
         plan = self.emission.plan
         users = tuple(part for part in plan.nest.parts if cache.array in _arrays(part))
-        if cache.is_read(plan) or self.tile.sets(cache.array):
+        if self.emission.is_filled(cache) or self.tile.sets(cache.array):
             self.within(users, lambda: self._each_tile(filling, tiles, sums, self.read_target))
         with self.emission.holding({cache.array: HeldTarget(self.tile.c, sums, filling.region.origin)}):
             body()
@@ -133,8 +151,8 @@ class Tiles(Fragments):
         """
         emission, tile = self.emission, self.tile
         between = emission.loops[depth:-3]
-        held = [emission.storage[access.array] for access in (tile.a, tile.b)]
-        target = emission.storage[tile.c.array]
+        held = [emission.storage.get(access.array) for access in (tile.a, tile.b)]
+        target = emission.storage.get(tile.c.array)
         if not between or tile.groups != 1 or len(self.mmas) != 1 or not isinstance(target, HeldTarget):
             return False
         if len(parts) != 1 or not self._multiplies(parts[0]):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from tilewright.errors import ScheduleError
 from tilewright.schedule.arrays import Array, Role
 from tilewright.schedule.caches import Cache, Location
+from tilewright.schedule.temporaries import refuse_forgotten
 from tilewright.schedule.tensorization import refuse_repeated_operations
 from tilewright.schedule.vectors import refuse_loops
 from tilewright.schedule.write_backs import refuse_conflicts
@@ -33,6 +34,7 @@ def validate(plan: Plan, parameters: tuple[Array, ...]) -> None:
         if cache.is_written(plan) and cache.location is not Location.MMA_FRAGMENT:
             refuse_conflicts(plan, cache)
     _refuse_rivals(plan)
+    refuse_forgotten(plan)
     _refuse_fragments(plan)
 
 

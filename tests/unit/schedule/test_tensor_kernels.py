@@ -144,3 +144,21 @@ def test_registers_fall_with_the_fused_passes(shared: bool) -> None:
     assert counts[8] > counts[4] > counts[2] >= counts[1]
     written_out = replace(product, fused=1, static=True).plan.report()
     assert written_out.registers > counts[1]
+
+
+@pytest.mark.parametrize("target", ["sm_80", "gfx908"])
+@pytest.mark.parametrize("fragments", ["A", "B"])
+@pytest.mark.parametrize("keep", [False, True])
+@pytest.mark.parametrize("shared", [False, True])
+def test_fragments_that_no_cache_holds_are_declared_around_all_tiles(
+    target: str, fragments: str, keep: bool, shared: bool
+) -> None:
+    """Turns that read ahead are written out, each with loops over a warp's tiles: the registers serve all of them."""
+    if (find_clang() if target == "gfx908" else nvrtc_version()) is None:
+        pytest.skip("needs a compiler")
+    product = Product(target, tiles=(2, 2), steps=3, keep=keep, shared=shared, stages=2, size=(1, 1, 3))
+    plan, order = product.plan, product.plan.nest.order
+    array = product.arrays["AB".index(fragments)]
+    plan.cache(array, index=order[6], location=Location.MMA_FRAGMENT, double_buffer=True)
+    assert plan.build().resources().registers > 0
+    product.check()

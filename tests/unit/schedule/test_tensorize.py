@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 from tests.helpers.products import FIRST, LAST, Product
 
-from tilewright.schedule.caches import Location
+import tilewright as tw
+from tilewright.dtypes import int4
+from tilewright.schedule.arrays import Array, Role
+from tilewright.schedule.caches import Location, Strategy
 from tilewright.schedule.mma_shapes import MMAFragmentOp as Op
 
 POLICIES = ["PASS_ORDER", "BLOCK_ORDER"]
@@ -194,24 +197,45 @@ def test_whole_sums_take_whole_numbers(policy: str) -> None:
     replace(product, prologue=(Op.SCALE, 2.0), epilogue=(Op.SCALE, 3.0)).check()
 
 
-def test_print_and_json_say_what_is_tensorized() -> None:
-    plan = Product("gfx908", "M64N64K1_B2", "float32", passes=4, fused=2, policy="BLOCK_ORDER", size=(1, 1, 2)).plan
-    remarks = [line.split("# ")[1] for line in str(plan).splitlines() if "# tensorized" in line]
-    assert remarks == ["tensorized, M64N64K1_B2, 4 passes, 2 fused, BLOCK_ORDER", "tensorized", "tensorized"]
-    assert plan.to_dict()["tensorize"] == {
-        "indices": ["i3", "j3", "k3"],
-        "mma_shape": "M64N64K1_B2",
-        "num_total_passes": 4,
-        "num_fused_passes": 2,
-        "scheduling_policy": "BLOCK_ORDER",
-        "prologue": ["NONE", None],
-        "epilogue": ["NONE", None],
-    }
-
-
 def test_counts_are_items_too() -> None:
     report = Product(passes=2).plan.report()
     assert dict(report) == {**report.as_json(), "grid": report.grid, "block": report.block}
     assert report["mma"] == report.mma == 2
     with pytest.raises(KeyError, match="multiplications"):
         report["multiplications"]
+
+
+@pytest.mark.parametrize("fragments", ["A", "B"])
+@pytest.mark.parametrize("steps", [1, 2])
+@pytest.mark.parametrize("ring", ["none", "one", "both"])
+@pytest.mark.parametrize("target", ["sm_80", "gfx908"])
+def test_fragments_ahead_of_one_operand(fragments: str, steps: int, ring: str, target: str) -> None:
+    """The other operand is read by each tile: from its buffers, or from global memory."""
+    product = Product(target, steps=steps, keep=True, warps=(2, 2), size=(1, 1, 4))
+    plan, order = product.plan, product.plan.nest.order
+    for array in product.arrays[:2]:
+        if ring == "both" or (ring == "one" and array.name != fragments):
+            plan.cache(array, index=order[5], pipeline_stages=3)
+        if array.name == fragments:
+            plan.cache(array, index=order[6], location=Location.MMA_FRAGMENT, double_buffer=True)
+    product.check()
+
+
+def test_arrays_of_tfloat32_are_of_float32() -> None:
+    product = Product(dtype=tw.tfloat32, shape="M16N16K8", shared=True, keep=True)  # type: ignore[arg-type]
+    assert product.arrays[0].element_type is tw.float32
+    product.check()
+    with pytest.raises(tw.ScheduleError, match="array A is of int4, whose elements have no places of their own"):
+        Array(Role.INPUT, int4, (8, 8), name="A")
+
+
+@pytest.mark.parametrize("strategy", Strategy)
+@pytest.mark.parametrize("vectorize", [True, 2, False])
+@pytest.mark.parametrize("stages", [1, 2])
+@pytest.mark.parametrize("warps", [(1, 1), (1, 2), (1, 3)])
+def test_deep_boxes_divide_among_threads_or_not(strategy: Strategy, vectorize: bool, stages: int, warps: tuple) -> None:
+    """192 elements along K: the swizzled layout cuts them into 3 x 64, and threads may take runs across the cuts."""
+    product = Product(passes=4, steps=3, size=(1, 1, 2), warps=warps, layouts=(FIRST, LAST, FIRST), keep=True)
+    for array in product.arrays[:2]:
+        product.plan.cache(array, level=6, pipeline_stages=stages, strategy=strategy, vectorize=vectorize)
+    product.check()
