@@ -1,7 +1,7 @@
 """Count the registers of fused passes, and write them into docs/schedule.md: `python docs/schedule_registers.py`.
 
-For F = 8, 4, 2, 1 fused passes of P = 8, the fragments that the kernel declares, their registers a thread, what the
-compilers report, and how many reads of shared memory the machine code has before its first multiplication. The counts
+For F = 8, 4, 2, 1 fused passes of P = 8, the fragments that the kernel declares, their registers a thread, and what the
+compilers report: with the groups of passes as a loop, and written one after another (`use_static_offsets`). The counts
 are written to benchmarks/results/schedule_registers.json, and the table of the page is made of that file.
 Nothing is run, so no GPU is needed; NVRTC and clang are.
 """
@@ -9,7 +9,6 @@ Nothing is run, so no GPU is needed; NVRTC and clang are.
 from __future__ import annotations
 
 import json
-import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,26 +16,29 @@ from typing import Any
 
 from tilewright.runtime.clang import clang_version
 from tilewright.runtime.nvrtc import nvrtc_version
-from tilewright.schedule import Array, Location, MMAShape, Nest, Plan, Role, ScheduledKernel, Target
+from tilewright.schedule import Array, Location, MMAShape, Nest, Plan, Role, Target
 
 PAGE = Path(__file__).parent / "schedule.md"
 RESULTS = PAGE.parent.parent / "benchmarks" / "results" / "schedule_registers.json"
 BEGIN, END = "<!-- registers -->", "<!-- end of registers -->"
 PASSES, FUSED = 8, (8, 4, 2, 1)
 CASES = [
-    ("sm_80", "float16", MMAShape.M16N16K16),
-    ("sm_90a", "float16", MMAShape.M16N16K16),
-    ("gfx908", "float32", MMAShape.M16N16K4),
+    (name, dtype, shape, shared)
+    for name, dtype, shape in (
+        ("sm_80", "float16", MMAShape.M16N16K16),
+        ("sm_90a", "float16", MMAShape.M16N16K16),
+        ("gfx908", "float32", MMAShape.M16N16K4),
+    )
+    for shared in (False, True)
 ]
 HEADINGS = (
-    "target, type, shape", "F", "fragments of A and B", "their registers", "the compiler's registers",
-    "reads before the first mma",
+    "target, type, shape", "operands from", "F", "fragments of A and B", "their registers", "the kernel's registers",
+    "static offsets",
 )  # fmt: skip
-READ, MULTIPLY = re.compile(r"LDSM|ds_read"), re.compile(r"HMMA|v_mfma")
 
 
-def plan_of(name: str, dtype: str, shape: MMAShape, fused: int) -> Plan:
-    """Return a product whose blocks of 2 x 2 warps read A and B, group by group, from a pipeline in shared memory."""
+def plan_of(name: str, dtype: str, shape: MMAShape, shared: bool, fused: int, static: bool = False) -> Plan:
+    """Return a product whose blocks of 2 x 2 warps read A and B group by group, from memory or a shared pipeline."""
     target = Target(name)
     m, n, step = target.tensor_core_info.compute_tensor_splits(shape, PASSES)
     rows, columns, depth = 8 * m, 8 * n, 8 * step
@@ -56,16 +58,17 @@ def plan_of(name: str, dtype: str, shape: MMAShape, fused: int) -> Plan:
     schedule.reorder(i, j, k, i_warp, j_warp, ii, jj, kk)
     plan, unit = schedule.create_plan(target), target.GridUnit
     plan.bind({i: unit.BLOCK_Y, j: unit.BLOCK_X, i_warp: unit.WARP_Y, j_warp: unit.WARP_X})
-    for operand in (A, B):
+    for operand in (A, B) if shared else ():
         plan.cache(operand, index=i_warp, pipeline_stages=2)
     plan.cache(C, index=k, location=Location.MMA_FRAGMENT)
-    plan.tensorize((ii, jj, kk), shape, num_total_passes=PASSES, num_fused_passes=fused)
+    plan.tensorize((ii, jj, kk), shape, PASSES, use_static_offsets=static, num_fused_passes=fused)
     return plan
 
 
-def row_of(name: str, dtype: str, shape: MMAShape, fused: int) -> dict[str, Any]:
-    """Return the counts of one kernel."""
-    kernel = plan_of(name, dtype, shape, fused).build("product")
+def row_of(name: str, dtype: str, shape: MMAShape, shared: bool, fused: int) -> dict[str, Any]:
+    """Return the counts of one kernel, and the registers of its twin with static offsets."""
+    kernel = plan_of(name, dtype, shape, shared, fused).build("product")
+    twin = plan_of(name, dtype, shape, shared, fused, static=True).build("product").resources()
     report, resources, target = kernel.report(), kernel.resources(), Target(name)
     size = 2 if dtype == "float16" else 4
     a, b = (extent * shape.k * size // (4 * target.warp_size) for extent in (shape.m, shape.n))
@@ -73,6 +76,7 @@ def row_of(name: str, dtype: str, shape: MMAShape, fused: int) -> dict[str, Any]
         "target": name,
         "type": dtype,
         "shape": shape.name.removesuffix("_B1"),
+        "operands": "shared memory" if shared else "global memory",
         "passes": PASSES,
         "fused": fused,
         "fragments_a": report.fragments_a,
@@ -80,19 +84,9 @@ def row_of(name: str, dtype: str, shape: MMAShape, fused: int) -> dict[str, Any]
         "fragment_registers": report.fragments_a * a + report.fragments_b * b,
         "registers": resources.registers,
         "accumulation_registers": getattr(resources, "accumulation_registers", None),
-        "spills": resources.spills,
-        "reads_first": reads_first(kernel),
+        "registers_static": twin.registers,
+        "spills": resources.spills or twin.spills,
     }
-
-
-def reads_first(kernel: ScheduledKernel) -> int:
-    """Return how many instructions of the machine code read shared memory before the first one that multiplies."""
-    count = 0
-    for line in kernel.sass().splitlines():
-        if MULTIPLY.search(line):
-            break
-        count += bool(READ.search(line))
-    return count
 
 
 def table(record: Mapping[str, Any]) -> str:
@@ -108,11 +102,12 @@ def table(record: Mapping[str, Any]) -> str:
         sums = row["accumulation_registers"]
         cells = (
             f"{row['target']}, {row['type']}, {row['shape']}",
+            row["operands"],
             str(row["fused"]),
             f"{row['fragments_a']} + {row['fragments_b']}",
             str(row["fragment_registers"]),
             str(row["registers"]) + ("" if sums is None else f" + {sums}") + (", spills" if row["spills"] else ""),
-            str(row["reads_first"]),
+            str(row["registers_static"]) + ("" if sums is None else f" + {sums}"),
         )
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
@@ -136,7 +131,7 @@ def main() -> None:
     for case in CASES:
         for fused in FUSED:
             rows.append(row_of(*case, fused))
-            print(f"{case[0]}, F = {fused}", file=sys.stderr)
+            print(f"{case[0]}, {rows[-1]['operands']}, F = {fused}", file=sys.stderr)
     compilers = {"NVRTC": ".".join(map(str, nvrtc_version())), "clang": clang}
     record = {"compilers": compilers, "rows": rows}
     RESULTS.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
