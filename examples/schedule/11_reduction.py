@@ -110,7 +110,7 @@ def cases(backend: Backend, quick: bool) -> list[Case]:
     def row_sums() -> Trial:
         x, X = _rows(rows, columns, backend)
         S, kernel = put(np.full((rows, 1), np.nan, np.float32), backend), sums(rows, 1, columns).build("sums")
-        return Trial(lambda: kernel(X, S), lambda: fetch(S)[:, 0], x.sum(1), _limit(x))
+        return Trial(lambda: kernel(X, S), lambda: fetch(S)[:, 0], x.sum(1), _limit(x, columns))
 
     def in_parts() -> Trial:
         x, X = _rows(few, parts * width, backend)
@@ -121,7 +121,7 @@ def cases(backend: Backend, quick: bool) -> list[Case]:
             first(X, P)
             second(P, S)
 
-        return Trial(launch, lambda: fetch(S)[:, 0], x.sum(1), _limit(x))
+        return Trial(launch, lambda: fetch(S)[:, 0], x.sum(1), _limit(x, width + parts))
 
     def of_softmax() -> Trial:
         x, X = _rows(rows, 128, backend)
@@ -147,9 +147,9 @@ def _rows(rows: int, columns: int, backend: Backend):
     return x.astype(np.float64), put(x, backend)
 
 
-def _limit(x: np.ndarray) -> float:
-    """Return how far rounding can take the sum of a row."""
-    return x.shape[1] * 2.0**-24 * float(np.abs(x).sum(1).max())
+def _limit(x: np.ndarray, additions: int) -> float:
+    """Return how far rounding can take the sum of a row, each element of which goes through so many additions."""
+    return additions * 2.0**-24 * float(np.abs(x).sum(1).max())
 
 
 if __name__ == "__main__":
