@@ -21,7 +21,7 @@ _EXPORTS: dict[str, tuple[str, ...]] = {
     ),
     "errors": (
         *("TilewrightError", "LayoutError", "LanguageError", "ArgumentError", "CompileError", "DeviceError"),
-        *("CheckError", "TuningError", "InternalError", "TilewrightWarning"),
+        *("CheckError", "ScheduleError", "TuningError", "InternalError", "TilewrightWarning"),
     ),
     "layout": (
         *("Layout", "Swizzle", "ComposedLayout", "make_layout", "row_major", "col_major", "tile_to_shape"),
@@ -58,7 +58,7 @@ _EXPORTS: dict[str, tuple[str, ...]] = {
 }
 
 # Submodules that users reach as attributes, without an import of their own.
-_SUBMODULES = ("atoms", "bench", "draw", "layout")
+_SUBMODULES = ("atoms", "bench", "draw", "layout", "schedule")
 
 _MODULE_OF = {name: module for module, names in _EXPORTS.items() for name in names}
 

@@ -4,6 +4,7 @@ from tilewright import atoms as atoms
 from tilewright import bench as bench
 from tilewright import draw as draw
 from tilewright import layout as layout
+from tilewright import schedule as schedule
 from tilewright._version import __version__ as __version__
 from tilewright.analysis import check as check
 from tilewright.backends.sim import simulate as simulate
@@ -34,6 +35,7 @@ from tilewright.errors import DeviceError as DeviceError
 from tilewright.errors import InternalError as InternalError
 from tilewright.errors import LanguageError as LanguageError
 from tilewright.errors import LayoutError as LayoutError
+from tilewright.errors import ScheduleError as ScheduleError
 from tilewright.errors import TilewrightError as TilewrightError
 from tilewright.errors import TilewrightWarning as TilewrightWarning
 from tilewright.errors import TuningError as TuningError

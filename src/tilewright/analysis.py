@@ -38,12 +38,13 @@ def check(
     signature: Sequence[Any] | Mapping[str, Any] = (),  # Any: what a kernel takes, or tw.spec in an array's place
     *,
     block: Any = None,
-    arch: str = "sm_90a",
+    arch: str | None = None,
 ) -> list[Remark]:
     """Return what can be said of a kernel's speed from its trace, without running it.
 
     `signature` holds the arguments, in order or by name: arrays or `tw.spec(dtype, shape)` in their place, numbers,
-    and compile-time arguments. The block is that of `kernel[grid, block]`, or `block`. Each remark has `.kind`,
+    and compile-time arguments. The block is that of `kernel[grid, block]`, or `block`; the target is `arch`, without it
+    that of `kernel.configure(arch=...)`, or sm_90a. Each remark has `.kind`,
     `.file`, `.line`, `.message` and `.suggestion`:
 
     "bank-conflict"    accesses to shared memory whose places follow from the thread's index alone take more

@@ -91,6 +91,18 @@ class Arch:
         """True of AMD's CDNA targets, whose waves have 64 lanes and whose matrix instructions are MFMA."""
         return self.vendor == "amd"
 
+    def has_instructions_of(self, first: Arch) -> bool:
+        """Return whether the target has the matrix instructions that came with another target of the same vendor.
+
+        >>> Arch.parse("gfx90a").has_instructions_of(Arch.parse("gfx908"))
+        True
+        >>> Arch.parse("sm_90a").has_instructions_of(Arch.parse("gfx908"))
+        False
+        """
+        if self.vendor != first.vendor:
+            return False
+        return self.name >= first.name if self.is_amd else self.number >= first.number
+
     @property
     def has_ldmatrix(self) -> bool:
         return self.number >= 75

@@ -1,4 +1,4 @@
-"""The one place that joins front end, passes and backends: a Python function in, IR, CUDA and machine code out."""
+"""The one place that joins front end, passes and backends: a Python function in, IR, C++ and machine code out."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from tilewright.passes.pipeline import run_passes
 from tilewright.profile.model import Compiled
 
 if TYPE_CHECKING:
+    from tilewright.backends.cpp.generate import DeviceSource
     from tilewright.backends.cuda import CudaSource
     from tilewright.runtime.nvrtc import CompiledModule
 
@@ -55,31 +56,46 @@ class Lowered:
         return frozenset(p.argument for p in self.kernel.parameters if p.target in buffers)
 
     @cached_property
-    def cuda(self) -> CudaSource:
-        """The CUDA C++ text."""
-        from tilewright.backends.cuda import generate
+    def source(self) -> DeviceSource:
+        """The C++ text in the dialect of the target's vendor: CUDA or HIP."""
+        return self._generate(restrict=True) if self.arch.is_amd else self.cuda
 
-        return generate(self.kernel, self.arch)
+    @cached_property
+    def cuda(self) -> CudaSource:
+        """The CUDA C++ text; raises `ArgumentError` for a target that is not NVIDIA's."""
+        if self.arch.is_amd:
+            raise ArgumentError(
+                f"there is no CUDA C++ for {self.arch}, an AMD target",
+                help="Lowered.source is the text in HIP C++",
+            )
+        return self._generate(restrict=True)
 
     @cached_property
     def module(self) -> CompiledModule:
-        """The machine code, from the disk cache or from NVRTC."""
-        return self._compile(self.cuda)
+        """The machine code, from the disk cache or from the vendor's compiler: NVRTC or clang."""
+        return self._compile(self.source)
 
     def compiled(self) -> Compiled:
         """Return what a profile needs to know of the machine code; raises `CompileError` where there is no compiler."""
         found = self.module.resources
-        shared = found.static_shared_bytes + self.cuda.dynamic_shared_bytes
+        shared = found.static_shared_bytes + self.source.dynamic_shared_bytes
         return Compiled(self.arch.name, found.registers, shared, found.spills)
 
     @cached_property
     def aliased_module(self) -> CompiledModule:
         """The machine code for calls in which an array that is only read shares memory with one that is written."""
-        from tilewright.backends.cuda import generate
+        return self._compile(self._generate(restrict=False))
 
-        return self._compile(generate(self.kernel, self.arch, restrict=False))
+    def _generate(self, *, restrict: bool) -> DeviceSource:
+        if self.arch.is_amd:
+            from tilewright.backends import hip
 
-    def _compile(self, source: CudaSource) -> CompiledModule:
+            return hip.generate(self.kernel, self.arch, restrict=restrict)
+        from tilewright.backends import cuda
+
+        return cuda.generate(self.kernel, self.arch, restrict=restrict)
+
+    def _compile(self, source: DeviceSource) -> CompiledModule:
         from tilewright.runtime.cache import default_cache
 
         return default_cache().compile(source.text, name=source.name, arch=self.arch.name, line_map=source.line_map)

@@ -71,7 +71,7 @@ class ScheduleError(TilewrightError, ValueError):
 
 
 class CompileError(TilewrightError, RuntimeError):
-    """The CUDA compiler refused generated code."""
+    """A compiler refused generated code, or is not installed."""
 
 
 class DeviceError(TilewrightError, RuntimeError):

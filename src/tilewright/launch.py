@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tilewright.arch import Arch
+from tilewright.arch import Arch, default_arch
 from tilewright.compile import Lowered, lower
 from tilewright.dtypes import dtype as as_dtype
 from tilewright.errors import ArgumentError, LanguageError
@@ -38,13 +38,13 @@ _MAX_LAUNCHERS = 1024  # configurations that a kernel remembers
 class _Code:
     """What a kernel shares with its bound and configured forms: the function, and all that was compiled of it."""
 
-    def __init__(self, function: types.FunctionType) -> None:
+    def __init__(self, function: types.FunctionType, *, is_traceable: bool = False) -> None:
         self.function = function
         self.signature = inspect.signature(function)
         self.captures = Captures(function)
-        self._rewritten: types.FunctionType | None = None
-        # By the numbers of bound and of further arguments and the options that machine code depends on; then by block.
-        self.tables: dict[tuple[int, int | None, int, int], dict[tuple[int, int, int], _Variant]] = {}
+        self._rewritten = function if is_traceable else None
+        # By the numbers of bound and of further arguments and the options that code depends on; then by block.
+        self.tables: dict[tuple[int, int | None, int, int, str | None], dict[tuple[int, int, int], _Variant]] = {}
 
     def rewrite(self) -> types.FunctionType:
         """Return the function with its control flow made traceable."""
@@ -99,7 +99,7 @@ class Kernel:
         self.parameters = _parameters(function, self.__signature__, len(bound), further or 0)
         self.captures = self._code.captures
         self._variants = self._code.tables.setdefault(
-            (len(bound), further, self.options.smem, self.options.min_blocks), {}
+            (len(bound), further, self.options.smem, self.options.min_blocks, self.options.arch), {}
         )
         self._launchers: dict[Any, Launcher] = {}
 
@@ -158,51 +158,82 @@ class Kernel:
         return Kernel(self._code.function, self.options, (instance,), self._code)
 
     def configure(self, **options: Any) -> Kernel:
-        """Return the kernel with launch options: `cluster=(x, y, z)`, `smem=bytes`, `stream=handle`, `min_blocks=n`.
+        """Return the kernel with launch options: `cluster=(x, y, z)`, `smem`, `stream`, `min_blocks` and `arch`.
 
-        `min_blocks` asks the compiler to keep to so few registers that n blocks fit on a multiprocessor (the second
-        argument of CUDA's __launch_bounds__). `smem` adds dynamic shared memory to what the kernel declares, `stream`
-        is a CUDA stream handle or an object with `cuda_stream` or `ptr`; without it a launch goes to the arrays'
-        current stream. Raises `ArgumentError` for other options.
+        `min_blocks=n` asks the compiler to keep to so few registers that n blocks fit on a multiprocessor (the second
+        argument of CUDA's __launch_bounds__). `smem=bytes` adds dynamic shared memory to what the kernel declares,
+        `stream` is a CUDA stream handle or an object with `cuda_stream` or `ptr`; without it a launch goes to the
+        arrays' current stream. `arch` is the target, such as "sm_80" or "gfx908", of launches with NumPy arrays, of
+        `analyze`, of `source` and its like and of `tw.check`; without it sm_90a. Arrays on a GPU run on that GPU, which
+        an AMD target refuses. Raises `ArgumentError` for other options and for a target that is not known.
         """
         try:
             changed = replace(self.options, **options)
         except TypeError:
             raise ArgumentError(
-                f"configure takes cluster, smem, stream and min_blocks, got {', '.join(options)}"
+                f"configure takes cluster, smem, stream, min_blocks and arch, got {', '.join(options)}"
             ) from None
+        if changed.arch is not None:
+            try:
+                changed = replace(changed, arch=Arch.parse(changed.arch).name)
+            except ValueError as error:
+                raise ArgumentError(f"configure: {error}") from None
         return Kernel(self._code.function, changed, self._bound, self._code, self._further)
 
-    def source(self, *args: Any, arch: str = "sm_90a", **kwargs: Any) -> str:
-        """Return the CUDA C++ for arguments: arrays, or `tw.spec(dtype, shape)` in their place. No GPU is needed."""
-        return self.lower(*args, arch=arch, **kwargs).cuda.text
+    def source(self, *args: Any, arch: str | None = None, **kwargs: Any) -> str:
+        """Return the CUDA C++ for arguments: arrays, or `tw.spec(dtype, shape)` in their place. No GPU is needed.
 
-    def ptx(self, *args: Any, arch: str = "sm_90a", **kwargs: Any) -> str:
-        """Return the PTX for arguments, compiled by NVRTC. No GPU is needed."""
+        For `arch="gfx908"` and `"gfx90a"`, AMD's targets, it is HIP C++.
+        """
+        return self.lower(*args, arch=arch, **kwargs).source.text
+
+    def ptx(self, *args: Any, arch: str | None = None, **kwargs: Any) -> str:
+        """Return the PTX for arguments, compiled by NVRTC. No GPU is needed.
+
+        Raises `ArgumentError` for AMD's targets, which have none.
+        """
         from tilewright.runtime.nvrtc import compile_ptx
 
         lowered = self.lower(*args, arch=arch, **kwargs)
+        if lowered.arch.is_amd:
+            raise ArgumentError(
+                f"there is no PTX for {lowered.arch}, an AMD target",
+                help=f"kernel.sass(..., arch={lowered.arch.name!r}) gives its assembly",
+            )
         cuda = lowered.cuda
         return compile_ptx(cuda.text, name=cuda.name, arch=lowered.arch.name, line_map=cuda.line_map)
 
-    def sass(self, *args: Any, arch: str = "sm_90a", **kwargs: Any) -> str:
-        """Return the machine code for arguments, as nvdisasm prints it. No GPU is needed."""
+    def sass(self, *args: Any, arch: str | None = None, **kwargs: Any) -> str:
+        """Return the machine code for arguments, as nvdisasm prints it. No GPU is needed.
+
+        For AMD's targets it is the assembly that clang writes.
+        """
         from tilewright.runtime.disassemble import disassemble
 
-        return disassemble(self.lower(*args, arch=arch, **kwargs).module.cubin)
+        module = self.lower(*args, arch=arch, **kwargs).module
+        return module.assembly or disassemble(module.cubin)
 
-    def resources(self, *args: Any, arch: str = "sm_90a", **kwargs: Any) -> Any:
-        """Return registers, spills, shared memory and more, as the compiler reports them. No GPU is needed."""
+    def resources(self, *args: Any, arch: str | None = None, **kwargs: Any) -> Any:
+        """Return registers, spills, shared memory and more, as the compiler reports them. No GPU is needed.
+
+        For AMD's targets the vector, accumulation and scalar registers are told apart.
+        """
         return self.lower(*args, arch=arch, **kwargs).module.resources
 
-    def lower(self, *args: Any, arch: str = "sm_90a", block: Extent = None, **kwargs: Any) -> Lowered:
+    def lower(self, *args: Any, arch: str | None = None, block: Extent = None, **kwargs: Any) -> Lowered:
         """Return the kernel's IR for arguments, after all passes, and what is made of it."""
         if self.takes_any_number:
             return self.numbered_for(args).lower(*args, arch=arch, block=block, **kwargs)
         shape = None if block is None else launch_config(1, block).block
         values = self.complete(args, kwargs)
         types = {p.name: _argument_type(p, value) for p, value in zip(self.parameters, values, strict=True)}
-        return lower(self.rewrite(), types, arch=Arch.parse(arch), block=shape, min_blocks=self.options.min_blocks)
+        return lower(
+            self.rewrite(),
+            types,
+            arch=Arch.parse(arch or self.options.arch or default_arch()),
+            block=shape,
+            min_blocks=self.options.min_blocks,
+        )
 
     def analyze(self, *args: Any, grid: Extent, block: Extent, **kwargs: Any) -> Profile:
         """Run the kernel on the simulator and return what it costs: `kernel[grid, block].analyze(*args)` in full."""
@@ -254,6 +285,7 @@ class Options:
     smem: int = 0
     stream: Any = None  # Any: a handle, or a framework's stream object
     min_blocks: int = 0
+    arch: str | None = None
 
 
 @dataclass(frozen=True)
@@ -346,7 +378,7 @@ class _Variant:
             )
 
         names = [p.name for p in parameters]
-        return specialise(build, names, described, plan.starts, self.kernel.options.smem)
+        return specialise(build, names, described, plan.starts, self.kernel.options.smem, self.kernel.options.arch)
 
 
 class Launcher:
@@ -432,23 +464,23 @@ class Launcher:
 
         return analyze(self, args, kwargs)
 
-    def source(self, *args: Any, arch: str = "sm_90a", **kwargs: Any) -> str:
-        """Return the CUDA C++, as `Kernel.source`, for this block."""
+    def source(self, *args: Any, arch: str | None = None, **kwargs: Any) -> str:
+        """Return the CUDA or HIP C++, as `Kernel.source`, for this block."""
         return self.kernel.source(*args, arch=arch, block=self.block, **kwargs)
 
-    def ptx(self, *args: Any, arch: str = "sm_90a", **kwargs: Any) -> str:
+    def ptx(self, *args: Any, arch: str | None = None, **kwargs: Any) -> str:
         """Return the PTX, as `Kernel.ptx`, for this block."""
         return self.kernel.ptx(*args, arch=arch, block=self.block, **kwargs)
 
-    def sass(self, *args: Any, arch: str = "sm_90a", **kwargs: Any) -> str:
+    def sass(self, *args: Any, arch: str | None = None, **kwargs: Any) -> str:
         """Return the machine code, as `Kernel.sass`, for this block."""
         return self.kernel.sass(*args, arch=arch, block=self.block, **kwargs)
 
-    def resources(self, *args: Any, arch: str = "sm_90a", **kwargs: Any) -> Any:
+    def resources(self, *args: Any, arch: str | None = None, **kwargs: Any) -> Any:
         """Return the compiler's resource report, as `Kernel.resources`, for this block."""
         return self.kernel.resources(*args, arch=arch, block=self.block, **kwargs)
 
-    def lower(self, *args: Any, arch: str = "sm_90a", **kwargs: Any) -> Lowered:
+    def lower(self, *args: Any, arch: str | None = None, **kwargs: Any) -> Lowered:
         """Return the IR after all passes, as `Kernel.lower`, for this block."""
         return self.kernel.lower(*args, arch=arch, block=self.block, **kwargs)
 
@@ -472,6 +504,14 @@ def kernel(function: Callable[..., Any]) -> Kernel:
     array([0., 2., 4., 6., 8.], dtype=float32)
     """
     return Kernel(function)  # type: ignore[arg-type]  # checked there, with an error that says what came
+
+
+def traceable_kernel(function: types.FunctionType) -> Kernel:
+    """Make a kernel of a function that builds loops and branches of the device by calls: it is traced as it is.
+
+    Its parameters are those of its `__signature__`.
+    """
+    return Kernel(function, code=_Code(function, is_traceable=True))
 
 
 def static(array: object) -> Static:

@@ -62,18 +62,31 @@ def specialise(
     described: Sequence[Argument],
     starts: Sequence[int],
     extra_shared_bytes: int,
+    arch: str | None = None,
 ) -> Specialisation:
     """Lower a kernel for arguments and make it ready where their arrays live.
 
-    `build` takes the target, and whether the simulator is to check coordinates.
+    `build` takes the target, and whether the simulator is to check coordinates. `arch` is the simulator's target; a
+    GPU is its own, and runs no code for AMD.
 
-    Raises `ArgumentError` for arrays on different devices, and for outputs that cannot be written.
+    Raises `ArgumentError` for arrays on different devices, and for outputs that cannot be written; `DeviceError` for
+    arrays on a GPU where the target is one of AMD's.
     """
     arrays = [(name, d) for name, d in zip(names, described, strict=True) if isinstance(d, ArrayInfo)]
     device = common_device([info for _, info in arrays], [name for name, _ in arrays])
     simulate = device == "cpu" or os.environ.get("TILEWRIGHT_BACKEND") == "sim"
-    arch = default_arch() if isinstance(device, str) else driver.device_properties(device).arch
-    lowered = build(arch, simulate)
+    named = None if arch is None else Arch.parse(arch)
+    if named is not None and named.is_amd and not simulate:
+        raise DeviceError(
+            f"the kernel is configured for {named}, and its arrays live on an NVIDIA GPU",
+            help="AMD's targets are compiled and simulated, not launched: pass NumPy arrays, or set "
+            "TILEWRIGHT_BACKEND=sim",
+        )
+    if named is not None and simulate:
+        target = named
+    else:
+        target = default_arch() if isinstance(device, str) else driver.device_properties(device).arch
+    lowered = build(target, simulate)
     _check_outputs(lowered, arrays)
     if simulate:
         return OnSimulator(lowered, names, starts)
@@ -198,6 +211,12 @@ class OnDevice:
     def __init__(
         self, lowered: Lowered, names: Sequence[str], starts: Sequence[int], ordinal: int, extra_shared_bytes: int
     ) -> None:
+        if lowered.arch.is_amd:
+            raise DeviceError(
+                f"kernel {lowered.kernel.name!r} is compiled for {lowered.arch}, and the arrays live on an NVIDIA GPU",
+                help="AMD's targets are compiled and simulated, not launched: pass NumPy arrays, or set "
+                "TILEWRIGHT_BACKEND=sim",
+            )
         self.lowered = lowered
         self.names = names
         self.starts = starts

@@ -118,19 +118,18 @@ extern "C" __global__ void __launch_bounds__(256) matmul_double_buffered(
             // 03_matmul.py:133: if k + 1 < TILE_K:
             if (k + 1 < 8) {
                 // 03_matmul.py:134: tw.copy(tCsA[:, :, k + 1, stage], rA[:, :, (k + 1) % 2])
-                const int offset = (k + 1) * 130 + stage * 1040;
-                const int sA_offset = offset + tCsA;
-                const int offset_1 = (k + 1) % 2;
+                const int sA_offset = tCsA + stage * 1040 + k * 130 + 130;
+                const int offset = (k + 1) % 2;
                 #pragma unroll
                 for (int i = 0; i < 2; i += 1) {
-                    *(float2*)&rA[i * 2 + offset_1 * 4] = *(const float2*)&sA[i * 64 + sA_offset];
+                    *(float2*)&rA[i * 2 + offset * 4] = *(const float2*)&sA[i * 64 + sA_offset];
                 }
 
                 // 03_matmul.py:135: tw.copy(tCsB[:, :, k + 1, stage], rB[:, :, (k + 1) % 2])
-                const int sB_offset = offset + tCsB;
+                const int sB_offset = tCsB + stage * 1040 + k * 130 + 130;
                 #pragma unroll
                 for (int i = 0; i < 8; i += 1) {
-                    *(float2*)&rB[i * 2 + offset_1 * 16] = *(const float2*)&sB[i * 16 + sB_offset];
+                    *(float2*)&rB[i * 2 + offset * 16] = *(const float2*)&sB[i * 16 + sB_offset];
                 }
             }
 
@@ -179,7 +178,7 @@ extern "C" __global__ void __launch_bounds__(256) matmul_double_buffered(
             const int C_offset_1 = C_offset + j * C_stride1;
             #pragma unroll
             for (int k = 0; k < 2; k += 1) {
-                *(float2*)&C[C_offset_1 + k * 64 + tCgC] = *(const float2*)&acc[acc_offset + k * 2];
+                *(float2*)&C[tCgC + C_offset_1 + k * 64] = *(const float2*)&acc[acc_offset + k * 2];
             }
         }
     }

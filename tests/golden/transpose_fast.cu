@@ -63,7 +63,7 @@ extern "C" __global__ void __launch_bounds__(256) transpose_fast(
         const int dst_offset = k * dst_stride0 * 32;
         #pragma unroll
         for (int l = 0; l < 2; l += 1) {
-            *(float4*)&dst[dst_offset + l * 32 + t_dst] = *(const float4*)&values[k * 8 + l * 4];
+            *(float4*)&dst[t_dst + dst_offset + l * 32] = *(const float4*)&values[k * 8 + l * 4];
         }
     }
 }

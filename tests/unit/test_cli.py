@@ -103,6 +103,19 @@ def test_info_names_the_command_for_what_is_missing(monkeypatch: pytest.MonkeyPa
     assert 'pip install "tilewright[cuda]"' in output
 
 
+def test_info_knows_whether_clang_is_there(monkeypatch: pytest.MonkeyPatch, cache_folder: Path, tmp_path: Path) -> None:
+    fake = tmp_path / "clang"
+    fake.write_text("#!/bin/sh\necho 'Some clang version 15.0.7 (a build)'\n")
+    fake.chmod(0o755)
+    monkeypatch.setenv("TILEWRIGHT_CLANG", str(fake))
+    facts = json.loads(call("info", "--json").output)
+    assert facts["versions"]["clang"] == "15.0.7"
+    assert not any("clang" in entry["what"] for entry in facts["missing"])
+    monkeypatch.setenv("TILEWRIGHT_CLANG", str(tmp_path / "nothing"))
+    output = call("info").output
+    assert "clang 14 or later, for machine code for AMD's gfx908 and gfx90a\n    apt install clang-14" in output
+
+
 def test_cache_of_an_empty_folder(cache_folder: Path) -> None:
     for arguments in (["cache"], ["cache", "size"]):
         result = call(*arguments)

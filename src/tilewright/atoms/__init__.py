@@ -20,6 +20,8 @@ from tilewright.atoms.copy import (
 )
 from tilewright.atoms.matrix_copies import NAMES as _MATRIX_COPIES
 from tilewright.atoms.matrix_copies import matrix_copy as _matrix_copy
+from tilewright.atoms.mfma import NAMES as _MFMAS
+from tilewright.atoms.mfma import mfma as _mfma
 from tilewright.atoms.mma import MMAAtom, UniversalFMA
 from tilewright.atoms.warp_mma import NAMES as _WARP_MMAS
 from tilewright.atoms.warp_mma import warp_mma as _warp_mma
@@ -39,6 +41,8 @@ def __getattr__(name: str) -> Any:  # Any: an MMAAtom or a CopyAtom, which a typ
     """Make a warp-level atom when it is first used (PEP 562)."""
     if name in _WARP_MMAS:
         return _warp_mma(name)
+    if name in _MFMAS:
+        return _mfma(name)
     if name in _MATRIX_COPIES:
         return _matrix_copy(name)
     raise AttributeError(f"tilewright has no atom {name!r}")
@@ -46,4 +50,4 @@ def __getattr__(name: str) -> Any:  # Any: an MMAAtom or a CopyAtom, which a typ
 
 def __dir__() -> list[str]:
     """Return the names of all atoms, and of what makes them."""
-    return sorted([*__all__, *_WARP_MMAS, *_MATRIX_COPIES])
+    return sorted([*__all__, *_WARP_MMAS, *_MFMAS, *_MATRIX_COPIES])

@@ -89,3 +89,49 @@ def count_xor(atom: MMAAtom, a: Array, b: Array, c: Array) -> Array:
     both = _sum(a, b, np.zeros(1, np.int64))
     result: Array = (ones - 2 * both + c).astype(atom.dtype_d.numpy)
     return result
+
+
+def multiply_add_in_order(atom: MMAAtom, a: Array, b: Array, c: Array) -> Array:
+    """Compute D = A * B^T + C by one fused multiply-add after the other, in order of k, each rounded to float32.
+
+        d_0 = c,    d_(k+1) = round(a_k * b_k + d_k)
+
+    The order and the rounding within an MFMA are an assumption that was not checked on an AMD GPU;
+    `MMAAtom.error_bound` holds for any order. Subnormal numbers count, also where a GPU may take those of float16 and
+    bfloat16 for zero (gfx90a). Integers are exact and wrap.
+
+    >>> import numpy as np
+    >>> from tilewright.atoms import GFX908_16x16x4_F32F32F32F32_MFMA as atom
+    >>> a, b = np.array([[1, -1, 2**-30, 0]], np.float32), np.ones((1, 4), np.float32)
+    >>> multiply_add_in_order(atom, a, b, np.zeros((1, 1), np.float32))  # exact from the third product on
+    array([[9.313226e-10]], dtype=float32)
+    """
+    import numpy as np
+
+    if not atom.dtype_d.is_float:
+        return multiply_add(atom, a, b, c)
+    a, b = a.astype(np.float64), b.astype(np.float64)
+    shape = np.broadcast_shapes(c.shape, (*a.shape[:-1], b.shape[-2]))
+    d: Array = np.broadcast_to(c, shape).astype(np.float32)
+    with np.errstate(all="ignore"):
+        for k in range(a.shape[-1]):
+            d = _add_rounded_once(a[..., :, None, k] * b[..., None, :, k], d.astype(np.float64))
+    return d
+
+
+def _add_rounded_once(x: Array, y: Array) -> Array:
+    """Return x + y of float64 rounded once to float32: by way of float64, rounded to odd.
+
+    A sum that float64 cannot hold is replaced by its neighbour in float64 whose last bit is 1, which lies on the same
+    side of every border between two float32 as the sum. Source: Boldo and Melquiond, "Emulation of FMA and correctly
+    rounded sums: proved algorithms using rounding to odd".
+    """
+    import numpy as np
+
+    total: Array = np.asarray(x + y)
+    part = total - x
+    lost = (x - (total - part)) + (y - part)
+    even = (total.view(np.int64) & 1) == 0
+    odd = np.where(even & (lost != 0) & np.isfinite(lost), np.nextafter(total, np.copysign(np.inf, lost)), total)
+    rounded: Array = odd.astype(np.float32)
+    return rounded

@@ -35,7 +35,12 @@ class MMAAtom:
 
     `layout_a`, `layout_b` and `layout_c` map (thread, value) to the element of the column-major (M,K), (N,K) and (M,N)
     tile that this value of this thread holds. `thr_id` maps the threads of the atom to thread numbers. `instruction` is
-    the text of the PTX instruction ("" for plain C++), `arch` the first target that has it ("" for all).
+    the text of the PTX instruction ("" for plain C++), or the name of clang's builtin for an instruction of AMD's;
+    `arch` is the first target that has it ("" for all).
+
+    `block` is (i, n) for an instruction that multiplies only the i-th of n blocks of A's rows, with all of B: D is then
+    C but for the rows from i * M / n on, and `layout_c` counts from the first of these rows, `first_row`, as if the
+    block were the first one. `modifiers` are the last operands of an AMD instruction: CBSZ, ABID and BLGP.
 
     >>> from tilewright.dtypes import float32
     >>> atom = UniversalFMA(float32)
@@ -59,6 +64,8 @@ class MMAAtom:
     arithmetic: Callable[[MMAAtom, Array, Array, Array], Array] | None = field(default=None, compare=False, repr=False)
     # Of an atom over words of narrow integers: the atom over the integers themselves.
     elements: MMAAtom | None = field(default=None, compare=False, repr=False)
+    modifiers: tuple[int, int, int] = (0, 0, 0)
+    block: tuple[int, int] = (0, 1)
 
     @property
     def threads(self) -> int:
@@ -66,6 +73,21 @@ class MMAAtom:
         count = self.thr_id.size
         assert isinstance(count, int), self.thr_id
         return count
+
+    @property
+    def rows(self) -> int:
+        """The number of rows of C that the instruction computes: M, or those of its block."""
+        return self.shape_mnk[0] // self.block[1]
+
+    @property
+    def first_row(self) -> int:
+        """The first row of C that the instruction computes."""
+        return self.block[0] * self.rows
+
+    @property
+    def products(self) -> int:
+        """The number of products that the instruction computes: rows * N * K."""
+        return self.rows * self.shape_mnk[1] * self.shape_mnk[2]
 
     @property
     def registers_a(self) -> Registers:
@@ -119,7 +141,16 @@ class MMAAtom:
         >>> UniversalFMA(float32).reference(np.full((1, 1), 2.0), np.full((1, 1), 3.0), np.ones((1, 1)))
         array([[7.]], dtype=float32)
         """
-        return (self.arithmetic or multiply_add)(self, a, b, c)
+        compute = self.arithmetic or multiply_add
+        if self.block[1] == 1:
+            return compute(self, a, b, c)
+        import numpy as np
+
+        rows = slice(self.first_row, self.first_row + self.rows)
+        front = np.broadcast_shapes(*(x.shape[:-2] for x in (a, b, c)))
+        d = np.array(np.broadcast_to(c, (*front, *c.shape[-2:])), self.dtype_d.numpy)
+        d[..., rows, :] = compute(self, a[..., rows, :], b, d[..., rows, :])
+        return d
 
     def error_bound(self, a: Array, b: Array, c: Array) -> Array:
         """Return how far a GPU's D may lie from `reference(a, b, c)`, element by element; K may be several atoms' long.

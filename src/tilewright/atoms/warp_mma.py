@@ -40,7 +40,8 @@ _TYPES: dict[str, tuple[str, t.DType]] = {
 def _listed() -> tuple[str, ...]:
     """Return all names in the order of architectures."""
     names = [f"SM70_8x8x4_{types}_{majors}" for types in ("F16F16F16F16", "F32F16F16F32") for majors in _MAJORS_SM70]
-    names += ["SM75_16x8x8_F32F16F16F32_TN", "SM75_16x8x8_F16F16F16F16_TN", "SM75_8x8x16_S32S8S8S32_TN"]
+    names += ["SM75_16x8x8_F32F16F16F32_TN", "SM75_16x8x8_F16F16F16F16_TN"]
+    names += ["SM75_8x8x16_S32S8S8S32_TN", "SM75_8x8x16_S32U8U8S32_TN"]
     for shape in ("16x8x8", "16x8x16"):
         names += [f"SM80_{shape}_{types}_TN" for types in ("F16F16F16F16", "F32F16F16F32", "F32BF16BF16F32")]
     names += [f"SM80_{shape}_F32TF32TF32F32_TN" for shape in ("16x8x4", "16x8x8")]

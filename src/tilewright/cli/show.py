@@ -30,8 +30,8 @@ def _arch(context: click.Context, parameter: click.Parameter, name: str) -> str:
 @click.command()
 @click.argument("target", metavar="FILE[:KERNEL]")
 @click.option("--arch", default="sm_90a", show_default=True, callback=_arch, help="The target to compile for.")
-@click.option("--ptx", "form", flag_value="ptx", help="Show PTX instead of CUDA C++.")
-@click.option("--sass", "form", flag_value="sass", help="Show machine code instead of CUDA C++.")
+@click.option("--ptx", "form", flag_value="ptx", help="Show PTX instead of C++.")
+@click.option("--sass", "form", flag_value="sass", help="Show machine code instead of C++.")
 @click.option(
     "--arg",
     "texts",
@@ -45,7 +45,7 @@ def _arch(context: click.Context, parameter: click.Parameter, name: str) -> str:
 def show(
     target: str, arch: str, form: str | None, texts: tuple[str, ...], grid: str | None, block: str | None, as_json: bool
 ) -> None:
-    """Show the CUDA C++, PTX or machine code of a kernel, and what it uses. No GPU is needed.
+    """Show the CUDA or HIP C++, PTX or machine code of a kernel, and what it uses. No GPU is needed.
 
     FILE is run, so that it defines its kernels. The arguments come from `--arg`, or from a function of FILE called
     example_KERNEL that returns (grid, block, args). Without KERNEL, the kernels of FILE are listed.

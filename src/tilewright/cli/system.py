@@ -24,6 +24,7 @@ def versions() -> dict[str, str | None]:
     for name, distributions in _DISTRIBUTIONS.items():
         found[name] = next((version for version in map(_version_of, distributions) if version is not None), None)
     found["NVRTC"] = _nvrtc_version()
+    found["clang"] = _clang_version()
     found["driver (CUDA)"] = _driver_version()
     return found
 
@@ -78,6 +79,8 @@ def missing() -> list[dict[str, str]]:
         note("a library for arrays on the GPU", "running on a GPU", "pip install torch")
     if find_program("nvdisasm") is None and find_program("cuobjdump") is None:
         note("nvdisasm, the disassembler", "kernel.sass() and `tilewright show --sass`", INSTALL)
+    if _clang_version() is None:
+        note("clang 14 or later", "machine code for AMD's gfx908 and gfx90a", "apt install clang-14")
     if importlib.util.find_spec("typst") is None:
         note("typst, the typesetter", "drawings of layouts", 'pip install "tilewright[draw]"')
     return found
@@ -97,6 +100,12 @@ def _nvrtc_version() -> str | None:
         return "{}.{}".format(*nvrtc_version())
     except TilewrightError:
         return None
+
+
+def _clang_version() -> str | None:
+    from tilewright.runtime.clang import clang_version
+
+    return clang_version()
 
 
 def _driver_version() -> str | None:

@@ -27,6 +27,7 @@ from tilewright.demo.arrays import fetch, pick_backend, put
 from tilewright.demo.case import Backend, Case, CasesFunction, Report, Trial
 from tilewright.demo.examples import example_files, load_example, with_parts
 from tilewright.demo.runner import run_case
+from tilewright.demo.scheduled import scheduled_case
 from tilewright.demo.script import collect_cases, main, run_cases
 
 __all__ = [
@@ -44,5 +45,6 @@ __all__ = [
     "put",
     "run_case",
     "run_cases",
+    "scheduled_case",
     "with_parts",
 ]

@@ -36,7 +36,8 @@ class Case:
     """One line of the demo's table.
 
     `prepare` makes the data; it runs just before the launch, so that only one case's arrays are alive at a time.
-    `bytes_moved` (read plus written) or `flops` turn the time of a launch into a rate.
+    `bytes_moved` (read plus written) or `flops` turn the time of a launch into a rate. A `simulated` case has its
+    arrays on the host even where the others run on a GPU: its kernel is for another kind of GPU.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Case:
     prepare: Callable[[], Trial]
     bytes_moved: int | None = None
     flops: int | None = None
+    simulated: bool = False
 
 
 CasesFunction: TypeAlias = Callable[[Backend, bool], list[Case]]

@@ -17,11 +17,12 @@ _ROUNDS, _BATCH_MS = 7, 20.0
 def run_case(case: Case, backend: Backend) -> Report:
     """Run `case` and return its report. A case that raises is reported as failed; nothing is raised from here."""
     report = Report(case.name, case.size, bytes_moved=case.bytes_moved, flops=case.flops)
+    on_gpu = backend == "cuda" and not case.simulated
     try:
         trial = case.prepare()
         begin = time.perf_counter()
         trial.launch()
-        if backend == "cuda":
+        if on_gpu:
             synchronize()
         seconds = time.perf_counter() - begin
         error = greatest_difference(trial.result(), trial.expected)
@@ -30,7 +31,7 @@ def run_case(case: Case, backend: Backend) -> Report:
     report = replace(report, seconds=seconds, error=error, limit=trial.limit)
     if not error <= trial.limit:
         return replace(report, failure=f"the greatest error is {error:.3g}, the limit {trial.limit:.3g}")
-    if backend == "cuda":
+    if on_gpu:
         report = _timed(report, trial)
     return report
 

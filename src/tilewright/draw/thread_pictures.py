@@ -20,17 +20,17 @@ _NOTE = "T: thread, V: its value"
 _KEY = "the thread mod 32"
 
 
-def thread_cells(layout_tv: Layout, shape: Any) -> tuple[Callable[[Any], Cell], int]:
+def thread_cells(layout_tv: Layout, shape: Any, first: int = 0) -> tuple[Callable[[Any], Cell], int]:
     """Return the cell of each coordinate of a tile, and how many threads hold one element.
 
-    `layout_tv` maps (thread, value) to elements of the column-major tile of that shape. An element of several threads
-    is labelled with the first of them and the number of others.
+    `layout_tv` maps (thread, value) to elements of the column-major tile of that shape, counted from element
+    `first`. An element of several threads is labelled with the first of them and the number of others.
     """
     threads, values = int(layout_tv[0].size), int(layout_tv[1].size)  # type: ignore[arg-type]  # static, as the tiles
     holders: dict[int, dict[int, int]] = {}
     for thread in range(threads):
         for value in range(values):
-            holders.setdefault(layout_tv(thread, value), {}).setdefault(thread, value)
+            holders.setdefault(first + layout_tv(thread, value), {}).setdefault(thread, value)
 
     def cell(coord: Any) -> Cell:
         held = holders.get(crd2idx(coord, shape))  # type: ignore[arg-type]  # a static coordinate has an integer index
@@ -91,7 +91,7 @@ def mma_drawing(mma: TiledMMA, limit: Limit = LIMIT) -> Drawing:
     k_axis = _mma_axis(mma, 2, min(limit))
     a, shared_a = thread_cells(mma.layout_a_tv, (m, k))
     b, shared_b = thread_cells(mma.layout_b_tv, (n, k))
-    c, shared_c = thread_cells(mma.layout_c_tv, (m, n))
+    c, shared_c = thread_cells(mma.layout_c_tv, (m, n), mma.offset_c)
     frame = frame_of((m, n), limit, str(mma))
     grid_a = single_grid(frame, a, f"A (M,K) = ({m},{k})", m_axis, k_axis)
     grid_b = single_grid(frame, lambda p: b((p[1], p[0])), f"B (N,K) = ({n},{k})", k_axis, n_axis)

@@ -213,7 +213,7 @@ class Kernel:
     `min_blocks` how many blocks a multiprocessor shall hold at once, 0 where the compiler decides.
     `shared_bytes` is set when shared memory is placed. `copies_to_shared` says that it was written with
     `tw.copy` from global to shared memory, which is asynchronous where it can be. `remarks` say what the trace
-    found that could be faster.
+    found that could be faster. `warp_size` is how many threads a warp of the target has.
     """
 
     name: str
@@ -226,6 +226,7 @@ class Kernel:
     min_blocks: int = 0
     copies_to_shared: bool = False
     remarks: tuple[Remark, ...] = ()
+    warp_size: int = 32
 
     def buffers(self) -> list[Buffer]:
         """Return the buffers that the ops of the kernel name, in order of first use."""

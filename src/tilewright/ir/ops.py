@@ -1,8 +1,9 @@
 """All ops of the IR. Each is a dataclass whose fields say which are operands, attributes and blocks.
 
-What an op computes is written once as NumPy in `backends/sim`, how it is spelled in CUDA C++ once in
-`backends/cuda`, each as one handler for the op's class. Integer arithmetic is that of C++ on the device: two's
-complement, division and remainder round towards zero. Floats are IEEE, every op rounded once.
+What an op computes is written once as NumPy in `backends/sim`, how it is spelled in C++ once in `backends/cpp`,
+or in the dialects `backends/cuda` and `backends/hip`, each as one handler for the op's class. Integer
+arithmetic is that of C++ on the device: two's complement, division and remainder round towards zero. Floats are
+IEEE, every op rounded once.
 """
 
 # Fields are declared by calls that say their role (see fields.py), each of which makes a new field.
@@ -323,7 +324,7 @@ class Shuffle(Op):
 
 @dataclass(eq=False)
 class Vote(Op):
-    """result = any or all (bool) of the warp's predicates, or their bits (uint32) for `ballot`."""
+    """result = any or all (bool) of the warp's predicates, or their bits for `ballot`: uint32; uint64 of 64 lanes."""
 
     kind: str = attribute()
     predicate: Value = operand()
@@ -356,7 +357,7 @@ class Mma(Op):
     """results = the registers of D = A * B + C, which the threads of a warp compute together as `atom` says.
 
     Operands and results are each thread's registers, in types and numbers `atom.registers_a` and its like. All threads
-    of the warp take part; a warp holds several groups of threads where the atom has fewer than 32.
+    of the warp take part; a warp holds several groups of threads where the atom has fewer than the warp.
     """
 
     atom: MMAAtom = attribute()

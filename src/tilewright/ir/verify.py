@@ -292,12 +292,13 @@ def _extract(op: Extract) -> None:
 def _shuffle(op: Shuffle) -> None:
     _expect(op.kind in SHUFFLE_KINDS, op, f"no shuffle {op.kind}")
     _same_types(op, (op.value,), op.results)
-    _expect(op.width in (1, 2, 4, 8, 16, 32), op, f"no group of {op.width} lanes")
+    _expect(op.width in (1, 2, 4, 8, 16, 32, 64), op, f"no group of {op.width} lanes")
 
 
 def _vote(op: Vote) -> None:
     _expect(op.kind in VOTE_KINDS and op.predicate.type is bool_, op, "a vote takes a bool")
-    _expect(op.result.type is (uint32 if op.kind == "ballot" else bool_), op, "wrong type of a vote's result")
+    types = (uint32, uint64) if op.kind == "ballot" else (bool_,)
+    _expect(op.result.type in types, op, "wrong type of a vote's result")
 
 
 def _print(op: Print) -> None:

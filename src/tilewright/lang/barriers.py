@@ -20,7 +20,7 @@ from tilewright.ir.ops import (
 )
 from tilewright.lang.engine import allocate
 from tilewright.lang.scalar import Scalar, as_scalar
-from tilewright.lang.special import WARP_SIZE, linear_thread
+from tilewright.lang.special import linear_thread
 from tilewright.lang.tracer import current
 
 _MOST_NAMED = 15  # number 0 is the barrier of tw.sync_threads
@@ -59,13 +59,19 @@ class NamedBarrier:
     def __init__(self, number: Any, threads: int) -> None:
         given: object = threads
         tracer = current("tw.named_barrier")
-        if not isinstance(given, int) or given <= 0 or given % WARP_SIZE:
+        if tracer.arch.is_amd:
             raise LanguageError(
-                f"tw.named_barrier is met by whole warps: its threads are a multiple of {WARP_SIZE}, not {given!r}",
+                f"tw.named_barrier: {tracer.arch} has one barrier, that of the whole block",
+                help="let the whole block meet: tw.sync_threads()",
+            )
+        warp = tracer.arch.warp_size
+        if not isinstance(given, int) or given <= 0 or given % warp:
+            raise LanguageError(
+                f"tw.named_barrier is met by whole warps: its threads are a multiple of {warp}, not {given!r}",
                 help="count all threads of the warps that sync or arrive; the number must be known while tracing",
             )
         shape = tracer.block_shape
-        if shape is not None and given > _whole_warps(shape[0] * shape[1] * shape[2]):
+        if shape is not None and given > _whole_warps(shape[0] * shape[1] * shape[2], warp):
             raise LanguageError(
                 f"tw.named_barrier waits for {given} threads, and the block has {shape[0] * shape[1] * shape[2]}",
                 help="the barrier would never be complete: count the threads that come in one phase",
@@ -95,8 +101,8 @@ class NamedBarrier:
         return f"named_barrier({self.number!r}, threads={self.threads})"
 
 
-def _whole_warps(threads: int) -> int:
-    return -(-threads // WARP_SIZE) * WARP_SIZE
+def _whole_warps(threads: int, warp: int) -> int:
+    return -(-threads // warp) * warp
 
 
 class MBarrier:

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from tilewright import atoms
 from tilewright.arch import Arch
 from tilewright.atoms import MMAAtom
+from tilewright.atoms.mfma import NAMES as MFMAS
 from tilewright.atoms.warp_mma import NAMES as WARP_MMAS
-from tilewright.atoms.warp_mma import warp_mma
 from tilewright.errors import LanguageError
 from tilewright.ir.core import Space
 from tilewright.lang.access import common_walk, place
@@ -127,7 +128,7 @@ def _check(atom: MMAAtom, d: Tensor, a: Tensor, b: Tensor, c: Tensor) -> None:
 def _by_warps(atom: MMAAtom, d: Tensor, a: Tensor, b: Tensor, c: Tensor) -> None:
     """Multiply by the instruction of a warp; operands in shared memory come into registers a step of K at a time."""
     arch = current("tw.gemm").arch
-    if arch.number < Arch.parse(atom.arch).number:
+    if not arch.has_instructions_of(Arch.parse(atom.arch)):
         raise LanguageError(
             f"tw.gemm: {atom.name} needs {atom.arch} or later, and the target is {arch.name}",
             details=[f"a: {a.title}", f"b: {b.title}"],
@@ -145,8 +146,8 @@ def _alternatives(atom: MMAAtom, arch: Arch) -> str:
     """Return which atoms of a target take the types that an atom takes, as a help text."""
     fitting = [
         name
-        for name in WARP_MMAS
-        if Arch.parse((found := warp_mma(name)).arch).number <= arch.number
+        for name in (*WARP_MMAS, *MFMAS)
+        if arch.has_instructions_of(Arch.parse((found := getattr(atoms, name)).arch))
         and (found.dtype_a, found.dtype_b, found.dtype_d) == (atom.dtype_a, atom.dtype_b, atom.dtype_d)
     ]
     if fitting:

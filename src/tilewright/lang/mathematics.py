@@ -1,4 +1,8 @@
-"""Math functions: on device scalars they become instructions, on host numbers they are NumPy's."""
+"""Math functions: on device scalars they become instructions, on host numbers they are NumPy's.
+
+A value that is neither may have a method `__tilewright_apply__(name, function, operands)`, which says what they are on
+it: the expressions of a loop nest's logic record the function, and apply it to device scalars when a kernel is built.
+"""
 
 from __future__ import annotations
 
@@ -49,11 +53,19 @@ def _function(name: str, text: str) -> Any:
             if name in _ROUNDINGS and not x.dtype.is_float:
                 return x
             return unary(name, x if x.dtype.is_float else x.to(float32))
-        return _on_host(name, x)
+        return _on_other(name, apply, x)
 
     apply.__name__ = apply.__qualname__ = name
     apply.__doc__ = f"Return {text}, in the type of x (float32 for an integer)."
     return apply
+
+
+def _on_other(name: str, function: Any, *values: Any) -> Any:
+    """Apply a function to what is no device scalar: values that say themselves what it is, or host numbers."""
+    for x in values:
+        if hasattr(x, "__tilewright_apply__"):
+            return x.__tilewright_apply__(function.__name__, function, values)
+    return _on_host(name, *values)
 
 
 def _on_host(name: str, *values: Any) -> Any:
@@ -75,74 +87,79 @@ def _on_host(name: str, *values: Any) -> Any:
 
 def abs(x: Any) -> Any:
     """Return the absolute value, in the type of x."""
-    return x.__abs__() if isinstance(x, Scalar) else _on_host("abs", x)
+    return x.__abs__() if isinstance(x, Scalar) else _on_other("abs", abs, x)
 
 
 def popcount(x: Any) -> Any:
     """Return the number of one bits of an integer, as int32."""
-    return _bits("popcount", x)
+    return _bits("popcount", popcount, x)
 
 
 def clz(x: Any) -> Any:
     """Return the number of leading zero bits of an integer, as int32; the width of the type for 0."""
-    return _bits("clz", x)
+    return _bits("clz", clz, x)
 
 
-def _bits(kind: str, x: Any) -> Any:
+def _bits(kind: str, function: Any, x: Any) -> Any:
+    if hasattr(x, "__tilewright_apply__"):
+        return x.__tilewright_apply__(kind, function, (x,))
     if not isinstance(x, Scalar) or not x.dtype.is_integer or x.dtype.bits < 32:
         raise LanguageError(f"tw.{kind} takes a device integer of 32 or 64 bits, got {x!r}")
     return convert(unary(kind, x), int32)
 
 
-def _binary(kind: str, a: Any, b: Any, host: str) -> Any:
+def _binary(kind: str, function: Any, a: Any, b: Any, host: str) -> Any:
     if isinstance(a, Scalar) or isinstance(b, Scalar):
         return arithmetic(kind, a, b)
-    return _on_host(host, a, b)
+    return _on_other(host, function, a, b)
 
 
-def _float_binary(kind: str, a: Any, b: Any) -> Any:
+def _float_binary(kind: str, function: Any, a: Any, b: Any) -> Any:
     if isinstance(a, Scalar) or isinstance(b, Scalar):
         type = common_type(a, b)
         if not type.is_float:
             a, b = as_scalar(a, None).to(float32), as_scalar(b, None).to(float32)
         return arithmetic(kind, a, b)
-    return _on_host(kind, a, b)
+    return _on_other(kind, function, a, b)
 
 
 def minimum(a: Any, b: Any) -> Any:
     """Return the lesser of two numbers; where one is NaN, the other (IEEE minNum, CUDA fminf)."""
-    return _binary("min", a, b, "fmin")
+    return _binary("min", minimum, a, b, "fmin")
 
 
 def maximum(a: Any, b: Any) -> Any:
     """Return the greater of two numbers; where one is NaN, the other (IEEE maxNum, CUDA fmaxf)."""
-    return _binary("max", a, b, "fmax")
+    return _binary("max", maximum, a, b, "fmax")
 
 
 def pow(a: Any, b: Any) -> Any:
     """Return a ** b in floating point."""
-    return _float_binary("pow", a, b)
+    return _float_binary("pow", pow, a, b)
 
 
 def atan2(a: Any, b: Any) -> Any:
     """Return the angle of the point (b, a) in radians, from -pi to pi."""
-    return _float_binary("atan2", a, b)
+    return _float_binary("atan2", atan2, a, b)
 
 
 def copysign(a: Any, b: Any) -> Any:
     """Return the magnitude of a with the sign of b."""
-    return _float_binary("copysign", a, b)
+    return _float_binary("copysign", copysign, a, b)
 
 
 def fmod(a: Any, b: Any) -> Any:
     """Return the remainder of a / b with the sign of a."""
-    return _float_binary("fmod", a, b)
+    return _float_binary("fmod", fmod, a, b)
 
 
 def fma(a: Any, b: Any, c: Any) -> Any:
     """Return a * b + c, rounded once; in float32 for narrower types, then rounded to them."""
     scalars = [x for x in (a, b, c) if isinstance(x, Scalar)]
     if not scalars:
+        for x in (a, b, c):
+            if hasattr(x, "__tilewright_apply__"):
+                return x.__tilewright_apply__("fma", fma, (a, b, c))
         return a * b + c
     type = scalars[0].dtype
     for x in (a, b, c):
@@ -161,4 +178,4 @@ def where(condition: Any, a: Any, b: Any) -> Any:
         return select(condition, a, b)
     if isinstance(condition, bool):
         return a if condition else b
-    return _on_host("where", condition, a, b)
+    return _on_other("where", where, condition, a, b)

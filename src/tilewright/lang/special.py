@@ -9,8 +9,6 @@ from tilewright.ir.ops import Special
 from tilewright.lang.scalar import Scalar
 from tilewright.lang.tracer import current
 
-WARP_SIZE = 32
-
 
 class Index3:
     """Three int32 special registers, `.x`, `.y` and `.z`.
@@ -66,10 +64,10 @@ def linear_thread() -> Any:
 
 
 def lane_id() -> Any:
-    """Return the thread's lane in its warp, 0 to 31: its number in the block modulo 32."""
-    return linear_thread() % WARP_SIZE
+    """Return the thread's lane in its warp: its number in the block modulo 32 (64 on AMD targets)."""
+    return linear_thread() % current("tw.lane_id").arch.warp_size
 
 
 def warp_id() -> Any:
-    """Return the number of the thread's warp in its block: its number in the block divided by 32."""
-    return linear_thread() // WARP_SIZE
+    """Return the number of the thread's warp: its number in the block divided by 32 (64 on AMD targets)."""
+    return linear_thread() // current("tw.warp_id").arch.warp_size

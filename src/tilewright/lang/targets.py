@@ -14,12 +14,11 @@ from tilewright.ir.ops import Cast, CastPair
 if TYPE_CHECKING:
     from tilewright.lang.tracer import Tracer
 
-WARP_SIZE = 32
 _FLOAT8_ARCH = 89  # PTX ISA, "cvt": .e4m3x2 and .e5m2x2 need sm_89
 
 
-def demand_whole_warps(tracer: Tracer, what: str, lanes: int = WARP_SIZE) -> None:
-    """Refuse what `lanes` lanes do together in a block whose last warp has no whole such group.
+def demand_whole_warps(tracer: Tracer, what: str, lanes: int = 0) -> None:
+    """Refuse what lanes, by default those of a warp, do together in a block whose last warp has no whole such group.
 
     Threads fill warps by their linear number, and the lanes behind the last thread do not exist: a matrix instruction
     of such a warp is undefined, and a shuffle may read a lane that holds nothing. Under a branch, which may leave that
@@ -27,6 +26,7 @@ def demand_whole_warps(tracer: Tracer, what: str, lanes: int = WARP_SIZE) -> Non
     """
     if tracer.block_shape is None or tracer.branch_depth:
         return
+    lanes = lanes or tracer.arch.warp_size
     threads = math.prod(tracer.block_shape)
     if threads % lanes == 0:
         return

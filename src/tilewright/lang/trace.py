@@ -58,6 +58,7 @@ def trace(
         location=_definition(function),
         copies_to_shared=tracer.copies_to_shared,
         remarks=tuple(tracer.remarks),
+        warp_size=arch.warp_size,
     )
     refuse_wrong_slices(tracer)
     refuse_missing_arithmetic(kernel, arch)

@@ -50,6 +50,7 @@ class Tracer:
         self.branch_depth = 0
         self.bounds = False  # whether coordinates are checked where the program runs
         self.copies_to_shared = False  # whether tw.copy was called from global to shared memory
+        self.place: SourceLocation | None = None  # what ops are built for, where that is not the line that builds them
         # What `lang.slices` knows: the thread numbers that expressions give, and the slices that were accessed.
         self.thread_numbers: dict[Value, frozenset[int]] = {}
         self.slices: dict[TiledCopy | TiledMMA, dict[object, Slice]] = {}
@@ -75,7 +76,7 @@ class Tracer:
 
     def location(self) -> SourceLocation | None:
         """Return the user's source line that is being traced, with the calls that led to it."""
-        return locate(sys._getframe(1))
+        return self.place or locate(sys._getframe(1))
 
     def require(self, requirement: Requirement, key: tuple[str, int]) -> None:
         """Add a condition that the launch must check, once for each `key`."""

@@ -19,7 +19,6 @@ from tilewright.ir.core import Block, Effect, Kernel, Op, Value
 from tilewright.ir.evaluate import evaluate
 from tilewright.ir.infer import facts_of
 from tilewright.ir.ops import Barrier, Elect, For, If, NamedBarrier, Special, While, Yield
-from tilewright.lang.special import WARP_SIZE
 from tilewright.source import SourceLocation
 
 
@@ -54,7 +53,7 @@ class _Warps:
     """Says which values surely differ between the threads of a warp."""
 
     def __init__(self, kernel: Kernel) -> None:
-        self._block = kernel.block
+        self._block, self._warp_size = kernel.block, kernel.warp_size
         specials = (op for op in kernel.body.walk() if isinstance(op, Special) and op.name.startswith("thread_idx"))
         self._axes = {op.result: "xyz".index(op.name[-1]) for op in specials}
         self._answers: dict[Value, bool] = {}
@@ -85,7 +84,7 @@ class _Warps:
             numbers = [evaluate(value, known) for known in self._threads()]
         except KeyError:  # more than the index of the thread is in it
             return any(self.differs(v) for v in op.operands)
-        return any(len(set(numbers[n : n + WARP_SIZE])) > 1 for n in range(0, len(numbers), WARP_SIZE))
+        return any(len(set(numbers[n : n + self._warp_size])) > 1 for n in range(0, len(numbers), self._warp_size))
 
     def _threads(self) -> Iterator[dict[Value, int]]:
         """Yield the index of each thread of the block, as the values that stand for it."""

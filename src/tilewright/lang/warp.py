@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tilewright.dtypes import bool_, int32, uint32
+from tilewright.dtypes import bool_, int32, uint32, uint64
 from tilewright.errors import LanguageError
 from tilewright.ir.ops import Elect, Shuffle, Vote
 from tilewright.lang.branches import truth
@@ -16,39 +16,43 @@ from tilewright.lang.targets import demand_whole_warps
 from tilewright.lang.tracer import current
 
 
-def _shuffle(kind: str, value: Any, lane: Any, width: int) -> Scalar:
-    if width not in (1, 2, 4, 8, 16, 32):
-        raise LanguageError(f"the width of a shuffle is a power of two up to 32, got {width}")
+def _shuffle(kind: str, value: Any, lane: Any, width: int | None) -> Scalar:
     tracer = current("a shuffle")
+    lanes = tracer.arch.warp_size
+    width = lanes if width is None else width
+    if width not in [1 << n for n in range(lanes.bit_length())]:
+        raise LanguageError(f"the width of a shuffle is a power of two up to {lanes}, got {width}")
     demand_whole_warps(tracer, "a shuffle", width)
     source = as_scalar(value)
     result = tracer.emit(Shuffle(kind, source.value, as_scalar(lane, int32).value, width), source.dtype)
     return Scalar(result[0])
 
 
-def shuffle(value: Any, lane: Any, width: int = 32) -> Scalar:
-    """Return the value that lane number `lane` of the group of `width` lanes has (PTX shfl.sync.idx)."""
+def shuffle(value: Any, lane: Any, width: int | None = None) -> Scalar:
+    """Return the value that lane number `lane` of the group of `width` lanes (the warp) has: shfl.sync.idx."""
     return _shuffle("idx", value, lane, width)
 
 
-def shuffle_up(value: Any, delta: Any, width: int = 32) -> Scalar:
+def shuffle_up(value: Any, delta: Any, width: int | None = None) -> Scalar:
     """Return the value of the lane `delta` below; the lowest lanes of a group keep their own (shfl.sync.up)."""
     return _shuffle("up", value, delta, width)
 
 
-def shuffle_down(value: Any, delta: Any, width: int = 32) -> Scalar:
+def shuffle_down(value: Any, delta: Any, width: int | None = None) -> Scalar:
     """Return the value of the lane `delta` above; the highest lanes of a group keep their own (shfl.sync.down)."""
     return _shuffle("down", value, delta, width)
 
 
-def shuffle_xor(value: Any, mask: Any, width: int = 32) -> Scalar:
+def shuffle_xor(value: Any, mask: Any, width: int | None = None) -> Scalar:
     """Return the value of the lane whose number differs by the bits of `mask` (shfl.sync.bfly)."""
     return _shuffle("xor", value, mask, width)
 
 
 def _vote(kind: str, predicate: Any) -> Scalar:
     holds = as_scalar(truth(predicate), bool_)
-    return Scalar(current("a vote").emit(Vote(kind, holds.value), uint32 if kind == "ballot" else bool_)[0])
+    tracer = current("a vote")
+    bits = uint64 if tracer.arch.warp_size == 64 else uint32
+    return Scalar(tracer.emit(Vote(kind, holds.value), bits if kind == "ballot" else bool_)[0])
 
 
 def vote_any(predicate: Any) -> Scalar:
@@ -62,7 +66,7 @@ def vote_all(predicate: Any) -> Scalar:
 
 
 def ballot(predicate: Any) -> Scalar:
-    """Return the lanes in which the predicate holds, as the bits of a uint32."""
+    """Return the lanes in which the predicate holds, as the bits of a uint32, or of a uint64 for the 64 of AMD's."""
     return _vote("ballot", predicate)
 
 

@@ -7,11 +7,13 @@ from collections.abc import Callable
 from tilewright.ir.core import Kernel
 from tilewright.ir.verify import verify
 from tilewright.passes.contract_multiply_add import contract_multiply_add
+from tilewright.passes.count_remainders import count_remainders
 from tilewright.passes.eliminate_common_subexpressions import eliminate_common_subexpressions
 from tilewright.passes.eliminate_dead_code import eliminate_dead_code
 from tilewright.passes.fold_constants import fold_constants
 from tilewright.passes.forward_unchanged_values import forward_unchanged_values
 from tilewright.passes.hoist_invariants import hoist_invariants
+from tilewright.passes.order_sums import order_sums
 from tilewright.passes.pair_conversions import pair_conversions
 from tilewright.passes.place_shared_memory import place_shared_memory
 from tilewright.passes.unroll_register_loops import unroll_register_loops
@@ -20,7 +22,9 @@ PASSES: tuple[Callable[[Kernel], None], ...] = (
     forward_unchanged_values,  # first, so that folding sees through loops
     fold_constants,
     forward_unchanged_values,  # what folding has made equal
+    count_remainders,  # before dead code, which the divisions then are
     eliminate_dead_code,  # before uses are counted
+    order_sums,  # before hoisting, which takes out whole sums
     hoist_invariants,  # before common expressions, so that two loops share what leaves them
     eliminate_common_subexpressions,
     contract_multiply_add,  # after them, because a product with two uses stays

@@ -46,3 +46,15 @@ def keep_slots(op: Structured, kept: Sequence[int]) -> None:
     for end in ends:
         end.values = pick(end.values)
     op.results = pick(op.results)
+
+
+def add_slot(loop: For, init: Value, argument: Value, following: Value) -> Value:
+    """Let a loop carry one more value, and return its last one."""
+    result = Value(argument.type, facts=argument.facts)
+    result.definition = loop
+    end = yield_of(loop.body)
+    loop.init = (*loop.init, init)
+    loop.body.arguments = (*loop.body.arguments, argument)
+    end.values = (*end.values, following)
+    loop.results = (*loop.results, result)
+    return result

@@ -19,6 +19,11 @@ NVIDIA's forum on LDS.64 and LDS.128 for the phases. The joining is not document
 Nsight Compute's counters show. `benchmarks/counters.py` compares 38 kernels with the counters of an H200: equal but for
 cp.async of 16 bytes past L1 into rows padded to 80 bytes, where ncu counts 15 wavefronts a request and this model 8.
 
+A wave of 64 lanes on an AMD target: the LDS of CDNA also has 32 banks of 4 bytes, 128 bytes a clock, so a request of
+the wave is counted as two halves of 32 lanes, each by the rules above. Which lanes of a wider access go together
+and which broadcasts join is taken from NVIDIA's GPUs and was not measured on one of AMD's. Source for the banks: AMD,
+"Instinct MI300 instruction set architecture", chapter "Local data share".
+
 The fewest wavefronts are the phases that have an active lane; of atomics, the updates of the busiest word.
 """
 
@@ -41,9 +46,9 @@ _JOINED = ("load", "store")
 def wavefronts(addresses: Array, active: Array, width: int, kind: str = "load") -> tuple[Array, Array]:
     """Return the wavefronts of requests, and the fewest they could take: two arrays (requests,).
 
-    `addresses` (requests, 32) are in bytes, multiples of `width`, the bytes that each lane accesses: 1, 2, 4, 8 or
-    16. `active` (requests, 32) are bools. `kind` is "load", "store", "copy" (cp.async), "matrix" (ldmatrix, stmatrix)
-    or "atomic".
+    `addresses` (requests, lanes), 32 lanes or 64, are in bytes, multiples of `width`, the bytes that each lane
+    accesses: 1, 2, 4, 8 or 16. `active` has the same shape. `kind` is "load", "store", "copy" (cp.async), "matrix"
+    (ldmatrix, stmatrix) or "atomic".
 
     >>> lanes = np.arange(32)[None, :]
     >>> [int(wavefronts(stride * 4 * lanes, lanes >= 0, 4)[0][0]) for stride in (0, 1, 2, 32, 33)]
@@ -51,6 +56,10 @@ def wavefronts(addresses: Array, active: Array, width: int, kind: str = "load") 
     >>> [int(n[0]) for n in wavefronts(16 * lanes, lanes >= 0, 16)]
     [4, 4]
     """
+    if active.shape[1] > WARP:
+        halves = wavefronts(addresses.reshape(-1, WARP), active.reshape(-1, WARP), width, kind)
+        took, least = (each.reshape(len(active), -1).sum(axis=1) for each in halves)
+        return took, least
     if kind == "atomic":
         return _atomic(addresses, active, width)
     width = max(width, WORD)
@@ -73,7 +82,7 @@ def wavefronts(addresses: Array, active: Array, width: int, kind: str = "load") 
 
 
 def phases_of(addresses: Array, active: Array, width: int, kind: str) -> list[list[int]]:
-    """Return the active lanes of each phase of one request: addresses and active lanes are (32,).
+    """Return the active lanes of each phase of one request: addresses and active lanes are (32,), or (64,).
 
     >>> lanes = np.arange(32)
     >>> [len(phase) for phase in phases_of(16 * lanes, lanes >= 0, 16, "load")]
@@ -82,7 +91,7 @@ def phases_of(addresses: Array, active: Array, width: int, kind: str) -> list[li
     together = ROW // max(width, WORD) if kind != "atomic" else WARP
     span = WARP if width <= 8 or kind not in _JOINED else WARP // 2
     found = []
-    for first in range(0, WARP, span):
+    for first in range(0, len(active), span):
         group = slice(first, first + span)
         joins = kind in _JOINED and bool(_can_join(addresses[None, group], active[None, group])[0])
         size = span if joins else together

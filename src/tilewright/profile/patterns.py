@@ -79,7 +79,7 @@ class SharedBuffer:
 
     @cached_property
     def groups(self) -> list[tuple[str, int, Array, Array]]:
-        """The patterns of one kind and width as one array (patterns, 32), and how often each came."""
+        """The patterns of one kind and width as one array (patterns, lanes), and how often each came."""
         found: dict[tuple[str, int], list[Pattern]] = {}
         for pattern in self.patterns:
             found.setdefault((pattern.kind, pattern.width), []).append(pattern)

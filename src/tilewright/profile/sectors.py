@@ -22,8 +22,8 @@ SECTOR = 1 << SECTOR_BITS
 def sectors(addresses: Array, active: Array, width: int) -> tuple[Array, Array]:
     """Return the sectors of requests and the distinct bytes they ask for: two arrays (requests,).
 
-    `addresses` (requests, 32) are in bytes, multiples of `width`, the bytes that each lane accesses: a power of two, at
-    most 32.
+    `addresses` (requests, lanes) are in bytes, multiples of `width`, the bytes that each lane accesses: a power of
+    two, at most 32.
 
     >>> lanes = np.arange(32)[None, :]
     >>> [int(sectors(stride * 4 * lanes, lanes >= 0, 4)[0][0]) for stride in (0, 1, 2, 8)]

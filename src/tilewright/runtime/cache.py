@@ -25,8 +25,8 @@ from pathlib import Path
 
 from tilewright.arch import Arch
 from tilewright.errors import TilewrightWarning
-from tilewright.runtime import nvrtc
-from tilewright.runtime.compiler_log import Resources
+from tilewright.runtime import clang, nvrtc
+from tilewright.runtime.compiler_log import AmdResources, Resources
 from tilewright.runtime.nvrtc import CompiledModule
 from tilewright.source import SourceLocation
 
@@ -67,14 +67,18 @@ class DiskCache:
         options: Sequence[str] = (),
         line_map: Mapping[int, SourceLocation] | None = None,
     ) -> CompiledModule:
-        """Return the machine code of `source`, compiling it where the cache has none; see `nvrtc.compile_cuda`."""
+        """Return the machine code of `source`, compiling it where the cache has none.
+
+        See `nvrtc.compile_cuda` and, for AMD's targets, `clang.compile_hip`.
+        """
         key = cache_key(source, name, Arch.parse(arch).name, options)
         if key in self._memory:
             return self._memory[key]
         with self._locks.setdefault(key, threading.Lock()):
             module = self._memory.get(key) or self.load(key)
             if module is None:
-                module = nvrtc.compile_cuda(source, name=name, arch=arch, options=options, line_map=line_map)
+                compiler = clang.compile_hip if Arch.parse(arch).is_amd else nvrtc.compile_cuda
+                module = compiler(source, name=name, arch=arch, options=options, line_map=line_map)
                 self.store(key, module)
             self._memory[key] = module
         return module
@@ -155,7 +159,8 @@ class DiskCache:
 def cache_key(source: str, name: str, arch: str, options: Sequence[str]) -> str:
     """Return the key of an entry: a hash of all that machine code depends on."""
     digest = hashlib.sha256()
-    for part in (nvrtc.compiler_identity(), source, name, arch, *nvrtc.DEFAULT_OPTIONS, *options):
+    compiler = clang if Arch.parse(arch).is_amd else nvrtc
+    for part in (compiler.compiler_identity(), source, name, arch, *compiler.DEFAULT_OPTIONS, *options):
         data = part.encode()
         digest.update(len(data).to_bytes(8, "little"))  # so that no two lists of parts run together
         digest.update(data)
@@ -189,7 +194,13 @@ def _cache_in(folder: Path) -> DiskCache:
 
 
 def _pack(module: CompiledModule) -> bytes:
-    facts = {"name": module.name, "arch": module.arch, "log": module.log, "resources": asdict(module.resources)}
+    facts = {
+        "name": module.name,
+        "arch": module.arch,
+        "log": module.log,
+        "resources": asdict(module.resources),
+        "assembly": module.assembly,
+    }
     metadata = json.dumps(facts).encode()
     rest = len(metadata).to_bytes(_LENGTH_BYTES, "little") + metadata + module.cubin
     return _MAGIC + hashlib.sha256(rest).digest() + rest
@@ -207,7 +218,8 @@ def _unpack(data: bytes) -> CompiledModule | None:
         arch=facts["arch"],
         cubin=data[end:],
         log=facts["log"],
-        resources=Resources(**facts["resources"]),
+        resources=(AmdResources if Arch.parse(facts["arch"]).is_amd else Resources)(**facts["resources"]),
+        assembly=facts.get("assembly", ""),
     )
 
 

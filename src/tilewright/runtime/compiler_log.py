@@ -40,6 +40,29 @@ class Resources:
 
 
 @dataclass(frozen=True)
+class AmdResources(Resources):
+    """What a kernel takes of an AMD GPU, as clang notes it in the assembly.
+
+    `registers` is what counts for how many waves fit: the vector registers of a lane, with the accumulation registers
+    on gfx90a, where both share one file of 512 (gfx908 has 256 of each). `static_shared_bytes` is the local data share,
+    `stack_bytes` and `local_bytes` the scratch memory of a lane; spills count registers. `waves_per_simd` is the
+    compiler's estimate of the waves that fit on one of a compute unit's four SIMDs, from registers and shared memory.
+    """
+
+    vector_registers: int = 0
+    accumulation_registers: int = 0
+    scalar_registers: int = 0
+    vector_spills: int = 0
+    scalar_spills: int = 0
+    waves_per_simd: int = 0
+    code_bytes: int = 0
+
+    @property
+    def spills(self) -> bool:
+        return self.vector_spills > 0 or self.scalar_spills > 0
+
+
+@dataclass(frozen=True)
 class CompilerMessage:
     """One error of the compiler's log: its file and line (None for ptxas), and its lines of text."""
 

@@ -39,13 +39,17 @@ _MAX_ERRORS_SHOWN = 5
 
 @dataclass(frozen=True)
 class CompiledModule:
-    """Machine code for one architecture: the cubin, the compiler's log and the resources of its kernel."""
+    """Machine code for one architecture: the cubin, the compiler's log and the resources of its kernel.
+
+    For an AMD target `cubin` holds the ELF code object, and `assembly` its text as the compiler wrote it.
+    """
 
     name: str
     arch: str
     cubin: bytes
     log: str
     resources: Resources
+    assembly: str = ""
 
 
 def compile_cuda(

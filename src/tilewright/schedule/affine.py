@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import operator
 import sys
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Union
@@ -21,6 +23,8 @@ class _Linear:
         raise NotImplementedError  # pragma: no cover  # each of the three has its own
 
     def __add__(self, other: Any) -> Any:  # Any: numbers, indices, and expressions of values, which answer themselves
+        if isinstance(other, float):
+            return self._value("+", operator.add, other)
         other = affine_or_none(other)
         if other is None:
             return NotImplemented
@@ -36,6 +40,8 @@ class _Linear:
         return self * -1  # type: ignore[no-any-return]  # a product with a number is affine
 
     def __sub__(self, other: Any) -> Any:  # Any: as in __add__
+        if isinstance(other, float):
+            return self._value("-", operator.sub, other)
         other = affine_or_none(other)
         return NotImplemented if other is None else self + -1 * other
 
@@ -43,6 +49,8 @@ class _Linear:
         return -1 * self + other
 
     def __mul__(self, other: Any) -> Any:  # Any: as in __add__
+        if isinstance(other, float):
+            return self._value("*", operator.mul, other)
         other = affine_or_none(other)
         if other is None:
             return NotImplemented
@@ -66,6 +74,56 @@ class _Linear:
         raise ScheduleError(
             f"{self} % {other} is not affine", help="make a loop of its own for the remainder, or split the index"
         )
+
+    def __tilewright_apply__(self, name: str, function: Any, operands: tuple[Any, ...]) -> Any:  # Any: as in __add__
+        """Record a function of device numbers, such as `tw.exp`, of the value of this expression."""
+        from tilewright.schedule.expressions import Apply, expression
+
+        return Apply(name, function, tuple(expression(x) for x in operands))
+
+    def _value(self, name: str, function: Any, other: Any) -> Any:  # Any: as in __add__
+        """Return the value of this expression combined with another, which is no place any more."""
+        return self.__tilewright_apply__(name, function, (self, other))
+
+    def __truediv__(self, other: Any) -> Any:  # Any: as in __add__
+        return self._value("/", operator.truediv, other)
+
+    def __rtruediv__(self, other: Any) -> Any:  # Any: as in __add__
+        return self.__tilewright_apply__("/", operator.truediv, (other, self))
+
+    def __lt__(self, other: Any) -> Any:  # Any: as in __add__
+        return self._value("<", operator.lt, other)
+
+    def __le__(self, other: Any) -> Any:  # Any: as in __add__
+        return self._value("<=", operator.le, other)
+
+    def __gt__(self, other: Any) -> Any:  # Any: as in __add__
+        return self._value(">", operator.gt, other)
+
+    def __ge__(self, other: Any) -> Any:  # Any: as in __add__
+        return self._value(">=", operator.ge, other)
+
+    # In a nest's logic == compares values, as it does of elements; elsewhere it says whether two expressions are one.
+
+    def __eq__(self, other: object) -> Any:  # Any: a bool, or an expression
+        return self._value("==", operator.eq, other) if recording.is_on else self._is(other)
+
+    def __ne__(self, other: object) -> Any:  # Any: as in __eq__
+        return self._value("!=", operator.ne, other) if recording.is_on else not self._is(other)
+
+    __hash__ = object.__hash__
+
+    def _is(self, other: object) -> bool:
+        return self is other
+
+
+class Recording(threading.local):
+    """Whether the logic of a nest is recorded at the moment."""
+
+    is_on = False
+
+
+recording = Recording()
 
 
 class Index(_Linear):
@@ -117,20 +175,32 @@ Size = Union[int, Dimension]
 
 
 def create_dimensions(*names: str) -> tuple[Dimension, ...]:
-    """Return sizes that are known only at launch, one for each name.
+    """Return sizes that are known only at launch, one for each name, or for each variable that they are assigned to.
 
-    >>> create_dimensions("M", "N")
-    (M, N)
+    >>> M, N = create_dimensions()
+    >>> M, N, create_dimensions("K")
+    (M, N, (K,))
+
+    Raises `ScheduleError` where there are no names, and none are seen.
     """
-    return tuple(Dimension(name) for name in names)
+    found = names or assigned_names(sys._getframe(1))
+    if not found:
+        raise ScheduleError("create_dimensions() without names", help='name them: create_dimensions("M", "N")')
+    return tuple(Dimension(name) for name in found)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Affine(_Linear):
     """constant + sum of factor * symbol, with integer factors other than 0, symbols in the order of their making."""
 
     terms: tuple[tuple[Symbol, int], ...]
     constant: int
+
+    def _is(self, other: object) -> bool:
+        return isinstance(other, Affine) and self.constant == other.constant and self.terms == other.terms
+
+    def __hash__(self) -> int:
+        return hash((self.terms, self.constant))
 
     @staticmethod
     def of(terms: Mapping[Symbol, int], constant: int = 0) -> Affine:
@@ -163,16 +233,23 @@ class Affine(_Linear):
 
     def evaluate(self, values: Mapping[Any, Any]) -> Any:  # Any: numbers of the host or of a device
         """Return the value for given values of all symbols."""
-        total: Any = self.constant
-        for symbol, factor in self.terms:
-            value = values[symbol]
-            part = value if factor == 1 else value * factor
-            total = part if total is self.constant and self.constant == 0 else total + part
-        return total
+        parts = [(values[s] if abs(c) == 1 else values[s] * abs(c), c) for s, c in self.terms]
+        added, taken = [x for x, c in parts if c > 0], [x for x, c in parts if c < 0]
+        total: Any = added.pop(0) if added else None
+        for part in added:
+            total = total + part
+        if total is None and (self.constant or not taken):
+            total = self.constant  # 5 - i, where i + 5 reads better with the number last
+            rest = 0
+        else:
+            rest = self.constant
+        for part in taken:
+            total = -part if total is None else total - part
+        return total + rest if rest else total
 
     def __str__(self) -> str:
         text = ""
-        for symbol, factor in self.terms:
+        for symbol, factor in sorted(self.terms, key=lambda term: term[1] < 0):  # what is added, then what is taken off
             sign, size = ("-" if factor < 0 else "+"), abs(factor)
             body = symbol.name if size == 1 else f"{size} * {symbol.name}"
             text += f" {sign} {body}" if text else (f"-{body}" if factor < 0 else body)

@@ -6,7 +6,7 @@ import enum
 import itertools
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from tilewright.errors import ScheduleError
 from tilewright.schedule.affine import Affine, Dimension, Size, affine_or_none
 from tilewright.schedule.expressions import Expression, Load, record_store
 from tilewright.schedule.naming import assigned_names
+from tilewright.schedule.parameters import Delayed
 
 _numbers = itertools.count()
 
@@ -30,6 +31,9 @@ class Role(enum.Enum):
     TEMP = "temp"  # lives only while the kernel runs
 
 
+_Role = Role  # `Array.Role` is it, under the same name
+
+
 class ArrayLayout(enum.Enum):
     """The order of an array in memory: the first index varies slowest (row-major) or fastest (column-major)."""
 
@@ -40,10 +44,11 @@ class ArrayLayout(enum.Enum):
 class Array:
     """An array that the logic of a nest reads or writes: element (i, j, ...) at i * strides[0] + j * strides[1] + ...
 
-    `role` says what it is for, `element_type` is a tilewright dtype or what `tw.dtype` takes, `shape` has an int or a
-    `Dimension` for each mode, `layout` is `Array.Layout.FIRST_MAJOR` (the default), `LAST_MAJOR`, or the strides in
-    elements. `data` holds the values of a CONST array, which brings its shape and type. The name is that of the variable
-    that the array is assigned to, unless given; it is that of the kernel's parameter.
+    `role` says what it is for, `element_type` is a tilewright dtype or what `tw.dtype` takes (tfloat32, which tensor
+    cores read of a float32, is kept as float32), `shape` has an int or a `Dimension` for each mode, `layout` is
+    `Array.Layout.FIRST_MAJOR` (the default), `LAST_MAJOR`, or the strides in elements. `data` holds the values of a
+    CONST array, which brings its shape and type. The name is that of the variable that the array is assigned to, unless
+    given; it is that of the kernel's parameter.
 
     A role of INPUT and a shape of () make a number that the launch gives.
 
@@ -59,8 +64,8 @@ class Array:
     Source: Accera, `Array`.
     """
 
-    Role = Role
-    Layout = ArrayLayout
+    Role: TypeAlias = _Role
+    Layout: TypeAlias = ArrayLayout
 
     def __init__(
         self,
@@ -75,6 +80,8 @@ class Array:
         self.number = next(_numbers)
         found = assigned_names(sys._getframe(1)) if name is None else (name,)
         self.name = found[0] if found else f"array{self.number}"
+        if not isinstance(role, Role):
+            raise ScheduleError(f"array {self.name}: {role!r} is no Role", help="such as Role.INPUT")
         if (role is Role.CONST) != (data is not None):
             raise ScheduleError(f"array {self.name}: data belongs to an array of role CONST, and to no other")
         self.role = role
@@ -84,14 +91,29 @@ class Array:
             element_type = self.data.dtype if element_type is None else element_type
         if shape is None:
             raise ScheduleError(f"array {self.name} needs a shape")
-        self.element_type: DType = as_dtype("float32" if element_type is None else element_type)
+        given = "float32" if element_type is None else element_type
+        self.declare(given if isinstance(given, Delayed) else as_dtype(given), shape, layout)
+
+    def declare(self, element_type: Any, shape: Sequence[Size], layout: ArrayLayout | Sequence[int]) -> None:
+        """Give the array its type, shape and layout, which a parameter may stand for until it has a value."""
+        self.element_type: DType = _held(self.name, element_type)
+        if not isinstance(shape, (tuple, list)):
+            raise ScheduleError(
+                f"array {self.name} has the shape {shape!r}", help="give each mode its extent: shape=(16, 8)"
+            )
+        if not isinstance(layout, (ArrayLayout, tuple, list)):
+            raise ScheduleError(
+                f"array {self.name} has the layout {layout!r}",
+                help="Array.Layout.FIRST_MAJOR, Array.Layout.LAST_MAJOR, or a stride for each mode",
+            )
         self.shape: tuple[Size, ...] = tuple(_size(self.name, extent) for extent in shape)
         self.layout = layout if isinstance(layout, ArrayLayout) else tuple(layout)
+        is_delayed = any(isinstance(extent, Delayed) for extent in self.shape)
         if isinstance(self.layout, tuple) and len(self.layout) != len(self.shape):
             raise ScheduleError(f"array {self.name}: strides {self.layout} do not fit the shape {self.shape}")
-        if self.data is not None and self.data.shape != self.shape:
+        if self.data is not None and not is_delayed and self.data.shape != self.shape:
             raise ScheduleError(f"array {self.name}: data of shape {self.data.shape} for the shape {self.shape}")
-        if role is Role.TEMP and not self.is_static:
+        if self.role is Role.TEMP and not is_delayed and not self.is_static:
             raise ScheduleError(f"array {self.name} is TEMP and of a size that is known only at launch")
 
     @property
@@ -135,7 +157,7 @@ class Array:
         for mode, index in enumerate(given):
             place = affine_or_none(index)
             if place is None:
-                what = "a value that is read" if isinstance(index, Expression) else f"{index!r}"
+                what = _described(index)
                 raise ScheduleError(
                     f"mode {mode} of array {self.name} is indexed by {what}, which is not affine",
                     help="index by loop indices, whole numbers, and sums and multiples of them",
@@ -147,9 +169,29 @@ class Array:
         return f"{self.name}: {self.role.value} {self.element_type} {self.shape}"
 
 
+def _described(index: Any) -> str:  # Any: what is given in place of an affine expression
+    if not isinstance(index, Expression):
+        return repr(index)
+    return "a value that is read" if any(True for _ in index.loads()) else str(index)
+
+
+def _held(name: str, element_type: Any) -> Any:  # Any: an element type, or a parameter in place of it
+    """Return the type in which memory holds the elements. Raises `ScheduleError` where it holds none by themselves."""
+    if not isinstance(element_type, DType):
+        return element_type
+    if element_type.bits < 8:
+        raise ScheduleError(
+            f"array {name} is of {element_type}, whose elements have no places of their own in memory",
+            help="int8 and uint8 are the smallest",
+        )
+    return element_type.storage
+
+
 def _size(name: str, extent: object) -> Size:
     if isinstance(extent, Dimension):
         return extent
+    if isinstance(extent, Delayed):
+        return extent  # type: ignore[return-value]  # the size that it stands for, once it has a value
     if hasattr(extent, "__index__"):
         found: int = extent.__index__()
         if found >= 1:
@@ -157,3 +199,21 @@ def _size(name: str, extent: object) -> Size:
     raise ScheduleError(
         f"array {name} has an extent {extent!r}", help="extents are whole numbers from 1, or Dimensions"
     )
+
+
+def _as_number(name: str) -> Any:  # Any: a method
+    """Return the operator of an array without modes: that of its one element."""
+
+    def operate(self: Array, *others: Any) -> Any:  # Any: whatever is an expression
+        return getattr(self[()], name)(*others)
+
+    operate.__name__ = name
+    return operate
+
+
+for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "lshift", "rshift"):
+    setattr(Array, f"__{_name}__", _as_number(f"__{_name}__"))
+    setattr(Array, f"__r{_name}__", _as_number(f"__r{_name}__"))
+for _name in ("lt", "le", "gt", "ge", "neg", "invert", "abs"):
+    setattr(Array, f"__{_name}__", _as_number(f"__{_name}__"))
+Array.__tilewright_apply__ = _as_number("__tilewright_apply__")  # type: ignore[attr-defined]  # found by its name

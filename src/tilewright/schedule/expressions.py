@@ -8,13 +8,13 @@ from __future__ import annotations
 import operator
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from tilewright.dtypes import DType
 from tilewright.dtypes import dtype as as_dtype
 from tilewright.errors import ScheduleError
-from tilewright.schedule.affine import Affine, affine_or_none
+from tilewright.schedule.affine import Affine, affine_or_none, recording
 from tilewright.source import SourceLocation
 
 if TYPE_CHECKING:
@@ -41,8 +41,9 @@ class Expression:
 
     def __bool__(self) -> bool:
         raise ScheduleError(
-            "the logic of a nest cannot branch on a value that is read",
-            help="tw.schedule.where(condition, a, b) computes both and takes one",
+            f"the logic of a nest cannot branch on {self}, a value that only the kernel knows",
+            help="tw.where(condition, a, b) computes both and takes one; in place of Python's max and min, tw.maximum "
+            "and tw.minimum",
         )
 
     # `==` builds an expression, so identity has to say what is the same.
@@ -80,10 +81,13 @@ for _name, _symbol, _function in (
     setattr(Expression, f"__r{_name}__", _backward)
 for _name, _symbol in (("lt", "<"), ("le", "<="), ("gt", ">"), ("ge", ">=")):
     setattr(Expression, f"__{_name}__", _operator(_symbol, getattr(operator, _name))[0])
-for _name, _symbol, _function in (
-    ("neg", "-", operator.neg), ("invert", "~", operator.invert), ("abs", "abs", operator.abs),
-):  # fmt: skip
-    setattr(Expression, f"__{_name}__", lambda self, s=_symbol, f=_function: Apply(s, f, (self,)))
+_ONE_OPERAND: tuple[tuple[str, str, Callable[..., Any]], ...] = (  # Any: device numbers
+    ("neg", "-", operator.neg),
+    ("invert", "~", operator.invert),
+    ("abs", "abs", operator.abs),
+)
+for _name, _symbol, _operation in _ONE_OPERAND:
+    setattr(Expression, f"__{_name}__", lambda self, s=_symbol, f=_operation: Apply(s, f, (self,)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -220,11 +224,13 @@ _recording = _Recording()
 def record(logic: Callable[[], Any]) -> list[Store]:  # Any: whatever the user's logic returns, which is nothing
     """Run a nest's logic once on its indices and return what it stores, in order."""
     outer, _recording.stores = _recording.stores, []
+    recording.is_on = True
     try:
         logic()
         return _recording.stores
     finally:
         _recording.stores = outer
+        recording.is_on = outer is not None
 
 
 def record_store(array: Array, place: tuple[Affine, ...], value: Any) -> None:  # Any: whatever is an expression
@@ -238,4 +244,7 @@ def record_store(array: Array, place: tuple[Affine, ...], value: Any) -> None:  
             f"array {array.name} is written outside of a nest's logic",
             help="write it in a function decorated with @nest.iteration_logic",
         )
-    _recording.stores.append(Store(array, place, expression(value), locate(sys._getframe(2))))
+    location = locate(sys._getframe(2))
+    if location is not None:  # what called the logic is this library and says nothing
+        location = replace(location, inlined_at=None)
+    _recording.stores.append(Store(array, place, expression(value), location))

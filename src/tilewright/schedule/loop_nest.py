@@ -53,15 +53,15 @@ class Condition:
         return Condition(self.value.substitute(mapping), self.is_equality)
 
     def __str__(self) -> str:
+        # What is known goes to the right: sizes and the constant.
+        left = Affine.of({s: c for s, c in self.value.terms if isinstance(s, Index)})
+        right: Affine = left - self.value
+        rises = [c > 0 for _, c in left.terms]
         if self.is_equality:
-            return f"{self.value} == 0"
-        negative = {s: -c for s, c in self.value.terms if c < 0}
-        if self.value.constant < 0:
-            return f"{self.value - self.value.constant} >= {-self.value.constant}"
-        if negative and len(negative) == len([s for s, _ in self.value.terms if isinstance(s, Index)]):
-            rest = self.value + Affine.of(negative)
-            return f"{Affine.of(negative)} < {rest + 1}"
-        return f"{self.value} >= 0"
+            return f"{left} == {right}" if any(rises) else f"{-left} == {-right}"
+        if any(rises) and (self.value.constant <= 0 or all(rises)):
+            return f"{left} >= {right}"
+        return f"{-left} < {1 - right}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +94,8 @@ class Part:
 class LoopNest:
     """Loops, outermost first, and parts. `precedences` are pairs of indices whose first has to stay outside the second.
 
-    `unrolled` are the indices whose loops are unrolled; `fusing` the index that numbers fused schedules, if there is one.
+    `unrolled` are the indices whose loops are unrolled; `fusing` those that number fused schedules,
+    and `padded` those that were padded.
     """
 
     loops: tuple[Loop, ...]
@@ -102,6 +103,7 @@ class LoopNest:
     precedences: tuple[tuple[Index, Index], ...] = ()
     unrolled: frozenset[Index] = field(default_factory=frozenset)
     fusing: tuple[Index, ...] = ()
+    padded: frozenset[Index] = field(default_factory=frozenset)
 
     @property
     def order(self) -> tuple[Index, ...]:

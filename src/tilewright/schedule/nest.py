@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 from tilewright.errors import ScheduleError
 from tilewright.schedule.affine import Affine, Dimension, Index, Size
 from tilewright.schedule.arrays import Role
+from tilewright.schedule.delayed import transformed
 from tilewright.schedule.expressions import record
 from tilewright.schedule.loop_nest import Loop, LoopNest, Part
 from tilewright.schedule.naming import assigned_names
+from tilewright.schedule.parameters import Delayed
 from tilewright.schedule.statements import Statement
 
 if TYPE_CHECKING:
@@ -39,14 +41,18 @@ class Nest:
             for k in range(8):
                 C[i, j] += A[i, k] * B[k, j]
 
-    The shape has an int or a `Dimension` for each loop. Values of a statement are computed in the widest type that takes
-    part: that of the array which is written or of one that is read, float32 at least where a float is among them. The
-    store converts to the array's type.
+    The shape has an int or a `Dimension` for each loop. Values of a statement are computed in the widest type that
+    takes part: that of the array which is written or of one that is read, float32 at least where a float is among them.
+    The store converts to the array's type.
 
     Source: Accera, `Nest`.
     """
 
     def __init__(self, shape: Sequence[Size]) -> None:
+        if not isinstance(shape, (tuple, list)):
+            raise ScheduleError(
+                f"a nest has the shape {shape!r}", help="give each loop its extent: Nest(shape=(16, 10))"
+            )
         self.shape: tuple[Size, ...] = tuple(_extent(extent) for extent in shape)
         self.indices = tuple(Index(f"i{n}") for n in range(len(self.shape)))
         self._statements: list[Statement] = []
@@ -67,9 +73,9 @@ class Nest:
     def iteration_logic(self, logic: Callable[[], Any]) -> Callable[[], Any]:  # Any: what the user's function returns
         """Declare what happens at each point: `@nest.iteration_logic` on a function without parameters.
 
-        The function runs once, on indices that stand for all points. Statements of several functions follow one another.
-        Raises `ScheduleError` where the function stores nothing, writes an INPUT or CONST array, or indexes otherwise than
-        by affine expressions of this nest's indices.
+        The function runs once, on indices that stand for all points. Statements of several functions follow one
+        another. Raises `ScheduleError` where the function stores nothing, writes an INPUT or CONST array, or indexes
+        otherwise than by affine expressions of this nest's indices.
         """
         stores = record(logic)
         if not stores:
@@ -103,11 +109,7 @@ class Nest:
         """Return the loops as they were declared. Raises `ScheduleError` where no logic was."""
         if not self._statements:
             raise ScheduleError("the nest has no logic", help="declare it: @nest.iteration_logic")
-        loops = tuple(
-            Loop(index, _stop(extent)) for index, extent in zip(self.indices, self.shape, strict=True)
-        )  # fmt: skip
-        places = {index: index.as_affine() for index in self.indices}
-        return LoopNest(loops, (Part(self.indices, self.statements, places, self.shape),))
+        return transformed(_loop_nest, self.indices, self.shape, self.statements)
 
     def create_schedule(self) -> Schedule:
         """Return a schedule of the nest, whose loops can then be transformed."""
@@ -115,14 +117,29 @@ class Nest:
 
         return Schedule(self)
 
+    def __str__(self) -> str:
+        return self.loop_nest().text() if self._statements else f"{self!r}, without logic"
+
+    def __repr__(self) -> str:
+        return f"Nest({', '.join(map(str, self.shape))})"
+
     def create_plan(self, target: Target | None = None) -> Plan:
         """Return a plan of the nest as it stands, for a target."""
         return self.create_schedule().create_plan(target)
 
 
+def _loop_nest(indices: tuple[Index, ...], shape: tuple[Size, ...], statements: tuple[Statement, ...]) -> LoopNest:
+    shape = tuple(map(_extent, shape))
+    loops = tuple(Loop(index, _stop(extent)) for index, extent in zip(indices, shape, strict=True))
+    places = {index: index.as_affine() for index in indices}
+    return LoopNest(loops, (Part(indices, statements, places, shape),))
+
+
 def _extent(extent: object) -> Size:
     if isinstance(extent, Dimension):
         return extent
+    if isinstance(extent, Delayed):
+        return extent  # type: ignore[return-value]  # the extent that it stands for, once it has a value
     if hasattr(extent, "__index__") and extent.__index__() >= 1:
         return int(extent.__index__())
     raise ScheduleError(f"a loop has the extent {extent!r}", help="extents are whole numbers from 1, or Dimensions")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from tilewright.errors import ScheduleError
 from tilewright.schedule import transforms
 from tilewright.schedule.affine import Index
+from tilewright.schedule.delayed import numbered_by, transformed
 from tilewright.schedule.dependences import refuse_violations
 from tilewright.schedule.loop_nest import LoopNest
 from tilewright.schedule.naming import assigned_names
@@ -57,8 +58,8 @@ class Schedule:
         Where the size does not divide the loop, what would lie beyond it does not run.
         Raises `ScheduleError` for an index that is no loop here, or a size below 1.
         """
-        inner = Index(_first(assigned_names(sys._getframe(1)), index.name + index.name[-1]))
-        self.nest = transforms.split(self.nest, index, size, inner)
+        inner = Index(_first(assigned_names(sys._getframe(1)), _doubled(index)))
+        self.nest = transformed(transforms.split, self.nest, index, size, inner)
         return inner
 
     def tile(self, sizes: Mapping[Index, int]) -> tuple[Index, ...] | Index:
@@ -74,14 +75,11 @@ class Schedule:
 
         Raises `ScheduleError` as `split` and `reorder` do.
         """
-        nest, inner = self.nest, []
+        if not isinstance(sizes, Mapping):
+            raise ScheduleError(f"tile of {sizes!r}", help="give each index its size: schedule.tile({i: 16, j: 16})")
         names = assigned_names(sys._getframe(1))
-        for n, (index, size) in enumerate(sizes.items()):
-            inner.append(Index(_first(names[n:], index.name + index.name[-1])))
-            nest = transforms.split(nest, index, size, inner[-1])
-        order = [index for index in nest.order if index not in inner]
-        last = max((order.index(index) for index in sizes), default=len(order) - 1) + 1
-        self._reorder(nest, [*order[:last], *inner, *order[last:]])
+        inner = [Index(_first(names[n:], _doubled(index))) for n, index in enumerate(sizes)]
+        self.nest = transformed(_tile, self.nest, sizes, inner)
         return tuple(inner) if len(inner) > 1 else inner[0]
 
     def reorder(self, *order: Index | Sequence[Index]) -> None:
@@ -93,10 +91,10 @@ class Schedule:
                 for j in range(10):    ->        for i in range(16):
                     B[i, j] = A[i, j]                B[i, j] = A[i, j]
 
-        The inner loop of a split stays inside of its outer loop, and loops that only some of fused schedules have inside
-        of the fusing index. Raises `ScheduleError` for another order, and for one that a dependence forbids.
+        The inner loop of a split stays inside of its outer loop, and loops that only some of fused schedules have
+        inside of the fusing index. Raises `ScheduleError` for another order, and for one that a dependence forbids.
         """
-        self._reorder(self.nest, _flat(order))
+        self.nest = transformed(_reorder, self.nest, _flat(order))
 
     def is_valid_loop_order(self, *order: Index | Sequence[Index]) -> bool:
         """Say whether `reorder` would take an order."""
@@ -108,11 +106,6 @@ class Schedule:
         except ScheduleError:
             return False
         return True
-
-    def _reorder(self, nest: LoopNest, order: Sequence[Index]) -> None:
-        changed = transforms.reorder(nest, order)
-        refuse_violations(nest, changed, f"the order ({', '.join(map(str, order))})")
-        self.nest = changed
 
     def pad(self, index: Index, size: int, front: bool = True) -> None:
         """Add `size` turns that do nothing in front of a loop, or behind it.
@@ -126,7 +119,7 @@ class Schedule:
 
         Raises `ScheduleError` for an index that is no loop here, or a negative size.
         """
-        self.nest = transforms.pad(self.nest, index, size, front)
+        self.nest = transformed(transforms.pad, self.nest, index, size, front)
 
     def skew(self, index: Index, reference_index: Index, unroll_loop_smaller_than: int | None = None) -> None:
         """Let a loop run ahead by the index of another one, so that what both reach together lies on a diagonal.
@@ -142,12 +135,7 @@ class Schedule:
         on one is independent. A loop of fewer turns than `unroll_loop_smaller_than` is unrolled.
         Raises `ScheduleError` for loops that do not count by 1, and where a dependence forbids the new order.
         """
-        changed = transforms.skew(self.nest, index, reference_index)
-        refuse_violations(self.nest, changed, f"skewing {index} by {reference_index}")
-        trips = changed.loop(index).trips
-        if unroll_loop_smaller_than is not None and trips is not None and trips < unroll_loop_smaller_than:
-            changed = replace(changed, unrolled=changed.unrolled | {index})
-        self.nest = changed
+        self.nest = transformed(_skew, self.nest, index, reference_index, unroll_loop_smaller_than)
 
     def unroll(self, index: Index) -> None:
         """Unroll a loop: the kernel's code has each of its turns.
@@ -159,9 +147,7 @@ class Schedule:
 
         Raises `ScheduleError` for a loop whose length only the launch knows.
         """
-        if self.nest.loop(index).trips is None:
-            raise ScheduleError(f"{index} runs to {self.nest.loop(index).stop}, which only the launch knows")
-        self.nest = replace(self.nest, unrolled=self.nest.unrolled | {index})
+        self.nest = transformed(_unroll, self.nest, index)
 
     def fuse(self, *others: Schedule, partial: int | None = None) -> Schedule:
         """Return the schedule that runs this one and others as one nest; see `fuse`."""
@@ -204,10 +190,20 @@ def fuse(*schedules: Schedule | Sequence[Schedule], partial: int | None = None) 
     """
     given: list[Schedule] = []
     for item in schedules:
-        given += [item] if isinstance(item, Schedule) else list(item)
+        given += list(item) if isinstance(item, (tuple, list)) else [item]  # type: ignore[list-item]  # checked below
+    for item in given:
+        if not isinstance(item, Schedule):
+            raise ScheduleError(f"fuse of {item!r}, which is no schedule", help="nest.create_schedule() makes one")
     if len(given) < 2:
         raise ScheduleError("fuse takes at least two schedules")
-    depths = [len(schedule.nest.loops) for schedule in given]
+    fusing = Index(_first(assigned_names(sys._getframe(1))[1:], "f"))
+    others = [schedule.nest for schedule in given[1:]]
+    return Schedule(numbered_by(transformed(_fuse, given[0].nest, others, partial, fusing), fusing))
+
+
+def _fuse(first: LoopNest, others: Sequence[LoopNest], partial: int | None, fusing: Index) -> LoopNest:
+    nests = [first, *others]
+    depths = [len(nest.loops) for nest in nests]
     if partial is None and len(set(depths)) > 1:
         raise ScheduleError(
             f"the schedules have {', '.join(map(str, depths))} loops", help="say how many they share: partial=n"
@@ -215,15 +211,51 @@ def fuse(*schedules: Schedule | Sequence[Schedule], partial: int | None = None) 
     shared = depths[0] if partial is None else partial
     if not 0 <= shared <= min(depths):
         raise ScheduleError(f"partial={partial} of schedules of {', '.join(map(str, depths))} loops")
-    fusing = Index(_first(assigned_names(sys._getframe(1))[1:], "f"))
-    return Schedule(transforms.fuse([schedule.nest for schedule in given], shared, fusing))
+    return transforms.fuse(nests, shared, fusing)
+
+
+def _tile(nest: LoopNest, sizes: Mapping[Index, int], inner: Sequence[Index]) -> LoopNest:
+    for (index, size), within in zip(sizes.items(), inner, strict=True):
+        nest = transforms.split(nest, index, size, within)
+    order = [index for index in nest.order if index not in inner]
+    last = max((order.index(index) for index in sizes), default=len(order) - 1) + 1
+    # An inner loop of an earlier split of the same index stays inside of the new one.
+    displaced = [x for x in order[:last] if any(a in inner and b is x for a, b in nest.precedences)]
+    outer = [x for x in order[:last] if x not in displaced]
+    return _reorder(nest, [*outer, *inner, *displaced, *order[last:]])
+
+
+def _reorder(nest: LoopNest, order: Sequence[Index]) -> LoopNest:
+    changed = transforms.reorder(nest, order)
+    refuse_violations(nest, changed, f"the order ({', '.join(map(str, order))})")
+    return changed
+
+
+def _skew(nest: LoopNest, index: Index, reference: Index, unroll_smaller_than: int | None) -> LoopNest:
+    changed = transforms.skew(nest, index, reference)
+    refuse_violations(nest, changed, f"skewing {index} by {reference}")
+    trips = changed.loop(index).trips
+    is_unrolled = unroll_smaller_than is not None and trips is not None and trips < unroll_smaller_than
+    return _unroll(changed, index) if is_unrolled else changed
+
+
+def _unroll(nest: LoopNest, index: Index) -> LoopNest:
+    if nest.loop(index).trips is None:
+        raise ScheduleError(f"{index} runs to {nest.loop(index).stop}, which only the launch knows")
+    return replace(nest, unrolled=nest.unrolled | {index})
 
 
 def _flat(order: Sequence[Index | Sequence[Index]]) -> list[Index]:
     flat: list[Index] = []
     for item in order:
-        flat += [item] if isinstance(item, Index) else list(item)
+        flat += list(item) if isinstance(item, (tuple, list)) else [item]  # type: ignore[list-item]  # checked later
     return flat
+
+
+def _doubled(index: Index) -> str:
+    """Return the name of the inner loop of a split that has no other: ii of i."""
+    name = getattr(index, "name", "i")  # what is no index is refused by the split itself
+    return f"{name}{name[-1]}"
 
 
 def _first(names: Sequence[str], otherwise: str) -> str:

@@ -17,7 +17,7 @@ def split(nest: LoopNest, index: Index, size: int, inner: Index) -> LoopNest:
                                                          for ii in range(0, size * step, step)
     """
     loop = nest.loop(index)
-    if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+    if not _is_count(size) or size < 1:
         raise ScheduleError(f"split of {index} by {size!r}", help="the size is a whole number of turns, at least 1")
     block = size * loop.step
     whole = Affine.of({index: 1, inner: 1})
@@ -44,7 +44,7 @@ def reorder(nest: LoopNest, order: Sequence[Index]) -> LoopNest:
 
 
 def misplaced(nest: LoopNest, order: Sequence[Index]) -> ScheduleError | None:
-    """Return what is wrong with an order, apart from dependences: what is missing, or an inner loop outside its outer."""
+    """Return what is wrong with an order apart from dependences: what is missing, or inner loops outside of outer."""
     wanted, given = set(nest.order), list(order)
     if len(given) != len(wanted) or set(given) != wanted:
         missing = [str(i) for i in nest.order if i not in set(given)]
@@ -58,9 +58,9 @@ def misplaced(nest: LoopNest, order: Sequence[Index]) -> ScheduleError | None:
         if given.index(outer) > given.index(inner):
             return ScheduleError(
                 f"the order ({', '.join(map(str, given))}) puts {inner} outside of {outer}",
-                help=f"{inner} runs inside of a block of {outer}: keep {outer} before {inner}"
-                if outer not in nest.fusing
-                else f"{outer} tells the fused schedules apart, which {inner} is a loop of one of: keep {outer} before it",
+                help=f"{outer} tells the fused schedules apart, and {inner} is of one of them: keep {outer} before it"
+                if outer in nest.fusing
+                else f"{inner} runs inside of a block of {outer}: keep {outer} before {inner}",
             )
     return None
 
@@ -70,7 +70,7 @@ def pad(nest: LoopNest, index: Index, size: int, front: bool) -> LoopNest:
 
     before: for i in range(0, stop)    after: for i in range(0, stop + size): if i >= size (front), i < stop (behind)
     """
-    if not isinstance(size, int) or isinstance(size, bool) or size < 0:
+    if not _is_count(size) or size < 0:
         raise ScheduleError(f"pad of {index} by {size!r}", help="the size is a whole number of turns")
     loop = nest.loop(index)
     shift = size * loop.step
@@ -80,7 +80,7 @@ def pad(nest: LoopNest, index: Index, size: int, front: bool) -> LoopNest:
         parts = tuple(part.substitute({index: moved}).where(Condition(moved)) for part in nest.parts)
     else:
         parts = tuple(part.where(Condition(loop.stop - 1 - index)) for part in nest.parts)
-    return _with_loop(nest, padded, parts)
+    return replace(_with_loop(nest, padded, parts), padded=nest.padded | {index})
 
 
 def skew(nest: LoopNest, index: Index, reference: Index) -> LoopNest:
@@ -115,7 +115,6 @@ def fuse(nests: Sequence[LoopNest], partial: int, fusing: Index) -> LoopNest:
     before: for i: for j: P     and     for i: for j: for k: Q      (partial = 2)
     after:  for f in range(2): for i: for j: for k: if f == 0 and k == 0: P; if f == 1: Q
     """
-    first = nests[0]
     shared = [_shared_loop(nests, n) for n in range(partial)]
     own = [loop for nest in nests for loop in nest.loops[partial:]]
     parts: list[Part] = []
@@ -139,7 +138,7 @@ def fuse(nests: Sequence[LoopNest], partial: int, fusing: Index) -> LoopNest:
         tuple(parts),
         (*precedences, *((fusing, loop.index) for loop in own)),
         frozenset(unrolled),
-        (fusing, *(names.get(f, f) for nest in nests for f in nest.fusing)) if first else (),
+        (fusing, *(names.get(f, f) for nest in nests for f in nest.fusing)),
     )
 
 
@@ -160,3 +159,7 @@ def _shared_loop(nests: Sequence[LoopNest], n: int) -> Loop:
         )
     stop = max(stops, key=lambda stop: stop.constant) if len(stops) > 1 else loops[0].stop
     return Loop(Index(loops[0].index.name), stop, loops[0].step)
+
+
+def _is_count(size: object) -> bool:
+    return isinstance(size, int) and not isinstance(size, bool)

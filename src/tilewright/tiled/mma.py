@@ -118,18 +118,38 @@ class TiledMMA(Displayed):
         return extent
 
     def thread_fragment_layout(self, layout: Layout, operand: Operand) -> Layout:
-        """Arrange an operand's layout as ((thread V, (thread M, thread N)), (value V, (rest M, rest N, ...)))."""
+        """Arrange an operand's layout as ((thread V, (thread M, thread N)), (value V, (rest M, rest N, ...))).
+
+        For the C of an atom that computes one block of rows, thread V is (thread, block).
+        """
         first, second = _MODES[operand]
         if layout.rank < 2:
             raise LayoutError(f"operand {operand} needs two modes or more, not {layout}")
         permuted = logical_divide(layout, (self.permutation(first), self.permutation(second)))
         shape = self.atom.shape_mnk
         atoms = zipped_divide(permuted, (shape[first], shape[second]))
-        tv = {"A": self.atom.layout_a, "B": self.atom.layout_b, "C": self.atom.layout_c}[operand]
+        tv = {"A": self.atom.layout_a, "B": self.atom.layout_b, "C": self._layout_c_by_blocks()}[operand]
         values = composition(atoms[0], tv)
         counts = (size(self.atom_layout[first]), size(self.atom_layout[second]))
         rest = zipped_divide(atoms[1], counts)
         return from_modes((from_modes((values[0], rest[0])), from_modes((values[1], rest[1]))))
+
+    def _layout_c_by_blocks(self) -> Layout:
+        """Return the atom's layout of C, over all blocks of rows where it computes only one of them."""
+        atom, layout = self.atom, self.atom.layout_c
+        if atom.block[1] == 1:
+            return layout
+        return from_modes((from_modes((layout[0], Layout(atom.block[1], atom.rows))), layout[1]))
+
+    @property
+    def offset_c(self) -> int:
+        """The element of C's tile from which `layout_c_tv` counts: 0 but for an atom that computes a block of rows."""
+        if self.atom.block[1] == 1:
+            return 0
+        arranged = self.thread_fragment_layout(Layout(self.tiler_mn), "C")
+        first = arranged[0][0][1](self.atom.block[0])
+        assert isinstance(first, int), arranged
+        return first
 
     def _layout_tv(self, operand: Operand) -> Layout:
         """Return (thread number, value) -> element of the operand's column-major tile."""
@@ -137,6 +157,8 @@ class TiledMMA(Displayed):
         reference = Layout((self.tile_size(first), self.tile_size(second)))
         arranged = self.thread_fragment_layout(reference, operand)
         vector, places = arranged[0][0], arranged[0][1]
+        if operand == "C" and self.atom.block[1] > 1:
+            vector = vector[0]
         # Threads that differ only in the mode this operand lacks hold the same elements: stride 0.
         modes = [vector]
         for mode in range(3):
@@ -159,7 +181,7 @@ class TiledMMA(Displayed):
 
     @property
     def layout_c_tv(self) -> Layout:
-        """The layout from (thread, value) to elements of C's tile (M,N), column-major."""
+        """The layout from (thread, value) to elements of C's tile (M,N), column-major, counted from `offset_c` on."""
         return self._layout_tv("C")
 
     def get_slice(self, thread: Int) -> ThrMMA:
@@ -190,8 +212,11 @@ class ThrMMA:
         coord = self.tiled_mma.thr_layout_vmnk.get_flat_coord(self.thread)
         whole = t.map_layout(inside(lambda layout: self.tiled_mma.thread_fragment_layout(layout, operand)))
         rest = whole.layout[1][1].rank
+        vector: Any = coord[0]  # Any: a thread of the atom, or with its block
+        if operand == "C" and self.tiled_mma.atom.block[1] > 1:
+            vector = (vector, self.tiled_mma.atom.block[0])
         sliced = Tensor(slice_engine(t, self.tiled_mma, self.thread), whole.layout)
-        view: Tensor = sliced[((coord[0], (coord[1 + first], coord[1 + second])), (None, (None,) * rest))]
+        view: Tensor = sliced[((vector, (coord[1 + first], coord[1 + second])), (None, (None,) * rest))]
         return view
 
     def partition_A(self, t: Tensor) -> Tensor:

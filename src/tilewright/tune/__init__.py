@@ -9,6 +9,7 @@ trials        trace, compile, check and time candidates: one tuning
 report        what came of a tuning
 store         results on disk
 autotuner     @tw.autotune
+plans         tune_plan: the best of a grid of parameters for a plan
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from __future__ import annotations
 from tilewright.tune.autotuner import Autotuned
 from tilewright.tune.configs import Config
 from tilewright.tune.decorator import autotune
+from tilewright.tune.plans import PlanTuning, tune_plan
 from tilewright.tune.report import Trial, Tuning
 from tilewright.tune.space import Space
 
-__all__ = ["Autotuned", "Config", "Space", "Trial", "Tuning", "autotune"]
+__all__ = ["Autotuned", "Config", "PlanTuning", "Space", "Trial", "Tuning", "autotune", "tune_plan"]

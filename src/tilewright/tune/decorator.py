@@ -17,7 +17,8 @@ from tilewright.tune.space import Space
 from tilewright.tune.store import Store
 
 
-def _store(given: Store | str | os.PathLike[str] | None) -> Store | None:
+def store_of(given: Store | str | os.PathLike[str] | None) -> Store | None:
+    """Return the store that is meant: "default" is the one in the cache folder, None is none."""
     if given is None or isinstance(given, Store):
         return given
     return Store() if given == "default" else Store(Path(given))
@@ -94,7 +95,7 @@ def autotune(
         max_trials=max_trials,
         workers=workers,
         progress=progress,
-        store=_store(store),
+        store=store_of(store),
     )
 
     def decorate(target: Kernel | Callable[..., Any]) -> Autotuned:

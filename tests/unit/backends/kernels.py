@@ -9,16 +9,21 @@ from functools import cache
 import pytest
 
 from tilewright import dtypes as t
-from tilewright.backends.cuda import CudaSource, generate
+from tilewright.arch import Arch
+from tilewright.backends import cuda, hip
+from tilewright.backends.cpp.generate import DeviceSource
 from tilewright.ir import ops
 from tilewright.ir.builder import Builder
 from tilewright.ir.core import Block, Buffer, Kernel, Op, Parameter, Space, Type, Value, VectorType
 from tilewright.ir.facts import Facts
 from tilewright.ir.ops import constant
 from tilewright.ir.verify import verify
+from tilewright.runtime.clang import compile_hip, find_clang
+from tilewright.runtime.nvrtc import CompiledModule
 from tilewright.source import SourceLocation
 
 ARCHES = ("sm_80", "sm_89", "sm_90a")
+AMD = ("gfx908", "gfx90a")
 
 
 class Draft:
@@ -146,8 +151,9 @@ class Draft:
 
     # --- what comes out ----------------------------------------------------------------------------------
 
-    def source(self, arch: str = "sm_90a", **options: bool) -> CudaSource:
+    def source(self, arch: str = "sm_90a", **options: bool) -> DeviceSource:
         verify(self.kernel)
+        generate = hip.generate if Arch.parse(arch).is_amd else cuda.generate
         return generate(self.kernel, arch, **options)
 
     def text(self, arch: str = "sm_90a") -> str:
@@ -205,8 +211,12 @@ def _has_nvrtc() -> bool:
     return True
 
 
-def compile_text(source: CudaSource, arch: str) -> object:
-    """Compile to machine code, or skip the test where NVRTC is not installed."""
+def compile_text(source: DeviceSource, arch: str) -> CompiledModule:
+    """Compile to machine code, or skip the test where NVRTC, or for AMD's targets clang, is not installed."""
+    if Arch.parse(arch).is_amd:
+        if find_clang() is None:
+            pytest.skip("needs clang")
+        return compile_hip(source.text, name=source.name, arch=arch, line_map=source.line_map)
     if not _has_nvrtc():
         pytest.skip("needs NVRTC")
     from tilewright.runtime.nvrtc import compile_cuda

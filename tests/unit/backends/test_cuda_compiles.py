@@ -272,3 +272,11 @@ def test_it_compiles_with_the_newest_targets() -> None:
     d.write(d.cast(d.read(t.float64), t.bfloat16))
     for arch in ("sm_100", "sm_120"):
         compile_text(d.source(arch), arch)
+
+
+@pytest.mark.parametrize("name", ["norm", "y0", "main", "malloc", "roundf", "std", "size_t", "max", "matmul", "clock"])
+def test_kernels_of_names_that_compilers_declare(name: str) -> None:
+    draft = Draft(name)
+    buffer = draft.pointer("out", t.float32)
+    draft.store(buffer, 0, draft.load(buffer, 1))
+    compile_text(draft.source("sm_90a"), "sm_90a")

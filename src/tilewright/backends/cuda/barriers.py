@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from tilewright.backends.cuda.arithmetic import exact
-from tilewright.backends.cuda.expression import Expression, call
-from tilewright.backends.cuda.memory import address
-from tilewright.backends.cuda.printer import Printer
+from tilewright.backends.cpp.arithmetic import exact
+from tilewright.backends.cpp.expression import Expression, call
+from tilewright.backends.cpp.memory import address
+from tilewright.backends.cpp.prelude import FUNCTION
+from tilewright.backends.cpp.printer import Printer
 from tilewright.dtypes import bool_
 from tilewright.ir.core import Op
 from tilewright.ir.ops import (
@@ -19,7 +20,6 @@ from tilewright.ir.ops import (
     NamedBarrier,
 )
 
-_FUNCTION = "__device__ __forceinline__"
 _MBARRIER = "unsigned long long* barrier"
 _ADDRESS = "const unsigned int address = (unsigned int)__cvta_generic_to_shared(barrier);"
 
@@ -27,25 +27,25 @@ NAMED_BARRIERS = {
     "sync": f"""\
 // Waits until `threads` threads of the block have come to this barrier.
 template <int threads>
-{_FUNCTION} void named_barrier_sync(int number) {{
+{FUNCTION} void named_barrier_sync(int number) {{
     asm volatile("barrier.sync %0, %1;" :: "r"(number), "n"(threads) : "memory");
 }}""",
     "arrive": f"""\
 template <int threads>
-{_FUNCTION} void named_barrier_arrive(int number) {{
+{FUNCTION} void named_barrier_arrive(int number) {{
     asm volatile("barrier.arrive %0, %1;" :: "r"(number), "n"(threads) : "memory");
 }}""",
 }
 
 ARRIVE = f"""\
-{_FUNCTION} void mbarrier_arrive({_MBARRIER}) {{
+{FUNCTION} void mbarrier_arrive({_MBARRIER}) {{
     {_ADDRESS}
     asm volatile("{{ .reg .b64 state; mbarrier.arrive.shared.b64 state, [%0]; }}" :: "r"(address) : "memory");
 }}"""
 
 EXPECT = f"""\
 // Arrives, and lets the phase wait for so many bytes more.
-{_FUNCTION} void mbarrier_arrive_expect_tx({_MBARRIER}, int bytes) {{
+{FUNCTION} void mbarrier_arrive_expect_tx({_MBARRIER}, int bytes) {{
     {_ADDRESS}
     asm volatile("{{ .reg .b64 state; mbarrier.arrive.expect_tx.shared.b64 state, [%0], %1; }}"
                  :: "r"(address), "r"(bytes) : "memory");
@@ -53,13 +53,13 @@ EXPECT = f"""\
 
 COPIES = f"""\
 // Arrives when this thread's asynchronous copies so far have landed.
-{_FUNCTION} void cp_async_mbarrier_arrive({_MBARRIER}) {{
+{FUNCTION} void cp_async_mbarrier_arrive({_MBARRIER}) {{
     {_ADDRESS}
     asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" :: "r"(address) : "memory");
 }}"""
 
 WAIT = f"""\
-{_FUNCTION} void mbarrier_wait({_MBARRIER}, int parity) {{
+{FUNCTION} void mbarrier_wait({_MBARRIER}, int parity) {{
     while (!mbarrier_test(barrier, parity)) {{
     }}
 }}"""
@@ -67,13 +67,13 @@ WAIT = f"""\
 ELECT = {
     # The elected thread is the hardware's choice there, and always the same one; before, it is lane 0.
     True: f"""\
-{_FUNCTION} bool elect_one() {{
+{FUNCTION} bool elect_one() {{
     unsigned int elected;
     asm volatile("{{ .reg .pred p; elect.sync _|p, 0xffffffff; selp.u32 %0, 1, 0, p; }}" : "=r"(elected));
     return elected != 0;
 }}""",
     False: f"""\
-{_FUNCTION} bool elect_one() {{
+{FUNCTION} bool elect_one() {{
     unsigned int lane;
     asm("mov.u32 %0, %%laneid;" : "=r"(lane));
     return lane == 0;
@@ -87,7 +87,7 @@ def initialise_function(*, has_clusters: bool) -> str:
     if has_clusters:
         fence = '\n    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");'
     return f"""\
-{_FUNCTION} void mbarrier_init({_MBARRIER}, int count) {{
+{FUNCTION} void mbarrier_init({_MBARRIER}, int count) {{
     {_ADDRESS}
     asm volatile("mbarrier.init.shared.b64 [%0], %1;" :: "r"(address), "r"(count) : "memory");{fence}
 }}"""
@@ -109,7 +109,7 @@ def arrive_many_function(*, has_count: bool) -> str:
                      :: "r"(address), "r"(count - 1) : "memory");
     }
     asm volatile("{ .reg .b64 state; mbarrier.arrive.shared.b64 state, [%0]; }" :: "r"(address) : "memory");"""
-    return f"{_FUNCTION} void mbarrier_arrive({_MBARRIER}, int count) {{\n    {_ADDRESS}\n{body}\n}}"
+    return f"{FUNCTION} void mbarrier_arrive({_MBARRIER}, int count) {{\n    {_ADDRESS}\n{body}\n}}"
 
 
 def test_function(*, may_sleep: bool) -> str:
@@ -117,7 +117,7 @@ def test_function(*, may_sleep: bool) -> str:
     instruction = "try_wait" if may_sleep else "test_wait"
     name = "mbarrier_try" if may_sleep else "mbarrier_test"
     return f"""\
-{_FUNCTION} bool {name}({_MBARRIER}, int parity) {{
+{FUNCTION} bool {name}({_MBARRIER}, int parity) {{
     {_ADDRESS}
     unsigned int over;
     asm volatile("{{ .reg .pred p; mbarrier.{instruction}.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }}"

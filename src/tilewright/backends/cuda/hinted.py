@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from tilewright.atoms.cache import CacheHints
-
-_FUNCTION = "__device__ __forceinline__"
+from tilewright.backends.cpp.prelude import FUNCTION
 
 # The bytes of an access -> the type of its words together, the words, PTX's type, the letter of a word's register.
 _WORDS: dict[int, tuple[str, tuple[str, ...], str, str]] = {
@@ -40,7 +39,7 @@ def load_function(hints: CacheHints, size: int, *, read_only: bool) -> tuple[str
     name = _name("load_nc" if read_only else "load", hints, size)
     definition = f"""\
 template <typename T>
-{_FUNCTION} T {name}(const T* source) {{
+{FUNCTION} T {name}(const T* source) {{
     {_WIDE.get(size, type)} words;
 {policy}    asm{volatile}("{instruction} {registers}, [%{count}]{operand};"
         : {outputs} : {", ".join(inputs)}{clobber});
@@ -61,7 +60,7 @@ def store_function(hints: CacheHints, size: int) -> tuple[str, str]:
     name = _name("store", hints, size)
     definition = f"""\
 template <typename T>
-{_FUNCTION} void {name}(T* destination, T value) {{
+{FUNCTION} void {name}(T* destination, T value) {{
     const {_WIDE.get(size, type)} words = bit_cast<{type}>(value);
 {policy}    asm volatile("{instruction} [%0], {registers}{operand};"
         :: {", ".join(inputs)} : "memory");

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from tilewright.arch import Arch
 from tilewright.atoms.mma import MMAAtom, Registers
-from tilewright.backends.cuda.arithmetic import exact
-from tilewright.backends.cuda.expression import Expression, call
-from tilewright.backends.cuda.memory import address
-from tilewright.backends.cuda.printer import Printer
+from tilewright.backends.cpp.arithmetic import exact
+from tilewright.backends.cpp.calls import declare_results, hand_on, print_call
+from tilewright.backends.cpp.expression import Expression, call
+from tilewright.backends.cpp.memory import address
+from tilewright.backends.cpp.prelude import FUNCTION
+from tilewright.backends.cpp.printer import Printer
 from tilewright.dtypes import DType, float32, float64, int32, uint32
 from tilewright.ir.core import Op
 from tilewright.ir.ops import LoadMatrix, Mma, RoundToTfloat32, StoreMatrix, TransposeMatrix
 
-_FUNCTION = "__device__ __forceinline__"
 # The letters of inline PTX for a register of a type.
 _LETTERS: dict[DType, str] = {float32: "f", float64: "d", int32: "r", uint32: "r"}
-_LONGEST_CALL = 100
 
 
 # --- calls -----------------------------------------------------------------------------------------------
@@ -28,10 +26,10 @@ def mma(printer: Printer, op: Mma) -> None:
     _demand(printer, op, op.atom.arch, op.atom.name)
     name, definition = _mma_function(op.atom)
     printer.prelude.need(definition)
-    results = _declare(printer, op, "d")
+    results = declare_results(printer, op, "d")
     operands = [[exact(printer, v).text for v in group] for group in (op.a, op.b, op.c)]
-    _call(printer, op, name, [results, *operands])
-    _hand_on(printer, op, results)
+    print_call(printer, op, name, [results, *operands])
+    hand_on(printer, op, results)
 
 
 def round_to_tfloat32(printer: Printer, op: RoundToTfloat32) -> Expression:
@@ -46,9 +44,9 @@ def load_matrix(printer: Printer, op: LoadMatrix) -> None:
     _demand(printer, op, "sm_75", "ldmatrix")
     name, definition = _matrix_function("ldmatrix", len(op.results), transposed=op.transposed)
     printer.prelude.need(definition)
-    results = _declare(printer, op, "matrix")
-    _call(printer, op, name, [results, [address(printer, op.buffer, op.index).text]])
-    _hand_on(printer, op, results)
+    results = declare_results(printer, op, "matrix")
+    print_call(printer, op, name, [results, [address(printer, op.buffer, op.index).text]])
+    hand_on(printer, op, results)
 
 
 def store_matrix(printer: Printer, op: StoreMatrix) -> None:
@@ -57,64 +55,21 @@ def store_matrix(printer: Printer, op: StoreMatrix) -> None:
     name, definition = _matrix_function("stmatrix", len(op.values), transposed=op.transposed)
     printer.prelude.need(definition)
     values = [exact(printer, v).text for v in op.values]
-    _call(printer, op, name, [[address(printer, op.buffer, op.index).text], values])
+    print_call(printer, op, name, [[address(printer, op.buffer, op.index).text], values])
 
 
 def transpose_matrix(printer: Printer, op: TransposeMatrix) -> None:
     """Print the call that transposes a matrix in registers."""
     _demand(printer, op, "sm_75", "movmatrix")
     printer.prelude.need(_MOVMATRIX)
-    results = _declare(printer, op, "matrix")
-    _call(printer, op, "movmatrix_trans", [results, [exact(printer, op.value).text]])
-    _hand_on(printer, op, results)
+    results = declare_results(printer, op, "matrix")
+    print_call(printer, op, "movmatrix_trans", [results, [exact(printer, op.value).text]])
+    hand_on(printer, op, results)
 
 
 def _demand(printer: Printer, op: Op, arch: str, what: str) -> None:
     if printer.arch.number < Arch.parse(arch).number:
         raise printer.refuse(op, f"{what} needs {arch} or later, and the target is {printer.arch}")
-
-
-def _declare(printer: Printer, op: Op, wish: str) -> list[str]:
-    """Declare variables for the results on one line, and return their names."""
-    several = len(op.results) > 1
-    names = [
-        printer.names.declare(value.name or (f"{wish}{number}" if several else wish))
-        for number, value in enumerate(op.results)
-    ]
-    printer.statement(f"{printer.type_name(op.results[0].type)} {', '.join(names)};", op)
-    return names
-
-
-def _call(printer: Printer, op: Op, name: str, groups: Sequence[Sequence[str]]) -> None:
-    """Print a call; where one line would be too long, each group of arguments begins a line."""
-    text = f"{name}({', '.join(a for group in groups for a in group)});"
-    if len(text) > _LONGEST_CALL:
-        lines = [line for group in groups for line in _filled(group)]
-        text = f"{name}(\n    " + ",\n    ".join(lines) + ");"
-    printer.statement(text, op)
-
-
-def _filled(arguments: Sequence[str]) -> list[str]:
-    """Return arguments as lines that are not too long."""
-    lines: list[str] = []
-    for argument in arguments:
-        if lines and len(lines[-1]) + len(argument) < _LONGEST_CALL:
-            lines[-1] += f", {argument}"
-        else:
-            lines.append(argument)
-    return lines
-
-
-def _hand_on(printer: Printer, op: Op, names: Sequence[str]) -> None:
-    """Let the results be known by their names, or assign them to the variables that they share with other values."""
-    for value, name in zip(op.results, names, strict=True):
-        variable = printer.variables.get(value)
-        if variable is None:
-            printer.hold(value, name)
-        elif variable.text is None:
-            variable.text = name
-        else:
-            printer.statement(f"{variable.text} = {name};", op)
 
 
 # --- functions -------------------------------------------------------------------------------------------
@@ -135,7 +90,7 @@ def _mma_function(atom: MMAAtom) -> tuple[str, str]:
     outputs, a, b, c = (_constraints(x, r, "=" if x == "d" else "") for x, r in zip("dabc", groups, strict=True))
     definition = f"""\
 // D = A * B + C by a warp: {" x ".join(map(str, (atom.elements or atom).shape_mnk))}.
-{_FUNCTION} void {name}(
+{FUNCTION} void {name}(
     {("," + chr(10) + "    ").join(parameters)}) {{
     asm volatile(
         "{atom.instruction} {", ".join(braces)};"
@@ -169,7 +124,7 @@ def _matrix_function(instruction: str, count: int, *, transposed: bool) -> tuple
         parameters = f"void* row, {_parameters('a', registers, '')}"
         text = f'"{ptx} [%0], {{{braces}}};" :: "r"(address), {_constraints("a", registers, "")} : "memory"'
     definition = f"""\
-{_FUNCTION} void {name}({parameters}) {{
+{FUNCTION} void {name}({parameters}) {{
     const unsigned int address = (unsigned int)__cvta_generic_to_shared(row);
     asm volatile({text});
 }}"""
@@ -178,13 +133,13 @@ def _matrix_function(instruction: str, count: int, *, transposed: bool) -> tuple
 
 _TO_TFLOAT32 = f"""\
 // Rounds to nearest, ties away from zero, to the 19 bits that a tensor core reads.
-{_FUNCTION} float to_tfloat32(float x) {{
+{FUNCTION} float to_tfloat32(float x) {{
     unsigned int y;
     asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(y) : "f"(x));
     return __uint_as_float(y);
 }}"""
 
 _MOVMATRIX = f"""\
-{_FUNCTION} void movmatrix_trans(unsigned int& d, unsigned int a) {{
+{FUNCTION} void movmatrix_trans(unsigned int& d, unsigned int a) {{
     asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(d) : "r"(a));
 }}"""

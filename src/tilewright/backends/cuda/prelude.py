@@ -1,24 +1,14 @@
-"""The small device functions and types that stand above a kernel: collected while it is printed, only those used."""
+"""The small device functions of CUDA C++ that more than one handler asks for."""
 
 from __future__ import annotations
 
 from tilewright.atoms.cache import CacheHints
+from tilewright.backends.cpp.prelude import FUNCTION
 from tilewright.backends.cuda.hinted import hinted_name, policy_statement, second_level
-from tilewright.backends.cuda.vectors import VECTOR_TEMPLATE
-from tilewright.dtypes import DType, bfloat16, float8_e4m3fn, float8_e5m2, float16
-
-_FUNCTION = "__device__ __forceinline__"
-
-HALF_TYPES = {
-    float16: "struct half {  // float16, held as its bits; computed with as float\n    unsigned short bits;\n};",
-    bfloat16: "struct bfloat16 {  // held as its bits; computed with as float\n    unsigned short bits;\n};",
-    float8_e4m3fn: "struct float8_e4m3fn {  // held as its bits; computed with as float\n    unsigned char bits;\n};",
-    float8_e5m2: "struct float8_e5m2 {  // held as its bits; computed with as float\n    unsigned char bits;\n};",
-}
 
 BIT_CAST = f"""\
 template <typename To, typename From>
-{_FUNCTION} To bit_cast(From from) {{
+{FUNCTION} To bit_cast(From from) {{
     static_assert(sizeof(To) == sizeof(From), "the sizes differ");
     To to;
     memcpy(&to, &from, sizeof(To));
@@ -33,45 +23,21 @@ __device__ __noinline__ void assertion_failed(const char* message) {
 }"""
 
 CP_ASYNC_COMMIT = f"""\
-{_FUNCTION} void cp_async_commit() {{
+{FUNCTION} void cp_async_commit() {{
     asm volatile("cp.async.commit_group;" ::: "memory");
 }}"""
 
 CP_ASYNC_WAIT = f"""\
 // Waits until at most `pending` of this thread's newest groups of copies are under way.
 template <int pending>
-{_FUNCTION} void cp_async_wait() {{
+{FUNCTION} void cp_async_wait() {{
     asm volatile("cp.async.wait_group %0;" :: "n"(pending) : "memory");
 }}"""
 
 CP_ASYNC_WAIT_ALL = f"""\
-{_FUNCTION} void cp_async_wait_all() {{
+{FUNCTION} void cp_async_wait_all() {{
     asm volatile("cp.async.wait_all;" ::: "memory");
 }}"""
-
-
-class Prelude:
-    """The definitions that a kernel needs, in the order in which they were first asked for."""
-
-    def __init__(self) -> None:
-        self._definitions: dict[str, None] = {}
-
-    def need(self, definition: str) -> None:
-        """Add a definition unless it is there."""
-        self._definitions.setdefault(definition)
-
-    def need_type(self, dtype: DType) -> None:
-        """Add the struct of a narrow float."""
-        if dtype in HALF_TYPES:
-            self.need(HALF_TYPES[dtype])
-
-    def need_vectors(self) -> None:
-        self.need(VECTOR_TEMPLATE)
-
-    def texts(self) -> list[str]:
-        """Return all definitions, types before the functions that use them."""
-        types = [t for t in (*HALF_TYPES.values(), VECTOR_TEMPLATE) if t in self._definitions]
-        return types + [d for d in self._definitions if d not in types]
 
 
 def cp_async(
@@ -102,25 +68,8 @@ def cp_async(
         operand += ', "l"(l2_policy)'
     name = hinted_name(name, hints)
     definition = f"""\
-{comment}{_FUNCTION} void {name}(void* destination, const void* source{parameter}) {{
+{comment}{FUNCTION} void {name}(void* destination, const void* source{parameter}) {{
     const unsigned int address = (unsigned int)__cvta_generic_to_shared(destination);
 {before}{policy}    asm volatile("{instruction};" :: "r"(address), "l"(source){operand} : "memory");
 }}"""
     return name, definition
-
-
-def shift(kind: str, dtype: DType) -> tuple[str, str]:
-    """Return the name and the definition of a shift by an amount that may reach the number of bits.
-
-    C++ leaves that undefined; here all bits are shifted out, and the sign fills from the left, as in PTX.
-    """
-    c, bits = dtype.c_name, dtype.bits
-    name = "shift_left" if kind == "shl" else "shift_right"
-    inside = f"(unsigned long long)n < {bits}"
-    if kind == "shl":
-        body = f"return {inside} ? ({c})(x << n) : ({c})0;"
-    elif dtype.kind == "int":
-        body = f"return x >> ({inside} ? (int)n : {bits - 1});"
-    else:
-        body = f"return {inside} ? ({c})(x >> n) : ({c})0;"
-    return name, f"{_FUNCTION} {c} {name}({c} x, {c} n) {{\n    {body}\n}}"

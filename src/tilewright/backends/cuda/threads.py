@@ -1,57 +1,30 @@
-"""How threads meet and speak: barriers, shuffles, votes, printing, assertions."""
+"""How threads exchange values and speak in CUDA C++: shuffles, votes, printing, assertions."""
 
 from __future__ import annotations
 
 from itertools import zip_longest
 
+from tilewright.backends.cpp.arithmetic import exact
+from tilewright.backends.cpp.conversions import is_half, to_float
+from tilewright.backends.cpp.expression import Expression, Rank, binary, call, negated
+from tilewright.backends.cpp.literals import literal
+from tilewright.backends.cpp.printer import Printer
 from tilewright.backends.cuda import prelude
-from tilewright.backends.cuda.arithmetic import exact
-from tilewright.backends.cuda.conversions import is_half, to_float
-from tilewright.backends.cuda.expression import Expression, Rank, binary, call, negated, prefix
-from tilewright.backends.cuda.literals import literal
-from tilewright.backends.cuda.printer import Printer
-from tilewright.dtypes import bool_, int32, uint8, uint16, uint32, uint64
+from tilewright.dtypes import DType, bool_, int32, uint32, uint64
 from tilewright.ir.core import Value, VectorType
-from tilewright.ir.ops import Assert, Barrier, Inside, Print, Shuffle, Vote
+from tilewright.ir.ops import Assert, Print, Vote
 
 _MASK = Expression("0xffffffff", Rank.ATOM, uint32)
 _SHUFFLES = {"idx": "__shfl_sync", "up": "__shfl_up_sync", "down": "__shfl_down_sync", "xor": "__shfl_xor_sync"}
 _ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r", "?": "\\?"}
 
 
-def barrier(printer: Printer, op: Barrier) -> None:
-    """Print a barrier of the block or of the warp."""
-    printer.statement("__syncthreads();" if op.scope == "block" else "__syncwarp();", op)
-
-
-def shuffle(printer: Printer, op: Shuffle) -> Expression:
-    """Return the call that reads a value of another lane."""
-    dtype = op.value.dtype
-    if isinstance(op.value.type, VectorType):
-        raise printer.refuse(op, "a shuffle moves one scalar, not a vector", "shuffle the lanes one by one")
-    value = exact(printer, op.value)
-    if is_half(dtype):
-        printer.prelude.need_type(dtype)
-        bits = _shuffle(
-            printer, op, Expression(f"{value.at_least(Rank.POSTFIX)}.bits", Rank.POSTFIX, int32, value.reads)
-        )
-        holder = uint16.c_name if dtype.bits == 16 else uint8.c_name
-        return Expression(f"{dtype.c_name}{{({holder}){bits.text}}}", Rank.POSTFIX, dtype, bits.reads)
-    if not dtype.is_float and value.type != dtype and dtype.bits >= 32:
-        value = prefix(f"({dtype.c_name})", value, dtype)
-    moved = _shuffle(printer, op, value)
-    if dtype is bool_:
-        return binary("!=", moved, literal(0, int32), bool_)
-    # A narrow integer travels as an int, and comes out with the same value.
-    return prefix(f"({dtype.c_name})", moved, dtype) if dtype.bits < 32 else moved
-
-
-def _shuffle(printer: Printer, op: Shuffle, value: Expression) -> Expression:
-    arguments = [_MASK, value, exact(printer, op.lane)]
-    if op.width != 32:
-        arguments.append(literal(op.width, int32))
-    type = value.dtype if value.dtype.bits >= 32 else int32
-    return call(_SHUFFLES[op.kind], tuple(arguments), type)
+def shuffle(kind: str, value: Expression, lane: Expression, width: int, type: DType) -> Expression:
+    """Return the call that reads a value of 32 or 64 bits of another lane."""
+    arguments = [_MASK, value, lane]
+    if width != 32:
+        arguments.append(literal(width, int32))
+    return call(_SHUFFLES[kind], tuple(arguments), type)
 
 
 def vote(printer: Printer, op: Vote) -> Expression:
@@ -100,10 +73,6 @@ def _escape(text: str) -> str:
 def _quote(escaped: str) -> str:
     """Return a string literal of text that is escaped already."""
     return f'"{escaped}"'
-
-
-def nothing(printer: Printer, op: Inside) -> None:
-    """Print nothing: the op is there for the simulator."""
 
 
 def check(printer: Printer, op: Assert) -> None:

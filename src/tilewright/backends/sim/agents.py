@@ -144,13 +144,13 @@ class Crew:
         mask = agent.frame.mask
         if mask is None or len(self.agents) == 1:
             return False
-        threads = self.compiler.machine.threads
-        active, split = warps_of(mask, threads)
+        threads, warp = self.compiler.machine.threads, self.compiler.machine.warp
+        active, split = warps_of(mask, threads, warp)
         partial, path = active & split, agent.path
         if not partial.any():
             return False
         behind = (a.frame.mask for a in self.agents if a.path < path)
-        return any(bool((warps_of(other, threads)[0] & partial).any()) for other in behind)
+        return any(bool((warps_of(other, threads, warp)[0] & partial).any()) for other in behind)
 
     def _advance(self, agent: Agent) -> None:
         """Let an agent leave the pause where it stands, and run it to the next."""
@@ -193,11 +193,11 @@ class Crew:
 
     def _divide(self, partly: list[tuple[Agent, Array]]) -> Agent:
         """Split off warps that can go on, or else threads."""
-        threads = self.compiler.machine.threads
+        threads, warp = self.compiler.machine.threads, self.compiler.machine.warp
         for agent, going in partly:
             mask = agent.frame.mask
             stuck = ~going if mask is None else mask & ~going
-            free = going & ~over_warps(warps_of(stuck, threads)[0], threads)
+            free = going & ~over_warps(warps_of(stuck, threads, warp)[0], threads, warp)
             if free.any():
                 return self.split(agent, free)
         agent, going = partly[0]

@@ -16,7 +16,7 @@ from tilewright.backends.sim.observers import Access, AccessKind, Observer
 from tilewright.backends.sim.places import name_place
 from tilewright.backends.sim.registers import RegisterStorage
 from tilewright.backends.sim.storage import FlatStorage, GlobalStorage, SharedStorage, Storage
-from tilewright.backends.sim.values import WARP, Array, Lanes, Mask, at_least_2d, both, fill
+from tilewright.backends.sim.values import Array, Lanes, Mask, at_least_2d, both, by_warps, fill
 from tilewright.ir.core import Op
 from tilewright.ir.ops import Barrier, Inside
 
@@ -97,12 +97,12 @@ class AccessChecker(Observer):
             return
         groups, what = mask, "block"
         if op.scope == "warp":
-            groups, what = _by_warps(mask), "warp"
+            groups, what = by_warps(mask, mask.shape[1], self._machine.warp), "warp"
         split = groups.any(axis=-1) & ~groups.all(axis=-1)
         if not split.any():
             return
         row = np.argwhere(split)[0]
-        missing = np.argwhere(~groups[tuple(row)])[0][0] + (WARP * row[1] if op.scope == "warp" else 0)
+        missing = np.argwhere(~groups[tuple(row)])[0][0] + (self._machine.warp * row[1] if op.scope == "warp" else 0)
         here = int(groups[tuple(row)].sum())
         fault = Fault(
             op,
@@ -234,14 +234,6 @@ def _either(a: Array | None, b: Array | None) -> Array | None:
     if a is None or b is None:
         return b if a is None else a
     return a | b
-
-
-def _by_warps(mask: Array) -> Array:
-    """Return a mask (blocks, threads) as (blocks, warps, 32); threads that a last warp lacks repeat its first."""
-    blocks, threads = mask.shape
-    lanes = np.arange(-(-threads // WARP) * WARP)
-    lanes = np.where(lanes < threads, lanes, lanes // WARP * WARP)
-    return mask[:, lanes].reshape(blocks, -1, WARP)
 
 
 def _is_plain(storage: RegisterStorage, access: Access) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 
 from tilewright.backends.sim.findings import Fault
 from tilewright.backends.sim.machine import Machine
-from tilewright.backends.sim.values import WARP, Array, Frame
+from tilewright.backends.sim.values import Array, Frame
 from tilewright.ir.core import Op
 
 
@@ -33,8 +33,8 @@ def report_deadlock(
     found = [w for (frame, tell), mask in zip(agents, masks, strict=True) for w in tell(frame, row, mask[row])]
     notes: list[str] = []
     for waiting in found:
-        one = int(waiting.threads.sum()) == 1 or _is_one_warp(waiting.threads)
-        notes.append(f"{name_threads(waiting.threads)} wait{'s' if one else ''} for {waiting.what}")
+        one = int(waiting.threads.sum()) == 1 or _is_one_warp(waiting.threads, machine.warp)
+        notes.append(f"{name_threads(waiting.threads, machine.warp)} wait{'s' if one else ''} for {waiting.what}")
         if waiting.op.location is not None:
             place = waiting.op.location
             notes += [f"  since {place}", f"    {place.text.strip()}"]
@@ -63,18 +63,18 @@ def _waiters(number: int) -> str:
     return "a thread waits" if number == 1 else f"{number} threads of a block wait"
 
 
-def _is_one_warp(threads: Array) -> bool:
-    numbers = np.nonzero(threads)[0] // WARP
-    return bool(_is_whole(threads)) and len(set(numbers.tolist())) == 1
+def _is_one_warp(threads: Array, warp: int) -> bool:
+    numbers = np.nonzero(threads)[0] // warp
+    return bool(_is_whole(threads, warp)) and len(set(numbers.tolist())) == 1
 
 
-def _is_whole(threads: Array) -> bool:
+def _is_whole(threads: Array, warp: int) -> bool:
     """Return whether the threads are whole warps."""
-    warps = np.unique(np.nonzero(threads)[0] // WARP)
-    return all(bool(threads[w * WARP : (w + 1) * WARP].all()) for w in warps)
+    warps = np.unique(np.nonzero(threads)[0] // warp)
+    return all(bool(threads[w * warp : (w + 1) * warp].all()) for w in warps)
 
 
-def name_threads(threads: Array) -> str:
+def name_threads(threads: Array, warp: int = 32) -> str:
     """Return the threads of a mask in words.
 
     >>> import numpy as np
@@ -85,8 +85,8 @@ def name_threads(threads: Array) -> str:
     """
     numbers = np.nonzero(threads)[0]
     unit = "thread"
-    if len(numbers) > 1 and _is_whole(threads):
-        numbers, unit = np.unique(numbers // WARP), "warp"
+    if len(numbers) > 1 and _is_whole(threads, warp):
+        numbers, unit = np.unique(numbers // warp), "warp"
     breaks = np.nonzero(np.diff(numbers) > 1)[0]
     starts, ends = [0, *(breaks + 1).tolist()], [*breaks.tolist(), len(numbers) - 1]
     parts = [f"{numbers[a]}" if a == b else f"{numbers[a]} to {numbers[b]}" for a, b in zip(starts, ends, strict=True)]

@@ -6,29 +6,33 @@ import numpy as np
 
 from tilewright.backends.sim.findings import Fault
 from tilewright.backends.sim.machine import Machine
-from tilewright.backends.sim.values import WARP, Array, Mask, fill
+from tilewright.backends.sim.values import Array, Mask, fill
 from tilewright.ir.core import Op
 
 
 def demand_whole_warps(op: Op, what: str, mask: Mask, machine: Machine, full: bool) -> None:
     """Report a warp of which only some threads reach the op; the hardware then does anything or hangs.
 
-    `full` demands 32 threads; without it, threads that a block's last warp lacks are not missed.
+    `full` demands all lanes; without it, threads that a block's last warp lacks are not missed.
     """
-    if not machine.observers or (mask is None and (not full or machine.threads % WARP == 0)):
+    lanes = machine.warp
+    if not machine.observers or (mask is None and (not full or machine.threads % lanes == 0)):
         return
     active = np.ones((1, machine.threads), np.bool_) if mask is None else fill(mask, mask.shape[0], machine.threads)
-    warps = _by_warps(active, full)
+    warps = _by_warps(active, full, lanes)
     split = warps.any(axis=-1) & ~warps.all(axis=-1)
     if not split.any():
         return
     row, warp = (int(n) for n in np.argwhere(split)[0])
-    size = WARP if full else min(WARP, machine.threads - warp * WARP)
+    size = lanes if full else min(lanes, machine.threads - warp * lanes)
     here = int(warps[row, warp, :size].sum())
-    first = warp * WARP + int(np.argmax(warps[row, warp]))
+    first = warp * lanes + int(np.argmax(warps[row, warp]))
     help = "let whole warps reach it: branches that are the same in a warp"
     if full:
-        help = "let whole warps reach it: blocks of a multiple of 32 threads, and branches that are the same in a warp"
+        help = (
+            f"let whole warps reach it: blocks of a multiple of {lanes} threads, and branches that are the same "
+            "in a warp"
+        )
     fault = Fault(
         op, "warp-divergence", f"{what} of the warp is reached by {here} of its {size} threads",
         machine.block_coordinate(row), machine.thread_coordinate(first),
@@ -39,10 +43,10 @@ def demand_whole_warps(op: Op, what: str, mask: Mask, machine: Machine, full: bo
     machine.collector.report(fault)
 
 
-def _by_warps(active: Array, full: bool) -> Array:
-    """Return (blocks, threads) as (blocks, warps, 32); a last warp's missing threads are absent, or as its first."""
-    lanes = np.arange(-(-active.shape[1] // WARP) * WARP)
+def _by_warps(active: Array, full: bool, warp: int) -> Array:
+    """Return (blocks, threads) as (blocks, warps, lanes); a last warp's missing threads are absent, or as its first."""
+    lanes = np.arange(-(-active.shape[1] // warp) * warp)
     there = lanes < active.shape[1]
-    taken = active[:, np.where(there, lanes, lanes // WARP * WARP)] & (there | (not full))
-    split: Array = taken.reshape(active.shape[0], -1, WARP)
+    taken = active[:, np.where(there, lanes, lanes // warp * warp)] & (there | (not full))
+    split: Array = taken.reshape(active.shape[0], -1, warp)
     return split

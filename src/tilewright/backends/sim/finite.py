@@ -12,7 +12,7 @@ import numpy as np
 
 from tilewright.backends.sim.compiler import Compiler, Handler, Handlers, Step
 from tilewright.backends.sim.findings import Fault
-from tilewright.backends.sim.values import WARP, Array, Frame, Lanes, at_least_2d, both
+from tilewright.backends.sim.values import Array, Frame, Lanes, at_least_2d, both
 from tilewright.dtypes import DType
 from tilewright.ir.core import Op, Value, VectorType
 from tilewright.ir.ops import Binary, Cast, Fma, Mma, Unary
@@ -86,8 +86,8 @@ def _look(op: Op, compiler: Compiler, frame: Frame, operands: list[Array], resul
     for operand in operands:
         were &= _are_finite(operand)
     if isinstance(op, Mma):  # a result comes from the operands of the whole warp
-        whole = np.logical_and.reduceat(were, np.arange(0, machine.threads, WARP), axis=1)
-        were = np.repeat(whole, WARP, axis=1)[:, : machine.threads]
+        whole = np.logical_and.reduceat(were, np.arange(0, machine.threads, machine.warp), axis=1)
+        were = np.repeat(whole, machine.warp, axis=1)[:, : machine.threads]
     for result in results:
         begin |= ~_are_finite(result)
     found = both(frame.mask, begin & were)

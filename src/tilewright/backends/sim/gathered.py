@@ -30,7 +30,7 @@ class Patterns:
         self.is_complete = True
 
     def add(self, op: Op, kind: str, width: int, elements: Array, times: int) -> None:
-        """Count requests; the elements (requests, 32) hold -1 for idle lanes."""
+        """Count requests; the elements (requests, lanes) hold -1 for idle lanes."""
         for row in elements:
             key = op, row.tobytes()
             known = self._found.get(key)

@@ -10,7 +10,6 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from tilewright.backends.sim.values import WARP
 from tilewright.ir import ops
 from tilewright.ir.core import Kernel, Op, Space
 
@@ -76,14 +75,14 @@ def class_of(op: Op) -> str | None:
     return found if isinstance(found, str) else found(op)
 
 
-def operations_of(op: Op) -> tuple[str, int, bool] | None:
+def operations_of(op: Op, warp: int) -> tuple[str, int, bool] | None:
     """Return the unit that does an op's arithmetic, how many operations, and whether those are a warp's.
 
-    A fused multiply-add is two. None for what does no arithmetic on floats and no matrix product.
+    `warp` is how many threads a warp has. A fused multiply-add is two operations. None for what does no arithmetic
+    on floats and no matrix product.
     """
     if isinstance(op, ops.Mma):
-        m, n, k = op.atom.shape_mnk
-        return f"tensor {op.atom.dtype_a}", 2 * m * n * k * WARP // op.atom.threads, True
+        return f"tensor {op.atom.dtype_a}", 2 * op.atom.products * warp // op.atom.threads, True
     if isinstance(op, ops.Fma):
         return str(op.a.dtype), 2, False
     if isinstance(op, (ops.Unary, ops.Binary)) and op.operands[0].dtype.is_float:

@@ -28,7 +28,8 @@ CHUNK_THREADS = 1 << 15
 class Machine:
     """A launch: `grid` blocks of `block` threads, run in chunks of consecutive blocks.
 
-    `storages` holds the memory of each buffer, `special` the special registers of the chunk that runs.
+    `warp` is how many threads a warp has. `storages` holds the memory of each buffer, `special` the
+    special registers of the chunk that runs.
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class Machine:
     ) -> None:
         self.grid, self.block = grid, block
         self.threads = block[0] * block[1] * block[2]
+        self.warp = kernel.warp_size
         self.total_blocks = grid[0] * grid[1] * grid[2]
         self.collector = collector
         self.observers: tuple[Observer, ...] = ()

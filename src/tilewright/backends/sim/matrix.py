@@ -1,6 +1,6 @@
 """Handlers of the matrix instructions of a warp: fragments gathered to tiles, computed by the atom, handed back.
 
-A fragment is each thread's registers. Seen as elements it is (blocks, warps, 32 lanes, values); the atom's
+A fragment is each thread's registers. Seen as elements it is (blocks, warps, lanes, values); the atom's
 thread-value layouts say which of these is which element of the tile, and the atom's own reference does the rest, for
 all warps at once.
 """
@@ -18,7 +18,7 @@ from tilewright.atoms.mma import MMAAtom, Registers, unpack
 from tilewright.backends.sim.compiler import Compiler, Step
 from tilewright.backends.sim.divergence import demand_whole_warps
 from tilewright.backends.sim.observers import Access, AccessKind
-from tilewright.backends.sim.values import WARP, Array, Frame, Lanes, Mask, at_least_2d, both, fill, without
+from tilewright.backends.sim.values import Array, Frame, Lanes, Mask, at_least_2d, both, fill, without
 from tilewright.dtypes import DType
 from tilewright.ir.ops import LoadMatrix, Mma, RoundToTfloat32, StoreMatrix, TransposeMatrix
 from tilewright.layout import Layout, complement
@@ -26,22 +26,23 @@ from tilewright.layout import Layout, complement
 _ROW_BYTES = 16  # of a matrix of 8 x 8 elements of 16 bits
 _ROWS = 8
 _WHAT = "a matrix instruction"
+MATRIX_LANES = 32  # of the warps that have ldmatrix and its like
 
 
 # --- warps -----------------------------------------------------------------------------------------------
 
 
-def _by_warps(value: Array) -> Array:
-    """Return an array (blocks, threads, ...) as (blocks, warps, 32, ...), zeros where a last warp is partial."""
+def _by_warps(value: Array, warp: int = MATRIX_LANES) -> Array:
+    """Return an array (blocks, threads, ...) as (blocks, warps, lanes, ...), zeros where a last warp is partial."""
     blocks, threads, *rest = value.shape
-    missing = -threads % WARP
+    missing = -threads % warp
     if missing:
         value = np.concatenate([value, np.zeros((blocks, missing, *rest), value.dtype)], axis=1)
-    return value.reshape(blocks, -1, WARP, *rest)
+    return value.reshape(blocks, -1, warp, *rest)
 
 
 def _by_threads(value: Array, threads: int) -> Array:
-    """Return an array (blocks, warps, 32, ...) as (blocks, threads, ...)."""
+    """Return an array (blocks, warps, lanes, ...) as (blocks, threads, ...)."""
     return value.reshape(value.shape[0], -1, *value.shape[3:])[:, :threads]
 
 
@@ -54,6 +55,7 @@ class _Fragment:
 
     dtype: DType
     registers: Registers
+    warp: int
     lanes: Array  # (groups of the warp, threads of the atom) -> lane
     table: Array  # (thread, value) -> place in the column-major tile
     shape: tuple[int, int]
@@ -63,41 +65,42 @@ class _Fragment:
         held = np.stack(np.broadcast_arrays(*[at_least_2d(r) for r in registers]), axis=-1)
         held = np.ascontiguousarray(np.broadcast_to(held, (held.shape[0], threads, held.shape[-1])))
         values = unpack(held, self.dtype) if self.dtype.bits < 8 else held.view(self.dtype.numpy)
-        by_group = _by_warps(values)[:, :, self.lanes, :]
-        flat = np.empty((*by_group.shape[:3], self.table.size), by_group.dtype)
-        flat[..., self.table] = by_group
+        by_group = _by_warps(values, self.warp)[:, :, self.lanes, :]
         rows, columns = self.shape
+        flat = np.zeros((*by_group.shape[:3], rows * columns), by_group.dtype)
+        flat[..., self.table] = by_group
         tiles: Array = flat.reshape(*flat.shape[:3], columns, rows).swapaxes(-1, -2)
         return tiles
 
     def spread(self, tiles: Array, threads: int) -> Array:
         """Return the registers (blocks, threads, registers) of tiles."""
-        flat = tiles.swapaxes(-1, -2).reshape(*tiles.shape[:3], self.table.size)
+        flat = tiles.swapaxes(-1, -2).reshape(*tiles.shape[:3], -1)
         blocks, warps = flat.shape[:2]
-        values = np.empty((blocks, warps, WARP, self.table.shape[1]), tiles.dtype)
+        values = np.empty((blocks, warps, self.warp, self.table.shape[1]), tiles.dtype)
         values[:, :, self.lanes, :] = flat[..., self.table]
         return _by_threads(values, threads).view(self.registers.dtype.numpy)
 
 
-def _fragments(atom: MMAAtom) -> tuple[_Fragment, _Fragment, _Fragment, _Fragment]:
+def _fragments(atom: MMAAtom, warp: int) -> tuple[_Fragment, _Fragment, _Fragment, _Fragment]:
     """Return what becomes of the registers of A, B, C and D."""
     m, n, k = atom.shape_mnk
     own = positions(Layout((atom.thr_id.shape, 1), (atom.thr_id.stride, 0)))[:, 0]
-    rest = complement(atom.thr_id, WARP)
+    rest = complement(atom.thr_id, warp)
     others = positions(Layout((rest.shape, 1), (rest.stride, 0)))[:, 0]
     lanes = others[:, None] + own[None, :]
+    table_c = positions(atom.layout_c) + atom.first_row
     return (
-        _Fragment(atom.dtype_a.storage, atom.registers_a, lanes, positions(atom.layout_a), (m, k)),
-        _Fragment(atom.dtype_b.storage, atom.registers_b, lanes, positions(atom.layout_b), (n, k)),
-        _Fragment(atom.dtype_c, atom.registers_c, lanes, positions(atom.layout_c), (m, n)),
-        _Fragment(atom.dtype_d, atom.registers_d, lanes, positions(atom.layout_c), (m, n)),
+        _Fragment(atom.dtype_a.storage, atom.registers_a, warp, lanes, positions(atom.layout_a), (m, k)),
+        _Fragment(atom.dtype_b.storage, atom.registers_b, warp, lanes, positions(atom.layout_b), (n, k)),
+        _Fragment(atom.dtype_c, atom.registers_c, warp, lanes, table_c, (m, n)),
+        _Fragment(atom.dtype_d, atom.registers_d, warp, lanes, table_c, (m, n)),
     )
 
 
 def mma(op: Mma, compiler: Compiler) -> Step:
     """Compute D = A * B + C in every warp."""
     machine, atom = compiler.machine, op.atom
-    a, b, c, d = _fragments(atom)
+    a, b, c, d = _fragments(atom, machine.warp)
     slots_a, slots_b, slots_c = compiler.slots(op.a), compiler.slots(op.b), compiler.slots(op.c)
     results, threads = compiler.slots(op.results), machine.threads
 
@@ -132,8 +135,8 @@ def round_to_tfloat32(op: RoundToTfloat32, compiler: Compiler) -> Step:
 
 def addressing(count: int, threads: int) -> Mask:
     """Return the threads whose addresses count: 8 for each matrix."""
-    lane = np.arange(threads)[None, :] % WARP
-    return None if count * _ROWS == WARP else lane < count * _ROWS
+    lane = np.arange(threads)[None, :] % MATRIX_LANES
+    return None if count * _ROWS == MATRIX_LANES else lane < count * _ROWS
 
 
 def _to_registers(rows: Array, transposed: bool) -> Array:
@@ -141,7 +144,7 @@ def _to_registers(rows: Array, transposed: bool) -> Array:
     if transposed:
         rows = rows.swapaxes(-1, -2)
     pairs = np.ascontiguousarray(rows).view(np.uint32)
-    return pairs.reshape(*pairs.shape[:3], WARP)
+    return pairs.reshape(*pairs.shape[:3], MATRIX_LANES)
 
 
 def _to_rows(registers: Array, transposed: bool) -> Array:
@@ -198,7 +201,7 @@ def store_matrix(op: StoreMatrix, compiler: Compiler) -> Step:
         held = np.broadcast_arrays(*[at_least_2d(values[s]) for s in slots])
         registers = np.stack([_by_warps(fill(h, h.shape[0], threads)) for h in held], axis=2)
         rows = _to_rows(registers, op.transposed)
-        lines = np.zeros((*rows.shape[:2], WARP, _ROWS), np.uint16)
+        lines = np.zeros((*rows.shape[:2], MATRIX_LANES, _ROWS), np.uint16)
         lines[:, :, : count * _ROWS] = rows.reshape(*rows.shape[:2], count * _ROWS, _ROWS)
         given = np.ascontiguousarray(_by_threads(lines, threads)).view(op.buffer.dtype.numpy)
         try:

@@ -20,7 +20,7 @@ from tilewright.backends.sim.machine import Machine
 from tilewright.backends.sim.narrate import Narrator
 from tilewright.backends.sim.observers import Access, AccessKind, Observer
 from tilewright.backends.sim.storage import GlobalStorage, SharedStorage
-from tilewright.backends.sim.values import WARP, Array, Lanes, Mask, at_least_2d
+from tilewright.backends.sim.values import Array, Lanes, Mask, at_least_2d
 from tilewright.dtypes import int32, uint32
 from tilewright.ir.core import Kernel, Op
 from tilewright.ir.ops import AsyncCopy, Atomic, LoadMatrix, StoreMatrix
@@ -74,7 +74,7 @@ class Meter(Observer):
         line.instructions[name] += warps
         if name in _BARRIERS:
             line.barriers += warps
-        work = operations_of(op)
+        work = operations_of(op, self._machine.warp)
         if work is not None:
             unit, count, of_warp = work
             line.operations[unit] += count * (warps if of_warp else threads)
@@ -107,7 +107,7 @@ class Meter(Observer):
         line.shared_wavefronts_ideal += int(least.sum()) * times
         line.shared_bytes += int(np.count_nonzero(active)) * width * times
         found = self._shared[storage]
-        most = _PATTERN_BLOCKS * -(-self._machine.threads // WARP)
+        most = _PATTERN_BLOCKS * -(-self._machine.threads // self._machine.warp)
         if times == 1 and len(elements) > most:
             elements, active = elements[:most], active[:most]
             found.is_complete = False
@@ -177,7 +177,7 @@ class Meter(Observer):
         return sectors(written.storage.offset + elements * size, active, written.lanes * size)[0]
 
     def _requests(self, access: Access) -> tuple[Array, Array, int]:
-        """Return the element at which each lane begins and which lanes are active, (requests, 32), and how often.
+        """Return the element at which each lane begins and which lanes are active, (requests, lanes), and how often.
 
         What is the same in all blocks is one block's and comes as many times as there are blocks. Requests
         without active lanes are left out.
@@ -185,10 +185,12 @@ class Meter(Observer):
         index, mask, threads = at_least_2d(access.index), access.mask, self._machine.threads
         blocks = index.shape[0] if mask is None else max(index.shape[0], mask.shape[0])
         times = self._machine.blocks if blocks == 1 else 1
-        elements = _by_warps(np.broadcast_to(index, (blocks, threads)).astype(np.int64), 0)
-        if mask is None and threads % WARP == 0:
+        elements = _by_warps(np.broadcast_to(index, (blocks, threads)).astype(np.int64), 0, self._machine.warp)
+        if mask is None and threads % self._machine.warp == 0:
             return elements, np.ones(elements.shape, np.bool_), times
-        active = _by_warps(np.broadcast_to(np.True_ if mask is None else mask, (blocks, threads)), False)
+        active = _by_warps(
+            np.broadcast_to(np.True_ if mask is None else mask, (blocks, threads)), False, self._machine.warp
+        )
         some = active.any(axis=1)
         return (elements, active, times) if some.all() else (elements[some], active[some], times)
 
@@ -198,13 +200,13 @@ class Meter(Observer):
         if known is not None and known[0] is mask:
             return known[1], known[2]
         machine = self._machine
-        warps = -(-machine.threads // WARP)
+        warps = -(-machine.threads // machine.warp)
         if mask is None:
             found = warps * machine.blocks, machine.threads * machine.blocks
         else:
             times = machine.blocks if mask.shape[0] == 1 else 1
             full = np.broadcast_to(mask, (mask.shape[0], machine.threads))
-            some = int(_by_warps(full, False).any(axis=1).sum())
+            some = int(_by_warps(full, False, machine.warp).any(axis=1).sum())
             found = some * times, int(full.sum()) * times
         self._mask = (mask, *found)
         return found
@@ -275,13 +277,13 @@ def _chosen(total: int, chunk: int, most: int | None) -> frozenset[int]:
     return frozenset(firsts[k * len(firsts) // count] for k in range(count))
 
 
-def _by_warps(value: Array, idle: int | bool) -> Array:
-    """Return (blocks, threads) as (blocks * warps, 32), `idle` where a last warp is partial."""
+def _by_warps(value: Array, idle: int | bool, warp: int) -> Array:
+    """Return (blocks, threads) as (blocks * warps, lanes), `idle` where a last warp is partial."""
     blocks, threads = value.shape
-    missing = -threads % WARP
+    missing = -threads % warp
     if missing:
         value = np.concatenate([value, np.full((blocks, missing), idle, value.dtype)], axis=1)
-    return value.reshape(-1, WARP)
+    return value.reshape(-1, warp)
 
 
 def _kind(access: Access) -> str:

@@ -7,7 +7,7 @@ import numpy as np
 from tilewright.backends.sim.findings import Fault
 from tilewright.backends.sim.machine import Machine
 from tilewright.backends.sim.observers import Signal
-from tilewright.backends.sim.values import WARP, Array, Lanes, Mask, at_least_2d, by_warps, over_warps, warps_of
+from tilewright.backends.sim.values import Array, Lanes, Mask, at_least_2d, by_warps, over_warps, warps_of
 from tilewright.ir.core import Op
 from tilewright.ir.ops import Barrier, NamedBarrier
 
@@ -19,7 +19,7 @@ class NamedBarriers:
     """The barriers of a chunk of blocks: arrays (blocks, 16).
 
     `arrived` and `expected` count threads of the phase under way, both 0 before its first arrival, and `phase` is
-    how many phases are over. The hardware counts whole warps, so a partial last warp counts 32 threads.
+    how many phases are over. The hardware counts whole warps, so a partial last warp counts in full.
     """
 
     def __init__(self, machine: Machine) -> None:
@@ -36,7 +36,7 @@ class NamedBarriers:
     def arrive(self, op: Op, number: Lanes, threads: int, mask: Mask) -> tuple[Array, Array]:
         """Let the warps of the mask arrive, and return the barrier and the phase that each thread arrives at."""
         machine = self._machine
-        active, split = warps_of(mask, machine.threads)
+        active, split = warps_of(mask, machine.threads, machine.warp)
         if (active & split).any():
             block, warp = (int(n) for n in np.argwhere(active & split)[0])
             self._report(
@@ -45,11 +45,11 @@ class NamedBarriers:
                 "whole warps arrive at a barrier: move it out of the branch or loop that only some lanes run",
             )  # fmt: skip
         of_warps = self._numbers(op, number, mask)
-        numbers = over_warps(of_warps, machine.threads) if of_warps.shape[1] > 1 else of_warps
+        numbers = over_warps(of_warps, machine.threads, machine.warp) if of_warps.shape[1] > 1 else of_warps
         phase = self.phase_of(numbers)
         of_warps, active = np.broadcast_arrays(of_warps, active)
         for each in np.unique(of_warps[active]).tolist():
-            come = (active & (of_warps == each)).sum(axis=1) * WARP
+            come = (active & (of_warps == each)).sum(axis=1) * machine.warp
             self._count(op, each, np.broadcast_to(come, machine.blocks), threads)
         self.version += 1
         for observer in machine.observers if isinstance(op, NamedBarrier) else ():
@@ -97,9 +97,9 @@ class NamedBarriers:
             active = np.ones((1, 1), np.bool_) if mask is None else mask.any(axis=1, keepdims=True)
         else:
             here = np.ones_like(numbers, np.bool_) if mask is None else mask
-            least = by_warps(np.where(here, numbers, NUMBERS), self._machine.threads).min(axis=2)
-            greatest = by_warps(np.where(here, numbers, -1), self._machine.threads).max(axis=2)
-            active = warps_of(mask, self._machine.threads)[0]
+            least = by_warps(np.where(here, numbers, NUMBERS), self._machine.threads, self._machine.warp).min(axis=2)
+            greatest = by_warps(np.where(here, numbers, -1), self._machine.threads, self._machine.warp).max(axis=2)
+            active = warps_of(mask, self._machine.threads, self._machine.warp)[0]
         if (differ := active & (least != greatest)).any():
             block, warp = (int(n) for n in np.argwhere(differ)[0])
             self._report(

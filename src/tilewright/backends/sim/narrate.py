@@ -7,7 +7,7 @@ from collections import deque
 import numpy as np
 
 from tilewright.backends.sim.machine import Machine
-from tilewright.backends.sim.values import WARP, Array, Mask
+from tilewright.backends.sim.values import Array, Mask
 from tilewright.ir.core import Op
 from tilewright.ir.ops import AsyncCopy
 from tilewright.profile.timeline import MOST_EVENTS, Event, Timeline
@@ -23,7 +23,8 @@ class Narrator:
 
     def __init__(self, machine: Machine) -> None:
         self.timelines: list[Timeline] = []
-        self._warps = -(-machine.threads // WARP)
+        self._warp = machine.warp
+        self._warps = -(-machine.threads // machine.warp)
         self._rows = 0  # blocks of the running chunk that are narrated
         self._step = 0
         self._under_way: dict[Op, deque[list[Event]]] = {}
@@ -72,4 +73,5 @@ class Narrator:
         lanes: Array = mask[row if mask.shape[0] > 1 else 0]
         if len(lanes) == 1:
             return (1 << self._warps) - 1 if lanes[0] else 0
-        return sum(1 << warp for warp in range(self._warps) if np.any(lanes[warp * WARP : (warp + 1) * WARP]))
+        warps = (lanes[first : first + self._warp] for first in range(0, len(lanes), self._warp))
+        return sum(1 << number for number, warp in enumerate(warps) if np.any(warp))

@@ -15,7 +15,7 @@ further column for each: who waits for the mbarrier knows of the agents, and the
 They land when somebody waits, who is at the next barrier of the block too, so that such a barrier covers agents.
 
 A kernel that has barriers of whole blocks and whole warps only needs no matrix. After a barrier of the block all of
-`known` is one number, the `floor`, and a barrier of a warp raises it among the 32 lanes; nothing that one warp alone
+`known` is one number, the `floor`, and a barrier of a warp raises it among its lanes; nothing that one warp alone
 learns reaches another before the next barrier of the block. Kernels with barriers of some threads use the matrix.
 
 Blocks of one launch are never ordered.
@@ -29,7 +29,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from tilewright.backends.sim.values import WARP, Array, Mask
+from tilewright.backends.sim.values import Array, Mask
 
 AGENT = 1 << 15  # added to a thread's number: the agent that does its asynchronous copies
 Number: TypeAlias = "int | Array"
@@ -38,13 +38,14 @@ Number: TypeAlias = "int | Array"
 class Order:
     """The happens-before relation of the blocks that run now.
 
-    `next` is the number of the next event. `partial` says that some threads of a block may meet without the others.
+    `next` is the number of the next event, `warp` how many threads a warp has. `partial` says that some threads of
+    a block may meet without the others.
     Rows are blocks of the chunk; an array of one row stands for all blocks, as long as they do the same.
     """
 
-    def __init__(self, threads: int, partial: bool) -> None:
-        self.threads, self.partial = threads, partial
-        self.warps = -(-threads // WARP)
+    def __init__(self, threads: int, warp: int, partial: bool) -> None:
+        self.threads, self.warp, self.partial = threads, warp, partial
+        self.warps = -(-threads // warp)
         self.next = 1
         self.start = 1
         self._blocks = 0
@@ -86,9 +87,9 @@ class Order:
             return np.asarray(before | (events < known[rows if len(known) > 1 else 0, threads, others]))
         before |= events < self.floors(rows)
         if self._warp_floor is not None:
-            warps = threads // WARP
+            warps = threads // self.warp
             floors = self._warp_floor[rows if len(self._warp_floor) > 1 else 0, warps]
-            before |= (warps == others // WARP) & (events < floors)
+            before |= (warps == others // self.warp) & (events < floors)
         return before
 
     # --- barriers of whole blocks and warps ------------------------------------------------------------------
@@ -125,7 +126,7 @@ class Order:
             self._warp_floor = np.full_like(floors, event)
             return
         full = np.broadcast_to(mask, (rows, self.threads))
-        met = np.logical_or.reduceat(full, np.arange(0, self.threads, WARP), axis=1)
+        met = np.logical_or.reduceat(full, np.arange(0, self.threads, self.warp), axis=1)
         self._warp_floor = np.where(met, event, floors)
 
     # --- barriers of some threads ----------------------------------------------------------------------------
@@ -203,8 +204,8 @@ class Order:
 
     def _meet_lanes(self, mask: Mask, event: int) -> None:
         known, here = self._rows_of(mask)
-        for first in range(0, self.threads, WARP):
-            lanes = slice(first, first + WARP)
+        for first in range(0, self.threads, self.warp):
+            lanes = slice(first, first + self.warp)
             there = here[:, lanes]
             joined = np.where(there[..., None], known[:, lanes], 0).max(axis=1)
             joined[:, lanes] = np.where(there, event, joined[:, lanes])

@@ -11,7 +11,7 @@ from tilewright.backends.sim.compiler import Compiler
 from tilewright.backends.sim.deadlocks import Waiting
 from tilewright.backends.sim.named_barriers import BLOCK_BARRIER
 from tilewright.backends.sim.observers import Signal
-from tilewright.backends.sim.values import WARP, Array, Frame, Lanes, at_least_2d
+from tilewright.backends.sim.values import Array, Frame, Lanes, at_least_2d
 from tilewright.ir.ops import Barrier, MbarrierWait, NamedBarrier
 
 
@@ -67,7 +67,8 @@ class BlockWait(Pause):
 
     def arrive(self, frame: Frame) -> None:
         """Let the threads arrive."""
-        threads = -(-self._machine.threads // WARP) * WARP
+        warp = self._machine.warp
+        threads = -(-self._machine.threads // warp) * warp
         frame.values[self._phase] = self._named.arrive(self.op, self._number, threads, frame.mask)[1]
 
     def ready(self, agent: Agent, crew: Crew) -> Lanes:

@@ -37,7 +37,7 @@ def predict(kernel: Kernel) -> list[SharedBuffer]:
 
     A kernel that was traced without its block is walked for one warp, along x.
     """
-    block = kernel.block or (32, 1, 1)
+    block = kernel.block or (kernel.warp_size, 1, 1)
     arrays: dict[Buffer, Array] = {b: np.zeros(1, b.dtype.numpy) for b in kernel.buffers() if b.space is Space.GLOBAL}
     machine = Machine(kernel, (1, 1, 1), block, arrays, Collector(raise_errors=False))
     meter = Meter(machine, kernel, None)

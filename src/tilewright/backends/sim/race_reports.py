@@ -9,7 +9,6 @@ from tilewright.backends.sim.machine import Machine
 from tilewright.backends.sim.observers import AccessKind
 from tilewright.backends.sim.places import name_place
 from tilewright.backends.sim.storage import GlobalStorage, Storage
-from tilewright.backends.sim.values import WARP
 from tilewright.ir.core import Op
 
 _PLAIN_WRITES = (AccessKind.STORE, AccessKind.COPY_WRITE, AccessKind.COPY_LAND)
@@ -88,7 +87,7 @@ def report(machine: Machine, conflict: Conflict) -> None:
         conflict.index,
         coordinate,
         notes,
-        _help(conflict, kind),
+        _help(conflict, kind, machine.warp),
         conflict.count,
         other=early.op,
         role=f"the {late.noun}: ",
@@ -113,7 +112,7 @@ def _meeting(conflict: Conflict) -> str:
     return f"meets {article} {early.noun} by another thread, and nothing orders the two"
 
 
-def _help(conflict: Conflict, kind: str) -> str:
+def _help(conflict: Conflict, kind: str, warp: int) -> str:
     """Return what usually mends it."""
     late, early = conflict.late, conflict.early
     if conflict.under_way:
@@ -130,7 +129,7 @@ def _help(conflict: Conflict, kind: str) -> str:
     if late.op is early.op and early.kind in _PLAIN_WRITES:
         return "let each thread write elements of its own, let one thread write, or use an atomic operation"
     barrier = "tw.sync_threads()"
-    if late.thread // WARP == early.thread // WARP and not isinstance(conflict.storage, GlobalStorage):
+    if late.thread // warp == early.thread // warp and not isinstance(conflict.storage, GlobalStorage):
         barrier += ", or tw.sync_warp() where only threads of one warp meet,"
     if early.kind is AccessKind.COPY_LAND:
         return f"put {barrier} after the wait for the copy: a wait makes a thread's own copies visible to itself only"

@@ -60,7 +60,9 @@ class RaceChecker(Observer):
 
     def __init__(self, kernel: Kernel, machine: Machine) -> None:
         self._machine = machine
-        self.order = Order(machine.threads, any(isinstance(op, _OF_SOME_THREADS) for op in kernel.body.walk()))
+        self.order = Order(
+            machine.threads, machine.warp, any(isinstance(op, _OF_SOME_THREADS) for op in kernel.body.walk())
+        )
         self._regions: dict[Buffer, Region] = find_regions(kernel, machine, self.order)
         self._distinct = list(dict.fromkeys(self._regions.values()))
         self._numbers = [0]  # the events that were accesses, and what each was

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tilewright.backends.sim.order import Order
-from tilewright.backends.sim.values import WARP, Array
+from tilewright.backends.sim.values import Array
 
 BITS = 16
 WHO = (1 << BITS) - 1
@@ -104,7 +104,7 @@ class Marks:
         slots, rows, threads = (np.concatenate([getattr(t, x) for t in touches]) for x in ("cells", "rows", "threads"))
         words = np.concatenate([touch.words(event) for touch, event in self._pending])
         if self._slots > 1:
-            slots = slots * self._slots + threads // WARP
+            slots = slots * self._slots + threads // order.warp
         if self._newest and (self._is_global or self._newest >= order.lowest_floor):
             # What stood there comes first, as older accesses.
             words = np.concatenate([self._second.take(slots), self._first.take(slots), words])
@@ -136,7 +136,7 @@ class Marks:
             self._second[slots[later]] = words[later]
         else:
             fresh = event_of(words) >= order.floors(rows)
-            for chosen in (fresh, fresh & (thread // WARP != last_thread // WARP)):
+            for chosen in (fresh, fresh & (thread // order.warp != last_thread // order.warp)):
                 self._second[slots[chosen]] = words[chosen]
         if other_block is not None:
             self._second[slots[other_block]] = words[other_block]

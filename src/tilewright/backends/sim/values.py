@@ -27,8 +27,6 @@ Lanes: TypeAlias = (
 Array: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
 Mask: TypeAlias = "Array | None"
 
-WARP = 32
-
 
 class Frame:
     """The state of the threads that run together: the value in each slot, and which threads are active."""
@@ -82,20 +80,20 @@ def extract(vector: Array, lane: int) -> Array:
     return np.ascontiguousarray(vector[..., lane])
 
 
-def warps_of(mask: Mask, threads: int) -> tuple[Array, Array]:
+def warps_of(mask: Mask, threads: int, warp: int) -> tuple[Array, Array]:
     """Return which warps have an active thread, and which have an inactive one: bool arrays (blocks or 1, warps)."""
     full = np.broadcast_to(np.True_ if mask is None else mask, (1 if mask is None else mask.shape[0], threads))
-    split = by_warps(full, threads)
+    split = by_warps(full, threads, warp)
     return np.asarray(split.any(axis=2)), ~np.asarray(split.all(axis=2))
 
 
-def by_warps(array: Array, threads: int) -> Array:
-    """Return an array (blocks, threads) as (blocks, warps, 32); what a last warp lacks repeats its first thread."""
-    lanes = np.arange(-(-threads // WARP) * WARP)
-    lanes = np.where(lanes < threads, lanes, lanes // WARP * WARP)
-    return array[:, lanes].reshape(array.shape[0], -1, WARP)
+def by_warps(array: Array, threads: int, warp: int) -> Array:
+    """Return an array (blocks, threads) as (blocks, warps, lanes); what a last warp lacks repeats its first thread."""
+    lanes = np.arange(-(-threads // warp) * warp)
+    lanes = np.where(lanes < threads, lanes, lanes // warp * warp)
+    return array[:, lanes].reshape(array.shape[0], -1, warp)
 
 
-def over_warps(warps: Array, threads: int) -> Array:
+def over_warps(warps: Array, threads: int, warp: int) -> Array:
     """Return a value of each warp, (blocks, warps), as one of each thread."""
-    return np.repeat(warps, WARP, axis=1)[:, :threads]
+    return np.repeat(warps, warp, axis=1)[:, :threads]

@@ -1,6 +1,7 @@
 """Handlers of barriers and of the exchange between the threads of a warp.
 
-A warp is 32 threads of consecutive linear number (x fastest); the last warp of a block may be partial.
+A warp is 32 threads, on an AMD target 64, of consecutive linear number (x fastest); the last warp of a block may be
+partial.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import numpy as np
 
 from tilewright.backends.sim.compiler import Compiler, Step
 from tilewright.backends.sim.divergence import demand_whole_warps
-from tilewright.backends.sim.values import WARP, Array, Frame, Lanes, Mask, at_least_2d, over_warps
+from tilewright.backends.sim.values import Array, Frame, Lanes, Mask, at_least_2d, over_warps
 from tilewright.ir.ops import Barrier, Elect, Shuffle, Vote
 
 
@@ -28,20 +29,20 @@ def barrier(op: Barrier, compiler: Compiler) -> Step:
 
 def elect(op: Elect, compiler: Compiler) -> Step:
     """Choose the lowest active thread of each warp."""
-    result, threads = compiler.slot(op.result), compiler.machine.threads
+    result, threads, warp = compiler.slot(op.result), compiler.machine.threads, compiler.machine.warp
     own = np.arange(threads)[None, :]
 
     def run(frame: Frame) -> None:
         active = np.ones((1, threads), np.bool_) if frame.mask is None else _across(frame.mask, threads)
-        padded = np.zeros((active.shape[0], -(-threads // WARP) * WARP), np.bool_)
+        padded = np.zeros((active.shape[0], -(-threads // warp) * warp), np.bool_)
         padded[:, :threads] = active
-        lowest = padded.reshape(active.shape[0], -1, WARP).argmax(axis=2)
-        frame.values[result] = active & (over_warps(lowest, threads) == own % WARP)
+        lowest = padded.reshape(active.shape[0], -1, warp).argmax(axis=2)
+        frame.values[result] = active & (over_warps(lowest, threads, warp) == own % warp)
 
     return run
 
 
-# Each gives the lane read and whether it may be, as PTX's shfl does; amounts count modulo 32.
+# Each gives the lane read and whether it may be, as PTX's shfl does; amounts count modulo the warp's lanes.
 _SOURCES: dict[str, Callable[[Array, Lanes, int], tuple[Array, Array]]] = {
     "up": lambda lane, by, width: (lane - by, lane - by >= lane & -width),
     "down": lambda lane, by, width: (lane + by, lane + by <= (lane & -width) + width - 1),
@@ -57,7 +58,7 @@ def shuffle(op: Shuffle, compiler: Compiler) -> Step:
     """
     value, lane, result = compiler.slots((op.value, op.lane, op.result))
     machine = compiler.machine
-    find, width, threads = _SOURCES[op.kind], op.width, machine.threads
+    find, width, threads, warp = _SOURCES[op.kind], op.width, machine.threads, machine.warp
     own = np.arange(threads, dtype=np.intp)[None, :]
 
     def run(frame: Frame) -> None:
@@ -67,9 +68,9 @@ def shuffle(op: Shuffle, compiler: Compiler) -> Step:
         if np.ndim(given) == 0 or given.shape[1] == 1:
             values[result] = given  # all lanes of a warp hold the same
             return
-        amount = at_least_2d(values[lane]).astype(np.intp) & (WARP - 1)
-        source, allowed = find(own % WARP, amount, width)
-        source = source + own // WARP * WARP
+        amount = at_least_2d(values[lane]).astype(np.intp) & (warp - 1)
+        source, allowed = find(own % warp, amount, width)
+        source = source + own // warp * warp
         allowed = allowed & (source < threads)
         source = np.where(allowed, source, own)
         if frame.mask is not None:
@@ -95,28 +96,29 @@ def vote(op: Vote, compiler: Compiler) -> Step:
     """Combine the predicates of the active threads of each warp, of which all have to take part."""
     predicate, result, kind = compiler.slot(op.predicate), compiler.slot(op.result), op.kind
     machine = compiler.machine
-    threads = machine.threads
+    threads, warp = machine.threads, machine.warp
 
     def run(frame: Frame) -> None:
         demand_whole_warps(op, "a vote", frame.mask, machine, full=False)
-        found = _vote(kind, at_least_2d(frame.values[predicate]), frame.mask, threads)
-        frame.values[result] = np.repeat(found, WARP, axis=1)[:, :threads]
+        found = _vote(kind, at_least_2d(frame.values[predicate]), frame.mask, threads, warp)
+        frame.values[result] = np.repeat(found, warp, axis=1)[:, :threads]
 
     return run
 
 
-def _vote(kind: str, predicate: Array, mask: Mask, threads: int) -> Array:
+def _vote(kind: str, predicate: Array, mask: Mask, threads: int, warp: int) -> Array:
     """Return the outcome of each warp: (blocks, warps)."""
     neutral = kind == "all"
     if mask is not None:
         predicate = np.where(mask, predicate, neutral)
-    blocks, warps = predicate.shape[0], -(-threads // WARP)
-    padded = np.full((blocks, warps * WARP), neutral)
+    blocks, warps = predicate.shape[0], -(-threads // warp)
+    padded = np.full((blocks, warps * warp), neutral)
     padded[:, :threads] = predicate
-    lanes = padded.reshape(blocks, warps, WARP)
+    lanes = padded.reshape(blocks, warps, warp)
     if kind == "ballot":
-        bits = np.uint32(1) << np.arange(WARP, dtype=np.uint32)
-        ballots: Array = np.where(lanes, bits, np.uint32(0)).sum(axis=2, dtype=np.uint32)
+        kind_of_bits = np.uint64 if warp == 64 else np.uint32
+        bits = kind_of_bits(1) << np.arange(warp, dtype=kind_of_bits)
+        ballots: Array = np.where(lanes, bits, kind_of_bits(0)).sum(axis=2, dtype=kind_of_bits)
         return ballots
     found: Array = np.asarray(lanes.all(axis=2) if kind == "all" else lanes.any(axis=2))
     return found

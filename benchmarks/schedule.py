@@ -1,0 +1,153 @@
+"""Matrix products of the scheduling layer against cuBLAS: the best plan that a grid of parameters finds.
+
+    python -m benchmarks.schedule [--json FILE] [--type bfloat16] [--layouts NN] [--size 4096] [--quick]
+
+NT is A by rows and B by columns (K contiguous in both), NN both by rows.
+Each type's grid is tuned first: all plans are built, compiled, checked against float64 and timed. The best one is then
+measured in turns with cuBLAS (PyTorch) and `tw.matmul`, on normal random numbers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from benchmarks.timing import interleaved, machine
+
+import tilewright as tw
+from tilewright.schedule import (
+    Array,
+    Location,
+    MMAFragmentOp,
+    MMAShape,
+    Nest,
+    Plan,
+    Role,
+    Target,
+    create_parameter_grid,
+)
+from tilewright.tune import tune_plan
+
+TYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+LAYOUTS = {"NT": Array.Layout.LAST_MAJOR, "NN": Array.Layout.FIRST_MAJOR}  # of B
+CHOICES: dict[str, list[Any]] = {
+    "tile": [(128, 256, 64), (128, 256, 32), (256, 128, 64), (128, 128, 64)],
+    "stages": [3, 4],
+    "group": [4, 8, 16, 32],  # tiles along M whose blocks come before the next along N
+    "staged": [False, True],  # whether C goes through shared memory
+}
+
+
+def plan_of(values: Mapping[str, Any], size: int, dtype: tw.DType, layouts: str) -> tuple[Plan, Sequence[Array]]:
+    """Return the plan of C = A B for the choices of a grid; 64 x 64 of C a warp."""
+    A = Array(Role.INPUT, dtype, (size, size))
+    B = Array(Role.INPUT, dtype, (size, size), LAYOUTS[layouts])
+    C = Array(Role.OUTPUT, dtype, (size, size))
+    nest = Nest((size, size, size))
+    i, j, k = nest.get_indices()
+
+    @nest.iteration_logic
+    def _() -> None:
+        C[i, j] += A[i, k] * B[k, j]
+
+    target, shape = Target(), MMAShape.M16N16K16
+    unit = target.GridUnit
+    m, n, depth = target.tensor_core_info.compute_tensor_splits(shape)
+    schedule = nest.create_schedule()
+    rows, columns, steps = values["tile"]
+    i_warp, j_warp, k_step = schedule.tile({i: rows, j: columns, k: steps})
+    i_tile, j_tile = schedule.tile({i_warp: 64, j_warp: 64})
+    ii, jj, kk = schedule.tile({i_tile: m, j_tile: n, k_step: depth})
+    i_group = schedule.split(i, values["group"])
+    schedule.reorder(i, j, i_group, k, i_warp, j_warp, k_step, i_tile, j_tile, ii, jj, kk)
+    plan = schedule.create_plan(target)
+    plan.bind({(i, j, i_group): unit.BLOCK_X, i_warp: unit.WARP_Y, j_warp: unit.WARP_X})
+    for operand in (A, B):
+        plan.cache(operand, index=i_warp, pipeline_stages=values["stages"])
+        plan.cache(operand, index=i_tile, location=Location.MMA_FRAGMENT, double_buffer=True)
+    sums: Any = plan.cache(C, index=k) if values["staged"] else C
+    plan.cache(sums, index=k, location=Location.MMA_FRAGMENT)
+    plan.tensorize((ii, jj, kk), shape, prologue_op=MMAFragmentOp.SET, prologue_arg=0.0)
+    return plan, (A, B, C)
+
+
+def measure(name: str, layouts: str, size: int, choices: Mapping[str, list[Any]], rounds: int) -> dict[str, Any]:
+    """Tune the plan for a type, and measure the best one against cuBLAS and `tw.matmul`."""
+    dtype = TYPES[name]
+    a, b = (torch.randn(size, size, device="cuda").to(dtype) for _ in range(2))
+    b = b.T if layouts == "NT" else b
+    out, ours, theirs = (torch.full((size, size), float("nan"), device="cuda", dtype=dtype) for _ in range(3))
+    exact = a.double() @ b.double()
+
+    def reference(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
+        out.copy_(exact)
+
+    found = tune_plan(
+        lambda values: plan_of(values, size, tw.dtype(name), layouts),
+        create_parameter_grid(choices),
+        (a, b, out),
+        name="product",
+        reference=reference,
+        store=None,
+        force=True,
+    )
+    found.kernel(a, b, out)
+    error = float((out.double() - exact).norm() / exact.norm())
+    times = interleaved(
+        {
+            "cuBLAS": lambda: torch.matmul(a, b, out=theirs),
+            "schedule": found.kernel.prepare(a, b, out),
+            "tw.matmul": lambda: tw.matmul(a, b, out=ours),
+        },
+        rounds=rounds,
+    )
+    best = times["cuBLAS"]["seconds"]
+    return {
+        "type": name,
+        "layouts": layouts,
+        "size": size,
+        "parameters": {str(key): value for key, value in found.parameters.items()},
+        "error": error,
+        "report": found.kernel.report().as_json(),
+        "seconds": times,
+        "of_cublas": {candidate: best / each["seconds"] for candidate, each in times.items()},
+        "tuning": found.as_json(),
+    }
+
+
+def main() -> None:
+    """Measure and print; write JSON where asked."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--type", choices=TYPES)
+    parser.add_argument("--layouts", choices=LAYOUTS)
+    parser.add_argument("--size", type=int, default=4096)
+    parser.add_argument("--quick", action="store_true", help="a grid of two plans, few rounds")
+    options = parser.parse_args()
+    choices = {name: values[-1:] for name, values in CHOICES.items()} if options.quick else CHOICES
+    if options.quick:
+        choices = {**choices, "tile": CHOICES["tile"][:1], "group": [8, 16], "stages": [3]}
+    results = []
+    wanted = [
+        (name, layouts)
+        for name in ([options.type] if options.type else TYPES)
+        for layouts in ([options.layouts] if options.layouts else LAYOUTS)
+    ]
+    for name, layouts in wanted:
+        result = measure(name, layouts, options.size, choices, 5 if options.quick else 25)
+        results.append(result)
+        shares = ", ".join(f"{candidate} {share:.3f}" for candidate, share in result["of_cublas"].items())
+        print(
+            f"{name} {layouts} {options.size}: {shares} of cuBLAS, error {result['error']:.1e}, {result['parameters']}",
+            flush=True,
+        )
+    if options.json:
+        options.json.write_text(json.dumps({"machine": machine(), "results": results}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

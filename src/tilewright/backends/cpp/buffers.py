@@ -1,0 +1,96 @@
+"""Where buffers live in the text: pointers for global memory, arrays for shared memory and registers.
+
+Shared buffers are separate arrays where all of them fit into the 48 KiB that every GPU gives without asking.
+Beyond that, and where buffers with disjoint lifetimes share their bytes, they are pointers into one array,
+at the places that the placement of memory chose.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from tilewright.arch import Arch
+from tilewright.backends.cpp.memory import is_vector_access, is_written
+from tilewright.backends.cpp.printer import Printer
+from tilewright.errors import InternalError
+from tilewright.ir.core import Buffer, Kernel, Space
+from tilewright.ir.ops import Allocate
+
+_LEAST_ALIGNMENT = 16  # of shared memory: the widest access
+_ARENA_ALIGNMENT = 128  # at least; more where a buffer asks for it
+
+
+def pointer(printer: Printer, buffer: Buffer, *, restrict: bool) -> str:
+    """Return the declaration of a global buffer as a parameter, without its name.
+
+    Only what the kernel never writes is `__restrict__`: its loads may use the read-only path and move across
+    stores. Pointers that are written carry no such promise, because two arguments may be one array on purpose.
+    """
+    type_name = printer.type_name(buffer.dtype)
+    if any(is_written(op, buffer) for op in printer.kernel.body.walk()):
+        return f"{type_name}*"
+    return f"const {type_name}*" + (" __restrict__" if restrict else "")
+
+
+def shared_buffers(kernel: Kernel) -> list[Buffer]:
+    """Return the shared buffers of a kernel, in order of first use."""
+    return [b for b in kernel.buffers() if b.space is Space.SHARED]
+
+
+def needs_arena(kernel: Kernel, arch: Arch) -> bool:
+    """Return whether the shared buffers are places in one array."""
+    buffers = shared_buffers(kernel)
+    if sum(_aligned_size(b) for b in buffers) > arch.shared_bytes:
+        unplaced = [b.name for b in buffers if b.offset is None]
+        if unplaced:
+            raise InternalError(
+                f"shared buffers of {kernel.name} are larger than {arch.shared_bytes} bytes and not placed"
+            )
+        return True
+    return _overlap(buffers)
+
+
+def _aligned_size(buffer: Buffer) -> int:
+    alignment = max(buffer.alignment, _LEAST_ALIGNMENT)
+    return -(-buffer.bytes // alignment) * alignment
+
+
+def _overlap(buffers: list[Buffer]) -> bool:
+    placed = sorted((b.offset, b.offset + b.bytes) for b in buffers if b.offset is not None)
+    return any(end > start for (_, end), (start, _) in pairwise(placed))
+
+
+def dynamic_shared_bytes(kernel: Kernel, arch: Arch) -> int:
+    """Return how much shared memory the launch must ask for: all of it beyond 48 KiB, else none."""
+    large = kernel.shared_bytes > arch.shared_bytes
+    return kernel.shared_bytes if large and needs_arena(kernel, arch) else 0
+
+
+def declare_arena(printer: Printer) -> None:
+    """Declare the one array of shared memory that buffers are places in, where they are."""
+    if not needs_arena(printer.kernel, printer.arch):
+        return
+    printer.arena = printer.names.declare("shared_memory")
+    dynamic = dynamic_shared_bytes(printer.kernel, printer.arch)
+    size = "" if dynamic else str(printer.kernel.shared_bytes)
+    alignment = max(_ARENA_ALIGNMENT, *(b.alignment for b in shared_buffers(printer.kernel)))
+    extern = "extern " if dynamic else ""
+    printer.writer.text(f"{extern}__shared__ __align__({alignment}) unsigned char {printer.arena}[{size}];")
+
+
+def allocate(printer: Printer, op: Allocate) -> None:
+    """Declare a buffer where its life begins."""
+    printer.statement(_declaration(printer, op.buffer), op)
+
+
+def _declaration(printer: Printer, buffer: Buffer) -> str:
+    name = printer.buffer_names[buffer] = printer.names.declare(buffer.name)
+    type_name = printer.type_name(buffer.dtype)
+    if buffer.space is Space.REGISTER:
+        vectors = any(is_vector_access(op, buffer) for op in printer.kernel.body.walk())
+        return f"{f'__align__({_LEAST_ALIGNMENT}) ' if vectors else ''}{type_name} {name}[{buffer.size}];"
+    if printer.arena is None:
+        alignment = max(buffer.alignment, _LEAST_ALIGNMENT)
+        return f"__shared__ __align__({alignment}) {type_name} {name}[{buffer.size}];"
+    place = printer.arena if not buffer.offset else f"({printer.arena} + {buffer.offset})"
+    return f"{type_name}* const {name} = ({type_name}*){place};"

@@ -1,0 +1,112 @@
+"""Names for C++: legal, unique where they are visible, and as close to the user's as can be."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+# Words of the language, and the names that NVRTC declares and generated code may use. A variable of such a
+# name would hide the function from the lines below it, so it gets an underscore.
+_KEYWORDS = """
+    alignas alignof and and_eq asm auto bitand bitor bool break case catch char char16_t char32_t char8_t class
+    co_await co_return co_yield compl concept const const_cast consteval constexpr constinit continue decltype
+    default delete do double dynamic_cast else enum explicit export extern false float for friend goto if inline
+    int long mutable namespace new noexcept not not_eq nullptr operator or or_eq private protected public register
+    reinterpret_cast requires restrict return short signed sizeof static static_assert static_cast struct switch
+    template this thread_local throw true try typedef typeid typename union unsigned using virtual void volatile
+    wchar_t while xor xor_eq
+"""
+_PREDECLARED = """
+    NAN INFINITY NULL assert dim3 linux unix printf warpSize threadIdx blockIdx blockDim gridDim memcpy
+    half bfloat16 float8_e4m3fn float8_e5m2 vec
+    abs acos acosf asin asinf atan atan2 atan2f atanf cbrt cbrtf ceil ceilf copysign copysignf cos cosf cosh coshf
+    erf erff exp exp2 exp2f expf expm1 expm1f fabs fabsf floor floorf fma fmaf fmax fmaxf fmin fminf fmod fmodf
+    isfinite isinf isnan log log10 log10f log1p log1pf log2 log2f logf max min pow powf rint rintf rsqrt
+    rsqrtf sin sinf sinh sinhf sqrt sqrtf tan tanf tanh tanhf trunc truncf
+"""
+# What NVRTC and clang declare beyond that: a variable may hide it, a kernel may not be called so.
+_WITH_FLOATS = """
+    acosh asinh atanh cospi cyl_bessel_i0 cyl_bessel_i1 erfc erfcinv erfcx erfinv exp10 fdim fdivide frexp hypot ilogb
+    j0 j1 jn ldexp lgamma llrint llround logb lrint lround modf nan nearbyint nextafter norm norm3d norm4d normcdf
+    normcdfinv rcbrt remainder remquo rhypot rint rnorm rnorm3d rnorm4d round scalbln scalbn sincos sincospi sinpi
+    tgamma y0 y1 yn
+"""
+_OTHERS = "main malloc free std size_t ptrdiff_t clock clock_t clock64 memset labs llabs signbit alloca"
+_DECLARED = frozenset(
+    [*_OTHERS.split(), *(name + end for name in _WITH_FLOATS.split() for end in ("", "f"))],
+)
+_ELEMENTS = "char uchar short ushort int uint long ulong longlong ulonglong float double"
+_VECTORS = {f"{make}{element}{lanes}" for make in ("", "make_") for element in _ELEMENTS.split() for lanes in "1234"}
+RESERVED = frozenset(_KEYWORDS.split()) | frozenset(_PREDECLARED.split()) | _VECTORS
+# The families of names that the functions of prelude.py take.
+_HELPERS = re.compile(
+    r"cp_async\w*|(mma|mfma|ldmatrix|stmatrix|movmatrix)_\w+|atomic\w*|to_\w+|shift_(left|right)|bit_cast|assertion_failed"
+)
+
+
+def legal(name: str) -> str:
+    """Return a C++ identifier close to a Python name: Greek letters are spelled out, other signs become `_`.
+
+    >>> legal("acc"), legal("α"), legal("float"), legal("<lambda>"), legal("__x")
+    ('acc', 'alpha', 'float_', 'lambda', 'x')
+    """
+    ascii_only = "".join(c if c.isascii() else _spell(c) for c in name)
+    word = re.sub(r"_{2,}", "_", re.sub(r"[^A-Za-z0-9_]", "_", ascii_only)).strip("_") or "value"
+    if word[0].isdigit():
+        word = f"n{word}"
+    return f"{word}_" if word in RESERVED or _HELPERS.fullmatch(word) else word
+
+
+def entry_name(name: str) -> str:
+    """Return the name of a kernel: legal, and of no function or type that the compiler declares.
+
+    >>> entry_name("norm"), entry_name("matmul")
+    ('norm_', 'matmul')
+    """
+    word = legal(name)
+    return f"{word}_" if word in _DECLARED else word
+
+
+def _spell(character: str) -> str:
+    return unicodedata.name(character, "_").split()[-1].lower()
+
+
+class Names:
+    """The names in use, scope by scope. A name may be taken again once the scope that holds it has ended."""
+
+    def __init__(self, reserved: frozenset[str] = frozenset()) -> None:
+        # Each scope: its names, with the highest number that each has been given there.
+        self._scopes: list[dict[str, int]] = [dict.fromkeys(reserved, 0)]
+
+    @contextmanager
+    def scope(self) -> Iterator[None]:
+        """Hold the names that are declared in a pair of braces."""
+        self._scopes.append({})
+        try:
+            yield
+        finally:
+            self._scopes.pop()
+
+    def reserve(self, name: str) -> None:
+        """Forbid a name everywhere."""
+        self._scopes[0].setdefault(name, 0)
+
+    def declare(self, *wishes: str) -> str:
+        """Take the first wish that is free here, or the last one with a number, and return it."""
+        names = [legal(w) for w in wishes]
+        for name in names:
+            if self._take(name):
+                return name
+        number = max(scope.get(names[-1], 0) for scope in self._scopes) + 1
+        while not self._take(f"{names[-1]}_{number}"):
+            number += 1
+        self._scopes[-1][names[-1]] = number
+        return f"{names[-1]}_{number}"
+
+    def _take(self, name: str) -> bool:
+        if any(name in scope for scope in self._scopes):
+            return False
+        self._scopes[-1].setdefault(name, 0)
+        return True

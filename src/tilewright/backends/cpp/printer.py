@@ -1,0 +1,141 @@
+"""The state of printing one kernel, and the few operations that all handlers are made of."""
+
+from __future__ import annotations
+
+from tilewright.arch import Arch
+from tilewright.backends.cpp.dialect import Dialect
+from tilewright.backends.cpp.expression import Expression, Rank
+from tilewright.backends.cpp.inlining import choose_inlined
+from tilewright.backends.cpp.names import Names
+from tilewright.backends.cpp.prelude import Prelude
+from tilewright.backends.cpp.structure import Structure
+from tilewright.backends.cpp.suggest import suggest
+from tilewright.backends.cpp.variables import Variable, assign_variables
+from tilewright.backends.cpp.vectors import built_in, c_type
+from tilewright.backends.cpp.writer import Writer
+from tilewright.errors import LanguageError
+from tilewright.ir.core import Block, Buffer, Kernel, Op, Type, Value, VectorType
+from tilewright.ir.ops import Yield
+
+_COMPOUND = ("+", "-", "*", "/", "%", "<<", ">>", "&", "|", "^")
+
+
+class Printer:
+    """Prints the ops of one kernel.
+
+    An op with a result has a handler that gives its expression; the printer puts it where it is used, or on a
+    line of its own under a name. Every other op has a handler that writes statements.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        arch: Arch,
+        dialect: Dialect,
+        *,
+        line_directives: bool = False,
+        restrict: bool = True,
+    ) -> None:
+        self.kernel = kernel
+        self.arch = arch
+        self.restrict = restrict  # arrays that are only read share no memory with those that are written
+        self.dialect = dialect
+        self.structure = Structure(kernel)
+        self.inlined = choose_inlined(self.structure)
+        self.variables = assign_variables(self.structure, self.inlined)
+        self.names = Names()
+        self.prelude = Prelude()
+        self.writer = Writer(line_directives=line_directives)
+        self.buffer_names: dict[Buffer, str] = {}
+        self.arena: str | None = None  # the array that shared buffers are places of, where they are
+        self.started: set[tuple[Block, Variable]] = set()  # yields that the variable's declaration has made already
+        self._held: dict[Value, Expression] = {}
+
+    # --- values ----------------------------------------------------------------------------------------
+
+    def expression(self, value: Value) -> Expression:
+        """Return the text of a value: its name, or the expression that computes it."""
+        variable = self.variables.get(value)
+        if variable is not None and variable.text is not None:
+            return Expression(variable.text, Rank.ATOM, value.type, frozenset({variable.text}))
+        if value in self._held:
+            return self._held[value]
+        op = value.definition
+        assert op is not None and variable is None, value
+        return self.dialect.expressions[type(op)](self, op)
+
+    def hold(self, value: Value, name: str) -> None:
+        """Let a value be known by a name from now on."""
+        self._held[value] = Expression(name, Rank.ATOM, value.type)
+
+    def type_name(self, type: Type) -> str:
+        """Return a type's C++ name, and see to its definition."""
+        self.prelude.need_type(type if not isinstance(type, VectorType) else type.element)
+        if isinstance(type, VectorType) and built_in(type) is None:
+            self.prelude.need_vectors()
+        return c_type(type)
+
+    # --- statements ------------------------------------------------------------------------------------
+
+    def statement(self, text: str, op: Op) -> None:
+        self.writer.text(text, op.location)
+
+    def block(self, block: Block) -> None:
+        """Print the statements of a block, without its yield."""
+        for op in block.ops:
+            if not self.is_silent(op):
+                self.writer.comment(op.location)
+                self._op(op)
+
+    def is_silent(self, op: Op) -> bool:
+        """Return whether an op writes nothing where it stands: it is unused, or printed where it is used."""
+        return isinstance(op, Yield) or not self.structure.is_live(op) or any(r in self.inlined for r in op.results)
+
+    def _op(self, op: Op) -> None:
+        if type(op) in self.dialect.statements:
+            self.dialect.statements[type(op)](self, op)
+            return
+        expression = self.dialect.expressions[type(op)](self, op)
+        if op.result in self.structure.readers:
+            self._define(op, expression)
+        else:
+            self.statement(f"{expression.text};", op)
+
+    def _define(self, op: Op, expression: Expression) -> None:
+        value = op.result
+        variable = self.variables.get(value)
+        if variable is None:
+            name = self.names.declare(suggest(value, self.structure))
+            self.statement(f"const {self.type_name(value.type)} {name} = {self.initial(expression, value.type)};", op)
+            self.hold(value, name)
+        elif variable.text is None:
+            self.declare_variable(variable, expression, op)
+        else:
+            self.assign(variable.text, expression, op)
+
+    def declare_variable(self, variable: Variable, start: Expression | None, op: Op) -> None:
+        """Declare a variable that will change."""
+        name = self.names.declare(variable.hint or suggest(variable.values[0], self.structure))
+        initial = "" if start is None else f" = {self.initial(start, variable.type)}"
+        self.statement(f"{self.type_name(variable.type)} {name}{initial};", op)
+        variable.text = name
+
+    def assign(self, target: str, expression: Expression, op: Op) -> None:
+        """Print `target = expression;`, or `target += ...;` where the expression begins with the target."""
+        parts = expression.parts
+        if parts is not None and parts[0] == target and parts[1] in _COMPOUND:
+            self.statement(f"{target} {parts[1]}= {parts[2].text};", op)
+            return
+        self.statement(f"{target} = {self.initial(expression, expression.type)};", op)
+
+    def initial(self, expression: Expression, type: Type) -> str:
+        """Return the text for the right side of `=`, where C++ converts integers to a wider type by itself."""
+        inner = expression.unconverted
+        short = inner is not None and inner.rank >= Rank.UNARY and type == expression.type
+        return inner.text if inner is not None and short else expression.text
+
+    # --- errors ----------------------------------------------------------------------------------------
+
+    def refuse(self, op: Op, summary: str, help: str | None = None) -> LanguageError:
+        """Return the error for something that the target cannot do, at the op's place."""
+        return LanguageError(summary, location=op.location, help=help)

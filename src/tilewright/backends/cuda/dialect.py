@@ -1,0 +1,105 @@
+"""CUDA C++: which handler prints which op, and the definitions that the shared handlers ask for."""
+
+from __future__ import annotations
+
+from tilewright.backends.cpp.dialect import Dialect
+from tilewright.backends.cpp.expression import Expression, call
+from tilewright.backends.cpp.handlers import EXPRESSIONS, STATEMENTS
+from tilewright.backends.cpp.memory import address, is_written, pointer_to
+from tilewright.backends.cpp.prelude import FUNCTION
+from tilewright.backends.cpp.printer import Printer
+from tilewright.backends.cuda import asynchronous, barriers, conversions, hinted, matrix, threads
+from tilewright.backends.cuda.prelude import BIT_CAST
+from tilewright.dtypes import DType, float16
+from tilewright.ir import ops
+from tilewright.ir.core import Kernel, Type
+
+
+class Cuda(Dialect):
+    """NVIDIA's C++, with instructions that it has no words for as inline PTX."""
+
+    bit_cast = BIT_CAST
+    expressions = {
+        **EXPRESSIONS,
+        ops.RoundToTfloat32: matrix.round_to_tfloat32,
+        ops.CastPair: conversions.cast_pair,
+        ops.Vote: threads.vote,
+        ops.Elect: barriers.elect,
+        ops.MbarrierTest: barriers.test,
+    }
+    statements = {
+        **STATEMENTS,
+        ops.AsyncCopy: asynchronous.copy,
+        ops.AsyncCommit: asynchronous.commit,
+        ops.AsyncWait: asynchronous.wait,
+        ops.Mma: matrix.mma,
+        ops.LoadMatrix: matrix.load_matrix,
+        ops.StoreMatrix: matrix.store_matrix,
+        ops.TransposeMatrix: matrix.transpose_matrix,
+        ops.NamedBarrier: barriers.named_barrier,
+        ops.MbarrierInit: barriers.initialise,
+        ops.MbarrierArrive: barriers.arrive,
+        ops.MbarrierExpect: barriers.expect,
+        ops.MbarrierCopies: barriers.copies,
+        ops.MbarrierWait: barriers.wait,
+        ops.Print: threads.print_values,
+        ops.Assert: threads.check,
+    }
+
+    def attributes(self, kernel: Kernel) -> str:
+        if kernel.block is None:
+            return ""
+        threads = kernel.block[0] * kernel.block[1] * kernel.block[2]
+        blocks = f", {kernel.min_blocks}" if kernel.min_blocks else ""
+        return f"__launch_bounds__({threads}{blocks}) "
+
+    def from_float16(self) -> str:
+        return conversions.FROM_FLOAT16
+
+    def to_float16(self, source: DType) -> str:
+        return conversions.to_float16(source)
+
+    def to_bfloat16(self) -> str:
+        return conversions.TO_BFLOAT16
+
+    def from_float8(self, dtype: DType) -> str:
+        return conversions.from_float8(dtype)
+
+    def to_float8(self, dtype: DType) -> str:
+        return conversions.to_float8(dtype)
+
+    def half_add(self, printer: Printer, dtype: DType) -> str | None:
+        if dtype is not float16 and printer.arch.number < 90:
+            return None
+        c, suffix = dtype.c_name, "f16" if dtype is float16 else "bf16"
+        return f"""\
+{FUNCTION} {c} atomic_add({c}* address, {c} value) {{
+    {c} old;
+    asm volatile("atom.add.noftz.{suffix} %0, [%1], %2;" : "=h"(old.bits) : "l"(address), "h"(value.bits) : "memory");
+    return old;
+}}"""
+
+    def shuffle(self, kind: str, value: Expression, lane: Expression, width: int, type: DType) -> Expression:
+        return threads.shuffle(kind, value, lane, width, type)
+
+    def hinted_load(self, printer: Printer, op: ops.Load, type: Type) -> Expression | None:
+        assert op.hints is not None, op
+        read_only = printer.restrict and not any(is_written(other, op.buffer) for other in printer.kernel.body.walk())
+        name, definition = hinted.load_function(op.hints, type.bytes, read_only=read_only)
+        printer.prelude.need(BIT_CAST)
+        printer.prelude.need(definition)
+        same = type is op.buffer.dtype
+        at = address(printer, op.buffer, op.index)
+        return call(name, (at if same else pointer_to(printer, op.buffer, op.index, type, "const "),), type)
+
+    def hinted_store(self, printer: Printer, op: ops.Store, type: Type, value: Expression) -> bool:
+        assert op.hints is not None, op
+        name, definition = hinted.store_function(op.hints, type.bytes)
+        printer.prelude.need(BIT_CAST)
+        printer.prelude.need(definition)
+        place = pointer_to(printer, op.buffer, op.index, type, "")
+        printer.statement(f"{name}<{printer.type_name(type)}>({place.text}, {value.text});", op)
+        return True
+
+
+CUDA = Cuda()

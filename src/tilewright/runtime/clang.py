@@ -1,0 +1,186 @@
+"""Compile HIP C++ to AMD's machine code with clang, which needs neither ROCm nor a GPU for it.
+
+clang writes assembly, which says what the kernel takes of the hardware, and assembles that. The result is an ELF
+object; where LLVM's linker is installed it is linked to the code object that AMD's runtime loads, and without the
+linker it stays relocatable.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tilewright.arch import Arch
+from tilewright.errors import CompileError
+from tilewright.runtime.compiler_log import AmdResources
+from tilewright.runtime.nvrtc import CompiledModule
+from tilewright.source import SourceLocation
+
+VARIABLE = "TILEWRIGHT_CLANG"
+# Integers wrap as in the IR, and multiply-adds are fused where the IR says so, as the simulator computes.
+DEFAULT_OPTIONS = ("-std=c++17", "-O3", "-ffp-contract=off", "-fwrapv", "-Wno-pass-failed", "-Wno-unused-value")
+
+_RELEASES = range(14, 30)  # the first has the instructions of gfx90a and HIP's atomic operations
+_DEVICE_ONLY = ("-x", "hip", "--cuda-device-only", "-nogpuinc", "-nogpulib")
+_TARGET = "amdgcn-amd-amdhsa"
+_MAX_ERRORS_SHOWN = 5
+_ERROR = re.compile(r"^(?P<file>[^:\n]+):(?P<line>\d+):\d+: (?:fatal )?error: (?P<text>.*)$", re.MULTILINE)
+_HELP = f"apt install clang-14, or set {VARIABLE} to a clang 14 or later with the target amdgcn"
+
+
+def compile_hip(
+    source: str,
+    *,
+    name: str,
+    arch: Arch | str,
+    options: Sequence[str] = (),
+    line_map: Mapping[int, SourceLocation] | None = None,
+) -> CompiledModule:
+    """Compile HIP C++ to machine code for `arch`, gfx908 or gfx90a.
+
+    `name` is the kernel whose resources are reported, and names the program in messages. `options` follow the default
+    ones. `line_map` gives the Python place behind a line of `source`; an error of the compiler is raised as
+    `CompileError` at the first of these places, and so is the lack of a compiler.
+    """
+    target = Arch.parse(arch)
+    clang = os.fspath(_demand_clang(target))
+    with tempfile.TemporaryDirectory(prefix="tilewright-") as name_of_folder:
+        folder = Path(name_of_folder)
+        text, assembly, code = f"{name}.hip", f"{name}.s", f"{name}.o"
+        (folder / text).write_text(source, encoding="utf-8", newline="\n")
+        flags = (*_DEVICE_ONLY, f"--offload-arch={target.name}", *DEFAULT_OPTIONS, *options)
+        done = _run([clang, *flags, "-S", text, "-o", assembly], folder)
+        if done.returncode != 0:
+            raise _compile_error(name, target, done.stderr, line_map)
+        _demand_success(_run([clang, "-target", _TARGET, f"-mcpu={target.name}", "-c", assembly, "-o", code], folder))
+        linker = find_linker()
+        if linker is not None:
+            _demand_success(_run([os.fspath(linker), "-shared", code, "-o", f"{name}.elf"], folder))
+            code = f"{name}.elf"
+        written = (folder / assembly).read_text(encoding="utf-8")
+        return CompiledModule(
+            name, target.name, (folder / code).read_bytes(), done.stderr, parse_resources(written), written
+        )
+
+
+def compiler_identity() -> str:
+    """Return a text that changes whenever another clang or linker is installed, for keys of caches.
+
+    Raises `CompileError` where there is no clang.
+    """
+    parts = []
+    for path in (_demand_clang(None), find_linker()):
+        if path is not None:
+            stat = path.resolve().stat()
+            parts.append(f"{path.resolve()} {stat.st_size} {stat.st_mtime_ns}")
+    return " ".join(parts)
+
+
+def clang_version() -> str | None:
+    """Return the release of the clang that is used, such as "14.0.6", or None where there is none."""
+    clang = find_clang()
+    if clang is None:
+        return None
+    match = re.search(r"version (\S+)", _run([os.fspath(clang), "--version"], Path.cwd()).stdout)
+    return match[1] if match else None
+
+
+def find_clang() -> Path | None:
+    """Return clang: what TILEWRIGHT_CLANG names, else clang-14, clang-15 and so on, else clang on PATH."""
+    chosen = os.environ.get(VARIABLE)
+    if chosen:
+        found = shutil.which(chosen)
+        return None if found is None else Path(found)
+    names = [*(f"clang-{release}" for release in _RELEASES), "clang"]
+    return next((Path(path) for name in names if (path := shutil.which(name)) is not None), None)
+
+
+def find_linker() -> Path | None:
+    """Return LLVM's linker: ld.lld beside clang, or of its release on PATH, or any on PATH."""
+    clang = find_clang()
+    if clang is None:
+        return None
+    folder, release = clang.resolve().parent, clang.name.removeprefix("clang")
+    candidates = (shutil.which("ld.lld", path=os.fspath(folder)), shutil.which(f"ld.lld{release}"))
+    return next((Path(path) for path in (*candidates, shutil.which("ld.lld")) if path is not None), None)
+
+
+def is_linked(code: bytes) -> bool:
+    """Return whether an ELF object was linked, so that a runtime could load it (its type is not ET_REL)."""
+    return int.from_bytes(code[16:18], "little") != 1
+
+
+def parse_resources(assembly: str) -> AmdResources:
+    """Return what the one kernel of an assembly text takes, from its metadata and from the notes below its code."""
+
+    def noted(*patterns: str) -> int:
+        for pattern in patterns:
+            if match := re.search(pattern, assembly, re.MULTILINE):
+                return int(match[1])
+        return 0
+
+    scratch = noted(r"^\s+\.private_segment_fixed_size:\s+(\d+)")
+    vector = noted(r"^; NumVgprs: (\d+)", r"^\s+\.vgpr_count:\s+(\d+)")
+    return AmdResources(
+        registers=noted(r"^; TotalNumVgprs: (\d+)", r"^\s+\.vgpr_count:\s+(\d+)"),
+        stack_bytes=scratch,
+        static_shared_bytes=noted(r"^\s+\.group_segment_fixed_size:\s+(\d+)"),
+        constant_bytes=noted(r"^\s+\.kernarg_segment_size:\s+(\d+)"),
+        local_bytes=scratch,
+        vector_registers=vector,
+        accumulation_registers=noted(r"^; NumAgprs: (\d+)", r"^\s+- \.agpr_count:\s+(\d+)"),
+        scalar_registers=noted(r"^\s+\.sgpr_count:\s+(\d+)"),
+        vector_spills=noted(r"^\s+\.vgpr_spill_count:\s+(\d+)"),
+        scalar_spills=noted(r"^\s+\.sgpr_spill_count:\s+(\d+)"),
+        waves_per_simd=noted(r"^; Occupancy: (\d+)"),
+        code_bytes=noted(r"^; codeLenInByte = (\d+)"),
+    )
+
+
+def _demand_clang(target: Arch | None) -> Path:
+    clang = find_clang()
+    if clang is not None:
+        return clang
+    chosen = os.environ.get(VARIABLE)
+    looked = f"{VARIABLE} names {chosen!r}, which is no program" if chosen else "looked for clang-14 to clang-29, clang"
+    for_target = "" if target is None else f" for {target}"
+    raise CompileError(f"clang, which compiles HIP C++{for_target}, is not installed", details=[looked], help=_HELP)
+
+
+def _run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    # In its folder, so that no text that comes out names a folder.
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+
+def _demand_success(done: subprocess.CompletedProcess[str]) -> None:
+    if done.returncode != 0:
+        program = Path(done.args[0]).name
+        raise CompileError(f"{program} failed with exit status {done.returncode}", details=done.stderr.splitlines())
+
+
+def _compile_error(name: str, target: Arch, log: str, line_map: Mapping[int, SourceLocation] | None) -> CompileError:
+    errors = list(_ERROR.finditer(log))
+    if not errors and re.search(r"unknown target|unable to create target|[Uu]nsupported|[Ii]nvalid target", log):
+        return CompileError(f"this clang does not compile for {target}", details=log.splitlines(), help=_HELP)
+    places = [_place(name, error, line_map) for error in errors]
+    details = [f"{error['file']}:{error['line']}: {error['text']}" for error in errors[:_MAX_ERRORS_SHOWN]]
+    if len(errors) > _MAX_ERRORS_SHOWN:
+        details.append(f"and {len(errors) - _MAX_ERRORS_SHOWN} more errors")
+    return CompileError(
+        f"clang refused the HIP source of kernel {name!r} for {target}",
+        details=details or log.splitlines(),
+        location=next((place for place in places if place is not None), None),
+        help="if your kernel holds no C++ text of its own, this is a fault of Tilewright: please report it",
+    )
+
+
+def _place(name: str, error: re.Match[str], line_map: Mapping[int, SourceLocation] | None) -> SourceLocation | None:
+    line = int(error["line"])
+    if error["file"] != f"{name}.hip":
+        return SourceLocation(error["file"], line, name)
+    return None if line_map is None else line_map.get(line)

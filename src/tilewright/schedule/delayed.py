@@ -1,0 +1,176 @@
+"""Loops and calls that wait for the values of parameters: recorded as they are declared, done when values are chosen.
+
+A transform of loops is a function from a loop nest to a loop nest, so what waits is a chain of such functions. A plan
+keeps its calls, which are done anew on a plan of the nest that the chain gives.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
+
+from tilewright.dtypes import dtype as as_dtype
+from tilewright.errors import ScheduleError
+from tilewright.schedule.affine import Index
+from tilewright.schedule.arrays import Array
+from tilewright.schedule.expressions import Apply, Convert, Expression, Load, Store
+from tilewright.schedule.loop_nest import LoopNest
+from tilewright.schedule.parameters import Delayed
+from tilewright.schedule.statements import Statement
+
+if TYPE_CHECKING:
+    from tilewright.schedule.plan import Plan
+
+Method = TypeVar("Method", bound=Callable[..., Any])  # Any: whatever a plan's methods take and return
+
+
+class DelayedNest(LoopNest):
+    """A loop nest that a function will give when its arguments are known; asking for anything of it is an error."""
+
+    def __init__(self, function: Callable[..., LoopNest], arguments: tuple[Any, ...]) -> None:
+        first = arguments[0]
+        # The indices that number fused schedules are made when these are fused, so they are known.
+        fusing = first.fusing if isinstance(first, LoopNest) else ()
+        for name, value in (("function", function), ("arguments", arguments), ("fusing", fusing)):
+            object.__setattr__(self, name, value)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise waiting()
+
+
+def waiting() -> ScheduleError:
+    """Return the error of asking for what depends on a parameter without a value."""
+    return ScheduleError(
+        "this depends on a parameter that has no value yet",
+        help="choose values: package.add(plan, ..., parameters={...}), or plan.with_parameters({...})",
+    )
+
+
+def numbered_by(nest: LoopNest, fusing: Index) -> LoopNest:
+    """Return a nest of fused schedules that tells the index which numbers them, also while it waits."""
+    if isinstance(nest, DelayedNest):
+        object.__setattr__(nest, "fusing", (fusing, *nest.fusing))
+    return nest
+
+
+def transformed(function: Callable[..., LoopNest], *arguments: Any) -> LoopNest:  # Any: what the function takes
+    """Return function(*arguments), delayed where an argument is."""
+    return DelayedNest(function, arguments) if depends(arguments) else function(*arguments)
+
+
+def depends(x: Any) -> bool:  # Any: asks what it is
+    """Say whether something has a parameter in it that waits for a value."""
+    if isinstance(x, (Delayed, DelayedNest, Step)):
+        return True
+    if isinstance(x, Mapping):
+        return any(depends(key) or depends(value) for key, value in x.items())
+    if isinstance(x, (tuple, list)):
+        return any(map(depends, x))
+    if isinstance(x, Array):
+        return depends(x.shape) or depends(x.layout) or depends(x.element_type)
+    if isinstance(x, Statement):
+        return any(depends(access.array) for access in x.accesses)
+    return False
+
+
+class Step:
+    """One call of a plan's method, and what it returned where it was done."""
+
+    def __init__(self, method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.method, self.args, self.kwargs = method, args, kwargs
+        self.result: Any = None  # Any: what methods return, such as a cache
+
+
+def recorded(method: Method) -> Method:
+    """Let a plan keep the calls of a method, and only keep them from the first that waits for a parameter."""
+    returns = method.__annotations__.get("return") != "None"
+
+    @functools.wraps(method)
+    def record(plan: Plan, *args: Any, **kwargs: Any) -> Any:  # Any: as Method
+        if plan.is_within_step:
+            return method(plan, *args, **kwargs)
+        step = Step(method, args, kwargs)
+        if plan.is_delayed or depends((args, kwargs)):
+            plan.steps.append(step)
+            plan.is_delayed = True
+            return step if returns else None
+        plan.is_within_step = True
+        try:
+            step.result = method(plan, *args, **kwargs)
+        finally:
+            plan.is_within_step = False
+        plan.steps.append(step)
+        return step.result
+
+    return cast("Method", record)
+
+
+class Resolution:
+    """One choice of values: what is declared with parameters, with their values in place. Each thing is made once."""
+
+    def __init__(self, values: Mapping[Any, Any]) -> None:  # Any: parameters or their names; their values
+        self.values = values
+        self._made: dict[object, Any] = {}  # Any: arrays, nests, and results of steps
+
+    def resolve(self, x: Any) -> Any:  # Any: whatever stands in an argument
+        """Return something with values in place of parameters."""
+        if isinstance(x, Delayed):
+            return x.value_for(self.values)
+        if isinstance(x, Mapping):
+            return {self.resolve(key): self.resolve(value) for key, value in x.items()}
+        if type(x) in (tuple, list):
+            return type(x)(self.resolve(part) for part in x)
+        if isinstance(x, DelayedNest):
+            if x not in self._made:
+                function, arguments = vars(x)["function"], vars(x)["arguments"]
+                self._made[x] = function(*self.resolve(arguments))
+            return self._made[x]
+        if isinstance(x, Array):
+            return self.array(x)
+        if isinstance(x, Statement):
+            return self._statement(x)
+        return self._made.get(id(x), x)
+
+    def array(self, array: Array) -> Array:
+        """Return an array with values in place of parameters."""
+        if not depends(array):
+            return array
+        if array not in self._made:
+            made = self._made[array] = copy.copy(array)
+            made.declare(
+                as_dtype(self.resolve(array.element_type)), self.resolve(array.shape), self.resolve(array.layout)
+            )
+        found: Array = self._made[array]
+        return found
+
+    def _statement(self, statement: Statement) -> Statement:
+        if not depends(statement):
+            return statement
+        store = statement.store
+        value = self._expression(store.value)
+        return Statement(statement.number, Store(self.array(store.array), store.place, value, store.location))
+
+    def _expression(self, x: Expression) -> Expression:
+        if isinstance(x, Load):
+            return Load(self.array(x.array), x.place)
+        if isinstance(x, Convert):
+            return Convert(self._expression(x.value), x.dtype)
+        if isinstance(x, Apply):
+            return Apply(x.name, x.function, tuple(map(self._expression, x.arguments)))
+        return x
+
+    def plan(self, plan: Plan) -> Plan:
+        """Return a plan whose calls are done with values in place of parameters."""
+        from tilewright.schedule.plan import Plan
+
+        made = Plan(self.resolve(plan.start), plan.target)
+        for step in plan.steps:
+            result = step.method(made, *self.resolve(step.args), **self.resolve(step.kwargs))
+            # A later call may name what this one gave: the result itself, or the step in its place.
+            self._made[id(step)] = result
+            if step.result is not None:
+                self._made[id(step.result)] = result
+        made.steps = [Step(step.method, self.resolve(step.args), self.resolve(step.kwargs)) for step in plan.steps]
+        return made

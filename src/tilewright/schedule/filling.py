@@ -1,0 +1,212 @@
+"""Caches in a kernel that is built: their memory, how they are filled, and how they are written back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from tilewright.errors import ScheduleError
+from tilewright.ir.core import Space
+from tilewright.lang.carry import rename
+from tilewright.lang.copying import copy
+from tilewright.lang.engine import BufferEngine
+from tilewright.lang.loops import for_loop
+from tilewright.lang.memory import registers
+from tilewright.lang.ranges import DeviceRange
+from tilewright.lang.scalar import Scalar, as_scalar
+from tilewright.layout import ComposedLayout, Layout
+from tilewright.schedule.affine import Affine, Dimension, Index
+from tilewright.schedule.arrays import ArrayLayout
+from tilewright.schedule.caches import Cache, Location, Region, order_of
+from tilewright.schedule.storage import Storage
+from tilewright.tensors import Tensor
+
+if TYPE_CHECKING:
+    from tilewright.schedule.emission import Emission
+
+
+class Filling:
+    """What filling a cache and writing it back need, wherever it lives: its region, and what it is filled from.
+
+    `guards` are the modes whose elements may lie outside of the array, below 0 or beyond its extent.
+    """
+
+    def __init__(self, emission: Emission, cache: Cache) -> None:
+        self.emission, self.cache = emission, cache
+        self.region: Region = cache.region(emission.plan)
+        self.outer: Storage | None = emission.storage.get(cache.array)
+        if cache.location is Location.SHARED and self.outer is not None and is_private(self.outer.tensor):
+            raise ScheduleError(
+                f"{cache!r} would be filled from registers, which each thread has of its own",
+                help="cache in shared memory outside, and in registers inside of it",
+            )
+        self.order = order_of(cache.layout, self.region.shape, cache.array)
+        self.guards = tuple(mode for mode in range(len(self.region.shape)) if self._may_leave(mode))
+
+    def _may_leave(self, mode: int) -> bool:
+        low, high = self.emission.bounds(self.region.origin[mode])
+        extent = self.cache.array.shape[mode]
+        if low is None or low < 0:
+            return True
+        if high is not None and isinstance(extent, int):
+            return high + (self.region.shape[mode] - 1) * self.region.steps[mode] >= extent
+        # A loop that counts to a size of the launch by blocks may stop in the middle of one; by ones, it cannot.
+        return self.region.origin[mode].terms == () or self.region.shape[mode] > 1 or not self._within(mode)
+
+    def _within(self, mode: int) -> bool:
+        """Whether the only index of the origin runs to the very extent of the array by ones."""
+        origin, extent = self.region.origin[mode], self.cache.array.shape[mode]
+        if len(origin.terms) != 1 or origin.constant or not isinstance(extent, Dimension):
+            return False
+        symbol, factor = origin.terms[0]
+        return isinstance(symbol, Index) and factor == 1 and self.emission.plan.nest.loop(symbol).stop == (extent + 0)
+
+    def inside(self, coordinates: tuple[Any, ...]) -> Any:  # Any: numbers of host or device
+        """Return whether an element of the region is one of the array."""
+        holds: Any = True
+        for mode in self.guards:
+            start = self.region.origin[mode].evaluate(self.emission.values)
+            place = start + coordinates[mode] * self.region.steps[mode]
+            extent = self.cache.array.shape[mode]
+            limit = self.emission.values[extent] if isinstance(extent, Dimension) else extent
+            tests = [place < limit]
+            if (low := self.emission.bounds(self.region.origin[mode])[0]) is None or low < 0:
+                tests.append(place >= 0)
+            for test in tests:
+                holds = test if holds is True else holds & test if test is not True else holds
+        return holds
+
+    def source_view(self) -> Tensor:
+        """Return the region's elements where they are cached from."""
+        assert self.outer is not None, self.cache
+        tensor: Tensor = self.outer.tensor
+        start = self.outer.coordinates(self.region.origin, self.emission.values)
+        start = start if isinstance(start, tuple) else (start,)
+        if isinstance(tensor.layout, ComposedLayout):
+            raise ScheduleError(
+                f"{self.cache!r} is filled from {self.cache.source!r}, whose elements lie swizzled",
+                help="give the outer cache a layout: Array.Layout.FIRST_MAJOR",
+            )
+        strides = tensor.layout.stride if isinstance(tensor.layout.stride, tuple) else (tensor.layout.stride,)
+        offset: Any = 0
+        for first, step in zip(start, strides, strict=True):
+            offset = offset + first * step
+        engine = tensor.engine if isinstance(offset, int) and offset == 0 else tensor.engine.offset(offset)
+        apart = zip(strides, self.region.steps, self.outer.steps or (1,) * len(start), strict=True)
+        return Tensor(engine, Layout(self.region.shape, tuple(d * max(step // by, 1) for d, step, by in apart)))
+
+    def storage(self, tensor: Tensor) -> Storage:
+        """Return the storage that accesses go to once the cache is filled."""
+        return Storage(self.cache.array, tensor, self.region.origin, self.region.steps)
+
+
+def is_private(tensor: Tensor) -> bool:
+    """Whether a tensor lives in the registers of each thread."""
+    return not isinstance(tensor.engine, BufferEngine) or tensor.engine.buffer.space is Space.REGISTER
+
+
+class PrivateCache(Filling):
+    """A cache in the registers of each thread."""
+
+    def allocate(self) -> Tensor:
+        """Return its registers, in the cache's layout."""
+        tensor = registers(self.cache.element_type, static_layout(self.cache, self.region))
+        rename(self.cache.name, tensor)
+        return tensor
+
+    def fill(self, tensor: Tensor) -> None:
+        """Read the region into registers; zeros where the array has ended."""
+        view = self.source_view()
+        if self._is_plain(view, tensor):
+            copy(view, tensor)
+            return
+
+        def element(place: tuple[Any, ...]) -> None:  # Any: device numbers
+            def read() -> None:
+                tensor[place] = as_scalar(view[place], None).to(self.cache.element_type)
+
+            self.emission.choose(self.inside(place), read, lambda: tensor.__setitem__(place, 0))
+
+        each(self.region.shape, self.order, element)
+
+    def flush(self, tensor: Tensor) -> None:
+        """Write the region back as far as the array reaches."""
+        view = self.source_view()
+        if self._is_plain(view, tensor):
+            copy(tensor, view)
+            return
+
+        def element(place: tuple[Any, ...]) -> None:  # Any: device numbers
+            def write() -> None:
+                view[place] = as_scalar(tensor[place], None).to(view.dtype)
+
+            self.emission.choose(self.inside(place), write)
+
+        each(self.region.shape, self.order, element)
+
+    def _is_plain(self, view: Tensor, tensor: Tensor) -> bool:
+        """Whether all elements are there and of one type, so that they move as wide as alignment allows."""
+        return not self.guards and view.dtype is tensor.dtype and not is_private(view)
+
+
+def each(shape: tuple[int, ...], order: tuple[int, ...], body: Callable[[tuple[Any, ...]], None]) -> None:
+    """Emit a body for each coordinate of a box, by unrolled loops, the first mode of `order` innermost."""
+    place: list[Any] = [0] * len(shape)  # Any: device numbers
+
+    def nest(depth: int) -> None:
+        if depth < 0:
+            body(tuple(place))
+            return
+        mode = order[depth]
+        if shape[mode] == 1:
+            place[mode] = 0
+            nest(depth - 1)
+            return
+
+        def turn(value: Any) -> tuple[()]:  # Any: a device number
+            place[mode] = value
+            nest(depth - 1)
+            return ()
+
+        for_loop(DeviceRange(0, shape[mode], 1, unroll=True), turn, (), {})
+
+    nest(len(shape) - 1)
+
+
+def static_layout(cache: Cache, region: Region) -> Layout:
+    """Return the layout of a cache that the user gave, or the compact one in the array's order."""
+    if isinstance(cache.layout, Layout):
+        return cache.layout
+    if isinstance(cache.layout, tuple):
+        return Layout(region.shape, cache.layout)
+    steps, step = [0] * len(region.shape), 1
+    for mode in order_of(cache.layout, region.shape, cache.array):
+        steps[mode] = step
+        step *= region.shape[mode]
+    return Layout(region.shape, tuple(steps))
+
+
+def divisor_of(value: Any) -> int:  # Any: a number of host or device
+    """Return a number that is known to divide a value, 0 for 0."""
+    if isinstance(value, Scalar):
+        facts = value.value.facts
+        return 1 if facts is None else facts.divisor
+    return abs(int(value))
+
+
+def divisor_of_affine(emission: Emission, place: Affine) -> int:
+    """Return a number that is known to divide an expression of the loops, 0 for 0."""
+    import math
+
+    found = abs(place.constant)
+    for symbol, factor in place.terms:
+        step = (
+            emission.plan.nest.loop(symbol).step
+            if isinstance(symbol, Index)
+            else divisor_of(emission.values.get(symbol, 1))
+        )
+        found = math.gcd(found, factor * step)
+    return found
+
+
+__all__ = ["ArrayLayout", "Filling", "PrivateCache", "divisor_of", "divisor_of_affine", "each", "static_layout"]

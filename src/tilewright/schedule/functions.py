@@ -1,0 +1,267 @@
+"""Functions of a package: kernels with what a caller outside of Python has to know of them."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from tilewright.dtypes import DType
+from tilewright.errors import CompileError, ScheduleError
+from tilewright.ir.core import Buffer
+from tilewright.launch import spec
+from tilewright.schedule.affine import Affine, Dimension
+from tilewright.schedule.arrays import Array, ArrayLayout
+from tilewright.schedule.scheduled import ScheduledKernel, strides_for
+
+if TYPE_CHECKING:
+    from tilewright.backends.cpp.generate import DeviceSource
+    from tilewright.compile import Lowered
+    from tilewright.runtime.nvrtc import CompiledModule
+
+# An extent for each size that only the launch knows while the kernel is compiled. It is odd, so that nothing is
+# assumed of what divides the true one.
+_ANY_EXTENT = 61
+# What C and C++ have taken.
+C_WORDS = frozenset(
+    [
+        "alignas",
+        "alignof",
+        "asm",
+        "auto",
+        "bool",
+        "break",
+        "case",
+        "catch",
+        "char",
+        "class",
+        "const",
+        "constexpr",
+        "continue",
+        "decltype",
+        "default",
+        "delete",
+        "do",
+        "double",
+        "else",
+        "enum",
+        "explicit",
+        "export",
+        "extern",
+        "false",
+        "float",
+        "for",
+        "friend",
+        "goto",
+        "if",
+        "inline",
+        "int",
+        "long",
+        "mutable",
+        "namespace",
+        "new",
+        "noexcept",
+        "nullptr",
+        "operator",
+        "private",
+        "protected",
+        "public",
+        "register",
+        "restrict",
+        "return",
+        "short",
+        "signed",
+        "sizeof",
+        "static",
+        "static_assert",
+        "struct",
+        "switch",
+        "template",
+        "this",
+        "thread_local",
+        "throw",
+        "true",
+        "try",
+        "typedef",
+        "typeid",
+        "typename",
+        "union",
+        "unsigned",
+        "using",
+        "virtual",
+        "void",
+        "volatile",
+        "wchar_t",
+        "while",
+        "main",
+    ]
+)
+# What the functions of a header call their own parameters.
+_HEADER_WORDS = frozenset(("function", "stream", "arguments", "parameters"))
+ALIGNMENT = 16  # bytes, of each array that a packaged function is given
+
+
+@dataclass(frozen=True)
+class PackagedFunction:
+    """What `Package.add` returns: a kernel under the name that it has in the package.
+
+    Calling it launches the kernel, as `plan.build()`'s: NumPy arrays run in the simulator. `parameters` are the values
+    of the plan's parameters, by name.
+    """
+
+    name: str
+    base_name: str
+    kernel: ScheduledKernel
+    parameters: Mapping[str, Any]  # Any: whatever was chosen
+
+    def __call__(self, *args: Any) -> None:  # Any: arrays of any library, and numbers
+        """Launch the kernel."""
+        self.kernel(*args)
+
+    @property
+    def arrays(self) -> tuple[Array, ...]:
+        """The arrays of a call, in order."""
+        return self.kernel.parameters
+
+    @property
+    def is_amd(self) -> bool:
+        return self.kernel.plan.target.arch.is_amd
+
+    @cached_property
+    def lowered(self) -> Lowered:
+        """The kernel after all passes, compiled for whatever sizes the launch brings."""
+        arrays = (*self.arrays, *self.kernel.constants)
+        found = self.kernel.kernel[(1, 1, 1), self.kernel.block].lower(
+            *map(stand_in, arrays), arch=self.kernel.plan.target.arch.name
+        )
+        if found.kernel.requirements:
+            first = found.kernel.requirements[0]
+            raise ScheduleError(
+                f"function {self.name} asks at launch whether {first.message}, which a package cannot",
+                location=first.location,
+            )
+        return found
+
+    @cached_property
+    def device_source(self) -> DeviceSource:
+        """The kernel's C++, its entry point and dynamic shared memory: CUDA, or HIP for AMD targets."""
+        return self.lowered.source
+
+    @cached_property
+    def module(self) -> CompiledModule | None:
+        """The machine code, None for an AMD target where no compiler for it is installed."""
+        try:
+            return self.lowered.module
+        except CompileError:
+            if not self.is_amd:
+                raise
+            return None
+
+    @cached_property
+    def dimensions(self) -> dict[Dimension, str]:
+        """The sizes that only the launch knows, with names that are identifiers and differ."""
+        names: dict[Dimension, str] = {}
+        for array in self.arrays:
+            for extent in array.shape:
+                if isinstance(extent, Dimension) and extent not in names:
+                    plain = c_name(extent.name)
+                    taken = {*names.values(), *_HEADER_WORDS}
+                    names[extent] = next(
+                        name for n in range(len(taken) + 1) if (name := f"{plain}_{n}" if n else plain) not in taken
+                    )
+        return names
+
+    @property
+    def grid(self) -> tuple[int | str, int | str, int | str]:
+        """The blocks along each axis: numbers, or expressions of the sizes with + - * and //."""
+        grid: list[int | str] = [1, 1, 1]
+        for binding in self.kernel.plan.bindings:
+            if binding.kind != "BLOCK":
+                continue
+            if binding.extent is not None:
+                grid[binding.axis] = binding.extent
+                continue
+            factors = [
+                f"(({self.text(loop.stop)}) + {loop.step - 1}) // {loop.step}"
+                if loop.trips is None
+                else str(loop.trips)
+                for loop in binding.loops
+            ]
+            grid[binding.axis] = " * ".join(f"({factor})" for factor in factors) if len(factors) > 1 else factors[0]
+        return grid[0], grid[1], grid[2]
+
+    def text(self, size: Affine) -> str:
+        """Return an expression of sizes with the names that the package has for them."""
+        terms = [
+            self.dimensions[symbol] if factor == 1 else f"{factor} * {self.dimensions[symbol]}"
+            for symbol, factor in size.terms
+            if isinstance(symbol, Dimension)
+        ]
+        return " + ".join([*terms, *([str(size.constant)] if size.constant or not terms else [])])
+
+    def extents(self, array: Array) -> list[int | str]:
+        """Return an array's shape: numbers, and names of sizes."""
+        return [self.dimensions[extent] if isinstance(extent, Dimension) else extent for extent in array.shape]
+
+    def strides(self, array: Array) -> list[int | str]:
+        """Return an array's strides in elements: numbers, or products of sizes."""
+        if all(step is not None for step in array.strides):
+            return list(array.strides)
+        extents = self.extents(array)
+        modes = list(range(array.rank))
+        if array.layout is ArrayLayout.FIRST_MAJOR:
+            modes.reverse()
+        found: list[int | str] = [1] * array.rank
+        for mode, inner in zip(modes[1:], modes, strict=False):
+            step, extent = found[inner], extents[inner]
+            if isinstance(step, int) and isinstance(extent, int):
+                found[mode] = step * extent
+            else:
+                found[mode] = str(extent) if step == 1 else str(step) if extent == 1 else f"{step} * {extent}"
+        return found
+
+    @property
+    def machine_parameters(self) -> list[dict[str, Any]]:  # Any: plain data
+        """The parameters of the machine code in order: which part of which argument each is, and its type."""
+        found: list[dict[str, Any]] = []
+        for parameter in self.lowered.kernel.parameters:
+            target, part = parameter.target, parameter.part
+            element = target.dtype if isinstance(target, Buffer) else target.type
+            assert isinstance(element, DType), parameter
+            entry: dict[str, Any] = {"argument": parameter.argument, "type": element.name}
+            if isinstance(part, tuple):
+                entry |= {"part": part[0], "mode": part[1]}
+            else:
+                entry["part"] = part
+            found.append(entry)
+        return found
+
+
+def c_name(name: str) -> str:
+    """Return a name as C and C++ take it: itself where they do."""
+    if not (name.isidentifier() and name.isascii()):
+        return "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in f"n_{name}")
+    return f"{name}_" if name in C_WORDS else name
+
+
+def stand_in(array: Array) -> Any:  # Any: a description of an array, or a number
+    """Return what a packaged kernel is compiled for: an array of which only what was declared is known."""
+    if not array.rank:
+        return array.element_type(0)
+    shape = tuple(extent if isinstance(extent, int) else _ANY_EXTENT for extent in array.shape)
+    return spec(array.element_type, shape, strides_for(array, shape), ALIGNMENT)
+
+
+def plain(value: Any) -> Any:  # Any: any value; what JSON and TOML can hold
+    """Return a parameter's value as plain data; what these cannot hold as text."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, enum.Enum):
+        return value.name
+    if isinstance(value, Sequence):
+        return [plain(part) for part in value]
+    if hasattr(value, "item") and getattr(value, "ndim", 1) == 0:
+        return value.item()
+    return str(value)

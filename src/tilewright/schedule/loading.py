@@ -1,0 +1,269 @@
+"""Functions of packages, loaded from their manifests: what the Python loader of a package runs."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import operator
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tilewright.dtypes import dtype
+from tilewright.errors import ArgumentError, ScheduleError
+from tilewright.runtime import driver
+from tilewright.runtime.arrays import ArrayInfo, common_device, describe
+from tilewright.runtime.launch import ExtentSlot, Packer, PointerSlot, ScalarSlot, Slot, StrideSlot, launch_config
+from tilewright.runtime.memory import DeviceArray
+from tilewright.runtime.plan import Signature
+
+_OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv,
+}  # fmt: skip
+_FORMAT = 1
+_MOST_ELEMENTS = 2**31  # offsets of elements are 32-bit in machine code that was compiled for unknown sizes
+
+
+def load(path: str | Path) -> dict[str, LoadedFunction]:
+    """Return the functions of a package by name, given its manifest (JSON, or TOML from Python 3.11 on).
+
+    Nothing is loaded on a device before a function is called. Raises `ScheduleError` for what is no manifest, or one of
+    a later format.
+    """
+    path = Path(path)
+    manifest = _read(path)
+    if not isinstance(manifest, dict) or manifest.get("format") != _FORMAT:
+        raise ScheduleError(
+            f"{path.name} is no manifest of format {_FORMAT}", help="it may come from another version of Tilewright"
+        )
+    return {entry["name"]: LoadedFunction(entry, path.parent) for entry in manifest["functions"]}
+
+
+def _read(path: Path) -> Any:  # Any: plain data
+    try:
+        text = path.read_text(encoding="utf-8")
+        if path.suffix != ".toml":
+            return json.loads(text)
+    except (OSError, ValueError) as error:
+        raise ScheduleError(f"the manifest {path.name} cannot be read: {error}") from None
+    try:
+        import tomllib  # type: ignore[import-not-found, unused-ignore]  # there from Python 3.11 on
+    except ImportError:
+        raise ScheduleError(f"{path.name} is TOML, which Python reads from 3.11 on", help="load the JSON") from None
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ScheduleError(f"the manifest {path.name} cannot be read: {error}") from None
+
+
+def evaluate(text: int | str, sizes: Mapping[str, int]) -> int:
+    """Return the value of an expression of sizes with + - * and //, as manifests have them.
+
+    >>> evaluate("(M + 15) // 16", {"M": 33}), evaluate(4, {})
+    (3, 4)
+
+    Raises `ScheduleError` for anything else.
+    """
+    if isinstance(text, int):
+        return text
+    try:
+        return _value(ast.parse(text, mode="eval").body, sizes)
+    except (SyntaxError, KeyError, ZeroDivisionError):
+        raise ScheduleError(f"{text!r} is no expression of {', '.join(sizes) or 'numbers'}") from None
+
+
+def _value(node: ast.expr, sizes: Mapping[str, int]) -> int:
+    if isinstance(node, ast.Constant) and type(node.value) is int:
+        return node.value
+    if isinstance(node, ast.Name):
+        return sizes[node.id]
+    if isinstance(node, ast.BinOp):
+        return _OPERATORS[type(node.op)](_value(node.left, sizes), _value(node.right, sizes))
+    raise KeyError(ast.dump(node))
+
+
+class LoadedFunction:
+    """One function of a package, called with arrays on a GPU in the order of `arguments`. Its entry is `manifest`."""
+
+    def __init__(self, entry: Mapping[str, Any], folder: Path) -> None:  # Any: plain data
+        self.manifest = entry
+        self.folder = folder
+        self.name: str = entry["name"]
+        self.__name__ = self.name
+        self.arguments: tuple[str, ...] = tuple(argument["name"] for argument in entry["arguments"])
+        self._signature = Signature([*self.arguments, *(constant["name"] for constant in entry["constants"])])
+        self._functions: dict[int, driver.Function] = {}
+        self._constants: dict[int, tuple[DeviceArray, ...]] = {}
+        self._packers: dict[tuple[int, ...], Packer] = {}
+
+    def __call__(self, *args: Any, stream: int | None = None) -> None:  # Any: arrays of any library, and numbers
+        """Launch on the arrays' device, on their framework's current stream unless a CUDA handle is given.
+
+        Raises `ArgumentError` for arrays of other types, shapes, strides or alignment than the manifest says, on the
+        CPU or on several devices, and for an array that is only read and shares memory with one that is written.
+        """
+        infos = self._described(args)
+        sizes = self.sizes(infos)
+        for argument in self.manifest["arguments"]:
+            if argument["name"] in infos:
+                self._check(argument, infos[argument["name"]], sizes)
+        self._refuse_overlaps(infos)
+        ordinal = self._ordinal(infos)
+        launch = self.manifest["launch"]
+        grid = tuple(evaluate(extent, sizes) for extent in launch["grid"])
+        if 0 in grid:
+            return  # arrays without elements
+        everything = (*args, *self._constants_on(ordinal))
+        plan, (_, values, described) = self._signature.read(everything)
+        handle = plan.stream(ordinal, described) if stream is None else stream
+        shared = launch["dynamic_shared_bytes"]
+        config = launch_config(grid, tuple(launch["block"]), shared, launch.get("cluster"))
+        self._packer(tuple(plan.starts)).launch(self._function_on(ordinal), config, handle, values)
+
+    def sizes(self, infos: Mapping[str, ArrayInfo]) -> dict[str, int]:
+        """Return the sizes that only the launch knows, from arrays. Raises `ArgumentError` where arrays disagree."""
+        sizes: dict[str, int] = {}
+        for argument in self.manifest["arguments"]:
+            info = infos.get(argument["name"])
+            for extent, given in zip(argument["shape"], () if info is None else info.shape, strict=False):
+                if isinstance(extent, str) and sizes.setdefault(extent, given) != given:
+                    assert info is not None
+                    raise ArgumentError(
+                        f"argument {argument['name']!r} of {self.name} has shape {info.shape}; "
+                        f"{extent} is {sizes[extent]} by another array"
+                    )
+        return sizes
+
+    def _described(self, args: tuple[Any, ...]) -> dict[str, ArrayInfo]:
+        if len(args) != len(self.arguments):
+            raise ArgumentError(f"{self.name} takes ({', '.join(self.arguments)}), got {len(args)} arguments")
+        infos: dict[str, ArrayInfo] = {}
+        for argument, value in zip(self.manifest["arguments"], args, strict=True):
+            info = describe(value)
+            if bool(argument["shape"]) != (info is not None):
+                wanted = "an array" if argument["shape"] else "a number"
+                raise ArgumentError(
+                    f"argument {argument['name']!r} of {self.name} is a {type(value).__name__}; {wanted} is needed"
+                )
+            if info is not None:
+                infos[argument["name"]] = info
+        return infos
+
+    def _check(self, argument: Mapping[str, Any], info: ArrayInfo, sizes: Mapping[str, int]) -> None:
+        what = f"argument {argument['name']!r} of {self.name}"
+        if len(info.shape) != len(argument["shape"]):
+            raise ArgumentError(f"{what} has shape {info.shape}; {len(argument['shape'])} modes are needed")
+        shape = tuple(evaluate(extent, sizes) for extent in argument["shape"])
+        strides = tuple(evaluate(step, sizes) for step in argument["strides"])
+        empty = 0 in shape
+        same = all(a == b or n == 1 or empty for a, b, n in zip(info.strides, strides, shape, strict=True))
+        if info.dtype is not dtype(argument["type"]):
+            raise ArgumentError(f"{what} is of {info.dtype}; {argument['type']} is needed")
+        if info.shape != shape or not same:
+            raise ArgumentError(
+                f"{what} has shape {info.shape} and strides {info.strides}; "
+                f"shape {shape} and strides {strides} are needed"
+            )
+        if info.pointer % argument["alignment"]:
+            raise ArgumentError(f"{what} does not begin at a multiple of {argument['alignment']} bytes")
+        if argument["written"] and not info.writable:
+            raise ArgumentError(f"{what} is written, and the array is read-only")
+        if info.span > _MOST_ELEMENTS and sizes:
+            raise ArgumentError(f"{what} spans {info.span} elements; at most {_MOST_ELEMENTS} are possible")
+
+    def _refuse_overlaps(self, infos: Mapping[str, ArrayInfo]) -> None:
+        written = {a["name"] for a in self.manifest["arguments"] if a.get("written")}
+        ranges = {name: (info.pointer, info.pointer + info.span * info.dtype.bytes) for name, info in infos.items()}
+        for out in written & set(ranges):
+            for name, (low, high) in ranges.items():
+                if name not in written and low < ranges[out][1] and ranges[out][0] < high:
+                    raise ArgumentError(
+                        f"argument {name!r} of {self.name} shares memory with {out!r}, which is written",
+                        help="pass a copy of one of them",
+                    )
+
+    def _ordinal(self, infos: Mapping[str, ArrayInfo]) -> int:
+        target = self.manifest["target"]
+        if target["vendor"] != "nvidia":
+            raise ScheduleError(f"{self.name} is for {target['arch']}, and functions are launched on NVIDIA GPUs only")
+        device = common_device(tuple(infos.values()), tuple(infos)) if infos else 0
+        if not isinstance(device, int):
+            raise ArgumentError(
+                f"{self.name} runs on a GPU, and its arguments are on the CPU",
+                help="pass CUDA arrays; the simulator runs what plan.build() and package.add() return",
+            )
+        return device
+
+    def _constants_on(self, ordinal: int) -> tuple[DeviceArray, ...]:
+        found = self._constants.get(ordinal)
+        if found is None:
+            found = self._constants[ordinal] = tuple(
+                DeviceArray.from_numpy(values, ordinal=ordinal) for values in self._constant_values
+            )
+        return found
+
+    @cached_property
+    def _constant_values(self) -> tuple[np.ndarray[Any, Any], ...]:
+        files = self.manifest.get("constant_files", {})
+        return tuple(
+            np.frombuffer(self._read(files[entry["name"]]), dtype(entry["type"]).numpy).reshape(entry["shape"])
+            for entry in self.manifest["constants"]
+        )
+
+    def _function_on(self, ordinal: int) -> driver.Function:
+        found = self._functions.get(ordinal)
+        if found is None:
+            shared = self.manifest["launch"]["dynamic_shared_bytes"]
+            found = driver.load_function(
+                self.machine_code, self.manifest["entry"], ordinal=ordinal, dynamic_shared_bytes=shared
+            )
+            self._functions[ordinal] = found
+        return found
+
+    @cached_property
+    def machine_code(self) -> bytes:
+        """The machine code. Raises `ScheduleError` where the package has none, or another than was written."""
+        file = self.manifest["files"].get("machine_code")
+        if file is None:
+            why = self.manifest.get("machine_code", "the package was built without it")
+            raise ScheduleError(f"{self.name} has no machine code: {why}")
+        return self._read(file)
+
+    def _read(self, file: Mapping[str, Any]) -> bytes:
+        try:
+            data: bytes = (self.folder / file["name"]).read_bytes()
+        except OSError as error:
+            raise ScheduleError(f"{self.name} cannot be loaded: {error}") from None
+        if hashlib.sha256(data).hexdigest() != file["sha256"]:
+            raise ScheduleError(
+                f"{file['name']} is not the file that the manifest names: its hash differs",
+                help="build the package again; all its files belong together",
+            )
+        return data
+
+    def _packer(self, starts: tuple[int, ...]) -> Packer:
+        found = self._packers.get(starts)
+        if found is None:
+            names = self._signature.names
+            slots = [
+                _slot(parameter, names.index(parameter["argument"]))
+                for parameter in self.manifest["machine_parameters"]
+            ]
+            found = self._packers[starts] = Packer(slots, starts)
+        return found
+
+    def __repr__(self) -> str:
+        return f"<packaged function {self.name}({', '.join(self.arguments)})>"
+
+
+def _slot(parameter: Mapping[str, Any], argument: int) -> Slot:
+    part, element = parameter["part"], dtype(parameter["type"])
+    if part == "pointer":
+        return PointerSlot(argument)
+    if part == "shape":
+        return ExtentSlot(argument, parameter["mode"], element)
+    return StrideSlot(argument, parameter["mode"], element) if part == "stride" else ScalarSlot(argument, element)

@@ -1,0 +1,273 @@
+"""`Package`: kernels of plans as files, with what it takes to launch them from C, C++ and Python."""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import hashlib
+import keyword
+import os
+import re
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Union
+
+from tilewright.errors import ScheduleError
+from tilewright.schedule.arrays import Array
+from tilewright.schedule.functions import C_WORDS, PackagedFunction
+from tilewright.schedule.headers import header_text
+from tilewright.schedule.manifests import json_text, manifest_of, toml_text
+from tilewright.schedule.nest import Nest
+from tilewright.schedule.parameters import named_values
+from tilewright.schedule.plan import Plan
+from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.scheduled import ScheduledKernel
+
+# What can be added: something with loops, or a function of the parameters that makes it (alone, or with the arguments).
+Source = Union[Plan, Schedule, Nest, ScheduledKernel, Callable[..., Any]]
+Choice = Mapping[Any, Any]  # Any: parameters or their names; their values
+
+_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+
+
+class PackageFormat(enum.Flag):
+    """The files that `Package.build` writes."""
+
+    SOURCE = enum.auto()  # <function>.cu, or .hip for AMD targets
+    CUBIN = enum.auto()  # <function>.cubin, or .hsaco for AMD targets
+    HEADER = enum.auto()  # <name>.h, for C and C++
+    MANIFEST = enum.auto()  # <name>.json
+    TOML = enum.auto()  # <name>.toml, the same manifest
+    LOADER = enum.auto()  # <name>.py; it needs CUBIN and MANIFEST, which come with it
+    DEFAULT = SOURCE | CUBIN | HEADER | MANIFEST | LOADER
+
+
+class Package:
+    """Functions that are built together: sources, machine code, a C header, a manifest and a Python loader.
+
+    >>> import tilewright as tw
+    >>> from tilewright.schedule import Array, Nest, Package, Role, Target, create_parameter_grid, create_parameters
+    >>> threads = create_parameters(1)
+    >>> A = Array(Role.INPUT, tw.float32, (1024,), name="A")
+    >>> B = Array(Role.OUTPUT, tw.float32, (1024,), name="B")
+    >>> nest = Nest((1024,))
+    >>> i = nest.get_indices()
+    >>> @nest.iteration_logic
+    ... def _():
+    ...     B[i] = 2.0 * A[i]
+    >>> schedule = nest.create_schedule()
+    >>> ii = schedule.split(i, threads)
+    >>> target = Target("NVIDIA A100")
+    >>> plan = schedule.create_plan(target)
+    >>> plan.bind({i: target.GridUnit.BLOCK_X, ii: target.GridUnit.THREAD_X})
+    >>> package = Package()
+    >>> grid = create_parameter_grid({threads: [64, 128]})
+    >>> functions = package.add(plan, args=(A, B), base_name="double", parameters=grid)
+    >>> [(function.name, function.kernel.grid) for function in functions]
+    [('double_0', (16, 1, 1)), ('double_1', (8, 1, 1))]
+
+    Source: Accera, `Package`.
+    """
+
+    Format = PackageFormat
+
+    def __init__(self) -> None:
+        self._functions: dict[str, PackagedFunction] = {}
+
+    @property
+    def functions(self) -> tuple[PackagedFunction, ...]:
+        """What was added, in order."""
+        return tuple(self._functions.values())
+
+    def add(
+        self,
+        source: Source,
+        args: Sequence[Array | str] | None = None,
+        base_name: str = "",
+        parameters: Choice | Sequence[Choice] | None = None,
+    ) -> Any:  # Any: one function for one choice of parameters, a list of them for a list
+        """Add a plan (or a schedule or nest, with no loop bound) and return its function, or the list of its variants.
+
+        `args` are the arrays in the order of a call, by themselves or by name; without them they come in the order of
+        their making. `parameters` is a dict of values for what `create_parameters` gave, or a list of such dicts, as
+        `create_parameter_grid` makes: then each makes a function, called base_name_0, base_name_1 and so on. `source`
+        may also be a function of such a dict (by name) that returns the plan, or the plan and its args.
+
+        Raises `ScheduleError` for names that are no identifiers of C or come twice, parameters without a value, and
+        plans that cannot be built; then nothing is added. Source: Accera, `Package.add`.
+        """
+        name = base_name or getattr(source, "__name__", "") or getattr(source, "name", "") or "function"
+        if parameters is None or isinstance(parameters, Mapping):
+            return self._add([self._function(source, args, name, name, parameters or {})])[0]
+        if not parameters:
+            raise ScheduleError(f"the grid of parameters for {name} is empty")
+        return self._add(
+            [self._function(source, args, name, f"{name}_{n}", choice) for n, choice in enumerate(parameters)]
+        )
+
+    def _function(
+        self, source: Source, args: Sequence[Array | str] | None, base_name: str, name: str, choice: Choice
+    ) -> PackagedFunction:
+        check_name("function", name)
+        kernel = kernel_of(source, choice, name, args)
+        return PackagedFunction(name, base_name, kernel, named_values(choice))
+
+    def _add(self, functions: list[PackagedFunction]) -> list[PackagedFunction]:
+        taken = {name.casefold(): name for name in self._functions}
+        for function in functions:
+            other = taken.setdefault(function.name.casefold(), function.name)
+            if function.name.casefold() in {name.casefold() for name in self._functions}:
+                raise ScheduleError(
+                    f"the package has a function {other} already, and {function.name} is added",
+                    help="give another base_name; names that differ in case only would share files on some systems",
+                )
+        self._functions.update((function.name, function) for function in functions)
+        return functions
+
+    def build(
+        self,
+        name: str,
+        format: PackageFormat = PackageFormat.DEFAULT,
+        output_dir: str | os.PathLike[str] = ".",
+        *,
+        overwrite: bool = False,
+    ) -> dict[str, Path]:
+        """Write the package's files to a folder, which is made where it is missing; return them by name.
+
+        Everything is compiled before anything is written, each file appears whole, and the manifest and the loader come
+        last. Raises `ScheduleError` for an empty package, a name that is no identifier of C and Python, and files that
+        are there already unless `overwrite`; `CompileError` where the compiler refuses a kernel. For an AMD target
+        without a compiler on this machine the source is written and no machine code; the manifest says so.
+        """
+        check_name("package", name)
+        if not self._functions:
+            raise ScheduleError(f"package {name} has no functions", help="package.add(plan, args, base_name)")
+        contents = self._contents(name, format)
+        folder = Path(output_dir)
+        folder.mkdir(parents=True, exist_ok=True)
+        existing = [file for file in contents if (folder / file).exists()]
+        if existing and not overwrite:
+            raise ScheduleError(
+                f"{folder} has {', '.join(existing)} already", help="build(..., overwrite=True) replaces them"
+            )
+        for file, data in contents.items():
+            write_whole(folder / file, data)
+        return {file: folder / file for file in contents}
+
+    def _contents(self, name: str, format: PackageFormat) -> dict[str, bytes]:
+        """Return the files in the order in which they are written."""
+        if format & PackageFormat.LOADER:
+            format |= PackageFormat.CUBIN | PackageFormat.MANIFEST
+        files: dict[str, bytes] = {}
+        written: dict[str, dict[str, dict[str, Any]]] = {}
+        for function in self.functions:
+            mine: dict[str, bytes] = {}
+            roles = written[function.name] = {}
+            stem = f"{name}.{function.name}"
+            if format & PackageFormat.SOURCE:
+                mine["source"] = function.device_source.text.encode()
+                roles["source"] = {"name": f"{stem}.{'hip' if function.is_amd else 'cu'}"}
+            if format & PackageFormat.CUBIN and function.module is not None:
+                mine["machine_code"] = function.module.cubin
+                roles["machine_code"] = {"name": f"{stem}.{'hsaco' if function.is_amd else 'cubin'}"}
+            for array in function.kernel.constants:
+                assert array.data is not None
+                mine[array.name] = array.data.tobytes()
+                roles[array.name] = {"name": f"{stem}.{array.name}.bin"}
+            for role, data in mine.items():
+                roles[role] |= {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
+                files[roles[role]["name"]] = data
+        if format & PackageFormat.HEADER:
+            files[f"{name}.h"] = header_text(name, self.functions).encode()
+        manifest = manifest_of(name, self.functions, written, f"{name}.h" if format & PackageFormat.HEADER else None)
+        if format & PackageFormat.TOML:
+            files[f"{name}.toml"] = toml_text(manifest).encode()
+        if format & PackageFormat.MANIFEST:
+            files[f"{name}.json"] = json_text(manifest).encode()
+        if format & PackageFormat.LOADER:
+            files[f"{name}.py"] = _loader_text(name, self.functions).encode()
+        return files
+
+
+def kernel_of(source: Any, choice: Choice, name: str, args: Sequence[Array | str] | None) -> ScheduledKernel:
+    """Return the kernel of a plan (or of what makes one) for a choice of parameters. `source` is a `Source`.
+
+    Raises `ScheduleError` for what is no source.
+    """
+    from tilewright.schedule.delayed import Resolution
+
+    if isinstance(source, ScheduledKernel):
+        given: Sequence[Array | str] = source.parameters if args is None else args
+        return source.plan.build(name, arguments_of(source.plan, given))
+    if isinstance(source, type) or not (isinstance(source, (Plan, Schedule, Nest)) or callable(source)):
+        raise ScheduleError(
+            f"{source!r} cannot be added to a package", help="add a plan, or a function of parameters that returns one"
+        )
+    if not isinstance(source, (Plan, Schedule, Nest)):
+        source = source(named_values(choice))
+        if isinstance(source, tuple) and len(source) == 2:
+            source, args = source[0], source[1] if args is None else args
+        if not isinstance(source, (Plan, Schedule, Nest)):
+            raise ScheduleError(f"the function that makes {name} returned {source!r}, and a plan is needed")
+    plan = source if isinstance(source, Plan) else source.create_plan()
+    if plan.is_delayed:
+        resolution = Resolution(choice)
+        plan = resolution.plan(plan)
+        args = None if args is None else [resolution.resolve(array) for array in args]
+    return plan.build(name, None if args is None else arguments_of(plan, args))
+
+
+def arguments_of(plan: Plan, args: Sequence[Array | str]) -> tuple[Array, ...]:
+    """Return the arrays of a call, some of which are given by name. Raises `ScheduleError` for an unknown name."""
+    named = {array.name: array for array in plan.arguments}
+    for array in args:
+        if isinstance(array, str) and array not in named:
+            raise ScheduleError(f"the plan has no array {array}", help=f"its arrays are {', '.join(named)}")
+    return tuple(named[array] if isinstance(array, str) else array for array in args)
+
+
+def check_name(what: str, name: str) -> None:
+    """Raise `ScheduleError` for a name that C, C++ or Python does not take."""
+    if not _IDENTIFIER.match(name) or name in C_WORDS or keyword.iskeyword(name):
+        raise ScheduleError(
+            f"{name!r} is no name for a {what}", help="take letters, digits and _, no digit first, and no word of C++"
+        )
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file so that whoever opens it finds the old contents or the new ones, never a part."""
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+def _loader_text(name: str, functions: Sequence[PackagedFunction]) -> str:
+    calls = [f"{f.name}({', '.join(array.name for array in f.arrays)})" for f in functions]
+    lines = [
+        f'"""Functions of the package {name}, which run on arrays on a GPU.',
+        "",
+        *(f"    {call}" for call in calls),
+        "",
+        "Made by Tilewright, which has to be installed. Files that the manifest names lie beside this one.",
+        '"""',
+        "",
+        "from pathlib import Path",
+        "",
+        "from tilewright.schedule.loading import load",
+        "",
+        f'_package = load(Path(__file__).with_name("{name}.json"))',
+        "",
+        *(f'{f.name} = _package["{f.name}"]' for f in functions),
+        "",
+        f"__all__ = [{', '.join(repr(f.name) for f in functions)}]",
+        "",
+    ]
+    return "\n".join(lines).replace("'", '"')

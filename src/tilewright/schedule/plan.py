@@ -1,0 +1,358 @@
+"""`Plan`: how the loops of a schedule run on a GPU."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from tilewright.errors import ScheduleError
+from tilewright.schedule.affine import Index
+from tilewright.schedule.arrays import Array, Role
+from tilewright.schedule.binding import Binding, bind, block_of
+from tilewright.schedule.caches import Cache, Location, Strategy, place_cache, refuse_unknown
+from tilewright.schedule.delayed import DelayedNest, Resolution, Step, recorded, waiting
+from tilewright.schedule.loop_nest import LoopNest
+from tilewright.schedule.mma_shapes import MMAFragmentOp, MMASchedulingPolicy, MMAShape
+from tilewright.schedule.parallel import refuse_crossings
+from tilewright.schedule.statements import arrays_of
+from tilewright.schedule.targets import GridUnit, Target
+from tilewright.schedule.tensorization import Tensorization, tensorization_of
+from tilewright.schedule.vectors import refuse_recurrences
+
+if TYPE_CHECKING:
+    from tilewright.schedule.report import Report
+    from tilewright.schedule.scheduled import ScheduledKernel
+
+
+class Plan:
+    """The loops of a schedule, and what each becomes on a target: blocks, threads, vectors, matrix instructions.
+
+    Made by `schedule.create_plan(target)`. `plan.build()` returns the kernel. Loops that are bound to nothing run one
+    after the other in each thread.
+
+    >>> import tilewright as tw
+    >>> from tilewright.schedule import Array, Nest, Role, Target
+    >>> A, B = (Array(Role.INPUT, tw.float32, (64, 64), name=name) for name in "AB")
+    >>> C = Array(Role.INPUT_OUTPUT, tw.float32, (64, 64), name="C")
+    >>> nest = Nest((64, 64, 64))
+    >>> i, j, k = nest.get_indices()
+    >>> @nest.iteration_logic
+    ... def _():
+    ...     C[i, j] += A[i, k] * B[k, j]
+    >>> schedule = nest.create_schedule()
+    >>> ii, jj = schedule.tile({i: 16, j: 16})
+    >>> schedule.reorder(i, j, ii, jj, k)
+    >>> target = Target("NVIDIA A100")
+    >>> plan = schedule.create_plan(target)
+    >>> plan.bind({i: target.GridUnit.BLOCK_Y, j: target.GridUnit.BLOCK_X,
+    ...            ii: target.GridUnit.THREAD_Y, jj: target.GridUnit.THREAD_X})
+    >>> kernel = plan.build()
+    >>> kernel.grid, kernel.block
+    ((4, 4, 1), (16, 16, 1))
+
+    Source: Accera, `Plan`.
+    """
+
+    def __init__(self, nest: LoopNest, target: Target | None = None) -> None:
+        if target is not None and not isinstance(target, Target):
+            raise ScheduleError(f"{target!r} is no Target", help="such as Target('NVIDIA A100')")
+        self.nest = self.start = nest
+        # The calls that made the plan: those that wait for a parameter's value are done by `with_parameters`.
+        self.steps: list[Step] = []
+        self.is_delayed = isinstance(nest, DelayedNest)
+        self.is_within_step = False
+        self.target = Target() if target is None else target
+        self.bindings: tuple[Binding, ...] = ()
+        self.vectorized: frozenset[Index] = frozenset()
+        self.caches: list[Cache] = []
+        self.tensorization: Tensorization | None = None
+
+    @property
+    def bound(self) -> frozenset[Index]:
+        """The indices that are bound to blocks, threads or warps."""
+        return frozenset(index for binding in self.bindings for index in binding.indices)
+
+    @property
+    def serial(self) -> tuple[Index, ...]:
+        """The indices that are bound to nothing, outermost first."""
+        return tuple(index for index in self.nest.order if index not in self.bound)
+
+    @property
+    def block(self) -> tuple[int, int, int]:
+        """The threads of a block along each axis."""
+        if self.is_delayed:
+            raise waiting()
+        return block_of(self.bindings, self.target, warps=self.tensorization is not None)
+
+    def feeds_matrix_instructions(self, cache: Cache) -> bool:
+        """Whether a cache holds operands or sums of `tensorize`."""
+        found = self.tensorization
+        return found is not None and cache.array in (found.a.array, found.b.array, found.c.array)
+
+    @property
+    def arrays(self) -> tuple[Array, ...]:
+        """The arrays of the statements, in the order of their making."""
+        return tuple(arrays_of(tuple(s for part in self.nest.parts for s in part.statements)))
+
+    @property
+    def arguments(self) -> tuple[Array, ...]:
+        """The arrays that the kernel takes: all but those of roles CONST and TEMP."""
+        return tuple(array for array in self.arrays if array.role not in (Role.CONST, Role.TEMP))
+
+    @recorded
+    def bind(self, mapping: Mapping[Index | tuple[Index, ...], GridUnit]) -> None:
+        """Let blocks, threads or warps run through loops.
+
+        `plan.bind({i: target.GridUnit.BLOCK_Y, (j, jj): target.GridUnit.BLOCK_X})`: the turns of a bound loop run at
+        the same time, one for each block, thread or warp of the unit. A tuple binds several loops to one unit, the last
+        of which varies fastest. WARP_X and WARP_Y count whole warps (for `tensorize`) and are not mixed with THREAD
+        units: a block then has `warp_size * WARP_X` by `WARP_Y` threads.
+
+        Raises `ScheduleError` for a loop that is bound twice, threads beyond the target's limits, and where turns that
+        different threads would run access the same element and one of them writes: the error names the accesses.
+        """
+        bindings = bind(self.nest, self.bindings, mapping, self.target)
+        refuse_crossings(self.nest, bindings)
+        self.bindings = bindings
+
+    @recorded
+    def unroll(self, index: Index) -> None:
+        """Unroll a loop: the kernel's code has each of its turns.
+
+        Raises `ScheduleError` for a loop whose length only the launch knows, or that is bound.
+        """
+        self._refuse_bound(index, "unroll")
+        if self.nest.loop(index).trips is None:
+            raise ScheduleError(f"{index} runs to {self.nest.loop(index).stop}, which only the launch knows")
+        self.nest = replace(self.nest, unrolled=self.nest.unrolled | {index})
+
+    @recorded
+    def vectorize(self, index: Index) -> None:
+        """Run a loop as vectors: its turns read and write neighbours by as wide accesses as alignment allows.
+
+        The loop is the innermost one; its arithmetic is unrolled. Accesses along it that are contiguous become vector
+        loads and stores of up to 16 bytes, others stay single. Raises `ScheduleError` for a loop that is bound, of
+        unknown length, or carries a dependence from turn to turn.
+        """
+        self._refuse_bound(index, "vectorize")
+        if self.nest.loop(index).trips is None:
+            raise ScheduleError(
+                f"{index} runs to {self.nest.loop(index).stop}, which only the launch knows",
+                help="split the loop, and vectorize the inner one",
+            )
+        refuse_recurrences(self.nest, index)
+        self.unroll(index)
+        self.vectorized |= {index}
+
+    @recorded
+    def kernelize(
+        self, unroll_indices: Sequence[Index] | Index, vectorize_indices: Sequence[Index] | Index | None = None
+    ) -> None:
+        """Unroll loops and vectorize others: `unroll` and `vectorize` for each.
+
+        Raises `ScheduleError` as they do, and for a padded loop: the kernel would cross the boundary of its padding.
+        """
+        vectors = [] if vectorize_indices is None else vectorize_indices
+        chosen = [vectors] if isinstance(vectors, Index) else list(vectors)
+        unrolled = [unroll_indices] if isinstance(unroll_indices, Index) else list(unroll_indices)
+        for index in (*unrolled, *chosen):
+            self._refuse_padding(index)
+        for index in unrolled:
+            self.unroll(index)
+        for index in chosen:
+            self.vectorize(index)
+
+    @recorded
+    def cache(
+        self,
+        source: Array | Cache,
+        index: Index | None = None,
+        trigger_index: Index | None = None,
+        layout: Any = None,  # Any: an Array.Layout, strides, or a Layout of the layout algebra
+        max_elements: int | None = None,
+        level: int | None = None,
+        trigger_level: int | None = None,
+        location: Location = Location.SHARED,
+        double_buffer: bool = False,
+        double_buffer_location: Location | None = None,
+        vectorize: bool | int = True,
+        strategy: Strategy = Strategy.STRIPED,
+        element_type: Any = None,  # Any: whatever names an element type
+        pipeline_stages: int | None = None,
+    ) -> Cache:
+        """Keep what the loops from `index` inwards touch of an array in faster memory; return the cache.
+
+        One of `index`, `level` (the number of loops inside, so that `level=2` is the index before last) and
+        `max_elements` (as many of the innermost loops as touch no more elements than that) says what is kept;
+        `trigger_index` or `trigger_level`, an outer or the same loop, when it is filled, with all that is touched from
+        there on. What is written in the cache goes back to the array when those loops are done. A `source` that is a
+        cache is cached in turn.
+
+        `location` is SHARED (all threads of the block, whose bound loops all count as inside), PRIVATE (registers of
+        each thread) or MMA_FRAGMENT (registers of a warp, as its matrix instructions hold them; for operands of
+        `tensorize`). `layout` is FIRST_MAJOR, LAST_MAJOR, strides or a `tw.Layout` of the kept box; without one, shared
+        memory gets what its readers can read without bank conflicts. `element_type` keeps the elements in another type.
+
+        `strategy` deals out the elements of a shared cache: STRIPED gives neighbouring vectors to neighbouring threads,
+        BLOCKED gives each thread a run of them. `vectorize` is the number of elements a thread moves at once, True for
+        as many as alignment allows, False for one.
+
+        `double_buffer` fills for the next turn of the loop around while this one is computed: with
+        `double_buffer_location` SHARED (the default) into a second buffer, with PRIVATE through registers into the same
+        one. `pipeline_stages=n` has n buffers in shared memory, n - 1 turns ahead; cp.async fills them where the target
+        has it. A cache in fragments is double-buffered in registers.
+
+        Raises `ScheduleError` for none or more than one of index, level and max_elements, an index that is bound or no
+        loop, and accesses that no one box can hold. Source: Accera, `Plan.cache`.
+        """
+        refuse_unknown(location, strategy, double_buffer_location, pipeline_stages)
+        found = place_cache(
+            self,
+            source,
+            index=index,
+            trigger_index=trigger_index,
+            max_elements=max_elements,
+            level=level,
+            trigger_level=trigger_level,
+        )
+        made = replace(
+            found,
+            layout=layout,
+            location=location,
+            stages=_stages(double_buffer, double_buffer_location, pipeline_stages, location),
+            through_registers=double_buffer and double_buffer_location is Location.PRIVATE,
+            vectorize=vectorize,
+            strategy=strategy,
+            element_type=found.array.element_type if element_type is None else _dtype(element_type),
+        )
+        made.refuse_nonsense(self)
+        self.caches.append(made)
+        return made
+
+    @recorded
+    def tensorize(
+        self,
+        indices: Sequence[Index],
+        mma_shape: MMAShape,
+        num_total_passes: int = 1,
+        use_static_offsets: bool = False,
+        num_fused_passes: int | None = None,
+        scheduling_policy: MMASchedulingPolicy = MMASchedulingPolicy.PASS_ORDER,
+        prologue_op: Any = MMAFragmentOp.NONE,  # Any: a MMAFragmentOp, or a function of the fragment's elements
+        prologue_arg: float | None = None,
+        epilogue_op: Any = MMAFragmentOp.NONE,  # Any: as prologue_op
+        epilogue_arg: float | None = None,
+    ) -> None:
+        """Compute the three innermost loops (of M, N and K) with matrix instructions, a warp together.
+
+        The loops have the extents of `target.tensor_core_info.compute_tensor_splits(mma_shape, num_total_passes)`, (m,
+        n, k times passes), around one statement `C[..] += A[..] * B[..]`. For P = `num_total_passes`, F =
+        `num_fused_passes` (P unless given; it divides P) and b blocks of the shape, with G = P / F groups:
+
+        - fragments: F of A and F of B, which all groups use in turn;
+        - PASS_ORDER: b fragments of C. All are loaded, then each group loads F of A and F of B and multiplies F times
+          for each block, then all are stored;
+        - BLOCK_ORDER: one fragment of C. For each block it is loaded, the block's passes run, and it is stored; A and B
+          are loaded once for all blocks when G = 1, and for each block again when G > 1.
+
+        Pass p reads A at column p * k and B at row p * k. A cache of C with location MMA_FRAGMENT outside of the loop
+        over K takes the loads and stores of C out of it.
+
+        `prologue_op` is applied to C when it has been loaded, `epilogue_op` before it is stored: NONE, ReLU and
+        ReLU_NoConditional (max(x, 0)), SET (x = prologue_arg, in place of the load), SCALE (x * arg), or any function
+        of device numbers. Groups of passes are a loop of the kernel, across which no compiler moves the reads of
+        fragments, so that registers fall with F. `use_static_offsets` writes the groups one after another, with offsets
+        known at compile time: the compiler may then read ahead, and hold more fragments than F.
+
+        Raises `ScheduleError` for loops of other extents, element types that the shape does not take, F that does not
+        divide P, a target without the shape, an operation that would run once for each turn of K, and accesses that no
+        matrix instruction can serve: it says which and why. Source: Accera, `Plan.tensorize`.
+        """
+        self.tensorization = tensorization_of(
+            self,
+            (indices,) if isinstance(indices, Index) else tuple(indices),
+            mma_shape,
+            num_total_passes,
+            num_fused_passes,
+            scheduling_policy,
+            use_static_offsets,
+            (prologue_op, prologue_arg),
+            (epilogue_op, epilogue_arg),
+        )
+
+    def with_parameters(self, values: Mapping[Any, Any]) -> Plan:  # Any: parameters or their names; their values
+        """Return the plan with values in place of the parameters of `create_parameters` that it was declared with.
+
+        Raises `ScheduleError` for a parameter without a value, and for what a value makes impossible.
+        """
+        return Resolution(values).plan(self)
+
+    def build(self, name: str | None = None, args: Sequence[Array] | None = None) -> ScheduledKernel:
+        """Return the kernel: called with arrays in the order of `args`, by default that in which they were declared.
+
+        NumPy arrays run in the simulator, CUDA arrays on their GPU. Raises `ScheduleError` for what the plan cannot be.
+        """
+        from tilewright.schedule.scheduled import ScheduledKernel
+
+        return ScheduledKernel(self.snapshot(), name or "scheduled", tuple(args or self.arguments))
+
+    def report(self) -> Report:
+        """Return what the kernel is made of, counted in its IR: fragments, loads, stores, resources."""
+        return self.build().report()
+
+    def snapshot(self) -> Plan:
+        """Return a copy that further calls on this plan do not change."""
+        if self.is_delayed:
+            raise waiting()
+        copy = Plan(self.nest, self.target)
+        copy.bindings, copy.vectorized = self.bindings, self.vectorized
+        copy.caches, copy.tensorization = list(self.caches), self.tensorization
+        return copy
+
+    def _refuse_bound(self, index: Index, what: str) -> None:
+        self.nest.position(index)
+        if index in self.bound:
+            raise ScheduleError(f"{what} of {index}, which is bound to {self._unit(index).name}")
+
+    def _unit(self, index: Index) -> GridUnit:
+        return next(binding.unit for binding in self.bindings if index in binding.indices)
+
+    def _refuse_padding(self, index: Index) -> None:
+        if index in self.nest.padded:
+            raise ScheduleError(
+                f"{index} is padded, and a kernel of all its turns would cross the boundary of the padding",
+                help="split the loop so that the padding ends between blocks, and kernelize the inner loop",
+            )
+
+    def to_dict(self) -> dict[str, Any]:  # Any: plain data
+        """Return what `print(plan)` shows as plain data: loops, caches, statements, grid and block."""
+        from tilewright.schedule.plan_text import plan_data
+
+        return plan_data(self)
+
+    def to_json(self) -> str:
+        """Return `to_dict()` as JSON."""
+        return json.dumps(self.to_dict(), indent=2)
+
+    def __str__(self) -> str:
+        from tilewright.schedule.plan_text import plan_text
+
+        return plan_text(self)
+
+
+def _stages(double_buffer: bool, where: Location | None, stages: int | None, location: Location) -> int:
+    if stages is not None:
+        if double_buffer and stages != 2:
+            raise ScheduleError(f"double_buffer has 2 stages, and pipeline_stages={stages}")
+        return stages
+    if where is Location.PRIVATE and location is Location.SHARED:
+        return 1
+    return 2 if double_buffer else 1
+
+
+def _dtype(element_type: Any) -> Any:  # Any: what `tw.dtype` takes and returns
+    from tilewright.dtypes import dtype
+
+    return dtype(element_type).storage

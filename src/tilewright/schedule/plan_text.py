@@ -1,0 +1,210 @@
+"""What a plan says of itself: its loops, what runs through each, and where caches are filled and written back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tilewright.errors import ScheduleError
+from tilewright.schedule.caches import Cache, Location, Region, caches_at
+from tilewright.schedule.loop_nest import Loop, Part, substituted
+from tilewright.schedule.mma_shapes import MMAFragmentOp
+from tilewright.schedule.tensorization import Tensorization, operation_text
+
+if TYPE_CHECKING:
+    from tilewright.schedule.plan import Plan
+
+_INDENT = "    "
+
+
+def plan_text(plan: Plan) -> str:
+    """Return the loops in the order in which they run: bound ones around all others, then caches and serial loops.
+
+    A remark behind each loop says what it became.
+    """
+    lines: list[tuple[int, str, str]] = []  # depth, text, remark
+    bound = [loop for loop in plan.nest.loops if loop.index in plan.bound]
+    for depth, loop in enumerate(bound):
+        lines.append((depth, str(loop), _kind(plan, loop)))
+    _add_serial(plan, lines, len(bound), 0)
+    texts = [f"{_INDENT * depth}{text}" for depth, text, _ in lines]
+    width = max((len(text) for text, (_, _, remark) in zip(texts, lines, strict=True) if remark), default=0)
+    body = [
+        f"{text:{width}}  # {remark}" if remark else text for text, (_, _, remark) in zip(texts, lines, strict=True)
+    ]
+    return "\n".join([f"# {_heading(plan)}", *body])
+
+
+def plan_data(plan: Plan) -> dict[str, Any]:  # Any: plain data
+    """Return the same as plain data: numbers where they are known, and expressions as text where they are not."""
+    return {
+        "target": plan.target.name,
+        "block": list(plan.block),
+        "grid": [_grid_extent(plan, axis) for axis in range(3)],
+        "loops": [_loop_data(plan, loop) for loop in plan.nest.loops],
+        "caches": [_cache_data(plan, cache) for cache in plan.caches],
+        "tensorization": _tile_data(plan),
+        "parts": [
+            {
+                "conditions": [str(condition) for condition in part.conditions],
+                "statements": [substituted(statement, part) for statement in part.statements],
+            }
+            for part in plan.nest.parts
+        ],
+    }
+
+
+def _heading(plan: Plan) -> str:
+    x, y, z = plan.block
+    blocks = " x ".join(str(_grid_extent(plan, axis)) for axis in range(3 if _grid_extent(plan, 2) != 1 else 2))
+    threads = f"{x} x {y} x {z}" if z > 1 else f"{x} x {y}"
+    return f"{plan.target.name}: {blocks} blocks of {threads} threads"
+
+
+def _grid_extent(plan: Plan, axis: int) -> int | str:
+    """Return the blocks along an axis, as text where only the launch knows them."""
+    for binding in plan.bindings:
+        if binding.kind == "BLOCK" and binding.axis == axis:
+            if binding.extent is not None:
+                return binding.extent
+            return " * ".join(_trips(loop) for loop in binding.loops)
+    return 1
+
+
+def _trips(loop: Loop) -> str:
+    if loop.trips is not None:
+        return str(loop.trips)
+    return str(loop.stop) if loop.step == 1 else f"ceil({loop.stop} / {loop.step})"
+
+
+def _kind(plan: Plan, loop: Loop) -> str:
+    """Return what a loop became: a unit of the grid, matrix instructions, vectors, written out, or only a loop."""
+    for binding in plan.bindings:
+        if loop.index in binding.indices:
+            return binding.unit.name
+    tile = plan.tensorization
+    if tile is not None and loop.index in tile.indices:
+        return f"tensorized, {_of_tile(tile)}" if loop.index is plan.serial[-3] else "tensorized"
+    if loop.index in plan.vectorized:
+        return "vectorized"
+    return "unrolled" if loop.index in plan.nest.unrolled else ""
+
+
+def _of_tile(tile: Tensorization) -> str:
+    """Return what computes the three loops of a tile."""
+    remark = f"{tile.shape.name}, {tile.passes} {'pass' if tile.passes == 1 else 'passes'}"
+    if tile.groups > 1:
+        remark += f" in groups of {tile.fused}"
+    if tile.shape.num_blocks > 1:
+        remark += f", {tile.policy.name}"
+    for name, operation in (("prologue", tile.prologue), ("epilogue", tile.epilogue)):
+        if operation[0] is not MMAFragmentOp.NONE:
+            remark += f", {name} {operation_text(operation)}"
+    return remark
+
+
+def _tile_data(plan: Plan) -> dict[str, Any] | None:  # Any: plain data
+    tile = plan.tensorization
+    if tile is None:
+        return None
+    return {
+        "indices": [index.name for index in tile.indices],
+        "mma_shape": tile.shape.name,
+        "num_total_passes": tile.passes,
+        "num_fused_passes": tile.fused,
+        "scheduling_policy": tile.policy.name,
+        "prologue": operation_text(tile.prologue),
+        "epilogue": operation_text(tile.epilogue),
+        "element_type": str(tile.recipe.dtype_a),
+        "accumulator_type": str(tile.accumulator),
+    }
+
+
+def _add_serial(plan: Plan, lines: list[tuple[int, str, str]], at: int, depth: int) -> None:
+    """Add what runs inside of `depth` serial loops, indented by `at`."""
+    caches = list(caches_at(plan, depth))
+    for cache in caches:
+        if cache.is_read(plan):
+            lines.append((at, f"{cache.name} = {_box(plan, cache)}", _remark(plan, cache)))
+        else:
+            lines.append((at, f"{cache.name} for {_box(plan, cache)}", _remark(plan, cache)))
+    if depth < len(plan.serial):
+        loop = plan.nest.loop(plan.serial[depth])
+        lines.append((at, str(loop), _kind(plan, loop)))
+        _add_serial(plan, lines, at + 1, depth + 1)
+    else:
+        for part in plan.nest.parts:
+            _add_statements(part, lines, at)
+    for cache in caches:
+        if cache.is_written(plan):
+            lines.append((at, f"{_box(plan, cache)} = {cache.name}", "written back"))
+
+
+def _add_statements(part: Part, lines: list[tuple[int, str, str]], at: int) -> None:
+    if part.conditions:
+        lines.append((at, f"if {' and '.join(map(str, part.conditions))}:", ""))
+        at += 1
+    lines += [(at, substituted(statement, part), "") for statement in part.statements]
+
+
+def _region(plan: Plan, cache: Cache) -> Region | None:
+    """Return what a cache holds, None where the plan does not fit it (which `build` says)."""
+    try:
+        return cache.region(plan)
+    except ScheduleError:
+        return None
+
+
+def _box(plan: Plan, cache: Cache) -> str:
+    """Return the box of the array as slices: A[i:i + 16, k:k + 8], and a single element as an index."""
+    region = _region(plan, cache)
+    name = cache.source.name
+    if region is None:
+        return f"{name}[...]"
+    parts = [
+        str(start) if extent == 1 else f"{start}:{start + extent}"
+        for start, extent in zip(region.origin, region.shape, strict=True)
+    ]
+    return f"{name}[{', '.join(parts)}]"
+
+
+def _remark(plan: Plan, cache: Cache) -> str:
+    where = {Location.SHARED: "shared memory", Location.PRIVATE: "registers", Location.MMA_FRAGMENT: "fragments"}
+    region = _region(plan, cache)
+    shape = "" if region is None else f", {' x '.join(map(str, region.shape))}"
+    remark = f"{where[cache.location]}{shape} {cache.element_type}"
+    if cache.stages > 1:
+        remark += f", {cache.stages} buffers"
+    return f"{remark}, next turn through registers" if cache.through_registers else remark
+
+
+def _loop_data(plan: Plan, loop: Loop) -> dict[str, Any]:  # Any: plain data
+    unit = next((binding.unit.name for binding in plan.bindings if loop.index in binding.indices), None)
+    return {
+        "index": loop.index.name,
+        "stop": loop.stop.constant if loop.stop.is_constant else str(loop.stop),
+        "step": loop.step,
+        "bound_to": unit,
+        "unrolled": loop.index in plan.nest.unrolled,
+        "vectorized": loop.index in plan.vectorized,
+    }
+
+
+def _cache_data(plan: Plan, cache: Cache) -> dict[str, Any]:  # Any: plain data
+    region = _region(plan, cache)
+    return {
+        "array": cache.array.name,
+        "source": cache.source.name,
+        "index": cache.index.name,
+        "trigger_index": cache.trigger.name,
+        "location": cache.location.name,
+        "origin": None if region is None else [str(start) for start in region.origin],
+        "shape": None if region is None else list(region.shape),
+        "element_type": str(cache.element_type),
+        "layout": None if cache.layout is None else str(getattr(cache.layout, "name", cache.layout)),
+        "buffers": cache.stages,
+        "through_registers": cache.through_registers,
+        "strategy": cache.strategy.name,
+        "vectorize": cache.vectorize,
+        "read": cache.is_read(plan),
+        "written": cache.is_written(plan),
+    }

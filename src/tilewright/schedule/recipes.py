@@ -1,0 +1,147 @@
+"""How one warp computes an MMA shape on a target: which instructions, laid out how."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+from tilewright import dtypes as t
+from tilewright.arch import Arch
+from tilewright.dtypes import DType
+from tilewright.errors import ScheduleError
+from tilewright.schedule.mma_shapes import MMAShape
+from tilewright.tiled import TiledMMA, make_tiled_mma
+
+_CUBES = (MMAShape.M16N16K16, MMAShape.M32N8K16, MMAShape.M8N32K16)
+_QUAD_PAIRS = {MMAShape.M16N16K16: (2, 2, 1), MMAShape.M32N8K16: (4, 1, 1), MMAShape.M8N32K16: (1, 4, 1)}
+# CuTe's words for D, A, B and C, by the types of the input and of the accumulator.
+_TYPES: dict[tuple[DType, DType], str] = {
+    (t.float16, t.float32): "F32F16F16F32",
+    (t.float16, t.float16): "F16F16F16F16",
+    (t.bfloat16, t.float32): "F32BF16BF16F32",
+    (t.tfloat32, t.float32): "F32TF32TF32F32",
+    (t.float32, t.float32): "F32F32F32F32",
+    (t.int8, t.int32): "S32S8S8S32",
+    (t.uint8, t.int32): "S32U8U8S32",
+}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The instructions of one warp for one pass of a shape.
+
+    `mmas` has one TiledMMA for each block: all take the same tiles, and each adds to elements of C of its own.
+    Where `transposed`, they compute the transpose: their tiles are (n, k) of our B, (m, k) of our A and (n, m) of C.
+    """
+
+    shape: MMAShape
+    mmas: tuple[TiledMMA, ...]
+    transposed: bool
+
+    @property
+    def dtype_a(self) -> DType:
+        return self.mmas[0].atom.dtype_a
+
+    @property
+    def dtype_b(self) -> DType:
+        return self.mmas[0].atom.dtype_b
+
+    @property
+    def dtype_c(self) -> DType:
+        return self.mmas[0].atom.dtype_c
+
+
+def recipe_for(arch: Arch, mma_shape: MMAShape, input_type: DType, accumulator_type: DType) -> Recipe:
+    """Return how a warp of the target computes a shape; float32 is rounded to tf32 on NVIDIA's targets.
+
+    Raises `ScheduleError` where the target has no such instructions, with the shapes that it has for the types.
+
+    >>> recipe_for(Arch.parse("sm_80"), MMAShape.M8N32K16, t.float16, t.float32).transposed
+    True
+    """
+    found = find_recipe(arch, mma_shape, input_type, accumulator_type)
+    if found is None:
+        raise ScheduleError(
+            f"{arch.name} has no {mma_shape.name} of {input_type} with {accumulator_type} accumulators",
+            help=offers(arch),
+        )
+    return found
+
+
+def shapes_for(arch: Arch, input_type: DType, accumulator_type: DType) -> tuple[MMAShape, ...]:
+    """Return the shapes that a target has for the types.
+
+    >>> [shape.name for shape in shapes_for(Arch.parse("gfx908"), t.bfloat16, t.float32)]
+    ['M16N16K8', 'M32N32K4_B1', 'M64N64K2_B2', 'M64N64K2_B4']
+    """
+    return tuple(shape for shape in MMAShape if find_recipe(arch, shape, input_type, accumulator_type) is not None)
+
+
+def offers(arch: Arch) -> str:
+    """Return the shapes that a target has, by types, as a sentence."""
+    return f"{arch.name} has {'; '.join(_offered(arch))}"
+
+
+def has_shape(arch: Arch, shape: MMAShape) -> bool:
+    """Return whether a target has a shape for any types."""
+    return any(find_recipe(arch, shape, *types) is not None for types in _TYPES)
+
+
+def _offered(arch: Arch) -> Iterator[str]:
+    for (input_type, accumulator), _ in _TYPES.items():
+        shapes = shapes_for(arch, input_type, accumulator)
+        if shapes:
+            yield f"{', '.join(shape.name for shape in shapes)} of {input_type} with {accumulator} accumulators"
+
+
+@lru_cache(maxsize=512)
+def find_recipe(arch: Arch, shape: MMAShape, input_type: DType, accumulator_type: DType) -> Recipe | None:
+    """Return how a warp of the target computes a shape, or None where it cannot."""
+    if input_type == t.float32 and not arch.is_amd:
+        input_type = t.tfloat32
+    types = _TYPES.get((input_type, accumulator_type))
+    if types is None:
+        return None
+    return _of_amd(shape, types, input_type) if arch.is_amd else _of_nvidia(arch, shape, types, input_type)
+
+
+def _of_nvidia(arch: Arch, shape: MMAShape, types: str, input_type: DType) -> Recipe | None:
+    tf32 = input_type == t.tfloat32
+    if shape not in ((MMAShape.M16N16K8,) if tf32 else _CUBES) or input_type == t.float32:
+        return None
+    extents = (shape.m, shape.n, shape.k)
+    if arch.number >= 80:
+        transposed = shape is MMAShape.M8N32K16
+        if transposed:
+            extents = (shape.n, shape.m, shape.k)
+        # Two atoms side by side in a tile of 16 x 16: what an ldmatrix of four matrices of 16-bit elements fills.
+        return Recipe(shape, (_tiled(f"SM80_16x8x{shape.k}_{types}_TN", (1, 1, 1), extents),), transposed)
+    if arch.number >= 75 and input_type == t.float16:
+        transposed = shape is MMAShape.M8N32K16
+        if transposed:
+            extents = (shape.n, shape.m, shape.k)
+        return Recipe(shape, (_tiled(f"SM75_16x8x8_{types}_TN", (1, 1, 1), extents),), transposed)
+    if arch.number >= 75 and input_type in (t.int8, t.uint8):
+        return Recipe(shape, (_tiled(f"SM75_8x8x16_{types}_TN", (1, 1, 1), extents),), False)
+    if arch.number < 75 and input_type == t.float16:
+        return Recipe(shape, (_tiled(f"SM70_8x8x4_{types}_TN", _QUAD_PAIRS[shape], extents),), False)
+    return None
+
+
+def _of_amd(shape: MMAShape, types: str, input_type: DType) -> Recipe | None:
+    from tilewright.atoms.mfma import NAMES
+
+    blocks = shape.num_blocks
+    name = f"GFX908_{shape.m}x{shape.n}x{shape.k}_{types}_MFMA"
+    names = [name] if blocks == 1 else [f"{name}_B{blocks}_{block}" for block in range(blocks)]
+    if any(each not in NAMES for each in names):
+        return None
+    return Recipe(shape, tuple(_tiled(each, (1, 1, 1), None) for each in names), False)
+
+
+def _tiled(name: str, layout: tuple[int, int, int], extents: tuple[int, int, int] | None) -> TiledMMA:
+    from tilewright import atoms
+
+    atom = getattr(atoms, name)
+    return make_tiled_mma(atom, layout) if extents is None else make_tiled_mma(atom, layout, extents)

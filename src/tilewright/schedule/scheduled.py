@@ -1,0 +1,267 @@
+"""Kernels that plans are built into: called with arrays, printed, compiled and counted."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import types
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tilewright.errors import ArgumentError, ScheduleError
+from tilewright.ir.core import Buffer, Value
+from tilewright.launch import Kernel, Launcher, spec, traceable_kernel
+from tilewright.profile.model import Profile
+from tilewright.runtime.arrays import ArrayInfo, Device, describe
+from tilewright.schedule.affine import Dimension
+from tilewright.schedule.arrays import Array
+from tilewright.schedule.binding import grid_of
+from tilewright.schedule.emission import Emission, located
+from tilewright.schedule.validation import validate
+from tilewright.source import SourceLocation
+
+if TYPE_CHECKING:
+    from tilewright.compile import Lowered
+    from tilewright.schedule.plan import Plan
+    from tilewright.schedule.report import Report
+
+
+class ScheduledKernel:
+    """A plan's kernel, made by `plan.build()`. Calling it launches it, where its arrays live.
+
+    The arrays come in the order of `parameters`. Sizes that only the launch knows are those of the arrays.
+    """
+
+    def __init__(self, plan: Plan, name: str, parameters: tuple[Array, ...]) -> None:
+        validate(plan, parameters)
+        self.plan, self.name, self.parameters = plan, name, parameters
+        self.constants = tuple(array for array in plan.arrays if array.data is not None)
+        self.roles: dict[Buffer, str] = {}  # which operand a buffer of registers holds
+        self.turns: set[Value] = set()  # of the loops over K
+        self._launchers: dict[tuple[int, int, int], Launcher] = {}
+        self._placed: dict[Device, tuple[Any, ...]] = {}  # Any: arrays of any library
+
+    @cached_property
+    def kernel(self) -> Kernel:
+        """The kernel of the language, which takes the parameters and then the constants."""
+        arrays = (*self.parameters, *self.constants)
+        place = self.plan.nest.parts[0].statements[0].location
+
+        build = _named(self.name, place, lambda *values: self._emit(dict(zip(arrays, values, strict=True)), place))
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        build.__signature__ = inspect.Signature([inspect.Parameter(a.name, kind) for a in arrays])  # type: ignore[attr-defined]  # read by inspect.signature
+        arch = self.plan.target.arch
+        found = traceable_kernel(build).configure(arch=arch.name)
+        if arch.is_amd or self.plan.tensorization is None:
+            return found
+        # One block a multiprocessor will do: left to itself the compiler spills fragments to make room for more.
+        return found.configure(min_blocks=1)
+
+    def _emit(self, arguments: dict[Array, Any], place: SourceLocation | None) -> None:  # Any: device numbers, tensors
+        with located(place):
+            emission = Emission(self.plan, arguments)
+            emission.emit()
+        if emission.tensors is not None:  # other traces' stay: their kernels may be kept, and counted later
+            self.roles.update(emission.tensors.roles)
+            self.turns.update(emission.tensors.turns)
+
+    @property
+    def block(self) -> tuple[int, int, int]:
+        """The threads of a block along each axis."""
+        return self.plan.block
+
+    @property
+    def grid(self) -> tuple[int, int, int]:
+        """The blocks of the grid along each axis. Raises `ScheduleError` where only the launch knows them."""
+        sizes = [extent for array in self.parameters for extent in array.shape if isinstance(extent, Dimension)]
+        if sizes:
+            raise ScheduleError(
+                f"the grid depends on {sizes[0]}, which only the launch knows", help="kernel.grid_for(...)"
+            )
+        return grid_of(self.plan.bindings, {})
+
+    def grid_for(self, *args: Any) -> tuple[int, int, int]:  # Any: arrays of any library, and numbers
+        """Return the blocks of the grid along each axis for a call's arrays."""
+        return grid_of(self.plan.bindings, self._sizes(self._described(args)))
+
+    def __call__(self, *args: Any) -> None:  # Any: arrays of any library, and numbers
+        """Launch. Raises `ArgumentError` for arrays of other shapes, layouts or types than were declared."""
+        launcher, values = self._launch(args)
+        launcher(*values)
+
+    def prepare(self, *args: Any) -> Callable[[], None]:  # Any: as in __call__
+        """Return the launch with these arrays, checked and packed."""
+        launcher, values = self._launch(args)
+        return launcher.prepare(*values)
+
+    def analyze(self, *args: Any) -> Profile:  # Any: as in __call__
+        """Run in the simulator and return what it costs, line by line; without arguments on arrays of zeros."""
+        launcher, values = self._launch(args or self.specs())
+        return launcher.analyze(*values)
+
+    def specs(self) -> tuple[Any, ...]:  # Any: what stands for arguments
+        """Return stand-ins for the parameters: descriptions of arrays, and zeros for numbers."""
+        return tuple(
+            spec(array.element_type, *_extents(array)) if array.rank else _number(array, 0) for array in self.parameters
+        )
+
+    def source(self, arch: str | None = None) -> str:
+        """Return the CUDA C++ (HIP C++ for AMD targets), for the plan's target or another arch."""
+        return self.lower(arch).source.text
+
+    def sass(self, arch: str | None = None) -> str:
+        """Return the machine code as text."""
+        return self._launcher((1, 1, 1)).sass(*self._stand_ins(), arch=self._arch(arch))
+
+    def ptx(self, arch: str | None = None) -> str:
+        """Return the PTX."""
+        return self._launcher((1, 1, 1)).ptx(*self._stand_ins(), arch=self._arch(arch))
+
+    def resources(self, arch: str | None = None) -> Any:  # Any: what the compiler reports
+        """Return registers, spills and shared memory, as the compiler reports them."""
+        return self._launcher((1, 1, 1)).resources(*self._stand_ins(), arch=self._arch(arch))
+
+    def lower(self, arch: str | None = None) -> Lowered:
+        """Return the kernel's IR after all passes, and what is made of it."""
+        return self._launcher((1, 1, 1)).lower(*self._stand_ins(), arch=self._arch(arch))
+
+    def report(self) -> Report:
+        """Return what the kernel is made of, counted in its IR."""
+        from tilewright.schedule.report import report_of
+
+        return report_of(self)
+
+    def _arch(self, arch: str | None) -> str:
+        return self.plan.target.arch.name if arch is None else arch
+
+    def _stand_ins(self) -> tuple[Any, ...]:  # Any: descriptions of arrays, and numbers
+        return (*self.specs(), *(spec(a.element_type, *_extents(a)) for a in self.constants))
+
+    def _launcher(self, grid: tuple[int, int, int]) -> Launcher:
+        found = self._launchers.get(grid)
+        if found is None:
+            found = self._launchers[grid] = self.kernel[grid, self.block]
+        return found
+
+    def _launch(self, args: tuple[Any, ...]) -> tuple[Launcher, tuple[Any, ...]]:
+        described = self._described(args)
+        grid = grid_of(self.plan.bindings, self._sizes(described))
+        values = (x if a.rank else _number(a, x) for x, a in zip(args, self.parameters, strict=True))
+        return self._launcher(grid), (*values, *self._constants_beside(args, described))
+
+    def _described(self, args: tuple[Any, ...]) -> dict[Array, ArrayInfo]:
+        """Return what each array argument is. Raises `ArgumentError` for what does not fit its declaration."""
+        if len(args) != len(self.parameters):
+            names = ", ".join(array.name for array in self.parameters)
+            raise ArgumentError(f"kernel {self.name!r} takes ({names}), got {len(args)} arguments")
+        found: dict[Array, ArrayInfo] = {}
+        for array, value in zip(self.parameters, args, strict=True):
+            if array.rank:
+                info = getattr(value, "info", None) or describe(value)
+                if not isinstance(info, ArrayInfo):
+                    raise ArgumentError(f"argument {array.name!r} is a {type(value).__name__}, and an array is needed")
+                found[array] = info
+        sizes = self._sizes(found)
+        for array, info in found.items():
+            _check(array, info, sizes)
+        self._check_tiles(sizes)
+        return found
+
+    def _check_tiles(self, sizes: Mapping[Dimension, int]) -> None:
+        """Raise `ArgumentError` for a size that tiles of matrix instructions do not divide."""
+        tile = self.plan.tensorization
+        for size, divisor in () if tile is None else tile.divisors:
+            if sizes[size] % divisor:
+                raise ArgumentError(
+                    f"{size} is {sizes[size]}, and the tiles of kernel {self.name!r} take multiples of {divisor}",
+                    help="pad the arrays, or build another kernel for such sizes",
+                )
+
+    def _sizes(self, described: Mapping[Array, ArrayInfo]) -> dict[Dimension, int]:
+        sizes: dict[Dimension, int] = {}
+        for array, info in described.items():
+            for extent, given in zip(array.shape, info.shape, strict=False):
+                if isinstance(extent, Dimension) and sizes.setdefault(extent, given) != given:
+                    raise ArgumentError(
+                        f"argument {array.name!r} has shape {info.shape}, and {extent} is {sizes[extent]} by another "
+                        "array"
+                    )
+        return sizes
+
+    def _constants_beside(self, args: tuple[Any, ...], described: Mapping[Array, ArrayInfo]) -> tuple[Any, ...]:
+        """Return the CONST arrays where the arguments live; they are brought there once."""
+        if not self.constants:
+            return ()
+        device: Device = next((info.device for info in described.values()), "cpu")
+        if device not in self._placed:
+            from tilewright.schedule.constants import bring
+
+            like = next((x for x, a in zip(args, self.parameters, strict=True) if a.rank), None)
+            self._placed[device] = tuple(bring(array, like, device) for array in self.constants)
+        return self._placed[device]
+
+    def __repr__(self) -> str:
+        return f"<scheduled kernel {self.name}({', '.join(array.name for array in self.parameters)})>"
+
+
+def _named(name: str, place: SourceLocation | None, body: Callable[..., None]) -> types.FunctionType:
+    """Return a function of another name that calls a body, and stands where the user's logic does."""
+    call = ast.parse("lambda *values: body(*values)", mode="eval")
+    if place is not None:
+        where = {"lineno": place.line, "end_lineno": place.line}
+        if place.column is not None and place.end_column is not None:
+            where |= {"col_offset": place.column, "end_col_offset": place.end_column}
+        for node in ast.walk(call):
+            vars(node).update((key, value) for key, value in where.items() if hasattr(node, key))
+    build: types.FunctionType = eval(compile(call, __file__ if place is None else place.file, "eval"), {"body": body})
+    build.__code__ = build.__code__.replace(co_name=name)
+    build.__name__ = build.__qualname__ = name
+    return build
+
+
+def _number(array: Array, value: Any) -> Any:  # Any: a number of any library; a NumPy number
+    """Return an argument for an array without modes in the type that was declared."""
+    given = np.asarray(value) if isinstance(value, (bool, int, float, np.generic, np.ndarray)) else None
+    if given is None or given.shape != ():
+        raise ArgumentError(
+            f"argument {array.name!r} is a {type(value).__name__}, and a number is needed",
+            help="pass a Python or NumPy number",
+        )
+    return array.element_type.numpy.type(given.item())
+
+
+def _extents(array: Array) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return a shape and strides that an argument may have: 64 for each size that only the launch knows."""
+    shape = tuple(extent if isinstance(extent, int) else 64 for extent in array.shape)
+    return shape, strides_for(array, shape)
+
+
+def strides_for(array: Array, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return an array's strides for known extents."""
+    if all(step is not None for step in array.strides):
+        return array.strides
+    steps, step = [0] * len(shape), 1
+    first_major = array.layout is Array.Layout.FIRST_MAJOR
+    for mode in reversed(range(len(shape))) if first_major else range(len(shape)):
+        steps[mode] = step
+        step *= shape[mode]
+    return tuple(steps)
+
+
+def _check(array: Array, info: ArrayInfo, sizes: Mapping[Dimension, int]) -> None:
+    if len(info.shape) != array.rank:
+        raise ArgumentError(f"argument {array.name!r} has shape {info.shape}, and {array} was declared")
+    shape = tuple(sizes[extent] if isinstance(extent, Dimension) else extent for extent in array.shape)
+    strides = strides_for(array, shape)
+    same = all(a == b or n == 1 for a, b, n in zip(info.strides, strides, shape, strict=True))
+    if info.shape != shape or not same:
+        raise ArgumentError(
+            f"argument {array.name!r} has shape {tuple(info.shape)} and strides {tuple(info.strides)}; "
+            f"declared are shape {shape} and strides {strides}",
+            help="pass such an array, or declare its layout: Array(..., layout=strides)",
+        )
+    if info.dtype is not array.element_type:
+        raise ArgumentError(f"argument {array.name!r} is of {info.dtype}, and {array.element_type} was declared")

@@ -1,0 +1,311 @@
+"""Caches in shared memory: filled by all threads of the block, by cp.async where the target has it."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from tilewright.atoms import CopyAtom, CpAsync, UniversalCopy
+from tilewright.dtypes import DType, bool_
+from tilewright.errors import LayoutError, ScheduleError
+from tilewright.ir.core import Space
+from tilewright.lang.carry import rename
+from tilewright.lang.copying import clear, copy
+from tilewright.lang.fragments import convert_fragment
+from tilewright.lang.loops import for_loop
+from tilewright.lang.memory import registers, shared
+from tilewright.lang.ranges import DeviceRange
+from tilewright.lang.special import linear_thread
+from tilewright.lang.tracer import current
+from tilewright.layout import ComposedLayout, Layout, append, composition, select
+from tilewright.schedule.affine import Index
+from tilewright.schedule.filling import Filling, divisor_of, divisor_of_affine, is_private, static_layout
+from tilewright.schedule.matrix_layouts import matrix_layout
+from tilewright.schedule.sharing import WHOLE, Piece, Share, share_out
+from tilewright.tensors import Tensor
+
+if TYPE_CHECKING:
+    from tilewright.schedule.caches import Cache
+    from tilewright.schedule.emission import Emission
+
+_VECTOR = 16  # bytes: the widest access
+
+
+class SharedCache(Filling):
+    """A cache in shared memory, of one or more buffers."""
+
+    def __init__(self, emission: Emission, cache: Cache) -> None:
+        super().__init__(emission, cache)
+        if isinstance(self.layout, ComposedLayout) and not self._divides():
+            self.layout = self._plain
+        self.tensor = shared(cache.element_type, self.layout)
+        rename(cache.name, self.tensor)
+
+    @cached_property
+    def layout(self) -> Layout | ComposedLayout:
+        """The layout of all buffers: the modes of the array, then the number of the buffer."""
+        cache, stages = self.cache, self.cache.stages
+        if cache.layout is None and self.emission.plan.feeds_matrix_instructions(cache):
+            found = matrix_layout(cache, self.region, self.order, stages)
+            if found is not None:
+                return found
+        return self._plain
+
+    def _divides(self) -> bool:
+        """Whether the threads share the box by a layout: vectors that are found one by one cannot lie swizzled."""
+        if self.outer is None:
+            return True  # what begins in the cache is not shared out
+        symbols = {s for mode in self.region.origin for s, _ in mode.terms if isinstance(s, Index)}
+        with self.emission.knowing({index: 0 for index in symbols if index not in self.emission.values}):
+            divides = self.is_dealt_by_layout
+        for name in ("width", "share", "is_dealt_by_layout"):
+            del self.__dict__[name]  # as the loops stand here: they are not yet entered
+        return divides
+
+    @property
+    def _plain(self) -> Layout:
+        """All buffers without a swizzle."""
+        cache, stages = self.cache, self.cache.stages
+        layout = static_layout(cache, self.region)
+        vector = max(_VECTOR // cache.element_type.bytes, 1)
+        apart = -(-divisor_of(layout.cosize) // vector) * vector  # each buffer begins where a vector may
+        return append(layout, Layout(stages, apart))  # type: ignore[no-any-return]  # a layout of a layout
+
+    def buffer(self, stage: Any) -> Tensor:  # Any: a number of host or device
+        """Return one of the buffers."""
+        found: Tensor = self.tensor[(None,) * len(self.region.shape) + (stage,)]
+        return found
+
+    @property
+    def source_type(self) -> DType:
+        """The element type of what it is filled from: the array, or a cache outside of this one."""
+        assert self.outer is not None, self.cache
+        found: DType = self.outer.tensor.dtype
+        return found
+
+    @cached_property
+    def width(self) -> int:
+        """The elements that a thread moves at once: as many as alignment, layouts and edges allow."""
+        cache, assumed = self.cache, self.emission
+        fast = self.order[0]
+        source = self.source_view()
+        strides = source.layout.stride if isinstance(source.layout.stride, tuple) else (source.layout.stride,)
+        inner = self._inner_stride(fast)
+        limit = _VECTOR // max(self.source_type.bytes, cache.element_type.bytes)
+        if not isinstance(cache.vectorize, bool):
+            limit = min(limit, cache.vectorize)
+        if cache.vectorize is False or type(strides[fast]) is not int or strides[fast] != 1 or inner != 1:
+            return 1
+        width = max(limit, 1)
+        extent = cache.array.shape[fast]
+        fits = [self.region.shape[fast]]
+        if fast in self.guards:
+            fits.append(divisor_of(extent if isinstance(extent, int) else assumed.values[extent]))
+        fits += [divisor_of(step) for mode, step in enumerate(strides) if mode != fast]
+        if isinstance(self.layout, Layout):
+            fits += [divisor_of(self.layout[mode].stride) for mode in self.order[1:] if self.region.shape[mode] > 1]
+        fits.append(divisor_of_affine(assumed, self.region.origin[fast]))
+        aligned = source.engine.buffer.alignment // self.source_type.bytes
+        while width > 1 and any(x % width for x in (*fits, aligned)):
+            width //= 2
+        return width
+
+    def _inner_stride(self, fast: int) -> int:
+        """Return how far apart in shared memory two neighbours along a mode lie."""
+        if isinstance(self.layout, ComposedLayout):
+            return 1  # a swizzle leaves the elements of a vector side by side
+        found = self.layout[fast].stride
+        return found if isinstance(found, int) else 0
+
+    @cached_property
+    def share(self) -> Share:
+        """Which vectors each thread takes."""
+        return share_out(self.region.size, self.emission.threads, self.width, self.cache.strategy)
+
+    @cached_property
+    def is_dealt_by_layout(self) -> bool:
+        """Whether one layout says what each thread copies: the box divides, and so do its modes among the threads."""
+        if not self.share.is_even:
+            return False
+        try:
+            composition(_with_gaps(self.region.shape, self.order), self.share.layout)
+            composition(select(self.layout, *self.order), self.share.layout)  # its modes may be cut further
+        except LayoutError:
+            return False
+        return True
+
+    @cached_property
+    def atom(self) -> CopyAtom:
+        """What moves a vector: cp.async where it can."""
+        bits = self.width * self.source_type.bits
+        same = self.cache.element_type is self.source_type
+        is_global = self.source_view().engine.buffer.space is Space.GLOBAL
+        is_async = current("a cache").arch.has_cp_async and is_global and same and bits in (32, 64, 128)
+        if is_async and not self.cache.through_registers:
+            return CpAsync(bits, cache="global" if bits == 128 else "always")
+        return UniversalCopy(bits)
+
+    @property
+    def is_asynchronous(self) -> bool:
+        return self.atom.kind == "cp.async"
+
+    def part(self, tensor: Tensor, piece: Piece) -> Tensor:
+        """Return the elements of the region that the thread moves: (element of a vector, vector)."""
+        shares = self.share.in_pieces(piece.of)
+        dealt = tensor.map_layout(lambda layout: composition(_ordered(layout, self.order), shares))
+        found: Tensor = dealt[(linear_thread() if self.share.threads > 1 else 0, None, piece.number)]
+        return found
+
+    def element(self, vector: Any) -> Any:  # Any: numbers of host or device
+        """Return the number of the first element of one of the thread's vectors, counted in the region's order."""
+        thread = linear_thread() if self.share.threads != 1 else 0
+        return thread * self.share.by_thread + vector * self.share.by_vector
+
+    def coordinates(self, element: Any) -> tuple[Any, ...]:  # Any: numbers of host or device
+        """Return where an element stands in the region."""
+        place: list[Any] = [0] * len(self.region.shape)
+        for mode in self.order[:-1]:
+            place[mode] = element % self.region.shape[mode]
+            element = element // self.region.shape[mode]
+        place[self.order[-1]] = element
+        return tuple(place)
+
+    def guard(self, when: Any, piece: Piece) -> Any:  # Any: a condition of host or device, or a tensor of them
+        """Return what says for each vector of the thread whether it is there: None where all are."""
+        if not self.guards:
+            return None if when is True else when
+        vectors = piece.of_range(self.share.vectors)
+        held = registers(bool_, Layout(len(vectors)))
+        rename("inside", held)
+        for number, vector in enumerate(vectors):
+            inside = self.inside(self.coordinates(self.element(vector)))
+            held[number] = inside if when is True else inside & when
+        return Tensor(held.engine, Layout((self.width, len(vectors)), (0, 1)))
+
+    @property
+    def vectors(self) -> int:
+        """The vectors of a thread that may be copied at different times."""
+        return self.share.vectors if self.cache.element_type is self.source_type else 1
+
+    def fill(self, stage: Any = 0, when: Any = True, piece: Piece = WHOLE) -> None:  # Any: of host or device
+        """Begin to copy the region, or a piece of it, into a buffer: zeros where the array has ended or not `when`."""
+        if self.cache.element_type is not self.source_type:
+            self._taking(lambda: self._put(self._fetch(when), stage))
+        else:
+            self._taking(lambda: self._move(self.atom, self.source_view(), self.buffer(stage), when, piece))
+
+    def fetch(self, when: Any = True) -> Tensor:  # Any: a condition of host or device
+        """Read the thread's part of the region into registers, zeros where the array has ended."""
+        held = self._held(self.source_type)
+        if self.share.threads == self.emission.threads:
+            return self._fetch(when, held)
+        # What a thread without a part holds is not put anywhere.
+        self._taking(lambda: self._fetch(when, held))
+        return held
+
+    def _held(self, type: DType) -> Tensor:
+        """Return registers for the thread's part: zeros where it has fewer vectors than others."""
+        held = registers(type, Layout((self.width, self.share.vectors)))
+        if not self.share.is_even:
+            clear(held)
+        return held
+
+    def _fetch(self, when: Any, held: Tensor | None = None) -> Tensor:  # Any: as in `fetch`
+        if held is None:
+            held = self._held(self.source_type)
+        self._move(UniversalCopy(self.atom.bits or 0), self.source_view(), held, when)
+        return held
+
+    def put(self, held: Tensor, stage: Any = 0) -> None:  # Any: a number of host or device
+        """Write what `fetch` has read to a buffer."""
+        self._taking(lambda: self._put(held, stage))
+
+    def _put(self, held: Tensor, stage: Any) -> None:  # Any: a number of host or device
+        self._move(UniversalCopy(self.width * self.cache.element_type.bits), self._converted(held), self.buffer(stage))
+
+    def _move(
+        self, atom: CopyAtom, source: Tensor, target: Tensor, when: Any = True, piece: Piece = WHOLE
+    ) -> None:  # Any: a condition
+        """Copy the thread's vectors of a piece between the region, a buffer and registers, as far as the array reaches.
+
+        A tensor of the region's rank has its modes; one in registers has (element of a vector, vector).
+        """
+        held = [is_private(tensor) for tensor in (source, target)]
+        guarded = not (held[0] and target.engine.buffer.space is Space.SHARED)
+        if self.is_dealt_by_layout:
+            parts = [x if own else self.part(x, piece) for x, own in zip((source, target), held, strict=True)]
+            copy(atom, *parts, pred=self.guard(when, piece) if guarded else None)
+            return
+
+        def vector(number: Any) -> tuple[()]:  # Any: a number of the device
+            element = self.element(number)
+            place = self.coordinates(element)
+            ends = [
+                x[(None, number)] if own else self._vector(x, place)
+                for x, own in zip((source, target), held, strict=True)
+            ]
+            inside = self.inside(place) if guarded else True
+            inside = inside if when is True or not guarded else when & inside
+            if self.share.is_even:
+                copy(atom, *ends, pred=None if inside is True else inside)
+            else:
+                there = element < self.share.size
+                self.emission.choose(there, lambda: copy(atom, *ends, pred=None if inside is True else inside))
+            return ()
+
+        vectors = piece.of_range(self.share.vectors)
+        for_loop(DeviceRange(vectors.start, vectors.stop, 1, unroll=True), vector, (), {})
+
+    def _vector(self, tensor: Tensor, place: tuple[Any, ...]) -> Tensor:  # Any: numbers of host or device
+        """Return the vector of a tensor that begins at a place."""
+        if isinstance(tensor.layout, ComposedLayout):
+            raise ScheduleError(
+                f"the box {self.region.shape} of {self.cache!r} does not divide among {self.share.threads} threads, "
+                "and its elements lie swizzled",
+                help="give the cache a layout: Array.Layout.FIRST_MAJOR",
+            )
+        strides = tensor.layout.stride if isinstance(tensor.layout.stride, tuple) else (tensor.layout.stride,)
+        offset: Any = 0
+        for coordinate, stride in zip(place, strides, strict=True):
+            offset = offset + coordinate * stride
+        return Tensor(tensor.engine.offset(offset), Layout(self.width, strides[self.order[0]]))
+
+    def _converted(self, held: Tensor) -> Tensor:
+        if held.dtype is self.cache.element_type:
+            return held
+        result = registers(self.cache.element_type, held.layout)
+        convert_fragment(held, result, self.cache.element_type)
+        return result
+
+    def flush(self) -> None:
+        """Write the region back as far as the array reaches, by all threads."""
+        target = self.source_view()
+
+        def write() -> None:
+            held = self._held(self.cache.element_type)
+            self._move(UniversalCopy(self.width * held.dtype.bits), self.buffer(0), held)
+            result = held
+            if target.dtype is not held.dtype:
+                result = registers(target.dtype, held.layout)
+                convert_fragment(held, result, target.dtype)
+            self._move(UniversalCopy(self.width * target.dtype.bits), result, target)
+
+        self._taking(write)
+
+    def _taking(self, body: Any) -> None:  # Any: a function without result
+        """Emit something for the threads that take part."""
+        all_take = self.share.threads == self.emission.threads
+        self.emission.choose(True if all_take else linear_thread() < self.share.threads, body)
+
+
+def _ordered(layout: Layout | ComposedLayout, order: tuple[int, ...]) -> Any:  # Any: a layout of the same kind
+    return select(layout, *order) if len(order) > 1 else layout
+
+
+def _with_gaps(shape: tuple[int, ...], order: tuple[int, ...]) -> Layout:
+    """Return a layout of a box in which no two modes lie in line, so that what divides it divides any other."""
+    steps, step = [], 1
+    for mode in order:
+        steps.append(step)
+        step *= 2 * shape[mode]
+    return Layout(tuple(shape[mode] for mode in order), tuple(steps))

@@ -1,0 +1,197 @@
+"""The GPUs that plans are made for: by model, by architecture, or the machine's own."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from tilewright.arch import Arch, default_arch
+from tilewright.dtypes import dtype
+from tilewright.errors import ScheduleError
+from tilewright.runtime import driver
+from tilewright.schedule.mma_shapes import MMAShape
+from tilewright.schedule.recipes import find_recipe, has_shape, offers, shapes_for
+
+
+class GridUnit(enum.Enum):
+    """What a loop can be bound to: an axis of the grid's blocks, of a block's threads, or of its warps."""
+
+    BLOCK_X = "bx"
+    BLOCK_Y = "by"
+    BLOCK_Z = "bz"
+    THREAD_X = "tx"
+    THREAD_Y = "ty"
+    THREAD_Z = "tz"
+    WARP_X = "wx"
+    WARP_Y = "wy"
+
+
+class Model(enum.Enum):
+    """GPU models: the name, and the architecture."""
+
+    NVIDIA_V100 = ("NVIDIA V100", "sm_70")
+    NVIDIA_T4 = ("NVIDIA T4", "sm_75")
+    NVIDIA_A100 = ("NVIDIA A100", "sm_80")
+    NVIDIA_RTX3090 = ("NVIDIA RTX 3090", "sm_86")
+    NVIDIA_RTX_A6000 = ("NVIDIA RTX A6000", "sm_86")
+    NVIDIA_RTX4090 = ("NVIDIA RTX 4090", "sm_89")
+    NVIDIA_L40S = ("NVIDIA L40S", "sm_89")
+    NVIDIA_H100 = ("NVIDIA H100", "sm_90a")
+    NVIDIA_H200 = ("NVIDIA H200", "sm_90a")
+    AMD_MI100 = ("AMD MI100", "gfx908")
+    AMD_MI210 = ("AMD MI210", "gfx90a")
+    AMD_MI250 = ("AMD MI250", "gfx90a")
+
+
+_GridUnit = GridUnit  # `Target.GridUnit` and `Target.Model` are they, under the same names
+_Model = Model
+
+
+def _plain(name: str) -> str:
+    return "".join(name.lower().replace("_", " ").split())
+
+
+@dataclass(frozen=True)
+class TensorCoreInfo:
+    """What the matrix instructions of a target compute."""
+
+    arch: Arch
+
+    def shapes(self, input_type: Any, output_type: Any) -> tuple[MMAShape, ...]:  # Any: whatever names an element type
+        """Return the shapes for elements of `input_type` and accumulators of `output_type`."""
+        return shapes_for(self.arch, dtype(input_type), dtype(output_type))
+
+    def supports(
+        self,
+        input_type: Any,  # Any: whatever names an element type
+        output_type: Any,
+        mma_shape: MMAShape,
+        num_total_passes: int = 1,
+        num_fused_passes: int | None = None,
+    ) -> bool:
+        """Return whether the target computes a shape of these types, in that many passes along K.
+
+        Passes that are no whole numbers from 1, or that the fused ones do not divide, are not supported. Raises
+        `ScheduleError` for a shape that is no `MMAShape`.
+
+        >>> info = Target("A100").tensor_core_info
+        >>> info.supports("float16", "float32", MMAShape.M16N16K16, 8, 2)
+        True
+        >>> info.supports("float64", "float64", MMAShape.M16N16K16)
+        False
+        """
+        _check_shape(mma_shape)
+        fused = num_total_passes if num_fused_passes is None else num_fused_passes
+        if not _is_count(num_total_passes) or not _is_count(fused) or num_total_passes % fused:
+            return False
+        return find_recipe(self.arch, mma_shape, dtype(input_type), dtype(output_type)) is not None
+
+    def compute_tensor_splits(self, mma_shape: MMAShape, num_total_passes: int = 1) -> tuple[int, int, int]:
+        """Return the extents of the loops that a tensorized tile takes: M, N, and K times the passes.
+
+        Raises `ScheduleError` where the target has no such shape, and for passes that are no whole number from 1.
+
+        >>> Target("gfx908").tensor_core_info.compute_tensor_splits(MMAShape.M16N16K4, 8)
+        (16, 16, 32)
+        """
+        _check_shape(mma_shape)
+        if not _is_count(num_total_passes):
+            raise ScheduleError(f"num_total_passes={num_total_passes!r}", help="a whole number of passes, at least 1")
+        if not has_shape(self.arch, mma_shape):
+            raise ScheduleError(f"{self.arch.name} has no {mma_shape.name}", help=offers(self.arch))
+        return mma_shape.m, mma_shape.n, mma_shape.k * num_total_passes
+
+
+class Target:
+    """A GPU to plan for: a `Target.Model`, the name of one or of an architecture, or the machine's own GPU.
+
+    >>> Target(Target.Model.NVIDIA_H100).arch.name, Target("NVIDIA A100").arch.name, Target("sm_75").warp_size
+    ('sm_90a', 'sm_80', 32)
+    >>> Target("AMD MI100").runtime, Target("gfx90a").warp_size
+    ('ROCM', 64)
+    """
+
+    GridUnit: TypeAlias = _GridUnit
+    Model: TypeAlias = _Model
+    category = "GPU"
+
+    def __init__(self, name: _Model | Arch | str | int | tuple[int, int] | None = None) -> None:
+        self.name, self.arch = _named(name)
+
+    @staticmethod
+    def of_device() -> Target:
+        """Return the machine's first GPU, or sm_90a where there is none."""
+        return Target()
+
+    @property
+    def warp_size(self) -> int:
+        return self.arch.warp_size
+
+    @property
+    def max_threads_per_block(self) -> int:
+        return self.arch.threads_per_block
+
+    @property
+    def max_shared_memory_per_block(self) -> int:
+        """In bytes, for kernels that raise their limit."""
+        return self.arch.shared_bytes_optin
+
+    @property
+    def max_registers_per_block(self) -> int:
+        return self.arch.registers_per_multiprocessor
+
+    @property
+    def runtime(self) -> str:
+        return "ROCM" if self.arch.is_amd else "CUDA"
+
+    @property
+    def tensor_core_info(self) -> TensorCoreInfo:
+        return TensorCoreInfo(self.arch)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Target) and (self.name, self.arch.name) == (other.name, other.arch.name)
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.arch.name))
+
+    def __repr__(self) -> str:
+        return f"Target({self.name!r})"
+
+
+def _is_count(number: object) -> bool:
+    return isinstance(number, int) and not isinstance(number, bool) and number >= 1
+
+
+def _check_shape(shape: object) -> None:
+    if not isinstance(shape, MMAShape):
+        raise ScheduleError(f"{shape!r} is no MMAShape", help="such as MMAShape.M16N16K16")
+
+
+def _machines_own() -> tuple[str, Arch]:
+    if driver.device_count() == 0:
+        arch = default_arch()
+        return arch.name, arch
+    device = driver.device_properties(0)
+    try:
+        return device.name, device.arch
+    except ValueError as error:
+        raise ScheduleError(f"no code is generated for {device.name}: {error}") from None
+
+
+def _named(name: Model | Arch | str | int | tuple[int, int] | None) -> tuple[str, Arch]:
+    if name is None:
+        return _machines_own()
+    if isinstance(name, Model):
+        return name.value[0], Arch.parse(name.value[1])
+    if isinstance(name, str):
+        for model in Model:
+            full = _plain(model.value[0])
+            if _plain(name) in (full, full.removeprefix("nvidia").removeprefix("amd")):
+                return model.value[0], Arch.parse(model.value[1])
+    try:
+        arch = Arch.parse(name)
+    except ValueError as error:
+        models = ", ".join(model.value[0] for model in Model)
+        raise ScheduleError(f"no target is called {name!r}", help=f"there are {models}; {error}") from None
+    return arch.name, arch

@@ -1,0 +1,64 @@
+"""Temporary arrays in caches: a cache has to live as long as what is written in it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from tilewright.errors import ScheduleError
+from tilewright.schedule.affine import Index
+from tilewright.schedule.arrays import Array, Role
+from tilewright.schedule.instances import Instance, Pair, difference, turns
+
+if TYPE_CHECKING:
+    from tilewright.schedule.plan import Plan
+
+
+def refuse_forgotten(plan: Plan) -> None:
+    """Raise `ScheduleError` where a TEMP array is read in other turns than it is written, and its cache ends between.
+
+    That is so where no write of the element that a read needs is in the same turn of all loops around the outermost
+    cache; a sum does not count as written by its own additions.
+    """
+    for array in plan.arrays:
+        caches = [cache for cache in plan.caches if cache.array is array]
+        if array.role is not Role.TEMP or not caches:
+            continue
+        longest = min(caches, key=lambda cache: cache.depth(plan))
+        around = [index for index in plan.serial[: longest.depth(plan)] if plan.nest.loop(index).trips != 1]
+        if not around or (plan.tensorization is not None and plan.tensorization.sets(array)):
+            continue
+        accesses = _instances(plan, array)
+        for read in (x for x in accesses if not x.access.is_write):
+            writes = [x for x in accesses if x.access.is_write and not _is_own_sum(x, read)]
+            if not any(_meet(plan, write, read, around) for write in writes):
+                loops = ", ".join(map(str, around))
+                raise ScheduleError(
+                    f"{longest.name} is filled anew in each turn of {loops}, and nothing is written there before the "
+                    f"{read.access}",
+                    location=read.access.statement.location,
+                    help=f"{array.name} is TEMP and lives in its caches alone: cache it at an outer index first",
+                )
+
+
+def _instances(plan: Plan, array: Array) -> list[Instance]:
+    return [
+        Instance(plan.nest, number, access)
+        for number, part in enumerate(plan.nest.parts)
+        for statement in part.statements
+        for access in statement.accesses
+        if access.array is array
+    ]
+
+
+def _is_own_sum(write: Instance, read: Instance) -> bool:
+    return write.number == read.number and Pair(write, read).is_of_one_reduction
+
+
+def _meet(plan: Plan, write: Instance, read: Instance, around: Sequence[Index]) -> bool:
+    """Whether a write and a read of one element can be in the same turn of the loops around."""
+    system = Pair(write, replace(read, side=1)).meets()
+    for index in around:
+        system = system.equal(*difference(*turns(plan.nest.loop(index))))
+    return system.solve() is not None

@@ -1,0 +1,325 @@
+"""What `plan.tensorize` decides: a tile of three loops, the statement in it, and how matrix instructions compute it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tilewright.dtypes import DType, float32, float64
+from tilewright.errors import ScheduleError
+from tilewright.schedule.affine import Dimension, Index
+from tilewright.schedule.arrays import Array
+from tilewright.schedule.expressions import Apply, Convert, Expression, Load
+from tilewright.schedule.loop_nest import Condition, Part
+from tilewright.schedule.mma_shapes import MMAFragmentOp, MMASchedulingPolicy, MMAShape
+from tilewright.schedule.recipes import Recipe, recipe_for
+from tilewright.schedule.rewriting import at_places
+from tilewright.schedule.statements import Access, Statement
+
+if TYPE_CHECKING:
+    from tilewright.schedule.plan import Plan
+
+Operation = tuple[Any, "float | None"]  # Any: a MMAFragmentOp, or a function of device numbers
+
+
+@dataclass(frozen=True, eq=False)
+class Tensorization:
+    """Three loops, of M, N and K, that a warp computes with matrix instructions.
+
+    `a`, `b` and `c` are the accesses of the statement C += A * B among the loops. `passes` are cut into `groups` of
+    `fused` passes each. `divisors` say what has to divide the sizes that only the launch knows.
+    """
+
+    indices: tuple[Index, Index, Index]
+    part: int
+    statement: Statement
+    a: Access
+    b: Access
+    c: Access
+    shape: MMAShape
+    recipe: Recipe
+    passes: int
+    fused: int
+    policy: MMASchedulingPolicy
+    prologue: Operation
+    epilogue: Operation
+    use_static_offsets: bool
+    divisors: tuple[tuple[Dimension, int], ...]
+
+    @property
+    def groups(self) -> int:
+        return self.passes // self.fused
+
+    def sets(self, array: Array) -> bool:
+        """Whether an array is the one that is computed and the prologue sets it: what it held does not matter."""
+        return array is self.c.array and self.prologue[0] is MMAFragmentOp.SET
+
+    @property
+    def accumulator(self) -> DType:
+        """The element type of fragments of C."""
+        return self.recipe.dtype_c
+
+    def carried(self, plan: Plan) -> tuple[Index, ...]:
+        """Return the loops around that run through K: C does not move with them."""
+        moving = {symbol for mode in self.c.place for symbol, _ in mode.terms}
+        return tuple(
+            index
+            for index in plan.serial
+            if index not in self.indices and index not in moving and plan.nest.loop(index).trips != 1
+            and index not in plan.nest.fusing
+        )  # fmt: skip
+
+
+def tensorization_of(
+    plan: Plan,
+    indices: tuple[Index, ...],
+    shape: MMAShape,
+    passes: int,
+    fused: int | None,
+    policy: MMASchedulingPolicy,
+    use_static_offsets: bool,
+    prologue: Operation,
+    epilogue: Operation,
+) -> Tensorization:
+    """Return the tile. Raises `ScheduleError` as `Plan.tensorize` says."""
+    if not isinstance(shape, MMAShape):
+        raise ScheduleError(f"{shape!r} is no MMAShape", help="such as MMAShape.M16N16K16")
+    if not isinstance(policy, MMASchedulingPolicy):
+        raise ScheduleError(f"{policy!r} is no MMASchedulingPolicy", help="PASS_ORDER or BLOCK_ORDER")
+    if plan.tensorization is not None:
+        raise ScheduleError(
+            f"({', '.join(map(str, plan.tensorization.indices))}) is tensorized already",
+            help="a plan has one tile of matrix instructions; make a kernel of each product",
+        )
+    fused = passes if fused is None else fused
+    if not _is_count(passes):
+        raise ScheduleError(f"num_total_passes={passes!r}", help="a whole number of passes, at least 1")
+    if not _is_count(fused) or passes % fused:
+        raise ScheduleError(
+            f"num_fused_passes={fused!r} does not divide num_total_passes={passes}",
+            help="groups of passes are equally long: use a divisor",
+        )
+    tile = _tile_indices(plan, indices, shape, passes)
+    number, part = _part_of(plan, tile)
+    statement = at_places(part.statements[0], part.places)
+    a, b = _operands(statement, tile)
+    output = statement.store.array.element_type
+    recipe = recipe_for(plan.target.arch, shape, _input_type(a, b, statement), _accumulator_for(a, output))
+    target = Access(statement, statement.store.array, statement.store.place, True)
+    _refuse_misplaced_target(target, statement, tile)
+    for operation in (prologue, epilogue):
+        _check_operation(*operation, recipe.dtype_c)
+    return Tensorization(
+        tile, number, statement, a, b, target, shape, recipe, passes, fused, policy, prologue, epilogue,
+        use_static_offsets, _divisors(plan, part, tile),
+    )  # fmt: skip
+
+
+def _is_count(number: object) -> bool:
+    return isinstance(number, int) and not isinstance(number, bool) and number >= 1
+
+
+def _tile_indices(plan: Plan, indices: tuple[Index, ...], shape: MMAShape, passes: int) -> tuple[Index, Index, Index]:
+    """Return the indices of M, N and K, once they are the innermost loops and have the shape's extents."""
+    if len(indices) != 3:
+        raise ScheduleError(f"tensorize takes the indices of M, N and K, got {len(indices)}")
+    for index in indices:
+        plan.nest.position(index)
+        if index in plan.bound:
+            raise ScheduleError(f"{index} is bound, and tensorize runs it in the instructions of a warp")
+    if set(plan.serial[-3:]) != set(indices):
+        raise ScheduleError(
+            f"tensorize of ({', '.join(map(str, indices))}), and the innermost loops are "
+            f"({', '.join(map(str, plan.serial[-3:]))})",
+            help="reorder the schedule so that the loops of the tile are innermost",
+        )
+    wanted = (shape.m, shape.n, shape.k * passes)
+    for index, extent, mode in zip(indices, wanted, "MNK", strict=True):
+        loop = plan.nest.loop(index)
+        if loop.step != 1 or loop.trips != extent:
+            raise ScheduleError(
+                f"{index}, the loop of {mode}, is `{loop}` and {shape.name} with {passes} passes takes range({extent})",
+                help=f"split by target.tensor_core_info.compute_tensor_splits: {wanted}",
+            )
+    return indices[0], indices[1], indices[2]
+
+
+def _part_of(plan: Plan, tile: tuple[Index, Index, Index]) -> tuple[int, Part]:
+    """Return the part that multiplies: the one whose statement runs through the loop of K."""
+    found = [
+        (number, part)
+        for number, part in enumerate(plan.nest.parts)
+        if any(tile[2] in {s for s, _ in place.terms} for place in part.places.values())
+    ]
+    if len(found) != 1 or len(found[0][1].statements) != 1:
+        raise ScheduleError(
+            f"tensorize needs one statement in the loop of K, {tile[2]}, and there are "
+            f"{sum(len(part.statements) for _, part in found)}",
+            help="let the nest that is tensorized hold C += A * B alone, and fuse what else is to be done",
+        )
+    return found[0]
+
+
+def _operands(statement: Statement, tile: tuple[Index, Index, Index]) -> tuple[Access, Access]:
+    """Return the accesses of A, which moves with M, and B, which moves with N."""
+    reduction = statement.reduction
+    product = None if reduction is None or reduction[0] != "+" else _plain(reduction[1])
+    loads = []
+    if isinstance(product, Apply) and product.name == "*":
+        loads = [x for x in map(_plain, product.arguments) if isinstance(x, Load)]
+    if len(loads) != 2:
+        raise ScheduleError(
+            f"no matrix instruction computes {statement}",
+            location=statement.location,
+            help="they compute C[..] += A[..] * B[..], of elements of three arrays",
+        )
+    m, n, k = tile
+    sides: dict[str, Access] = {}
+    for load in loads:
+        access = Access(statement, load.array, load.place, False)
+        moves = {symbol for mode in load.place for symbol, _ in mode.terms}
+        why = None
+        if m in moves and n in moves:
+            why = f"it moves with both {m} and {n}"
+        elif m not in moves and n not in moves:
+            why = f"it moves with neither {m} nor {n}"
+        elif k not in moves:
+            why = f"it does not move with {k}, the loop of K"
+        side = "A" if m in moves else "B"
+        if why is None and side in sides:
+            why = f"{sides[side]} moves with {m if side == 'A' else n} as well"
+        if why is not None:
+            raise ScheduleError(
+                f"no matrix instruction can serve the {access}: {why}",
+                location=statement.location,
+                help=f"one factor has to move with {m} and {k}, the other with {n} and {k}",
+            )
+        sides[side] = access
+    return sides["A"], sides["B"]
+
+
+def _plain(x: Expression) -> Expression:
+    """Return a value without the conversions around it, which the instruction makes by itself."""
+    while isinstance(x, Convert):
+        x = x.value
+    return x
+
+
+def _refuse_misplaced_target(target: Access, statement: Statement, tile: tuple[Index, Index, Index]) -> None:
+    m, n, k = tile
+    moves = [{symbol for symbol, _ in mode.terms} for mode in target.place]
+    both = set().union(*moves) if moves else set()
+    if k in both or m not in both or n not in both:
+        raise ScheduleError(
+            f"no matrix instruction can serve the {target}: it has to move with {m} and {n}, and not with {k}",
+            location=statement.location,
+        )
+
+
+def _input_type(a: Access, b: Access, statement: Statement) -> DType:
+    if a.array.element_type is not b.array.element_type:
+        raise ScheduleError(
+            f"{a.array.name} is of {a.array.element_type} and {b.array.name} of {b.array.element_type}; "
+            "a matrix instruction multiplies one type",
+            location=statement.location,
+        )
+    return a.array.element_type
+
+
+def _accumulator_for(a: Access, output: DType) -> DType:
+    """Return the type of sums: float32 for floats of 32 bits and fewer, whatever C is kept in; else that of C."""
+    if a.array.element_type.is_float and output.is_float and output is not float64:
+        return float32
+    return output
+
+
+def _check_operation(operation: Any, argument: float | None, sums: DType) -> None:  # Any: as `Operation`
+    if callable(operation) and not isinstance(operation, MMAFragmentOp):
+        if argument is not None:
+            raise ScheduleError(
+                f"{_name_of(operation)} is a function of the fragment's elements and takes no argument, got {argument}",
+                help="let the function hold the number: lambda x: x * number",
+            )
+        return
+    if not isinstance(operation, MMAFragmentOp):
+        raise ScheduleError(f"a fragment operation is a MMAFragmentOp or a function, got {operation!r}")
+    needs = operation in (MMAFragmentOp.SET, MMAFragmentOp.SCALE)
+    if needs != (argument is not None):
+        raise ScheduleError(
+            f"{operation.name} {'needs an argument' if needs else f'takes no argument, got {argument}'}",
+            help="prologue_arg or epilogue_arg, a number" if needs else None,
+        )
+    if argument is not None and (isinstance(argument, bool) or not isinstance(argument, (int, float, np.number))):
+        raise ScheduleError(f"{operation.name} by {argument!r}", help="prologue_arg or epilogue_arg, a number")
+    if argument is not None and not sums.is_float and argument != int(argument):
+        raise ScheduleError(f"{operation.name} by {argument}, and the sums are {sums}", help="give a whole number")
+
+
+def _name_of(operation: Any) -> str:  # Any: as `Operation`
+    return operation.name if isinstance(operation, MMAFragmentOp) else getattr(operation, "__name__", "it")
+
+
+def operation_text(operation: Operation) -> str:
+    """Return an operation and its argument: NONE, SCALE by 2.0, or the name of a function."""
+    kind, argument = operation
+    return (
+        _name_of(kind)
+        if argument is None
+        else f"{_name_of(kind)} {'to' if kind is MMAFragmentOp.SET else 'by'} {argument}"
+    )
+
+
+def _divisors(plan: Plan, part: Part, tile: tuple[Index, ...]) -> tuple[tuple[Dimension, int], ...]:
+    """Return what has to divide which size, so that no tile crosses a boundary. Raises for one that does cross."""
+    found: dict[Dimension, int] = {}
+    for condition in part.conditions:
+        symbols = [symbol for symbol, _ in condition.value.terms]
+        if not any(index in symbols for index in tile):
+            continue
+        sizes = [symbol for symbol in symbols if isinstance(symbol, Dimension)]
+        block = max(plan.nest.loop(s).step for s in symbols if isinstance(s, Index))
+        if len(sizes) == 1 and not condition.is_equality:
+            found[sizes[0]] = max(found.get(sizes[0], 1), block)
+            continue
+        if not _holds(plan, condition):
+            raise ScheduleError(
+                f"a tile of matrix instructions would cross the boundary at which {condition}",
+                location=part.statements[0].location,
+                help="let the sizes of the splits divide the loops, or pad the arrays; no padded loop is tensorized",
+            )
+    return tuple(found.items())
+
+
+def _holds(plan: Plan, condition: Condition) -> bool:
+    low = condition.value.constant
+    for symbol, factor in condition.value.terms:
+        if isinstance(symbol, Dimension):
+            return False
+        last = plan.nest.loop(symbol).last
+        if last is None:
+            return False
+        low += min(0, factor * last)
+    return low >= 0 and not condition.is_equality
+
+
+def refuse_repeated_operations(plan: Plan, holds_target: Callable[[Index], bool]) -> None:
+    """Raise `ScheduleError` where SET, SCALE, ReLU or a function would run once for each turn of a loop over K.
+
+    `holds_target(index)` says whether fragments of C are kept while a loop runs.
+    """
+    found = plan.tensorization
+    assert found is not None
+    for name, (operation, _) in (("prologue", found.prologue), ("epilogue", found.epilogue)):
+        if operation is MMAFragmentOp.NONE:
+            continue
+        for index in found.carried(plan):
+            if not holds_target(index):
+                raise ScheduleError(
+                    f"the {name} operation {_name_of(operation)} would run in each turn of {index}, which runs "
+                    "through K",
+                    help=f"keep {found.c.array.name} in fragments: "
+                    f"plan.cache({found.c.array.name}, index={index}, location=Location.MMA_FRAGMENT)",
+                )

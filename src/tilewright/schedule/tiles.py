@@ -1,0 +1,459 @@
+"""Tiles of matrix instructions: what `plan.tensorize` becomes in a kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from tilewright.errors import ScheduleError
+from tilewright.lang.carry import rename
+from tilewright.lang.gemm import gemm
+from tilewright.lang.loops import for_loop
+from tilewright.lang.ranges import DeviceRange
+from tilewright.layout import Layout, coalesce, make_layout
+from tilewright.schedule.affine import Affine, Index
+from tilewright.schedule.arrays import Array
+from tilewright.schedule.caches import Cache, Location
+from tilewright.schedule.filling import Filling
+from tilewright.schedule.fragments import Fragments, HeldOperand, HeldTarget, Side, View, unrolled
+from tilewright.schedule.loop_nest import Part
+from tilewright.schedule.mma_shapes import MMASchedulingPolicy
+from tilewright.schedule.statements import Access
+from tilewright.schedule.storage import Storage
+from tilewright.tensors import Tensor, identity_tensor
+
+if TYPE_CHECKING:
+    from tilewright.schedule.emission import Emission, Parts
+    from tilewright.schedule.tensorization import Tensorization
+
+SIDES: tuple[Side, Side] = ("A", "B")
+
+
+class Tiles(Fragments):
+    """Emits tiles of matrix instructions, and the caches of fragments around them."""
+
+    def __init__(self, emission: Emission, tile: Tensorization) -> None:
+        super().__init__(emission, tile)
+        self._loose: dict[Side, list[Tensor]] = {}
+        self._sums: list[Tensor] = []
+
+    def declare(self) -> None:
+        """Make the registers of fragments that no cache holds, where tiles are emitted in more than one place.
+
+        They are declared around all of them; those of one place are declared there.
+        """
+        plan = self.emission.plan
+        held = [cache for cache in plan.caches if cache.location is Location.MMA_FRAGMENT]
+        if not plan.nest.fusing and all(cache.stages == 1 for cache in held):
+            return
+        kept = {cache.array for cache in held}
+        for side in SIDES:
+            if self.access(side).array not in kept:
+                self._loose[side] = [self.operand(side) for _ in range(self.tile.fused)]
+        if self.tile.c.array not in kept:
+            self._sums = self.accumulators()
+
+    # --- caches ------------------------------------------------------------------------------------------
+
+    def with_fragments(self, cache: Cache, body: Callable[[], None]) -> None:
+        """Keep an operand in fragments while a body is emitted."""
+        if cache.array is self.tile.c.array:
+            self._with_target(cache, body)
+            return
+        held = HeldFragments(self, cache, 1)
+        held.read(0)
+        with self.emission.holding({cache.array: held.storage(0)}):
+            body()
+
+    def _with_target(self, cache: Cache, body: Callable[[], None]) -> None:
+        filling = Filling(self.emission, cache)
+        refuse_other_tiles(filling, self.tile.c, [(index, self.extents[index]) for index in self.target_indices])
+        tiles = [tiles_along(filling, self.tile.c, index, self.extents[index]) for index in self.target_indices]
+        sums = self.accumulators(*tiles)
+        plan = self.emission.plan
+        users = tuple(part for part in plan.nest.parts if cache.array in _arrays(part))
+        if self.emission.is_filled(cache) or self.tile.sets(cache.array):
+            self.within(users, lambda: self._each_tile(filling, tiles, sums, self.read_target))
+        with self.emission.holding({cache.array: HeldTarget(self.tile.c, sums, filling.region.origin)}):
+            body()
+        if cache.is_written(plan):
+            self.within(users, lambda: self._each_tile(filling, tiles, sums, self.write_target))
+
+    def within(self, parts: Parts, body: Callable[[], None]) -> None:
+        """Emit something where the loops around are within the boundaries of some part: others have no such tile."""
+        holds: Any = False  # Any: a condition of host or device
+        for part in parts:
+            alive = self.emission.decided(part)
+            if alive is None:
+                continue
+            known = tuple(c for c in self._outer_conditions(alive) if self.emission.is_known(c.value))
+            this = self.emission.holds(known)
+            holds = this if holds is False else True if this is True or holds is True else holds | this
+        self.emission.choose(holds, body)
+
+    def _each_tile(
+        self, filling: Filling, tiles: list[int], sums: list[Tensor], body: Callable[[int, View, Tensor], None]
+    ) -> None:
+        """Emit something for each block and tile of C in a region: its number, its elements, and its fragment."""
+        first, second = self.target_indices
+        place = place_from(filling, self.tile.c, (first, second))
+        access = Access(self.tile.c.statement, self.tile.c.array, place, True)
+        along = [(index, self.extents[index]) for index in (first, second)]
+
+        def at(row: Any, column: Any) -> None:  # Any: device numbers
+            start = {first: row * self.extents[first], second: column * self.extents[second]}
+
+            def view() -> Tensor:
+                with self.emission.knowing(start):
+                    return self.view(access, along)
+
+            for block, fragment in enumerate(sums):
+                body(block, view, fragment[(None, None, None, row, column)])
+
+        unrolled(tiles[0], lambda row: unrolled(tiles[1], lambda column: at(row, column)))
+
+    def loose_accumulator(self, block: int) -> Tensor:
+        """Return the registers of a block's sums that are not kept between tiles; one set serves all blocks in turn."""
+        in_turn = self.tile.policy is MMASchedulingPolicy.BLOCK_ORDER
+        if not self._sums:
+            self._sums = self.accumulators()
+        return self._sums[0 if in_turn else block]
+
+    # --- tiles -------------------------------------------------------------------------------------------
+
+    def emit(self, parts: Parts) -> None:
+        """Emit the tile of the innermost three loops for each part: instructions, or what is done to each element."""
+        for part in parts:
+            if self._multiplies(part):
+                self.emission.when(self._outer_conditions(part), self._multiply)
+            else:
+                self._each_element(part)
+
+    def _outer_conditions(self, part: Part) -> Any:  # Any: conditions
+        """Return the conditions that do not depend on the tile's own loops; the others hold by the tile's making."""
+        return tuple(c for c in part.conditions if not any(c.value.factor(index) for index in self.tile.indices))
+
+    def _multiply(self) -> None:
+        tile = self.tile
+        sums = [self._sum(block) for block in range(len(self.mmas))]
+        if tile.policy is MMASchedulingPolicy.PASS_ORDER:
+            self._in_pass_order(sums)
+        else:
+            self._in_block_order(sums)
+
+    # --- many tiles at once ------------------------------------------------------------------------------
+
+    def multiplies_at_once(self, depth: int, parts: Parts) -> bool:
+        """Whether the loops from `depth` inwards do nothing but number tiles whose fragments are all held.
+
+        One product of all of them is then emitted: it goes back and forth through the columns, so that an instruction
+        shares an operand with the one before.
+        """
+        emission, tile = self.emission, self.tile
+        between = emission.loops[depth:-3]
+        held = [emission.storage.get(access.array) for access in (tile.a, tile.b)]
+        target = emission.storage.get(tile.c.array)
+        if not between or tile.groups != 1 or len(self.mmas) != 1 or not isinstance(target, HeldTarget):
+            return False
+        if len(parts) != 1 or not self._multiplies(parts[0]):
+            return False
+        operands = [x for x in held if isinstance(x, HeldOperand)]
+        if len(operands) != len(held):
+            return False
+        if any(emission.caches(d, parts) for d in range(depth + 1, len(emission.loops) - 2)):
+            return False
+        moving = dict.fromkeys(tile.indices[:2], 1)
+        for loop in between:
+            if loop.trips is None or any(c.value.factor(loop.index) for c in parts[0].conditions):
+                return False
+            sides = [
+                index
+                for index, access in zip(tile.indices[:2], (tile.a, tile.b), strict=True)
+                if any(mode.factor(loop.index) for mode in access.place)
+            ]
+            if len(sides) != 1:
+                return False
+            moving[sides[0]] *= loop.trips
+        counts = [target.sums[0].layout[mode].size for mode in (3, 4)]
+        return [moving[index] for index in self.target_indices] == counts and all(
+            x.fragment.layout[3].size == moving[index] and x.fragment.layout[4].size == tile.passes
+            for x, index in zip(operands, tile.indices[:2], strict=True)
+        )
+
+    def multiply_at_once(self) -> None:
+        """Emit the product of all tiles that are held."""
+        storage = self.emission.storage
+        target = storage[self.tile.c.array]
+        assert isinstance(target, HeldTarget), target
+        sums = target.sums[0].map_layout(
+            lambda layout: make_layout(layout[0], _both(layout, 1, 3), _both(layout, 2, 4))
+        )
+        operands = []
+        for access in (self.access("A"), self.access("B")):
+            held = storage[access.array]
+            assert isinstance(held, HeldOperand), held
+            operands.append(
+                held.fragment.map_layout(
+                    lambda layout: make_layout(layout[0], _both(layout, 1, 3), _both(layout, 2, 4))
+                )
+            )
+        gemm(self.mmas[0], sums, *operands, sums)
+
+    def _multiplies(self, part: Part) -> bool:
+        return part.statements == self.emission.plan.nest.parts[self.tile.part].statements
+
+    def _in_pass_order(self, sums: list[Sum]) -> None:
+        fragments = [found.begin() for found in sums]
+
+        def multiply(group: Any) -> None:  # Any: a number of host or device
+            a, b = self._operands("A", group), self._operands("B", group)
+            for block, fragment in enumerate(fragments):
+                for left, right in zip(a, b, strict=True):
+                    gemm(self.mmas[block], fragment, left, right, fragment)
+
+        self._each_group(multiply)
+        for found in sums:
+            found.end()
+
+    def _in_block_order(self, sums: list[Sum]) -> None:
+        once = self.tile.groups == 1
+        a, b = (self._operands("A", 0), self._operands("B", 0)) if once else ([], [])
+        for block, found in enumerate(sums):
+            fragment = found.begin()
+
+            def multiply(group: Any, block: int = block, fragment: Tensor = fragment) -> None:  # Any: as above
+                ours, theirs = (a, b) if once else (self._operands("A", group), self._operands("B", group))
+                for left, right in zip(ours, theirs, strict=True):
+                    gemm(self.mmas[block], fragment, left, right, fragment)
+
+            self._each_group(multiply)
+            found.end()
+
+    def _each_group(self, body: Callable[[Any], None]) -> None:  # Any: a number of host or device
+        """Emit the groups of passes: a loop of the kernel, or one after another where their offsets are to be static.
+
+        Compilers move reads across groups that are written one after another, and then hold more fragments than those
+        of one group; across the turns of a loop they do not.
+        """
+        tile = self.tile
+        held = any(isinstance(self.emission.storage[access.array], HeldOperand) for access in (tile.a, tile.b))
+        if tile.groups == 1 or tile.use_static_offsets or held:
+            for group in range(tile.groups):
+                body(group)
+            return
+
+        for side in ("A", "B"):
+            self._loose_operands(side)  # all groups use them in turn: they are made outside
+
+        def turn(group: Any) -> tuple[()]:  # Any: as above
+            rename("group", group)
+            body(group)
+            return ()
+
+        for_loop(DeviceRange(0, tile.groups, 1, unroll=False), turn, (), {})
+
+    def _operands(self, side: Side, group: Any) -> list[Tensor]:  # Any: as above
+        """Return the fragments of a group of passes, read now unless a cache holds them."""
+        access = self.access(side)
+        storage = self.emission.storage[access.array]
+        passes = [group * self.tile.fused + number for number in range(self.tile.fused)]
+        if isinstance(storage, HeldOperand):
+            return [self._held(side, storage, number) for number in passes]
+        fragments = self._loose_operands(side)
+        k = self.tile.indices[2]
+        for number, fragment in zip(passes, fragments, strict=True):
+            along = [(self.rows(side), self.extents[self.rows(side)]), (k, self.tile.shape.k)]
+            with self.emission.knowing(
+                {k: number * self.tile.shape.k}, {k: (self.tile.passes - 1) * self.tile.shape.k}
+            ):
+                self.read(side, self.view(access, along), fragment)
+        return fragments
+
+    def _loose_operands(self, side: Side) -> list[Tensor]:
+        """Return the fragments of a group of passes, which all groups use in turn."""
+        if side not in self._loose:
+            self._loose[side] = [self.operand(side) for _ in range(self.tile.fused)]
+        return self._loose[side]
+
+    def _held(self, side: Side, storage: HeldOperand, number: int) -> Tensor:
+        access, (rows, depth) = self.access(side), (self.rows(side), self.tile.indices[2])
+        row, step = self.number(storage, access, rows), self.number(storage, access, depth)
+        found: Tensor = storage.fragment[(None, None, None, row, step + number)]
+        return found
+
+    def number(self, storage: Storage, access: Access, index: Index) -> Any:  # Any: device numbers
+        """Return the number of the tile along an index, among those that are held from the storage's origin on."""
+        extent = self.extents[index]
+        total: Any = 0
+        for mode, start in zip(access.place, storage.origin, strict=True):
+            if mode.factor(index):
+                total = (mode - start - mode.factor(index) * index).evaluate(self.emission.values)
+        return total // extent
+
+    def _sum(self, block: int) -> Sum:
+        storage = self.emission.storage[self.tile.c.array]
+        return HeldSum(self, storage, block) if isinstance(storage, HeldTarget) else LooseSum(self, block)
+
+    # --- element by element ------------------------------------------------------------------------------
+
+    def _each_element(self, part: Part) -> None:
+        """Emit a part for the elements of the tile: each thread takes those that it holds of C."""
+        emission = self.emission
+        k = self.tile.indices[2]
+        rows, columns = (self.extents[index] for index in self.target_indices)
+        for block, mma in enumerate(self.mmas):
+            places = mma.get_slice(self.lane).partition_C(identity_tensor((rows, columns)))
+            found = self._sum(block)
+            held = found.storage if isinstance(found, HeldSum) else None
+            fragment = found.begin() if held is not None else None
+
+            def element(e: Any, places: Tensor = places, held: Any = held, fragment: Any = fragment) -> None:
+                row, column = places[e]
+                first, second = self.target_indices
+                if held is not None:
+                    held.now = fragment, e
+                last = {first: rows - 1, second: columns - 1}
+                with emission.knowing({first: row, second: column, k: 0}, last):
+                    emission.statements((part,))
+
+            unrolled(places.size, element)  # type: ignore[arg-type]  # static: the layout of an instruction
+
+
+def _both(layout: Layout, inner: int, outer: int) -> Layout:
+    """Return a mode that runs through one mode of a layout and then through another."""
+    found: Layout = coalesce(make_layout(layout[inner], layout[outer]))
+    return found
+
+
+class Sum:
+    """A fragment of C of one tile and block."""
+
+    def begin(self) -> Tensor:
+        """Return it with C in it."""
+        raise NotImplementedError
+
+    def end(self) -> None:
+        """Store it."""
+        raise NotImplementedError
+
+
+class LooseSum(Sum):
+    """A fragment of C that is read before the tile and stored after it."""
+
+    def __init__(self, tiles: Tiles, block: int) -> None:
+        self.tiles, self.block = tiles, block
+        rows, columns = (tiles.extents[index] for index in tiles.target_indices)
+        self.along = list(zip(tiles.target_indices, (rows, columns), strict=True))
+        self.fragment: Tensor | None = None
+
+    def begin(self) -> Tensor:
+        tiles = self.tiles
+        self.fragment = tiles.loose_accumulator(self.block)
+        tiles.read_target(self.block, self._view, self.fragment)
+        return self.fragment
+
+    def end(self) -> None:
+        assert self.fragment is not None
+        self.tiles.write_target(self.block, self._view, self.fragment)
+
+    def _view(self) -> Tensor:
+        return self.tiles.view(self.tiles.tile.c, self.along)
+
+
+class HeldSum(Sum):
+    """A fragment of C that a cache holds."""
+
+    def __init__(self, tiles: Tiles, storage: HeldTarget, block: int) -> None:
+        self.tiles, self.storage, self.block = tiles, storage, block
+
+    def begin(self) -> Tensor:
+        tiles = self.tiles
+        row, column = (tiles.number(self.storage, tiles.tile.c, index) for index in tiles.target_indices)
+        found: Tensor = self.storage.sums[self.block][(None, None, None, row, column)]
+        return found
+
+    def end(self) -> None:
+        pass
+
+
+class HeldFragments(Filling):
+    """A cache of A or B in fragments: `held` of them, for as many steps."""
+
+    def __init__(self, tiles: Tiles, cache: Cache, held: int) -> None:
+        super().__init__(tiles.emission, cache)
+        self.tiles = tiles
+        self.side: Side = "A" if cache.array is tiles.access("A").array else "B"
+        self.access = tiles.access(self.side)
+        self.rows, self.depth = tiles.rows(self.side), tiles.tile.indices[2]
+        refuse_other_tiles(self, self.access, [(self.rows, tiles.extents[self.rows]), (self.depth, tiles.tile.shape.k)])
+        self.tiles_along = [
+            tiles_along(self, self.access, index, extent)
+            for index, extent in ((self.rows, tiles.extents[self.rows]), (self.depth, tiles.tile.shape.k))
+        ]
+        self.fragment = tiles.operand(self.side, *self.tiles_along, held)
+
+    def read(self, step: int) -> None:
+        """Read the region, at the present values of the loops around, into the fragments of a step."""
+        place = place_from(self, self.access, (self.rows, self.depth))
+        access = Access(self.access.statement, self.access.array, place, False)
+        along = [(self.rows, self.tiles.extents[self.rows]), (self.depth, self.tiles.tile.shape.k)]
+
+        def at(row: Any, number: Any) -> None:  # Any: device numbers
+            with self.emission.knowing({self.rows: row * along[0][1], self.depth: number * along[1][1]}):
+                view = self.tiles.view(access, along)
+            self.tiles.read(self.side, view, self.fragment[(None, None, None, row, number, step)])
+
+        def every() -> None:
+            unrolled(self.tiles_along[0], lambda row: unrolled(self.tiles_along[1], lambda number: at(row, number)))
+
+        self.tiles.within((self.emission.plan.nest.parts[self.tiles.tile.part],), every)
+
+    def storage(self, step: int) -> HeldOperand:  # type: ignore[override]  # by step, not by tensor
+        """Return the storage of a step."""
+        return HeldOperand(self.cache, self.fragment[(None, None, None, None, None, step)], self.region.origin)
+
+
+def _arrays(part: Part) -> set[Array]:
+    return {access.array for statement in part.statements for access in statement.accesses}
+
+
+def refuse_other_tiles(filling: Filling, access: Access, tile: list[tuple[Index, int]]) -> None:
+    """Raise `ScheduleError` where a loop that runs while fragments are held moves an access to others than these.
+
+    Fragments are told apart by whole tiles along the tile's own two indices, and by nothing else.
+    """
+    for loop in filling.cache.varying(filling.emission.plan):
+        if loop.trips == 1 or any(loop.index is index for index, _ in tile):
+            continue
+        for place in access.place:
+            extents = [extent for index, extent in tile if place.factor(index)]
+            step = place.factor(loop.index) * loop.step
+            if step and (not extents or step % extents[0]):
+                raise ScheduleError(
+                    f"{access} cannot be cached in fragments while {loop.index} runs: it moves to other elements than "
+                    "whole tiles of these",
+                    location=access.statement.location,
+                    help=f"cache it inside of {loop.index}, or in shared memory, which tiles read their fragments from",
+                )
+
+
+def tiles_along(filling: Filling, access: Access, index: Index, extent: int) -> int:
+    """Return how many tiles of a region an index of the tile runs through, alone in its mode of the array."""
+    moving = [mode for mode, place in enumerate(access.place) if place.factor(index)]
+    if len(moving) != 1 or access.place[moving[0]].factor(index) != 1 or filling.region.shape[moving[0]] % extent:
+        raise ScheduleError(
+            f"{access} cannot be cached in fragments: {index} does not move by itself through whole tiles of one mode",
+            help="cache it in shared memory; the tile reads its fragments from there",
+        )
+    return filling.region.shape[moving[0]] // extent
+
+
+def place_from(filling: Filling, access: Access, indices: tuple[Index, Index]) -> tuple[Affine, ...]:
+    """Return the place of a region's first element, moving with the indices of the tile."""
+    place = []
+    for mode, start in zip(access.place, filling.region.origin, strict=True):
+        for index in indices:
+            if mode.factor(index):
+                start = start + index
+        place.append(start)
+    return tuple(place)

@@ -1,0 +1,84 @@
+"""Every kernel of the conformance set that AMD's targets can do, as machine code; the others are refused, and why.
+
+The kernels are those that the other modules launch: a process collects the tests, runs each until its result would
+matter, and keeps the HIP texts. clang compiles many texts at once, each in a namespace of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tilewright
+from tilewright.runtime.clang import compile_hip, find_clang
+
+ROOT = Path(__file__).parents[2]
+BATCH = 60
+
+# Why a kernel of the set may be refused: what the hardware has not, or what would need ROCm's libraries.
+REASONS = (
+    r"gfx90a has no instruction for (cbrt|erf|fmod|pow|sin) of float(32|64), and the math library of ROCm is not linked",
+    r"gfx90a has no instruction for (sqrt|rsqrt) of float64, and the math library of ROCm is not linked",
+    r"tw\.named_barrier: gfx90a has one barrier, that of the whole block",
+    r"gfx90a has no (barrier of a part of the block|cvt\.rna\.tf32|mbarrier|printf)",
+    r"tw\.copy: gfx90a has no cp\.async; it needs sm_80 or later",
+    r"tw\.(copy|gemm): (SM\d+_|CpAsync|UniversalCopy).* needs sm_\d+ or later, and the target is gfx90a",
+    r"arithmetic and conversion of 8-bit floats need sm_89 or later, and the target is gfx90a",
+    r".* is done by (32|64) lanes together, and the block of \d+ threads leaves .*",
+    r"kernel 'large_shared' takes \d+ bytes of shared memory; a block of gfx90a has 65536",
+    r"tw\.device_assert: n is too small",  # what that test is about
+)
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What came of all kernels: texts with names, refusals, faults."""
+    if os.environ.get("TILEWRIGHT_AMD_RECORD"):
+        pytest.skip("runs in the process that records")
+    file = tmp_path_factory.mktemp("amd") / "record.json"
+    source = Path(tilewright.__file__).resolve().parents[1]
+    path = os.pathsep.join([str(ROOT), str(source), os.environ.get("PYTHONPATH", "")])
+    options = ["-p", "tests.helpers.amd_recorder", "-p", "no:cacheprovider", "-o", "addopts=", "-m", "not gpu"]
+    command = [sys.executable, "-m", "pytest", "-q", "--tb=no", "--assert=plain", "--import-mode=importlib", *options]
+    done = subprocess.run(
+        [*command, "tests/conformance", "--ignore=tests/conformance/test_processes.py"],
+        cwd=ROOT, capture_output=True, text=True, check=False, timeout=300,
+        env={**os.environ, "PYTHONPATH": path, "TILEWRIGHT_AMD_RECORD": str(file)},
+    )  # fmt: skip
+    assert file.exists(), done.stdout + done.stderr
+    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return found
+
+
+def test_every_kernel_is_printed_or_refused_for_a_reason(recorded: dict[str, Any]) -> None:
+    assert recorded["faults"] == []
+    unexplained = [r for r in recorded["refusals"] if not any(re.fullmatch(reason, r) for reason in REASONS)]
+    assert unexplained == []
+    assert len(recorded["texts"]) > 500
+
+
+@pytest.mark.skipif(find_clang() is None, reason="needs clang")
+def test_clang_compiles_every_kernel(recorded: dict[str, Any]) -> None:
+    """Half of the kernels for each target; their texts are the same for both."""
+    spaces = []
+    for number, (text, name) in enumerate(recorded["texts"]):
+        own = re.sub(rf"\b{re.escape(name)}\(", f"{name}_{number}(", text)
+        spaces.append(f"namespace kernel_{number} {{\n{own}\n}}\n")
+    jobs = [
+        ("".join(half[start : start + BATCH]), arch)
+        for half, arch in ((spaces[::2], "gfx908"), (spaces[1::2], "gfx90a"))
+        for start in range(0, len(half), BATCH)
+    ]
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
+        modules = list(threads.map(lambda job: compile_hip(job[0], name="k", arch=job[1], options=("-O1",)), jobs))
+    assert [module.log for module in modules if module.log] == []
+    assert sum(module.assembly.count("s_endpgm") >= 1 for module in modules) == len(jobs)
+    assert sum(module.assembly.count(".amdhsa_kernel ") for module in modules) == len(spaces)

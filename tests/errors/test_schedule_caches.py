@@ -1,0 +1,254 @@
+"""What caches, vectors and numbers of a schedule's plan refuse, with whole texts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from tests.helpers.refusals import refused
+
+import tilewright as tw
+from tilewright.errors import ScheduleError
+from tilewright.schedule.affine import Dimension
+from tilewright.schedule.arrays import Array, Role
+from tilewright.schedule.caches import Location
+from tilewright.schedule.nest import Nest
+from tilewright.schedule.plan import Plan
+from tilewright.schedule.targets import Target
+
+
+def product() -> tuple[Plan, tuple[Array, ...], tuple[Any, ...]]:
+    a, b = Array(Role.INPUT, "float32", (64, 32), name="A"), Array(Role.INPUT, "float32", (32, 64), name="B")
+    c = Array(Role.INPUT_OUTPUT, "float32", (64, 64), name="C")
+    nest = Nest((64, 64, 32))
+    i, j, k = nest.get_indices()
+
+    @nest.iteration_logic
+    def _() -> None:
+        c[i, j] += a[i, k] * b[k, j]
+
+    schedule = nest.create_schedule()
+    ii, jj = schedule.tile({i: 16, j: 16})
+    schedule.reorder(i, j, k, ii, jj)
+    return schedule.create_plan(Target("NVIDIA A100")), (a, b, c), (i, j, k, ii, jj)
+
+
+@refused(
+    ScheduleError,
+    """
+    sC is double-buffered and written: the next turn would be fetched before this one is stored
+      help: double-buffer arrays that are only read
+    """,
+)
+def test_written_and_double_buffered():
+    plan, (_, _, c), (_, _, k, *_) = product()
+    plan.cache(c, index=k, double_buffer=True)
+
+
+@refused(
+    ScheduleError,
+    """
+    rA lives in the registers of each thread and is double-buffered
+      help: cache it in shared memory: double_buffer_location=PRIVATE then fetches through registers
+    """,
+)
+def test_double_buffered_registers():
+    plan, (a, *_), (*_, ii, _) = product()
+    plan.cache(a, index=ii, location=Location.PRIVATE, double_buffer=True)
+
+
+@refused(
+    ScheduleError,
+    """
+    sA is double-buffered, and no loop runs around it
+      help: give an index inside of the loop whose next turn shall be fetched ahead
+    """,
+)
+def test_no_loop_around_a_pipeline():
+    plan, (a, *_), (i, *_) = product()
+    plan.cache(a, index=i, pipeline_stages=3)
+
+
+@refused(
+    ScheduleError,
+    """
+    ra holds a box of 8 elements of a from [p], and the boxes that threads (THREAD_X) write back overlap
+      test_schedule_caches.py:N, in _:
+        a[p + 2 * q + 5 * r] = 1.0
+        ^^^^^^^^^^^^^^^^^^^^
+      help: cache at an inner index, or bind the loops so that each has a box of its own
+    """,
+)
+def test_written_back_by_several_threads():
+    a = Array(Role.INPUT_OUTPUT, "float32", (80,), name="a")
+    nest = Nest((2, 2, 2))
+    p, q, r = nest.get_indices()
+
+    @nest.iteration_logic
+    def _() -> None:
+        a[p + 2 * q + 5 * r] = 1.0
+
+    rows = nest.create_plan(Target("NVIDIA A100"))
+    rows.bind({p: rows.target.GridUnit.THREAD_X})
+    rows.cache(a, index=q, location=Location.PRIVATE)
+    rows.build()
+
+
+@refused(
+    ScheduleError,
+    """
+    the layout (16,1):(0,1) of sA puts two elements in one place
+      help: give each element of the box a place of its own
+    """,
+)
+def test_layout_with_two_elements_in_one_place():
+    plan, (a, *_), (*_, ii, _) = product()
+    plan.cache(a, index=ii, layout=(0, 1))
+
+
+@refused(
+    ScheduleError,
+    """
+    sA holds a box of (16, 1), and its layout is (8,8):(1,8)
+      help: give a layout of the shape (16, 1)
+    """,
+)
+def test_layout_of_another_shape():
+    plan, (a, *_), (*_, ii, _) = product()
+    plan.cache(a, index=ii, layout=tw.Layout((8, 8)))
+
+
+@refused(
+    ScheduleError,
+    """
+    Cache(A, SHARED, index=ii) would be filled from registers, which each thread has of its own
+      test_schedule_caches.py:N, in scheduled:
+        c[i, j] += a[i, k] * b[k, j]
+        ^^^^^^^
+      help: cache in shared memory outside, and in registers inside of it
+    """,
+)
+def test_shared_cache_of_registers():
+    plan, (a, *_), (_, _, k, ii, _) = product()
+    plan.cache(plan.cache(a, index=k, location=Location.PRIVATE), index=ii)
+    plan.build().source()
+
+
+@refused(
+    ScheduleError,
+    """
+    sA is filled at ii and at ii, between which no loop runs
+      help: cache the array once there
+    """,
+)
+def test_the_same_cache_twice():
+    plan, (a, *_), (*_, ii, _) = product()
+    plan.cache(a, index=ii)
+    plan.cache(a, index=ii)
+    plan.build()
+
+
+@refused(
+    ScheduleError,
+    """
+    k cannot be vectorized: write of C[i + ii, j + jj] and read of C[i + ii, j + jj] are of the same element in different turns
+      test_schedule_caches.py:N, in _:
+        c[i, j] += a[i, k] * b[k, j]
+        ^^^^^^^
+      help: vectorize a loop whose turns are independent of one another
+    """,
+)
+def test_vectorizing_an_accumulation():
+    plan, _, (_, _, k, *_) = product()
+    plan.vectorize(k)
+
+
+@refused(
+    ScheduleError,
+    """
+    i cannot be vectorized: write of a[i + 1] and read of a[i] are of the same element in different turns
+      test_schedule_caches.py:N, in _:
+        a[i + 1] = a[i] * 2
+        ^^^^^^^^
+      help: vectorize a loop whose turns are independent of one another
+    """,
+)
+def test_vectorizing_a_recurrence():
+    a = Array(Role.INPUT_OUTPUT, "float32", (65,), name="a")
+    nest = Nest((64,))
+    i = nest.get_indices()
+
+    @nest.iteration_logic
+    def _() -> None:
+        a[i + 1] = a[i] * 2
+
+    nest.create_plan(Target("NVIDIA A100")).vectorize(i)
+
+
+@refused(
+    ScheduleError,
+    """
+    i runs to N, which only the launch knows
+      help: split the loop, and vectorize the inner one
+    """,
+)
+def test_vectorizing_a_loop_of_unknown_length():
+    n = Dimension("N")
+    a = Array(Role.OUTPUT, "float32", (n,), name="a")
+    nest = Nest((n,))
+    i = nest.get_indices()
+
+    @nest.iteration_logic
+    def _() -> None:
+        a[i] = 1.0
+
+    nest.create_plan(Target("NVIDIA A100")).vectorize(i)
+
+
+@refused(
+    ScheduleError,
+    """
+    ii is vectorized, and jj runs inside of it
+      help: reorder the schedule so that the vectorized loop is the innermost one
+    """,
+)
+def test_vectorizing_a_loop_that_is_not_innermost():
+    plan, _, (_, _, _, ii, _) = product()
+    plan.vectorize(ii)
+    plan.build()
+
+
+@refused(
+    ScheduleError,
+    """
+    the logic of a nest cannot branch on a[i] < 0.0, a value that only the kernel knows
+      help: tw.where(condition, a, b) computes both and takes one; in place of Python's max and min, tw.maximum and tw.minimum
+    """,
+)
+def test_branching_on_a_value():
+    a = Array(Role.INPUT_OUTPUT, "float32", (64,), name="a")
+    nest = Nest((64,))
+    i = nest.get_indices()
+
+    @nest.iteration_logic
+    def _() -> None:
+        a[i] = max(a[i], 0.0)
+
+
+@refused(
+    tw.ArgumentError,
+    """
+    argument 'alpha' is a ndarray, and a number is needed
+      help: pass a Python or NumPy number
+    """,
+)
+def test_an_array_for_a_number():
+    alpha, a = Array(Role.INPUT, "float32", (), name="alpha"), Array(Role.OUTPUT, "float32", (4,), name="a")
+    nest = Nest((4,))
+    i = nest.get_indices()
+
+    @nest.iteration_logic
+    def _() -> None:
+        a[i] = 1.0 + alpha
+
+    nest.create_plan(Target("NVIDIA A100")).build()(np.zeros(4, np.float32), np.zeros(4, np.float32))

@@ -1,0 +1,363 @@
+"""Generated nests, schedules and plans, and an interpreter of nests in plain Python to compare kernels with."""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+import tilewright as tw
+from tilewright.errors import ScheduleError
+from tilewright.schedule.affine import Affine, Dimension, Index
+from tilewright.schedule.arrays import Array, Role
+from tilewright.schedule.caches import Location, Strategy
+from tilewright.schedule.expressions import Apply, Expression, Load, Number, Position
+from tilewright.schedule.loop_nest import LoopNest, Part
+from tilewright.schedule.nest import Nest
+from tilewright.schedule.plan import Plan
+from tilewright.schedule.schedule import Schedule, fuse
+from tilewright.schedule.targets import Target
+
+EXTENT = st.integers(1, 7)
+LAYOUT = st.sampled_from([Array.Layout.FIRST_MAJOR, Array.Layout.LAST_MAJOR])
+
+
+@dataclass
+class Case:
+    """A schedule, its arrays in the order of a call, and the loops whose turns touch elements of their own."""
+
+    schedule: Schedule
+    arrays: tuple[Array, ...]
+    free: set[Index]
+    sizes: Mapping[Dimension, int] = field(default_factory=dict)
+    before: tuple[LoopNest, ...] = field(
+        default=(), repr=False
+    )  # the nests as they were declared, to run one after the other
+
+    def __post_init__(self) -> None:
+        self.before = self.before or (self.schedule.nest,)
+
+
+# --- the interpreter ---------------------------------------------------------------------------------------
+
+
+def visits(nest: LoopNest, sizes: Mapping[Any, int]) -> Iterator[tuple[Part, dict[Any, int]]]:
+    """Yield each part and the values of its own indices, in the order in which it runs."""
+    ranges = [range(0, loop.stop.evaluate(sizes), loop.step) for loop in nest.loops]
+    for point in itertools.product(*ranges):
+        values = dict(zip(nest.order, point, strict=True)) | dict(sizes)
+        for part in nest.parts:
+            tests = [(condition.value.evaluate(values), condition.is_equality) for condition in part.conditions]
+            if all(value == 0 if is_equality else value >= 0 for value, is_equality in tests):
+                yield part, {index: place.evaluate(values) for index, place in part.places.items()} | dict(sizes)
+
+
+def interpret(nest: LoopNest, memory: Mapping[Array, Any], sizes: Mapping[Any, int]) -> None:
+    """Run a nest on NumPy arrays, element by element."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        for part, values in visits(nest, sizes):
+            for statement in part.statements:
+                store = statement.store
+                kind = memory[store.array].dtype.type
+                memory[store.array][_at(store.place, values)] = _value(store.value, memory, values, kind)
+
+
+def _at(place: tuple[Affine, ...], values: Mapping[Any, int]) -> tuple[int, ...]:
+    found = tuple(mode.evaluate(values) for mode in place)
+    assert all(index >= 0 for index in found), (place, found)
+    return found
+
+
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "+": operator.add, "-": operator.sub, "*": operator.mul,
+    "maximum": np.maximum, "minimum": np.minimum,
+}  # fmt: skip
+
+
+def _value(x: Expression, memory: Mapping[Array, Any], values: Mapping[Any, int], kind: Any) -> Any:
+    if isinstance(x, Load):
+        return memory[x.array][_at(x.place, values)]
+    if isinstance(x, Number):
+        return kind(x.value)
+    if isinstance(x, Position):
+        return kind(x.place.evaluate(values))
+    assert isinstance(x, Apply), x
+    return kind(_FUNCTIONS[x.name](*(_value(part, memory, values, kind) for part in x.arguments)))
+
+
+# --- nests -------------------------------------------------------------------------------------------------
+
+
+def _size(draw: Any, name: str, sizes: dict[Dimension, int], extent: int) -> Any:
+    """Return an extent as a number, or as a size of the launch."""
+    if draw(st.integers(0, 3)):
+        return extent
+    dimension = Dimension(name)
+    sizes[dimension] = extent
+    return dimension
+
+
+@st.composite
+def cases(draw: Any) -> Case:
+    """An untransformed nest of one of several kinds."""
+    kind = draw(st.sampled_from([_matmul, _elementwise, _stencil, _convolution, _row_reduction, _fused]))
+    type = draw(st.sampled_from(["int32", "float32"]))
+    case: Case = kind(draw, type)
+    return case
+
+
+def _array(draw: Any, name: str, role: Role, type: str, *shape: Any) -> Array:
+    return Array(role, type, shape, draw(LAYOUT), name=name)
+
+
+def _nest(shape: tuple[Any, ...], names: str) -> tuple[Nest, tuple[Index, ...]]:
+    nest = Nest(shape)
+    for index, name in zip(nest.indices, names, strict=True):
+        index.name = name
+    return nest, nest.indices
+
+
+def _matmul(draw: Any, type: str) -> Case:
+    sizes: dict[Dimension, int] = {}
+    m, n, k = (_size(draw, name, sizes, draw(EXTENT)) for name in "MNK")
+    a, b = _array(draw, "A", Role.INPUT, type, m, k), _array(draw, "B", Role.INPUT, type, k, n)
+    c = _array(draw, "C", Role.INPUT_OUTPUT, type, m, n)
+    nest, (i, j, p) = _nest((m, n, k), "ijk")
+
+    @nest.iteration_logic
+    def _() -> None:
+        c[i, j] += a[i, p] * b[p, j]
+
+    return Case(nest.create_schedule(), (a, b, c), {i, j}, sizes)
+
+
+def _elementwise(draw: Any, type: str) -> Case:
+    sizes: dict[Dimension, int] = {}
+    m, n = (_size(draw, name, sizes, draw(EXTENT)) for name in "MN")
+    a, b = _array(draw, "A", Role.INPUT, type, m, n), _array(draw, "B", Role.INPUT_OUTPUT, type, m, n)
+    d = _array(draw, "D", Role.OUTPUT, type, m, n)
+    nest, (i, j) = _nest((m, n), "ij")
+
+    @nest.iteration_logic
+    def _() -> None:
+        b[i, j] = a[i, j] * 3 + b[i, j]
+        d[i, j] = b[i, j] - a[i, j] + i
+
+    return Case(nest.create_schedule(), (a, b, d), {i, j}, sizes)
+
+
+def _stencil(draw: Any, type: str) -> Case:
+    m, n = draw(EXTENT), draw(EXTENT)
+    a = _array(draw, "A", Role.INPUT, type, m + 2, n + 1)
+    b = _array(draw, "B", Role.OUTPUT, type, m, n)
+    nest, (i, j) = _nest((m, n), "ij")
+
+    @nest.iteration_logic
+    def _() -> None:
+        b[i, j] = a[i, j] + a[i + 1, j + 1] * 2 + a[i + 2, j]
+
+    return Case(nest.create_schedule(), (a, b), {i, j})
+
+
+def _convolution(draw: Any, type: str) -> Case:
+    m, n, r, q = draw(EXTENT), draw(EXTENT), draw(st.integers(1, 3)), draw(st.integers(1, 3))
+    image = _array(draw, "I", Role.INPUT, type, m + r - 1, n + q - 1)
+    weights = _array(draw, "W", Role.INPUT, type, r, q)
+    out = _array(draw, "O", Role.INPUT_OUTPUT, type, m, n)
+    nest, (i, j, u, v) = _nest((m, n, r, q), "ijuv")
+
+    @nest.iteration_logic
+    def _() -> None:
+        out[i, j] += image[i + u, j + v] * weights[u, v]
+
+    return Case(nest.create_schedule(), (image, weights, out), {i, j})
+
+
+def _row_reduction(draw: Any, type: str) -> Case:
+    sizes: dict[Dimension, int] = {}
+    m, k = (_size(draw, name, sizes, draw(EXTENT)) for name in "MK")
+    a = _array(draw, "A", Role.INPUT, type, m, k)
+    total, most = _array(draw, "T", Role.INPUT_OUTPUT, type, m), _array(draw, "X", Role.INPUT_OUTPUT, type, m)
+    nest, (i, p) = _nest((m, k), "ik")
+
+    @nest.iteration_logic
+    def _() -> None:
+        total[i] = total[i] + a[i, p]
+        most[i] = tw.maximum(most[i], a[i, p])
+
+    return Case(nest.create_schedule(), (a, total, most), {i}, sizes)
+
+
+def _fused(draw: Any, type: str) -> Case:
+    """Two or three nests that share their first loops: a product, what is made of it, and something apart."""
+    m, n, k = (draw(EXTENT) for _ in range(3))
+    a, b = _array(draw, "A", Role.INPUT, type, m, k), _array(draw, "B", Role.INPUT, type, k, n)
+    c = _array(draw, "C", Role.INPUT_OUTPUT, type, m, n)
+    d = _array(draw, "D", Role.OUTPUT, type, m, n)
+    p, q = draw(EXTENT), draw(EXTENT)
+    e = _array(draw, "E", Role.OUTPUT, type, p, q)
+    first, (i, j, x) = _nest((m, n, k), "ijk")
+    second, (r, s) = _nest((m, n), "rs")
+    third, (u, v) = _nest((p, q), "uv")
+
+    @first.iteration_logic
+    def _() -> None:
+        c[i, j] += a[i, x] * b[x, j]
+
+    @second.iteration_logic
+    def _() -> None:
+        d[r, s] = tw.maximum(c[r, s], 0) + a[r, 0]
+
+    @third.iteration_logic
+    def _() -> None:
+        e[u, v] = u * 2 + v
+
+    before = tuple(nest.loop_nest() for nest in (first, second, third))
+    if draw(st.booleans()):
+        fused = fuse(fuse(Schedule(before[0]), Schedule(before[1]), partial=2), Schedule(before[2]), partial=0)
+        shared = fused.get_indices()[2:4]
+    else:
+        fused = fuse(*(Schedule(nest) for nest in before), partial=2)
+        shared = fused.get_indices()[1:3]
+    return Case(fused, (a, b, c, d, e), set(shared), {}, before)
+
+
+# --- transforms --------------------------------------------------------------------------------------------
+
+
+def transform(draw: Any, case: Case, note: Callable[[str], None]) -> None:
+    """Apply a few transforms that are legal for the nests above: their accumulations may change places."""
+    schedule = case.schedule
+    for _ in range(draw(st.integers(0, 4))):
+        what = draw(st.sampled_from(["split", "split", "tile", "reorder", "reorder", "pad", "skew", "unroll"]))
+        indices = schedule.get_indices()
+        index = draw(st.sampled_from(indices))
+        if what == "split":
+            size = draw(st.integers(1, 8))
+            inner = schedule.split(index, size)
+            note(f"{inner} = split({index}, {size})")
+            case.free |= {inner} if index in case.free else set()
+        elif what == "tile" and len(indices) <= 4:
+            chosen = (
+                draw(st.lists(st.sampled_from(indices), min_size=2, max_size=2, unique=True)) if indices[1:] else []
+            )
+            sizes = {index: draw(st.integers(1, 5)) for index in chosen}
+            related = [pair for pair in schedule.nest.precedences if set(pair) <= set(chosen)]
+            if chosen and not related:
+                for outer, inner in zip(chosen, schedule.tile(sizes), strict=True):  # type: ignore[arg-type]
+                    case.free |= {inner} if outer in case.free else set()
+                note(f"tile({sizes})")
+        elif what == "reorder":
+            order = draw(st.permutations(indices))
+            order = keeping(order, schedule.nest.precedences)
+            assert schedule.is_valid_loop_order(*order)
+            schedule.reorder(*order)
+            note(f"reorder({order})")
+        elif what == "pad":
+            size, front = draw(st.integers(0, 3)), draw(st.booleans())
+            schedule.pad(index, size, front)
+            note(f"pad({index}, {size}, front={front})")
+        elif what == "skew":
+            reference = draw(st.sampled_from(indices))
+            steps = {schedule.nest.loop(x).step for x in (index, reference)}
+            # What one nest writes and the next one reads lies on other diagonals of loops that not both have.
+            is_apart = len(case.before) > 1 and not {index, reference} <= case.free
+            if reference is index or steps != {1} or is_apart:
+                continue
+            try:
+                schedule.skew(index, reference)
+            except ScheduleError:
+                continue
+            note(f"skew({index}, {reference})")
+            if reference not in case.free:
+                case.free -= {index}
+        elif what == "unroll" and schedule.nest.loop(index).trips is not None:
+            schedule.unroll(index)
+            note(f"unroll({index})")
+
+
+def keeping(order: list[Index], precedences: tuple[tuple[Index, Index], ...]) -> list[Index]:
+    """Move indices back until what has to be outside is."""
+    left, found = list(order), []
+    while left:
+        ready = next(x for x in left if not any(b is x and a in left for a, b in precedences))
+        left.remove(ready)
+        found.append(ready)
+    return found
+
+
+# --- plans -------------------------------------------------------------------------------------------------
+
+TARGETS = ("NVIDIA A100", "sm_75", "sm_90a")
+
+
+def plan_of(draw: Any, case: Case, note: Callable[[str], None]) -> Plan:
+    """Bind some of the free loops, and cache some arrays."""
+    target = Target(draw(st.sampled_from(TARGETS)))
+    plan = case.schedule.create_plan(target)
+    units = target.GridUnit
+    names = [units.BLOCK_X, units.BLOCK_Y, units.THREAD_X, units.THREAD_Y, units.THREAD_Z, units.BLOCK_Z]
+    free = [index for index in case.schedule.get_indices() if index in case.free]
+    for index in free:
+        unit = draw(st.sampled_from([None, *names]))
+        if unit is None or (not unit.name.startswith("BLOCK") and plan.nest.loop(index).trips is None):
+            continue
+        names.remove(unit)
+        plan.bind({index: unit})
+        note(f"bind({index}: {unit.name})")
+    for array in case.arrays:
+        if draw(st.integers(0, 2)):
+            _cache(draw, plan, array, note)
+    if plan.serial and draw(st.integers(0, 2)) == 0:
+        try:
+            plan.vectorize(plan.serial[-1])
+            note(f"vectorize({plan.serial[-1]})")
+        except ScheduleError as error:
+            note(f"refused: {error}")
+    return plan
+
+
+def _cache(draw: Any, plan: Plan, array: Array, note: Callable[[str], None]) -> None:
+    order = plan.nest.order
+    at = draw(st.integers(0, len(order) - 1))
+    trigger = order[draw(st.integers(0, at))] if draw(st.integers(0, 3)) == 0 else None
+    location = draw(st.sampled_from([Location.SHARED, Location.SHARED, Location.PRIVATE]))
+    options: dict[str, Any] = {"location": location, "index": order[at], "trigger_index": trigger}
+    if draw(st.integers(0, 2)) == 0:
+        options["layout"] = draw(LAYOUT)
+    if location is Location.SHARED:
+        options["strategy"] = draw(st.sampled_from(list(Strategy)))
+        options["vectorize"] = draw(st.sampled_from([True, True, False, 2]))
+    if array.element_type.is_float and draw(st.integers(0, 3)) == 0:
+        options["element_type"] = "float64"
+    way = (
+        "once"
+        if location is Location.PRIVATE
+        else draw(st.sampled_from(["once", "once", "double", "private", "stages"]))
+    )
+    if way == "double":
+        options["double_buffer"] = True
+    elif way == "private":
+        options |= {"double_buffer": True, "double_buffer_location": Location.PRIVATE}
+    elif way == "stages":
+        options["pipeline_stages"] = draw(st.integers(2, 4))
+    try:
+        made = plan.cache(array, **options)
+        if draw(st.integers(0, 3)) == 0:
+            plan.caches.remove(made)
+            shape = made.region(plan).shape
+            steps = itertools.accumulate((extent + 1 for extent in shape[:-1]), operator.mul, initial=1)
+            options["layout"] = tw.Layout(shape, tuple(steps))
+            made = plan.cache(array, **options)
+        note(f"cache({array.name}, {options})")
+        if draw(st.integers(0, 3)) == 0:
+            inner = order[draw(st.integers(at, len(order) - 1))]
+            plan.cache(made, index=inner, location=draw(st.sampled_from([Location.SHARED, Location.PRIVATE])))
+            note(f"cache({made}, {inner})")
+    except ScheduleError as error:
+        note(f"refused: cache({array.name}, {options}): {error}")

@@ -1,0 +1,140 @@
+"""Which orders and bindings are refused, against all pairs of turns of small nests."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import hypothesis
+import pytest
+from hypothesis import given, note
+from hypothesis import strategies as st
+from tests.property.schedule_strategies import keeping
+
+from tilewright.errors import ScheduleError
+from tilewright.schedule import transforms
+from tilewright.schedule.affine import Affine, Dimension, Index
+from tilewright.schedule.arrays import Array, Role
+from tilewright.schedule.binding import Binding
+from tilewright.schedule.dependences import refuse_violations
+from tilewright.schedule.loop_nest import LoopNest
+from tilewright.schedule.nest import Nest
+from tilewright.schedule.parallel import refuse_crossings
+from tilewright.schedule.targets import GridUnit
+
+SMALL = st.integers(-1, 2)
+
+
+def _place(draw: Any, indices: tuple[Index, ...]) -> Affine:
+    return Affine.of({index: draw(SMALL) for index in indices}, draw(SMALL) + 8)
+
+
+def _nest(draw: Any, arrays: list[Array]) -> LoopNest:
+    nest = Nest(tuple(draw(st.integers(1, 3)) for _ in range(2)))
+    for index, name in zip(nest.indices, "ij", strict=True):
+        index.name = name
+
+    @nest.iteration_logic
+    def _() -> None:
+        for _ in range(draw(st.integers(1, 2))):
+            target, source = draw(st.sampled_from(arrays)), draw(st.sampled_from(arrays))
+            places = [[_place(draw, nest.indices) for _ in a.shape] for a in (target, source)]
+            if draw(st.integers(0, 3)) == 0:
+                target[tuple(places[0])] += 1
+            else:
+                target[tuple(places[0])] = source[tuple(places[1])] * 2
+
+    return nest.loop_nest()
+
+
+@st.composite
+def nests(draw: Any) -> LoopNest:
+    """One nest, or two that are fused, with loops split, skewed and padded; the order is still the declared one."""
+    arrays = [Array(Role.INPUT_OUTPUT, "int32", (64,), name="A"), Array(Role.TEMP, "int32", (64, 64), name="T")]
+    nest = _nest(draw, arrays)
+    if draw(st.booleans()):
+        nest = transforms.fuse([nest, _nest(draw, arrays)], draw(st.integers(0, 2)), Index("f"))
+    for _ in range(draw(st.integers(0, 1))):
+        nest = transforms.split(nest, draw(st.sampled_from(nest.order)), draw(st.integers(1, 2)), Index("x"))
+    if draw(st.booleans()):
+        nest = transforms.pad(nest, draw(st.sampled_from(nest.order)), 1, draw(st.booleans()))
+    if draw(st.booleans()):
+        outer, inner = sorted(draw(st.permutations(range(len(nest.order))))[:2])
+        if nest.loops[outer].step == nest.loops[inner].step == 1:
+            nest = transforms.skew(nest, nest.order[inner], nest.order[outer])
+    return nest
+
+
+def _accesses(nest: LoopNest) -> list[tuple[Any, ...]]:
+    """Return (declared time, time, element, is_write, reduction or None, loops) of each access that happens."""
+    found = []
+    for point in itertools.product(*(range(0, loop.stop.constant, loop.step) for loop in nest.loops)):
+        loops = dict(zip(nest.order, point, strict=True))
+        for number, part in enumerate(nest.parts):
+            tests = [(c.value.evaluate(loops), c.is_equality) for c in part.conditions]
+            if not all(value == 0 if is_equality else value >= 0 for value, is_equality in tests):
+                continue
+            own = {index: place.evaluate(loops) for index, place in part.places.items()}
+            declared = (number, *(own[index] for index in part.indices))
+            for statement in part.statements:
+                for access in statement.accesses:
+                    element = (access.array, *(mode.evaluate(own) for mode in access.place))
+                    reduction = statement if statement.reduction is not None else None
+                    times = (*declared, statement.number), (*point, number, statement.number)
+                    found.append((*times, element, access.is_write, reduction, loops))
+    return found
+
+
+def _conflicts(nest: LoopNest) -> list[tuple[Any, Any]]:
+    return [
+        (a, b)
+        for a, b in itertools.combinations(_accesses(nest), 2)
+        if a[2] == b[2] and (a[3] or b[3])
+    ]  # fmt: skip
+
+
+def _is_refused(check: Any, *arguments: Any) -> bool:
+    try:
+        check(*arguments)
+    except ScheduleError as error:
+        note(str(error))
+        return True
+    return False
+
+
+@hypothesis.settings(deadline=None, max_examples=250, suppress_health_check=list(hypothesis.HealthCheck))
+@given(nests(), st.data())
+def test_orders(nest: LoopNest, data: Any) -> None:
+    order = keeping(data.draw(st.permutations(nest.order)), nest.precedences)
+    changed = transforms.reorder(nest, order)
+    note(changed.text())
+    expected = any(
+        (a[0] < b[0]) != (a[1] < b[1])
+        for a, b in _conflicts(changed)
+        if a[0] != b[0] and not (a[4] is not None and a[4] is b[4])
+    )
+    assert _is_refused(refuse_violations, nest, changed, "it") == expected
+
+
+@hypothesis.settings(deadline=None, max_examples=250, suppress_health_check=list(hypothesis.HealthCheck))
+@given(nests(), st.data())
+def test_bindings(nest: LoopNest, data: Any) -> None:
+    note(nest.text())
+    chosen = data.draw(st.lists(st.sampled_from(nest.order), min_size=1, unique=True))
+    bindings = (Binding(GridUnit.THREAD_X, tuple(map(nest.loop, chosen))),)
+    expected = any(a[5][index] != b[5][index] for a, b in _conflicts(nest) for index in chosen)
+    assert _is_refused(refuse_crossings, nest, bindings) == expected
+
+
+@pytest.mark.parametrize("shift", [0, 1])
+def test_sizes_of_the_launch(shift: int) -> None:
+    m, n = Dimension("M"), Dimension("N")
+    a = Array(Role.INPUT_OUTPUT, "int32", (m, n), name="A")
+    nest = Nest((m, n))
+    i, j = nest.get_indices()  # type: ignore[misc]
+
+    @nest.iteration_logic
+    def _() -> None:
+        a[i + 1, j] = a[i, j + shift] * 2
+
+    assert nest.create_schedule().is_valid_loop_order(j, i) == (shift == 0)

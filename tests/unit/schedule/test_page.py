@@ -1,0 +1,98 @@
+"""docs/schedule.md: its examples give what it says, and its table is that of the counts that were written down."""
+
+from __future__ import annotations
+
+import doctest
+import importlib.util
+import json
+import re
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tilewright.runtime.clang import find_clang
+
+DOCS = Path(__file__).parents[3] / "docs"
+PAGE = DOCS / "schedule.md"
+
+pytestmark = pytest.mark.skipif(not PAGE.is_file(), reason="not a checkout")
+
+
+@pytest.fixture(scope="module")
+def registers() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("schedule_registers", DOCS / "schedule_registers.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_examples_of_the_page() -> None:
+    # Text outside of the code becomes blank lines, so that a failure names the line of the page.
+    parts = re.split(r"^```(?:python)?\n", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    code = "\n".join([part if number % 2 else "\n" * part.count("\n") for number, part in enumerate(parts)])
+    test = doctest.DocTestParser().get_doctest(code, {}, PAGE.name, str(PAGE), 0)
+    assert len(test.examples) > 60
+    results = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE).run(test)
+    assert results.failed == 0
+
+
+def test_the_example_of_the_readme() -> None:
+    page = (DOCS.parent / "README.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"^```python\n(.*?)^```", page.partition("## Schedules")[2].partition("\n## ")[0], re.S | re.M)
+    names: dict[str, Any] = {}
+    path = str(DOCS.parent / "README.md")
+    exec(compile("\n" * page[: page.index(code)].count("\n") + code, path, "exec"), names)
+    random = np.random.default_rng(0)
+    a, b = (random.integers(-3, 4, shape).astype(np.float16) for shape in ((128, 64), (64, 128)))
+    c = np.zeros((128, 128), np.float32)
+    names["matmul"](a, b, c)
+    np.testing.assert_array_equal(c, a.astype(np.float32) @ b.astype(np.float32))
+
+
+def test_the_table_is_that_of_its_file(registers: ModuleType) -> None:
+    record = json.loads(registers.RESULTS.read_text(encoding="utf-8"))
+    page = PAGE.read_text(encoding="utf-8")
+    assert registers.filled(page, record) == page
+    other = {**record, "rows": [{**row, "registers": 255} for row in record["rows"]]}
+    assert registers.filled(page, other) != page
+    with pytest.raises(ValueError, match="no <!-- registers -->"):
+        registers.filled("a page", record)
+
+
+def test_fragments_fall_in_proportion(registers: ModuleType) -> None:
+    rows = json.loads(registers.RESULTS.read_text(encoding="utf-8"))["rows"]
+    assert [(row["target"], row["operands"], row["fused"]) for row in rows] == [
+        (name, "shared memory" if shared else "global memory", fused)
+        for name, _, _, shared in registers.CASES
+        for fused in (8, 4, 2, 1)
+    ]
+    for row in rows:
+        assert row["fragments_a"] == row["fragments_b"] == row["fused"]
+        # An element is 2 or 4 bytes; a fragment is dealt out to the 32 or 64 threads of a warp.
+        each = {"float16": 16 * 16 * 2 // 4 // 32, "float32": 16 * 4 * 4 // 4 // 64}[row["type"]]
+        assert row["fragment_registers"] == 2 * each * row["fused"]
+        assert not row["spills"]
+
+
+def test_the_kernels_registers_fall_too(registers: ModuleType) -> None:
+    rows = json.loads(registers.RESULTS.read_text(encoding="utf-8"))["rows"]
+    for first in range(0, len(rows), 4):
+        counts = [row["registers"] for row in rows[first : first + 4]]
+        assert counts[0] > counts[1] and counts[0] > max(counts[1:]), rows[first]
+        assert counts == sorted(counts, reverse=True) or rows[first]["target"] == "gfx908"
+
+
+@pytest.mark.parametrize("fused", [8, 1])
+@pytest.mark.parametrize("case", [0, pytest.param(4, marks=pytest.mark.skipif(not find_clang(), reason="no clang"))])
+def test_counts_of_fragments_are_those_of_the_kernels(registers: ModuleType, case: int, fused: int) -> None:
+    """What compilers report changes with their release; what the IR declares does not."""
+    name, dtype, shape, shared = registers.CASES[case]
+    rows = json.loads(registers.RESULTS.read_text(encoding="utf-8"))["rows"]
+    written = next(row for row in rows if row["target"] == name and row["fused"] == fused)
+    found = registers.row_of(name, dtype, shape, shared, fused)
+    same = ("fragments_a", "fragments_b", "fragment_registers", "spills", "shape", "type")
+    assert {key: found[key] for key in same} == {key: written[key] for key in same}
