@@ -155,9 +155,10 @@ def _runs_across(emission: Emission, depth: int, parts: Parts, caches: list[Shar
     It does where fragments, and nothing else, are read from the buffers: a buffer is then free once the turn's last
     fragments have been read, and what is read beyond the last turn is a buffer, too.
     """
-    inside = emission.caches(depth, parts)
-    ahead = {cache.array for cache in inside if is_step_ahead(cache)}
-    return all(is_ahead(cache) for cache in inside) and ahead == {cache.cache.array for cache in caches}
+    if any(not is_ahead(cache) for cache in emission.caches(depth, parts)):
+        return False
+    ahead = {cache.array for cache in emission.caches(depth + 1, parts) if is_step_ahead(cache)}
+    return ahead == {cache.cache.array for cache in caches}
 
 
 def _through_registers(emission: Emission, loop: Loop, depth: int, parts: Parts, caches: list[SharedCache]) -> None:

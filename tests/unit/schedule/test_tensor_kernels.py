@@ -40,6 +40,17 @@ def test_the_fast_plan_has_no_bank_conflicts() -> None:
     assert profile.shared_wavefronts == profile.shared_wavefronts_ideal > 0
 
 
+def test_the_fast_plan_reads_ahead_across_turns() -> None:
+    """The first fragments are read before the loop, those of the next turn in its last step; copies are spread."""
+    before, loop, inside = (
+        FAST.plan.build().source().split("__global__")[1].partition("for (int i2 = 0; i2 < 192; i2 += 64)")
+    )
+    assert loop and "ldmatrix_x4(" in before
+    steps = [part.count("cp_async_cg_16") for part in inside.partition("cp_async_wait<0>")[0].split("mma_m16n8k16")]
+    assert steps == [1, 1, 1, 0, 0]
+    assert inside.index("cp_async_wait<1>") > inside.index("mma_m16n8k16")
+
+
 def test_the_fast_plan_multiplies() -> None:
     product = replace(FAST, output="float32")
     product.check()
