@@ -131,7 +131,10 @@ class LoopNest:
 
     def text(self) -> str:
         """Return the loops as Python would have them."""
-        lines = [f"{'    ' * n}{loop}" for n, loop in enumerate(self.loops)]
+        lines = [
+            f"{'    ' * n}{loop}{'  # unrolled' if loop.index in self.unrolled else ''}"
+            for n, loop in enumerate(self.loops)
+        ]
         for part in self.parts:
             depth = len(self.loops)
             if part.conditions:
