@@ -252,3 +252,43 @@ def test_types_and_shapes(backend: Backend, name: str, cached: bool) -> None:
     a, b = (draw(random, size).astype(dtype.numpy) for size in ((m, k), (k, n)))
     c = random.integers(-8, 8, (m, n)).astype(out.numpy)
     check(backend, plan, [a, b, c], c + a.astype(np.float64) @ b.astype(np.float64), 0)
+
+
+def test_fused_nests_with_a_buffer_ahead(backend: Backend) -> None:
+    """Three turns, each asked for by number, that ask whether there is another: NVRTC 13.0 to 13.5 stop after one."""
+    A = Array(Role.INPUT, tw.int32, (1, 3), Array.Layout.LAST_MAJOR)
+    B = Array(Role.INPUT, tw.int32, (3, 5))
+    C = Array(Role.INPUT_OUTPUT, tw.int32, (1, 5))
+    D, E = Array(Role.OUTPUT, tw.int32, (1, 5)), Array(Role.OUTPUT, tw.int32, (7, 7))
+    product, finish, apart = Nest((1, 5, 3)), Nest((1, 5)), Nest((7, 7))
+    i, j, x = product.indices
+    r, s = finish.indices
+    u, v = apart.indices
+
+    @product.iteration_logic
+    def _() -> None:
+        C[i, j] += A[i, x] * B[x, j]
+
+    @finish.iteration_logic
+    def _() -> None:
+        D[r, s] = tw.maximum(C[r, s], 0) + A[r, 0]
+
+    @apart.iteration_logic
+    def _() -> None:
+        E[u, v] = 2 * u + v
+
+    schedule = fuse(product.create_schedule(), finish.create_schedule(), apart.create_schedule(), partial=2)
+    f, i, j, *rest = schedule.get_indices()
+    schedule.reorder(j, f, *rest, i)
+    schedule.unroll(i)
+    plan = schedule.create_plan(Target())
+    plan.bind({j: UNIT.THREAD_Z})
+    plan.cache(A, index=rest[0], double_buffer=True)
+    a, b, c = (np.arange(n, dtype=np.int32) - 2 for n in (3, 15, 5))
+    sums = c + a @ b.reshape(3, 5)
+    values = [a[:, None], b.reshape(3, 5), c[None], np.full((1, 5), -99, np.int32), np.zeros((7, 7), np.int32)]
+    held = [backend.put(np.ascontiguousarray(y)) for y in values]
+    plan.build("fused", (A, B, C, D, E))(held[0].T, *held[1:])
+    assert (backend.get(held[2])[0] == sums).all()
+    assert (backend.get(held[3])[0] == np.maximum(sums, 0) + a[0]).all()
+    assert (backend.get(held[4]) == 2 * np.arange(7)[:, None] + np.arange(7)).all()

@@ -116,7 +116,7 @@ extern "C" __global__ void __launch_bounds__(256) matmul_double_buffered(
         #pragma unroll
         for (int k = 0; k < 8; k += 1) {
             // 03_matmul.py:133: if k + 1 < TILE_K:
-            if (k + 1 < 8) {
+            if (k < 7) {
                 // 03_matmul.py:134: tw.copy(tCsA[:, :, k + 1, stage], rA[:, :, (k + 1) % 2])
                 const int sA_offset = tCsA + stage * 1040 + k * 130 + 130;
                 const int offset = (k + 1) % 2;

@@ -3,7 +3,7 @@
     for (k = 0; k < n; k += 64)              stage = 0
         use(k / 64 % 3)                  ->  for (k = 0; k < n; k += 64)
                                                  use(stage)
-                                                 stage = stage + 1 == 3 ? 0 : stage + 1
+                                                 stage = stage == 2 ? 0 : stage + 1
 
 Rings of buffers number their stages so. A division by a constant is six instructions, each of them in the way of the
 addresses that wait for it: on an H200 the multistage matrix product of bf16 runs 3 % longer with them. Powers of two

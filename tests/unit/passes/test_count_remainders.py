@@ -43,7 +43,7 @@ def test_a_stage_is_counted() -> None:
         "    %6: int32 = binary kind=rem %5 3",
         "    store buffer=out %1.i %2.stage",
         "    %7: int32 = binary kind=add %2.stage 1",
-        "    %8: bool = compare kind=eq %7 3",
+        "    %8: bool = compare kind=eq %2.stage 2",
         "    %9: int32 = select %8 0 %7",
         "    yield %9",
         "  }",
