@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from tilewright.errors import ScheduleError
 from tilewright.schedule.caches import Cache, Location
+from tilewright.schedule.held_fragments import HeldFragments
 from tilewright.schedule.loop_nest import Loop
-from tilewright.schedule.tiles import HeldFragments
 
 if TYPE_CHECKING:
     from tilewright.schedule.emission import Emission, Parts
