@@ -17,7 +17,8 @@ Kernels: from the plan to the language
     scheduled            ScheduledKernel: a plan as a kernel to call
     emission             loops, parts and statements as calls of the language, while the kernel is traced
     filling, shared_caches, pipelines, write_backs   caches filled, kept in flight, and written back
-    fragments, tiles, sums, held_fragments   matrix instructions: fragments loaded, multiplied in passes, finished, stored
+    fragments, tiles     matrix instructions: fragments loaded, multiplied in passes, finished, stored; sums and
+                         held_fragments are the fragments of C, and the operands that a cache keeps
     report, plan_text    what a plan became; a plan as text
 Packages: kernels as files
     parameters, delayed  values that are chosen later, and plans that wait for them

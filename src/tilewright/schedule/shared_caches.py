@@ -167,7 +167,8 @@ class SharedCache(Filling):
         for mode in self.order[:-1]:
             place[mode] = element % self.region.shape[mode]
             element = element // self.region.shape[mode]
-        place[self.order[-1]] = element
+        last = self.order[-1]
+        place[last] = element if self.region.shape[last] > 1 else 0  # beyond the region's end nothing is copied
         return tuple(place)
 
     def guard(self, when: Any, piece: Piece) -> Any:  # Any: a condition of host or device, or a tensor of them

@@ -259,3 +259,19 @@ def test_boxes_that_do_not_divide_among_the_threads(length: int) -> None:
     plan.build()(held, result)
     np.testing.assert_array_equal(result, [held[n : n + length - 31].max() for n in range(32)])
     assert f"< {-(-length // 32)}; " in plan.build().source()
+
+
+def test_vectors_of_a_column_with_odd_gaps() -> None:
+    """Two threads share three vectors of the only column, whose gap to the next one does not matter."""
+    a, b = Array(Role.INPUT, "int32", (6, 1), Array.Layout.LAST_MAJOR), Array(Role.OUTPUT, "int32", (2, 6))
+    nest = Nest((2, 6))
+    i, j = nest.get_indices()
+    nest.iteration_logic(lambda: b.__setitem__((i, j), 2 * a[j, 0]))
+    plan = nest.create_schedule().create_plan(Target("sm_80"))
+    plan.bind({i: plan.target.GridUnit.THREAD_X})
+    plan.cache(a, index=j, layout=tw.Layout((6, 1), (1, 7)))
+    values, found = np.arange(6, dtype=np.int32)[:, None], np.zeros((2, 6), np.int32)
+    kernel = plan.build()
+    kernel(np.asfortranarray(values), found)
+    np.testing.assert_array_equal(found, np.stack([2 * values[:, 0]] * 2))
+    assert "cp_async_ca_8" in kernel.source()
