@@ -14,6 +14,7 @@ from tilewright.schedule.arrays import Array, Role
 from tilewright.schedule.caches import Location
 from tilewright.schedule.nest import Nest
 from tilewright.schedule.plan import Plan
+from tilewright.schedule.schedule import fuse
 from tilewright.schedule.targets import Target
 
 
@@ -252,3 +253,33 @@ def test_an_array_for_a_number():
         a[i] = 1.0 + alpha
 
     nest.create_plan(Target("NVIDIA A100")).build()(np.zeros(4, np.float32), np.zeros(4, np.float32))
+
+
+@refused(
+    ScheduleError,
+    """
+    T is TEMP and is read, and nothing is written to it before
+      test_schedule_caches.py:N, in _:
+        t[i] += a[i, k]
+        ^^^^
+      help: store to it first, in a nest that is fused in front, or tensorize with prologue_op=SET
+    """,
+)
+def test_temporary_sums_that_nothing_begins():
+    a, t, d = (
+        Array(Role.INPUT, "float32", (8, 4), name="A"),
+        Array(Role.TEMP, "float32", (8,), name="T"),
+        Array(Role.OUTPUT, "float32", (8,), name="D"),
+    )
+    add, take = Nest((8, 4)), Nest((8,))
+    (i, k), j = add.get_indices(), take.get_indices()
+
+    @add.iteration_logic
+    def _() -> None:
+        t[i] += a[i, k]
+
+    @take.iteration_logic
+    def _() -> None:
+        d[j] = t[j]
+
+    fuse(add.create_schedule(), take.create_schedule(), partial=1).create_plan(Target("sm_80")).build()

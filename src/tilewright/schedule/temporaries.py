@@ -1,18 +1,45 @@
-"""Temporary arrays in caches: a cache has to live as long as what is written in it is read."""
+"""Arrays that hold nothing at first: they are written before they are read, and caches of them live so long."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tilewright.errors import ScheduleError
+from tilewright.errors import ScheduleError, TilewrightWarning
 from tilewright.schedule.affine import Index
 from tilewright.schedule.arrays import Array, Role
 from tilewright.schedule.instances import Instance, Pair, difference, turns
 
 if TYPE_CHECKING:
     from tilewright.schedule.plan import Plan
+
+
+def refuse_unwritten(plan: Plan) -> None:
+    """Raise `ScheduleError` for a TEMP array that is added to and never begun, and warn of such an OUTPUT array.
+
+    What was in it before is then read: of a TEMP array nothing, of an OUTPUT array what the caller left there.
+    """
+    for array in plan.arrays:
+        if array.role not in (Role.TEMP, Role.OUTPUT):
+            continue
+        if plan.tensorization is not None and plan.tensorization.sets(array):
+            continue
+        statements = [statement for part in plan.nest.parts for statement in part.statements]
+        reads = [s for s in statements if any(x.array is array and not x.is_write for x in s.accesses)]
+        if not reads or any(s.store.array is array for s in statements if s not in reads):
+            continue
+        message = f"{array.name} is {array.role.name} and is read, and nothing is written to it before"
+        help = "store to it first, in a nest that is fused in front, or tensorize with prologue_op=SET"
+        if array.role is Role.TEMP:
+            raise ScheduleError(message, location=reads[0].location, help=help)
+        where = reads[0].location
+        text = f"{message}: it begins with what is in it (help: declare it INPUT_OUTPUT, or {help})"
+        if where is None:
+            warnings.warn(text, TilewrightWarning, stacklevel=2)
+        else:
+            warnings.warn_explicit(text, TilewrightWarning, where.file, where.line)
 
 
 def refuse_forgotten(plan: Plan) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from tilewright.errors import ScheduleError
 from tilewright.schedule.arrays import Array, Role
 from tilewright.schedule.caches import Cache, Location
-from tilewright.schedule.temporaries import refuse_forgotten
+from tilewright.schedule.temporaries import refuse_forgotten, refuse_unwritten
 from tilewright.schedule.tensorization import refuse_repeated_operations
 from tilewright.schedule.vectors import refuse_loops
 from tilewright.schedule.write_backs import refuse_conflicts
@@ -36,6 +36,7 @@ def validate(plan: Plan, parameters: tuple[Array, ...]) -> None:
     _refuse_rivals(plan)
     refuse_forgotten(plan)
     _refuse_fragments(plan)
+    refuse_unwritten(plan)
 
 
 def _refuse_fragments(plan: Plan) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from tilewright.schedule.arrays import Array, Role
 from tilewright.schedule.caches import Location
 from tilewright.schedule.nest import Nest
 from tilewright.schedule.plan import Plan
+from tilewright.schedule.schedule import fuse
 from tilewright.schedule.targets import Target
 
 
@@ -243,7 +245,7 @@ def test_what_a_written_box_has_between_the_writes_stays(location: Location) -> 
 @pytest.mark.parametrize("length", [67, 97])
 def test_boxes_that_do_not_divide_among_the_threads(length: int) -> None:
     """Each thread copies as many elements as any other or one less: none is left with the whole box."""
-    a, b = Array(Role.INPUT, "int32", (length,), name="a"), Array(Role.OUTPUT, "int32", (32,), name="b")
+    a, b = Array(Role.INPUT, "int32", (length,), name="a"), Array(Role.INPUT_OUTPUT, "int32", (32,), name="b")
     nest = Nest((32, length - 31))
     i, k = nest.get_indices()
 
@@ -275,3 +277,27 @@ def test_vectors_of_a_column_with_odd_gaps() -> None:
     kernel(np.asfortranarray(values), found)
     np.testing.assert_array_equal(found, np.stack([2 * values[:, 0]] * 2))
     assert "cp_async_ca_8" in kernel.source()
+
+
+def test_sums_that_begin_with_what_is_in_an_output_are_warned_of() -> None:
+    a, b = Array(Role.INPUT, "int32", (4, 8), name="a"), Array(Role.OUTPUT, "int32", (4,), name="b")
+
+    def plan_of(*starts: str) -> Plan:
+        add = Nest((4, 8))
+        i, k = add.get_indices()
+        add.iteration_logic(lambda: b.__setitem__(i, b[i] + a[i, k]))
+        schedule = add.create_schedule()
+        for _ in starts:
+            begin = Nest((4,))
+            n = begin.get_indices()
+            begin.iteration_logic(lambda n=n: b.__setitem__(n, 0))
+            schedule = fuse(begin.create_schedule(), schedule, partial=1)
+        return schedule.create_plan(Target("sm_80"))
+
+    with pytest.warns(tw.TilewrightWarning, match="b is OUTPUT and is read, and nothing is written to it before"):
+        plan_of().build()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        values, sums = np.arange(32, dtype=np.int32).reshape(4, 8), np.full(4, -99, np.int32)
+        plan_of("zero").build()(values, sums)
+    np.testing.assert_array_equal(sums, values.sum(1))
