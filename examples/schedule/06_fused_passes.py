@@ -5,7 +5,7 @@ each group loads again. P = 8 and F = 2::
 
     for k in range(0, 2048, 32):          # 64 turns
         load C
-        for group in range(4):            # unrolled
+        for group in range(4):
             load 2 of A, load 2 of B, 2 times mma
         store C
 

@@ -56,7 +56,7 @@ def copy_stream(dst, src):  # type: ignore[no-untyped-def]  # the arguments of a
 
 
 @kernel
-def multiply_add(out, factors, turns):  # type: ignore[no-untyped-def]
+def multiply_add(out, factors, turns):  # type: ignore[no-untyped-def]  # as above
     """Apply x = x factors[0] + factors[1] `turns * TURNS` times to CHAINS numbers a thread; write their sum."""
     sums = lang.registers("float32", CHAINS)
     thread = lang.block_idx.x * lang.block_dim.x + lang.thread_idx.x

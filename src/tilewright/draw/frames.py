@@ -102,7 +102,7 @@ def _panels(rest: tuple[Any, ...]) -> tuple[tuple[tuple[tuple[str, tuple[Any, ..
     sizes = [int(tuple_size(m)) for m in rest]  # type: ignore[arg-type]  # static: frame_of refuses others
     down = sizes[0] if len(sizes) > 1 else 1
     across_shape = tuple(sizes[1:] if len(sizes) > 1 else sizes)
-    across = int(tuple_size(across_shape))  # type: ignore[arg-type]
+    across = int(tuple_size(across_shape))  # type: ignore[arg-type]  # static, as above
     shown = min(down, _MOST_GRIDS[0]), min(across, _MOST_GRIDS[1])
     table = []
     for i in range(shown[0]):

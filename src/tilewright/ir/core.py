@@ -113,6 +113,11 @@ class Block:
             for inner in op.blocks:
                 yield from inner.walk()
 
+    def substitute(self, mapping: Mapping[Value, Value]) -> None:
+        """Replace operands in place, in the block's ops and in those of the blocks nested in it."""
+        for op in self.walk():
+            op.substitute(mapping)
+
 
 class Effect(enum.Enum):
     """What an op does besides computing its results; decides what may be removed, merged or moved."""

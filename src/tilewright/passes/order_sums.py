@@ -79,7 +79,7 @@ class _Ordering:
             op.substitute(replaced)
             self.depths.update(dict.fromkeys(op.results, self._depth_of(op, depth)))
             for inner in op.blocks:
-                _substitute(inner, replaced)
+                inner.substitute(replaced)
                 self.block(inner, depth + isinstance(op, (For, While)))
             found = self._sum_of(op, inside) if depth and _adds(op) and op not in parts else None
             if found is not None and found.is_scattered:
@@ -144,10 +144,3 @@ def _adds(op: Op) -> bool:
     if not isinstance(op, Binary) or not isinstance(op.result.type, DType) or not op.result.type.is_integer:
         return False
     return op.kind in ("add", "sub") or (op.kind == "mul" and type(constant_of(op.rhs)) is int)
-
-
-def _substitute(block: Block, replaced: dict[Value, Value]) -> None:
-    for op in block.ops:
-        op.substitute(replaced)
-        for inner in op.blocks:
-            _substitute(inner, replaced)

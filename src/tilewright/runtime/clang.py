@@ -110,11 +110,6 @@ def find_linker() -> Path | None:
     return next((Path(path) for path in (*candidates, shutil.which("ld.lld")) if path is not None), None)
 
 
-def is_linked(code: bytes) -> bool:
-    """Return whether an ELF object was linked, so that a runtime could load it (its type is not ET_REL)."""
-    return int.from_bytes(code[16:18], "little") != 1
-
-
 def parse_resources(assembly: str) -> AmdResources:
     """Return what the one kernel of an assembly text takes, from its metadata and from the notes below its code."""
 

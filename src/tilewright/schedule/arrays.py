@@ -137,11 +137,6 @@ class Array:
             step = step * extent if step is not None and isinstance(extent, int) else None
         return tuple(reversed(strides)) if self.layout is ArrayLayout.FIRST_MAJOR else tuple(strides)
 
-    @property
-    def contiguous_mode(self) -> int | None:
-        """The mode whose neighbours are neighbours in memory, None where there is none."""
-        return next((mode for mode, step in enumerate(self.strides) if step == 1 and self.shape[mode] != 1), None)
-
     def __getitem__(self, indices: Any) -> Load:  # Any: indices and affine expressions, one or a tuple
         return Load(self, self.place(indices))
 

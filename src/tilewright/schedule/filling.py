@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,6 @@ from tilewright.lang.ranges import DeviceRange
 from tilewright.lang.scalar import Scalar, as_scalar
 from tilewright.layout import ComposedLayout, Layout
 from tilewright.schedule.affine import Affine, Dimension, Index
-from tilewright.schedule.arrays import ArrayLayout
 from tilewright.schedule.caches import Cache, Location, Region, order_of
 from tilewright.schedule.storage import Storage
 from tilewright.tensors import Tensor
@@ -196,8 +196,6 @@ def divisor_of(value: Any) -> int:  # Any: a number of host or device
 
 def divisor_of_affine(emission: Emission, place: Affine) -> int:
     """Return a number that is known to divide an expression of the loops, 0 for 0."""
-    import math
-
     found = abs(place.constant)
     for symbol, factor in place.terms:
         step = (
@@ -207,6 +205,3 @@ def divisor_of_affine(emission: Emission, place: Affine) -> int:
         )
         found = math.gcd(found, factor * step)
     return found
-
-
-__all__ = ["ArrayLayout", "Filling", "PrivateCache", "divisor_of", "divisor_of_affine", "each", "static_layout"]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from tilewright.backends.cpp.names import KEYWORDS
 from tilewright.dtypes import DType
 from tilewright.errors import CompileError, ScheduleError
 from tilewright.ir.core import Buffer
@@ -24,80 +25,7 @@ if TYPE_CHECKING:
 # An extent for each size that only the launch knows while the kernel is compiled. It is odd, so that nothing is
 # assumed of what divides the true one.
 _ANY_EXTENT = 61
-# What C and C++ have taken.
-C_WORDS = frozenset(
-    [
-        "alignas",
-        "alignof",
-        "asm",
-        "auto",
-        "bool",
-        "break",
-        "case",
-        "catch",
-        "char",
-        "class",
-        "const",
-        "constexpr",
-        "continue",
-        "decltype",
-        "default",
-        "delete",
-        "do",
-        "double",
-        "else",
-        "enum",
-        "explicit",
-        "export",
-        "extern",
-        "false",
-        "float",
-        "for",
-        "friend",
-        "goto",
-        "if",
-        "inline",
-        "int",
-        "long",
-        "mutable",
-        "namespace",
-        "new",
-        "noexcept",
-        "nullptr",
-        "operator",
-        "private",
-        "protected",
-        "public",
-        "register",
-        "restrict",
-        "return",
-        "short",
-        "signed",
-        "sizeof",
-        "static",
-        "static_assert",
-        "struct",
-        "switch",
-        "template",
-        "this",
-        "thread_local",
-        "throw",
-        "true",
-        "try",
-        "typedef",
-        "typeid",
-        "typename",
-        "union",
-        "unsigned",
-        "using",
-        "virtual",
-        "void",
-        "volatile",
-        "wchar_t",
-        "while",
-        "main",
-    ]
-)
+C_WORDS = KEYWORDS | {"restrict", "main"}  # what C and C++ have taken
 # What the functions of a header call their own parameters.
 _HEADER_WORDS = frozenset(("function", "stream", "arguments", "parameters"))
 ALIGNMENT = 16  # bytes, of each array that a packaged function is given

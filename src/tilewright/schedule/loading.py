@@ -24,7 +24,7 @@ from tilewright.runtime.plan import Signature
 _OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv,
 }  # fmt: skip
-_FORMAT = 1
+FORMAT = 1  # of manifests; a later one is not known
 _MOST_ELEMENTS = 2**31  # offsets of elements are 32-bit in machine code that was compiled for unknown sizes
 
 
@@ -36,9 +36,9 @@ def load(path: str | Path) -> dict[str, LoadedFunction]:
     """
     path = Path(path)
     manifest = _read(path)
-    if not isinstance(manifest, dict) or manifest.get("format") != _FORMAT:
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise ScheduleError(
-            f"{path.name} is no manifest of format {_FORMAT}", help="it may come from another version of Tilewright"
+            f"{path.name} is no manifest of format {FORMAT}", help="it may come from another version of Tilewright"
         )
     return {entry["name"]: LoadedFunction(entry, path.parent) for entry in manifest["functions"]}
 

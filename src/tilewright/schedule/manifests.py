@@ -10,8 +10,8 @@ from typing import Any
 from tilewright._version import __version__
 from tilewright.errors import CompileError
 from tilewright.schedule.functions import ALIGNMENT, PackagedFunction, plain
+from tilewright.schedule.loading import FORMAT
 
-FORMAT = 1  # of the manifest; a loader refuses one that it does not know
 Data = Mapping[str, Any]  # Any: plain data
 
 

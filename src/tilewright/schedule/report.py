@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 from tilewright.errors import CompileError
 from tilewright.ir.core import Block, Buffer, Op, Value, VectorType
-from tilewright.ir.fold import constant_of
 from tilewright.ir.ops import Constant, For, Load, LoadMatrix, Mma, Store
+from tilewright.layout.tuples import tuple_size
+from tilewright.passes.trips import trip_count
 from tilewright.schedule.affine import Dimension
 
 if TYPE_CHECKING:
@@ -126,11 +126,11 @@ class _Counts:
     def walk(self, block: Block, times: int) -> None:
         """Count a block that runs so many times."""
         for op in block.ops:
-            for value in _uses(op):
+            for value in op.operands:
                 self.users.setdefault(value, []).append(op)
         for op in block.ops:
             if isinstance(op, For):
-                trips = _trips(op)
+                trips = trip_count(op)
                 is_written_out = op.unroll in (0, 1)  # unrolled, or the groups of a tile's passes
                 inner = times * (trips if is_written_out and trips is not None else 1)
                 before = self.multiplications
@@ -179,14 +179,8 @@ class _Counts:
         return False
 
 
-def _uses(op: Op) -> Iterator[Value]:
-    yield from op.operands
-
-
 def _values(mma: TiledMMA, extents: tuple[int, int], operand: Any) -> int:  # Any: "A", "B" or "C"
     """Return how many values each thread holds of a tile."""
-    from tilewright.layout.tuples import tuple_size
-
     found = tuple_size(mma.partition_shape(extents, operand))
     assert isinstance(found, int), extents
     return found
@@ -194,10 +188,3 @@ def _values(mma: TiledMMA, extents: tuple[int, int], operand: Any) -> int:  # An
 
 def _lanes(value: Value) -> int:
     return value.type.lanes if isinstance(value.type, VectorType) else 1
-
-
-def _trips(op: For) -> int | None:
-    start, stop, step = (constant_of(x) for x in (op.start, op.stop, op.step))
-    if start is None or stop is None or step is None:
-        return None
-    return len(range(int(start), int(stop), int(step)))

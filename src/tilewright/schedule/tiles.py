@@ -50,7 +50,7 @@ class Tiles(Fragments):
         kept = {cache.array for cache in held}
         for side in SIDES:
             if self.access(side).array not in kept:
-                self._loose[side] = [self.operand(side) for _ in range(self.tile.fused)]
+                self._loose_operands(side)
         if self.tile.c.array not in kept:
             self._sums = self.accumulators()
 
@@ -243,7 +243,7 @@ class Tiles(Fragments):
                 body(group)
             return
 
-        for side in ("A", "B"):
+        for side in SIDES:
             self._loose_operands(side)  # all groups use them in turn: they are made outside
 
         def turn(group: Any) -> tuple[()]:  # Any: as above

@@ -222,3 +222,41 @@ def compile_text(source: DeviceSource, arch: str) -> CompiledModule:
     from tilewright.runtime.nvrtc import compile_cuda
 
     return compile_cuda(source.text, name=source.name, arch=arch, line_map=source.line_map)
+
+
+# --- drafts that every dialect prints ----------------------------------------------------------------------
+
+
+def scale() -> Draft:
+    """Return dst[i] = src[i] * factor for i < n."""
+    d = Draft("scale", (256, 1, 1))
+    dst, src = d.pointer("dst"), d.pointer("src")
+    n, factor = d.scalar("n"), d.scalar("factor", t.float32)
+    i = d.add(d.mul(d.special("block_idx.x"), 256), d.special("thread_idx.x"), "i")
+    with d.branch(d.compare("lt", i, n)) as b:
+        with b.block(0):
+            d.store(dst, i, d.mul(d.load(src, i), factor))
+            b.give()
+        with b.block(1):
+            b.give()
+    return d
+
+
+def moved_vectors(dtype: t.DType) -> Draft:
+    """Return vectors of every width that are moved between memories, taken apart, put together, chosen and carried."""
+    d = Draft()
+    a, b = d.pointer("a", dtype), d.pointer("b", dtype)
+    tile, r = d.shared("tile", 64, dtype), d.registers("r", 64, dtype)
+    for lanes in (2, 4, 8, 16):
+        if dtype.bytes * lanes <= 16:
+            v = d.load(a, 16, lanes, name="v")
+            d.store(tile, 0, v)
+            d.store(r, 16, d.load(tile, 16, lanes))
+            elements = tuple(d.pure(ops.Extract(v, lanes - 1 - i), dtype) for i in range(lanes))
+            d.store(b, 0, d.pure(ops.Pack(elements), VectorType(dtype, lanes)))
+            d.store(b, 16, d.load(r, 16, lanes))
+            with d.loop(4, v, carried=("v",)) as loop:
+                chosen = ops.Select(d.compare("lt", loop.index, 2), loop.carried[0], d.load(a, 0, lanes))
+                loop.next(d.pure(chosen, v.type))
+            d.store(b, 32, *loop.results)
+    return d

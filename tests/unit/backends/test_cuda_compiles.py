@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import product
 
 import pytest
-from tests.unit.backends.kernels import Draft, compile_text
+from tests.unit.backends.kernels import Draft, compile_text, moved_vectors
 
 from tilewright import dtypes as t
 from tilewright.errors import LanguageError
@@ -123,23 +123,7 @@ def test_bits() -> None:
 
 @pytest.mark.parametrize("dtype", t.ALL, ids=str)
 def test_vectors(dtype: t.DType) -> None:
-    d = Draft()
-    a, b = d.pointer("a", dtype), d.pointer("b", dtype)
-    tile, r = d.shared("tile", 64, dtype), d.registers("r", 64, dtype)
-    for lanes in (2, 4, 8, 16):
-        if dtype.bytes * lanes <= 16:
-            v = d.load(a, 16, lanes, name="v")
-            d.store(tile, 0, v)
-            d.store(r, 16, d.load(tile, 16, lanes))
-            elements = tuple(d.pure(ops.Extract(v, lanes - 1 - i), dtype) for i in range(lanes))
-            d.store(b, 0, d.pure(ops.Pack(elements), VectorType(dtype, lanes)))
-            d.store(b, 16, d.load(r, 16, lanes))
-            with d.loop(4, v, carried=("v",)) as loop:
-                loop.next(
-                    d.pure(ops.Select(d.compare("lt", loop.index, 2), loop.carried[0], d.load(a, 0, lanes)), v.type)
-                )
-            d.store(b, 32, *loop.results)
-    d.compiles(("sm_80", "sm_90a"))
+    moved_vectors(dtype).compiles(("sm_80", "sm_90a"))
 
 
 ATOMIC = (t.int32, t.uint32, t.int64, t.uint64, *FLOATS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import linecache
 
 import pytest
-from tests.unit.backends.kernels import ARCHES, Draft, compile_text
+from tests.unit.backends.kernels import ARCHES, Draft, compile_text, scale
 
 from tilewright import dtypes as t
 from tilewright.errors import InternalError, LanguageError
@@ -16,18 +16,8 @@ from tilewright.ir.ops import constant
 
 
 def test_a_kernel_reads_like_a_persons() -> None:
-    d = Draft("scale", (256, 1, 1))
-    dst, src = d.pointer("dst"), d.pointer("src")
-    n, factor = d.scalar("n"), d.scalar("factor", t.float32)
-    i = d.add(d.mul(d.special("block_idx.x"), 256), d.special("thread_idx.x"), "i")
-    with d.branch(d.compare("lt", i, n)) as b:
-        with b.block(0):
-            d.store(dst, i, d.mul(d.load(src, i), factor))
-            b.give()
-        with b.block(1):
-            b.give()
     assert (
-        d.text()
+        scale().text()
         == """\
 extern "C" __global__ void __launch_bounds__(256) scale(
     float* dst, const float* __restrict__ src, int n, float factor) {
@@ -38,7 +28,7 @@ extern "C" __global__ void __launch_bounds__(256) scale(
 }
 """
     )
-    d.compiles()
+    scale().compiles()
 
 
 def test_carried_values_become_variables() -> None:

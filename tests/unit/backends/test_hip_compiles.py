@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import product
 
 import pytest
-from tests.unit.backends.kernels import AMD, Draft, compile_text
+from tests.unit.backends.kernels import AMD, Draft, compile_text, moved_vectors
 from tests.unit.backends.test_cuda_compiles import (
     ATOMIC,
     FLOATS,
@@ -18,7 +18,6 @@ from tests.unit.backends.test_cuda_compiles import (
 
 from tilewright import dtypes as t
 from tilewright.ir import ops
-from tilewright.ir.core import VectorType
 from tilewright.ir.ops import constant
 
 WIDE = tuple(x for x in t.ALL if not (x.is_float and x.bits == 8))
@@ -80,22 +79,7 @@ def test_conversions(source: t.DType) -> None:
 
 @pytest.mark.parametrize("dtype", t.ALL, ids=str)
 def test_vectors(dtype: t.DType) -> None:
-    d = Draft()
-    a, b = d.pointer("a", dtype), d.pointer("b", dtype)
-    tile, r = d.shared("tile", 64, dtype), d.registers("r", 64, dtype)
-    for lanes in (2, 4, 8, 16):
-        if dtype.bytes * lanes <= 16:
-            v = d.load(a, 16, lanes, name="v")
-            d.store(tile, 0, v)
-            d.store(r, 16, d.load(tile, 16, lanes))
-            elements = tuple(d.pure(ops.Extract(v, lanes - 1 - i), dtype) for i in range(lanes))
-            d.store(b, 0, d.pure(ops.Pack(elements), VectorType(dtype, lanes)))
-            d.store(b, 16, d.load(r, 16, lanes))
-            with d.loop(4, v, carried=("v",)) as loop:
-                chosen = ops.Select(d.compare("lt", loop.index, 2), loop.carried[0], d.load(a, 0, lanes))
-                loop.next(d.pure(chosen, v.type))
-            d.store(b, 32, *loop.results)
-    compiles(d, ("gfx90a",))
+    compiles(moved_vectors(dtype), ("gfx90a",))
 
 
 @pytest.mark.parametrize("dtype", [x for x in ATOMIC if not (x.is_float and x.bits == 8)], ids=str)

@@ -3,27 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.backends.kernels import AMD, Draft, compile_text
+from tests.unit.backends.kernels import AMD, Draft, compile_text, scale
 
 from tilewright import dtypes as t
 from tilewright.errors import LanguageError
 from tilewright.ir import ops
 from tilewright.ir.core import Op, Type, VectorType
 from tilewright.ir.ops import constant
-
-
-def scale() -> Draft:
-    d = Draft("scale", (256, 1, 1))
-    dst, src = d.pointer("dst"), d.pointer("src")
-    n, factor = d.scalar("n"), d.scalar("factor", t.float32)
-    i = d.add(d.mul(d.special("block_idx.x"), 256), d.special("thread_idx.x"), "i")
-    with d.branch(d.compare("lt", i, n)) as b:
-        with b.block(0):
-            d.store(dst, i, d.mul(d.load(src, i), factor))
-            b.give()
-        with b.block(1):
-            b.give()
-    return d
 
 
 def test_the_kernel_itself_reads_as_in_cuda() -> None:

@@ -39,7 +39,8 @@ _DECLARED = frozenset(
 )
 _ELEMENTS = "char uchar short ushort int uint long ulong longlong ulonglong float double"
 _VECTORS = {f"{make}{element}{lanes}" for make in ("", "make_") for element in _ELEMENTS.split() for lanes in "1234"}
-RESERVED = frozenset(_KEYWORDS.split()) | frozenset(_PREDECLARED.split()) | _VECTORS
+KEYWORDS = frozenset(_KEYWORDS.split())
+RESERVED = KEYWORDS | frozenset(_PREDECLARED.split()) | _VECTORS
 # The families of names that the functions of prelude.py take.
 _HELPERS = re.compile(
     r"cp_async\w*|(mma|mfma|ldmatrix|stmatrix|movmatrix)_\w+|atomic\w*|to_\w+|shift_(left|right)|bit_cast|assertion_failed"

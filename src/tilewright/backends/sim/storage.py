@@ -61,7 +61,8 @@ class FlatStorage(ABC):
         wide = self._rows(lanes, position)
         if wide is None:
             mode = "raise" if mask is None else "clip"
-            return self.flat.take(at_least_2d(position)[..., None] + np.arange(lanes), mode=mode)  # type: ignore[call-overload]
+            every = at_least_2d(position)[..., None] + np.arange(lanes)
+            return self.flat.take(every, mode=mode)  # type: ignore[call-overload]  # the stubs know no mode but literals
         rows, start = wide
         return rows.take(at_least_2d(start) // lanes)[..., None].view(self.flat.dtype)
 
