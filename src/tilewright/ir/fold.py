@@ -241,7 +241,7 @@ def _moved(op: Compare) -> Op | None:
     """Compare x + 2 < 10 as x < 8, where nothing overflows.
 
     Besides being shorter, it keeps NVRTC from a fault: `for (f = 0; f < 3; f += 1)` whose body asks for `f + 1 < 3`
-    and `f == 2` ends after one turn (13.0 to 13.5).
+    and `f == 2` ends after one turn (13.0 and 13.5 do so).
     """
     inner, number = op.lhs.definition, constant_of(op.rhs)
     if not isinstance(inner, Binary) or inner.kind not in ("add", "sub") or number is None:
