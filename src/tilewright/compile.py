@@ -12,7 +12,6 @@ from tilewright.arch import Arch
 from tilewright.errors import ArgumentError, LanguageError
 from tilewright.ir.core import Buffer, Kernel, Parameter, Space, Value
 from tilewright.ir.evaluate import evaluate
-from tilewright.ir.ops import AsyncCopy, Atomic, Load, Store
 from tilewright.lang.parameters import ArgumentType
 from tilewright.lang.trace import trace
 from tilewright.passes.pipeline import run_passes
@@ -41,18 +40,14 @@ class Lowered:
     @cached_property
     def written(self) -> frozenset[str]:
         """The names of the arguments that the kernel writes."""
-        buffers = {op.buffer for op in self.kernel.body.walk() if isinstance(op, (Store, Atomic))}
-        return frozenset(p.argument for p in self.kernel.parameters if p.target in buffers)
+        return self._arguments({buffer for op in self.kernel.body.walk() for buffer in op.buffers_written})
 
     @cached_property
     def read(self) -> frozenset[str]:
         """The names of the array arguments that the kernel reads."""
-        buffers = set()
-        for op in self.kernel.body.walk():
-            if isinstance(op, (Load, Atomic)):
-                buffers.add(op.buffer)
-            elif isinstance(op, AsyncCopy):
-                buffers.add(op.source)
+        return self._arguments({buffer for op in self.kernel.body.walk() for buffer in op.buffers_read})
+
+    def _arguments(self, buffers: set[Buffer]) -> frozenset[str]:
         return frozenset(p.argument for p in self.kernel.parameters if p.target in buffers)
 
     @cached_property

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from tilewright.dtypes import DType
-from tilewright.ir.core import Block, Effect, Op, Type, Value
+from tilewright.ir.core import Block, Op, Type, Value
 from tilewright.ir.fold import simplify
 from tilewright.ir.infer import infer
 from tilewright.ir.ops import constant
@@ -37,7 +37,7 @@ class Builder:
         op.results = tuple([Value(t) for t in types])
         for value in op.results:
             value.definition = op
-            if op.effect is Effect.NONE:
+            if op.is_pure:
                 value.facts = infer(op, value.type)
         if op.location is None:
             op.location = self.locate()
@@ -46,7 +46,7 @@ class Builder:
 
     def pure(self, op: Op, type: Type) -> Value:
         """Return the result of a pure op: folded where it can be, appended otherwise."""
-        assert op.effect is Effect.NONE, op
+        assert op.is_pure, op
         simpler = simplify(op, type)
         if isinstance(simpler, Value):
             return simpler

@@ -8,11 +8,12 @@ two values are the same when they are the same object.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 from tilewright.dtypes import DType
+from tilewright.ir.effects import NO_EFFECTS, BufferUse, Effects
 from tilewright.ir.facts import Facts
 from tilewright.ir.fields import roles_of
 from tilewright.layout import ComposedLayout, Layout
@@ -60,6 +61,11 @@ class Value:
 
     def __repr__(self) -> str:
         return f"<{self.name or 'value'}: {self.type}>"
+
+
+def lanes_of(value: Value) -> int:
+    """Return the number of elements of a scalar (1) or vector."""
+    return value.type.lanes if isinstance(value.type, VectorType) else 1
 
 
 class Space(enum.Enum):
@@ -119,22 +125,68 @@ class Block:
             op.substitute(mapping)
 
 
-class Effect(enum.Enum):
-    """What an op does besides computing its results; decides what may be removed, merged or moved."""
-
-    NONE = "none"
-    READ = "read"  # reads memory: may be removed when unused, not moved across a write
-    WRITE = "write"  # writes memory, synchronises or prints: stays where it is
-
-
 @dataclass(eq=False)
 class Op:
-    """The base of all ops. Subclasses declare fields by role and an effect, and nothing else."""
+    """The base of all ops. Subclasses declare fields by role, how they use buffers, and their other effects.
+
+    `EFFECTS` are those of the class; where they depend on an attribute, the class overrides `effects`. `RESULTS` is
+    how many results an op of the class has, None where that differs.
+    """
 
     results: tuple[Value, ...] = field(default=(), kw_only=True)
     location: SourceLocation | None = field(default=None, kw_only=True)
 
-    effect: ClassVar[Effect] = Effect.NONE
+    EFFECTS: ClassVar[Effects] = NO_EFFECTS
+    RESULTS: ClassVar[int | None] = None
+
+    @property
+    def effects(self) -> Effects:
+        """What the op does besides its results and its accesses to buffers."""
+        return self.EFFECTS
+
+    @property
+    def is_pure(self) -> bool:
+        """True where the results depend on the operands alone, and computing them is all that the op does."""
+        roles = roles_of(type(self))
+        return self.EFFECTS is NO_EFFECTS and not roles.uses and not roles.block
+
+    @property
+    def is_removable(self) -> bool:
+        """True where the op may go when nobody reads its results."""
+        return self.EFFECTS.removable and not any(u.use.is_write for u in roles_of(type(self)).uses)
+
+    @property
+    def uses(self) -> list[BufferUse]:
+        """How the op uses buffers, in the order of declaration (nested blocks not included)."""
+        return [
+            BufferUse(
+                getattr(self, u.field),
+                u.use,
+                getattr(self, u.index) if u.index is not None else None,
+                u.elements(self) if u.elements is not None else 1,
+                u.lanes(self) if u.lanes is not None else None,
+                u,
+            )
+            for u in roles_of(type(self)).uses
+        ]
+
+    @property
+    def buffers(self) -> list[Buffer]:
+        """The buffers that the op names (nested blocks not included)."""
+        return [getattr(self, u.field) for u in roles_of(type(self)).uses]
+
+    @property
+    def buffers_read(self) -> list[Buffer]:
+        """The buffers whose contents the op depends on."""
+        return [getattr(self, u.field) for u in roles_of(type(self)).uses if u.use.is_read]
+
+    @property
+    def buffers_written(self) -> list[Buffer]:
+        """The buffers whose contents the op changes. To begin a life is to change."""
+        return [getattr(self, u.field) for u in roles_of(type(self)).uses if u.use.is_write]
+
+    def verify(self, expect: Callable[[bool, str], None]) -> None:
+        """Call `expect(holds, what)` for what must hold of the op's types and attributes; see `verify`."""
 
     @property
     def result(self) -> Value:
@@ -160,6 +212,12 @@ class Op:
     def attributes(self) -> dict[str, object]:
         """The compile-time data by field name."""
         return {name: getattr(self, name) for name in roles_of(type(self)).attribute}
+
+    def walk(self) -> Iterator[Op]:
+        """Yield the op, and every op of the blocks nested in it."""
+        yield self
+        for block in self.blocks:
+            yield from block.walk()
 
     def substitute(self, mapping: Mapping[Value, Value]) -> None:
         """Replace operands in place by what `mapping` gives for them (nested blocks not included)."""
@@ -237,5 +295,5 @@ class Kernel:
         """Return the buffers that the ops of the kernel name, in order of first use."""
         found: dict[Buffer, None] = {p.target: None for p in self.parameters if isinstance(p.target, Buffer)}
         for op in self.body.walk():
-            found.update((a, None) for a in op.attributes.values() if isinstance(a, Buffer))
+            found.update((buffer, None) for buffer in op.buffers)
         return list(found)

@@ -11,15 +11,20 @@ IEEE, every op rounded once.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from tilewright.atoms.cache import CacheHints
 from tilewright.atoms.mma import MMAAtom
 from tilewright.dtypes import DType
-from tilewright.ir.core import Block, Buffer, Effect, Op, Value
+from tilewright.ir.core import Block, Buffer, Op, Value, lanes_of
+from tilewright.ir.effects import STAYS, Completion, Effects, Order, Scope, Waits
 from tilewright.ir.facts import exactly
-from tilewright.ir.fields import attribute, block, operand, operands
+from tilewright.ir.fields import attribute, begins, block, names, operand, operands, reads, updates, writes
+
+# What all threads of a warp do together, without memory. It stays even where the result is not read.
+_TOGETHER = Effects(together=Scope.WARP, removable=False)
+_WARP_BARRIER = Effects(together=Scope.WARP, removable=False, order=Order.BOTH)
 
 # --- scalars -------------------------------------------------------------------------------------------
 
@@ -48,6 +53,7 @@ class Special(Op):
     """A special register, int32: one of `SPECIAL_NAMES`."""
 
     name: str = attribute()
+    RESULTS: ClassVar[int | None] = 1
 
 
 # fmt: off
@@ -75,6 +81,7 @@ class Unary(Op):
 
     kind: str = attribute()
     x: Value = operand()
+    RESULTS: ClassVar[int | None] = 1
 
 
 @dataclass(eq=False)
@@ -84,6 +91,7 @@ class Binary(Op):
     kind: str = attribute()
     lhs: Value = operand()
     rhs: Value = operand()
+    RESULTS: ClassVar[int | None] = 1
 
 
 @dataclass(eq=False)
@@ -93,6 +101,7 @@ class Compare(Op):
     kind: str = attribute()
     lhs: Value = operand()
     rhs: Value = operand()
+    RESULTS: ClassVar[int | None] = 1
 
 
 @dataclass(eq=False)
@@ -102,6 +111,7 @@ class Fma(Op):
     a: Value = operand()
     b: Value = operand()
     c: Value = operand()
+    RESULTS: ClassVar[int | None] = 1
 
 
 @dataclass(eq=False)
@@ -111,6 +121,7 @@ class Select(Op):
     condition: Value = operand()
     on_true: Value = operand()
     on_false: Value = operand()
+    RESULTS: ClassVar[int | None] = 1
 
 
 @dataclass(eq=False)
@@ -118,6 +129,7 @@ class Cast(Op):
     """result = x converted to the result's type: float to integer truncates and saturates, NaN gives 0."""
 
     x: Value = operand()
+    RESULTS: ClassVar[int | None] = 1
 
 
 @dataclass(eq=False)
@@ -125,6 +137,7 @@ class CastPair(Op):
     """result = the vector of both lanes of x, each converted as by `Cast`: float32 to 8-bit floats and back."""
 
     x: Value = operand()
+    RESULTS: ClassVar[int | None] = 1
 
 
 @dataclass(eq=False)
@@ -132,6 +145,7 @@ class Bitcast(Op):
     """result = the bits of x read as the result's type, of the same size."""
 
     x: Value = operand()
+    RESULTS: ClassVar[int | None] = 1
 
 
 @dataclass(eq=False)
@@ -139,6 +153,7 @@ class Pack(Op):
     """result = the vector of the given scalars."""
 
     elements: tuple[Value, ...] = operands()
+    RESULTS: ClassVar[int | None] = 1
 
 
 @dataclass(eq=False)
@@ -147,6 +162,7 @@ class Extract(Op):
 
     vector: Value = operand()
     lane: int = attribute()
+    RESULTS: ClassVar[int | None] = 1
 
 
 # --- memory --------------------------------------------------------------------------------------------
@@ -156,8 +172,8 @@ class Extract(Op):
 class Allocate(Op):
     """Begin the life of a shared or register buffer, with undefined contents."""
 
-    buffer: Buffer = attribute()
-    effect: ClassVar[Effect] = Effect.WRITE
+    buffer: Buffer = begins()
+    RESULTS: ClassVar[int | None] = 0
 
 
 @dataclass(eq=False)
@@ -167,21 +183,21 @@ class Load(Op):
     `hints` are for the caches, of a global buffer.
     """
 
-    buffer: Buffer = attribute()
+    buffer: Buffer = reads("index", elements=lambda op: lanes_of(op.result))
     index: Value = operand()
     hints: CacheHints | None = attribute(None)
-    effect: ClassVar[Effect] = Effect.READ
+    RESULTS: ClassVar[int | None] = 1
 
 
 @dataclass(eq=False)
 class Store(Op):
     """buffer[index] = value, or the lanes of a vector to buffer[index : index + lanes], aligned to its size."""
 
-    buffer: Buffer = attribute()
+    buffer: Buffer = writes("index", elements=lambda op: lanes_of(op.value))
     index: Value = operand()
     value: Value = operand()
     hints: CacheHints | None = attribute(None)
-    effect: ClassVar[Effect] = Effect.WRITE
+    RESULTS: ClassVar[int | None] = 0
 
 
 @dataclass(eq=False)
@@ -191,11 +207,12 @@ class Inside(Op):
     It is there for the simulator only; a launch on a GPU does without.
     """
 
-    buffer: Buffer = attribute()
+    buffer: Buffer = names()
     mode: int = attribute()
     coordinate: Value = operand()
     extent: Value = operand()
-    effect: ClassVar[Effect] = Effect.WRITE
+    RESULTS: ClassVar[int | None] = 0
+    EFFECTS: ClassVar[Effects] = STAYS
 
 
 @dataclass(eq=False)
@@ -208,22 +225,24 @@ class AsyncCopy(Op):
     (L2 only; 16 bytes).
     """
 
-    destination: Buffer = attribute()
-    source: Buffer = attribute()
+    destination: Buffer = writes("destination_index", elements=lambda op: op.elements)
+    source: Buffer = reads("source_index", elements=lambda op: op.elements)
     elements: int = attribute()
     cache: str = attribute()
     destination_index: Value = operand()
     source_index: Value = operand()
     valid: Value = operand()
     hints: CacheHints | None = attribute(None)
-    effect: ClassVar[Effect] = Effect.WRITE
+    RESULTS: ClassVar[int | None] = 0
+    EFFECTS: ClassVar[Effects] = Effects(asynchronous=Completion.GROUP)
 
 
 @dataclass(eq=False)
 class AsyncCommit(Op):
     """Close the thread's current group of asynchronous copies (cp.async.commit_group)."""
 
-    effect: ClassVar[Effect] = Effect.WRITE
+    RESULTS: ClassVar[int | None] = 0
+    EFFECTS: ClassVar[Effects] = Effects(removable=False, commits=Completion.GROUP)
 
 
 @dataclass(eq=False)
@@ -234,7 +253,12 @@ class AsyncWait(Op):
     """
 
     pending: int | None = attribute()
-    effect: ClassVar[Effect] = Effect.WRITE
+    RESULTS: ClassVar[int | None] = 0
+    EFFECTS: ClassVar[Effects] = Effects(removable=False, order=Order.ACQUIRE, completes=Completion.GROUP)
+
+    @property
+    def effects(self) -> Effects:
+        return replace(self.EFFECTS, pending=self.pending)
 
 
 @dataclass(eq=False)
@@ -242,10 +266,10 @@ class Atomic(Op):
     """result = old = buffer[index]; buffer[index] = kind(old, value), indivisibly, relaxed, device scope."""
 
     kind: str = attribute()
-    buffer: Buffer = attribute()
+    buffer: Buffer = updates("index")
     index: Value = operand()
     value: Value = operand()
-    effect: ClassVar[Effect] = Effect.WRITE
+    RESULTS: ClassVar[int | None] = 1
 
 
 # --- control -------------------------------------------------------------------------------------------
@@ -266,7 +290,7 @@ class For(Op):
     init: tuple[Value, ...] = operands()
     body: Block = block()
     unroll: int | None = attribute(None)
-    effect: ClassVar[Effect] = Effect.WRITE
+    EFFECTS: ClassVar[Effects] = STAYS
 
 
 @dataclass(eq=False)
@@ -279,7 +303,7 @@ class While(Op):
     init: tuple[Value, ...] = operands()
     condition: Block = block()
     body: Block = block()
-    effect: ClassVar[Effect] = Effect.WRITE
+    EFFECTS: ClassVar[Effects] = STAYS
 
 
 @dataclass(eq=False)
@@ -289,7 +313,7 @@ class If(Op):
     condition: Value = operand()
     then: Block = block()
     otherwise: Block = block()
-    effect: ClassVar[Effect] = Effect.WRITE
+    EFFECTS: ClassVar[Effects] = STAYS
 
 
 @dataclass(eq=False)
@@ -297,7 +321,8 @@ class Yield(Op):
     """End a block and hand its values to the enclosing op."""
 
     values: tuple[Value, ...] = operands()
-    effect: ClassVar[Effect] = Effect.WRITE
+    RESULTS: ClassVar[int | None] = 0
+    EFFECTS: ClassVar[Effects] = STAYS
 
 
 # --- threads together ----------------------------------------------------------------------------------
@@ -308,7 +333,14 @@ class Barrier(Op):
     """Wait for all threads of the `scope`, "block" or "warp", and make their memory accesses visible."""
 
     scope: str = attribute()
-    effect: ClassVar[Effect] = Effect.WRITE
+    RESULTS: ClassVar[int | None] = 0
+    EFFECTS: ClassVar[Effects] = Effects(
+        together=Scope.BLOCK, removable=False, refused_apart=True, order=Order.BOTH, waits=Waits.ALL
+    )
+
+    @property
+    def effects(self) -> Effects:
+        return self.EFFECTS if self.scope == "block" else _WARP_BARRIER
 
 
 @dataclass(eq=False)
@@ -319,7 +351,8 @@ class Shuffle(Op):
     value: Value = operand()
     lane: Value = operand()
     width: int = attribute(32)
-    effect: ClassVar[Effect] = Effect.WRITE
+    RESULTS: ClassVar[int | None] = 1
+    EFFECTS: ClassVar[Effects] = _TOGETHER
 
 
 @dataclass(eq=False)
@@ -328,7 +361,8 @@ class Vote(Op):
 
     kind: str = attribute()
     predicate: Value = operand()
-    effect: ClassVar[Effect] = Effect.WRITE
+    RESULTS: ClassVar[int | None] = 1
+    EFFECTS: ClassVar[Effects] = _TOGETHER
 
 
 @dataclass(eq=False)
@@ -337,7 +371,8 @@ class Print(Op):
 
     texts: tuple[str, ...] = attribute()
     values: tuple[Value, ...] = operands()
-    effect: ClassVar[Effect] = Effect.WRITE
+    RESULTS: ClassVar[int | None] = 0
+    EFFECTS: ClassVar[Effects] = STAYS
 
 
 @dataclass(eq=False)
@@ -346,7 +381,8 @@ class Assert(Op):
 
     condition: Value = operand()
     message: str = attribute()
-    effect: ClassVar[Effect] = Effect.WRITE
+    RESULTS: ClassVar[int | None] = 0
+    EFFECTS: ClassVar[Effects] = STAYS
 
 
 # --- matrix instructions of a warp ---------------------------------------------------------------------
@@ -364,7 +400,7 @@ class Mma(Op):
     a: tuple[Value, ...] = operands()
     b: tuple[Value, ...] = operands()
     c: tuple[Value, ...] = operands()
-    effect: ClassVar[Effect] = Effect.WRITE
+    EFFECTS: ClassVar[Effects] = _TOGETHER
 
 
 @dataclass(eq=False)
@@ -372,6 +408,11 @@ class RoundToTfloat32(Op):
     """result = a float32 rounded to nearest, ties away from zero, to what tensor cores read of it (cvt.rna.tf32)."""
 
     x: Value = operand()
+    RESULTS: ClassVar[int | None] = 1
+
+
+def _row(op: LoadMatrix | StoreMatrix) -> int:
+    return 16 // op.buffer.dtype.bytes
 
 
 @dataclass(eq=False)
@@ -382,21 +423,22 @@ class LoadMatrix(Op):
     2 * (l % 4) and the next of row l / 4, or of column l / 4 where `transposed`. All threads of the warp take part.
     """
 
-    buffer: Buffer = attribute()
+    buffer: Buffer = reads("index", _row, lanes=lambda op: 8 * len(op.results), rows=True)
     transposed: bool = attribute()
     index: Value = operand()
-    effect: ClassVar[Effect] = Effect.READ
+    EFFECTS: ClassVar[Effects] = Effects(together=Scope.WARP)
 
 
 @dataclass(eq=False)
 class StoreMatrix(Op):
     """Write one uint32 a matrix of each lane to shared memory, as `LoadMatrix` reads them (stmatrix)."""
 
-    buffer: Buffer = attribute()
+    buffer: Buffer = writes("index", _row, lanes=lambda op: 8 * len(op.values), rows=True)
     transposed: bool = attribute()
     index: Value = operand()
     values: tuple[Value, ...] = operands()
-    effect: ClassVar[Effect] = Effect.WRITE
+    RESULTS: ClassVar[int | None] = 0
+    EFFECTS: ClassVar[Effects] = Effects(together=Scope.WARP)
 
 
 @dataclass(eq=False)
@@ -404,14 +446,16 @@ class TransposeMatrix(Op):
     """result = the transpose of an 8 x 8 matrix of 16-bit elements in the registers of a warp (movmatrix)."""
 
     value: Value = operand()
-    effect: ClassVar[Effect] = Effect.WRITE
+    RESULTS: ClassVar[int | None] = 1
+    EFFECTS: ClassVar[Effects] = _TOGETHER
 
 
 @dataclass(eq=False)
 class Elect(Op):
     """result: bool, true in one thread of the warp, the same each time. All threads of the warp take part."""
 
-    effect: ClassVar[Effect] = Effect.WRITE
+    RESULTS: ClassVar[int | None] = 1
+    EFFECTS: ClassVar[Effects] = Effects(together=Scope.WARP, removable=False, varies=True)
 
 
 # --- barriers that part of a block meets at ------------------------------------------------------------
@@ -427,46 +471,57 @@ class NamedBarrier(Op):
     kind: str = attribute()
     threads: int = attribute()
     id: Value = operand()
-    effect: ClassVar[Effect] = Effect.WRITE
+    RESULTS: ClassVar[int | None] = 0
+    EFFECTS: ClassVar[Effects] = Effects(
+        together=Scope.WARP, removable=False, refused_apart=True, order=Order.BOTH, waits=Waits.SOME
+    )
+
+    @property
+    def effects(self) -> Effects:
+        return self.EFFECTS if self.kind == "sync" else replace(self.EFFECTS, order=Order.RELEASE, waits=Waits.NOBODY)
 
 
 @dataclass(eq=False)
 class MbarrierInit(Op):
     """Make buffer[index] an mbarrier in phase 0, each of whose phases completes after `count` arrivals."""
 
-    buffer: Buffer = attribute()
+    buffer: Buffer = writes("index", lasting=True)
     index: Value = operand()
     count: Value = operand()
-    effect: ClassVar[Effect] = Effect.WRITE
+    RESULTS: ClassVar[int | None] = 0
+    EFFECTS: ClassVar[Effects] = STAYS
 
 
 @dataclass(eq=False)
 class MbarrierArrive(Op):
     """Count `count` arrivals of each active thread at the mbarrier buffer[index]."""
 
-    buffer: Buffer = attribute()
+    buffer: Buffer = updates("index")
     index: Value = operand()
     count: Value = operand()
-    effect: ClassVar[Effect] = Effect.WRITE
+    RESULTS: ClassVar[int | None] = 0
+    EFFECTS: ClassVar[Effects] = Effects(removable=False, order=Order.RELEASE)
 
 
 @dataclass(eq=False)
 class MbarrierExpect(Op):
     """Let the current phase of the mbarrier buffer[index] wait for `bytes` bytes more, and arrive once."""
 
-    buffer: Buffer = attribute()
+    buffer: Buffer = updates("index")
     index: Value = operand()
     bytes: Value = operand()
-    effect: ClassVar[Effect] = Effect.WRITE
+    RESULTS: ClassVar[int | None] = 0
+    EFFECTS: ClassVar[Effects] = Effects(removable=False, order=Order.RELEASE)
 
 
 @dataclass(eq=False)
 class MbarrierCopies(Op):
     """Arrive once at the mbarrier buffer[index] when the thread's asynchronous copies issued so far have landed."""
 
-    buffer: Buffer = attribute()
+    buffer: Buffer = updates("index")
     index: Value = operand()
-    effect: ClassVar[Effect] = Effect.WRITE
+    RESULTS: ClassVar[int | None] = 0
+    EFFECTS: ClassVar[Effects] = Effects(removable=False, order=Order.RELEASE)
 
 
 @dataclass(eq=False)
@@ -476,20 +531,22 @@ class MbarrierWait(Op):
     Phases count from 0, so that the wait for phase n has parity n % 2. On a new barrier parity 1 passes at once.
     """
 
-    buffer: Buffer = attribute()
+    buffer: Buffer = updates("index")
     index: Value = operand()
     parity: Value = operand()
-    effect: ClassVar[Effect] = Effect.WRITE
+    RESULTS: ClassVar[int | None] = 0
+    EFFECTS: ClassVar[Effects] = Effects(removable=False, order=Order.ACQUIRE, waits=Waits.SOME)
 
 
 @dataclass(eq=False)
 class MbarrierTest(Op):
     """result: bool = whether a wait for that parity would pass now."""
 
-    buffer: Buffer = attribute()
+    buffer: Buffer = updates("index")
     index: Value = operand()
     parity: Value = operand()
-    effect: ClassVar[Effect] = Effect.WRITE
+    RESULTS: ClassVar[int | None] = 1
+    EFFECTS: ClassVar[Effects] = Effects(removable=False, order=Order.ACQUIRE, waits=Waits.SOME)
 
 
 Mbarrier = MbarrierInit | MbarrierArrive | MbarrierExpect | MbarrierCopies | MbarrierWait | MbarrierTest

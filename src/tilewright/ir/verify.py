@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from tilewright.dtypes import bool_, float32, int32, uint32, uint64
 from tilewright.errors import InternalError
-from tilewright.ir.core import Block, Buffer, Effect, Kernel, Op, Space, Value, VectorType
+from tilewright.ir.core import Block, Buffer, Kernel, Op, Space, Value, VectorType
 from tilewright.ir.ops import (
     ATOMIC_KINDS,
     BINARY_KINDS,
@@ -104,7 +104,7 @@ class _Verifier:
             raise _Fault("a nested block does not end with a yield")
 
     def op(self, op: Op, visible: set[Value | Buffer]) -> None:
-        _expect(op not in self.seen, op, "stands twice in the kernel")
+        _expect(op not in self.seen, op, "appears twice in the kernel")
         self.seen.add(op)
         _expect(not isinstance(op, Constant), op, "a constant stands in a block")
         for value in op.operands:
@@ -117,12 +117,13 @@ class _Verifier:
         if isinstance(op, Allocate):
             _expect(op.buffer not in visible, op, f"{op.buffer.name} is allocated twice")
             visible.add(op.buffer)
-        for buffer in op.attributes.values():
-            if isinstance(buffer, Buffer):
-                _expect(buffer in visible, op, f"{buffer.name} is neither a parameter nor allocated before")
-        expected = _RESULTS.get(type(op))
-        if expected is not None:
-            _expect(len(op.results) == expected, op, f"has {len(op.results)} results instead of {expected}")
+        for use in op.uses:
+            _expect(use.buffer in visible, op, f"{use.buffer.name} is neither a parameter nor allocated before")
+            if use.index is not None:
+                _index(op, use.index)
+        if op.RESULTS is not None:
+            _expect(len(op.results) == op.RESULTS, op, f"has {len(op.results)} results instead of {op.RESULTS}")
+        op.verify(lambda holds, what: _expect(holds, op, what))
         check = _RULES.get(type(op))
         if check is not None:
             check(op)
@@ -133,7 +134,7 @@ def _requirement(value: Value, parameters: set[Value | Buffer]) -> None:
     op = value.definition
     if value in parameters or isinstance(op, Constant):
         return
-    if op is None or op.effect is not Effect.NONE or isinstance(op, Special):
+    if op is None or not op.is_pure or isinstance(op, Special):
         raise _Fault(f"a requirement depends on {value}, which only the device knows")
     for operand in op.operands:
         _requirement(operand, parameters)
@@ -186,9 +187,8 @@ def _allocate(op: Allocate) -> None:
     _expect(aligned, op, f"{buffer.name} is aligned to {buffer.alignment} bytes only")
 
 
-def _access(op: Op, buffer: Buffer, index: Value, value: Value) -> None:
+def _access(op: Op, buffer: Buffer, value: Value) -> None:
     _expect(value.dtype is buffer.dtype, op, f"{buffer.name} holds {buffer.dtype}, not {value.dtype}")
-    _index(op, index)
     if isinstance(value.type, VectorType):
         _expect(value.type.bytes <= 16, op, "an access is at most 16 bytes wide")
 
@@ -204,13 +204,11 @@ def _async_copy(op: AsyncCopy) -> None:
     _expect(op.cache in ("ca", "cg"), op, f"no cache operator {op.cache}")
     sizes = (16,) if op.cache == "cg" else (4, 8, 16)
     _expect(op.elements * op.source.dtype.bytes in sizes, op, "no instruction of that size")
-    _index(op, op.destination_index)
-    _index(op, op.source_index)
     _expect(op.valid.type in (bool_, int32), op, "the predicate must be bool, or int32 for a number of elements")
 
 
 def _atomic(op: Atomic) -> None:
-    _access(op, op.buffer, op.index, op.value)
+    _access(op, op.buffer, op.value)
     _same_types(op, (op.value,), op.results)
     _expect(op.kind in ATOMIC_KINDS, op, f"no atomic operation {op.kind}")
 
@@ -318,7 +316,6 @@ def _matrices(op: LoadMatrix | StoreMatrix, values: tuple[Value, ...]) -> None:
     _expect(op.buffer.space is Space.SHARED, op, f"{op.buffer.name} is not shared memory")
     _expect(len(values) in (1, 2, 4) and all(v.type is uint32 for v in values), op, "1, 2 or 4 matrices of uint32")
     _expect(not op.transposed or op.buffer.dtype.bits == 16, op, "only 16-bit elements are transposed")
-    _index(op, op.index)
 
 
 def _named_barrier(op: NamedBarrier) -> None:
@@ -338,15 +335,6 @@ def _mbarrier_test(op: MbarrierTest) -> None:
     _expect(op.result.type is bool_, op, "a test gives bool")
 
 
-_RESULTS: dict[type[Op], int] = {
-    **dict.fromkeys(
-        (Special, Unary, Binary, Compare, Fma, Select, Cast, CastPair, Bitcast, Pack, Extract, RoundToTfloat32), 1
-    ),
-    **dict.fromkeys((Load, Atomic, Shuffle, Vote, Elect, TransposeMatrix, MbarrierTest), 1),
-    **dict.fromkeys((Allocate, Store, StoreMatrix, AsyncCopy, Barrier, NamedBarrier, Print, Assert, Yield, Inside), 0),
-    **dict.fromkeys((MbarrierInit, MbarrierArrive, MbarrierExpect, MbarrierCopies, MbarrierWait), 0),
-}
-
 _RULES: dict[type[Op], Callable[..., None]] = {
     Special: _special,
     Unary: _unary,
@@ -360,8 +348,8 @@ _RULES: dict[type[Op], Callable[..., None]] = {
     Pack: _pack,
     Extract: _extract,
     Allocate: _allocate,
-    Load: lambda op: _access(op, op.buffer, op.index, op.result),
-    Store: lambda op: _access(op, op.buffer, op.index, op.value),
+    Load: lambda op: _access(op, op.buffer, op.result),
+    Store: lambda op: _access(op, op.buffer, op.value),
     AsyncCopy: _async_copy,
     Atomic: _atomic,
     For: _for,

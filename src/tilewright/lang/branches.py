@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from tilewright.dtypes import DType, bool_, promote
-from tilewright.ir.core import Block, Effect
+from tilewright.ir.core import Block
 from tilewright.ir.fold import constant_of
 from tilewright.ir.ops import Binary, If, Select, Yield, constant
 from tilewright.lang.carry import (
@@ -131,7 +131,7 @@ def _common(a: Any, b: Any) -> DType:
 
 
 def _is_pure(block: Block) -> bool:
-    return all(op.effect is Effect.NONE for op in block.ops)
+    return all(op.is_pure for op in block.ops)
 
 
 # --- logic ---------------------------------------------------------------------------------------------

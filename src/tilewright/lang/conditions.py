@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilewright.dtypes import bool_
-from tilewright.ir.core import Block, Effect, Requirement, Value
+from tilewright.ir.core import Block, Requirement, Value
 from tilewright.ir.ops import Binary, Compare, Special, constant
 from tilewright.lang.tracer import Tracer
 from tilewright.source import SourceLocation
@@ -14,7 +14,7 @@ def known_to_host(value: Value, tracer: Tracer) -> bool:
     op = value.definition
     if op is None:
         return any(parameter.target is value for parameter in tracer.parameters)
-    if op.effect is not Effect.NONE or isinstance(op, Special):
+    if not op.is_pure or isinstance(op, Special):
         return False
     return all(known_to_host(operand, tracer) for operand in op.operands)
 

@@ -19,7 +19,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from tilewright.errors import LanguageError
-from tilewright.ir.core import Effect, Value
+from tilewright.ir.core import Value
 from tilewright.ir.evaluate import evaluate
 from tilewright.ir.ops import Constant, For, Special
 from tilewright.lang.scalar import Scalar
@@ -90,7 +90,7 @@ def _leaves(value: Value) -> Iterable[Value]:
             continue
         seen.add(current)
         op = current.definition
-        if op is None or op.effect is not Effect.NONE or not op.operands:
+        if op is None or not op.is_pure or not op.operands:
             yield current
         else:
             pending += op.operands

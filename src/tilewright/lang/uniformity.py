@@ -15,10 +15,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tilewright.errors import LanguageError
-from tilewright.ir.core import Block, Effect, Kernel, Op, Value
+from tilewright.ir.core import Block, Kernel, Op, Value
+from tilewright.ir.effects import Scope
 from tilewright.ir.evaluate import evaluate
 from tilewright.ir.infer import facts_of
-from tilewright.ir.ops import Barrier, Elect, For, If, NamedBarrier, Special, While, Yield
+from tilewright.ir.ops import For, If, Special, While, Yield
 from tilewright.source import SourceLocation
 
 
@@ -44,9 +45,9 @@ def refuse_divergent_barriers(kernel: Kernel) -> None:
 
 def _group_of(op: Op) -> str | None:
     """Return which threads come to a barrier together, None for other ops."""
-    if isinstance(op, NamedBarrier):
-        return "warp"
-    return "block" if isinstance(op, Barrier) and op.scope == "block" else None
+    if not op.effects.refused_apart:
+        return None
+    return "warp" if op.effects.together <= Scope.WARP else "block"
 
 
 class _Warps:
@@ -76,9 +77,9 @@ class _Warps:
 
     def _differs(self, value: Value) -> bool:
         op = value.definition
-        if isinstance(op, Elect):
+        if op is not None and op.effects.varies:
             return True
-        if op is None or op.effect is not Effect.NONE or self._block is None:
+        if op is None or not op.is_pure or self._block is None:
             return False
         try:
             numbers = [evaluate(value, known) for known in self._threads()]
@@ -118,8 +119,9 @@ class _Analysis:
         if isinstance(op, Special):
             if op.name.startswith("thread_idx"):
                 self._mark(op.result)
-        elif isinstance(op, Elect):
-            self._mark(op.result)
+        elif op.effects.varies:
+            for result in op.results:
+                self._mark(result)
         elif isinstance(op, For):
             self._carry(op, op.body.arguments[1:], self.block(op.body), depends_on_thread(op, self.divergent))
             if op.start in self.divergent or op.step in self.divergent:
@@ -136,7 +138,7 @@ class _Analysis:
                 chosen = op.condition in self.divergent and one is not other
                 if chosen or one in self.divergent or other in self.divergent:
                     self._mark(result)
-        elif op.effect is Effect.NONE and any(v in self.divergent for v in op.operands):
+        elif op.is_pure and any(v in self.divergent for v in op.operands):
             self._mark(op.result)
 
     def _carry(self, op: For | While, carried: tuple[Value, ...], after: tuple[Value, ...], diverges: bool) -> None:
@@ -190,7 +192,7 @@ def _refusal(barrier: Op, control: _Control) -> LanguageError:
             f"the {control.kind} at {control.location} {_reason(control)}:",
             f"  {control.location.text.strip()}",
         ]
-    if isinstance(barrier, NamedBarrier):
+    if control.group == "warp":
         return LanguageError(
             f"a named barrier stands in a {control.kind} that only some threads of a warp run",
             details=details,

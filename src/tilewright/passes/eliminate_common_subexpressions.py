@@ -12,8 +12,7 @@ Pure ops need no more than that. A load is reused while no op that may change wh
 
 - a write to the same buffer; for global memory a write to any global buffer, because two arguments may be the
   same array (shared and register buffers never overlap while both are in use);
-- a barrier or a wait for asynchronous copies, which let other threads' writes become visible;
-- an op that this pass does not know.
+- an op that acquires: a barrier or a wait for asynchronous copies, after which other threads' writes are visible.
 
 A loop's body begins with no loads at hand, because its end runs before its beginning. Writes of other threads
 without a barrier between are races, which no order of the loads mends.
@@ -23,36 +22,13 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from tilewright.ir.core import Block, Buffer, Effect, Kernel, Op, Space, Value
+from tilewright.ir.core import Block, Buffer, Kernel, Op, Space, Value
+from tilewright.ir.effects import Order
 from tilewright.ir.fields import roles_of
-from tilewright.ir.ops import (
-    Allocate,
-    Assert,
-    AsyncCommit,
-    AsyncCopy,
-    Atomic,
-    Binary,
-    For,
-    If,
-    Inside,
-    Load,
-    Mma,
-    Print,
-    Shuffle,
-    Store,
-    StoreMatrix,
-    TransposeMatrix,
-    Vote,
-    While,
-    Yield,
-)
-from tilewright.passes.accesses import buffers_written
+from tilewright.ir.ops import Binary, If, Load
 from tilewright.passes.identity import identity, take_over_name
 
 _COMMUTATIVE = frozenset({"add", "mul", "and", "or", "xor"})  # also of floats; min and max of floats are not
-_WRITERS = (Store, StoreMatrix, Atomic, AsyncCopy, Allocate)
-# By themselves, without their blocks.
-_HARMLESS = (Shuffle, Vote, Mma, TransposeMatrix, Print, Assert, Inside, AsyncCommit, For, While, If, Yield)
 
 _Table = dict[Hashable, Value]
 _Loads = dict[tuple[Buffer, Hashable, Hashable], Value]
@@ -76,17 +52,16 @@ def _block(block: Block, table: _Table, loads: _Loads, replaced: dict[Value, Val
         kept.append(op)
         for inner in op.blocks:
             _block(inner, dict(table), dict(loads) if isinstance(op, If) else {}, replaced)
-        if op.effect is Effect.WRITE:
-            _forget(op, loads)
-            for inner in op.blocks:
-                for nested in inner.walk():
-                    _forget(nested, loads)
+        _forget(op, loads)
+        for inner in op.blocks:
+            for nested in inner.walk():
+                _forget(nested, loads)
     block.ops = kept
 
 
 def _earlier(op: Op, table: _Table, loads: _Loads) -> Value | None:
     """Return the earlier value of the same computation, or note that this is the first."""
-    if op.effect is Effect.NONE:
+    if op.is_pure:
         result = op.result
         first = table.setdefault(_key(op), result)
     elif isinstance(op, Load):
@@ -111,12 +86,12 @@ def _key(op: Op) -> Hashable:
 
 def _forget(op: Op, loads: _Loads) -> None:
     """Drop the loads whose memory an op may change (nested blocks not included)."""
-    if not loads or op.effect is not Effect.WRITE or isinstance(op, _HARMLESS):
+    if not loads:
         return
-    if not isinstance(op, _WRITERS):
+    if Order.ACQUIRE in op.effects.order:
         loads.clear()
         return
-    for written in buffers_written(op):
+    for written in op.buffers_written:
         everywhere = written.space is Space.GLOBAL
         for key in [k for k in loads if k[0] is written or (everywhere and k[0].space is Space.GLOBAL)]:
             del loads[key]

@@ -17,9 +17,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from tilewright.ir.core import Block, Buffer, Effect, Kernel, Op, Space, Value
-from tilewright.ir.ops import Allocate, AsyncCopy, Atomic, For, If, Store, StoreMatrix, While, Yield
-from tilewright.passes.accesses import buffers_of, buffers_read, buffers_written
+from tilewright.ir.core import Block, Buffer, Kernel, Op, Space, Value
+from tilewright.ir.ops import Allocate, For, If, While, Yield
 from tilewright.passes.slots import Structured, carried, keep_slots, yield_of
 
 
@@ -45,19 +44,22 @@ class _Marker:
         """Learn the structure of a block, and mark the ops that are alive by themselves."""
         for op in block.ops:
             self.parents[op] = parent
-            if op.effect is not Effect.WRITE:
-                continue
             if isinstance(op, (For, While, If)):
                 self.survey_slots(op)
             elif isinstance(op, Allocate):
                 self.allocations[op.buffer] = op
-            elif (
-                isinstance(op, (Store, StoreMatrix, AsyncCopy, Atomic))
-                and buffers_written(op)[0].space is not Space.GLOBAL
-            ):
-                self.inner_writers[buffers_written(op)[0]].append(op)
-            elif not isinstance(op, Yield):
-                self.mark_op(op)
+            elif not op.effects.removable:
+                if not isinstance(op, Yield):
+                    self.mark_op(op)
+            else:
+                self.survey_writes(op)
+
+    def survey_writes(self, op: Op) -> None:
+        written = op.buffers_written
+        if any(buffer.space is Space.GLOBAL for buffer in written):
+            self.mark_op(op)
+        for buffer in written:
+            self.inner_writers[buffer].append(op)
 
     def survey_slots(self, op: Structured) -> None:
         for inner in op.blocks:
@@ -79,10 +81,10 @@ class _Marker:
                 self.mark_op(parent)
             for value in _needed(op):
                 self.mark_value(value)
-            for buffer in buffers_of(op):
+            for buffer in op.buffers:
                 if buffer in self.allocations:
                     self.mark_op(self.allocations[buffer])
-            for buffer in buffers_read(op):
+            for buffer in op.buffers_read:
                 for writer in self.inner_writers.pop(buffer, ()):
                     self.mark_op(writer)
 

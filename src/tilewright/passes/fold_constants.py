@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from tilewright.dtypes import DType
 from tilewright.ir.builder import Builder
-from tilewright.ir.core import Block, Effect, Kernel, Op, Value
+from tilewright.ir.core import Block, Kernel, Op, Value
 from tilewright.ir.facts import Facts
 from tilewright.ir.fold import constant_of, simplify
 from tilewright.ir.infer import facts_of, index_facts, infer, special_facts
@@ -45,7 +45,7 @@ class _Folder:
     def ops(self, ops: list[Op]) -> None:
         for op in ops:
             op.substitute(self.replaced)
-            if op.effect is Effect.NONE:
+            if op.is_pure:
                 self.pure(op)
             elif isinstance(op, For):
                 self.for_loop(op)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from tilewright.dtypes import DType
 from tilewright.ir.builder import Builder
-from tilewright.ir.core import Block, Effect, Kernel, Op, Value
+from tilewright.ir.core import Block, Kernel, Op, Value
 from tilewright.ir.fold import constant_of
 from tilewright.ir.ops import Binary, For, While, constant
 
@@ -92,7 +92,7 @@ class _Ordering:
 
     def _depth_of(self, op: Op, depth: int) -> int:
         """Return in how many loops a result changes; the op itself may stand in more."""
-        if op.effect is Effect.NONE:
+        if op.is_pure:
             return max((self.depths.get(value, 0) for value in op.operands), default=0)
         return depth
 

@@ -10,7 +10,7 @@ conversions to 16-bit floats by itself, but not these.
 from __future__ import annotations
 
 from tilewright.dtypes import FLOAT8, float16, float32
-from tilewright.ir.core import Block, Effect, Kernel, Op, Space, Value, VectorType
+from tilewright.ir.core import Block, Kernel, Op, Space, Value, VectorType
 from tilewright.ir.evaluate import evaluate
 from tilewright.ir.ops import Cast, CastPair, Constant, For, Load, Store, Yield, constant
 
@@ -27,7 +27,7 @@ def pair_conversions(kernel: Kernel) -> None:
 def _conversion(loop: For) -> tuple[Load, Cast, Store] | None:
     """Return what a loop converts, where that is all it does."""
     body = loop.body
-    others = [op for op in body.ops if op.effect is not Effect.NONE or isinstance(op, Cast)]
+    others = [op for op in body.ops if not op.is_pure or isinstance(op, Cast)]
     if loop.init or len(others) != 4:
         return None
     load, cast, store, end = others

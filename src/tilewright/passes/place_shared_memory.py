@@ -18,14 +18,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilewright.ir.core import Block, Buffer, Kernel, Op, Space
-from tilewright.ir.ops import Allocate, AsyncCommit, AsyncCopy, AsyncWait, Barrier, MbarrierInit
-from tilewright.passes.accesses import buffers_of
+from tilewright.ir.effects import Completion, Order, Scope, Use
 
 
 def place_shared_memory(kernel: Kernel) -> None:
     """Set the offset of every shared buffer and the kernel's number of shared bytes."""
     lives = _lives(kernel)
-    barriers = [n for n, op in enumerate(kernel.body.ops) if isinstance(op, Barrier) and op.scope == "block"]
+    barriers = [n for n, op in enumerate(kernel.body.ops) if _meets_block(op)]
     placed: list[_Life] = []
     # The largest first, each as low as it fits; the sort is stable, so equal ones keep their order of use.
     for life in sorted(lives, key=lambda life: -life.buffer.bytes):
@@ -33,6 +32,10 @@ def place_shared_memory(kernel: Kernel) -> None:
         life.buffer.offset = _lowest_fit(life.buffer, [other.buffer for other in rivals])
         placed.append(life)
     kernel.shared_bytes = max((_end(life.buffer) for life in placed), default=0)
+
+
+def _meets_block(op: Op) -> bool:
+    return op.effects.together >= Scope.BLOCK and op.effects.order is Order.BOTH
 
 
 @dataclass
@@ -73,23 +76,22 @@ def _lives(kernel: Kernel) -> list[_Life]:
     """Return the lives of all shared buffers in order of first mention."""
     lives: dict[Buffer, _Life] = {}
     unborn: dict[Buffer, int] = {}  # allocated and not accessed so far
-    mbarriers: list[Buffer] = []
+    lasting: list[Buffer] = []
     flight = _Flight()
     for position, op in enumerate(kernel.body.ops):
-        nested = [op, *(inner for block in op.blocks for inner in block.walk())]
-        for inner in nested:
-            for buffer in buffers_of(inner):
-                if buffer.space is not Space.SHARED:
-                    continue
-                if isinstance(inner, Allocate):
-                    unborn.setdefault(buffer, position)
-                else:
-                    lives.setdefault(buffer, _Life(buffer, position, position)).last = position
-                if isinstance(inner, MbarrierInit):
-                    mbarriers.append(buffer)
+        for use in (use for inner in op.walk() for use in inner.uses):
+            buffer = use.buffer
+            if buffer.space is not Space.SHARED:
+                continue
+            if use.use is Use.BEGIN:
+                unborn.setdefault(buffer, position)
+            else:
+                lives.setdefault(buffer, _Life(buffer, position, position)).last = position
+            if use.declaration.is_lasting:
+                lasting.append(buffer)
         for buffer in flight.landed_after(op):
             lives[buffer].last = position
-    for buffer in (*flight.under_way, *mbarriers):
+    for buffer in (*flight.under_way, *lasting):
         lives[buffer].last = len(kernel.body.ops)
     # A buffer without any access still needs a place of its own kind.
     lives.update((buffer, _Life(buffer, n, n)) for buffer, n in unborn.items() if buffer not in lives)
@@ -97,42 +99,52 @@ def _lives(kernel: Kernel) -> list[_Life]:
 
 
 class _Flight:
-    """The destinations of asynchronous copies that may still be under way, in the order of the kernel's body."""
+    """The shared buffers of asynchronous ops that may still be under way, in the order of the kernel's body.
+
+    Only work that completes by groups of the thread is ever known to be over here; other work goes on to the end.
+    """
 
     def __init__(self) -> None:
         self.under_way: dict[Buffer, None] = {}
         self.uncommitted: set[Buffer] = set()
+        self._endless: set[Buffer] = set()  # what completes otherwise than by groups
 
     def landed_after(self, op: Op) -> list[Buffer]:
         """Take in the next op of the kernel's body, and return the buffers whose copies it completes."""
-        self.under_way.update((buffer, None) for buffer in _copied_to(op))
-        if isinstance(op, AsyncWait) and not op.pending:
-            waits_for_all = op.pending is None
-            landed = [b for b in self.under_way if waits_for_all or b not in self.uncommitted]
+        self.under_way.update((buffer, None) for inner in op.walk() for buffer in _under_way_after(inner))
+        effects = op.effects
+        if effects.completes is Completion.GROUP and not effects.pending:
+            waits_for_all = effects.pending is None
+            ending = [b for b in self.under_way if b not in self._endless]
+            landed = [b for b in ending if waits_for_all or b not in self.uncommitted]
             for buffer in landed:
                 del self.under_way[buffer]
             return landed
+        for inner in op.walk():
+            if inner.effects.asynchronous not in (None, Completion.GROUP):
+                self._endless.update(_under_way_after(inner))
         _advance(op, self.uncommitted)
         return []
 
 
-def _copied_to(op: Op) -> list[Buffer]:
-    ops = [op, *(inner for block in op.blocks for inner in block.walk())]
-    return [inner.destination for inner in ops if isinstance(inner, AsyncCopy)]
+def _under_way_after(op: Op) -> list[Buffer]:
+    """Return the shared buffers that an asynchronous op goes on to reach (nested blocks not included)."""
+    if op.effects.asynchronous is None:
+        return []
+    return [use.buffer for use in op.uses if use.buffer.space is Space.SHARED]
 
 
 def _advance(op: Op, uncommitted: set[Buffer]) -> None:
-    """Update the destinations of copies that may not belong to a committed group, past one op."""
-    if isinstance(op, AsyncCopy):
-        uncommitted.add(op.destination)
-    elif isinstance(op, AsyncCommit):
+    """Update the buffers of asynchronous ops that may not belong to a committed group, past one op."""
+    uncommitted.update(_under_way_after(op))
+    if op.effects.commits is not None:
         uncommitted.clear()
     for block in op.blocks:
         uncommitted |= _uncommitted(block)
 
 
 def _uncommitted(block: Block) -> set[Buffer]:
-    """Return the destinations of copies that may still be uncommitted when a nested block ends."""
+    """Return the buffers of asynchronous ops that may still be uncommitted when a nested block ends."""
     found: set[Buffer] = set()
     for op in block.ops:
         _advance(op, found)

@@ -16,11 +16,9 @@ from __future__ import annotations
 import warnings
 
 from tilewright.errors import TilewrightWarning
-from tilewright.ir.core import Buffer, Effect, Kernel, Op, Space, Value
-from tilewright.ir.fields import roles_of
+from tilewright.ir.core import Buffer, Kernel, Op, Space, Value
 from tilewright.ir.fold import constant_of
 from tilewright.ir.ops import For, If, Special, While
-from tilewright.passes.accesses import buffers_of
 from tilewright.passes.slots import Structured, carried, yield_of
 from tilewright.passes.trips import trip_bounds
 
@@ -34,20 +32,14 @@ def unroll_register_loops(kernel: Kernel) -> None:
     sources = _Sources(ops)
     warned: set[object] = set()
     for op in ops:
-        for buffer in buffers_of(op):
-            if buffer.space is not Space.REGISTER:
+        for use in op.uses:
+            if use.buffer.space is not Space.REGISTER or use.index is None:
                 continue
-            for index in _indices(op):
-                reason = sources.unroll_behind(index)
-                place = (op.location.file, op.location.line) if op.location is not None else buffer
-                if reason is not None and place not in warned:
-                    warned.add(place)
-                    _warn(op, buffer, reason)
-
-
-def _indices(op: Op) -> list[Value]:
-    """Return the operands of an access that are indices, which are named so."""
-    return [getattr(op, name) for name in roles_of(type(op)).operand if name.split("_")[-1] == "index"]
+            reason = sources.unroll_behind(use.index)
+            place = (op.location.file, op.location.line) if op.location is not None else use.buffer
+            if reason is not None and place not in warned:
+                warned.add(place)
+                _warn(op, use.buffer, reason)
 
 
 class _Sources:
@@ -104,7 +96,7 @@ def _sources_in(op: Structured, n: int | None) -> list[Value] | None:
 
 def _operands(value: Value) -> list[Value] | None:
     op = value.definition
-    if op is None or op.effect is not Effect.NONE or isinstance(op, Special):
+    if op is None or not op.is_pure or isinstance(op, Special):
         return None
     return list(op.operands)
 

@@ -132,7 +132,7 @@ def requirement_on(s: Sketch) -> None:
 BROKEN: dict[str, tuple[Callable[[Sketch], object], str]] = {
     "use before definition": (used_before, "is used before it is defined"),
     "use out of scope": (used_outside_its_block, "is used before it is defined"),
-    "an op twice": (twice, "stands twice"),
+    "an op twice": (twice, "appears twice"),
     "a foreign result": (foreign_result, "names another op"),
     "facts": (contradiction, "contradictory facts"),
     "a yield at the top": (one(Yield(())), "a yield ends each nested block"),

@@ -10,7 +10,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from tilewright.arch import Arch
-from tilewright.backends.cpp.memory import is_vector_access, is_written
+from tilewright.backends.cpp.memory import is_vector_access
 from tilewright.backends.cpp.printer import Printer
 from tilewright.errors import InternalError
 from tilewright.ir.core import Buffer, Kernel, Space
@@ -27,7 +27,7 @@ def pointer(printer: Printer, buffer: Buffer, *, restrict: bool) -> str:
     stores. Pointers that are written carry no such promise, because two arguments may be one array on purpose.
     """
     type_name = printer.type_name(buffer.dtype)
-    if any(is_written(op, buffer) for op in printer.kernel.body.walk()):
+    if buffer in printer.written:
         return f"{type_name}*"
     return f"const {type_name}*" + (" __restrict__" if restrict else "")
 

@@ -9,17 +9,16 @@ what it gives.
 from __future__ import annotations
 
 from tilewright.backends.cpp.structure import Structure
-from tilewright.ir.core import Effect, Op, Value
+from tilewright.ir.core import Op, Value
+from tilewright.ir.effects import Order, Scope, Use
 from tilewright.ir.infer import facts_of
 from tilewright.ir.ops import (
-    Allocate,
     Binary,
     Cast,
     Constant,
     Extract,
     For,
     Load,
-    Mma,
     Select,
     Shuffle,
     Special,
@@ -53,7 +52,7 @@ class _Chooser:
     def chosen(self) -> frozenset[Value]:
         ops = [op for op in self.structure.live_ops() if len(op.results) == 1]
         for op in ops:
-            if op.effect is Effect.NONE:
+            if op.is_pure:
                 self._pure(op)
         for op in reversed(ops):
             if isinstance(op, (Load, Shuffle, Vote)) and self._may_wait(op):
@@ -133,13 +132,20 @@ class _Chooser:
 
     def _changes_memory(self, op: Op) -> bool:
         if op not in self.changing:
-            own = op.effect is Effect.WRITE and not op.blocks and not isinstance(op, (Allocate, Shuffle, Vote, Mma))
+            own = not op.blocks and _changes_memory(op)
             inner = (self._changes_memory(o) for b in op.blocks for o in b.ops if o is not b.ops[-1])
             self.changing[op] = own or any(inner)
         return self.changing[op]
 
     def _meets_warp(self, op: Op) -> bool:
         return self._changes_memory(op) or bool(op.blocks) or isinstance(op, (Shuffle, Vote))
+
+
+def _changes_memory(op: Op) -> bool:
+    """Return whether what memory holds for the thread, or what it has shown, is another after an op."""
+    writes = any(use.use.is_write and use.use is not Use.BEGIN for use in op.uses)
+    acts = not op.effects.removable and op.effects.together is Scope.THREAD
+    return writes or acts or op.effects.order is not Order.NONE
 
 
 def is_bound(value: Value, reader: Op) -> bool:

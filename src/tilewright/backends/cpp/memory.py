@@ -8,7 +8,7 @@ from tilewright.backends.cpp.printer import Printer
 from tilewright.dtypes import int32, uint32
 from tilewright.ir.core import Buffer, Type, Value, VectorType
 from tilewright.ir.infer import facts_of
-from tilewright.ir.ops import AsyncCopy, Bitcast, Constant, Load, Store
+from tilewright.ir.ops import Bitcast, Constant, Load, Store
 
 
 def element(printer: Printer, buffer: Buffer, index: Value) -> Expression:
@@ -84,9 +84,3 @@ def is_vector_access(op: object, buffer: Buffer) -> bool:
     if isinstance(op, Load):
         return op.buffer is buffer and isinstance(op.result.type, VectorType)
     return isinstance(op, Store) and op.buffer is buffer and isinstance(op.value.type, VectorType)
-
-
-def is_written(op: object, buffer: Buffer) -> bool:
-    """Return whether an op writes a global buffer, or may."""
-    writes = getattr(op, "buffer", None) if not isinstance(op, Load) else None
-    return writes is buffer or (isinstance(op, AsyncCopy) and op.destination is buffer)

@@ -40,6 +40,7 @@ class Printer:
         self.arch = arch
         self.restrict = restrict  # arrays that are only read share no memory with those that are written
         self.dialect = dialect
+        self.written = frozenset(buffer for op in kernel.body.walk() for buffer in op.buffers_written)
         self.structure = Structure(kernel)
         self.inlined = choose_inlined(self.structure)
         self.variables = assign_variables(self.structure, self.inlined)

@@ -6,7 +6,7 @@ import enum
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from tilewright.ir.core import Block, Effect, Kernel, Op, Value
+from tilewright.ir.core import Block, Kernel, Op, Value
 from tilewright.ir.ops import If
 
 
@@ -56,7 +56,7 @@ class Structure:
                 self._read(inner)
 
     def is_live(self, op: Op) -> bool:
-        return op.effect is Effect.WRITE or any(r in self.readers for r in op.results)
+        return not op.is_removable or any(r in self.readers for r in op.results)
 
     def live_ops(self) -> Iterator[Op]:
         """Yield the live ops in the order of the text."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tilewright.backends.cpp.dialect import Dialect
 from tilewright.backends.cpp.expression import Expression, call
 from tilewright.backends.cpp.handlers import EXPRESSIONS, STATEMENTS
-from tilewright.backends.cpp.memory import address, is_written, pointer_to
+from tilewright.backends.cpp.memory import address, pointer_to
 from tilewright.backends.cpp.prelude import FUNCTION
 from tilewright.backends.cpp.printer import Printer
 from tilewright.backends.cuda import asynchronous, barriers, conversions, hinted, matrix, threads
@@ -84,7 +84,7 @@ class Cuda(Dialect):
 
     def hinted_load(self, printer: Printer, op: ops.Load, type: Type) -> Expression | None:
         assert op.hints is not None, op
-        read_only = printer.restrict and not any(is_written(other, op.buffer) for other in printer.kernel.body.walk())
+        read_only = printer.restrict and op.buffer not in printer.written
         name, definition = hinted.load_function(op.hints, type.bytes, read_only=read_only)
         printer.prelude.need(BIT_CAST)
         printer.prelude.need(definition)

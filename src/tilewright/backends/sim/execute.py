@@ -19,7 +19,6 @@ from tilewright.backends.sim.values import Array, Lanes
 from tilewright.backends.sim.waits import WaitChecker
 from tilewright.errors import ArgumentError
 from tilewright.ir.core import Buffer, Kernel, Parameter, Value
-from tilewright.ir.ops import Atomic, Store
 from tilewright.profile.model import Compiled
 
 Dim3 = tuple[int, int, int]
@@ -76,7 +75,7 @@ def _bind(
     kernel: Kernel, arguments: Mapping[Parameter, Array | int | float | bool]
 ) -> tuple[dict[Buffer, Array], dict[Value, Lanes]]:
     """Sort the arguments into arrays by buffer and NumPy scalars by value."""
-    written = {op.buffer for op in kernel.body.walk() if isinstance(op, (Store, Atomic))}
+    written = {buffer for op in kernel.body.walk() for buffer in op.buffers_written}
     arrays: dict[Buffer, Array] = {}
     scalars: dict[Value, Lanes] = {}
     for parameter in kernel.parameters:

@@ -11,7 +11,7 @@ from tilewright.backends.sim.findings import Collector, Fault, FindingsError
 from tilewright.backends.sim.observers import Access, Observer
 from tilewright.backends.sim.registers import RegisterStorage
 from tilewright.backends.sim.storage import GlobalStorage, SharedStorage, Storage
-from tilewright.backends.sim.values import Array, Lanes, without
+from tilewright.backends.sim.values import Array, Lanes, Mask, without
 from tilewright.ir.core import Buffer, Kernel, Op, Space
 
 Dim3 = tuple[int, int, int]
@@ -81,6 +81,12 @@ class Machine:
             fixed[f"thread_idx.{axis}"] = thread % np.int32(extent) if extent > 1 else np.int32(0)
             thread = thread // np.int32(extent)
         return fixed
+
+    def leading_lanes(self, count: int | None) -> Mask:
+        """Return the threads among the first `count` lanes of their warp; None stands for all, here and there."""
+        if count is None or count >= self.warp:
+            return None
+        return np.asarray(np.arange(self.threads)[None, :] % self.warp < count)
 
     @property
     def chunk(self) -> int:

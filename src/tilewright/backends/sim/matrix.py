@@ -18,7 +18,7 @@ from tilewright.atoms.mma import MMAAtom, Registers, unpack
 from tilewright.backends.sim.compiler import Compiler, Step
 from tilewright.backends.sim.divergence import demand_whole_warps
 from tilewright.backends.sim.observers import Access, AccessKind
-from tilewright.backends.sim.values import Array, Frame, Lanes, Mask, at_least_2d, both, fill, without
+from tilewright.backends.sim.values import Array, Frame, Lanes, at_least_2d, both, fill, without
 from tilewright.dtypes import DType
 from tilewright.ir.ops import LoadMatrix, Mma, RoundToTfloat32, StoreMatrix, TransposeMatrix
 from tilewright.layout import Layout, complement
@@ -133,12 +133,6 @@ def round_to_tfloat32(op: RoundToTfloat32, compiler: Compiler) -> Step:
 # --- 8 x 8 matrices between shared memory and registers --------------------------------------------------
 
 
-def addressing(count: int, threads: int) -> Mask:
-    """Return the threads whose addresses count: 8 for each matrix."""
-    lane = np.arange(threads)[None, :] % MATRIX_LANES
-    return None if count * _ROWS == MATRIX_LANES else lane < count * _ROWS
-
-
 def _to_registers(rows: Array, transposed: bool) -> Array:
     """Return (blocks, warps, matrices, 32 lanes) of rows (blocks, warps, matrices, 8, 8 elements of 16 bits)."""
     if transposed:
@@ -159,7 +153,7 @@ def load_matrix(op: LoadMatrix, compiler: Compiler) -> Step:
     machine, storage = compiler.machine, compiler.machine.storages[op.buffer]
     index, results, count = compiler.slot(op.index), compiler.slots(op.results), len(op.results)
     elements, threads = _ROW_BYTES // op.buffer.dtype.bytes, machine.threads
-    rows_of = addressing(count, threads)
+    rows_of = machine.leading_lanes(count * _ROWS)
 
     def run(frame: Frame) -> None:
         values = frame.values
@@ -186,7 +180,7 @@ def store_matrix(op: StoreMatrix, compiler: Compiler) -> Step:
     machine, storage = compiler.machine, compiler.machine.storages[op.buffer]
     index, slots, count = compiler.slot(op.index), compiler.slots(op.values), len(op.values)
     elements, threads = _ROW_BYTES // op.buffer.dtype.bytes, machine.threads
-    rows_of = addressing(count, threads)
+    rows_of = machine.leading_lanes(count * _ROWS)
 
     def run(frame: Frame) -> None:
         values = frame.values

@@ -23,7 +23,8 @@ from tilewright.backends.sim.storage import GlobalStorage, SharedStorage
 from tilewright.backends.sim.values import Array, Lanes, Mask, at_least_2d
 from tilewright.dtypes import int32, uint32
 from tilewright.ir.core import Kernel, Op
-from tilewright.ir.ops import AsyncCopy, Atomic, LoadMatrix, StoreMatrix
+from tilewright.ir.fields import roles_of
+from tilewright.ir.ops import AsyncCopy, Atomic
 from tilewright.profile.banks import wavefronts
 from tilewright.profile.model import SECTOR, Compiled, Launch, Line
 from tilewright.profile.sectors import fewest_sectors, sectors
@@ -288,6 +289,6 @@ def _by_warps(value: Array, idle: int | bool, warp: int) -> Array:
 
 def _kind(access: Access) -> str:
     """Return how the banks serve an access."""
-    if isinstance(access.op, (LoadMatrix, StoreMatrix)):
+    if any(use.is_rows for use in roles_of(type(access.op)).uses):
         return "matrix"
     return _KINDS.get(access.kind, "atomic")

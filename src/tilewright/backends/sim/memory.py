@@ -8,13 +8,8 @@ from tilewright.backends.sim.compiler import Compiler, Step
 from tilewright.backends.sim.observers import Access, AccessKind
 from tilewright.backends.sim.registers import RegisterStorage
 from tilewright.backends.sim.values import Frame, Lanes, at_least_2d, both, merge, without
-from tilewright.ir.core import Buffer, Value, VectorType
+from tilewright.ir.core import Buffer, lanes_of
 from tilewright.ir.ops import Allocate, Inside, Load, Store
-
-
-def lanes_of(value: Value) -> int:
-    """Return the number of elements of a scalar (1) or vector."""
-    return value.type.lanes if isinstance(value.type, VectorType) else 1
 
 
 def allocate(op: Allocate, compiler: Compiler) -> Step:

@@ -14,22 +14,16 @@ from tilewright.backends.sim import program
 from tilewright.backends.sim.compiler import Compiler, Step
 from tilewright.backends.sim.findings import Collector
 from tilewright.backends.sim.machine import Machine
-from tilewright.backends.sim.matrix import addressing
 from tilewright.backends.sim.measure import Meter
-from tilewright.backends.sim.memory import lanes_of
 from tilewright.backends.sim.observers import Access, AccessKind
 from tilewright.backends.sim.values import Array, Frame, Lanes, Mask, at_least_2d, both, merge, without
 from tilewright.ir import ops
 from tilewright.ir.core import Block, Buffer, Kernel, Op, Space, Value
+from tilewright.ir.effects import Use
 from tilewright.profile.patterns import SharedBuffer
 
 _BUDGET = 20_000  # ops that are walked; after that every loop's body is walked once
-_ROW_BYTES = 16  # of a matrix that ldmatrix reads
-
-_PURE = (
-    *(ops.Unary, ops.Binary, ops.Compare, ops.Fma, ops.Select, ops.Cast, ops.Bitcast, ops.Pack, ops.Extract),
-    ops.RoundToTfloat32,
-)
+_KINDS = {Use.READ: AccessKind.LOAD, Use.WRITE: AccessKind.STORE, Use.UPDATE: AccessKind.ATOMIC}
 
 
 def predict(kernel: Kernel) -> list[SharedBuffer]:
@@ -81,7 +75,7 @@ class _Walk:
             group = op.name.partition(".")[0]
             is_known = group == "thread_idx" or (group == "block_dim" and self._knows_block)
             self.put(op.result, self._machine.special[op.name] if is_known else None)
-        elif isinstance(op, _PURE):
+        elif op.is_pure:
             self._pure(op)
         elif isinstance(op, ops.For):
             self._for(op, mask)
@@ -106,25 +100,17 @@ class _Walk:
         step(self._frame)
 
     def _memory(self, op: Op, mask: Mask) -> None:
-        if isinstance(op, ops.Load):
-            self._access(op, AccessKind.LOAD, op.buffer, op.index, lanes_of(op.result), mask)
-        elif isinstance(op, ops.Store):
-            self._access(op, AccessKind.STORE, op.buffer, op.index, lanes_of(op.value), mask)
-        elif isinstance(op, ops.Atomic):
-            self._access(op, AccessKind.ATOMIC, op.buffer, op.index, 1, mask)
-        elif isinstance(op, ops.AsyncCopy):
-            self._access(op, AccessKind.COPY_WRITE, op.destination, op.destination_index, op.elements, mask)
-        elif isinstance(op, (ops.LoadMatrix, ops.StoreMatrix)):
-            is_load = isinstance(op, ops.LoadMatrix)
-            count = len(op.results if is_load else op.operands[1:])
-            mask = both(mask, addressing(count, self._machine.threads))
-            kind = AccessKind.LOAD if is_load else AccessKind.STORE
-            self._access(op, kind, op.buffer, op.index, _ROW_BYTES // op.buffer.dtype.bytes, mask)
-
-    def _access(self, op: Op, kind: AccessKind, buffer: Buffer, index: Value, lanes: int, mask: Mask) -> None:
-        at = self.get(index)
-        if buffer.space is Space.SHARED and at is not None:
-            self._machine.observe(Access(op, kind, self._machine.storages[buffer], at, lanes, mask))
+        for use in op.uses:
+            kind = _KINDS.get(use.use)
+            if kind is None or use.index is None or use.buffer.space is not Space.SHARED:
+                continue
+            if op.effects.asynchronous is not None:
+                kind = AccessKind.COPY_READ if kind is AccessKind.LOAD else AccessKind.COPY_WRITE
+            at = self.get(use.index)
+            if at is None:
+                continue
+            active = both(mask, self._machine.leading_lanes(use.lanes))
+            self._machine.observe(Access(op, kind, self._machine.storages[use.buffer], at, use.elements, active))
 
     def _for(self, op: ops.For, mask: Mask) -> None:
         index, *carried = op.body.arguments

@@ -16,10 +16,10 @@ from tilewright.backends.sim.order import Order, same_rows
 from tilewright.backends.sim.shadow import Cells, Touch
 from tilewright.backends.sim.storage import GlobalStorage
 from tilewright.backends.sim.values import Array, Mask, at_least_2d
-from tilewright.ir.core import Buffer, Kernel, Op, Space, VectorType
-from tilewright.ir.ops import Allocate, AsyncCopy, Atomic, Inside, Load, LoadMatrix, Store, StoreMatrix
+from tilewright.ir.core import Buffer, Kernel, Space
+from tilewright.ir.effects import Use
 
-_ROW_BYTES = 16  # of a matrix of ldmatrix and stmatrix
+_WIDEST = 16  # bytes of an access
 
 
 class Region:
@@ -117,31 +117,15 @@ class _Uses:
         self.updated: set[Buffer] = set()
         self.copied: set[Buffer] = set()
         self._width: dict[Buffer, int] = {}
+        kinds = {Use.READ: self.read, Use.WRITE: self.written, Use.UPDATE: self.updated}
         for op in kernel.body.walk():
-            self._take(op)
-
-    def _take(self, op: Op) -> None:
-        if isinstance(op, Load):
-            self._note(self.read, op.buffer, _lanes(op.result.type) * op.buffer.dtype.bytes)
-        elif isinstance(op, Store):
-            self._note(self.written, op.buffer, _lanes(op.value.type) * op.buffer.dtype.bytes)
-        elif isinstance(op, Atomic):
-            self._note(self.updated, op.buffer, op.buffer.dtype.bytes)
-        elif isinstance(op, LoadMatrix):
-            self._note(self.read, op.buffer, _ROW_BYTES)
-        elif isinstance(op, StoreMatrix):
-            self._note(self.written, op.buffer, _ROW_BYTES)
-        elif isinstance(op, AsyncCopy):
-            self._note(self.written, op.destination, op.elements * op.destination.dtype.bytes)
-            self._note(self.read, op.source, op.elements * op.source.dtype.bytes)
-            self.copied.add(op.source)
-        elif not isinstance(op, (Allocate, Inside)):
-            for buffer in (a for a in op.attributes.values() if isinstance(a, Buffer)):
-                self._note(self.updated, buffer, buffer.dtype.bytes)
-
-    def _note(self, uses: set[Buffer], buffer: Buffer, width: int) -> None:
-        uses.add(buffer)
-        self._width[buffer] = min(width, self._width.get(buffer, width))
+            for use in op.uses:
+                if use.use in kinds:
+                    kinds[use.use].add(use.buffer)
+                    width = use.elements * use.buffer.dtype.bytes
+                    self._width[use.buffer] = min(width, self._width.get(use.buffer, width))
+                    if op.effects.asynchronous and use.use is Use.READ:
+                        self.copied.add(use.buffer)
 
     def shift(self, buffers: Iterable[Buffer]) -> int:
         """Return how many bits the bytes of the narrowest access to any of the buffers count."""
@@ -155,10 +139,6 @@ class _Uses:
 def _is_split(storage: object) -> bool:
     """Return whether the elements of an array lie across the places where elements should begin."""
     return isinstance(storage, GlobalStorage) and storage.address % storage.flat.itemsize != 0
-
-
-def _lanes(type: object) -> int:
-    return type.lanes if isinstance(type, VectorType) else 1
 
 
 def find_regions(kernel: Kernel, machine: Machine, order: Order) -> dict[Buffer, Region]:
@@ -175,7 +155,7 @@ def find_regions(kernel: Kernel, machine: Machine, order: Order) -> dict[Buffer,
         if not changed & members.keys():
             continue
         # Cells begin at multiples of their size in memory, so that no access reaches across more than it needs.
-        low = min(s.address for s in group) // _ROW_BYTES * _ROW_BYTES
+        low = min(s.address for s in group) // _WIDEST * _WIDEST
         high = max(s.address + s.flat.nbytes for s in group)
         starts = {buffer: s.address - s.low * s.flat.itemsize - low for buffer, s in members.items()}
         region = Region(machine, order, starts, high - low, uses)

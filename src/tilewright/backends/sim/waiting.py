@@ -16,49 +16,22 @@ from tilewright.backends.sim.control import move, trip_counts
 from tilewright.backends.sim.pauses import BlockWait, MbarrierPause, NamedWait
 from tilewright.backends.sim.values import Frame, Mask, both, without
 from tilewright.ir.core import Block, Kernel, Op, Value
-from tilewright.ir.ops import (
-    Barrier,
-    Elect,
-    For,
-    If,
-    LoadMatrix,
-    MbarrierTest,
-    MbarrierWait,
-    Mma,
-    NamedBarrier,
-    Shuffle,
-    StoreMatrix,
-    TransposeMatrix,
-    Vote,
-    While,
-    Yield,
-)
-
-# What the threads of a warp do together.
-_COLLECTIVES = (Barrier, Elect, LoadMatrix, Mma, NamedBarrier, Shuffle, StoreMatrix, TransposeMatrix, Vote)
+from tilewright.ir.effects import Scope, Waits
+from tilewright.ir.ops import Barrier, For, If, MbarrierTest, MbarrierWait, NamedBarrier, While, Yield
 
 
 def waits(block: Block) -> bool:
     """Return whether threads wait for one another in a block, other than all of a block or of a warp in step."""
-    return any(
-        isinstance(op, (MbarrierWait, MbarrierTest)) or (isinstance(op, NamedBarrier) and op.kind == "sync")
-        for op in block.walk()
-    )
+    return any(op.effects.waits is Waits.SOME for op in block.walk())
 
 
 def _pauses(op: Op) -> bool:
     """Return whether an agent may have to stop inside an op."""
-    inside = [op, *(inner for block in op.blocks for inner in block.walk())]
-    return any(
-        isinstance(o, (MbarrierWait, MbarrierTest))
-        or (isinstance(o, NamedBarrier) and o.kind == "sync")
-        or (isinstance(o, Barrier) and o.scope == "block")
-        for o in inside
-    )
+    return any(o.effects.waits is not Waits.NOBODY for o in op.walk())
 
 
 def _needs_warps(op: Op) -> bool:
-    return isinstance(op, _COLLECTIVES) or any(isinstance(o, _COLLECTIVES) for b in op.blocks for o in b.walk())
+    return any(o.effects.together >= Scope.WARP for o in op.walk())
 
 
 def lay_out(kernel: Kernel, compiler: Compiler) -> list[Instruction]:
