@@ -36,7 +36,7 @@ _EXPORTS: dict[str, tuple[str, ...]] = {
         *("make_tiled_copy_S", "make_tiled_copy_D", "make_tiled_copy_C_atom", "make_cotiled_copy"),
         *("TiledMMA", "make_tiled_mma"),
     ),
-    "lang": (
+    "language": (
         *("constexpr", "function", "range", "static_range"),
         *("thread_idx", "block_idx", "block_dim", "grid_dim", "lane_id", "warp_id"),
         *("shared", "registers", "fragment_like", "sync_threads", "sync_warp", "cp_async_commit", "cp_async_wait"),

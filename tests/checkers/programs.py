@@ -10,8 +10,9 @@ from tests.unit.backends.sim_kernels import Sketch
 
 from tilewright.backends.sim import Finding, simulate
 from tilewright.dtypes import bool_, int32
+from tilewright.instructions.cp_async import AsyncCommit, AsyncCopy, AsyncWait
 from tilewright.ir.core import Value
-from tilewright.ir.ops import AsyncCommit, AsyncCopy, AsyncWait, Atomic, Barrier
+from tilewright.ir.ops import Atomic, Barrier
 
 SIZE = 256  # elements of the tile and of the array
 

@@ -20,8 +20,9 @@ from tilewright.backends import sim
 from tilewright.backends.sim import execute, simulate
 from tilewright.demo import example_files
 from tilewright.demo.examples import examples_folder, load_example
+from tilewright.instructions.cp_async import AsyncCommit, AsyncWait
 from tilewright.ir.core import Block, Kernel, Op, Parameter
-from tilewright.ir.ops import AsyncCommit, AsyncWait, Barrier
+from tilewright.ir.ops import Barrier
 
 Dim3 = tuple[int, int, int]
 TUTORIAL = {path.stem: load_example(path) for path in example_files()}

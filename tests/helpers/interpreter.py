@@ -11,13 +11,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from tilewright.dtypes import DType
+from tilewright.instructions.cp_async import AsyncCommit, AsyncCopy, AsyncWait
 from tilewright.ir.core import Block, Buffer, Kernel, Op, Space, Value
 from tilewright.ir.ops import (
     Allocate,
     Assert,
-    AsyncCommit,
-    AsyncCopy,
-    AsyncWait,
     Atomic,
     Barrier,
     Binary,

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from hypothesis import strategies as st
 
 from tilewright.dtypes import bool_, float32, int32
+from tilewright.instructions.cp_async import AsyncCommit, AsyncCopy, AsyncWait
 from tilewright.ir.builder import Builder
 from tilewright.ir.core import Block, Buffer, Kernel, Op, Parameter, Space, Type, Value
 from tilewright.ir.facts import Facts
@@ -16,9 +17,6 @@ from tilewright.ir.infer import index_facts
 from tilewright.ir.ops import (
     Allocate,
     Assert,
-    AsyncCommit,
-    AsyncCopy,
-    AsyncWait,
     Atomic,
     Barrier,
     Binary,

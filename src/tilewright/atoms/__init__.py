@@ -9,15 +9,10 @@ made when it is first asked for; `dir(tw.atoms)` lists them.
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
-from tilewright.atoms.copy import (
-    SM80_CP_ASYNC_CACHEALWAYS,
-    SM80_CP_ASYNC_CACHEGLOBAL,
-    CopyAtom,
-    CpAsync,
-    UniversalCopy,
-)
+from tilewright.atoms.copy import CopyAtom, UniversalCopy
 from tilewright.atoms.matrix_copies import NAMES as _MATRIX_COPIES
 from tilewright.atoms.matrix_copies import matrix_copy as _matrix_copy
 from tilewright.atoms.mfma import NAMES as _MFMAS
@@ -27,18 +22,22 @@ from tilewright.atoms.warp_mma import NAMES as _WARP_MMAS
 from tilewright.atoms.warp_mma import warp_mma as _warp_mma
 
 __all__ = [
-    "SM80_CP_ASYNC_CACHEALWAYS",
-    "SM80_CP_ASYNC_CACHEGLOBAL",
     "CopyAtom",
-    "CpAsync",
     "MMAAtom",
     "UniversalCopy",
     "UniversalFMA",
 ]
 
+# Where the atoms of instructions live that are neither matrix products nor copies of matrices.
+_COPIES = dict.fromkeys(
+    ("CpAsync", "SM80_CP_ASYNC_CACHEALWAYS", "SM80_CP_ASYNC_CACHEGLOBAL"), "tilewright.instructions.cp_async"
+)
+
 
 def __getattr__(name: str) -> Any:  # Any: an MMAAtom or a CopyAtom, which a type checker cannot tell from the name
     """Make a warp-level atom when it is first used (PEP 562)."""
+    if name in _COPIES:
+        return getattr(importlib.import_module(_COPIES[name]), name)
     if name in _WARP_MMAS:
         return _warp_mma(name)
     if name in _MFMAS:
@@ -50,4 +49,4 @@ def __getattr__(name: str) -> Any:  # Any: an MMAAtom or a CopyAtom, which a typ
 
 def __dir__() -> list[str]:
     """Return the names of all atoms, and of what makes them."""
-    return sorted([*__all__, *_WARP_MMAS, *_MFMAS, *_MATRIX_COPIES])
+    return sorted([*__all__, *_COPIES, *_WARP_MMAS, *_MFMAS, *_MATRIX_COPIES])

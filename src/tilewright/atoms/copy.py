@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from tilewright.atoms.cache import CacheHints, hints_or_none
 from tilewright.dtypes import DType
 from tilewright.errors import LayoutError
 from tilewright.layout import Layout, upcast
 
-CopyKind = Literal["universal", "cp.async", "ldmatrix", "stmatrix", "movmatrix"]
-CacheMode = Literal["always", "global"]
+CopyKind = Literal["universal", "ldmatrix", "stmatrix", "movmatrix"]
 
 
 @dataclass(frozen=True)
@@ -36,10 +35,21 @@ class CopyAtom:
     layout_src: Layout
     layout_dst: Layout
     kind: CopyKind = "universal"
-    cache: CacheMode = "always"
     layout_ref: Layout | None = None
     transposed: bool = False  # of ldmatrix and stmatrix
     hints: CacheHints | None = None  # of accesses to global memory
+
+    @property
+    def is_asynchronous(self) -> bool:
+        """True where what the instruction copies is there only after a wait."""
+        return False
+
+    def check(self, copy: Any, width: int) -> None:  # Any: the copy that is being lowered, see language.copying
+        """Refuse what the instruction cannot do, with the hardware's reason; ordinary accesses do everything."""
+
+    def move(self, copy: Any, places: list[Any], width: int, guard: Any) -> None:  # Any: as above, and numbers
+        """Emit the copy of `width` elements from and to `places`, where and as far as `guard` says."""
+        copy.load_and_store(places, width, guard)
 
     @property
     def threads(self) -> int:
@@ -81,11 +91,13 @@ class CopyAtom:
         return self.name
 
 
-def _bits_of(width: int | DType | None) -> int | None:
+def bits_of(width: int | DType | None) -> int | None:
+    """Return the bits of a width, which may be given as an element type."""
     return width.bits if isinstance(width, DType) else width
 
 
-def _one_thread(bits: int | None) -> Layout:
+def one_thread(bits: int | None) -> Layout:
+    """Return the thread-value layout of an access by one thread: of so many bits, or of one element."""
     return Layout((1, 1 if bits is None else bits), (0, 0 if bits is None else 1))
 
 
@@ -109,52 +121,10 @@ def UniversalCopy(
     Raises `LayoutError` for a width that memory accesses do not have, and for hints that PTX does not have. Source:
     CuTe `UniversalCopy`; PTX ISA, "ld", "st".
     """
-    bits = _bits_of(width)
+    bits = bits_of(width)
     if bits is not None and bits not in (8, 16, 32, 64, 128):
         raise LayoutError(f"a load or store moves 8, 16, 32, 64 or 128 bits, not {bits}")
-    layout = _one_thread(bits)
+    layout = one_thread(bits)
     hints = hints_or_none(cache, policy, prefetch)
     given = [str(part) for part in (bits, hints) if part is not None]
     return CopyAtom(f"UniversalCopy({', '.join(given)})", "", bits, Layout(1), layout, layout, hints=hints)
-
-
-def CpAsync(
-    width: int | DType, cache: CacheMode = "always", *, policy: str | None = None, prefetch: int | None = None
-) -> CopyAtom:
-    """Make the atom of an asynchronous copy from global to shared memory (sm_80 and later).
-
-    `cache="always"` keeps the data in L1 too (4, 8 or 16 bytes); `cache="global"` goes past L1 (16 bytes).
-    `policy` says what becomes of the lines in L2 ("evict_first", "evict_last", ...), `prefetch` how many bytes around
-    each address may come to L2 with it (64, 128 or 256).
-
-    >>> CpAsync(64).bits, CpAsync(128, cache="global").cache
-    (64, 'global')
-    >>> print(CpAsync(128, cache="global", policy="evict_last", prefetch=128))
-    CpAsync(128, cache='global', policy='evict_last', prefetch=128)
-
-    Raises `LayoutError` for other widths: the instruction has no others. Source: PTX ISA, "cp.async"; CuTe
-    `SM80_CP_ASYNC_CACHEALWAYS` and `SM80_CP_ASYNC_CACHEGLOBAL`.
-    """
-    bits = _bits_of(width)
-    if cache not in ("always", "global"):
-        raise LayoutError(f"cp.async caches 'always' or 'global', not {cache!r}")
-    legal = (32, 64, 128) if cache == "always" else (128,)
-    if bits not in legal:
-        raise LayoutError(
-            f"cp.async (cache={cache!r}) moves {' or '.join(map(str, legal))} bits, not {bits}",
-            help="PTX: cp.async.ca takes 4, 8 or 16 bytes, cp.async.cg 16 bytes only",
-        )
-    layout = _one_thread(bits)
-    hints = hints_or_none(None, policy, prefetch)
-    name = f"CpAsync({bits}, cache={cache!r}{'' if hints is None else f', {hints}'})"
-    return CopyAtom(name, "sm_80", bits, Layout(1), layout, layout, "cp.async", cache, hints=hints)
-
-
-def SM80_CP_ASYNC_CACHEALWAYS(width: int | DType) -> CopyAtom:
-    """Make `CpAsync(width, cache="always")`, under CuTe's name."""
-    return CpAsync(width, "always")
-
-
-def SM80_CP_ASYNC_CACHEGLOBAL(width: int | DType) -> CopyAtom:
-    """Make `CpAsync(width, cache="global")`, under CuTe's name."""
-    return CpAsync(width, "global")

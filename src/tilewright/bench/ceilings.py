@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from tilewright import atoms, lang
+from tilewright import atoms
+from tilewright import language as lang
 from tilewright.bench.device import Gpu, current_stream
 from tilewright.bench.nvml import Monitor, Sampler
 from tilewright.bench.timing import time_runs

@@ -52,6 +52,7 @@ class UseDeclaration:
     elements: Callable[[Any], int] | None = None  # Any: the op, of the class that declares it
     lanes: Callable[[Any], int] | None = None  # Any: as above
     is_rows: bool = False
+    past_l1: Callable[[Any], bool] | None = None  # Any: as above
     is_lasting: bool = False
 
 

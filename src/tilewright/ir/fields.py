@@ -42,41 +42,39 @@ Count = Callable[[Any], int]
 
 def reads(index: str, elements: Count | None = None, lanes: Count | None = None, *, rows: bool = False) -> Any:
     """Declare a buffer that the op reads, at the index in the field of that name; one element where none are given."""
-    return _buffer(Use.READ, index, elements, lanes, rows)
+    return _buffer(UseDeclaration("", Use.READ, index, elements, lanes, rows))
 
 
 def writes(
-    index: str, elements: Count | None = None, lanes: Count | None = None, *, rows: bool = False, lasting: bool = False
-) -> Any:
-    """Declare a buffer that the op writes, as `reads`; with `lasting` its bytes stay its own until the kernel ends."""
-    return _buffer(Use.WRITE, index, elements, lanes, rows, lasting)
-
-
-def updates(index: str, elements: Count | None = None) -> Any:
-    """Declare a buffer that the op reads and writes indivisibly, at the index in the field of that name."""
-    return _buffer(Use.UPDATE, index, elements)
-
-
-def begins() -> Any:
-    """Declare a buffer whose life the op begins, with undefined contents."""
-    return _buffer(Use.BEGIN)
-
-
-def names() -> Any:
-    """Declare a buffer that the op speaks of, and neither reads nor writes."""
-    return _buffer(Use.NAME)
-
-
-def _buffer(
-    use: Use,
-    index: str | None = None,
+    index: str,
     elements: Count | None = None,
     lanes: Count | None = None,
+    *,
     rows: bool = False,
+    past_l1: Callable[[Any], bool] | None = None,
     lasting: bool = False,
-) -> Any:  # Any: stands for the field's declared type
-    # The field's name is known when the class is complete.
-    declaration = UseDeclaration("", use, index, elements, lanes, rows, lasting)
+) -> Any:  # Any: as above
+    """Declare a buffer that the op writes, as `reads`; with `lasting` its bytes stay its own until the kernel ends."""
+    return _buffer(UseDeclaration("", Use.WRITE, index, elements, lanes, rows, past_l1, lasting))
+
+
+def updates(index: str, elements: Count | None = None) -> Any:  # Any: as above
+    """Declare a buffer that the op reads and writes indivisibly, at the index in the field of that name."""
+    return _buffer(UseDeclaration("", Use.UPDATE, index, elements))
+
+
+def begins() -> Any:  # Any: as above
+    """Declare a buffer whose life the op begins, with undefined contents."""
+    return _buffer(UseDeclaration("", Use.BEGIN))
+
+
+def names() -> Any:  # Any: as above
+    """Declare a buffer that the op speaks of, and neither reads nor writes."""
+    return _buffer(UseDeclaration("", Use.NAME))
+
+
+def _buffer(declaration: UseDeclaration) -> Any:  # Any: as above
+    # The name of the field is known when the class is complete.
     return dataclasses.field(metadata={"role": ATTRIBUTE, "use": declaration})
 
 

@@ -18,7 +18,7 @@ from tilewright.atoms.cache import CacheHints
 from tilewright.atoms.mma import MMAAtom
 from tilewright.dtypes import DType
 from tilewright.ir.core import Block, Buffer, Op, Value, lanes_of
-from tilewright.ir.effects import STAYS, Completion, Effects, Order, Scope, Waits
+from tilewright.ir.effects import STAYS, Effects, Order, Scope, Waits
 from tilewright.ir.facts import exactly
 from tilewright.ir.fields import attribute, begins, block, names, operand, operands, reads, updates, writes
 
@@ -213,52 +213,6 @@ class Inside(Op):
     extent: Value = operand()
     RESULTS: ClassVar[int | None] = 0
     EFFECTS: ClassVar[Effects] = STAYS
-
-
-@dataclass(eq=False)
-class AsyncCopy(Op):
-    """Start copying `elements` elements of global `source` to shared `destination` (cp.async).
-
-    They land when the thread waits for the group, or somebody for an mbarrier that follows them (`MbarrierCopies`).
-    `valid` is a bool, or the int32 number of leading elements that are there (zero or less: none, `elements` or more:
-    all); zeros land in place of the others, which are not read. `cache` is "ca" (all levels; 4, 8 or 16 bytes) or "cg"
-    (L2 only; 16 bytes).
-    """
-
-    destination: Buffer = writes("destination_index", elements=lambda op: op.elements)
-    source: Buffer = reads("source_index", elements=lambda op: op.elements)
-    elements: int = attribute()
-    cache: str = attribute()
-    destination_index: Value = operand()
-    source_index: Value = operand()
-    valid: Value = operand()
-    hints: CacheHints | None = attribute(None)
-    RESULTS: ClassVar[int | None] = 0
-    EFFECTS: ClassVar[Effects] = Effects(asynchronous=Completion.GROUP)
-
-
-@dataclass(eq=False)
-class AsyncCommit(Op):
-    """Close the thread's current group of asynchronous copies (cp.async.commit_group)."""
-
-    RESULTS: ClassVar[int | None] = 0
-    EFFECTS: ClassVar[Effects] = Effects(removable=False, commits=Completion.GROUP)
-
-
-@dataclass(eq=False)
-class AsyncWait(Op):
-    """Wait until at most `pending` of the thread's newest groups are still under way (cp.async.wait_group).
-
-    `pending` None waits for every asynchronous copy, committed or not (cp.async.wait_all).
-    """
-
-    pending: int | None = attribute()
-    RESULTS: ClassVar[int | None] = 0
-    EFFECTS: ClassVar[Effects] = Effects(removable=False, order=Order.ACQUIRE, completes=Completion.GROUP)
-
-    @property
-    def effects(self) -> Effects:
-        return replace(self.EFFECTS, pending=self.pending)
 
 
 @dataclass(eq=False)

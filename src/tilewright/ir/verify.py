@@ -21,7 +21,6 @@ from tilewright.ir.ops import (
     VOTE_KINDS,
     Allocate,
     Assert,
-    AsyncCopy,
     Atomic,
     Barrier,
     Binary,
@@ -197,16 +196,6 @@ def _index(op: Op, index: Value) -> None:
     _expect(not isinstance(index.type, VectorType) and index.dtype.is_integer, op, "the index must be an integer")
 
 
-def _async_copy(op: AsyncCopy) -> None:
-    spaces = (op.source.space, op.destination.space)
-    _expect(spaces == (Space.GLOBAL, Space.SHARED), op, "copies from global to shared memory")
-    _expect(op.source.dtype is op.destination.dtype, op, "the element types differ")
-    _expect(op.cache in ("ca", "cg"), op, f"no cache operator {op.cache}")
-    sizes = (16,) if op.cache == "cg" else (4, 8, 16)
-    _expect(op.elements * op.source.dtype.bytes in sizes, op, "no instruction of that size")
-    _expect(op.valid.type in (bool_, int32), op, "the predicate must be bool, or int32 for a number of elements")
-
-
 def _atomic(op: Atomic) -> None:
     _access(op, op.buffer, op.value)
     _same_types(op, (op.value,), op.results)
@@ -350,7 +339,6 @@ _RULES: dict[type[Op], Callable[..., None]] = {
     Allocate: _allocate,
     Load: lambda op: _access(op, op.buffer, op.result),
     Store: lambda op: _access(op, op.buffer, op.value),
-    AsyncCopy: _async_copy,
     Atomic: _atomic,
     For: _for,
     While: _while,

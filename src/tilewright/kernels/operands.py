@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 from tilewright import atoms
 from tilewright.arch import Arch
-from tilewright.atoms import CopyAtom, CpAsync, UniversalCopy
+from tilewright.atoms import CopyAtom, UniversalCopy
 from tilewright.dtypes import DType
 from tilewright.errors import LayoutError
+from tilewright.instructions import cp_async
 from tilewright.kernels.problem import Operand
 from tilewright.layout import ComposedLayout, Layout, Swizzle, tile_to_shape
 from tilewright.tiled import TiledCopy, TiledMMA, make_tiled_copy, make_tiled_copy_A, make_tiled_copy_B
@@ -82,10 +83,7 @@ def _copy_in(operand: Operand, tile: tuple[int, int], threads: int, arch: Arch, 
             raise LayoutError(f"{threads} threads cannot share a tile of {tile[0]} x {tile[1]} elements evenly")
         width //= 2
     bits = width * operand.dtype.bits
-    use_async = arch.has_cp_async and bits in (32, 64, 128)
-    atom: CopyAtom = UniversalCopy(bits)
-    if use_async:
-        atom = CpAsync(bits, cache="global" if bits == 128 else "always")
+    atom = cp_async.atom_for(bits, arch) or UniversalCopy(bits)
     if operand.major == "MN":
         return make_tiled_copy(atom, Layout((beside, threads // beside)), Layout((width, 1)))
     return make_tiled_copy(atom, Layout((threads // beside, beside), (beside, 1)), Layout((1, width)))

@@ -13,12 +13,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from tilewright.atoms import CopyAtom
+from tilewright.atoms import CopyAtom, UniversalCopy
 from tilewright.dtypes import bool_, int32, int64
 from tilewright.errors import LanguageError
+from tilewright.instructions import cp_async
 from tilewright.ir.core import Block, Space, Value, VectorType
 from tilewright.ir.facts import Facts
-from tilewright.ir.ops import AsyncCopy, For, If, Pack, Yield, constant
+from tilewright.ir.ops import For, If, Pack, Yield, constant
 from tilewright.lang.access import Walk, common_walk, place, split_vector, vector_limit
 from tilewright.lang.branches import truth
 from tilewright.lang.engine import BufferEngine
@@ -84,11 +85,11 @@ def copy(*arguments: Any, pred: Any = None, count: Any = None) -> None:
         raise LanguageError(
             "tw.copy takes pred or count, not both", help="let count be 0 where the predicate does not hold"
         )
-    _Copy(src, dst, atom, truth(pred), count).emit()
+    VectorCopy(src, dst, atom, truth(pred), count).emit()
 
 
-class _Copy:
-    """One copy being lowered."""
+class VectorCopy:
+    """One copy of vectors being lowered. `guard` says where, or how many elements of a vector, where `counts`."""
 
     def __init__(self, src: Tensor, dst: Tensor, atom: CopyAtom | None, pred: Any, count: Any) -> None:
         self.tracer = current("tw.copy")
@@ -120,9 +121,10 @@ class _Copy:
         else:
             self.src.engine.demand_guards()
             self.dst.engine.demand_guards()
-        use_async = self._is_async(width)
+        atom = self._instruction(width)
+        atom.check(self, width)
         self.tracer.copies_to_shared |= self.spaces == (Space.GLOBAL, Space.SHARED)
-        loop_nest(self.tracer, walk, lambda steps: self._step(steps, width, use_async))
+        loop_nest(self.tracer, walk, lambda steps: self._step(steps, width, atom))
 
     def _vector_walk(self, width: int) -> Walk | None:
         """Return the walk in vectors; one predicate or count must stand for a whole vector."""
@@ -173,36 +175,27 @@ class _Copy:
             limit //= 2
         return limit
 
-    def _is_async(self, width: int) -> bool:
-        size = width * self.src.dtype.bytes
-        possible = self.spaces == (Space.GLOBAL, Space.SHARED) and size in (4, 8, 16)
-        if self.atom is None:
-            return possible and self.tracer.arch.has_cp_async
-        if self.atom.kind != "cp.async":
-            return False
-        if not possible:
-            raise LanguageError(
-                f"tw.copy: {self.atom.name} copies 4, 8 or 16 bytes from global to shared memory, "
-                f"not {size} from {self.spaces[0].value} to {self.spaces[1].value}"
-            )
-        if not self.tracer.arch.has_cp_async:
-            raise LanguageError(
-                f"tw.copy: {self.tracer.arch.name} has no cp.async; it needs sm_80 or later",
-                details=[f"from {self.src.title}", f"to {self.dst.title}"],
-                help=f"copy through registers: tw.atoms.UniversalCopy({self.atom.bits})",
-            )
-        return True
+    def _instruction(self, width: int) -> CopyAtom:
+        """Return what moves a vector: the atom that was given, else cp.async where the target has it and it fits."""
+        if self.atom is not None:
+            return self.atom
+        bits = width * self.src.dtype.bits
+        if cp_async.reaches(self.spaces, bits // 8):
+            return cp_async.atom_for(bits, self.tracer.arch) or UniversalCopy(bits)
+        return UniversalCopy()
 
-    def _step(self, steps: tuple[Any, ...], width: int, use_async: bool) -> None:
+    def _step(self, steps: tuple[Any, ...], width: int, atom: CopyAtom) -> None:
         """Move one vector."""
         places = [place(t, s) for t, s in zip(self.tensors, steps, strict=False)]
         guard = self.guard.engine.load(places[2]) if isinstance(self.guard, Tensor) else self.guard
         if self.counts:
             left = as_scalar(guard - steps[-1]).to(int32)  # how many elements from here on are there
             guard = left if width > 1 else left > 0
-        if use_async:
-            self._async_step(places, width, guard)
-        elif guard is None:
+        atom.move(self, places, width, guard)
+
+    def load_and_store(self, places: list[Any], width: int, guard: Any) -> None:  # Any: numbers of host or device
+        """Move one vector by a load and a store: where `guard` holds, or as many elements as it says."""
+        if guard is None:
             self._move(places, width)
         elif self.counts and width > 1:
             whole = as_scalar(guard >= width, bool_)
@@ -211,17 +204,6 @@ class _Copy:
             self._either(
                 as_scalar(guard, bool_), partial(self._move, places, width), partial(self._clear, places, width)
             )
-
-    def _async_step(self, places: list[Any], width: int, guard: Any) -> None:
-        size = width * self.src.dtype.bytes
-        past_l1 = size == 16 if self.atom is None else self.atom.cache == "global"
-        cache = "cg" if past_l1 else "ca"
-        valid = as_scalar(True, bool_) if guard is None else guard
-        if not (self.counts and width > 1):
-            valid = as_scalar(valid, bool_)
-        src, dst = self.src.engine, self.dst.engine
-        indices = dst.index(places[1]), src.index(places[0])
-        self.tracer.emit(AsyncCopy(dst.buffer, src.buffer, width, cache, *indices, valid.value, self.hints[0]))
 
     def _type(self, width: int) -> Any:
         return self.src.dtype if width == 1 else VectorType(self.src.dtype, width)

@@ -26,7 +26,7 @@ def split_hints(
             f"tw.copy: {atom.name} needs {hints.arch} or later, and the target is {tracer.arch.name}",
             details=[f"from {src.title}", f"to {dst.title}"],
             help="leave out policy= and prefetch=; cache= works everywhere"
-            if atom.kind == "universal"
+            if not atom.is_asynchronous
             else "leave out policy= and prefetch=",
         )
     of_load = hints if hints.loads and _is_global(src) else None

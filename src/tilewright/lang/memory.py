@@ -1,4 +1,4 @@
-"""Storage of a kernel, asynchronous copies' bookkeeping, barriers and atomics."""
+"""Storage of a kernel, barriers and atomics."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from tilewright.dtypes import bfloat16, dtype, float16
 from tilewright.errors import LanguageError
 from tilewright.ir.core import Space
-from tilewright.ir.ops import AsyncCommit, AsyncWait, Atomic, Barrier
+from tilewright.ir.ops import Atomic, Barrier
 from tilewright.lang.engine import BufferEngine, allocate
 from tilewright.lang.scalar import Scalar, as_scalar
 from tilewright.lang.tracer import current
@@ -72,27 +72,6 @@ def sync_threads() -> None:
 def sync_warp() -> None:
     """Wait for all threads of the warp; their memory accesses are then visible (CUDA __syncwarp)."""
     current("tw.sync_warp").emit(Barrier("warp"))
-
-
-def cp_async_commit() -> None:
-    """Close the thread's group of asynchronous copies begun so far (PTX cp.async.commit_group)."""
-    current("tw.cp_async_commit").emit(AsyncCommit())
-
-
-def cp_async_wait(pending: int | None = None) -> None:
-    """Wait for the thread's asynchronous copies.
-
-    With a number, wait until at most that many of the newest committed groups are under way
-    (PTX cp.async.wait_group); without one, for all copies, committed or not (cp.async.wait_all). Other threads'
-    copies are visible after a `sync_threads` that follows each thread's wait.
-    """
-    groups: object = pending
-    if groups is not None and (not isinstance(groups, int) or groups < 0):
-        raise LanguageError(
-            f"tw.cp_async_wait takes the number of groups left under way, got {groups!r}",
-            help="the number is part of the instruction: a Python int, at least 0",
-        )
-    current("tw.cp_async_wait").emit(AsyncWait(pending))
 
 
 def atomic_add(tensor: Tensor, coord: Any, value: Any) -> Any:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from tilewright.atoms import CopyAtom, CpAsync, UniversalCopy
+from tilewright.atoms import CopyAtom, UniversalCopy
 from tilewright.dtypes import DType, bool_
 from tilewright.errors import LayoutError, ScheduleError
+from tilewright.instructions import cp_async
 from tilewright.ir.core import Space
 from tilewright.lang.carry import rename
 from tilewright.lang.copying import clear, copy
@@ -140,14 +141,14 @@ class SharedCache(Filling):
         bits = self.width * self.source_type.bits
         same = self.cache.element_type is self.source_type
         is_global = self.source_view().engine.buffer.space is Space.GLOBAL
-        is_async = current("a cache").arch.has_cp_async and is_global and same and bits in (32, 64, 128)
-        if is_async and not self.cache.through_registers:
-            return CpAsync(bits, cache="global" if bits == 128 else "always")
-        return UniversalCopy(bits)
+        found = None
+        if is_global and same and not self.cache.through_registers:
+            found = cp_async.atom_for(bits, current("a cache").arch)
+        return found or UniversalCopy(bits)
 
     @property
     def is_asynchronous(self) -> bool:
-        return self.atom.kind == "cp.async"
+        return self.atom.is_asynchronous
 
     def part(self, tensor: Tensor, piece: Piece) -> Tensor:
         """Return the elements of the region that the thread moves: (element of a vector, vector)."""

@@ -14,7 +14,7 @@ from tilewright.bench.machine import machine
 from tilewright.bench.progress import Progress
 from tilewright.bench.spread import median_interval, quantile
 from tilewright.demo.arrays import put
-from tilewright.lang import block_idx, thread_idx
+from tilewright.language import block_idx, thread_idx
 from tilewright.launch import kernel
 from tilewright.suites.report import Column, Report, Row
 

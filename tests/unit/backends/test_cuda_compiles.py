@@ -9,6 +9,7 @@ from tests.unit.backends.kernels import Draft, compile_text, moved_vectors
 
 from tilewright import dtypes as t
 from tilewright.errors import LanguageError
+from tilewright.instructions.cp_async import AsyncCommit, AsyncCopy, AsyncWait
 from tilewright.ir import ops
 from tilewright.ir.core import Value, VectorType
 from tilewright.ir.ops import constant
@@ -221,12 +222,12 @@ def test_asynchronous_copies() -> None:
     d = Draft()
     src, tile, n = d.pointer("src"), d.shared("tile", 256), d.scalar("n")
     zero, yes = constant(0, t.int32), constant(True, t.bool_)
-    d.emit(ops.AsyncCopy(tile, src, 4, "cg", zero, n, yes))
+    d.emit(AsyncCopy(tile, src, 4, "cg", zero, n, yes))
     for elements in (1, 2, 4):
-        d.emit(ops.AsyncCopy(tile, src, elements, "ca", n, zero, d.compare("lt", n, 7)))
-    d.emit(ops.AsyncCommit())
-    d.emit(ops.AsyncWait(1))
-    d.emit(ops.AsyncWait(None))
+        d.emit(AsyncCopy(tile, src, elements, "ca", n, zero, d.compare("lt", n, 7)))
+    d.emit(AsyncCommit())
+    d.emit(AsyncWait(1))
+    d.emit(AsyncWait(None))
     assert (
         d.body()
         == """\

@@ -8,6 +8,7 @@ import pytest
 from tests.unit.backends.kernels import ARCHES, Draft, compile_text
 
 from tilewright import dtypes as t
+from tilewright.instructions.cp_async import AsyncCommit, AsyncCopy, AsyncWait
 from tilewright.ir import ops
 from tilewright.ir.core import Buffer, Value
 from tilewright.ir.facts import Facts
@@ -74,21 +75,21 @@ def matmul() -> Draft:
             start = d.mul(d.add(d.mul(d.value(tile, tid), 8), column), leading)
             g_index = d.add(d.add(start, d.mul(block, 128)), row)
             s_index = d.add(d.add(d.mul(d.value(stage, tid), STAGE), d.mul(column, PADDED)), row)
-            d.emit(ops.AsyncCopy(s, g, 2, "ca", s_index, g_index, constant(True, t.bool_)))
+            d.emit(AsyncCopy(s, g, 2, "ca", s_index, g_index, constant(True, t.bool_)))
 
     d.at(9)
     copy(A, sA, M, by, 0, 0)
     d.at(10)
     copy(B, sB, N, bx, 0, 0)
     d.at(11)
-    d.emit(ops.AsyncCommit())
+    d.emit(AsyncCommit())
     d.at(13)
     k_tiles = d.binary("div", K, 8, "k_tiles")
     read, write = constant(0, t.int32), constant(1, t.int32)
     with d.loop(k_tiles, read, write, name="k_tile", carried=("read", "write")) as loop:
         k_tile, (read, write) = loop.index, loop.carried
         d.at(14)
-        d.emit(ops.AsyncWait(None))
+        d.emit(AsyncWait(None))
         d.at(15)
         d.emit(ops.Barrier("block"))
         d.at(16)
@@ -100,7 +101,7 @@ def matmul() -> Draft:
                 d.at(18)
                 copy(B, sB, N, bx, following, write)
                 d.at(19)
-                d.emit(ops.AsyncCommit())
+                d.emit(AsyncCommit())
                 b.give()
             with b.block(1):
                 b.give()

@@ -9,6 +9,7 @@ from tests.unit.backends.kernels import ARCHES, Draft, compile_text, scale
 
 from tilewright import dtypes as t
 from tilewright.errors import InternalError, LanguageError
+from tilewright.instructions.cp_async import AsyncCopy
 from tilewright.ir import ops
 from tilewright.ir.core import Block, Value, VectorType
 from tilewright.ir.facts import Facts
@@ -455,7 +456,7 @@ def test_what_the_target_lacks_is_an_error_at_its_line() -> None:
     src, tile = d.pointer("src"), d.shared("tile", 64)
     d.at(42)
     zero = constant(0, t.int32)
-    d.emit(ops.AsyncCopy(tile, src, 4, "cg", zero, zero, constant(True, t.bool_)))
+    d.emit(AsyncCopy(tile, src, 4, "cg", zero, zero, constant(True, t.bool_)))
     with pytest.raises(LanguageError) as caught:
         d.source("sm_75")
     assert str(caught.value) == (

@@ -7,6 +7,7 @@ from tests.unit.backends.kernels import AMD, Draft, compile_text, scale
 
 from tilewright import dtypes as t
 from tilewright.errors import LanguageError
+from tilewright.instructions.cp_async import AsyncCommit, AsyncCopy, AsyncWait
 from tilewright.ir import ops
 from tilewright.ir.core import Op, Type, VectorType
 from tilewright.ir.ops import constant
@@ -60,8 +61,8 @@ def test_shuffles_name_their_width_unless_it_is_the_wave() -> None:
 
 def test_waits_for_copies_that_cannot_be_are_nothing() -> None:
     d = Draft()
-    d.emit(ops.AsyncCommit())
-    d.emit(ops.AsyncWait(0))
+    d.emit(AsyncCommit())
+    d.emit(AsyncWait(0))
     assert d.body("gfx908") == ""
 
 
@@ -112,7 +113,7 @@ def missing_ops(d: Draft) -> dict[str, tuple[Op, tuple[Type, ...]]]:
     halves, barrier = d.shared("halves", 64, t.float16), d.shared("barrier", 1, t.uint64)
     word = d.load(d.pointer("words", t.uint32), 0)
     pair = d.load(d.pointer("bytes", t.float8_e4m3fn), 0, 2)
-    copy = ops.AsyncCopy(tile, source, 4, "cg", zero, zero, constant(True, t.bool_))
+    copy = AsyncCopy(tile, source, 4, "cg", zero, zero, constant(True, t.bool_))
     return {
         "cp.async": (copy, ()),
         "ldmatrix": (ops.LoadMatrix(halves, False, zero), (t.uint32,)),

@@ -8,8 +8,8 @@ from tests.unit.backends.sim_kernels import Sketch
 
 from tilewright.backends.sim import simulate
 from tilewright.dtypes import bool_, float32, int32
+from tilewright.instructions.cp_async import AsyncCommit, AsyncCopy, AsyncWait
 from tilewright.ir.core import Buffer, Value
-from tilewright.ir.ops import AsyncCommit, AsyncCopy, AsyncWait
 
 
 class Copies:

@@ -11,7 +11,8 @@ from tests.unit.backends.sim_kernels import Sketch
 from tilewright.backends.sim import Finding, simulate
 from tilewright.dtypes import bool_, float32, int32
 from tilewright.errors import CheckError
-from tilewright.ir.ops import Assert, AsyncCommit, AsyncCopy, AsyncWait, Atomic, Barrier
+from tilewright.instructions.cp_async import AsyncCommit, AsyncCopy, AsyncWait
+from tilewright.ir.ops import Assert, Atomic, Barrier
 
 
 def findings(write: Callable[[Sketch], None], grid: int = 2, block: int = 32) -> list[Finding]:

@@ -10,12 +10,12 @@ from tests.helpers.sketch import Sketch
 
 from tilewright.dtypes import DType, bool_, float16, float32, float64, int32, uint32
 from tilewright.errors import InternalError
+from tilewright.instructions.cp_async import AsyncCopy
 from tilewright.ir.core import Block, Buffer, Kernel, Op, Requirement, Space, Type, Value, VectorType
 from tilewright.ir.facts import Facts
 from tilewright.ir.ops import (
     Allocate,
     Assert,
-    AsyncCopy,
     Atomic,
     Barrier,
     Binary,

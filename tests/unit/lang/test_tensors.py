@@ -7,6 +7,7 @@ import pytest
 from tests.helpers.language import compiles, lowered, run, zeros
 
 import tilewright as tw
+from tilewright.instructions.cp_async import AsyncCopy
 from tilewright.ir import ops
 from tilewright.ir.core import VectorType
 
@@ -17,7 +18,7 @@ def vector_bytes(kernel, *args, **options):
     for op in lowered(kernel, *args, **options):
         if isinstance(op, ops.Load) and isinstance(op.result.type, VectorType):
             found.append(op.result.type.bytes)
-        if isinstance(op, ops.AsyncCopy):
+        if isinstance(op, AsyncCopy):
             found.append(op.elements * op.source.dtype.bytes)
     return max(found)
 

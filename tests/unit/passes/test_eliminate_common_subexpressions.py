@@ -6,7 +6,8 @@ import pytest
 from tests.helpers.sketch import Sketch, lines
 
 from tilewright.dtypes import bool_, float32, int32
-from tilewright.ir.ops import AsyncWait, Atomic, Binary, Load, Print, constant
+from tilewright.instructions.cp_async import AsyncWait
+from tilewright.ir.ops import Atomic, Binary, Load, Print, constant
 from tilewright.ir.verify import verify
 from tilewright.passes.eliminate_common_subexpressions import eliminate_common_subexpressions
 

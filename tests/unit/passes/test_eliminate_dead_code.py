@@ -3,7 +3,8 @@ from __future__ import annotations
 from tests.helpers.sketch import Sketch, lines
 
 from tilewright.dtypes import bool_, float32, int32
-from tilewright.ir.ops import AsyncCommit, AsyncCopy, AsyncWait, Atomic, constant
+from tilewright.instructions.cp_async import AsyncCommit, AsyncCopy, AsyncWait
+from tilewright.ir.ops import Atomic, constant
 from tilewright.ir.verify import verify
 from tilewright.passes.eliminate_dead_code import eliminate_dead_code
 

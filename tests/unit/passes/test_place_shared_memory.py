@@ -3,8 +3,9 @@ from __future__ import annotations
 from tests.helpers.sketch import Sketch
 
 from tilewright.dtypes import bool_, float32, int8, int32
+from tilewright.instructions.cp_async import AsyncCommit, AsyncCopy, AsyncWait
 from tilewright.ir.core import Buffer
-from tilewright.ir.ops import AsyncCommit, AsyncCopy, AsyncWait, constant
+from tilewright.ir.ops import constant
 from tilewright.passes.place_shared_memory import place_shared_memory
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tilewright.dtypes import DType
 from tilewright.ir.core import Kernel, Op, Type
+from tilewright.ir.instruction import Instruction
 from tilewright.ir.ops import Load, Store
 
 if TYPE_CHECKING:
@@ -26,6 +27,10 @@ class Dialect(ABC):
     expressions: Mapping[type[Op], ExpressionHandler]
     statements: Mapping[type[Op], StatementHandler]
     bit_cast: str  # the definition of bit_cast<To>(from)
+
+    @abstractmethod
+    def instruction(self, printer: Printer, op: Instruction) -> Expression | None:
+        """Return the expression of an instruction's result, or print its statements and return None."""
 
     @abstractmethod
     def attributes(self, kernel: Kernel) -> str:

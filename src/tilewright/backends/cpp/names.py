@@ -43,7 +43,7 @@ KEYWORDS = frozenset(_KEYWORDS.split())
 RESERVED = KEYWORDS | frozenset(_PREDECLARED.split()) | _VECTORS
 # The families of names that the functions of prelude.py take.
 _HELPERS = re.compile(
-    r"cp_async\w*|(mma|mfma|ldmatrix|stmatrix|movmatrix)_\w+|atomic\w*|to_\w+|shift_(left|right)|bit_cast|assertion_failed"
+    r"(mma|mfma|ldmatrix|stmatrix|movmatrix)_\w+|atomic\w*|to_\w+|shift_(left|right)|bit_cast|assertion_failed"
 )
 
 
@@ -77,9 +77,11 @@ def _spell(character: str) -> str:
 class Names:
     """The names in use, scope by scope. A name may be taken again once the scope that holds it has ended."""
 
-    def __init__(self, reserved: frozenset[str] = frozenset()) -> None:
+    def __init__(self, taken: str = "") -> None:
         # Each scope: its names, with the highest number that each has been given there.
-        self._scopes: list[dict[str, int]] = [dict.fromkeys(reserved, 0)]
+        self._scopes: list[dict[str, int]] = [{}]
+        # What the functions of the text are called, as a regular expression.
+        self._taken = re.compile(taken) if taken else None
 
     @contextmanager
     def scope(self) -> Iterator[None]:
@@ -96,7 +98,7 @@ class Names:
 
     def declare(self, *wishes: str) -> str:
         """Take the first wish that is free here, or the last one with a number, and return it."""
-        names = [legal(w) for w in wishes]
+        names = [self._free(legal(w)) for w in wishes]
         for name in names:
             if self._take(name):
                 return name
@@ -105,6 +107,9 @@ class Names:
             number += 1
         self._scopes[-1][names[-1]] = number
         return f"{names[-1]}_{number}"
+
+    def _free(self, word: str) -> str:
+        return f"{word}_" if self._taken is not None and self._taken.fullmatch(word) else word
 
     def _take(self, name: str) -> bool:
         if any(name in scope for scope in self._scopes):

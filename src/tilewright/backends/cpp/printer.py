@@ -15,6 +15,7 @@ from tilewright.backends.cpp.vectors import built_in, c_type
 from tilewright.backends.cpp.writer import Writer
 from tilewright.errors import LanguageError
 from tilewright.ir.core import Block, Buffer, Kernel, Op, Type, Value, VectorType
+from tilewright.ir.instruction import Instruction
 from tilewright.ir.ops import Yield
 
 _COMPOUND = ("+", "-", "*", "/", "%", "<<", ">>", "&", "|", "^")
@@ -44,7 +45,7 @@ class Printer:
         self.structure = Structure(kernel)
         self.inlined = choose_inlined(self.structure)
         self.variables = assign_variables(self.structure, self.inlined)
-        self.names = Names()
+        self.names = Names(_defined_by(kernel))
         self.prelude = Prelude()
         self.writer = Writer(line_directives=line_directives)
         self.buffer_names: dict[Buffer, str] = {}
@@ -63,6 +64,10 @@ class Printer:
             return self._held[value]
         op = value.definition
         assert op is not None and variable is None, value
+        if isinstance(op, Instruction):
+            written = self.dialect.instruction(self, op)
+            assert written is not None, op
+            return written
         return self.dialect.expressions[type(op)](self, op)
 
     def hold(self, value: Value, name: str) -> None:
@@ -96,7 +101,13 @@ class Printer:
         if type(op) in self.dialect.statements:
             self.dialect.statements[type(op)](self, op)
             return
-        expression = self.dialect.expressions[type(op)](self, op)
+        if isinstance(op, Instruction):
+            written = self.dialect.instruction(self, op)
+            if written is None:
+                return
+            expression = written
+        else:
+            expression = self.dialect.expressions[type(op)](self, op)
         if op.result in self.structure.readers:
             self._define(op, expression)
         else:
@@ -140,3 +151,9 @@ class Printer:
     def refuse(self, op: Op, summary: str, help: str | None = None) -> LanguageError:
         """Return the error for something that the target cannot do, at the op's place."""
         return LanguageError(summary, location=op.location, help=help)
+
+
+def _defined_by(kernel: Kernel) -> str:
+    """Return the names, as a regular expression, that the functions of the kernel's instructions take."""
+    taken = {op.RESERVED for op in kernel.body.walk() if isinstance(op, Instruction) and op.RESERVED}
+    return "|".join(sorted(taken))

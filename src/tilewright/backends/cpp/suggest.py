@@ -6,16 +6,12 @@ from tilewright.backends.cpp.structure import Structure
 from tilewright.dtypes import bool_
 from tilewright.ir.core import Op, Value, VectorType
 from tilewright.ir.ops import (
-    AsyncCopy,
     Atomic,
     Binary,
     Cast,
     Constant,
     Load,
-    LoadMatrix,
     Special,
-    Store,
-    StoreMatrix,
 )
 
 _FARTHEST = 32  # values that are looked at to find what an offset is for
@@ -81,8 +77,4 @@ def _indexed(value: Value, structure: Structure) -> dict[str, None]:
 
 
 def _indexed_by(value: Value, op: Op) -> dict[str, None]:
-    if isinstance(op, AsyncCopy):
-        indices = ((op.destination, op.destination_index), (op.source, op.source_index))
-        return {buffer.name: None for buffer, index in indices if index is value}
-    accesses = (Load, Store, Atomic, LoadMatrix, StoreMatrix)
-    return {op.buffer.name: None} if isinstance(op, accesses) and op.index is value else {}
+    return {use.buffer.name: None for use in op.uses if use.index is value}

@@ -8,11 +8,12 @@ from tilewright.backends.cpp.handlers import EXPRESSIONS, STATEMENTS
 from tilewright.backends.cpp.memory import address, pointer_to
 from tilewright.backends.cpp.prelude import FUNCTION
 from tilewright.backends.cpp.printer import Printer
-from tilewright.backends.cuda import asynchronous, barriers, conversions, hinted, matrix, threads
+from tilewright.backends.cuda import barriers, conversions, hinted, matrix, threads
 from tilewright.backends.cuda.prelude import BIT_CAST
 from tilewright.dtypes import DType, float16
 from tilewright.ir import ops
 from tilewright.ir.core import Kernel, Type
+from tilewright.ir.instruction import Instruction
 
 
 class Cuda(Dialect):
@@ -29,9 +30,6 @@ class Cuda(Dialect):
     }
     statements = {
         **STATEMENTS,
-        ops.AsyncCopy: asynchronous.copy,
-        ops.AsyncCommit: asynchronous.commit,
-        ops.AsyncWait: asynchronous.wait,
         ops.Mma: matrix.mma,
         ops.LoadMatrix: matrix.load_matrix,
         ops.StoreMatrix: matrix.store_matrix,
@@ -45,6 +43,9 @@ class Cuda(Dialect):
         ops.Print: threads.print_values,
         ops.Assert: threads.check,
     }
+
+    def instruction(self, printer: Printer, op: Instruction) -> Expression | None:
+        return op.cuda(printer)
 
     def attributes(self, kernel: Kernel) -> str:
         if kernel.block is None:

@@ -9,7 +9,6 @@ from tilewright.backends.cpp.dialect import Dialect
 from tilewright.backends.cpp.expression import Expression
 from tilewright.backends.cpp.handlers import EXPRESSIONS, STATEMENTS
 from tilewright.backends.cpp.printer import Printer
-from tilewright.backends.cpp.threads import nothing
 from tilewright.backends.hip import conversions, mathematics, matrix, threads
 from tilewright.backends.hip.library import pieces_for
 from tilewright.backends.hip.missing import MISSING_STATEMENTS, MISSING_VALUES, refuse
@@ -17,6 +16,7 @@ from tilewright.dtypes import DType
 from tilewright.errors import InternalError
 from tilewright.ir import ops
 from tilewright.ir.core import Kernel, Type
+from tilewright.ir.instruction import Instruction
 
 _SIMDS = 4  # of a compute unit, each of which holds waves of its own
 
@@ -36,15 +36,15 @@ class Hip(Dialect):
     statements = {
         **STATEMENTS,
         **dict.fromkeys(MISSING_STATEMENTS, refuse),
-        # Without asynchronous copies there is nothing to close and nothing to wait for.
-        ops.AsyncCommit: nothing,
-        ops.AsyncWait: nothing,
         ops.Mma: matrix.mma,
         ops.Assert: threads.check,
     }
 
     def __init__(self, arch: Arch) -> None:
         self.arch = arch
+
+    def instruction(self, printer: Printer, op: Instruction) -> Expression | None:
+        return op.hip(printer)
 
     def attributes(self, kernel: Kernel) -> str:
         if kernel.block is None:

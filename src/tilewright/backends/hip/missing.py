@@ -8,7 +8,6 @@ from tilewright.backends.cpp.printer import Printer
 from tilewright.ir import ops
 from tilewright.ir.core import Op
 
-_REGISTERS = "copy through registers: load from global memory, then store to shared memory"
 _WHOLE_BLOCK = "let the whole block meet: tw.sync_threads()"
 _PLAIN = "copy with tw.copy(src, dst), which loads and stores vectors"
 
@@ -19,7 +18,6 @@ MISSING_VALUES: dict[type[Op], tuple[str, str]] = {
     ops.MbarrierTest: ("mbarrier", _WHOLE_BLOCK),
 }
 MISSING_STATEMENTS: dict[type[Op], tuple[str, str]] = {
-    ops.AsyncCopy: ("cp.async", _REGISTERS),
     ops.LoadMatrix: ("ldmatrix", _PLAIN),
     ops.StoreMatrix: ("stmatrix", _PLAIN),
     ops.TransposeMatrix: ("movmatrix", "transpose by way of shared memory"),

@@ -31,6 +31,8 @@ class Steps:
 # Any: each handler takes its own op class.
 Handler: TypeAlias = "Callable[[Any, Compiler], Step]"
 Handlers: TypeAlias = "Mapping[type[Op], Handler]"
+# What turns an op of any class into a step.
+Meaning: TypeAlias = "Callable[[Op, Compiler], Step]"
 
 
 class Compiler:
@@ -42,7 +44,7 @@ class Compiler:
     def __init__(
         self,
         machine: Machine,
-        handlers: Handlers,
+        meaning: Meaning,
         kernel: Kernel,
     ) -> None:
         self.machine = machine
@@ -50,7 +52,7 @@ class Compiler:
         self.named_barriers = NamedBarriers(machine)
         self._mbarriers: dict[Buffer, Mbarriers] = {}
         self.initial: list[Lanes] = []
-        self._handlers = handlers
+        self.meaning = meaning
         self._slots: dict[Value, int] = {}
         self._followers = [o for o in machine.observers if type(o).execute is not Observer.execute]
         self._used = {v for op in kernel.body.walk() for v in op.operands}
@@ -81,10 +83,7 @@ class Compiler:
 
     def step(self, op: Op) -> Step:
         """Compile one op."""
-        handler = self._handlers.get(type(op))
-        if handler is None:
-            raise InternalError(f"the simulator has no handler for {type(op).__name__}", location=op.location)
-        step = handler(op, self)
+        step = self.meaning(op, self)
         return self._announce(op, step) if self._followers else step
 
     def slot(self, value: Value) -> int:

@@ -13,7 +13,7 @@ from tilewright.backends.sim.machine import Machine
 from tilewright.backends.sim.measure import Meter
 from tilewright.backends.sim.options import Options, current
 from tilewright.backends.sim.overflow import OverflowWatch
-from tilewright.backends.sim.program import HANDLERS, Program
+from tilewright.backends.sim.program import Program, meaning
 from tilewright.backends.sim.races import RaceChecker
 from tilewright.backends.sim.values import Array, Lanes
 from tilewright.backends.sim.waits import WaitChecker
@@ -55,8 +55,8 @@ def execute(
     meter = Meter(machine, kernel, options.profile_blocks) if options.profile else None
     if meter is not None:
         machine.observers += (meter,)
-    handlers = OverflowWatch(kernel, machine, scalars).watching(HANDLERS) if options.check else HANDLERS
-    program = Program(kernel, machine, scalars, watching(handlers) if options.check and options.nan else handlers)
+    watched = OverflowWatch(kernel, machine, scalars).watching(meaning) if options.check else meaning
+    program = Program(kernel, machine, scalars, watching(watched) if options.check and options.nan else watched)
     try:
         with np.errstate(all="ignore"):
             for first in range(0, machine.total_blocks, machine.chunk):

@@ -1,37 +1,33 @@
 """Where NaN and infinity begin: ops whose float operands are finite in a thread, and whose result is not.
 
-It costs a look at every float, so it is done only where `simulate(nan=True)` asks for it: the handlers of the ops that
+It costs a look at every float, so it is done only where `simulate(nan=True)` asks for it: the steps of the ops that
 compute floats are wrapped. Values in threads that a mask leaves out count for nothing.
 """
 
 from __future__ import annotations
 
-from typing import TypeAlias
-
 import numpy as np
 
-from tilewright.backends.sim.compiler import Compiler, Handler, Handlers, Step
+from tilewright.backends.sim.compiler import Compiler, Meaning, Step
 from tilewright.backends.sim.findings import Fault
 from tilewright.backends.sim.values import Array, Frame, Lanes, at_least_2d, both
 from tilewright.dtypes import DType
 from tilewright.ir.core import Op, Value, VectorType
+from tilewright.ir.instruction import Instruction, TypedValues
 from tilewright.ir.ops import Binary, Cast, Fma, Mma, Unary
 
 _COMPUTING = (Unary, Binary, Fma, Cast, Mma)
-_Typed: TypeAlias = tuple[Value, DType]
 
 
-def watching(handlers: Handlers) -> Handlers:
-    """Return handlers that also report where values stop being finite."""
-    return {kind: _watched(handler) if kind in _COMPUTING else handler for kind, handler in handlers.items()}
+def watching(meaning: Meaning) -> Meaning:
+    """Return the meaning of ops that also reports where values stop being finite."""
 
-
-def _watched(handler: Handler) -> Handler:
     def compile(op: Op, compiler: Compiler) -> Step:
-        step = handler(op, compiler)
-        operands, results = _floats(op)
-        if not results:
+        step = meaning(op, compiler)
+        found = _floats(op)
+        if found is None or not found[1]:
             return step
+        operands, results = found
         sources = [(compiler.slot(v), dtype) for v, dtype in operands]
         targets = [(compiler.slot(v), dtype) for v, dtype in results]
 
@@ -47,8 +43,12 @@ def _watched(handler: Handler) -> Handler:
     return compile
 
 
-def _floats(op: Op) -> tuple[list[_Typed], list[_Typed]]:
+def _floats(op: Op) -> tuple[TypedValues, TypedValues] | None:
     """Return operands and results that hold floats, and the types of what is in them: mma packs several in one."""
+    if isinstance(op, Instruction):
+        return op.floats()
+    if not isinstance(op, _COMPUTING):
+        return None
     if isinstance(op, Mma):
         atom = op.atom
         groups = ((op.a, atom.dtype_a), (op.b, atom.dtype_b), (op.c, atom.dtype_c), (op.results, atom.dtype_d))

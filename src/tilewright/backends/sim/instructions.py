@@ -12,6 +12,7 @@ from typing import Any
 
 from tilewright.ir import ops
 from tilewright.ir.core import Kernel, Op, Space
+from tilewright.ir.instruction import Instruction
 
 # fmt: off
 _SPECIAL_FUNCTIONS = frozenset({
@@ -48,9 +49,6 @@ _CLASSES: dict[type[Op], str | Callable[[Any], str | None]] = {
     ops.Load: _memory("load"),
     ops.Store: _memory("store"),
     ops.Atomic: _memory("atomic"),
-    ops.AsyncCopy: "cp.async",
-    ops.AsyncCommit: "commit",
-    ops.AsyncWait: "wait",
     ops.If: "branch",
     ops.For: "branch",
     ops.Barrier: "barrier",
@@ -67,6 +65,8 @@ _CLASSES: dict[type[Op], str | Callable[[Any], str | None]] = {
 
 def class_of(op: Op) -> str | None:
     """Return the class that an op is counted in, None for what is not counted."""
+    if isinstance(op, Instruction):
+        return op.COUNTED
     if isinstance(op, _UNCOUNTED) or (isinstance(op, ops.For) and op.unroll == 0):
         return None
     found = _CLASSES.get(type(op))
@@ -81,6 +81,8 @@ def operations_of(op: Op, warp: int) -> tuple[str, int, bool] | None:
     `warp` is how many threads a warp has. A fused multiply-add is two operations. None for what does no arithmetic
     on floats and no matrix product.
     """
+    if isinstance(op, Instruction):
+        return op.work(warp)
     if isinstance(op, ops.Mma):
         return f"tensor {op.atom.dtype_a}", 2 * op.atom.products * warp // op.atom.threads, True
     if isinstance(op, ops.Fma):

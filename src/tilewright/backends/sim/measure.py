@@ -24,7 +24,7 @@ from tilewright.backends.sim.values import Array, Lanes, Mask, at_least_2d
 from tilewright.dtypes import int32, uint32
 from tilewright.ir.core import Kernel, Op
 from tilewright.ir.fields import roles_of
-from tilewright.ir.ops import AsyncCopy, Atomic
+from tilewright.ir.ops import Atomic
 from tilewright.profile.banks import wavefronts
 from tilewright.profile.model import SECTOR, Compiled, Launch, Line
 from tilewright.profile.sectors import fewest_sectors, sectors
@@ -159,10 +159,14 @@ class Meter(Observer):
     def _past_l1(self, access: Access) -> Access | None:
         """Return what a copy past L1 (cp.async.cg) writes of that which it reads; None for other accesses."""
         op = access.op
-        if self._written is None or not isinstance(op, AsyncCopy) or op.cache != "cg" or access.lanes != op.elements:
+        if self._written is None or self._written[0] is not op:
             return None
-        written, storage, index = self._written
-        return replace(access, storage=storage, index=at_least_2d(index)) if written is op else None
+        _, storage, index = self._written
+        use = next(use for use in op.uses if use.buffer is storage.buffer and use.use.is_write)
+        past_l1 = use.declaration.past_l1
+        if past_l1 is None or not past_l1(op) or access.lanes != use.elements:
+            return None
+        return replace(access, storage=storage, index=at_least_2d(index))
 
     def _pieces(self, written: Access, blocks: int) -> Array:
         """Return the pieces of 32 bytes of shared memory that requests write: a copy past L1 has a sector for each.

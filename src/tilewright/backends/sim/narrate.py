@@ -9,7 +9,6 @@ import numpy as np
 from tilewright.backends.sim.machine import Machine
 from tilewright.backends.sim.values import Array, Mask
 from tilewright.ir.core import Op
-from tilewright.ir.ops import AsyncCopy
 from tilewright.profile.timeline import MOST_EVENTS, Event, Timeline
 
 _BLOCKS = 2  # of the first chunk that is measured
@@ -51,7 +50,7 @@ class Narrator:
             if last is not None and (last.kind, last.line, last.warps) == (kind, line, warps):
                 last.count += 1
             elif warps and not timeline.is_cut:
-                last = Event(self._step, kind, line, warps, is_async=isinstance(op, AsyncCopy))
+                last = Event(self._step, kind, line, warps, is_async=op.effects.asynchronous is not None)
                 timeline.events.append(last)
                 timeline.is_cut = len(timeline.events) >= MOST_EVENTS
             if last is not None and last.is_async and warps:

@@ -12,15 +12,13 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from tilewright.backends.sim.compiler import Compiler, Handler, Handlers, Step
+from tilewright.backends.sim.compiler import Compiler, Meaning, Step
 from tilewright.backends.sim.findings import Fault
 from tilewright.backends.sim.machine import Machine
 from tilewright.backends.sim.ranges import ARITHMETIC, Ranges, is_whole, yields_of
 from tilewright.backends.sim.values import Array, Frame, Lanes, Mask, at_least_2d, both
 from tilewright.ir.core import Buffer, Kernel, Op, Space, Value
-from tilewright.ir.ops import Allocate, Binary, Cast, For, If, Select, While
-
-_INDICES = ("index", "source_index", "destination_index")
+from tilewright.ir.ops import Binary, Cast, For, If, Select, While
 
 
 class OverflowWatch:
@@ -45,15 +43,13 @@ class OverflowWatch:
         # In which threads a value is wrong, and the op that went wrong first.
         self._wrong: dict[Value, tuple[Array, Op]] = {}
 
-    def watching(self, handlers: Handlers) -> Handlers:
-        """Return the handlers to run the kernel with."""
+    def watching(self, meaning: Meaning) -> Meaning:
+        """Return the meaning of ops to run the kernel with."""
         if not self._suspects:
-            return handlers
-        return {kind: self._watched(handler) for kind, handler in handlers.items()}
+            return meaning
 
-    def _watched(self, handler: Handler) -> Handler:
         def compile(op: Op, compiler: Compiler) -> Step:
-            step = handler(op, compiler)
+            step = meaning(op, compiler)
             if len(op.results) == 1 and op.result in self._tainted:
                 return self._computing(op, step, compiler)
             used = [(buffer, v) for buffer, v in _accesses(op) if v in self._tainted]
@@ -148,14 +144,9 @@ def _wide_overflows(kind: str, x: Array, y: Array) -> Array:
 
 def _accesses(op: Op) -> Iterator[tuple[Buffer | None, Value]]:
     """Yield the indices by which an op reaches memory that threads share, with the buffers."""
-    if isinstance(op, Allocate):
-        return
-    attributes = op.attributes
-    for name in _INDICES:
-        value = getattr(op, name, None)
-        buffer = attributes.get("buffer" if name == "index" else name.removesuffix("_index"))
-        if isinstance(value, Value) and isinstance(buffer, Buffer) and buffer.space is not Space.REGISTER:
-            yield buffer, value
+    for use in op.uses:
+        if use.index is not None and use.buffer.space is not Space.REGISTER:
+            yield use.buffer, use.index
 
 
 def _sources(value: Value) -> tuple[Value, ...]:

@@ -47,7 +47,7 @@ class _Walk:
 
     def __init__(self, kernel: Kernel, machine: Machine) -> None:
         self._machine = machine
-        self._compiler = Compiler(machine, program.HANDLERS, kernel)
+        self._compiler = Compiler(machine, program.meaning, kernel)
         self._knows_block = kernel.block is not None
         self._steps: dict[Op, Step] = {}
         self._frame = Frame([])
@@ -96,7 +96,7 @@ class _Walk:
             return
         step = self._steps.get(op)
         if step is None:
-            step = self._steps[op] = program.HANDLERS[type(op)](op, self._compiler)
+            step = self._steps[op] = program.meaning(op, self._compiler)
         step(self._frame)
 
     def _memory(self, op: Op, mask: Mask) -> None:

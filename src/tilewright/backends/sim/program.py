@@ -7,7 +7,6 @@ that running an op costs a list access an operand besides its NumPy calls.
 from __future__ import annotations
 
 from tilewright.backends.sim import (
-    asynchronous,
     atomics,
     barriers,
     control,
@@ -19,12 +18,14 @@ from tilewright.backends.sim import (
     warp,
 )
 from tilewright.backends.sim.agents import Crew
-from tilewright.backends.sim.compiler import Compiler, Handlers
+from tilewright.backends.sim.compiler import Compiler, Handlers, Meaning, Step
 from tilewright.backends.sim.machine import Machine
 from tilewright.backends.sim.values import Frame, Lanes
 from tilewright.backends.sim.waiting import lay_out, waits
+from tilewright.errors import InternalError
 from tilewright.ir import ops
-from tilewright.ir.core import Kernel, Value
+from tilewright.ir.core import Kernel, Op, Value
+from tilewright.ir.instruction import Instruction
 
 HANDLERS: Handlers = {
     ops.Special: scalars.special,
@@ -43,9 +44,6 @@ HANDLERS: Handlers = {
     ops.Load: memory.load,
     ops.Store: memory.store,
     ops.Atomic: atomics.atomic,
-    ops.AsyncCopy: asynchronous.copy,
-    ops.AsyncCommit: asynchronous.commit,
-    ops.AsyncWait: asynchronous.wait,
     ops.For: control.for_loop,
     ops.While: control.while_loop,
     ops.If: control.branch,
@@ -68,13 +66,23 @@ HANDLERS: Handlers = {
 }
 
 
+def meaning(op: Op, compiler: Compiler) -> Step:
+    """Return the step of an op: an instruction answers for itself, all other ops have one handler for their class."""
+    if isinstance(op, Instruction):
+        return op.simulate(compiler)
+    handler = HANDLERS.get(type(op))
+    if handler is None:
+        raise InternalError(f"the simulator has no handler for {type(op).__name__}", location=op.location)
+    return handler(op, compiler)
+
+
 class Program:
     """A kernel compiled for one machine and one set of scalar arguments."""
 
     def __init__(
-        self, kernel: Kernel, machine: Machine, scalars_given: dict[Value, Lanes], handlers: Handlers = HANDLERS
+        self, kernel: Kernel, machine: Machine, scalars_given: dict[Value, Lanes], meaning: Meaning = meaning
     ) -> None:
-        self._compiler = Compiler(machine, handlers, kernel)
+        self._compiler = Compiler(machine, meaning, kernel)
         for value, number in scalars_given.items():
             self._compiler.initial[self._compiler.slot(value)] = number
         # Threads that wait for one another cannot run in step.

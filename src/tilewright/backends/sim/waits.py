@@ -14,7 +14,7 @@ from tilewright.backends.sim.machine import Machine
 from tilewright.backends.sim.observers import Access, AccessKind, Observer
 from tilewright.backends.sim.values import Array, Mask
 from tilewright.ir.core import Kernel, Op
-from tilewright.ir.ops import AsyncCommit, AsyncCopy, AsyncWait
+from tilewright.ir.effects import Completion
 
 
 class WaitChecker(Observer):
@@ -22,8 +22,10 @@ class WaitChecker(Observer):
 
     def __init__(self, kernel: Kernel, machine: Machine) -> None:
         self._machine = machine
-        self._kinds = {type(op) for op in kernel.body.walk()}
-        self._is_for_others = AsyncCopy not in self._kinds and kernel.copies_to_shared
+        effects = [op.effects for op in kernel.body.walk()]
+        self._copies = any(e.asynchronous is Completion.GROUP for e in effects)
+        self._commits = any(e.commits is Completion.GROUP for e in effects)
+        self._is_for_others = not self._copies and kernel.copies_to_shared
         self._under_way = 0  # copies of single threads
         self._landed = False
         self._useful: set[object] = set()
@@ -48,19 +50,18 @@ class WaitChecker(Observer):
         line = place_of(op)
         if self._landed:
             self._useful.add(line)
-        elif self._under_way or AsyncCopy not in self._kinds:
+        elif self._under_way or not self._copies:
             self._useless.setdefault(line, op)
         self._landed = False
 
     def end(self) -> None:
         for line, op in {} if self._is_for_others else self._useless.items():
             if line not in self._useful:
-                assert isinstance(op, AsyncWait), op
                 self._report(op)
 
-    def _report(self, op: AsyncWait) -> None:
-        machine = self._machine
-        name = f"tw.cp_async_wait({'' if op.pending is None else op.pending})"
+    def _report(self, op: Op) -> None:
+        machine, pending = self._machine, op.effects.pending
+        name = f"tw.cp_async_wait({'' if pending is None else pending})"
         fault = Fault(
             op,
             "needless-wait",
@@ -71,11 +72,12 @@ class WaitChecker(Observer):
         )
         machine.collector.report(fault)
 
-    def _help(self, op: AsyncWait) -> str:
-        if AsyncCopy not in self._kinds:
+    def _help(self, op: Op) -> str:
+        pending = op.effects.pending
+        if not self._copies:
             return "the kernel has no asynchronous copies: remove the wait, or use tw.copy from global to shared memory"
-        if op.pending is not None and AsyncCommit not in self._kinds:
+        if pending is not None and not self._commits:
             return "close the group of copies before the wait (tw.cp_async_commit), or wait for all: tw.cp_async_wait()"
-        if op.pending:
-            return f"a wait that leaves {op.pending} groups under way needs more than {op.pending} committed before it"
+        if pending:
+            return f"a wait that leaves {pending} groups under way needs more than {pending} committed before it"
         return "wait after the copies are issued and committed, and once for each group"

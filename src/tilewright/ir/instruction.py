@@ -1,0 +1,73 @@
+"""The base of instructions: ops that answer for themselves, each in one file of `instructions`.
+
+Scalars, memory and control are the core of the IR (`ops`): the backends know them op by op. An instruction brings what
+the backends have to know of it: its checks, what it computes (for the simulator, in NumPy), and how it is written for
+each vendor's compiler. A backend asks the op, and lists instructions nowhere.
+"""
+
+from __future__ import annotations
+
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+from tilewright.dtypes import DType
+from tilewright.errors import InternalError
+from tilewright.ir.core import Op, Value
+
+if TYPE_CHECKING:
+    from tilewright.backends.cpp.expression import Expression
+    from tilewright.backends.cpp.printer import Printer
+    from tilewright.backends.sim.agents import Pause
+    from tilewright.backends.sim.compiler import Compiler, Step
+
+# Values with the type of what is in them: a register may hold several narrow numbers.
+TypedValues = list[tuple[Value, DType]]
+
+
+class Instruction(Op, ABC):
+    """An op with its own meaning and text.
+
+    - `COUNTED`: the class in which the profile counts it, such as "ldmatrix"; None for what costs nothing.
+    - `RESERVED`: the names that its C++ defines, as a regular expression; no variable is called so.
+    - `ON_AMD`: what AMD's GPUs lack, and what to do instead; None where `hip` writes it.
+    - `STANDS_IN_EXPRESSIONS`: its result may be printed where it is used, as a load's is.
+    """
+
+    COUNTED: ClassVar[str | None]
+    RESERVED: ClassVar[str] = ""
+    ON_AMD: ClassVar[tuple[str, str] | None] = None
+    STANDS_IN_EXPRESSIONS: ClassVar[bool] = False
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if not inspect.isabstract(cls):
+            assert hasattr(cls, "COUNTED"), f"{cls.__name__} does not say how a profile counts it (COUNTED)"
+
+    @abstractmethod
+    def simulate(self, compiler: Compiler) -> Step:
+        """Return the step that does in NumPy, for all threads of a frame, what the instruction does."""
+
+    @abstractmethod
+    def cuda(self, printer: Printer) -> Expression | None:
+        """Return the expression of the result in CUDA C++, or print statements and return None."""
+
+    def hip(self, printer: Printer) -> Expression | None:
+        """Return or print HIP C++ likewise; refused where `ON_AMD` says what is missing."""
+        if self.ON_AMD is None:
+            raise InternalError(f"{type(self).__name__} says nothing of AMD's GPUs: neither `hip` nor `ON_AMD`")
+        what, help = self.ON_AMD
+        raise printer.refuse(self, f"{printer.arch} has no {what}", help)
+
+    def pause(self, compiler: Compiler, live: Sequence[int]) -> Pause:
+        """Return where a thread that waits for others stops (`Effects.waits`); `live` are slots that are read later."""
+        raise InternalError(f"{type(self).__name__} waits for other threads and does not say how")
+
+    def floats(self) -> tuple[TypedValues, TypedValues] | None:
+        """Return operands and results that hold floats, for the check of finite values; None: it computes none."""
+        return None
+
+    def work(self, warp: int) -> tuple[str, int, bool] | None:
+        """Return the unit that does its arithmetic, how many operations, and whether those are a whole warp's."""
+        return None

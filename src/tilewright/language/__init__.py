@@ -1,0 +1,77 @@
+"""The kernel language: what may be called inside a kernel, and how a kernel's Python becomes IR."""
+
+from __future__ import annotations
+
+from tilewright.instructions.cp_async import cp_async_commit, cp_async_wait
+from tilewright.lang.barriers import MBarrier as mbarrier  # words of kernels, like range
+from tilewright.lang.barriers import NamedBarrier as named_barrier
+from tilewright.lang.copying import axpby, clear, copy, fill
+from tilewright.lang.debug import device_assert, device_print
+from tilewright.lang.gemm import gemm
+from tilewright.lang.mathematics import (
+    abs,  # noqa: A004  # the field's names, as in NumPy
+    acos,
+    asin,
+    atan,
+    atan2,
+    cbrt,
+    ceil,
+    clz,
+    copysign,
+    cos,
+    cosh,
+    erf,
+    exp,
+    exp2,
+    expm1,
+    floor,
+    fma,
+    fmod,
+    isfinite,
+    isinf,
+    isnan,
+    log,
+    log1p,
+    log2,
+    log10,
+    maximum,
+    minimum,
+    popcount,
+    pow,  # noqa: A004
+    round,  # noqa: A004
+    rsqrt,
+    sin,
+    sinh,
+    sqrt,
+    tan,
+    tanh,
+    trunc,
+    where,
+)
+from tilewright.lang.memory import (
+    atomic_add,
+    atomic_max,
+    atomic_min,
+    fragment_like,
+    registers,
+    shared,
+    sync_threads,
+    sync_warp,
+)
+from tilewright.lang.pipeline import Pipeline as pipeline  # a word of kernels, like range
+from tilewright.lang.ranges import DeviceRange as range  # noqa: A004  # a kernel's range
+from tilewright.lang.ranges import static_range
+from tilewright.lang.special import block_dim, block_idx, grid_dim, lane_id, thread_idx, warp_id
+from tilewright.lang.trace import constexpr, function
+from tilewright.lang.warp import ballot, elect_one, shuffle, shuffle_down, shuffle_up, shuffle_xor, vote_all, vote_any
+
+__all__ = [
+    "abs", "acos", "asin", "atan", "atan2", "atomic_add", "atomic_max", "atomic_min", "axpby", "ballot", "block_dim",
+    "block_idx", "cbrt", "ceil", "clear", "clz", "constexpr", "copy", "copysign", "cos", "cosh", "cp_async_commit",
+    "cp_async_wait", "device_assert", "device_print", "elect_one", "erf", "exp", "exp2", "expm1", "fill", "floor",
+    "fma", "fmod", "fragment_like", "function", "gemm", "grid_dim", "isfinite", "isinf", "isnan", "lane_id", "log",
+    "log10", "log1p", "log2", "maximum", "mbarrier", "minimum", "named_barrier", "pipeline", "popcount", "pow",
+    "range", "registers", "round", "rsqrt", "shared", "shuffle", "shuffle_down", "shuffle_up", "shuffle_xor", "sin",
+    "sinh", "sqrt", "static_range", "sync_threads", "sync_warp", "tan", "tanh", "thread_idx", "trunc", "vote_all",
+    "vote_any", "warp_id", "where",
+]  # fmt: skip
