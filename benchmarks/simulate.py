@@ -20,7 +20,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import Progress
 
-from tilewright.backends.sim import Options, execute, simulate
+from tilewright.backends.sim import Options, execute
 from tilewright.demo import collect_cases, example_files
 from tilewright.demo.examples import examples_folder
 from tilewright.dtypes import bool_, float32, int32
@@ -41,6 +41,7 @@ from tilewright.ir.ops import (
     Yield,
     constant,
 )
+from tilewright.profile import simulate
 
 
 class Writer:

@@ -8,10 +8,11 @@ import numpy as np
 from tests.checkers.happens_before import Statement
 from tests.unit.backends.sim_kernels import Sketch
 
-from tilewright.backends.sim import Finding, simulate
+from tilewright.backends.sim import Finding
 from tilewright.dtypes import bool_, int32
 from tilewright.ir.core import Value
 from tilewright.ir.ops import AsyncCommit, AsyncCopy, AsyncWait, Atomic, Barrier
+from tilewright.profile import simulate
 
 SIZE = 256  # elements of the tile and of the array
 

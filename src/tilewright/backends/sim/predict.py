@@ -19,9 +19,9 @@ from tilewright.backends.sim.measure import Meter
 from tilewright.backends.sim.memory import lanes_of
 from tilewright.backends.sim.observers import Access, AccessKind
 from tilewright.backends.sim.values import Array, Frame, Lanes, Mask, at_least_2d, both, merge, without
+from tilewright.figures import SharedBuffer
 from tilewright.ir import ops
 from tilewright.ir.core import Block, Buffer, Kernel, Op, Space, Value
-from tilewright.profile.patterns import SharedBuffer
 
 _BUDGET = 20_000  # ops that are walked; after that every loop's body is walked once
 _ROW_BYTES = 16  # of a matrix that ldmatrix reads
