@@ -451,16 +451,6 @@ class MbarrierArrive(Op):
 
 
 @dataclass(eq=False)
-class MbarrierExpect(Op):
-    """Let the current phase of the mbarrier buffer[index] wait for `bytes` bytes more, and arrive once."""
-
-    buffer: Buffer = attribute()
-    index: Value = operand()
-    bytes: Value = operand()
-    effect: ClassVar[Effect] = Effect.WRITE
-
-
-@dataclass(eq=False)
 class MbarrierCopies(Op):
     """Arrive once at the mbarrier buffer[index] when the thread's asynchronous copies issued so far have landed."""
 
@@ -492,4 +482,4 @@ class MbarrierTest(Op):
     effect: ClassVar[Effect] = Effect.WRITE
 
 
-Mbarrier = MbarrierInit | MbarrierArrive | MbarrierExpect | MbarrierCopies | MbarrierWait | MbarrierTest
+Mbarrier = MbarrierInit | MbarrierArrive | MbarrierCopies | MbarrierWait | MbarrierTest

@@ -41,7 +41,6 @@ from tilewright.ir.ops import (
     Mbarrier,
     MbarrierArrive,
     MbarrierCopies,
-    MbarrierExpect,
     MbarrierInit,
     MbarrierTest,
     MbarrierWait,
@@ -344,7 +343,7 @@ _RESULTS: dict[type[Op], int] = {
     ),
     **dict.fromkeys((Load, Atomic, Shuffle, Vote, Elect, TransposeMatrix, MbarrierTest), 1),
     **dict.fromkeys((Allocate, Store, StoreMatrix, AsyncCopy, Barrier, NamedBarrier, Print, Assert, Yield, Inside), 0),
-    **dict.fromkeys((MbarrierInit, MbarrierArrive, MbarrierExpect, MbarrierCopies, MbarrierWait), 0),
+    **dict.fromkeys((MbarrierInit, MbarrierArrive, MbarrierCopies, MbarrierWait), 0),
 }
 
 _RULES: dict[type[Op], Callable[..., None]] = {
@@ -369,7 +368,7 @@ _RULES: dict[type[Op], Callable[..., None]] = {
     If: _if,
     Barrier: lambda op: _expect(op.scope in ("block", "warp"), op, f"no barrier of scope {op.scope}"),
     NamedBarrier: _named_barrier,
-    **dict.fromkeys((MbarrierInit, MbarrierArrive, MbarrierExpect, MbarrierCopies, MbarrierWait), _mbarrier),
+    **dict.fromkeys((MbarrierInit, MbarrierArrive, MbarrierCopies, MbarrierWait), _mbarrier),
     MbarrierTest: _mbarrier_test,
     Shuffle: _shuffle,
     Vote: _vote,
