@@ -15,7 +15,7 @@ import numpy as np
 
 from tilewright import atoms, lang
 from tilewright.bench.device import Gpu, current_stream
-from tilewright.bench.nvml import Monitor, Sampler
+from tilewright.bench.machine import Monitor, Sampler
 from tilewright.bench.timing import time_runs
 from tilewright.errors import CheckError
 from tilewright.launch import kernel

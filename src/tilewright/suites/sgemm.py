@@ -19,8 +19,7 @@ from typing import Any
 from tilewright.bench.ceilings import Ceilings, measure_ceilings
 from tilewright.bench.comparison import Comparison
 from tilewright.bench.device import Gpu
-from tilewright.bench.machine import DATA, machine
-from tilewright.bench.nvml import Monitor, Sampler
+from tilewright.bench.machine import DATA, Monitor, Sampler, machine
 from tilewright.bench.progress import Progress
 from tilewright.bench.race import Race
 from tilewright.bench.spread import quantile

@@ -18,7 +18,7 @@ from tilewright._version import __version__
 from tilewright.arch import Gpu as GpuFigures
 from tilewright.arch import find_gpu
 from tilewright.bench.device import Gpu
-from tilewright.bench.nvml import driver_release
+from tilewright.bench.machine import driver_release
 from tilewright.errors import ScheduleError, TilewrightError, TuningError
 from tilewright.profile import Profile
 from tilewright.profile.bounds import bounds_of
