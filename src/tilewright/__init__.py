@@ -52,7 +52,7 @@ _EXPORTS: dict[str, tuple[str, ...]] = {
     "kernels.entry": ("matmul",),
     "launch": ("kernel", "Kernel", "spec", "static"),
     "tune": ("autotune", "Config", "Space"),
-    "backends.sim": ("simulate",),
+    "profile": ("simulate",),
     "analysis": ("check",),
     "draw": ("print_typst",),
 }

@@ -7,7 +7,6 @@ from tilewright import layout as layout
 from tilewright import schedule as schedule
 from tilewright._version import __version__ as __version__
 from tilewright.analysis import check as check
-from tilewright.backends.sim import simulate as simulate
 from tilewright.draw import print_typst as print_typst
 from tilewright.dtypes import DType as DType
 from tilewright.dtypes import bfloat16 as bfloat16
@@ -150,6 +149,7 @@ from tilewright.layout import tiled_divide as tiled_divide
 from tilewright.layout import tiled_product as tiled_product
 from tilewright.layout import zipped_divide as zipped_divide
 from tilewright.layout import zipped_product as zipped_product
+from tilewright.profile import simulate as simulate
 from tilewright.tensors import Tensor as Tensor
 from tilewright.tensors import identity_tensor as identity_tensor
 from tilewright.tensors import local_partition as local_partition

@@ -12,7 +12,7 @@ import inspect
 import types
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tilewright.arch import Arch, default_arch
 from tilewright.compile import Lowered, lower
@@ -22,12 +22,14 @@ from tilewright.lang.captures import Captures
 from tilewright.lang.parameters import ArgumentType, ArrayType, ConstantValue, Dynamic, ScalarType
 from tilewright.lang.rewrite import rewrite
 from tilewright.lang.trace import constexpr
-from tilewright.profile.model import Profile
-from tilewright.runtime.arrays import ArrayInfo, Static, describe
+from tilewright.runtime.arrays import ArrayInfo, ArraySpec, Static, describe
 from tilewright.runtime.launch import LaunchConfig, launch_config
 from tilewright.runtime.plan import ArgumentPlan, Constexpr, Reading, Scalar, Signature, scalar_type
 from tilewright.source import SourceLocation
 from tilewright.specialise import Ready, Specialisation, specialise
+
+if TYPE_CHECKING:
+    from tilewright.profile import Profile
 
 Extent = Any  # an int, a tuple of up to three, or (for the grid) a function of the arguments
 
@@ -44,7 +46,7 @@ class _Code:
         self.captures = Captures(function)
         self._rewritten = function if is_traceable else None
         # By the numbers of bound and of further arguments and the options that code depends on; then by block.
-        self.tables: dict[tuple[int, int | None, int, int, str | None], dict[tuple[int, int, int], _Variant]] = {}
+        self.tables: dict[tuple[int, int | None, int, str | None], dict[tuple[int, int, int], _Variant]] = {}
 
     def rewrite(self) -> types.FunctionType:
         """Return the function with its control flow made traceable."""
@@ -99,7 +101,7 @@ class Kernel:
         self.parameters = _parameters(function, self.__signature__, len(bound), further or 0)
         self.captures = self._code.captures
         self._variants = self._code.tables.setdefault(
-            (len(bound), further, self.options.smem, self.options.min_blocks, self.options.arch), {}
+            (len(bound), further, self.options.min_blocks, self.options.arch), {}
         )
         self._launchers: dict[Any, Launcher] = {}
 
@@ -158,21 +160,19 @@ class Kernel:
         return Kernel(self._code.function, self.options, (instance,), self._code)
 
     def configure(self, **options: Any) -> Kernel:
-        """Return the kernel with launch options: `cluster=(x, y, z)`, `smem`, `stream`, `min_blocks` and `arch`.
+        """Return the kernel with launch options: `stream`, `min_blocks` and `arch`.
 
         `min_blocks=n` asks the compiler to keep to so few registers that n blocks fit on a multiprocessor (the second
-        argument of CUDA's __launch_bounds__). `smem=bytes` adds dynamic shared memory to what the kernel declares,
-        `stream` is a CUDA stream handle or an object with `cuda_stream` or `ptr`; without it a launch goes to the
-        arrays' current stream. `arch` is the target, such as "sm_80" or "gfx908", of launches with NumPy arrays, of
-        `analyze`, of `source` and its like and of `tw.check`; without it sm_90a. Arrays on a GPU run on that GPU, which
-        an AMD target refuses. Raises `ArgumentError` for other options and for a target that is not known.
+        argument of CUDA's __launch_bounds__). `stream` is a CUDA stream handle or an object with `cuda_stream` or
+        `ptr`; without it a launch goes to the arrays' current stream. `arch` is the target, such as "sm_80" or
+        "gfx908", of launches with NumPy arrays, of `analyze`, of `source` and its like and of `tw.check`; without it
+        sm_90a. Arrays on a GPU run on that GPU, which an AMD target refuses. Raises `ArgumentError` for other options
+        and for a target that is not known.
         """
         try:
             changed = replace(self.options, **options)
         except TypeError:
-            raise ArgumentError(
-                f"configure takes cluster, smem, stream, min_blocks and arch, got {', '.join(options)}"
-            ) from None
+            raise ArgumentError(f"configure takes stream, min_blocks and arch, got {', '.join(options)}") from None
         if changed.arch is not None:
             try:
                 changed = replace(changed, arch=Arch.parse(changed.arch).name)
@@ -281,8 +281,6 @@ def _is_hashable(x: object) -> bool:
 class Options:
     """Launch options beside grid and block."""
 
-    cluster: tuple[int, ...] | int | None = None
-    smem: int = 0
     stream: Any = None  # Any: a handle, or a framework's stream object
     min_blocks: int = 0
     arch: str | None = None
@@ -378,7 +376,7 @@ class _Variant:
             )
 
         names = [p.name for p in parameters]
-        return specialise(build, names, described, plan.starts, self.kernel.options.smem, self.kernel.options.arch)
+        return specialise(build, names, described, plan.starts, self.kernel.options.arch)
 
 
 class Launcher:
@@ -416,10 +414,10 @@ class Launcher:
 
     def _configure(self, ready: Ready, args: tuple[Any, ...]) -> LaunchConfig:
         """Return the checked configuration, and remember it unless the grid depends on the arguments."""
-        options, shared = self.kernel.options, ready.dynamic_shared_bytes
+        shared = ready.dynamic_shared_bytes
         if callable(self.grid):
-            return launch_config(self.grid(*args[self.kernel.bound :]), self.block, shared, options.cluster)
-        self._config = launch_config(self.grid, self.block, shared, options.cluster)
+            return launch_config(self.grid(*args[self.kernel.bound :]), self.block, shared)
+        self._config = launch_config(self.grid, self.block, shared)
         self._shared_bytes = shared
         return self._config
 
@@ -460,7 +458,7 @@ class Launcher:
 
         Raises `CheckError` where the kernel is wrong, `ArgumentError` for arguments it cannot take.
         """
-        from tilewright.analysis import analyze
+        from tilewright.profile import analyze
 
         return analyze(self, args, kwargs)
 
@@ -520,13 +518,6 @@ def static(array: object) -> Static:
     Each layout makes a specialisation of its own.
     """
     return Static(array)
-
-
-@dataclass(frozen=True)
-class ArraySpec:
-    """Stands for an array where only its kind matters: in `kernel.source(...)` and its like."""
-
-    info: ArrayInfo
 
 
 def spec(

@@ -61,7 +61,6 @@ def specialise(
     names: Sequence[str],
     described: Sequence[Argument],
     starts: Sequence[int],
-    extra_shared_bytes: int,
     arch: str | None = None,
 ) -> Specialisation:
     """Lower a kernel for arguments and make it ready where their arrays live.
@@ -91,7 +90,7 @@ def specialise(
     if simulate:
         return OnSimulator(lowered, names, starts)
     assert isinstance(device, int)
-    return OnDevice(lowered, names, starts, device, extra_shared_bytes)
+    return OnDevice(lowered, names, starts, device)
 
 
 def _check_outputs(lowered: Lowered, arrays: Sequence[tuple[str, ArrayInfo]]) -> None:
@@ -208,9 +207,7 @@ class _Staged:
 class OnDevice:
     """A kernel as machine code on one GPU."""
 
-    def __init__(
-        self, lowered: Lowered, names: Sequence[str], starts: Sequence[int], ordinal: int, extra_shared_bytes: int
-    ) -> None:
+    def __init__(self, lowered: Lowered, names: Sequence[str], starts: Sequence[int], ordinal: int) -> None:
         if lowered.arch.is_amd:
             raise DeviceError(
                 f"kernel {lowered.kernel.name!r} is compiled for {lowered.arch}, and the arrays live on an NVIDIA GPU",
@@ -221,7 +218,7 @@ class OnDevice:
         self.names = names
         self.starts = starts
         self.ordinal = ordinal
-        self.dynamic_shared_bytes = lowered.cuda.dynamic_shared_bytes + extra_shared_bytes
+        self.dynamic_shared_bytes = lowered.cuda.dynamic_shared_bytes
         properties = driver.device_properties(ordinal)
         if self.dynamic_shared_bytes > properties.shared_bytes_optin:
             raise DeviceError(

@@ -17,12 +17,13 @@ from tests.checkers.traces import races
 
 import tilewright as tw
 from tilewright.backends import sim
-from tilewright.backends.sim import execute, simulate
+from tilewright.backends.sim import execute
 from tilewright.demo import example_files
 from tilewright.demo.examples import examples_folder, load_example
 from tilewright.instructions.cp_async import AsyncCommit, AsyncWait
 from tilewright.ir.core import Block, Kernel, Op, Parameter
 from tilewright.ir.ops import Barrier
+from tilewright.profile import simulate
 
 Dim3 = tuple[int, int, int]
 TUTORIAL = {path.stem: load_example(path) for path in example_files()}

@@ -16,7 +16,7 @@ from tests.unit.suites.test_bench_command import NAIVE
 import tilewright as tw
 from tilewright.bench import do_bench, occupancy, time_runs
 from tilewright.bench.ceilings import measure_ceilings
-from tilewright.bench.nvml import Monitor
+from tilewright.bench.machine import Monitor
 from tilewright.cli import main
 from tilewright.recording import record_launches
 from tilewright.runtime import driver

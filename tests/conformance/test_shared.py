@@ -159,13 +159,6 @@ def test_much_shared_memory(backend: Backend, kilobytes: int) -> None:
     assert np.array_equal(backend.get(out), np.stack([x[::-1], x[::-1] + 1]))
 
 
-def test_more_dynamic_shared_memory_than_declared(backend: Backend) -> None:
-    x = np.arange(256, dtype=np.int32)
-    out = backend.zeros((1, 256), tw.int32)
-    large_shared.configure(smem=20000)[1, 256](out, backend.put(x), 256)
-    assert np.array_equal(backend.get(out)[0], x[::-1])
-
-
 @tw.kernel
 def warp_exchange(out, x):
     """Threads of one warp exchange through shared memory with a barrier of the warp only."""

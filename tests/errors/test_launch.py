@@ -401,7 +401,7 @@ def test_call_without_grid_and_block():
 @refused(
     tw.ArgumentError,
     """
-    configure takes cluster, smem, stream, min_blocks and arch, got warps
+    configure takes stream, min_blocks and arch, got warps
     """,
 )
 def test_unknown_option():

@@ -10,14 +10,14 @@ spread        medians, quantiles and the confidence of a median
 contents      arrays as bytes: keep, restore, spoil, compare
 machine       what figures depend on: GPU, clocks, power, versions
 ceilings      the most that this machine does: a large copy, and multiply-adds in registers
-occupancy     how many blocks of a kernel fit on a multiprocessor
+occupancy     how many blocks of a kernel fit on a multiprocessor (`tilewright.arch.occupancy`)
 """
 
 from __future__ import annotations
 
+from tilewright.arch import Occupancy, occupancy
 from tilewright.bench.comparison import Comparison
 from tilewright.bench.machine import machine
-from tilewright.bench.occupancy import Occupancy, occupancy
 from tilewright.bench.race import Race, compare
 from tilewright.bench.timing import Timing, do_bench, time_runs
 

@@ -16,7 +16,7 @@ import numpy as np
 from tilewright import atoms
 from tilewright import language as lang
 from tilewright.bench.device import Gpu, current_stream
-from tilewright.bench.nvml import Monitor, Sampler
+from tilewright.bench.machine import Monitor, Sampler
 from tilewright.bench.timing import time_runs
 from tilewright.errors import CheckError
 from tilewright.launch import kernel
@@ -33,15 +33,6 @@ COPY = make_tiled_copy(atoms.UniversalCopy(), Layout(THREADS), Layout(4))
 
 CHAINS = 32  # independent sums of a thread: a multiply-add takes 4 cycles, and none may wait for another
 TURNS = 16  # multiply-adds of each sum in one turn of the loop
-
-# Float32 multiply-adds in a cycle on one multiprocessor, and dense matrix FLOPs of the types with tensor cores
-# (NVIDIA's architecture white papers; CUDA programming guide, "Arithmetic Instructions").
-_FMA_PER_CYCLE = {(7, 0): 64, (7, 5): 64, (8, 0): 64, (8, 6): 128, (8, 7): 128, (8, 9): 128, (9, 0): 128, (10, 0): 128,
-                  (12, 0): 128}  # fmt: skip
-_MATRIX_FLOPS_PER_CYCLE = {
-    (8, 0): {"float16": 2048, "bfloat16": 2048, "tfloat32": 1024, "int8": 4096, "float64": 128},
-    (9, 0): {"float16": 4096, "bfloat16": 4096, "tfloat32": 2048, "int8": 8192, "float64": 256},
-}
 
 
 @kernel
@@ -112,18 +103,17 @@ def measure_ceilings(ordinal: int = 0, copy_bytes: int = 1 << 29) -> Ceilings:
     by_kernel, by_driver = _bandwidths(ordinal, copy_bytes)
     rate, clock, power = _multiply_add_rate(ordinal)
     properties = driver.device_properties(ordinal)
-    units = _FMA_PER_CYCLE.get(properties.capability)
-    matrix = _MATRIX_FLOPS_PER_CYCLE.get(properties.capability)
+    units, matrix = properties.arch.fma_per_clock, properties.arch.matrix_flops_per_clock
     cycles = None if clock is None else properties.multiprocessors * clock * 1e6
     return Ceilings(
         bytes_per_second=max(by_kernel, by_driver),
         copy_kernel_bytes_per_second=by_kernel,
         flops_per_second=rate,
         sm_clock_mhz=clock,
-        flops_by_clock=None if cycles is None or units is None else 2 * units * cycles,
+        flops_by_clock=None if cycles is None else 2 * units * cycles,
         power_w=power,
         matrix_flops_by_clock=None
-        if cycles is None or matrix is None
+        if cycles is None or not matrix
         else {name: flops * cycles for name, flops in matrix.items()},
     )
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from tilewright.arch import DEFAULT_GPU, GPUS, find_gpu
 from tilewright.cli.output import json_option
 from tilewright.cli.scripts import SCRIPT, run_script, script_arguments
-from tilewright.profile.gpus import DEFAULT_GPU, GPUS, find_gpu
 from tilewright.profile.text import write
 
 

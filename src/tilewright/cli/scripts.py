@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import click
 
-from tilewright.backends.sim import Run, simulate
+from tilewright.profile import Run, simulate
 
 _Command = TypeVar("_Command", bound=Callable[..., object])
 

@@ -1,6 +1,6 @@
 """How shared memory serves one access of a warp: 32 banks of 4 bytes, and what makes it take longer.
 
-The model is that of the measurements (`tilewright.profile.banks`), for a plain load or store. Here it is told which
+The model is that of the measurements (`tilewright.transactions`), for a plain load or store. Here it is told which
 words stand in each other's way.
 """
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tilewright.errors import LayoutError
-from tilewright.profile.banks import BANKS, WARP, WORD, Array, phases_of, wavefronts
+from tilewright.transactions import BANKS, WARP, WORD, Array, phases_of, wavefronts
 
 _WIDTHS = (1, 2, 4, 8, 16)
 

@@ -12,8 +12,8 @@ from tilewright.draw.model import Cell, Drawing
 from tilewright.dtypes import dtype as as_dtype
 from tilewright.errors import LayoutError
 from tilewright.layout import ComposedLayout, Layout, is_static
-from tilewright.profile.banks import BANKS, WORD
 from tilewright.tensors import Tensor
+from tilewright.transactions import BANKS, WORD
 
 
 def banks(

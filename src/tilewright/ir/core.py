@@ -17,7 +17,7 @@ from tilewright.ir.effects import NO_EFFECTS, BufferUse, Effects
 from tilewright.ir.facts import Facts
 from tilewright.ir.fields import roles_of
 from tilewright.layout import ComposedLayout, Layout
-from tilewright.profile.remarks import Remark
+from tilewright.remarks import Remark
 from tilewright.source import SourceLocation
 
 

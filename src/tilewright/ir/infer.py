@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
+from tilewright.arch import MAX_BLOCK, MAX_GRID
 from tilewright.dtypes import DType, bool_
 from tilewright.ir import facts as rules
 from tilewright.ir.core import Op, Value, VectorType
 from tilewright.ir.facts import Facts
 from tilewright.ir.ops import Binary, Cast, Compare, Constant, Select, Special, Unary
-
-# Hardware limits of a launch: threads a block and blocks a grid in x, y, z (CUDA programming guide, table
-# "Technical specifications per compute capability").
-MAX_BLOCK = {"x": 1024, "y": 1024, "z": 64}
-MAX_GRID = {"x": 2**31 - 1, "y": 65535, "z": 65535}
 
 
 def facts_of(value: Value) -> Facts:
@@ -46,8 +42,9 @@ def infer(op: Op, type: object) -> Facts | None:
 
 def special_facts(name: str, block: tuple[int, int, int] | None = None) -> Facts:
     """Return the facts of a special register, of a kernel that runs with `block` threads where that is known."""
-    group, axis = name.split(".")
-    threads = MAX_BLOCK[axis] if block is None else block["xyz".index(axis)]
+    group, _, axis_name = name.partition(".")
+    axis = "xyz".index(axis_name)
+    threads = MAX_BLOCK[axis] if block is None else block[axis]
     if group == "thread_idx":
         return Facts(0, threads - 1, 0 if threads == 1 else 1)
     if group == "block_idx":

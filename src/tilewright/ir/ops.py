@@ -458,17 +458,6 @@ class MbarrierArrive(Op):
 
 
 @dataclass(eq=False)
-class MbarrierExpect(Op):
-    """Let the current phase of the mbarrier buffer[index] wait for `bytes` bytes more, and arrive once."""
-
-    buffer: Buffer = updates("index")
-    index: Value = operand()
-    bytes: Value = operand()
-    RESULTS: ClassVar[int | None] = 0
-    EFFECTS: ClassVar[Effects] = Effects(removable=False, order=Order.RELEASE)
-
-
-@dataclass(eq=False)
 class MbarrierCopies(Op):
     """Arrive once at the mbarrier buffer[index] when the thread's asynchronous copies issued so far have landed."""
 
@@ -503,4 +492,4 @@ class MbarrierTest(Op):
     EFFECTS: ClassVar[Effects] = Effects(removable=False, order=Order.ACQUIRE, waits=Waits.SOME)
 
 
-Mbarrier = MbarrierInit | MbarrierArrive | MbarrierExpect | MbarrierCopies | MbarrierWait | MbarrierTest
+Mbarrier = MbarrierInit | MbarrierArrive | MbarrierCopies | MbarrierWait | MbarrierTest

@@ -18,9 +18,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tilewright.arch import VECTOR_BYTES
 from tilewright.errors import ArgumentError
 from tilewright.kernels.problem import Major
-from tilewright.runtime.arrays import ALIGNMENT, VECTOR_BYTES
+from tilewright.runtime.arrays import ALIGNMENT
 
 Shape = tuple[int, ...]
 

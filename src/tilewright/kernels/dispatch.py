@@ -9,7 +9,7 @@ from typing import Any, NamedTuple  # Any: arrays of any library, and kernels
 
 import numpy as np
 
-from tilewright.arch import Arch, default_arch
+from tilewright.arch import Arch, default_arch, gpu_like
 from tilewright.dtypes import DType, float64, int32
 from tilewright.errors import ArgumentError
 from tilewright.kernels.arrangement import Placement, broadcast_strides
@@ -22,17 +22,17 @@ from tilewright.kernels.plan import plan_for
 from tilewright.kernels.question import OUT, A, B, Question, matrices
 from tilewright.kernels.results import Maker, maker_for
 from tilewright.runtime import driver
-from tilewright.runtime.adapters import Adapter, adapter_for
-from tilewright.runtime.arrays import ArrayInfo, Device
+from tilewright.runtime.arrays import Adapter, ArrayInfo, Device, adapter_for
 from tilewright.runtime.views import View, view_class
 
 
 def machine_of(device: Device) -> Machine:
     """Return the GPU of a device, or for the simulator the one that code is generated for."""
     if isinstance(device, str):
-        return Machine(default_arch())
+        return Machine.of(default_arch())
     properties = driver.device_properties(device)
-    return Machine(properties.arch, properties.multiprocessors)
+    arch = properties.arch
+    return Machine(arch, gpu_like(properties.name, arch, properties.multiprocessors, properties.bandwidth))
 
 
 class Use(NamedTuple):

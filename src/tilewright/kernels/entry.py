@@ -9,7 +9,7 @@ from functools import cache
 from numbers import Real
 from typing import Any  # Any: arrays of any library
 
-from tilewright.arch import Arch
+from tilewright.arch import VECTOR_BYTES, Arch
 from tilewright.dtypes import DType
 from tilewright.dtypes import dtype as as_dtype
 from tilewright.errors import ArgumentError
@@ -19,9 +19,7 @@ from tilewright.kernels.explanation import Explanation
 from tilewright.kernels.functions import Captured, captured
 from tilewright.kernels.model import Machine
 from tilewright.kernels.question import NAMES, OUT, C, Inputs, Options, pose
-from tilewright.launch import ArraySpec
-from tilewright.runtime.adapters import adapter_for
-from tilewright.runtime.arrays import VECTOR_BYTES, ArrayInfo, Static, describe
+from tilewright.runtime.arrays import ArrayInfo, ArraySpec, Static, adapter_for, describe
 from tilewright.runtime.plan import Signature
 
 _CONSTANTS = ("precision", "out_dtype", "reads_c", "function")
@@ -140,7 +138,7 @@ class Matmul:
         )
         machine = machine_of(question.inputs.of(OUT).device)
         if arch is not None:
-            machine = Machine(_arch(arch))
+            machine = Machine.of(_arch(arch))
         arrangement = question.arrangement
         if arrangement is None:
             return Explanation(question.problem, machine, 0, False, (None, None), (), None)

@@ -5,16 +5,18 @@ works on n tiles takes
 
     steps of K * step(n) + overhead
 
-where step(n) was measured on an H200 for each configuration (`measured`). No wave is faster than memory. Steps were
-measured in short runs at high clocks, so that long ones take up to a fifth longer than predicted, all candidates alike.
-The time of the launch itself, the same for all, is left out.
+where step(n) was measured on an H200 for each configuration (`measured`); on another GPU it is taken to be longer or
+shorter as its multiprocessors' peak rate is lower or higher than the H200's, which is an estimate. No wave is faster
+than memory. Steps were measured in short runs at high clocks, so that long ones take up to a fifth longer than
+predicted, all candidates alike. The time of the launch itself, the same for all, is left out.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilewright.arch import Arch
+from tilewright.arch import GPUS, Arch, Gpu, blocks_allowed, gpu_of
+from tilewright.dtypes import DType
 from tilewright.kernels.candidates import Candidate
 from tilewright.kernels.measured import steps_us
 from tilewright.kernels.problem import Problem
@@ -26,14 +28,34 @@ _WAVE_US, _OUT_US = 1.0, 3.0 / (128 * 256)
 
 @dataclass(frozen=True)
 class Machine:
-    """A GPU as the model sees it; the H200's figures unless a device says otherwise.
-
-    `bandwidth` is that of device memory in bytes a microsecond: 4.3 TB/s, measured by a copy.
-    """
+    """A target and the GPU whose figures count there."""
 
     arch: Arch
-    multiprocessors: int = 132
-    bandwidth: float = 4.3e6
+    gpu: Gpu
+
+    @staticmethod
+    def of(arch: Arch) -> Machine:
+        """Return the machine for a target where no device is named."""
+        return Machine(arch, gpu_of(arch))
+
+    @property
+    def multiprocessors(self) -> int:
+        return self.gpu.multiprocessors
+
+    @property
+    def bandwidth(self) -> float:
+        """The bytes that device memory moves in a microsecond."""
+        return self.gpu.reached_bandwidth / 1e6
+
+    def slowdown(self, compute: DType) -> float:
+        """Return how much longer than on an H200 a multiprocessor takes for products of an element type."""
+        here, there = self.gpu.rate_of(compute.name), _MEASURED_ON.rate_of(compute.name)
+        if here is None or there is None:
+            return 1.0
+        return there * self.multiprocessors / (here * _MEASURED_ON.multiprocessors)
+
+
+_MEASURED_ON = GPUS["H200"]
 
 
 @dataclass(frozen=True)
@@ -56,7 +78,8 @@ def predict(problem: Problem, candidate: Candidate, machine: Machine) -> Predict
     configuration = candidate.configuration
     m, n, k = configuration.tile
     tiles = -(-problem.m // m) * -(-problem.n // n) * problem.batch
-    steps, step = -(-problem.k // k), steps_us(problem.compute, configuration)
+    slowdown = machine.slowdown(problem.compute)
+    steps, step = -(-problem.k // k), [slowdown * us for us in steps_us(problem.compute, configuration)]
     blocks = min(resident_blocks(candidate, machine.arch), len(step))
 
     def wave(held: int) -> float:
@@ -73,20 +96,11 @@ def predict(problem: Problem, candidate: Candidate, machine: Machine) -> Predict
 def resident_blocks(candidate: Candidate, arch: Arch) -> int:
     """Return how many blocks of a candidate a multiprocessor holds, at least 1.
 
-    Each block has 1 KB of shared memory reserved. Beside the sums a thread takes as many registers again for the
-    fragments of a step, up to 64, and 40 for addresses.
+    Beside the sums a thread takes as many registers again for the fragments of a step, up to 64, and 40 for addresses.
     """
-    threads = candidate.configuration.threads
     registers = min(candidate.registers + min(candidate.registers, 64) + 40, arch.registers_per_thread)
-    return max(
-        1,
-        min(
-            arch.shared_bytes_per_multiprocessor // (candidate.shared_bytes + 1024),
-            arch.threads_per_multiprocessor // threads,
-            arch.registers_per_multiprocessor // (registers * threads),
-            arch.blocks_per_multiprocessor,
-        ),
-    )
+    threads, shared = candidate.configuration.threads, candidate.shared_bytes
+    return max(1, min(blocks_allowed(arch, threads=threads, registers=registers, shared_bytes=shared).values()))
 
 
 def _bytes(problem: Problem) -> int:

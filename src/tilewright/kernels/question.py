@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from tilewright.arch import VECTOR_BYTES
 from tilewright.dtypes import DType
 from tilewright.errors import ArgumentError
 from tilewright.kernels.arrangement import (
@@ -25,7 +26,7 @@ from tilewright.kernels.element_types import check_addend, types_of
 from tilewright.kernels.functions import ElementFunction
 from tilewright.kernels.packing import is_packed_first, packed
 from tilewright.kernels.problem import Operand, Problem
-from tilewright.runtime.arrays import VECTOR_BYTES, ArrayInfo, common_device
+from tilewright.runtime.arrays import ArrayInfo, common_device
 from tilewright.runtime.dlpack import row_major
 
 

@@ -12,7 +12,6 @@ from tilewright.ir.ops import (
     If,
     MbarrierArrive,
     MbarrierCopies,
-    MbarrierExpect,
     MbarrierInit,
     MbarrierTest,
     MbarrierWait,
@@ -108,7 +107,7 @@ def _whole_warps(threads: int, warp: int) -> int:
 class MBarrier:
     """`stages` barriers in shared memory, each of whose phases is over after `count` arrivals.
 
-    A phase ends by itself when its last arrival has come (and the bytes that were announced); the next one begins then.
+    A phase ends by itself when its last arrival has come; the next one begins then.
     Phase n has parity n % 2, and `wait(parity)` returns when the phase of that parity is over::
 
         arrivals  0 1 ... count            0 1 ... count             0
@@ -194,15 +193,6 @@ class MBarrier:
             raise LanguageError(f"a thread arrives 1 to {_MOST_ARRIVALS} times at once, not {count}")
         index = self._place("arrive")
         current("mbarrier.arrive").emit(MbarrierArrive(self.buffer, index.value, as_scalar(count, int32).value))
-
-    def arrive_expect_tx(self, bytes: Any) -> None:
-        """Let the phase wait for so many bytes more of bulk copies, and arrive.
-
-        Needs sm_90 (PTX mbarrier.arrive.expect_tx).
-        """
-        index = self._place("arrive_expect_tx")
-        given = as_scalar(bytes, int32).value
-        current("mbarrier.arrive_expect_tx").emit(MbarrierExpect(self.buffer, index.value, given))
 
     def cp_async_arrive(self) -> None:
         """Arrive when the thread's asynchronous copies issued so far have landed, without waiting for them.

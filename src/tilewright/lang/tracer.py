@@ -22,7 +22,7 @@ from tilewright.errors import LanguageError
 from tilewright.ir.builder import Builder
 from tilewright.ir.core import Block, Op, Parameter, Requirement, Type, Value
 from tilewright.lang.names import INNER
-from tilewright.profile.remarks import Remark
+from tilewright.remarks import Remark
 from tilewright.source import SourceLocation
 
 if TYPE_CHECKING:

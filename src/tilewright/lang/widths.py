@@ -11,7 +11,7 @@ from tilewright.lang.access import MAX_VECTOR_BYTES, Walk, split_vector, vector_
 from tilewright.lang.engine import BufferEngine
 from tilewright.lang.tracer import Tracer
 from tilewright.layout import ComposedLayout, Swizzle
-from tilewright.profile.remarks import Remark
+from tilewright.remarks import Remark
 from tilewright.tensors import Tensor
 
 

@@ -1,10 +1,16 @@
-"""What a kernel costs: figures by source line, bounds on a GPU, better layouts, and reports of them.
+"""What a kernel costs: runs on the simulator, figures by source line, bounds on a GPU, better layouts, and reports.
 
-    model       the figures, gathered by line and by launch
-    banks       wavefronts of shared memory        sectors     sectors of global memory
-    patterns    the accesses to a buffer, kept     suggest     a layout without bank conflicts, found on them
-    gpus        GPUs by name                       bounds      roofline and occupancy
-    advice      remarks with lines                 report      text, tables (JSON) and page (HTML)
+run         simulate, analyze: run kernels on the simulator and measure
+report      Profile, what a run measured, and Report: text, tables (JSON) and page (HTML)
+bounds      roofline and occupancy of a launch
+conflicts   bank conflicts with their lines, and a layout without them
 
-The simulator fills the model; nothing here knows the IR.
+The simulator fills the figures (`tilewright.figures`) by the model of `tilewright.transactions`; here they are read.
 """
+
+from __future__ import annotations
+
+from tilewright.profile.report import Profile, Report
+from tilewright.profile.run import Run, analyze, simulate
+
+__all__ = ["Profile", "Report", "Run", "analyze", "simulate"]

@@ -1,24 +1,19 @@
-"""What bounds a launch on a GPU: the roofline, the other limits of throughput, and occupancy."""
+"""What is worked out of a launch's figures for a GPU: roofline, other limits of throughput, occupancy, conflicts."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
-from tilewright.arch import Arch
+from tilewright.arch import Gpu, blocks_allowed
 from tilewright.errors import TilewrightError
-from tilewright.profile.gpus import Gpu
-from tilewright.profile.model import Launch
+from tilewright.figures import Launch
+from tilewright.profile.conflicts import Conflict, conflicts_of
+from tilewright.remarks import Remark
 
-# Registers are given to whole warps in units of 256, shared memory in units of 128 bytes (256 before sm_80); from
-# sm_80 on the system takes 1 KiB of shared memory in each block (CUDA programming guide, "Compute Capabilities";
-# CUDA occupancy calculator).
-_REGISTER_UNIT = 256
-_SHARED_UNIT, _OLD_SHARED_UNIT = 128, 256
-_RESERVED_SHARED = 1024
 # Index arithmetic and control, of which compilers save most: counted, but no bound.
 _SAVED = frozenset({"integer", "select", "convert", "branch"})
-_PARTS = 4  # of a multiprocessor, each with its own scheduler and registers
 
 
 @dataclass(frozen=True)
@@ -96,7 +91,7 @@ def bounds_of(launch: Launch, gpu: Gpu) -> Bounds:
 
 
 @dataclass(frozen=True)
-class Occupancy:
+class LaunchOccupancy:
     """How many blocks and warps a multiprocessor holds, and what keeps it from more.
 
     `limits` gives the blocks that each resource allows; `limiter` names the least of them. `registers` is None where
@@ -120,7 +115,7 @@ class Occupancy:
         return self.warps / self.most_warps
 
 
-def occupancy_of(launch: Launch, gpu: Gpu) -> Occupancy:
+def occupancy_of(launch: Launch, gpu: Gpu) -> LaunchOccupancy:
     """Return the occupancy of a launch on a GPU, from the compiler's registers and shared memory."""
     arch, compiled, problem = gpu.arch, None, None
     try:
@@ -131,41 +126,40 @@ def occupancy_of(launch: Launch, gpu: Gpu) -> Occupancy:
         problem = error.summary
     shared = compiled.shared_bytes if compiled is not None else launch.shared_bytes_per_block
     registers = compiled.registers if compiled is not None else None
-    warps = -(-launch.threads // arch.warp_size)
-    limits = blocks_allowed(arch, warps=warps, registers=registers, shared_bytes=shared)
+    limits = blocks_allowed(arch, threads=launch.threads, registers=registers, shared_bytes=shared)
     limiter = min(limits, key=lambda name: limits[name])
     blocks = limits[limiter]
-    return Occupancy(
-        blocks, blocks * warps, arch.threads_per_multiprocessor // arch.warp_size, limits, limiter,
+    return LaunchOccupancy(
+        blocks, blocks * arch.warps_of(launch.threads), arch.warps_per_multiprocessor, limits, limiter,
         registers, shared, compiled is not None and compiled.spills,
         compiled.arch if compiled is not None else launch.arch, problem,
     )  # fmt: skip
 
 
-def blocks_allowed(arch: Arch, *, warps: int, registers: int | None, shared_bytes: int) -> dict[str, int]:
-    """Return how many blocks of so many warps each resource of a multiprocessor allows: floor(available / taken).
+@dataclass(frozen=True)
+class LaunchReport:
+    """A launch with all that is worked out of its figures."""
 
-    `registers` are those of a thread as the compiler reports them, None where they are not known: they are not counted
-    then. `shared_bytes` are those of a block, static and dynamic together; shared memory is left out where a block
-    takes none. A warp's registers come from its quarter of the multiprocessor.
+    launch: Launch
+    gpu: Gpu
+    times: int = 1  # launches that were alike in all figures; `launch` is the first
 
-    >>> from tilewright.arch import Arch
-    >>> blocks_allowed(Arch.parse("sm_90a"), warps=8, registers=128, shared_bytes=16384)
-    {'blocks': 32, 'warps': 8, 'shared memory': 13, 'registers': 2}
-    """
-    limits = {
-        "blocks": arch.blocks_per_multiprocessor,
-        "warps": arch.threads_per_multiprocessor // arch.warp_size // warps,
-    }
-    unit, reserved = (_SHARED_UNIT, _RESERVED_SHARED) if arch.number >= 80 else (_OLD_SHARED_UNIT, 0)
-    if shared_bytes:
-        taken = _round_up(shared_bytes + reserved, unit)
-        limits["shared memory"] = arch.shared_bytes_per_multiprocessor // taken
-    if registers is not None:
-        of_warp = _round_up(max(registers, 1) * arch.warp_size, _REGISTER_UNIT)
-        limits["registers"] = arch.registers_per_multiprocessor // _PARTS // of_warp * _PARTS // warps
-    return limits
+    @cached_property
+    def bounds(self) -> Bounds:
+        """What bounds the launch on the GPU."""
+        return bounds_of(self.launch, self.gpu)
 
+    @cached_property
+    def occupancy(self) -> LaunchOccupancy:
+        """How many warps a multiprocessor holds."""
+        return occupancy_of(self.launch, self.gpu)
 
-def _round_up(value: int, unit: int) -> int:
-    return -(-value // unit) * unit
+    @cached_property
+    def conflicts(self) -> list[Conflict]:
+        """The buffers with bank conflicts."""
+        return conflicts_of(self.launch.buffers)
+
+    @property
+    def remarks(self) -> list[Remark]:
+        """What could be faster, line by line."""
+        return [*(r for conflict in self.conflicts for r in conflict.remarks()), *self.launch.remarks]

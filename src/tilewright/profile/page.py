@@ -6,19 +6,15 @@ import json
 import linecache
 from collections.abc import Sequence
 from html import escape
-from typing import TYPE_CHECKING
 
+from tilewright.figures import Line, Pattern, SharedBuffer
 from tilewright.profile import pictures
-from tilewright.profile.advice import Conflict, place_of
-from tilewright.profile.model import Line
-from tilewright.profile.patterns import Pattern, SharedBuffer
+from tilewright.profile.bounds import LaunchReport
+from tilewright.profile.conflicts import Conflict, place_of
 from tilewright.profile.style import CSS, JAVASCRIPT
 from tilewright.profile.tables import as_data
 from tilewright.profile.text import amount, facts, quantity
 from tilewright.source import SourceLocation
-
-if TYPE_CHECKING:
-    from tilewright.profile.report import LaunchReport
 
 _MOST_MAPS = 4  # lines of a buffer whose banks are drawn
 _AROUND = 2  # lines shown around those with figures

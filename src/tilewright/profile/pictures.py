@@ -10,11 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.profile.banks import BANKS, WORD, phases_of
+from tilewright.figures import Event, Pattern, SharedBuffer, Timeline
 from tilewright.profile.bounds import Bounds
-from tilewright.profile.patterns import Pattern, SharedBuffer
 from tilewright.profile.text import quantity
-from tilewright.profile.timeline import Event, Timeline
+from tilewright.transactions import BANKS, WORD, phases_of
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

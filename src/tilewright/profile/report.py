@@ -1,47 +1,19 @@
-"""The report of a profile: text, JSON and one HTML file, from the same findings."""
+"""What a run measured, launch by launch, and its report: text, JSON and one HTML file, from the same findings."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from tilewright.arch import DEFAULT_GPU, Gpu, find_gpu
 from tilewright.errors import ArgumentError
-from tilewright.profile.advice import Conflict, conflicts_of
-from tilewright.profile.bounds import Bounds, Occupancy, bounds_of, occupancy_of
-from tilewright.profile.gpus import DEFAULT_GPU, Gpu, find_gpu
-from tilewright.profile.model import Launch, Profile
-from tilewright.profile.remarks import Remark
-
-
-@dataclass(frozen=True)
-class LaunchReport:
-    """A launch with all that is worked out of its figures."""
-
-    launch: Launch
-    gpu: Gpu
-    times: int = 1  # launches that were alike in all figures; `launch` is the first
-
-    @cached_property
-    def bounds(self) -> Bounds:
-        """What bounds the launch on the GPU."""
-        return bounds_of(self.launch, self.gpu)
-
-    @cached_property
-    def occupancy(self) -> Occupancy:
-        """How many warps a multiprocessor holds."""
-        return occupancy_of(self.launch, self.gpu)
-
-    @cached_property
-    def conflicts(self) -> list[Conflict]:
-        """The buffers with bank conflicts."""
-        return conflicts_of(self.launch.buffers)
-
-    @property
-    def remarks(self) -> list[Remark]:
-        """What could be faster, line by line."""
-        return [*(r for conflict in self.conflicts for r in conflict.remarks()), *self.launch.remarks]
+from tilewright.figures import Figures, Launch, Line, total
+from tilewright.profile.bounds import LaunchReport
+from tilewright.profile.page import as_html
+from tilewright.profile.tables import as_data
+from tilewright.profile.text import as_text
+from tilewright.remarks import Remark
 
 
 class Report(str):
@@ -64,8 +36,6 @@ class Report(str):
     @staticmethod
     def of(profile: Profile, gpu: Gpu) -> Report:
         """Return the report of a profile, with bounds and occupancy for a GPU."""
-        from tilewright.profile.text import as_text
-
         launches = tuple(LaunchReport(launch, gpu, times) for launch, times in _alike(profile.launches))
         result = Report(as_text(launches))
         result.profile, result.launches = profile, launches
@@ -77,8 +47,6 @@ class Report(str):
     @property
     def data(self) -> dict[str, object]:
         """The report as what JSON holds: dicts, lists, numbers and strings."""
-        from tilewright.profile.tables import as_data
-
         return as_data(self.launches)
 
     @property
@@ -92,8 +60,6 @@ class Report(str):
 
     def html(self) -> str:
         """Return the report as one HTML file that needs nothing else."""
-        from tilewright.profile.page import as_html
-
         return as_html(self.launches)
 
     def save(self, path: str | Path) -> None:
@@ -105,9 +71,56 @@ class Report(str):
         file.write_text(forms[file.suffix.lower()]() + "\n", encoding="utf-8")
 
 
-def report(profile: Profile, gpu: str = DEFAULT_GPU) -> Report:
-    """Return the report of a profile, with bounds and occupancy for a GPU of `tilewright.profile.gpus`."""
-    return Report.of(profile, find_gpu(gpu))
+@dataclass
+class Profile:
+    """What a run measured, launch by launch; its own properties are sums over them."""
+
+    launches: list[Launch] = field(default_factory=list)
+
+    @property
+    def total(self) -> Figures:
+        """The sum over all launches."""
+        return total(line for launch in self.launches for line in launch.lines)
+
+    @property
+    def shared_wavefronts(self) -> int:
+        """The passes that shared memory took for all requests."""
+        return self.total.shared_wavefronts
+
+    @property
+    def shared_wavefronts_ideal(self) -> int:
+        """The fewest passes that the same requests could take."""
+        return self.total.shared_wavefronts_ideal
+
+    @property
+    def global_sectors(self) -> int:
+        """The sectors of 32 bytes that all requests of global memory touched."""
+        return self.total.global_sectors
+
+    @property
+    def global_sectors_ideal(self) -> int:
+        """The fewest sectors that could hold the bytes asked for, request by request."""
+        return self.total.global_sectors_ideal
+
+    def by_line(self) -> list[Line]:
+        """Return the figures of each source line over all launches, by file and line."""
+        found: dict[tuple[str | None, int | None], Line] = {}
+        for launch in self.launches:
+            for line in launch.lines:
+                found.setdefault((line.file, line.line), Line(location=line.location)).add(line)
+        return sorted(found.values(), key=lambda line: (line.file or "", line.line or 0))
+
+    @property
+    def remarks(self) -> list[Remark]:
+        """What could be faster, line by line: bank conflicts with the layouts that mend them, and narrow copies."""
+        return self.report().remarks
+
+    def report(self, gpu: str = DEFAULT_GPU) -> Report:
+        """Return the report, with bounds and occupancy for a GPU: print it, or `.save("report.html")` it.
+
+        Raises `ArgumentError` for a GPU that is not in the table (`tilewright.arch.gpus`).
+        """
+        return Report.of(self, find_gpu(gpu))
 
 
 def _alike(launches: list[Launch]) -> list[tuple[Launch, int]]:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from tilewright.profile.advice import Conflict
-from tilewright.profile.model import Figures, Line
-from tilewright.profile.remarks import Remark
-
-if TYPE_CHECKING:
-    from tilewright.profile.report import LaunchReport
+from tilewright.figures import Figures, Line
+from tilewright.profile.bounds import LaunchReport
+from tilewright.profile.conflicts import Conflict
+from tilewright.remarks import Remark
 
 VERSION = 1  # of the form of the data
 

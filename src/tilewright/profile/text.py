@@ -5,16 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from io import StringIO
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tilewright.profile.model import Figures
-
-if TYPE_CHECKING:
-    from tilewright.profile.report import LaunchReport
+from tilewright.figures import Figures
+from tilewright.profile.bounds import LaunchReport
+from tilewright.transactions import SECTOR
 
 _WIDTH = 150
 _PREFIXES = {-3: "n", -2: "u", -1: "m", 0: "", 1: "k", 2: "M", 3: "G", 4: "T", 5: "P"}
@@ -89,7 +87,8 @@ def facts(each: LaunchReport) -> list[tuple[str, str]]:
         (
             "bytes",
             f"shared {quantity(total.shared_bytes, 'B')} asked for; L1 and L2 "
-            f"{quantity(32 * total.global_sectors, 'B')} in sectors for {quantity(total.global_bytes, 'B')} asked for; "
+            f"{quantity(SECTOR * total.global_sectors, 'B')} in sectors for "
+            f"{quantity(total.global_bytes, 'B')} asked for; "
             f"DRAM at least {quantity(launch.touched_bytes, 'B')}",
         ),
         ("barriers", f"{amount(total.barriers)} waits of a warp"),

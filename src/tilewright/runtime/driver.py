@@ -22,6 +22,8 @@ from tilewright.runtime.libraries import WINDOWS
 _DEVICE_ATTRIBUTES = {
     "shared_bytes": 8,
     "multiprocessors": 16,
+    "memory_clock_khz": 36,
+    "memory_bus_bits": 37,
     "l2_bytes": 38,
     "capability_major": 75,
     "capability_minor": 76,
@@ -52,7 +54,14 @@ class DeviceProperties:
     shared_bytes: int
     shared_bytes_optin: int
     memory_bytes: int
+    memory_clock_khz: int
+    memory_bus_bits: int
     driver_version: tuple[int, int]
+
+    @property
+    def bandwidth(self) -> float | None:
+        """The bytes a second that DRAM moves at its clock, two bits a clock on each line; None where it is not told."""
+        return self.memory_clock_khz * 1e3 * 2 * self.memory_bus_bits / 8 or None
 
     @property
     def arch(self) -> Arch:
@@ -147,6 +156,8 @@ def device_properties(ordinal: int = 0) -> DeviceProperties:
         shared_bytes=values["shared_bytes"],
         shared_bytes_optin=values["shared_bytes_optin"],
         memory_bytes=memory.value,
+        memory_clock_khz=values["memory_clock_khz"],
+        memory_bus_bits=values["memory_bus_bits"],
         driver_version=driver_version(),
     )
 

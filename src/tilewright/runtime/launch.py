@@ -19,21 +19,17 @@ from functools import lru_cache
 from operator import index
 from typing import Any, Union
 
+from tilewright.arch import MAX_BLOCK, MAX_GRID, MAX_THREADS
 from tilewright.dtypes import DType, bfloat16, int32
 from tilewright.errors import ArgumentError, DeviceError
 from tilewright.runtime.driver import Function, error_text
 
 Extent3 = Union[int, Sequence[int]]
 
-_GRID_LIMITS = (2**31 - 1, 65535, 65535)
-_BLOCK_LIMITS = (1024, 1024, 64)
-_MAX_THREADS = 1024
-_CLUSTER_DIMENSION = 4  # CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
-_ATTRIBUTE_BYTES = 72
 
-# CUlaunchConfig: seven unsigned ints, stream, pointer to attributes, their number. What stands on either
-# side of the stream is packed once for each configuration, as bytes.
-_CONFIG_FORMAT = "@28sQ12s"
+# CUlaunchConfig: seven unsigned ints, stream, pointer to attributes, their number; there are none. What stands before
+# the stream is packed once for each configuration, as bytes.
+_CONFIG_FORMAT = "@28sQQI"
 _FORMATS = {
     "bool": "?",
     "int8": "b",
@@ -89,35 +85,29 @@ Slot = Union[PointerSlot, ExtentSlot, StrideSlot, ScalarSlot]
 
 @dataclass(frozen=True, eq=False)
 class LaunchConfig:
-    """Grid, block, dynamic shared memory and cluster of a launch, checked and as the driver wants them.
+    """Grid, block and dynamic shared memory of a launch, checked and as the driver wants them.
 
-    `head` and `tail` are what stands before and after the stream in a CUlaunchConfig; `tail` points to
-    `attributes`.
+    `head` is what stands before the stream in a CUlaunchConfig.
     """
 
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     shared_bytes: int
-    cluster: tuple[int, int, int] | None
     head: bytes = field(repr=False)
-    tail: bytes = field(repr=False)
-    attributes: ctypes.Array[ctypes.c_char] | None = field(repr=False)
 
 
-def launch_config(grid: Extent3, block: Extent3, shared_bytes: int = 0, cluster: Extent3 | None = None) -> LaunchConfig:
+def launch_config(grid: Extent3, block: Extent3, shared_bytes: int = 0) -> LaunchConfig:
     """Return the configuration of a launch; raise `ArgumentError` for what no device can do.
 
-    Grid, block and cluster are an int or up to three. Equal arguments give one object.
+    Grid and block are an int or up to three. Equal arguments give one object.
     """
     try:
-        return _launch_config(grid, block, shared_bytes, cluster)
+        return _launch_config(grid, block, shared_bytes)
     except TypeError as error:
         if isinstance(error, ArgumentError):
             raise
     # Lists cannot be looked up, and need not be fast.
-    return _launch_config(
-        _hashable(grid), _hashable(block), shared_bytes, None if cluster is None else _hashable(cluster)
-    )
+    return _launch_config(_hashable(grid), _hashable(block), shared_bytes)
 
 
 def _hashable(extents: Extent3) -> Extent3:
@@ -125,22 +115,14 @@ def _hashable(extents: Extent3) -> Extent3:
 
 
 @lru_cache(maxsize=4096)
-def _launch_config(grid: Extent3, block: Extent3, shared_bytes: int, cluster: Extent3 | None) -> LaunchConfig:
-    grid3 = _three("grid", grid, _GRID_LIMITS)
-    block3 = _three("block", block, _BLOCK_LIMITS)
+def _launch_config(grid: Extent3, block: Extent3, shared_bytes: int) -> LaunchConfig:
+    grid3 = _three("grid", grid, MAX_GRID)
+    block3 = _three("block", block, MAX_BLOCK)
     threads = block3[0] * block3[1] * block3[2]
-    if threads > _MAX_THREADS:
-        raise ArgumentError(f"block {block!r} has {threads} threads; a block has at most {_MAX_THREADS}")
+    if threads > MAX_THREADS:
+        raise ArgumentError(f"block {block!r} has {threads} threads; a block has at most {MAX_THREADS}")
     head = struct.pack("@7I", *grid3, *block3, shared_bytes)
-    if cluster is None:
-        return LaunchConfig(grid3, block3, shared_bytes, None, head, struct.pack("@QI", 0, 0), None)
-    cluster3 = _three("cluster", cluster, (8, 8, 8))
-    if any(g % c for g, c in zip(grid3, cluster3, strict=True)):
-        raise ArgumentError(f"cluster {cluster!r} does not divide grid {grid!r}")
-    attributes = ctypes.create_string_buffer(_ATTRIBUTE_BYTES)
-    struct.pack_into("@Q3I", attributes, 0, _CLUSTER_DIMENSION, *cluster3)
-    tail = struct.pack("@QI", ctypes.addressof(attributes), 1)
-    return LaunchConfig(grid3, block3, shared_bytes, cluster3, head, tail, attributes)
+    return LaunchConfig(grid3, block3, shared_bytes, head)
 
 
 def _three(name: str, extents: Extent3, limits: tuple[int, int, int]) -> tuple[int, int, int]:
@@ -276,7 +258,7 @@ def _parameter_values(slots: Sequence[Slot], starts: Sequence[int]) -> list[str]
 
 
 def _pack(parameters: Sequence[str]) -> str:
-    return f"pack_into({', '.join(['buffer', '0', 'config.head', 'stream', 'config.tail', *parameters])})"
+    return f"pack_into({', '.join(['buffer', '0', 'config.head', 'stream', '0', '0', *parameters])})"
 
 
 def _compile_fill(parameters: Sequence[str], layout: struct.Struct) -> _Fill:
@@ -285,7 +267,7 @@ def _compile_fill(parameters: Sequence[str], layout: struct.Struct) -> _Fill:
     For a pointer and an extent of one array it is::
 
     def fill(buffer, config, stream, v):
-        pack_into(buffer, 0, config.head, stream, config.tail, v[0], v[1][0])
+        pack_into(buffer, 0, config.head, stream, 0, 0, v[0], v[1][0])
     """
     names: dict[str, Any] = {"pack_into": layout.pack_into, "bfloat16_bits": _bfloat16_bits}
     exec(

@@ -40,8 +40,15 @@ from typing import Any, Union
 from tilewright.dtypes import DType, bool_, dtype, float32, int32, int64
 from tilewright.errors import ArgumentError
 from tilewright.runtime import driver
-from tilewright.runtime.adapters import LEGACY_STREAM, Adapter, StreamGetter, adapter_for
-from tilewright.runtime.arrays import ALIGNMENT, ArrayClass, ArrayInfo
+from tilewright.runtime.arrays import (
+    ALIGNMENT,
+    LEGACY_STREAM,
+    Adapter,
+    ArrayClass,
+    ArrayInfo,
+    StreamGetter,
+    adapter_for,
+)
 
 _MAX_KNOWN = 8192  # calls remembered for each plan, before they are forgotten all at once
 

@@ -20,8 +20,7 @@ from typing import Any, ClassVar
 
 from tilewright.dtypes import DType
 from tilewright.errors import ArgumentError
-from tilewright.runtime.adapters import Adapter, FastAccess, adapter_for
-from tilewright.runtime.arrays import ArrayInfo, Device
+from tilewright.runtime.arrays import Adapter, ArrayInfo, Device, FastAccess, adapter_for
 
 _FAST = FastAccess("{a}.pointer", "{a}.shape", "{a}.strides, {a}.dtype, {a}.device, {a}.writable")
 

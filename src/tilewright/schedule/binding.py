@@ -6,14 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tilewright.arch import MAX_BLOCK, MAX_GRID
 from tilewright.errors import ScheduleError
 from tilewright.schedule.affine import Index
 from tilewright.schedule.loop_nest import Loop, LoopNest
 from tilewright.schedule.targets import GridUnit, Target
 
 _AXES = {"X": 0, "Y": 1, "Z": 2}
-_MAX_THREADS = (1024, 1024, 64)
-_MAX_BLOCKS = (2**31 - 1, 65535, 65535)
 
 
 @dataclass(frozen=True)
@@ -108,7 +107,7 @@ def _check_limits(bindings: list[Binding], target: Target) -> None:
                 f"{binding.unit.name} is bound to {_names(binding.indices)}, whose extent only the launch knows",
                 help="split the loop, and bind the inner one, whose extent is known",
             )
-        limit = _MAX_BLOCKS[binding.axis] if binding.kind == "BLOCK" else _MAX_THREADS[binding.axis]
+        limit = MAX_GRID[binding.axis] if binding.kind == "BLOCK" else MAX_BLOCK[binding.axis]
         if binding.extent is not None and binding.extent > limit:
             raise ScheduleError(f"{binding.unit.name} has an extent of {binding.extent}; at most {limit} are possible")
     block = block_of(tuple(bindings), target)

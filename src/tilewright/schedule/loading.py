@@ -121,7 +121,7 @@ class LoadedFunction:
         plan, (_, values, described) = self._signature.read(everything)
         handle = plan.stream(ordinal, described) if stream is None else stream
         shared = launch["dynamic_shared_bytes"]
-        config = launch_config(grid, tuple(launch["block"]), shared, launch.get("cluster"))
+        config = launch_config(grid, tuple(launch["block"]), shared)
         self._packer(tuple(plan.starts)).launch(self._function_on(ordinal), config, handle, values)
 
     def sizes(self, infos: Mapping[str, ArrayInfo]) -> dict[str, int]:

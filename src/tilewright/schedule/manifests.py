@@ -51,7 +51,6 @@ def _function(function: PackagedFunction, files: Data) -> dict[str, Any]:  # Any
             "grid": list(function.grid),
             "block": list(function.kernel.block),
             "dynamic_shared_bytes": source.dynamic_shared_bytes,
-            "cluster": None,
         },
         "files": {role: dict(file) for role, file in files.items() if role not in constants},
         "constant_files": {role: dict(file) for role, file in files.items() if role in constants},
@@ -97,7 +96,7 @@ def json_text(manifest: Data) -> str:
 def toml_text(manifest: Data) -> str:
     """Return a manifest as TOML 1.0, which has no null: what is None is left out.
 
-    >>> print(toml_text({"name": "mm", "launch": {"grid": [1, "n"]}, "functions": [{"cluster": None, "ok": True}]}))
+    >>> print(toml_text({"name": "mm", "launch": {"grid": [1, "n"]}, "functions": [{"spills": None, "ok": True}]}))
     name = "mm"
     <BLANKLINE>
     [launch]

@@ -14,7 +14,6 @@ import numpy as np
 from tilewright.errors import ArgumentError, ScheduleError
 from tilewright.ir.core import Buffer, Value
 from tilewright.launch import Kernel, Launcher, spec, traceable_kernel
-from tilewright.profile.model import Profile
 from tilewright.runtime.arrays import ArrayInfo, Device, describe
 from tilewright.schedule.affine import Dimension
 from tilewright.schedule.arrays import Array
@@ -25,6 +24,7 @@ from tilewright.source import SourceLocation
 
 if TYPE_CHECKING:
     from tilewright.compile import Lowered
+    from tilewright.profile import Profile
     from tilewright.schedule.plan import Plan
     from tilewright.schedule.report import Report
 

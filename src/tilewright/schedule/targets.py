@@ -6,7 +6,7 @@ import enum
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from tilewright.arch import Arch, default_arch
+from tilewright.arch import Arch, default_arch, find_gpu
 from tilewright.dtypes import dtype
 from tilewright.errors import ScheduleError
 from tilewright.runtime import driver
@@ -27,21 +27,26 @@ class GridUnit(enum.Enum):
     WARP_Y = "wy"
 
 
+def _model(title: str) -> tuple[str, str]:
+    """Return a GPU's name with its vendor, and the name of its architecture."""
+    return title, find_gpu(title.partition(" ")[2]).arch.name
+
+
 class Model(enum.Enum):
     """GPU models: the name, and the architecture."""
 
-    NVIDIA_V100 = ("NVIDIA V100", "sm_70")
-    NVIDIA_T4 = ("NVIDIA T4", "sm_75")
-    NVIDIA_A100 = ("NVIDIA A100", "sm_80")
-    NVIDIA_RTX3090 = ("NVIDIA RTX 3090", "sm_86")
-    NVIDIA_RTX_A6000 = ("NVIDIA RTX A6000", "sm_86")
-    NVIDIA_RTX4090 = ("NVIDIA RTX 4090", "sm_89")
-    NVIDIA_L40S = ("NVIDIA L40S", "sm_89")
-    NVIDIA_H100 = ("NVIDIA H100", "sm_90a")
-    NVIDIA_H200 = ("NVIDIA H200", "sm_90a")
-    AMD_MI100 = ("AMD MI100", "gfx908")
-    AMD_MI210 = ("AMD MI210", "gfx90a")
-    AMD_MI250 = ("AMD MI250", "gfx90a")
+    NVIDIA_V100 = _model("NVIDIA V100")
+    NVIDIA_T4 = _model("NVIDIA T4")
+    NVIDIA_A100 = _model("NVIDIA A100")
+    NVIDIA_RTX3090 = _model("NVIDIA RTX 3090")
+    NVIDIA_RTX_A6000 = _model("NVIDIA RTX A6000")
+    NVIDIA_RTX4090 = _model("NVIDIA RTX 4090")
+    NVIDIA_L40S = _model("NVIDIA L40S")
+    NVIDIA_H100 = _model("NVIDIA H100")
+    NVIDIA_H200 = _model("NVIDIA H200")
+    AMD_MI100 = _model("AMD MI100")
+    AMD_MI210 = _model("AMD MI210")
+    AMD_MI250 = _model("AMD MI250")
 
 
 _GridUnit = GridUnit  # `Target.GridUnit` and `Target.Model` are they, under the same names

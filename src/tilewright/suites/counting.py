@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tilewright.backends.sim import Run
+from tilewright.profile import Run
 from tilewright.suites.report import Column
 
 COLUMNS = (

@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Sequence
 from typing import Any
 
-from tilewright.bench.occupancy import occupancy
+from tilewright.arch import occupancy
 from tilewright.errors import TilewrightError
 from tilewright.recording import Recorded
 from tilewright.runtime import driver
@@ -16,7 +16,7 @@ def resources_of(launches: Sequence[Recorded]) -> list[dict[str, Any]]:
     """Return what each launch takes of the hardware, as plain data, one entry for each kernel.
 
     On a GPU registers and occupancy are those of the loaded code. Elsewhere they come from NVRTC, where it is there,
-    and from the rules of `bench.occupancy`.
+    and from the rules of `arch.occupancy`.
     """
     found: dict[str, dict[str, Any]] = {}
     for launch in launches:
@@ -62,7 +62,7 @@ def _entry(launch: Recorded) -> dict[str, Any]:
         "spills": resources.spills,
         "shared_bytes": shared,
         "blocks_per_multiprocessor": blocks,
-        "occupancy": blocks * -(-threads // 32) * 32 / arch.threads_per_multiprocessor,
+        "occupancy": blocks * arch.warps_of(threads) / arch.warps_per_multiprocessor,
         "limits": list(fitting.limits),
     }
 

@@ -16,18 +16,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tilewright.backends.sim import simulate
 from tilewright.bench.ceilings import Ceilings, measure_ceilings
 from tilewright.bench.comparison import Comparison
 from tilewright.bench.device import Gpu
-from tilewright.bench.machine import DATA, machine
-from tilewright.bench.nvml import Monitor, Sampler
+from tilewright.bench.machine import DATA, Monitor, Sampler, machine
 from tilewright.bench.progress import Progress
 from tilewright.bench.race import Race
 from tilewright.bench.spread import quantile
 from tilewright.demo.case import Backend
 from tilewright.demo.examples import example_files, examples_folder, load_example
 from tilewright.errors import ArgumentError
+from tilewright.profile import simulate
 from tilewright.recording import record_launches
 from tilewright.suites.counting import COLUMNS as COUNTED
 from tilewright.suites.counting import counted

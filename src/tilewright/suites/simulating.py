@@ -7,12 +7,12 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
 
-from tilewright.backends.sim import Run, simulate
 from tilewright.bench.machine import machine
 from tilewright.bench.progress import Progress
 from tilewright.demo.case import Case
 from tilewright.demo.examples import example_files, load_example
 from tilewright.demo.runner import greatest_difference
+from tilewright.profile import Run, simulate
 from tilewright.recording import record_launches
 from tilewright.suites.report import Column, Report, Row, told
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.backends.sim import simulate
 from tilewright.bench.ceilings import measure_ceilings
 from tilewright.bench.contents import read, spoil
 from tilewright.bench.device import Gpu
@@ -18,6 +17,7 @@ from tilewright.demo.arrays import put
 from tilewright.demo.case import Backend
 from tilewright.demo.examples import examples_folder, load_example
 from tilewright.errors import ArgumentError
+from tilewright.profile import simulate
 from tilewright.recording import record_launches
 from tilewright.suites.counting import COLUMNS as COUNTED
 from tilewright.suites.counting import counted

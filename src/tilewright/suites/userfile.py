@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.backends.sim import simulate
 from tilewright.bench.device import Gpu
 from tilewright.bench.machine import DATA, machine
 from tilewright.bench.progress import Progress
@@ -18,9 +17,9 @@ from tilewright.demo.arrays import put
 from tilewright.demo.case import Backend, Case
 from tilewright.demo.runner import greatest_difference
 from tilewright.errors import ArgumentError
-from tilewright.launch import ArraySpec
+from tilewright.profile import simulate
 from tilewright.recording import record_launches
-from tilewright.runtime.arrays import ArrayInfo, Static
+from tilewright.runtime.arrays import ArrayInfo, ArraySpec, Static
 from tilewright.suites.counting import COLUMNS as COUNTED
 from tilewright.suites.counting import counted
 from tilewright.suites.report import Column, Report, Row, told

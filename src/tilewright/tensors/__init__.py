@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tilewright.tensors.construction import fragment_like, identity_tensor, make_tensor, recast, tensor
+from tilewright.tensors.construction import identity_tensor, make_tensor, recast, tensor
 from tilewright.tensors.engines import CoordinateEngine, Engine, NumpyEngine
 from tilewright.tensors.partition import local_partition, local_tile
-from tilewright.tensors.tensor import Tensor
+from tilewright.tensors.tensor import Tensor, fragment_like
 
 __all__ = [
     "CoordinateEngine",

@@ -97,21 +97,3 @@ def recast(t: Tensor, dtype: Any) -> Tensor:  # Any: whatever names an element t
     """
     new = as_dtype(dtype)
     return Tensor(t.engine.recast(new), recast_layout(t.layout, t.dtype.bits, new.bits))
-
-
-def fragment_like(t: Tensor, dtype: Any = None) -> Tensor:  # Any: whatever names an element type
-    """Make registers in the shape of a tensor, compact, of its own or another element type.
-
-    >>> import numpy as np, tilewright as tw
-    >>> fragment_like(tw.tensor(np.zeros((4, 2)))).stride
-    (1, 4)
-
-    Raises `LayoutError` when the shape is dynamic: registers have to be counted. Source: CuTe `make_fragment_like`.
-    """
-    layout = Layout(t.shape)
-    if not layout.is_static:
-        raise LayoutError(
-            f"a fragment needs a static shape, not {show(t.shape)}", help="tile the tensor by static extents first"
-        )
-    new = t.dtype if dtype is None else as_dtype(dtype)
-    return Tensor(t.engine.fragment(layout, new), layout)

@@ -176,10 +176,8 @@ class Tensor(Displayed):
 
         Raises `LayoutError` for a dynamic shape.
         """
-        from tilewright.tensors.construction import fragment_like  # which makes tensors
-
         element = as_dtype(dtype)
-        result: Tensor = fragment_like(self, element.storage)
+        result = fragment_like(self, element.storage)
         convert = getattr(self.engine, "convert_into", None)
         if convert is None:
             for i in range(host.static_size(result)):
@@ -216,6 +214,24 @@ class Tensor(Displayed):
         if self.space != "host" or not self.layout.is_static:
             return f"Tensor({self.title})"
         return host.to_text(self)
+
+
+def fragment_like(t: Tensor, dtype: Any = None) -> Tensor:  # Any: whatever names an element type
+    """Make registers in the shape of a tensor, compact, of its own or another element type.
+
+    >>> import numpy as np, tilewright as tw
+    >>> fragment_like(tw.tensor(np.zeros((4, 2)))).stride
+    (1, 4)
+
+    Raises `LayoutError` when the shape is dynamic: registers have to be counted. Source: CuTe `make_fragment_like`.
+    """
+    layout = Layout(t.shape)
+    if not layout.is_static:
+        raise LayoutError(
+            f"a fragment needs a static shape, not {show(t.shape)}", help="tile the tensor by static extents first"
+        )
+    new = t.dtype if dtype is None else as_dtype(dtype)
+    return Tensor(t.engine.fragment(layout, new), layout)
 
 
 def _full_coord(coord: Any, layout: Layout | ComposedLayout) -> Coord:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tilewright.bench.device import Gpu
-from tilewright.bench.nvml import driver_release
+from tilewright.bench.machine import driver_release
 from tilewright.errors import ArgumentError, CompileError, LanguageError, TilewrightError
 from tilewright.launch import Kernel
 from tilewright.runtime import driver

@@ -11,7 +11,7 @@ from tilewright.errors import ArgumentError
 Meta: TypeAlias = Mapping[str, Any]
 Extent: TypeAlias = "int | tuple[int, ...] | Callable[[Meta], int | tuple[int, ...]] | None"
 
-LAUNCH_OPTIONS = ("min_blocks", "cluster", "smem")
+LAUNCH_OPTIONS = ("min_blocks",)
 
 
 class Config:
@@ -19,7 +19,7 @@ class Config:
 
     `Config({"BM": 128}, BK=8)` and `Config(BM=128, BK=8)` say the same. `grid` and `block` are what `kernel[grid,
     block]` takes, or functions of all arguments by name, the values of the config among them; they count where the
-    call itself names none. `min_blocks`, `cluster` and `smem` are those of `kernel.configure`. `pre_hook`, a function
+    call itself names none. `min_blocks` is that of `kernel.configure`. `pre_hook`, a function
     of the same names, runs on the host before each call with this config.
 
     Raises `ArgumentError` for a value that cannot be hashed.
@@ -37,8 +37,6 @@ class Config:
         grid: Extent = None,
         block: Extent = None,
         min_blocks: int | None = None,
-        cluster: int | tuple[int, ...] | None = None,
-        smem: int | None = None,
         pre_hook: Callable[[Meta], object] | None = None,
         **more: Any,  # Any: whatever a kernel takes at compile time
     ) -> None:
@@ -48,8 +46,7 @@ class Config:
                 raise ArgumentError(f"the value of {name} in a config has to be hashable, got {value!r}")
         self.grid = grid
         self.block = block
-        given = {"min_blocks": min_blocks, "cluster": cluster, "smem": smem}
-        self.options = {name: value for name, value in given.items() if value is not None}
+        self.options = {} if min_blocks is None else {"min_blocks": min_blocks}
         self.pre_hook = pre_hook
         self._key = (frozenset(self.values.items()), grid, block, frozenset(self.options.items()), pre_hook)
 

@@ -15,13 +15,13 @@ from typing import Any
 from rich.table import Table
 
 from tilewright._version import __version__
+from tilewright.arch import Gpu as GpuFigures
+from tilewright.arch import find_gpu
 from tilewright.bench.device import Gpu
-from tilewright.bench.nvml import driver_release
+from tilewright.bench.machine import driver_release
 from tilewright.errors import ScheduleError, TilewrightError, TuningError
+from tilewright.profile import Profile
 from tilewright.profile.bounds import bounds_of
-from tilewright.profile.gpus import Gpu as GpuFigures
-from tilewright.profile.gpus import find_gpu
-from tilewright.profile.model import Profile
 from tilewright.runtime import driver
 from tilewright.runtime.nvrtc import compiler_identity
 from tilewright.schedule.arrays import Array

@@ -38,7 +38,7 @@ class Space:
             lambda BM, BN, TM, TN: BM * BN // (TM * TN) in (128, 256), "a block has 128 or 256 threads"
         )
 
-    An axis called min_blocks, cluster or smem that the tuned function does not take is a launch option. Raises
+    An axis called min_blocks that the tuned function does not take is a launch option. Raises
     `ArgumentError` for an axis without values or with one twice.
 
     >>> space = Space(BM=(64, 128), TM=(4, 8)).where(lambda BM, TM: BM // TM <= 16, "at most 16 threads")

@@ -30,13 +30,6 @@ def everything(out, n):
         out[tw.lane_id()] = tries
 
 
-@tw.kernel
-def expecting(out):
-    done = tw.mbarrier(1)
-    tw.sync_threads()
-    done.arrive_expect_tx(128)
-
-
 def body(source: str) -> str:
     return source[source.index('extern "C"') :]
 
@@ -77,12 +70,6 @@ def test_instructions_of_the_target(arch: str) -> None:
         "barrier.arrive": True,
     }.items():
         assert (instruction in ptx) == there, instruction
-
-
-def test_bytes_need_hopper() -> None:
-    assert "mbarrier.arrive.expect_tx" in expecting[1, 64].ptx(OUT, arch="sm_90a")
-    with pytest.raises(tw.LanguageError, match="expect_tx needs sm_90 or later, and the target is sm_80"):
-        expecting.source(OUT, block=64, arch="sm_80")
 
 
 def test_mbarriers_need_ampere() -> None:

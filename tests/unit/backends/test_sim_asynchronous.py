@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from tests.unit.backends.sim_kernels import Sketch
 
-from tilewright.backends.sim import simulate
 from tilewright.dtypes import bool_, float32, int32
 from tilewright.instructions.cp_async import AsyncCommit, AsyncCopy, AsyncWait
 from tilewright.ir.core import Buffer, Value
+from tilewright.profile import simulate
 
 
 class Copies:

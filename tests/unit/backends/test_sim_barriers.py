@@ -262,27 +262,6 @@ def test_a_thread_arrives_many_times_at_once() -> None:
 
 
 @tw.kernel
-def expecting(out, bytes: tw.constexpr):
-    done = tw.mbarrier(1)
-    tw.sync_threads()
-    if tw.warp_id() == 0:
-        if tw.elect_one():
-            done.arrive_expect_tx(bytes)
-    else:
-        done.wait(0)
-        if tw.elect_one():
-            out[0] = 1
-
-
-def test_bytes_that_never_come_hold_a_phase_up() -> None:
-    out = np.zeros(1, np.int32)
-    expecting[1, 64](out, 0)
-    assert out[0] == 1
-    with pytest.raises(tw.CheckError, match="1 of 1 arrivals have come, 128 bytes have not"):
-        expecting[1, 64](out, 128)
-
-
-@tw.kernel
 def own_registers(out, x):
     """Warps that are in different turns of a loop keep registers of their own."""
     go = tw.mbarrier(1)

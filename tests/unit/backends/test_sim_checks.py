@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from tests.unit.backends.sim_kernels import Sketch
 
-from tilewright.backends.sim import Finding, simulate
+from tilewright.backends.sim import Finding
 from tilewright.dtypes import bool_, float32, int32
 from tilewright.errors import CheckError
 from tilewright.instructions.cp_async import AsyncCommit, AsyncCopy, AsyncWait
 from tilewright.ir.ops import Assert, Atomic, Barrier
+from tilewright.profile import simulate
 
 
 def findings(write: Callable[[Sketch], None], grid: int = 2, block: int = 32) -> list[Finding]:

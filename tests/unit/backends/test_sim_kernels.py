@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 from benchmarks.simulate import matmul, transpose
 
-from tilewright.backends.sim import Options, execute, simulate
+from tilewright.backends.sim import Options, execute
 from tilewright.instructions.cp_async import AsyncWait
 from tilewright.ir.core import Kernel
 from tilewright.ir.ops import Barrier
 from tilewright.ir.verify import verify
+from tilewright.profile import simulate
 
 
 def run(kernel: Kernel, grid: tuple[int, int, int], *arrays: np.ndarray, check: bool) -> None:

@@ -7,11 +7,11 @@ import pytest
 from tests.unit.backends.sim_kernels import Sketch
 
 from tilewright import dtypes
-from tilewright.backends.sim import simulate
 from tilewright.dtypes import bfloat16, float16, float32, int32, uint8
 from tilewright.errors import ArgumentError
 from tilewright.ir.core import VectorType
 from tilewright.ir.ops import Barrier, Binary, Extract, Pack
+from tilewright.profile import simulate
 
 
 @pytest.mark.parametrize("check", [False, True])

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from tests.unit.backends.sim_kernels import Sketch
 
-from tilewright.backends.sim import simulate
 from tilewright.dtypes import DType, bool_, float16, float32, int32, int64, uint32
 from tilewright.ir.core import Value
 from tilewright.ir.ops import Atomic, Barrier, Cast, Print, Shuffle, Vote
+from tilewright.profile import simulate
 
 
 def shuffled(kind: str, amount: object, width: int = 32, threads: int = 32, keep: int | None = None) -> list[int]:

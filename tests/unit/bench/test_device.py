@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import sys
 import types
 from collections.abc import Iterator
@@ -13,8 +12,7 @@ from tests.unit.runtime.conftest import FakeCuda
 
 import tilewright as tw
 from tilewright.bench.device import Gpu, current_ordinal, current_stream
-from tilewright.bench.machine import machine
-from tilewright.bench.nvml import Monitor, Sampler
+from tilewright.bench.machine import Monitor, Sampler, driver_release, machine
 from tilewright.runtime import driver
 
 
@@ -123,42 +121,77 @@ def test_what_cannot_be_captured_gives_none(cuda: Cuda, monkeypatch: pytest.Monk
     assert Gpu().capture(run, 3) is None
 
 
-def test_without_nvml_all_is_unknown_and_nothing_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tilewright.bench import nvml
+MACHINE = sys.modules[Monitor.__module__]  # `tilewright.bench.machine` is the function of that name
 
-    monkeypatch.setattr(nvml, "_library", lambda: None)
+
+def test_without_nvml_all_is_unknown_and_nothing_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MACHINE, "_nvml", lambda: None)
     monitor = Monitor()
     assert set(monitor.as_json().values()) == {None}
     with Sampler(monitor) as samples:
         pass
-    assert samples.sm_clocks == [] and nvml.driver_release() is None
+    assert samples.sm_clocks == [] and driver_release() is None
+
+
+@pytest.mark.parametrize("missing", ["package", "library"])
+def test_nvml_may_be_missing(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = None
+    if missing == "library":
+        module = FakeNvml("pynvml")
+        module.nvmlInit = module.fail  # type: ignore[method-assign]
+    monkeypatch.setitem(sys.modules, "pynvml", module)
+    MACHINE._nvml.cache_clear()
+    try:
+        assert MACHINE._nvml() is None and driver_release() is None
+    finally:
+        MACHINE._nvml.cache_clear()
+
+
+class FakeNvml(types.ModuleType):
+    """NVIDIA's NVML package, with one device."""
+
+    class NVMLError(Exception):
+        pass
+
+    NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU = 1, 2, 0
+
+    def nvmlInit(self) -> None:
+        pass
+
+    def fail(self, *arguments: Any) -> Any:
+        raise self.NVMLError
+
+    nvmlDeviceGetTemperature = nvmlDeviceGetEnforcedPowerLimit = nvmlDeviceGetMaxClockInfo = fail
+
+    def nvmlSystemGetDriverVersion(self) -> str:
+        return "580.95.05"
+
+    def nvmlDeviceGetHandleByPciBusId(self, address: bytes) -> int:
+        return {b"0000:01:00.0": 11}[address]
+
+    def nvmlDeviceGetClockInfo(self, handle: int, kind: int) -> int:
+        return {1: 1980, 2: 3201}[kind] if handle == 11 else 0
+
+    def nvmlDeviceGetPowerUsage(self, handle: int) -> int:
+        return 412_500
 
 
 def test_nvml_is_asked_by_pci_address_and_in_its_units(cuda: Cuda, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tilewright.bench import nvml
-
     def bus_id(address: Any, size: int, device: Any) -> int:
         address.value = b"0000:%02d:00.0" % device.value
         return 0
 
-    class Library:
-        def nvmlDeviceGetHandleByPciBusId_v2(self, address: Any, handle: Any) -> int:
-            handle._obj.value = {b"0000:01:00.0": 11}[address.value]
-            return 0
-
-        def nvmlDeviceGetClockInfo(self, handle: ctypes.c_void_p, kind: int, value: Any) -> int:
-            value._obj.value = {1: 1980, 2: 3201}[kind] if handle.value == 11 else 0
-            return 0
-
-        def nvmlDeviceGetPowerUsage(self, handle: ctypes.c_void_p, value: Any) -> int:
-            value._obj.value = 412_500
-            return 0
-
-        def nvmlDeviceGetTemperature(self, handle: ctypes.c_void_p, sensor: int, value: Any) -> int:
-            return 3  # not supported
-
     cuda.cuDeviceGetPCIBusId = bus_id  # type: ignore[attr-defined]
-    monkeypatch.setattr(nvml, "_library", Library)
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml("pynvml"))
+    MACHINE._nvml.cache_clear()
+    try:
+        check_monitor()
+        assert driver_release() == "580.95.05"
+    finally:
+        MACHINE._nvml.cache_clear()
+
+
+def check_monitor() -> None:
     found = Monitor(1).as_json()
     assert found["sm_clock_mhz"] == 1980 and found["memory_clock_mhz"] == 3201 and found["power_w"] == 412.5
     assert found["temperature_c"] is None and found["power_limit_w"] is None

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tilewright as tw
-from tilewright.arch import ARCHES
-from tilewright.bench import occupancy
+from tilewright.arch import ARCHES, occupancy
 
 
 @pytest.mark.parametrize(

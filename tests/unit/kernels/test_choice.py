@@ -20,7 +20,7 @@ from tilewright.kernels.measured import steps_us
 from tilewright.kernels.model import Machine, Prediction, resident_blocks
 from tilewright.kernels.problem import Problem
 
-H200 = Machine(Arch.parse("sm_90a"))
+H200 = Machine.of(Arch.parse("sm_90a"))
 TYPES = (tw.float16, tw.bfloat16, tw.float32, tw.float64, tw.int8, tw.uint8, tw.float8_e4m3fn, tw.float8_e5m2)
 
 

@@ -15,8 +15,9 @@ import tilewright as tw
 from tilewright.backends.sim import measure
 from tilewright.backends.sim.instructions import operations_of
 from tilewright.errors import ArgumentError
+from tilewright.figures import Line
 from tilewright.ir import ops
-from tilewright.profile.model import Line, Profile
+from tilewright.profile import Profile
 
 THREADS = tw.Layout((8, 32), (32, 1))
 

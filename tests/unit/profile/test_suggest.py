@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from tests.unit.profile import oracle
 
 import tilewright as tw
-from tilewright.profile.advice import conflicts_of
-from tilewright.profile.patterns import Pattern, SharedBuffer
-from tilewright.profile.suggest import _candidates, suggest
+from tilewright.figures import Pattern, SharedBuffer
+from tilewright.profile.conflicts import _candidates, conflicts_of, suggest
 
 THREADS = tw.Layout((8, 32), (32, 1))
 

@@ -10,8 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.unit.profile import oracle
 
-from tilewright.profile.banks import wavefronts
-from tilewright.profile.sectors import fewest_sectors, sectors
+from tilewright.transactions import fewest_sectors, sectors, wavefronts
 
 
 def shared(lanes: oracle.Lanes, width: int, kind: str = "load") -> tuple[int, int]:

@@ -16,7 +16,7 @@ class FakeCuda:
     """The functions of libcuda that `runtime` calls, on a number of devices that hold nothing.
 
     `current` is the stack of current contexts; context 1000 + n is the primary context of device n. Launches
-    are recorded as (grid and block and shared bytes, stream, cluster, pointers of the parameters).
+    are recorded as (grid and block and shared bytes, stream, pointers of the parameters).
     """
 
     def __init__(self, devices: int = 1) -> None:
@@ -64,7 +64,16 @@ class FakeCuda:
         return 0
 
     def cuDeviceGetAttribute(self, value: Any, attribute: int, device: Any) -> int:
-        known = {75: self.capability[0], 76: self.capability[1], 16: 132, 38: 50 << 20, 8: 49152, 97: 232448}
+        known = {
+            75: self.capability[0],
+            76: self.capability[1],
+            16: 132,
+            36: 3201000,
+            37: 6144,
+            38: 50 << 20,
+            8: 49152,
+            97: 232448,
+        }
         value._obj.value = known[attribute]
         return 0
 
@@ -160,8 +169,8 @@ class FakeCuda:
             return 201
         words = ctypes.string_at(configuration.value, 56)
         *extents, stream, attributes, count = struct.unpack("@7IQQI4x", words)
-        cluster = struct.unpack_from("@Q3I", ctypes.string_at(attributes, 72)) if count else None
-        self.launches.append((tuple(extents), stream, cluster, list(parameters)))
+        assert attributes == count == 0
+        self.launches.append((tuple(extents), stream, list(parameters)))
         return self.fail.get("cuLaunchKernelEx", 0)
 
 

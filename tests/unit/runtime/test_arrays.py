@@ -22,8 +22,7 @@ from tests.unit.runtime.fake_arrays import (
 
 from tilewright.dtypes import bfloat16, bool_, float16, float32, float64, int8, int32, uint16
 from tilewright.errors import ArgumentError
-from tilewright.runtime.adapters import adapter_for
-from tilewright.runtime.arrays import ArrayInfo, Static, StrideClass, common_device, describe
+from tilewright.runtime.arrays import ArrayInfo, Static, StrideClass, adapter_for, common_device, describe
 from tilewright.runtime.dlpack import read_capsule
 
 

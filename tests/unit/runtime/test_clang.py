@@ -267,7 +267,7 @@ def test_a_launch_on_a_gpu_is_refused() -> None:
 
     lowered = double[1, 256].lower(*ARGUMENTS, arch="gfx908")
     with pytest.raises(DeviceError) as caught:
-        OnDevice(lowered, ["y", "x"], [0, 3], 0, 0)
+        OnDevice(lowered, ["y", "x"], [0, 3], 0)
     assert (
         str(caught.value)
         == """\

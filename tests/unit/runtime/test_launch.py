@@ -91,15 +91,8 @@ def test_grid_block_stream_and_shared_memory(fake_cuda: FakeCuda) -> None:
     function = load_function(b"cubin", "kernel", dynamic_shared_bytes=100_000)
     fake_cuda.current = [1000]
     Packer([], ()).launch(function, launch_config((2, 3), 64, 100_000), 99, ())
-    ((extents, stream, cluster, _),) = fake_cuda.launches
-    assert (extents, stream, cluster) == ((2, 3, 1, 64, 1, 1, 100_000), 99, None)
-
-
-def test_a_cluster(fake_cuda: FakeCuda) -> None:
-    fake_cuda.current = [1000]
-    function = load_function(b"cubin", "kernel")
-    Packer([], ()).launch(function, launch_config((4, 2), 64, cluster=2), 0, ())
-    assert fake_cuda.launches[0][2] == (4, 2, 1, 1)
+    ((extents, stream, _),) = fake_cuda.launches
+    assert (extents, stream) == ((2, 3, 1, 64, 1, 1, 100_000), 99)
 
 
 def test_a_prepared_launch() -> None:
@@ -204,13 +197,6 @@ def test_configurations_are_remembered() -> None:
 def test_configurations_that_no_device_can_do(grid: Any, block: Any, words: str) -> None:
     with pytest.raises(ArgumentError, match=words):
         launch_config(grid, block)
-
-
-def test_clusters_that_no_device_can_do() -> None:
-    with pytest.raises(ArgumentError, match="cluster 2 does not divide grid 3"):
-        launch_config(3, 32, cluster=2)
-    with pytest.raises(ArgumentError, match="cluster 16 has 16 in x"):
-        launch_config(16, 32, cluster=16)
 
 
 # Refused launches

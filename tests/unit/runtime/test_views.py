@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from tests.unit.runtime.fake_arrays import CupyArray, DLPackArray, Tensor
 
 import tilewright as tw
-from tilewright.runtime.adapters import adapter_for
-from tilewright.runtime.arrays import describe
+from tilewright.runtime.arrays import adapter_for, describe
 from tilewright.runtime.plan import Signature
 from tilewright.runtime.views import view
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from tests.unit.schedule.plans import product
 
+from tilewright.arch import find_gpu
 from tilewright.errors import ScheduleError, TuningError
-from tilewright.profile.gpus import find_gpu
 from tilewright.schedule.parameters import create_parameter_grid, create_parameters
 from tilewright.tune import tune_plan
 from tilewright.tune.plans import estimate

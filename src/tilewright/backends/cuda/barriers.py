@@ -13,7 +13,6 @@ from tilewright.ir.ops import (
     Elect,
     MbarrierArrive,
     MbarrierCopies,
-    MbarrierExpect,
     MbarrierInit,
     MbarrierTest,
     MbarrierWait,
@@ -41,14 +40,6 @@ ARRIVE = f"""\
 {FUNCTION} void mbarrier_arrive({_MBARRIER}) {{
     {_ADDRESS}
     asm volatile("{{ .reg .b64 state; mbarrier.arrive.shared.b64 state, [%0]; }}" :: "r"(address) : "memory");
-}}"""
-
-EXPECT = f"""\
-// Arrives, and lets the phase wait for so many bytes more.
-{FUNCTION} void mbarrier_arrive_expect_tx({_MBARRIER}, int bytes) {{
-    {_ADDRESS}
-    asm volatile("{{ .reg .b64 state; mbarrier.arrive.expect_tx.shared.b64 state, [%0], %1; }}"
-                 :: "r"(address), "r"(bytes) : "memory");
 }}"""
 
 COPIES = f"""\
@@ -151,18 +142,6 @@ def arrive(printer: Printer, op: MbarrierArrive) -> None:
         printer.statement(f"mbarrier_arrive({_place(printer, op)}, {count});", op)
 
 
-def expect(printer: Printer, op: MbarrierExpect) -> None:
-    """Print the call that announces bytes and arrives."""
-    if not printer.arch.has_tma:
-        raise printer.refuse(
-            op,
-            f"mbarrier.arrive.expect_tx needs sm_90 or later, and the target is {printer.arch}",
-            "copy with cp.async and let the mbarrier follow it: cp_async_arrive()",
-        )
-    printer.prelude.need(EXPECT)
-    printer.statement(f"mbarrier_arrive_expect_tx({_place(printer, op)}, {exact(printer, op.bytes).text});", op)
-
-
 def copies(printer: Printer, op: MbarrierCopies) -> None:
     """Print the call that arrives when asynchronous copies have landed."""
     _demand(printer, op, "an mbarrier")
@@ -192,7 +171,7 @@ def elect(printer: Printer, op: Elect) -> Expression:
     return call("elect_one", (), bool_)
 
 
-def _place(printer: Printer, op: MbarrierInit | MbarrierArrive | MbarrierExpect | MbarrierCopies | MbarrierWait) -> str:
+def _place(printer: Printer, op: MbarrierInit | MbarrierArrive | MbarrierCopies | MbarrierWait) -> str:
     return address(printer, op.buffer, op.index).text
 
 

@@ -37,7 +37,6 @@ class Cuda(Dialect):
         ops.NamedBarrier: barriers.named_barrier,
         ops.MbarrierInit: barriers.initialise,
         ops.MbarrierArrive: barriers.arrive,
-        ops.MbarrierExpect: barriers.expect,
         ops.MbarrierCopies: barriers.copies,
         ops.MbarrierWait: barriers.wait,
         ops.Print: threads.print_values,

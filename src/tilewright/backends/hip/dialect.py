@@ -53,8 +53,8 @@ class Hip(Dialect):
         bounds = f"__launch_bounds__({threads}) "
         if not kernel.min_blocks:
             return bounds
-        waves = kernel.min_blocks * -(-threads // self.arch.warp_size)
-        most = self.arch.threads_per_multiprocessor // self.arch.warp_size
+        waves = kernel.min_blocks * self.arch.warps_of(threads)
+        most = self.arch.warps_per_multiprocessor
         return f"{bounds}__attribute__((amdgpu_waves_per_eu({-(-min(waves, most) // _SIMDS)}))) "
 
     def from_float16(self) -> str:

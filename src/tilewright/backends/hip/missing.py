@@ -24,7 +24,6 @@ MISSING_STATEMENTS: dict[type[Op], tuple[str, str]] = {
     ops.NamedBarrier: ("barrier of a part of the block", _WHOLE_BLOCK),
     ops.MbarrierInit: ("mbarrier", _WHOLE_BLOCK),
     ops.MbarrierArrive: ("mbarrier", _WHOLE_BLOCK),
-    ops.MbarrierExpect: ("mbarrier", _WHOLE_BLOCK),
     ops.MbarrierCopies: ("mbarrier", _WHOLE_BLOCK),
     ops.MbarrierWait: ("mbarrier", _WHOLE_BLOCK),
     ops.Print: ("printf", "write the values to an array, or print on the simulator"),

@@ -24,7 +24,6 @@ the storage, the index of every thread and the mask, and each barrier, wait and 
 
 Bulk copies (TMA) and a warpgroup's matrix instructions (wgmma) are further kinds of pending work beside
 `copies.Pending`: computed when issued, landing when an mbarrier's phase completes or their group is waited for.
-`Mbarriers.complete` takes the bytes of what has landed off the phase that waits for them.
 
 A kernel without waits at named barriers or mbarriers runs as plain steps, all threads together; only kernels that
 have them are laid out for agents, and there only the blocks of ops that can wait.
@@ -32,7 +31,7 @@ have them are laid out for agents, and there only the blocks of ops that can wai
 
 from tilewright.backends.sim.execute import execute
 from tilewright.backends.sim.findings import Finding
-from tilewright.backends.sim.options import Options, Run, simulate
+from tilewright.backends.sim.options import Options, Run, outer_run, running
 from tilewright.backends.sim.predict import predict
 
-__all__ = ["Finding", "Options", "Run", "execute", "predict", "simulate"]
+__all__ = ["Finding", "Options", "Run", "execute", "outer_run", "predict", "running"]

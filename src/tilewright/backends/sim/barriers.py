@@ -10,10 +10,8 @@ from tilewright.backends.sim.values import Frame
 from tilewright.ir.ops import (
     MbarrierArrive,
     MbarrierCopies,
-    MbarrierExpect,
     MbarrierInit,
     NamedBarrier,
-    constant,
 )
 
 
@@ -43,18 +41,6 @@ def arrive(op: MbarrierArrive, compiler: Compiler) -> Step:
 
     def run(frame: Frame) -> None:
         mbarriers.arrive(op, frame.values[index], frame.values[count], frame.mask)
-
-    return run
-
-
-def expect(op: MbarrierExpect, compiler: Compiler) -> Step:
-    """Let a phase wait for bytes, and arrive."""
-    index, bytes, one = compiler.slots((op.index, op.bytes, constant(1, op.bytes.dtype)))
-    mbarriers = compiler.mbarriers(op.buffer)
-
-    def run(frame: Frame) -> None:
-        values = frame.values
-        mbarriers.arrive(op, values[index], values[one], frame.mask, values[bytes])
 
     return run
 

@@ -18,8 +18,8 @@ from tilewright.backends.sim.races import RaceChecker
 from tilewright.backends.sim.values import Array, Lanes
 from tilewright.backends.sim.waits import WaitChecker
 from tilewright.errors import ArgumentError
+from tilewright.figures import Compiled, add_launch
 from tilewright.ir.core import Buffer, Kernel, Parameter, Value
-from tilewright.profile.model import Compiled
 
 Dim3 = tuple[int, int, int]
 
@@ -68,7 +68,7 @@ def execute(
     finally:
         run.findings.extend(collector.findings)
         if meter is not None:
-            run.profile.add(meter.launch(arch, compile))
+            add_launch(run.launches, meter.launch(arch, compile))
 
 
 def _bind(

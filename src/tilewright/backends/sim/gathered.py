@@ -7,9 +7,9 @@ import numpy as np
 from tilewright.backends.sim.observers import AccessKind
 from tilewright.backends.sim.storage import GlobalStorage, SharedStorage
 from tilewright.backends.sim.values import Array
+from tilewright.figures import MOST_PATTERNS, Pattern, SharedBuffer
 from tilewright.ir.core import Op
-from tilewright.profile.model import SECTOR
-from tilewright.profile.patterns import MOST_PATTERNS, Pattern, SharedBuffer
+from tilewright.transactions import SECTOR
 
 
 class Patterns:

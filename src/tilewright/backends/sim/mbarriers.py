@@ -1,4 +1,4 @@
-"""The mbarriers of the blocks that run: arrivals, bytes and phases, and arrivals that follow asynchronous copies."""
+"""The mbarriers of the blocks that run: arrivals and phases, and arrivals that follow asynchronous copies."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Mbarriers:
     """The mbarriers in one buffer: arrays (blocks, elements of the buffer).
 
     `count` is the arrivals that each phase takes, 0 before initialisation, `pending` those that the phase under way
-    still waits for, `bytes` the bytes that it waits for, and `phase` how many phases are over.
+    still waits for, and `phase` how many phases are over.
     """
 
     def __init__(self, buffer: Buffer, machine: Machine, queue: CopyQueue) -> None:
@@ -42,7 +42,7 @@ class Mbarriers:
         """Begin with memory that holds no mbarriers."""
         assert self.buffer.size is not None
         shape = self._machine.blocks, self.buffer.size
-        self.count, self.pending, self.bytes, self.phase = (np.zeros(shape, np.int64) for _ in range(4))
+        self.count, self.pending, self.phase = (np.zeros(shape, np.int64) for _ in range(3))
         self._late.clear()
 
     def name(self, element: int) -> str:
@@ -71,19 +71,17 @@ class Mbarriers:
                 "a phase takes at least one arrival",
             )  # fmt: skip
         self.count[blocks, elements] = self.pending[blocks, elements] = np.maximum(counts, 1)
-        self.bytes[blocks, elements] = self.phase[blocks, elements] = 0
+        self.phase[blocks, elements] = 0
         self.version += 1
 
-    def arrive(self, op: Op, index: Lanes, count: Lanes, mask: Mask, bytes: Lanes | None = None) -> None:
-        """Count arrivals of the threads of the mask; announce bytes first where they are given."""
+    def arrive(self, op: Op, index: Lanes, count: Lanes, mask: Mask) -> None:
+        """Count arrivals of the threads of the mask."""
         mask = self._used(op, index, mask)
         blocks, threads, elements = self._active(index, mask)
         if not blocks.size:
             return
         for observer in self._machine.observers:
             observer.arrive(Signal(op, self.buffer, index, self._of_threads(self.phase, index), mask))
-        if bytes is not None:
-            np.add.at(self.bytes, (blocks, elements), self._spread(bytes, blocks, threads))
         come = np.zeros_like(self.count)
         np.add.at(come, (blocks, elements), self._spread(count, blocks, threads))
         over = come > self.pending
@@ -101,13 +99,8 @@ class Mbarriers:
         self.pending -= come
         self._end_phases()
 
-    def complete(self, blocks: Array, elements: Array, bytes: Array) -> None:
-        """Take bytes of bulk copies that have landed off what phases wait for."""
-        np.subtract.at(self.bytes, (blocks, elements), bytes)
-        self._end_phases()
-
     def _end_phases(self) -> None:
-        over = (self.pending <= 0) & (self.bytes == 0) & (self.count > 0)
+        over = (self.pending <= 0) & (self.count > 0)
         ended = np.where(over, 1 + (-self.pending) // np.maximum(self.count, 1), 0)
         self.phase += ended
         self.pending += ended * self.count

@@ -22,12 +22,11 @@ from tilewright.backends.sim.observers import Access, AccessKind, Observer
 from tilewright.backends.sim.storage import GlobalStorage, SharedStorage
 from tilewright.backends.sim.values import Array, Lanes, Mask, at_least_2d
 from tilewright.dtypes import int32, uint32
+from tilewright.figures import Compiled, Launch, Line
 from tilewright.ir.core import Kernel, Op
 from tilewright.ir.fields import roles_of
 from tilewright.ir.ops import Atomic
-from tilewright.profile.banks import wavefronts
-from tilewright.profile.model import SECTOR, Compiled, Launch, Line
-from tilewright.profile.sectors import fewest_sectors, sectors
+from tilewright.transactions import SECTOR, fewest_sectors, sectors, wavefronts
 
 _KINDS = {AccessKind.LOAD: "load", AccessKind.STORE: "store", AccessKind.COPY_WRITE: "copy"}
 _REDUCED = (int32, uint32)  # what NVRTC reduces within a warp before an atomic update

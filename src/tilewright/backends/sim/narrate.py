@@ -8,8 +8,8 @@ import numpy as np
 
 from tilewright.backends.sim.machine import Machine
 from tilewright.backends.sim.values import Array, Mask
+from tilewright.figures import MOST_EVENTS, Event, Timeline
 from tilewright.ir.core import Op
-from tilewright.profile.timeline import MOST_EVENTS, Event, Timeline
 
 _BLOCKS = 2  # of the first chunk that is measured
 

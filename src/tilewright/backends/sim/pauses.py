@@ -117,8 +117,6 @@ class MbarrierPause(Pause):
                 f"mbarrier {barriers.name(element)}, phase {phase} (parity {phase % 2}): "
                 f"{count - int(barriers.pending[at])} of {count} arrivals have come"
             )
-            if barriers.bytes[at]:
-                what += f", {int(barriers.bytes[at])} bytes have not"
             found.append(Waiting(self.op, those, what))
         return found
 

@@ -17,10 +17,10 @@ from tilewright.backends.sim.machine import Machine
 from tilewright.backends.sim.measure import Meter
 from tilewright.backends.sim.observers import Access, AccessKind
 from tilewright.backends.sim.values import Array, Frame, Lanes, Mask, at_least_2d, both, merge, without
+from tilewright.figures import SharedBuffer
 from tilewright.ir import ops
 from tilewright.ir.core import Block, Buffer, Kernel, Op, Space, Value
 from tilewright.ir.effects import Use
-from tilewright.profile.patterns import SharedBuffer
 
 _BUDGET = 20_000  # ops that are walked; after that every loop's body is walked once
 _KINDS = {Use.READ: AccessKind.LOAD, Use.WRITE: AccessKind.STORE, Use.UPDATE: AccessKind.ATOMIC}

@@ -54,7 +54,6 @@ HANDLERS: Handlers = {
     ops.NamedBarrier: barriers.arrive_named,
     ops.MbarrierInit: barriers.initialise,
     ops.MbarrierArrive: barriers.arrive,
-    ops.MbarrierExpect: barriers.expect,
     ops.MbarrierCopies: barriers.follow_copies,
     ops.Mma: matrix.mma,
     ops.RoundToTfloat32: matrix.round_to_tfloat32,

@@ -1,15 +1,23 @@
-"""GPU architectures: what a target offers, as far as code generation and launches need to know.
+"""Compilation targets: what a compute capability offers, as far as code generation and launches need to know.
 
-The figures are those of the CUDA programming guide's table "technical specifications per compute
-capability" and, for gfx908 (MI100) and gfx90a (MI200), of AMD's CDNA white papers and manuals, in whose
-words a multiprocessor is a compute unit, a block a work-group and a warp a wavefront. Nothing here asks a
-device; `runtime.driver` does that.
+The figures are those of the CUDA programming guide's table "technical specifications per compute capability". For
+gfx908 (MI100) and gfx90a (MI200) they are those of AMD's CDNA white papers and instruction set manuals, in whose words
+a multiprocessor is a compute unit, a block a work-group and a warp a wavefront.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+VECTOR_BYTES = 16  # the widest access of one thread (PTX ld and st .v4.b32, cp.async)
+
+# What a launch may have on every target: blocks of a grid and threads of a block along x, y and z, and threads in all
+# (CUDA programming guide, "technical specifications per compute capability").
+MAX_GRID = (2**31 - 1, 65535, 65535)
+MAX_BLOCK = (1024, 1024, 64)
+MAX_THREADS = 1024
 
 _KIB = 1024
 
@@ -22,7 +30,13 @@ class Arch:
     may use after raising the kernel's limit. A name that ends in "a" allows instructions that only this
     very architecture has, and its machine code runs on no other.
 
-    >>> Arch.parse("sm_90a").has_wgmma, Arch.parse("sm_90").has_wgmma, Arch.parse(80).shared_bytes_optin
+    Registers are allocated to whole warps, `register_unit` at a time, from the multiprocessor's `partitions`; shared
+    memory is allocated to blocks, `shared_unit` bytes at a time, with `shared_bytes_reserved` for the system.
+    `issued_per_clock` are the instructions of warps, `fma_per_clock` the float32 multiply-adds that a multiprocessor
+    does in a clock; `matrix_flops_per_clock` are those of its tensor cores by element type, dense, as far as they were
+    compared with measurements.
+
+    >>> Arch.parse("sm_90a").is_specific, Arch.parse("sm_90").is_specific, Arch.parse(80).shared_bytes_optin
     (True, False, 166912)
     """
 
@@ -35,8 +49,15 @@ class Arch:
     shared_bytes: int = 48 * _KIB
     registers_per_multiprocessor: int = 65536
     registers_per_thread: int = 255
-    threads_per_block: int = 1024
+    threads_per_block: int = MAX_THREADS
     warp_size: int = 32
+    partitions: int = 4
+    register_unit: int = 256
+    shared_unit: int = 128
+    shared_bytes_reserved: int = _KIB
+    issued_per_clock: int = 4
+    fma_per_clock: int = 128
+    matrix_flops_per_clock: Mapping[str, int] = field(default_factory=dict, compare=False, repr=False)
     vendor: str = "nvidia"  # or "amd", whose compute capability counts as 0.0: none of the features below are theirs
 
     @staticmethod
@@ -104,6 +125,14 @@ class Arch:
         return self.name >= first.name if self.is_amd else self.number >= first.number
 
     @property
+    def warps_per_multiprocessor(self) -> int:
+        return self.threads_per_multiprocessor // self.warp_size
+
+    def warps_of(self, threads: int) -> int:
+        """Return the warps of a block of so many threads, the last one perhaps in part."""
+        return -(-threads // self.warp_size)
+
+    @property
     def has_ldmatrix(self) -> bool:
         return self.number >= 75
 
@@ -121,49 +150,52 @@ class Arch:
         return self.number >= 80
 
     @property
-    def has_warp_reduce(self) -> bool:
-        return self.number >= 80
-
-    @property
-    def has_stmatrix(self) -> bool:
-        return self.number >= 90
-
-    @property
-    def has_tma(self) -> bool:
-        return self.number >= 90
-
-    @property
     def has_clusters(self) -> bool:
         return self.number >= 90
-
-    @property
-    def has_wgmma(self) -> bool:
-        """Warpgroup matrix instructions, which only sm_90a has: its successors replaced them."""
-        return self.name == "sm_90a"
 
     def __str__(self) -> str:
         return self.name
 
 
+# Dense operations of tensor cores in a clock (NVIDIA's A100 and H100 architecture white papers).
+_MATRIX_FLOPS = {
+    "sm_80": {"float16": 2048, "bfloat16": 2048, "tfloat32": 1024, "int8": 4096, "float64": 128},
+    "sm_90": {"float16": 4096, "bfloat16": 4096, "tfloat32": 2048, "int8": 8192, "float64": 256},
+}
+
+
 def _table() -> dict[str, Arch]:
     rows = (
-        # name, shared per block (opt-in), shared per SM, threads per SM, blocks per SM
-        ("sm_70", 96, 96, 2048, 32),
-        ("sm_75", 64, 64, 1024, 16),
-        ("sm_80", 163, 164, 2048, 32),
-        ("sm_86", 99, 100, 1536, 16),
-        ("sm_87", 163, 164, 1536, 16),
-        ("sm_89", 99, 100, 1536, 24),
-        ("sm_90", 227, 228, 2048, 32),
-        ("sm_90a", 227, 228, 2048, 32),
-        ("sm_100", 227, 228, 2048, 32),
-        ("sm_120", 99, 100, 1536, 24),
+        # name, KiB of shared memory: per block (opt-in), per SM; per SM: threads, blocks, float32 FMAs in a clock
+        ("sm_70", 96, 96, 2048, 32, 64),
+        ("sm_75", 64, 64, 1024, 16, 64),
+        ("sm_80", 163, 164, 2048, 32, 64),
+        ("sm_86", 99, 100, 1536, 16, 128),
+        ("sm_87", 163, 164, 1536, 16, 128),
+        ("sm_89", 99, 100, 1536, 24, 128),
+        ("sm_90", 227, 228, 2048, 32, 128),
+        ("sm_90a", 227, 228, 2048, 32, 128),
+        ("sm_100", 227, 228, 2048, 32, 128),
+        ("sm_120", 99, 100, 1536, 24, 128),
     )
     arches = {}
-    for name, optin, shared, threads, blocks in rows:
-        number = int(name.removeprefix("sm_").rstrip("a"))
-        arches[name] = Arch(name, divmod(number, 10), optin * _KIB, shared * _KIB, threads, blocks)
-    for name, threads in (("gfx908", 2560), ("gfx90a", 2048)):
+    for name, optin, shared, threads, blocks, fma in rows:
+        family = name.rstrip("a")
+        number = int(family.removeprefix("sm_"))
+        arches[name] = Arch(
+            name,
+            divmod(number, 10),
+            optin * _KIB,
+            shared * _KIB,
+            threads,
+            blocks,
+            # From sm_80 on the system takes 1 KiB of each block's shared memory (CUDA occupancy calculator).
+            shared_unit=128 if number >= 80 else 256,
+            shared_bytes_reserved=_KIB if number >= 80 else 0,
+            fma_per_clock=fma,
+            matrix_flops_per_clock=_MATRIX_FLOPS.get(family, {}),
+        )
+    for name, threads, registers in (("gfx908", 2560, 4), ("gfx90a", 2048, 8)):
         arches[name] = Arch(
             name,
             (0, 0),
@@ -175,6 +207,11 @@ def _table() -> dict[str, Arch]:
             registers_per_multiprocessor=4 * 512 * 64,  # four SIMDs: 256 vector and 256 accumulation registers a lane
             registers_per_thread=512,
             warp_size=64,
+            register_unit=registers * 64,  # so many registers of each lane
+            shared_unit=512,
+            shared_bytes_reserved=0,
+            issued_per_clock=1,  # each of the four SIMDs works on an instruction of a wavefront for four clocks
+            fma_per_clock=64,
             vendor="amd",
         )
     return arches

@@ -1,9 +1,10 @@
-"""What a profile is made of: figures, gathered by source line and by launch, and what a launch ran on.
+"""What the simulator measures: figures, gathered by source line and by launch, and what a launch ran on.
 
-    Figures     numbers that add up: requests, wavefronts, sectors, bytes, instructions, operations
-    Line        the figures of one source line
-    Launch      one launch: its lines, its buffers in shared memory, its timelines, what the compiler says of it
-    Profile     all launches of a run
+    Figures         numbers that add up: requests, wavefronts, sectors, bytes, instructions, operations
+    Line            the figures of one source line
+    SharedBuffer    the accesses to one buffer of shared memory, kept as patterns so that other layouts can be tried
+    Timeline        what the warps of one block did
+    Launch          one launch: its lines, its buffers in shared memory, its timelines, what the compiler says of it
 
 An instruction counts once for each warp that runs it, an operation once for each thread.
 """
@@ -11,23 +12,24 @@ An instruction counts once for each warp that runs it, an operation once for eac
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from typing import Any
 
-from tilewright.profile.gpus import DEFAULT_GPU
-from tilewright.profile.patterns import SharedBuffer
-from tilewright.profile.remarks import Remark
-from tilewright.profile.timeline import Timeline
+import numpy as np
+
+from tilewright.layout import ComposedLayout, Layout
+from tilewright.remarks import Place, Remark
 from tilewright.source import SourceLocation
+from tilewright.transactions import SECTOR, wavefronts
 
-if TYPE_CHECKING:
-    from tilewright.profile.report import Report
-
+Array = np.ndarray[Any, np.dtype[Any]]
 Dim3 = tuple[int, int, int]
 
+MOST_PATTERNS = 4096  # of one buffer; what comes later is counted, and not tried again
+MOST_EVENTS = 1500  # of one block; longer runs are cut there
 _LOOK_BACK = 16  # launches that a new one is compared with
-SECTOR = 32  # bytes that a cache line's quarter holds, the least that global memory moves
 
 
 @dataclass
@@ -116,6 +118,115 @@ class Line(Figures):
         return "(no line of yours)" if self.location is None else self.location.text.strip()
 
 
+def total(figures: Iterable[Figures]) -> Figures:
+    """Return the sum of figures."""
+    result = Figures()
+    for each in figures:
+        result.add(each)
+    return result
+
+
+@dataclass
+class Pattern:
+    """One request of a warp: the element at which each lane begins (-1: the lane does nothing), and how often.
+
+    `width` is in bytes; `kind` is "load", "store", "copy", "matrix" or "atomic" (`tilewright.transactions`).
+    """
+
+    location: SourceLocation | None
+    kind: str
+    width: int
+    elements: Array
+    times: int
+
+
+@dataclass
+class SharedBuffer:
+    """A buffer of shared memory with the requests that reached it; `layout` as it was declared, where known.
+
+    `offset` is the buffer's place in the block's shared memory, in bytes. `is_complete` is False where there were
+    more patterns than are kept.
+    """
+
+    name: str
+    element: str
+    element_bytes: int
+    size: int
+    offset: int
+    layout: Layout | ComposedLayout | None
+    location: SourceLocation | None
+    patterns: list[Pattern] = field(default_factory=list)
+    is_complete: bool = True
+
+    def cost(self, place: Place | None = None) -> tuple[int, int]:
+        """Return the wavefronts of all patterns and the fewest they could take.
+
+        With `place`, every element e stands at element place(e) instead.
+        """
+        took = least = 0
+        for kind, width, elements, times in self.groups:
+            moved = elements if place is None else place(elements)
+            waves, ideal = wavefronts(self.offset + moved * self.element_bytes, elements >= 0, width, kind)
+            took, least = took + int(waves @ times), least + int(ideal @ times)
+        return took, least
+
+    def each_cost(self) -> Iterator[tuple[Pattern, int, int]]:
+        """Yield each pattern with the wavefronts it takes and the fewest it could take."""
+        for pattern in self.patterns:
+            elements = pattern.elements[None, :]
+            addresses = self.offset + elements * self.element_bytes
+            took, least = wavefronts(addresses, elements >= 0, pattern.width, pattern.kind)
+            yield pattern, int(took[0]), int(least[0])
+
+    def heaviest(self, count: int) -> SharedBuffer:
+        """Return the buffer with the patterns that cost most only, itself where it has no more."""
+        if len(self.patterns) <= count:
+            return self
+        dear = sorted(self.each_cost(), key=lambda each: (each[2] - each[1]) * each[0].times)
+        return replace(self, patterns=[pattern for pattern, _, _ in dear[:count]])
+
+    @cached_property
+    def groups(self) -> list[tuple[str, int, Array, Array]]:
+        """The patterns of one kind and width as one array (patterns, lanes), and how often each came."""
+        found: dict[tuple[str, int], list[Pattern]] = {}
+        for pattern in self.patterns:
+            found.setdefault((pattern.kind, pattern.width), []).append(pattern)
+        return [
+            (kind, width, np.stack([p.elements for p in group]), np.array([p.times for p in group], np.int64))
+            for (kind, width), group in found.items()
+        ]
+
+
+@dataclass
+class Event:
+    """Something that warps did at a step: `count` instructions of one class at one line in a row.
+
+    `warps` has bit w set for warp w. `landed` is the step at which an asynchronous operation was waited for; None
+    for what is not asynchronous or was never waited for.
+    """
+
+    step: int
+    kind: str
+    line: int | None
+    warps: int
+    count: int = 1
+    is_async: bool = False
+    landed: int | None = None
+
+
+@dataclass
+class Timeline:
+    """What the warps of one block did, in the order in which the simulator did it: an order, not a time.
+
+    `is_cut` is True where it went on for longer than `MOST_EVENTS`.
+    """
+
+    block: tuple[int, int, int]
+    warps: int
+    events: list[Event] = field(default_factory=list)
+    is_cut: bool = False
+
+
 @dataclass(frozen=True)
 class Compiled:
     """What the compiler says of a kernel: registers of a thread, bytes of shared memory of a block, spills."""
@@ -174,71 +285,10 @@ class Launch:
         return total(self.lines)
 
 
-@dataclass
-class Profile:
-    """What a run measured, launch by launch; its own properties are sums over them."""
-
-    launches: list[Launch] = field(default_factory=list)
-
-    def add(self, launch: Launch) -> None:
-        """Add a launch; one like another shares its patterns and timelines, so that loops of launches stay small."""
-        for known in self.launches[-_LOOK_BACK:]:
-            if known.is_like(launch):
-                launch.buffers, launch.timelines = known.buffers, known.timelines
-                break
-        self.launches.append(launch)
-
-    @property
-    def total(self) -> Figures:
-        """The sum over all launches."""
-        return total(line for launch in self.launches for line in launch.lines)
-
-    @property
-    def shared_wavefronts(self) -> int:
-        """The passes that shared memory took for all requests."""
-        return self.total.shared_wavefronts
-
-    @property
-    def shared_wavefronts_ideal(self) -> int:
-        """The fewest passes that the same requests could take."""
-        return self.total.shared_wavefronts_ideal
-
-    @property
-    def global_sectors(self) -> int:
-        """The sectors of 32 bytes that all requests of global memory touched."""
-        return self.total.global_sectors
-
-    @property
-    def global_sectors_ideal(self) -> int:
-        """The fewest sectors that could hold the bytes asked for, request by request."""
-        return self.total.global_sectors_ideal
-
-    def by_line(self) -> list[Line]:
-        """Return the figures of each source line over all launches, by file and line."""
-        found: dict[tuple[str | None, int | None], Line] = {}
-        for launch in self.launches:
-            for line in launch.lines:
-                found.setdefault((line.file, line.line), Line(location=line.location)).add(line)
-        return sorted(found.values(), key=lambda line: (line.file or "", line.line or 0))
-
-    @property
-    def remarks(self) -> list[Remark]:
-        """What could be faster, line by line: bank conflicts with the layouts that mend them, and narrow copies."""
-        return self.report().remarks
-
-    def report(self, gpu: str = DEFAULT_GPU) -> Report:
-        """Return the report, with bounds and occupancy for a GPU: print it, or `.save("report.html")` it.
-
-        Raises `ArgumentError` for a GPU that is not in the table (`tilewright.profile.gpus`).
-        """
-        from tilewright.profile.report import report
-
-        return report(self, gpu)
-
-
-def total(figures: Iterable[Figures]) -> Figures:
-    """Return the sum of figures."""
-    result = Figures()
-    for each in figures:
-        result.add(each)
-    return result
+def add_launch(launches: list[Launch], launch: Launch) -> None:
+    """Add a launch; one like another shares its patterns and timelines, so that loops of launches stay small."""
+    for known in launches[-_LOOK_BACK:]:
+        if known.is_like(launch):
+            launch.buffers, launch.timelines = known.buffers, known.timelines
+            break
+    launches.append(launch)

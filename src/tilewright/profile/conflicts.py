@@ -1,4 +1,4 @@
-"""Find the layout that frees a buffer of shared memory of its bank conflicts, by trying layouts on its accesses.
+"""Bank conflicts: the lines where they arise, and layouts without them, found by trying layouts on the accesses.
 
 Candidates are swizzles on top of the layout's own offsets, and paddings: some elements more after each run of a
 stride; then the same with the modes in another order. Only those count that leave side by side and aligned what a
@@ -8,52 +8,95 @@ gave.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from tilewright.figures import SharedBuffer
 from tilewright.layout import ComposedLayout, Layout, Swizzle, col_major, composition, cosize, row_major, size
 from tilewright.layout.layouts import flat_modes
 from tilewright.layout.tuples import map_leaves
-from tilewright.profile.patterns import SharedBuffer
+from tilewright.remarks import Place, Remark, Suggestion
+from tilewright.source import SourceLocation
 
 Array = np.ndarray[Any, np.dtype[Any]]
-Place = Callable[[Array], Array]
 
 _MOST_BITS = 5  # of a swizzle: 32 banks
 _LEAST_GAIN = 0.1  # of the wavefronts that conflicts cost: what gains less is not worth a change
 _TRIAL = 256  # patterns on which candidates are tried first
 
 
+@dataclass
+class LineCost:
+    """The wavefronts of one line's accesses to one buffer."""
+
+    location: SourceLocation | None
+    wavefronts: int = 0
+    ideal: int = 0
+    requests: int = 0
+    worst: int = 0
+    kinds: set[str] = field(default_factory=set)
+
+
 @dataclass(frozen=True)
-class Suggestion:
-    """Another layout for a buffer: the expression to write, and the wavefronts of its accesses before and after.
+class Conflict:
+    """A buffer with bank conflicts: the lines where they arise, the dearest first, and the way out."""
 
-    `removes` is True where no conflict is left. `extra_bytes` is what the layout takes more of shared memory. `place`
-    maps an element's old place to its new one.
-    """
+    buffer: SharedBuffer
+    lines: tuple[LineCost, ...]
+    suggestion: Suggestion | None
 
-    expression: str
-    layout: Layout | ComposedLayout
-    kind: str
-    before: int
-    after: int
-    ideal: int
-    extra_bytes: int
-    place: Place = field(repr=False, compare=False)
+    def remarks(self) -> list[Remark]:
+        """Return one remark for each line."""
+        return [_remark(self, line) for line in self.lines]
 
-    @property
-    def removes(self) -> bool:
-        """True where the accesses take the fewest wavefronts they could."""
-        return self.after == self.ideal
 
-    def __str__(self) -> str:
-        effect = f"{self.before} -> {self.after} wavefronts"
-        rest = "no conflict left" if self.removes else f"{self.ideal} would be free of conflicts"
-        more = f", {self.extra_bytes} bytes more" if self.extra_bytes else ""
-        return f"{self.expression}  ({effect}, {rest}{more})"
+def conflicts_of(buffers: list[SharedBuffer]) -> list[Conflict]:
+    """Return the buffers that have bank conflicts, in the order given."""
+    found = []
+    for buffer in buffers:
+        took, least = buffer.cost()
+        if took > least:
+            found.append(Conflict(buffer, tuple(_dear_lines(buffer)), suggest(buffer)))
+    return found
+
+
+def _dear_lines(buffer: SharedBuffer) -> list[LineCost]:
+    lines: dict[tuple[str | None, int | None], LineCost] = {}
+    for pattern, took, least in buffer.each_cost():
+        line = lines.setdefault(place_of(pattern.location), LineCost(pattern.location))
+        line.wavefronts += took * pattern.times
+        line.ideal += least * pattern.times
+        line.requests += pattern.times
+        line.worst = max(line.worst, took)
+        line.kinds.add(pattern.kind)
+    dear = [line for line in lines.values() if line.wavefronts > line.ideal]
+    return sorted(dear, key=lambda line: line.ideal - line.wavefronts)
+
+
+def place_of(location: SourceLocation | None) -> tuple[str | None, int | None]:
+    """Return the file and line of a place, which make a line's figures one."""
+    return (None, None) if location is None else (location.file, location.line)
+
+
+def _remark(conflict: Conflict, line: LineCost) -> Remark:
+    buffer, found = conflict.buffer, conflict.suggestion
+    name = buffer.name or "shared memory"
+    text = [
+        f"bank conflict: {line.requests} requests to {name} take {line.wavefronts} wavefronts, "
+        f"and {line.ideal} would do; the worst takes {line.worst}"
+        + ("" if buffer.is_complete else " (of a sample: the requests differ from block to block)")
+    ]
+    if line.location is not None:
+        text += [f"  {part}" for part in line.location.excerpt()]
+    if found is None:
+        text.append("  no swizzle or padding that was tried is better")
+    else:
+        where = f" (declared at {buffer.location})" if buffer.location is not None else ""
+        text.append(f"  help: give {name}{where} the layout {found}")
+    return Remark("bank-conflict", "\n".join(text), line.location, found)
 
 
 def suggest(buffer: SharedBuffer) -> Suggestion | None:

@@ -1,0 +1,154 @@
+"""Run kernels on the simulator with settings, and measure: `simulate` for the calls inside it, `analyze` for one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from tilewright.arch import DEFAULT_GPU, VECTOR_BYTES
+from tilewright.backends import sim
+from tilewright.errors import ArgumentError
+from tilewright.profile.report import Profile, Report
+from tilewright.runtime.arrays import ArraySpec, Static, describe
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True)
+class Run(sim.Run):
+    """What the simulations inside one `simulate` gave: their findings, in order, and what was measured."""
+
+    @cached_property
+    def profile(self) -> Profile:
+        """What was measured, launch by launch."""
+        return Profile(self.launches)
+
+    def report(self, gpu: str = DEFAULT_GPU) -> Report:
+        """Return the report of what was measured, with bounds for a GPU: print it, or `.save("report.html")` it.
+
+        Raises `ArgumentError` where nothing was measured, and for a GPU that is not in the table.
+        """
+        if not self.options.profile:
+            raise ArgumentError(
+                "nothing was measured in this run", help="write: with tw.simulate(profile=True) as run: ..."
+            )
+        return self.profile.report(gpu)
+
+
+@contextmanager
+def simulate(
+    *,
+    check: bool = True,
+    profile: bool = False,
+    raise_errors: bool = True,
+    nan: bool = False,
+    profile_blocks: int | None = None,
+) -> Iterator[Run]:
+    """Set how the simulator runs the kernels called inside, and collect what it finds.
+
+    With `check=False` nothing is checked: faster, and only for kernels known to be right. A wrong kernel runs on to its
+    end: a load out of bounds gives 0, a wrong store is dropped, and everything found stands in `run.findings`. Then
+    the launch raises `CheckError`, or nothing with `raise_errors=False`. `nan=True` also reports operations that
+    make NaN or infinity of finite operands. What is found, and by which rules, is written in docs/simulator.md.
+
+    >>> import numpy as np, tilewright as tw
+    >>> @tw.kernel
+    ... def sum_of_neighbours(y, x):
+    ...     tile = tw.shared(x.dtype, 64)
+    ...     tile[tw.thread_idx.x] = x[tw.thread_idx.x]
+    ...     y[tw.thread_idx.x] = tile[tw.thread_idx.x] + tile[(tw.thread_idx.x + 1) % 64]
+    >>> with tw.simulate(raise_errors=False) as run:
+    ...     sum_of_neighbours[1, 64](np.zeros(64), np.ones(64))
+    >>> [(finding.kind, finding.buffer, finding.count) for finding in run.findings]
+    [('race', 'tile', 64)]
+
+    With `profile=True` the run measures what each line costs: `run.profile` holds wavefronts of shared memory,
+    sectors of global memory, instructions and bytes, `run.report()` the tables. `profile_blocks` limits it to a sample
+    of about so many blocks of a launch, whose figures are scaled. What is measured inside an inner `simulate` counts
+    for the outer one too, where that measures.
+
+    >>> @tw.kernel
+    ... def strided(y, x):
+    ...     y[tw.thread_idx.x] = x[2 * tw.thread_idx.x]
+    >>> with tw.simulate(profile=True) as run:
+    ...     strided[1, 32](np.zeros(32, np.float32), np.zeros(64, np.float32))
+    >>> run.profile.global_sectors, run.profile.global_sectors_ideal
+    (12, 8)
+    """
+    outer = sim.outer_run()
+    if outer is not None and outer.options.profile:
+        profile, profile_blocks = True, outer.options.profile_blocks if profile_blocks is None else profile_blocks
+    options = sim.Options(
+        check=check, raise_errors=raise_errors, nan=nan, profile=profile, profile_blocks=profile_blocks
+    )
+    run = Run(options)
+    try:
+        with sim.running(run):
+            yield run
+    finally:
+        if outer is not None and outer.options.profile:
+            outer.launches.extend(run.launches)
+
+
+def analyze(
+    launch: Callable[..., None],
+    args: Sequence[Any],  # Any: kernel arguments
+    kwargs: Mapping[str, Any],
+) -> Profile:
+    """Run a kernel on the simulator and return its profile; the arguments are left as they were.
+
+    A `tw.spec` stands for an array of zeros. Arrays on a GPU are copied. Raises `CheckError` where the kernel is wrong.
+    """
+    given = [_on_host(value) for value in (*args, *kwargs.values())]
+    names = list(kwargs)
+    positional, named = given[: len(args)], dict(zip(names, given[len(args) :], strict=True))
+    with _unchanged(given), simulate(profile=True) as run:
+        launch(*positional, **named)
+    return run.profile
+
+
+def _on_host(value: Any) -> Any:
+    """Return an argument that the simulator takes: arrays of a GPU copied, specs as zeros, the rest as it is."""
+    if isinstance(value, Static):
+        return replace(value, array=_on_host(value.array))
+    if isinstance(value, ArraySpec):
+        return _zeros(value)
+    info = describe(value)
+    if info is None or not info.is_cuda:
+        return value
+    from tilewright.runtime.memory import copy_to_host
+
+    return copy_to_host(info)[0]
+
+
+def _zeros(spec: ArraySpec) -> Array:
+    """Return zeros with the shape, strides and alignment of a spec."""
+    info = spec.info
+    item = info.dtype.bytes
+    before = -info.lowest_offset * item
+    start = before + (info.pointer - before) % VECTOR_BYTES  # NumPy's memory begins at a multiple of that
+    memory = np.zeros(start + info.span * item, np.uint8)
+    strides = tuple(stride * item for stride in info.strides)
+    array: Array = np.ndarray(info.shape, info.dtype.numpy, memory, start, strides)
+    return array
+
+
+@contextmanager
+def _unchanged(values: Sequence[Any]) -> Iterator[None]:
+    """Put back what the arrays held."""
+    saved = []
+    for value in values:
+        info = describe(value.array if isinstance(value, Static) else value)
+        if info is not None and info.writable:
+            array = info.host()
+            saved.append((array, array.copy()))
+    try:
+        yield
+    finally:
+        for array, before in saved:
+            array[...] = before
