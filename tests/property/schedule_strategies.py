@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 
 import tilewright as tw
 from tilewright.errors import ScheduleError
-from tilewright.schedule.affine import Affine, Dimension, Index
-from tilewright.schedule.arrays import Array, Role
+from tilewright.schedule.affine import Affine, Apply, Dimension, Expression, Index, Number, Position
+from tilewright.schedule.arrays import Array, Load, Role
 from tilewright.schedule.caches import Location, Strategy
-from tilewright.schedule.expressions import Apply, Expression, Load, Number, Position
 from tilewright.schedule.loop_nest import LoopNest, Part
 from tilewright.schedule.nest import Nest
 from tilewright.schedule.plan import Plan
@@ -350,7 +349,7 @@ def _cache(draw: Any, plan: Plan, array: Array, note: Callable[[str], None]) -> 
         made = plan.cache(array, **options)
         if draw(st.integers(0, 3)) == 0:
             plan.caches.remove(made)
-            shape = made.region(plan).shape
+            shape = plan.region(made).shape
             steps = itertools.accumulate((extent + 1 for extent in shape[:-1]), operator.mul, initial=1)
             options["layout"] = tw.Layout(shape, tuple(steps))
             made = plan.cache(array, **options)

@@ -16,10 +16,9 @@ from tilewright.schedule import transforms
 from tilewright.schedule.affine import Affine, Dimension, Index
 from tilewright.schedule.arrays import Array, Role
 from tilewright.schedule.binding import Binding
-from tilewright.schedule.dependences import refuse_violations
+from tilewright.schedule.dependences import refuse_crossings, refuse_violations
 from tilewright.schedule.loop_nest import LoopNest
 from tilewright.schedule.nest import Nest
-from tilewright.schedule.parallel import refuse_crossings
 from tilewright.schedule.targets import GridUnit
 
 SMALL = st.integers(-1, 2)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tilewright.dtypes import int32, int64
 from tilewright.errors import LanguageError
 from tilewright.ir.infer import facts_of
 from tilewright.lang.conditions import require_equal
+from tilewright.lang.control import loop
 from tilewright.lang.engine import BufferEngine, extent_name
 from tilewright.lang.scalar import Scalar
 from tilewright.lang.tracer import current
@@ -17,6 +19,8 @@ from tilewright.layout import Basis, ComposedLayout, Layout, Swizzle
 from tilewright.layout.layouts import flat_modes
 from tilewright.tensors import Tensor
 
+_UNROLL_LIMIT = 64  # steps of a copy that are written out, so that the compiler can have all loads under way
+_INDEX_NAMES = "ijklmnpq"
 MAX_VECTOR_BYTES = 16  # the widest access of one thread (PTX ld/st .v4.b32, cp.async)
 
 
@@ -147,6 +151,40 @@ def split_vector(walk: Walk, width: int) -> Walk | None:
                     del s[k]
             return Walk(tuple(extents), tuple(tuple(s) for s in strides))
     return None
+
+
+def each_step(walk: Walk, body: Callable[[tuple[Any, ...]], None]) -> None:  # Any: numbers of host or device
+    """Emit loops over a walk, and inside of them what is done for each tensor's offset."""
+    size = walk.size
+    unroll = True if size is not None and size <= _UNROLL_LIMIT else None
+    wide = [_is_wide(walk.extents, strides) for strides in walk.strides]
+
+    def level(mode: int, places: tuple[Any, ...]) -> None:
+        if mode < 0:
+            body(places)
+            return
+
+        def at(index: Scalar) -> None:
+            steps = [index.to(int64) if w else index for w in wide]
+            moved = [
+                p + i * s[mode] if _moves(s[mode]) else p for p, i, s in zip(places, steps, walk.strides, strict=True)
+            ]
+            level(mode - 1, tuple(moved))
+
+        name = _INDEX_NAMES[(len(walk.extents) - 1 - mode) % len(_INDEX_NAMES)]
+        loop(0, walk.extents[mode], 1, at, unroll=unroll, name=name)
+
+    level(len(walk.extents) - 1, tuple(0 for _ in walk.strides))
+
+
+def _is_wide(extents: tuple[Any, ...], strides: tuple[Any, ...]) -> bool:
+    """Say whether static strides reach over more elements than 32 bits count; dynamic ones bring their own type."""
+    steps = [(e - 1) * abs(s) for e, s in zip(extents, strides, strict=True) if type(e) is int and type(s) is int]
+    return sum(steps) > int32.highest
+
+
+def _moves(stride: Any) -> bool:
+    return not (isinstance(stride, int) and stride == 0)
 
 
 def place(tensor: Tensor, steps: Any) -> Any:

@@ -7,16 +7,15 @@ from typing import Any
 from tilewright.dtypes import bool_, int32, uint64
 from tilewright.errors import LanguageError
 from tilewright.ir import ops
-from tilewright.ir.core import Block, Buffer, Space
+from tilewright.ir.core import Buffer, Space
 from tilewright.ir.ops import (
-    If,
     MbarrierArrive,
     MbarrierCopies,
     MbarrierInit,
     MbarrierTest,
     MbarrierWait,
-    Yield,
 )
+from tilewright.lang.control import branch
 from tilewright.lang.engine import allocate
 from tilewright.lang.scalar import Scalar, as_scalar
 from tilewright.lang.special import linear_thread
@@ -158,15 +157,12 @@ class MBarrier:
     def _initialise(self, count: Scalar) -> None:
         """Let the first thread of the block initialise every stage."""
         tracer = current("tw.mbarrier")
-        then, otherwise = Block(), Block()
-        first = as_scalar(linear_thread(), int32) == 0
-        with tracer.inside(then, branch=True):
+
+        def initialise() -> None:
             for stage in range(self.stages):
                 tracer.emit(MbarrierInit(self.buffer, as_scalar(stage, int32).value, count.value))
-            tracer.emit(Yield(()))
-        with tracer.inside(otherwise, branch=True):
-            tracer.emit(Yield(()))
-        tracer.emit(If(as_scalar(first, bool_).value, then, otherwise))
+
+        branch(as_scalar(linear_thread(), int32) == 0, initialise)
 
     @property
     def buffer(self) -> Buffer:

@@ -13,7 +13,7 @@ from typing import Any
 from tilewright.dtypes import DType, bool_, promote
 from tilewright.ir.core import Block
 from tilewright.ir.fold import constant_of
-from tilewright.ir.ops import Binary, If, Select, Yield, constant
+from tilewright.ir.ops import Binary, Select, constant
 from tilewright.lang.carry import (
     CHOICE,
     Names,
@@ -25,9 +25,10 @@ from tilewright.lang.carry import (
     read_state,
     unwrap,
 )
+from tilewright.lang.control import emit_branch, record, truth
 from tilewright.lang.names import RESULT
 from tilewright.lang.ranges import DeviceRange
-from tilewright.lang.scalar import Scalar, as_scalar, common_type, convert, unary
+from tilewright.lang.scalar import Scalar, as_scalar, common_type, unary
 from tilewright.lang.tracer import Tracer, current
 from tilewright.lang.undefined import Undefined
 
@@ -44,13 +45,9 @@ def if_statement(
     condition = truth(condition)
     if not isinstance(condition, Scalar):
         return (then if condition else otherwise)(*state)
-    tracer = current("a branch")
-    blocks = Block(), Block()
-    sides = []
-    for block, body in zip(blocks, (then, otherwise), strict=True):
-        with tracer.inside(block, branch=True):
-            sides.append(list(body(*state)))
-    return _join_sides(tracer, condition, blocks, sides, results)
+    first, second = (record(partial(body, *state), is_branch=True) for body in (then, otherwise))
+    sides = [list(first[1]), list(second[1])]
+    return _join_sides(current("a branch"), condition, (first[0], second[0]), sides, results)
 
 
 def _join_sides(
@@ -82,10 +79,8 @@ def _join_sides(
     yields = []
     for block, taken in zip(blocks, (first, second), strict=True):
         with tracer.inside(block, branch=True):
-            values = unwrap(taken, wider)
-            tracer.emit(Yield(tuple(values)))
-            yields.append(values)
-    results = tracer.emit(If(condition.value, *blocks), *[v.type for v in yields[0]])
+            yields.append(unwrap(taken, wider))
+    results = emit_branch(condition, blocks, yields)
     for result, a, b, name in zip(results, *yields, wider.leaf_names, strict=True):
         result.facts = joined_facts(a.facts, b.facts)
         result.name = name
@@ -104,17 +99,12 @@ def if_expression(condition: Any, then: Callable[[], Any], otherwise: Callable[[
     if not isinstance(condition, Scalar):
         return then() if condition else otherwise()
     tracer = current("a conditional expression")
-    blocks = Block(), Block()
-    sides = []
-    for block, side in zip(blocks, (then, otherwise), strict=True):
-        with tracer.inside(block, branch=True):
-            sides.append([side()])
-    a, b = sides[0][0], sides[1][0]
+    (first, a), (second, b) = (record(side, is_branch=True) for side in (then, otherwise))
     numbers = all(isinstance(x, (Scalar, int, float)) for x in (a, b))
-    if numbers and all(_is_pure(block) for block in blocks):
-        tracer.builder.block.ops.extend(blocks[0].ops + blocks[1].ops)
+    if numbers and _is_pure(first) and _is_pure(second):
+        tracer.builder.block.ops.extend(first.ops + second.ops)
         return select(condition, a, b)
-    return _join_sides(tracer, condition, blocks, sides, (CHOICE,))[0]
+    return _join_sides(tracer, condition, (first, second), [[a], [b]], (CHOICE,))[0]
 
 
 def select(condition: Scalar, a: Any, b: Any) -> Scalar:
@@ -137,11 +127,6 @@ def _is_pure(block: Block) -> bool:
 # --- logic ---------------------------------------------------------------------------------------------
 
 
-def truth(x: Any) -> Any:
-    """Return a device bool of a device number (not zero), and anything else as it is."""
-    return convert(x, bool_) if isinstance(x, Scalar) else x
-
-
 def and_(a: Any, b: Callable[[], Any]) -> Any:
     """Return `a and b()`; the right side is not run on the device where the left is false."""
     return _logical("and", a, b)
@@ -160,22 +145,13 @@ def _logical(kind: str, a: Any, b: Callable[[], Any]) -> Any:
     if known is not None and bool(known) != (kind == "and"):
         return a
     tracer = current("a condition")
-    block = Block()
-    with tracer.inside(block, branch=True):
-        right = as_scalar(truth(b()), bool_)
-        if _is_pure(block):
-            ops, block.ops = block.ops, []
-        else:
-            ops = []
-            tracer.emit(Yield((right.value,)))
-    if not block.ops:
-        tracer.builder.block.ops.extend(ops)
+    block, right = record(lambda: as_scalar(truth(b()), bool_), is_branch=True)
+    if _is_pure(block):
+        tracer.builder.block.ops.extend(block.ops)
         return Scalar(tracer.pure(Binary(kind, a.value, right.value), bool_))
-    other = Block()
-    with tracer.inside(other, branch=True):
-        tracer.emit(Yield((constant(kind == "or", bool_),)))
-    blocks = (block, other) if kind == "and" else (other, block)
-    return Scalar(tracer.emit(If(a.value, *blocks), bool_)[0])
+    sides = [(block, [right.value]), (Block(), [constant(kind == "or", bool_)])]
+    (then, held), (otherwise, else_held) = sides if kind == "and" else sides[::-1]
+    return Scalar(emit_branch(a, (then, otherwise), (held, else_held))[0])
 
 
 def not_(x: Any) -> Any:

@@ -9,33 +9,28 @@ target has it (sm_80 and later) and the vector is 4, 8 or 16 bytes; such a copy 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from tilewright.atoms import CopyAtom, UniversalCopy
-from tilewright.dtypes import bool_, int32, int64
+from tilewright.dtypes import bool_, int32
 from tilewright.errors import LanguageError
 from tilewright.instructions import cp_async
-from tilewright.ir.core import Block, Space, Value, VectorType
-from tilewright.ir.facts import Facts
-from tilewright.ir.ops import For, If, Pack, Yield, constant
-from tilewright.lang.access import Walk, common_walk, place, split_vector, vector_limit
-from tilewright.lang.branches import truth
+from tilewright.ir.core import Block, Space, VectorType
+from tilewright.ir.ops import Pack, constant
+from tilewright.lang.access import Walk, common_walk, each_step, place, split_vector, vector_limit
+from tilewright.lang.control import branch, truth
 from tilewright.lang.engine import BufferEngine
 from tilewright.lang.hints import split_hints
 from tilewright.lang.matrix_copies import MatrixCopy
 from tilewright.lang.memory import fragment_like
 from tilewright.lang.scalar import Scalar, as_scalar
-from tilewright.lang.tracer import Tracer, current
+from tilewright.lang.tracer import current
 from tilewright.lang.widths import note_narrow
 from tilewright.layout import Layout, make_layout
 from tilewright.layout.tuples import map_leaves
 from tilewright.tensors import Tensor
 from tilewright.tiled import TiledCopy
-
-_UNROLL_LIMIT = 64  # steps of a copy that are written out, so that the compiler can have all loads under way
-_INDEX_NAMES = "ijklmnpq"
 
 
 def copy(*arguments: Any, pred: Any = None, count: Any = None) -> None:
@@ -79,7 +74,7 @@ def copy(*arguments: Any, pred: Any = None, count: Any = None) -> None:
                 f"tw.copy: {atom.name} has no pred or count: a whole warp carries it out",
                 help="predicate the copy that fills shared memory",
             )
-        MatrixCopy(current("tw.copy"), atom, src, dst).emit(loop_nest)
+        MatrixCopy(current("tw.copy"), atom, src, dst).emit()
         return
     if pred is not None and count is not None:
         raise LanguageError(
@@ -124,7 +119,7 @@ class VectorCopy:
         atom = self._instruction(width)
         atom.check(self, width)
         self.tracer.copies_to_shared |= self.spaces == (Space.GLOBAL, Space.SHARED)
-        loop_nest(self.tracer, walk, lambda steps: self._step(steps, width, atom))
+        each_step(walk, lambda steps: self._step(steps, width, atom))
 
     def _vector_walk(self, width: int) -> Walk | None:
         """Return the walk in vectors; one predicate or count must stand for a whole vector."""
@@ -199,11 +194,9 @@ class VectorCopy:
             self._move(places, width)
         elif self.counts and width > 1:
             whole = as_scalar(guard >= width, bool_)
-            self._either(whole, partial(self._move, places, width), partial(self._move_some, places, width, guard))
+            branch(whole, partial(self._move, places, width), partial(self._move_some, places, width, guard))
         else:
-            self._either(
-                as_scalar(guard, bool_), partial(self._move, places, width), partial(self._clear, places, width)
-            )
+            branch(as_scalar(guard, bool_), partial(self._move, places, width), partial(self._clear, places, width))
 
     def _type(self, width: int) -> Any:
         return self.src.dtype if width == 1 else VectorType(self.src.dtype, width)
@@ -216,7 +209,7 @@ class VectorCopy:
         """Move the first `count` elements of a vector, which are not all, one by one."""
         *before, last = [[places[0] + lane, places[1] + lane] for lane in range(width)]
         for lane, one in enumerate(before):
-            self._either(count > lane, partial(self._move, one, 1), partial(self._clear, one, 1))
+            branch(count > lane, partial(self._move, one, 1), partial(self._clear, one, 1))
         self._clear(last, 1)
 
     def _clear(self, places: list[Any], width: int) -> None:
@@ -226,15 +219,6 @@ class VectorCopy:
         zero = constant(0, self.dst.dtype)
         value = zero if width == 1 else self.tracer.pure(Pack((zero,) * width), self._type(width))
         self.dst.engine.store_value(places[1], value)
-
-    def _either(self, condition: Any, then: Callable[[], None], otherwise: Callable[[], None]) -> None:
-        """Emit a branch."""
-        blocks = (Block(), Block())
-        for block, body in zip(blocks, (then, otherwise), strict=True):
-            with self.tracer.inside(block, branch=True):
-                body()
-                self.tracer.emit(Yield(()))
-        self.tracer.emit(If(as_scalar(condition, bool_).value, *blocks))
 
 
 def _positions(tensor: Tensor) -> Tensor:
@@ -248,55 +232,13 @@ def _is(step: Any, number: int) -> bool:
     return type(step) is int and step == number
 
 
-def loop_nest(tracer: Tracer, walk: Walk, step: Callable[[tuple[Any, ...]], None]) -> None:
-    """Emit loops over a walk and call `step` with each tensor's offset inside them."""
-    size = walk.size
-    unroll = 0 if size is not None and size <= _UNROLL_LIMIT else None
-    wide = [_is_wide(walk.extents, strides) for strides in walk.strides]
-
-    def nest(mode: int, places: tuple[Any, ...]) -> None:
-        if mode < 0:
-            step(places)
-            return
-        index, body, stop = _counter(walk.extents[mode], _INDEX_NAMES[(len(walk.extents) - 1 - mode) % 8])
-        with tracer.inside(body):
-            steps = [index.to(int64) if w else index for w in wide]
-            moved = [
-                p + i * s[mode] if _moves(s[mode]) else p for p, i, s in zip(places, steps, walk.strides, strict=True)
-            ]
-            nest(mode - 1, tuple(moved))
-            tracer.emit(Yield(()))
-        tracer.emit(For(constant(0, index.dtype), stop, constant(1, index.dtype), (), body, unroll))
-
-    nest(len(walk.extents) - 1, tuple(0 for _ in walk.strides))
-
-
-def _counter(extent: Any, name: str) -> tuple[Scalar, Block, Value]:
-    """Return the index of a loop over an extent, the loop's body, and where it stops."""
-    stop = as_scalar(extent)
-    last = extent - 1 if isinstance(extent, int) else max(stop.facts.high - 1, 0)
-    index = Value(stop.dtype, name, Facts(0, last, 0 if last == 0 else 1))
-    return Scalar(index), Block(arguments=(index,)), stop.value
-
-
-def _is_wide(extents: tuple[Any, ...], strides: tuple[Any, ...]) -> bool:
-    """Say whether static strides reach over more elements than 32 bits count; dynamic ones bring their own type."""
-    steps = [(e - 1) * abs(s) for e, s in zip(extents, strides, strict=True) if type(e) is int and type(s) is int]
-    return sum(steps) > int32.highest
-
-
-def _moves(stride: Any) -> bool:
-    return not (isinstance(stride, int) and stride == 0)
-
-
 def fill(tensor: Tensor, value: Any) -> None:
     """Set every element: tensor[c] = value for every coordinate c."""
     if not isinstance(tensor.engine, BufferEngine):
         tensor[...] = value
         return
-    tracer = current("tw.fill")
     walk = common_walk([tensor], "tw.fill")
-    loop_nest(tracer, walk, lambda steps: tensor.engine.store(place(tensor, steps[0]), value))
+    each_step(walk, lambda steps: tensor.engine.store(place(tensor, steps[0]), value))
 
 
 def clear(tensor: Tensor) -> None:
@@ -309,7 +251,6 @@ def axpby(a: Any, x: Tensor, b: Any, y: Tensor) -> None:
 
     Source: CuTe `axpby`.
     """
-    tracer = current("tw.axpby")
     walk = common_walk([x, y], "tw.axpby")
 
     def step(steps: tuple[Any, ...]) -> None:
@@ -321,7 +262,7 @@ def axpby(a: Any, x: Tensor, b: Any, y: Tensor) -> None:
             result = result + (old if _is_number(b, 1) else b * old)
         y.engine.store(py, result)
 
-    loop_nest(tracer, walk, step)
+    each_step(walk, step)
 
 
 def _is_number(x: Any, value: int) -> bool:

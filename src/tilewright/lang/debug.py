@@ -7,7 +7,7 @@ from typing import Any
 from tilewright.dtypes import bool_
 from tilewright.errors import LanguageError
 from tilewright.ir.ops import Assert, Print
-from tilewright.lang.branches import truth
+from tilewright.lang.control import truth
 from tilewright.lang.scalar import Scalar, as_scalar
 from tilewright.lang.tracer import current
 

@@ -7,8 +7,7 @@ from typing import Any
 from tilewright.dtypes import FLOAT8, DType, float16, float32
 from tilewright.ir.core import Space, VectorType
 from tilewright.ir.ops import CastPair
-from tilewright.lang.access import common_walk, place, split_vector, vector_limit
-from tilewright.lang.copying import loop_nest
+from tilewright.lang.access import common_walk, each_step, place, split_vector, vector_limit
 from tilewright.lang.tracer import current
 from tilewright.tensors import Tensor
 
@@ -33,13 +32,13 @@ def convert_fragment(source: Tensor, target: Tensor, element: DType) -> None:
                 place(target, steps[1]), tracer.pure(CastPair(value), VectorType(target.dtype, 2))
             )
 
-        loop_nest(tracer, pairs, pair)
+        each_step(pairs, pair)
         return
 
     def one(steps: tuple[Any, ...]) -> None:
         target.engine.store(place(target, steps[1]), source.engine.load(place(source, steps[0])).to(element))
 
-    loop_nest(tracer, walk, one)
+    each_step(walk, one)
 
 
 def _in_pairs(source: Tensor, element: DType) -> bool:

@@ -17,8 +17,8 @@ from tilewright.atoms.mfma import NAMES as MFMAS
 from tilewright.atoms.warp_mma import NAMES as WARP_MMAS
 from tilewright.errors import LanguageError
 from tilewright.ir.core import Space
-from tilewright.lang.access import common_walk, place
-from tilewright.lang.copying import copied_fragment, loop_nest
+from tilewright.lang.access import common_walk, each_step, place
+from tilewright.lang.copying import copied_fragment
 from tilewright.lang.mathematics import fma
 from tilewright.lang.matrix import multiply
 from tilewright.lang.tracer import current
@@ -164,7 +164,6 @@ def _operand(tensor: Tensor) -> Tensor:
 
 def _multiply(d: Tensor, a: Tensor, b: Tensor, c: Tensor) -> None:
     """d[0, m, n] = a[0, m] * b[0, n] + c[0, m, n] for all m and n."""
-    tracer = current("tw.gemm")
     operands = [d[0, None, None], _along(a[0, None], b, a_is_first=True), _along(b[0, None], a, a_is_first=False),
                 c[0, None, None]]  # fmt: skip
     walk = common_walk(operands, "tw.gemm")
@@ -174,7 +173,7 @@ def _multiply(d: Tensor, a: Tensor, b: Tensor, c: Tensor) -> None:
         product = fma(operands[1].engine.load(pa), operands[2].engine.load(pb), operands[3].engine.load(pc))
         operands[0].engine.store(pd, product)
 
-    loop_nest(tracer, walk, step)
+    each_step(walk, step)
 
 
 def _along(tensor: Tensor, other: Tensor, *, a_is_first: bool) -> Tensor:

@@ -14,9 +14,7 @@ from tilewright.errors import LanguageError
 from tilewright.ir.core import Block, Value
 from tilewright.ir.facts import Facts, unknown
 from tilewright.ir.fold import constant_of
-from tilewright.ir.infer import index_facts
-from tilewright.ir.ops import For, While, Yield
-from tilewright.lang.branches import Body, and_, not_, truth
+from tilewright.lang.branches import Body, and_, not_
 from tilewright.lang.carry import (
     Carried,
     Names,
@@ -28,6 +26,7 @@ from tilewright.lang.carry import (
     read_state,
     unwrap,
 )
+from tilewright.lang.control import Counter, emit_loop, emit_while, end, record, truth
 from tilewright.lang.names import RESULT
 from tilewright.lang.ranges import DeviceRange
 from tilewright.lang.scalar import Scalar, as_scalar
@@ -51,21 +50,14 @@ def for_loop(
         return _python_loop(iterable, body, state, names, stop_flag)
     if stop_flag is not None:
         return _loop_with_break(iterable, body, state, names, stop_flag)
-    tracer = current("a loop over range")
-    type = iterable.dtype
-    start, stop, step = (as_scalar(x, type).value for x in (iterable.start, iterable.stop, iterable.step))
+    tracer, counter = current("a loop over range"), Counter.of(iterable)
 
     def trace(leaves: list[Value], carried: Carried) -> tuple[Block, State]:
-        index = Value(type, facts=index_facts(start, stop, step))
-        block = Block(arguments=(index, *leaves))
-        with tracer.inside(block):
-            result = body(Scalar(index), *carried.rebuild(leaves))
-        return block, result
+        index = counter.index()
+        return record(lambda: body(Scalar(index), *carried.rebuild(leaves)), index, *leaves)
 
     block, carried, init = _settle(tracer, state, names, trace)
-    op = For(start, stop, step, init, block, iterable.unroll)
-    results = tracer.emit(op, *[v.type for v in init])
-    return _after(carried, list(results), names)
+    return _after(carried, list(emit_loop(counter, init, block)), names)
 
 
 def _python_loop(iterable: Any, body: Body, state: list[Any], names: Names, stop_flag: str | None) -> State:
@@ -135,10 +127,9 @@ def while_loop(
     while not isinstance(holds, Scalar):
         if not holds:
             return tuple(state)
-        turn = Block()
         requirements = dict(tracer.requirements)
-        with tracer.inside(turn):
-            after = list(body(*state))
+        turn, returned = record(lambda: body(*state))  # noqa: B023  # called at once
+        after = list(returned)
         holds = _probed(tracer, condition, after)
         if isinstance(holds, Scalar) and turns == 0:
             # `while True` with a break that the device decides: a loop on the device from the first turn on.
@@ -159,23 +150,20 @@ def _probed(tracer: Tracer, condition: Callable[..., Any], state: list[Any]) -> 
 
 
 def _device_while(condition: Callable[..., Any], body: Body, state: list[Any], names: Names) -> State:
-    tracer = current("a loop")
     tests: list[Block] = []
 
     def trace(leaves: list[Value], carried: Carried) -> tuple[Block, State]:
         arguments = [Value(v.type, v.name, v.facts) for v in leaves]
-        test = Block(arguments=tuple(arguments))
-        with tracer.inside(test):
-            holds = truth(condition(*carried.rebuild(arguments)))
-            tracer.emit(Yield((as_scalar(holds, bool_).value,)))
-        tests.append(test)
-        block = Block(arguments=tuple(leaves))
-        with tracer.inside(block):
-            return block, body(*carried.rebuild(leaves))
 
-    block, carried, init = _settle(tracer, state, names, trace)
-    results = tracer.emit(While(init, tests[-1], block), *[v.type for v in init])
-    return _after(carried, list(results), names)
+        def test() -> None:
+            holds = truth(condition(*carried.rebuild(arguments)))
+            end([as_scalar(holds, bool_).value])
+
+        tests.append(record(test, *arguments)[0])
+        return record(lambda: body(*carried.rebuild(leaves)), *leaves)
+
+    block, carried, init = _settle(current("a loop"), state, names, trace)
+    return _after(carried, list(emit_while(init, tests[-1], block)), names)
 
 
 def _settle(
@@ -204,7 +192,7 @@ def _settle(
                 next_values = tuple(unwrap(after, carried))
                 needed = [joined_facts(a, v.facts) for a, v in zip(assumed, next_values, strict=True)]
                 if needed == assumed:
-                    tracer.emit(Yield(next_values))
+                    end(next_values)
                     return block, carried, tuple(carried.leaves)
                 assumed = [_widened(a, f, v, attempt) for a, f, v in zip(assumed, needed, carried.leaves, strict=True)]
         tracer.requirements = requirements

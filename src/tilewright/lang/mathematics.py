@@ -11,7 +11,8 @@ from typing import Any
 from tilewright.dtypes import float32, int32
 from tilewright.errors import LanguageError
 from tilewright.ir.ops import Fma
-from tilewright.lang.branches import select, truth
+from tilewright.lang.branches import select
+from tilewright.lang.control import truth
 from tilewright.lang.scalar import Scalar, arithmetic, as_scalar, common_type, convert, unary
 from tilewright.lang.tracer import current
 

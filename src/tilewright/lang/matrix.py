@@ -7,17 +7,17 @@ register travel in words of 32 bits: neighbours in the fragment are read as one 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from tilewright.atoms import MMAAtom
 from tilewright.atoms.mma import Registers
 from tilewright.dtypes import uint32
 from tilewright.errors import LanguageError
-from tilewright.ir.core import Block, Space, Value, VectorType
-from tilewright.ir.facts import Facts
-from tilewright.ir.ops import Bitcast, Extract, For, Mma, Pack, Select, Yield, constant
-from tilewright.lang.scalar import Scalar, as_scalar
+from tilewright.ir.core import Space, Value, VectorType
+from tilewright.ir.ops import Bitcast, Extract, Mma, Pack, Select
+from tilewright.lang.control import nest
+from tilewright.lang.scalar import Scalar
 from tilewright.lang.targets import demand_whole_warps
 from tilewright.lang.tracer import Tracer, current
 from tilewright.layout import Layout
@@ -134,10 +134,7 @@ def multiply(atom: MMAAtom, d: Tensor, a: Tensor, b: Tensor, c: Tensor) -> None:
         op = Mma(atom, fragment_a.load(m, k), fragment_b.load(n, k), fragment_c.load(m, n))
         fragment_d.store((m, n), tracer.emit(op, *result_types))
 
-    def row(k: Any, m: Any) -> None:
-        unrolled(tracer, extents[2], "n" if extents[1] == 1 else "i", lambda n: instruction(k, m, n))
-
-    unrolled(tracer, extents[0], "k", lambda k: unrolled(tracer, extents[1], "m", lambda m: row(k, m)))
+    nest(extents, instruction, unroll=True, names=("k", "m", "n" if extents[1] == 1 else "i"))
 
 
 def _static(extent: Any) -> int:
@@ -152,17 +149,3 @@ def _back_and_forth(tracer: Tracer, m: Any, n: Any, extent: int) -> Any:
     chosen = tracer.pure(Select((m % 2 == 0).value, n.value, (extent - 1 - n).value), n.dtype)
     chosen.name = "n"
     return Scalar(chosen)
-
-
-def unrolled(tracer: Tracer, extent: int, name: str, step: Callable[[Any], None]) -> None:
-    """Emit a loop that the compiler unrolls fully, and call `step` with its index; for one round there is no loop."""
-    if extent == 1:
-        step(0)
-        return
-    stop = as_scalar(extent)
-    index = Value(stop.dtype, name, Facts(0, extent - 1, 1))
-    body = Block(arguments=(index,))
-    with tracer.inside(body):
-        step(Scalar(index))
-        tracer.emit(Yield(()))
-    tracer.emit(For(constant(0, index.dtype), stop.value, constant(1, index.dtype), (), body, 0))

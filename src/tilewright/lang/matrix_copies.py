@@ -15,7 +15,7 @@ from tilewright.dtypes import uint32
 from tilewright.errors import LanguageError
 from tilewright.ir.core import Space
 from tilewright.ir.ops import LoadMatrix, StoreMatrix, TransposeMatrix
-from tilewright.lang.access import common_walk, place, vector_limit
+from tilewright.lang.access import common_walk, each_step, place, vector_limit
 from tilewright.lang.matrix import Words
 from tilewright.lang.targets import demand_whole_warps
 from tilewright.lang.tracer import Tracer
@@ -35,7 +35,7 @@ _SPACES = {
 
 
 class MatrixCopy:
-    """One copy of matrices being lowered. `loop` is `copying.loop_nest`."""
+    """One copy of matrices being lowered."""
 
     def __init__(self, tracer: Tracer, atom: CopyAtom, src: Tensor, dst: Tensor) -> None:
         self.tracer, self.atom, self.src, self.dst = tracer, atom, src, dst
@@ -103,8 +103,9 @@ class MatrixCopy:
             f"{wanted}, or use the {'plain' if self.atom.transposed else 'transposing'} atom",
         )
 
-    def emit(self, loop: Any) -> None:  # Any: the type of copying.loop_nest
-        loop(self.tracer, self.walk, self._step)
+    def emit(self) -> None:
+        """Emit loops over the matrices with one instruction inside."""
+        each_step(self.walk, self._step)
 
     def _words(self, side: int) -> Words:
         values, rest = self.parts[side]

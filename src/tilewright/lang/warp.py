@@ -10,7 +10,7 @@ from typing import Any
 from tilewright.dtypes import bool_, int32, uint32, uint64
 from tilewright.errors import LanguageError
 from tilewright.ir.ops import Elect, Shuffle, Vote
-from tilewright.lang.branches import truth
+from tilewright.lang.control import truth
 from tilewright.lang.scalar import Scalar, as_scalar
 from tilewright.lang.targets import demand_whole_warps
 from tilewright.lang.tracer import current

@@ -27,10 +27,9 @@ Packages: kernels as files
 
 from __future__ import annotations
 
-from tilewright.schedule.affine import Affine, Dimension, Index, create_dimensions
+from tilewright.schedule.affine import Affine, Dimension, Index, apply, cast, create_dimensions, where
 from tilewright.schedule.arrays import Array, Role
 from tilewright.schedule.caches import Location, Strategy
-from tilewright.schedule.expressions import apply, cast, where
 from tilewright.schedule.mma_shapes import MMAFragmentOp, MMASchedulingPolicy, MMAShape
 from tilewright.schedule.nest import Nest
 from tilewright.schedule.package import Package

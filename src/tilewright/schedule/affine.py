@@ -1,4 +1,10 @@
-"""Affine expressions of loop indices and of sizes that only the launch knows: c0 + c1 * i + c2 * j + ..."""
+"""What the logic of a nest is written in: affine expressions of indices, and values that are computed.
+
+An affine expression, c0 + c1 * i + c2 * j + ..., of loop indices and of sizes that only the launch knows says where an
+element is. A value is recorded when the logic is declared, and computed when a kernel is built, with the operators of
+device numbers. An affine expression is a value wherever one is asked for, and becomes one by arithmetic that is not
+affine.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +12,14 @@ import itertools
 import operator
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Union
 
+from tilewright.dtypes import DType
+from tilewright.dtypes import dtype as as_dtype
 from tilewright.errors import ScheduleError
+from tilewright.lang.mathematics import where as device_where
 from tilewright.schedule.naming import assigned_names
 
 _numbers = itertools.count()
@@ -77,8 +86,6 @@ class _Linear:
 
     def __tilewright_apply__(self, name: str, function: Any, operands: tuple[Any, ...]) -> Any:  # Any: as in __add__
         """Record a function of device numbers, such as `tw.exp`, of the value of this expression."""
-        from tilewright.schedule.expressions import Apply, expression
-
         return Apply(name, function, tuple(expression(x) for x in operands))
 
     def _value(self, name: str, function: Any, other: Any) -> Any:  # Any: as in __add__
@@ -118,9 +125,13 @@ class _Linear:
 
 
 class Recording(threading.local):
-    """Whether the logic of a nest is recorded at the moment."""
+    """What the logic of a nest stores while it is recorded; None where no logic is."""
 
-    is_on = False
+    stores: list[Any] | None = None  # Any: a Store of `arrays`
+
+    @property
+    def is_on(self) -> bool:
+        return self.stores is not None
 
 
 recording = Recording()
@@ -278,3 +289,174 @@ def as_affine(x: Any) -> Affine:  # Any: checked here
     if found is None:
         raise ScheduleError(f"{x!r} is not affine", help="use indices, whole numbers, and sums and multiples of them")
     return found
+
+
+# --- values ----------------------------------------------------------------------------------------------
+
+
+class Expression:
+    """A value of the logic. Arithmetic and comparisons give further expressions."""
+
+    # Another object's operator shall not take an expression apart as a list.
+    __array_ufunc__ = None
+
+    @property
+    def operands(self) -> tuple[Expression, ...]:
+        """The expressions that this one is computed from."""
+        return ()
+
+    def loads(self) -> Iterator[Any]:  # Any: a Load of `arrays`, which yields itself
+        """Yield all that the expression reads."""
+        for part in self.operands:
+            yield from part.loads()
+
+    def __bool__(self) -> bool:
+        raise ScheduleError(
+            f"the logic of a nest cannot branch on {self}, a value that only the kernel knows",
+            help="tw.where(condition, a, b) computes both and takes one; in place of Python's max and min, tw.maximum "
+            "and tw.minimum",
+        )
+
+    # `==` builds an expression, so identity has to say what is the same.
+    __hash__ = object.__hash__
+
+    def __eq__(self, other: object) -> Any:  # Any: an expression, as for device numbers
+        return Apply("==", operator.eq, (self, expression(other)))
+
+    def __ne__(self, other: object) -> Any:  # Any: an expression, as for device numbers
+        return Apply("!=", operator.ne, (self, expression(other)))
+
+    def __tilewright_apply__(self, name: str, function: Callable[..., Any], operands: tuple[Any, ...]) -> Expression:
+        """Record a function of device numbers, such as `tw.exp`."""
+        return Apply(name, function, tuple(expression(x) for x in operands))
+
+
+def _operator(symbol: str, function: Callable[..., Any]) -> tuple[Any, Any]:
+    def forward(self: Expression, other: Any) -> Expression:
+        return Apply(symbol, function, (self, expression(other)))
+
+    def backward(self: Expression, other: Any) -> Expression:
+        return Apply(symbol, function, (expression(other), self))
+
+    return forward, backward
+
+
+for _name, _symbol, _function in (
+    ("add", "+", operator.add), ("sub", "-", operator.sub), ("mul", "*", operator.mul),
+    ("truediv", "/", operator.truediv), ("floordiv", "//", operator.floordiv), ("mod", "%", operator.mod),
+    ("pow", "**", operator.pow), ("and", "&", operator.and_), ("or", "|", operator.or_), ("xor", "^", operator.xor),
+    ("lshift", "<<", operator.lshift), ("rshift", ">>", operator.rshift),
+):  # fmt: skip
+    _forward, _backward = _operator(_symbol, _function)
+    setattr(Expression, f"__{_name}__", _forward)
+    setattr(Expression, f"__r{_name}__", _backward)
+for _name, _symbol in (("lt", "<"), ("le", "<="), ("gt", ">"), ("ge", ">=")):
+    setattr(Expression, f"__{_name}__", _operator(_symbol, getattr(operator, _name))[0])
+_ONE_OPERAND: tuple[tuple[str, str, Callable[..., Any]], ...] = (  # Any: device numbers
+    ("neg", "-", operator.neg),
+    ("invert", "~", operator.invert),
+    ("abs", "abs", operator.abs),
+)
+for _name, _symbol, _operation in _ONE_OPERAND:
+    setattr(Expression, f"__{_name}__", lambda self, s=_symbol, f=_operation: Apply(s, f, (self,)))
+
+
+@dataclass(frozen=True, eq=False)
+class Number(Expression):
+    """A number that is known when the nest is declared."""
+
+    value: int | float | bool
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+
+@dataclass(frozen=True, eq=False)
+class Position(Expression):
+    """The value of an affine expression of the indices."""
+
+    place: Affine
+
+    def __str__(self) -> str:
+        return f"({self.place})" if len(self.place.terms) > 1 or self.place.constant else str(self.place)
+
+
+@dataclass(frozen=True, eq=False)
+class Convert(Expression):
+    """A value converted to an element type, as by `x.to(dtype)` of device numbers."""
+
+    value: Expression
+    dtype: DType
+
+    @property
+    def operands(self) -> tuple[Expression, ...]:
+        return (self.value,)
+
+    def __str__(self) -> str:
+        return f"{self.dtype}({self.value})"
+
+
+@dataclass(frozen=True, eq=False)
+class Apply(Expression):
+    """A function of values: an operator of Python's, or a function of device numbers."""
+
+    name: str
+    function: Callable[..., Any]  # Any: device numbers
+    arguments: tuple[Expression, ...]
+
+    @property
+    def operands(self) -> tuple[Expression, ...]:
+        return self.arguments
+
+    def __str__(self) -> str:
+        if self.name.isidentifier():
+            return f"{self.name}({', '.join(map(str, self.arguments))})"
+        texts = [f"({x})" if isinstance(x, Apply) and not x.name.isidentifier() else str(x) for x in self.arguments]
+        return f"{self.name}{texts[0]}" if len(texts) == 1 else f"{texts[0]} {self.name} {texts[1]}"
+
+
+def expression(x: Any) -> Expression:  # Any: checked here
+    """Return a number, index or affine expression as an expression; expressions stay as they are.
+
+    Raises `ScheduleError` for anything else.
+    """
+    if isinstance(x, Expression):
+        return x
+    if isinstance(x, (bool, float)):
+        return Number(x)
+    place = affine_or_none(x)
+    if place is not None:
+        return Number(place.constant) if place.is_constant else Position(place)
+    if hasattr(x, "item") and getattr(x, "ndim", 0) == 0:  # a NumPy number
+        return Number(x.item())
+    if hasattr(x, "rank") and x.rank == 0:  # an array of no modes: a number of the launch
+        element: Expression = x[()]
+        return element
+    raise ScheduleError(
+        f"the logic of a nest cannot compute with {x!r}", help="use elements of arrays, indices and numbers"
+    )
+
+
+def apply(
+    function: Callable[..., Any], *arguments: Any
+) -> Expression:  # Any: device numbers; whatever is an expression
+    """Return a function of device numbers applied to expressions: it is called when the kernel is built.
+
+    >>> from tilewright.schedule import Array, Role, apply
+    >>> A = Array(Role.INPUT, "float32", (4,))
+    >>> def half(x): return x * 0.5
+    >>> print(apply(half, A[0]))
+    half(A[0])
+    """
+    name = getattr(function, "__name__", "function")
+    return Apply(name if name.isidentifier() else "function", function, tuple(expression(x) for x in arguments))
+
+
+def where(condition: Any, on_true: Any, on_false: Any) -> Expression:  # Any: whatever is an expression
+    """Return one of two values, both of which are computed: on_true where the condition holds, else on_false."""
+    return apply(device_where, condition, on_true, on_false)
+
+
+def cast(value: Any, dtype: Any) -> Expression:  # Any: whatever is an expression; whatever names an element type
+    """Return a value converted to an element type."""
+    return Convert(expression(value), as_dtype(dtype))

@@ -1,11 +1,12 @@
-"""Arrays of a nest: what they are for, of what type and shape, and how they lie in memory."""
+"""Arrays of a nest: what they are for, their types, shapes and layouts, and reads and writes of their elements."""
 
 from __future__ import annotations
 
 import enum
 import itertools
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -13,10 +14,11 @@ import numpy as np
 from tilewright.dtypes import DType
 from tilewright.dtypes import dtype as as_dtype
 from tilewright.errors import ScheduleError
-from tilewright.schedule.affine import Affine, Dimension, Size, affine_or_none
-from tilewright.schedule.expressions import Expression, Load, record_store
+from tilewright.lang.tracer import locate
+from tilewright.schedule.affine import Affine, Dimension, Expression, Size, affine_or_none, expression, recording
 from tilewright.schedule.naming import assigned_names
 from tilewright.schedule.parameters import Delayed
+from tilewright.source import SourceLocation
 
 _numbers = itertools.count()
 
@@ -141,7 +143,7 @@ class Array:
         return Load(self, self.place(indices))
 
     def __setitem__(self, indices: Any, value: Any) -> None:  # Any: as in __getitem__; whatever is an expression
-        record_store(self, self.place(indices), value)
+        _record_store(self, self.place(indices), value)
 
     def place(self, indices: Any) -> tuple[Affine, ...]:  # Any: as in __getitem__
         """Return the affine expression of each mode. Raises `ScheduleError` for a wrong number or other expressions."""
@@ -212,3 +214,54 @@ for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "
 for _name in ("lt", "le", "gt", "ge", "neg", "invert", "abs"):
     setattr(Array, f"__{_name}__", _as_number(f"__{_name}__"))
 Array.__tilewright_apply__ = _as_number("__tilewright_apply__")  # type: ignore[attr-defined]  # found by its name
+
+
+# --- elements --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Load(Expression):
+    """The element of an array at a place."""
+
+    array: Array
+    place: tuple[Affine, ...]
+
+    def loads(self) -> Iterator[Load]:
+        """Yield itself."""
+        yield self
+
+    def __str__(self) -> str:
+        return f"{self.array.name}[{', '.join(map(str, self.place))}]" if self.place else self.array.name
+
+
+@dataclass(frozen=True, eq=False)
+class Store:
+    """array[place] = value, at a line of the user's."""
+
+    array: Array
+    place: tuple[Affine, ...]
+    value: Expression
+    location: SourceLocation | None
+
+
+def record(logic: Callable[[], Any]) -> list[Store]:  # Any: whatever the user's logic returns, which is nothing
+    """Run a nest's logic once on its indices and return what it stores, in order."""
+    outer, recording.stores = recording.stores, []
+    try:
+        logic()
+        return recording.stores
+    finally:
+        recording.stores = outer
+
+
+def _record_store(array: Array, place: tuple[Affine, ...], value: Any) -> None:  # Any: whatever is an expression
+    """Record `array[place] = value`. Raises `ScheduleError` outside of a nest's logic."""
+    if recording.stores is None:
+        raise ScheduleError(
+            f"array {array.name} is written outside of a nest's logic",
+            help="write it in a function decorated with @nest.iteration_logic",
+        )
+    location = locate(sys._getframe(2))
+    if location is not None:  # what called the logic is this library and says nothing
+        location = replace(location, inlined_at=None)
+    recording.stores.append(Store(array, place, expression(value), location))

@@ -9,19 +9,15 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
+from typing import Any, NoReturn, TypeVar, cast
 
 from tilewright.dtypes import dtype as as_dtype
 from tilewright.errors import ScheduleError
-from tilewright.schedule.affine import Index
-from tilewright.schedule.arrays import Array
-from tilewright.schedule.expressions import Apply, Convert, Expression, Load, Store
+from tilewright.schedule.affine import Apply, Convert, Expression, Index
+from tilewright.schedule.arrays import Array, Load, Store
 from tilewright.schedule.loop_nest import LoopNest
 from tilewright.schedule.parameters import Delayed
 from tilewright.schedule.statements import Statement
-
-if TYPE_CHECKING:
-    from tilewright.schedule.plan import Plan
 
 Method = TypeVar("Method", bound=Callable[..., Any])  # Any: whatever a plan's methods take and return
 
@@ -83,12 +79,29 @@ class Step:
         self.result: Any = None  # Any: what methods return, such as a cache
 
 
+class Recorder:
+    """What keeps the calls of its methods: they are done again on a copy once its parameters have values.
+
+    `start` is the loop nest that it began with; it `is_delayed` from the first call on that waits for a value.
+    """
+
+    def __init__(self, start: LoopNest) -> None:
+        self.start = start
+        self.steps: list[Step] = []
+        self.is_delayed = isinstance(start, DelayedNest)
+        self.is_within_step = False
+
+    def restarted(self, start: LoopNest) -> Any:  # Any: another of its own class
+        """Return one that begins with another loop nest, and on which nothing has been called."""
+        raise NotImplementedError  # pragma: no cover  # a plan has its own
+
+
 def recorded(method: Method) -> Method:
     """Let a plan keep the calls of a method, and only keep them from the first that waits for a parameter."""
     returns = method.__annotations__.get("return") != "None"
 
     @functools.wraps(method)
-    def record(plan: Plan, *args: Any, **kwargs: Any) -> Any:  # Any: as Method
+    def record(plan: Recorder, *args: Any, **kwargs: Any) -> Any:  # Any: as Method
         if plan.is_within_step:
             return method(plan, *args, **kwargs)
         step = Step(method, args, kwargs)
@@ -161,11 +174,9 @@ class Resolution:
             return Apply(x.name, x.function, tuple(map(self._expression, x.arguments)))
         return x
 
-    def plan(self, plan: Plan) -> Plan:
+    def plan(self, plan: Recorder) -> Any:  # Any: a plan
         """Return a plan whose calls are done with values in place of parameters."""
-        from tilewright.schedule.plan import Plan
-
-        made = Plan(self.resolve(plan.start), plan.target)
+        made = plan.restarted(self.resolve(plan.start))
         for step in plan.steps:
             result = step.method(made, *self.resolve(step.args), **self.resolve(step.kwargs))
             # A later call may name what this one gave: the result itself, or the step in its place.

@@ -1,13 +1,162 @@
-"""Dependences: which accesses of the same element keep their order."""
+"""Dependences: pairs of accesses that reach the same element, and the orders and bindings that would break them.
+
+A pair is a system of linear conditions on integers. Each loop has two variables, one for the iteration of each access,
+which count iterations: a loop that steps by 4 has the index 4 * iteration. Sizes of the launch are unknown integers
+from 1.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import TypeAlias, Union
 
 from tilewright.errors import ScheduleError
-from tilewright.schedule.instances import Instance, Pair, Values, Variable, difference, is_before, pairs, turns
+from tilewright.schedule.affine import Affine, Dimension, Index, Symbol
+from tilewright.schedule.binding import Binding
 from tilewright.schedule.integers import System
-from tilewright.schedule.loop_nest import LoopNest
+from tilewright.schedule.loop_nest import Loop, LoopNest, Part
+from tilewright.schedule.statements import Access
+
+# The turn of a loop for the first access of a pair (0) or the second one (1), or a size of the launch.
+Variable: TypeAlias = Union[tuple[Index, int], Dimension]
+Terms: TypeAlias = tuple[dict[Variable, int], int]
+Values: TypeAlias = dict[Variable, int]
+
+
+@dataclass(frozen=True, eq=False)
+class Instance:
+    """An access of a part, as one of a pair: `side` is 0 for the first and 1 for the second."""
+
+    nest: LoopNest
+    number: int
+    access: Access
+    side: int = 0
+
+    @property
+    def part(self) -> Part:
+        return self.nest.parts[self.number]
+
+    def terms(self, value: Affine) -> Terms:
+        """Return an expression of the loops' indices in the variables of this side."""
+        steps: dict[Symbol, int] = {loop.index: loop.step for loop in self.nest.loops}
+        return (
+            {(s if isinstance(s, Dimension) else (s, self.side)): c * steps.get(s, 1) for s, c in value.terms},
+            value.constant,
+        )
+
+    def place(self) -> tuple[Terms, ...]:
+        """Return the element that is accessed."""
+        return tuple(self.terms(mode.substitute(self.part.places)) for mode in self.access.place)
+
+    def turn(self, index: Index) -> Terms:
+        """Return where the nest's own index stands."""
+        return self.terms(self.part.places[index])
+
+    def runs(self) -> System[Variable]:
+        """Return the conditions under which the access happens: its loops' bounds, and what its part asks for."""
+        system = System[Variable]()
+        for loop in self.nest.loops:
+            system = system.at_least_zero({(loop.index, self.side): 1})
+            system = system.at_least_zero(*self.terms(loop.stop - 1 - loop.index))
+        for condition in self.part.conditions:
+            terms = self.terms(condition.value)
+            system = system.equal(*terms) if condition.is_equality else system.at_least_zero(*terms)
+        return system
+
+    def at(self, values: Values) -> str:
+        """Return the access and the values of the nest's own indices, for those of the variables."""
+        found = ", ".join(f"{index}={_value(self.turn(index), values)}" for index in self.part.indices)
+        return f"{self.access} at {found}" if found else f"{self.access}"
+
+    def element(self, values: Values) -> str:
+        """Return the element that is accessed, with numbers."""
+        place = ", ".join(str(_value(mode, values)) for mode in self.place())
+        return f"{self.access.array.name}[{place}]" if place else self.access.array.name
+
+
+@dataclass(frozen=True, eq=False)
+class Pair:
+    """Two accesses of one array, at least one of which writes."""
+
+    first: Instance
+    second: Instance
+
+    @property
+    def write(self) -> Access:
+        return self.first.access if self.first.access.is_write else self.second.access
+
+    @property
+    def is_of_one_reduction(self) -> bool:
+        """Whether both are of the element that one and the same statement reduces into."""
+        return self.first.access.statement is self.second.access.statement and (
+            self.first.access.statement.reduction is not None
+        )
+
+    def meets(self) -> System[Variable]:
+        """Return the conditions under which both happen, and are of the same element."""
+        system = System[Variable]()
+        for mine, other in zip(self.first.place(), self.second.place(), strict=True):
+            system = system.equal(*difference(mine, other))
+        system = system.and_(self.first.runs()).and_(self.second.runs())
+        for size in _sizes(system.variables()):
+            system = system.at_least_zero({size: 1}, -1)
+        return system
+
+    def sizes(self, values: Values) -> str:
+        """Return the sizes of the launch in a solution, as the end of a sentence."""
+        found = [f"{v}={values[v]}" for v in sorted(_sizes(values), key=lambda v: v.number)]
+        return f", where {', '.join(found)}" if found else ""
+
+
+def pairs(nest: LoopNest) -> Iterator[Pair]:
+    """Yield each pair once: of one access with itself too, and the access of the earlier part first."""
+    found = [
+        Instance(nest, number, access)
+        for number, part in enumerate(nest.parts)
+        for statement in part.statements
+        for access in _different(statement.accesses)
+    ]
+    for n, first in enumerate(found):
+        for second in found[n:]:
+            is_written = first.access.is_write or second.access.is_write
+            if first.access.array is second.access.array and is_written:
+                yield Pair(first, replace(second, side=1))
+
+
+def difference(mine: Terms, other: Terms) -> Terms:
+    """Return mine - other."""
+    terms = dict(mine[0])
+    for variable, factor in other[0].items():
+        terms[variable] = terms.get(variable, 0) - factor
+    return terms, mine[1] - other[1]
+
+
+def is_before(system: System[Variable], mine: Terms, other: Terms) -> System[Variable]:
+    """Return the system with the condition mine < other."""
+    terms, constant = difference(other, mine)
+    return system.at_least_zero(terms, constant - 1)
+
+
+def iterations(loop: Loop) -> tuple[Terms, Terms]:
+    """Return the turns of a loop for the two accesses of a pair."""
+    return ({(loop.index, 0): 1}, 0), ({(loop.index, 1): 1}, 0)
+
+
+def _different(accesses: tuple[Access, ...]) -> list[Access]:
+    """Return accesses without those that are like an earlier one."""
+    return list({(a.array, a.place, a.is_write): a for a in reversed(accesses)}.values())[::-1]
+
+
+def _sizes(variables: Iterable[Variable]) -> list[Dimension]:
+    return [v for v in variables if isinstance(v, Dimension)]
+
+
+def _value(terms: Terms, values: Values) -> int:
+    return sum(c * values.get(v, 0) for v, c in terms[0].items()) + terms[1]
+
+
+# --- what an order, a binding and a vector may not break -------------------------------------------------
 
 
 def refuse_violations(before: LoopNest, after: LoopNest, what: str) -> None:
@@ -42,7 +191,7 @@ def _violation(nest: LoopNest, meets: System[Variable], first: Instance, second:
     """
     for system in _declared_before(meets, first, second):
         for loop in nest.loops:
-            mine, other = turns(loop) if first.side == 0 else turns(loop)[::-1]
+            mine, other = iterations(loop) if first.side == 0 else iterations(loop)[::-1]
             if loop.trips != 1:
                 values = is_before(system, other, mine).solve()
                 if values is not None:
@@ -72,3 +221,65 @@ def _error(pair: Pair, first: Instance, second: Instance, values: Values, what: 
         help="keep an order in which what depends on another turn runs after it; "
         "skewing a loop by another one can make such an order possible",
     )
+
+
+def refuse_crossings(nest: LoopNest, bindings: tuple[Binding, ...]) -> None:
+    """Raise `ScheduleError` where two threads or blocks would access one element, and one of them writes.
+
+    Reductions are no exception: threads that add to one element at the same time lose sums.
+    """
+    bound = [(loop, binding.unit) for binding in bindings for loop in binding.loops if loop.trips != 1]
+    if not bound:
+        return
+    for pair in pairs(nest):
+        meets = pair.meets()
+        for loop, unit in bound:
+            low, high = iterations(loop)
+            is_one = pair.first.access is pair.second.access and pair.first.number == pair.second.number
+            for mine, other in [(low, high)] if is_one else [(low, high), (high, low)]:
+                values = is_before(meets, mine, other).solve()
+                if values is not None:
+                    raise ScheduleError(
+                        f"{loop.index} cannot be bound to {unit.name}: different turns of it access "
+                        f"{pair.first.element(values)} at the same time, the {pair.first.at(values)} and the "
+                        f"{pair.second.at(values)}{pair.sizes(values)}",
+                        location=pair.write.statement.location,
+                        help="a loop of a reduction cannot be bound; bind loops the written element moves with"
+                        if pair.is_of_one_reduction
+                        else "bind loops whose turns are independent of one another",
+                    )
+
+
+def refuse_recurrences(nest: LoopNest, index: Index) -> None:
+    """Raise `ScheduleError` where one turn of a loop reads or writes an element that another turn writes."""
+    loop = nest.loop(index)
+    indices = range(0, (loop.last or 0) + 1, loop.step)
+    for part in nest.parts:
+        accesses = [
+            replace(access, place=tuple(mode.substitute(part.places) for mode in access.place))
+            for statement in part.statements
+            for access in statement.accesses
+        ]
+        for write in (access for access in accesses if access.is_write):
+            for other in accesses:
+                if other.array is write.array and _meet(write, other, index, indices):
+                    raise ScheduleError(
+                        f"{index} cannot be vectorized: {write} and {other} are of the same element in different turns",
+                        location=write.statement.location,
+                        help="vectorize a loop whose turns are independent of one another",
+                    )
+
+
+def _meet(write: Access, other: Access, index: Index, indices: range) -> bool:
+    """Whether the write of one turn and an access of another one may be of the same element, all other loops equal."""
+    factors = [(a.factor(index), b.factor(index)) for a, b in zip(write.place, other.place, strict=True)]
+    rests = [
+        (a - x * index) - (b - y * index)
+        for a, b, (x, y) in zip(write.place, other.place, factors, strict=True)
+    ]  # fmt: skip
+    # Where other loops keep the places apart or not, they may not: only what is known here counts.
+    known = [(rest.constant, x, y) for rest, (x, y) in zip(rests, factors, strict=True) if rest.is_constant]
+    if all(x == y for _, x, y in known):  # then only the distance between the turns matters
+        distances = [d for d in range(-indices[-1], indices[-1] + 1, indices.step) if d]
+        return any(all(rest + x * d == 0 for rest, x, _ in known) for d in distances)
+    return any(all(rest + x * s - y * t == 0 for rest, x, y in known) for s in indices for t in indices if s != t)

@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tilewright.errors import ScheduleError
 from tilewright.ir.core import Space
 from tilewright.lang.carry import rename
+from tilewright.lang.control import branch, nest
 from tilewright.lang.copying import copy
 from tilewright.lang.engine import BufferEngine
-from tilewright.lang.loops import for_loop
 from tilewright.lang.memory import registers
-from tilewright.lang.ranges import DeviceRange
 from tilewright.lang.scalar import Scalar, as_scalar
 from tilewright.layout import ComposedLayout, Layout
 from tilewright.schedule.affine import Affine, Dimension, Index
 from tilewright.schedule.caches import Cache, Location, Region, order_of
-from tilewright.schedule.storage import Storage
+from tilewright.schedule.scope import Scope, Storage
 from tilewright.tensors import Tensor
-
-if TYPE_CHECKING:
-    from tilewright.schedule.emission import Emission
 
 
 class Filling:
@@ -31,10 +27,10 @@ class Filling:
     `guards` are the modes whose elements may lie outside of the array, below 0 or beyond its extent.
     """
 
-    def __init__(self, emission: Emission, cache: Cache) -> None:
-        self.emission, self.cache = emission, cache
-        self.region: Region = cache.region(emission.plan)
-        self.outer: Storage | None = emission.storage.get(cache.array)
+    def __init__(self, scope: Scope, cache: Cache) -> None:
+        self.scope, self.cache = scope, cache
+        self.region: Region = scope.plan.region(cache)
+        self.outer: Storage | None = scope.storage.get(cache.array)
         if cache.location is Location.SHARED and self.outer is not None and is_private(self.outer.tensor):
             raise ScheduleError(
                 f"{cache!r} would be filled from registers, which each thread has of its own",
@@ -44,7 +40,7 @@ class Filling:
         self.guards = tuple(mode for mode in range(len(self.region.shape)) if self._may_leave(mode))
 
     def _may_leave(self, mode: int) -> bool:
-        low, high = self.emission.bounds(self.region.origin[mode])
+        low, high = self.scope.bounds(self.region.origin[mode])
         extent = self.cache.array.shape[mode]
         if low is None or low < 0:
             return True
@@ -59,18 +55,18 @@ class Filling:
         if len(origin.terms) != 1 or origin.constant or not isinstance(extent, Dimension):
             return False
         symbol, factor = origin.terms[0]
-        return isinstance(symbol, Index) and factor == 1 and self.emission.plan.nest.loop(symbol).stop == (extent + 0)
+        return isinstance(symbol, Index) and factor == 1 and self.scope.plan.nest.loop(symbol).stop == (extent + 0)
 
     def inside(self, coordinates: tuple[Any, ...]) -> Any:  # Any: numbers of host or device
         """Return whether an element of the region is one of the array."""
         holds: Any = True
         for mode in self.guards:
-            start = self.region.origin[mode].evaluate(self.emission.values)
+            start = self.region.origin[mode].evaluate(self.scope.values)
             place = start + coordinates[mode] * self.region.steps[mode]
             extent = self.cache.array.shape[mode]
-            limit = self.emission.values[extent] if isinstance(extent, Dimension) else extent
+            limit = self.scope.values[extent] if isinstance(extent, Dimension) else extent
             tests = [place < limit]
-            if (low := self.emission.bounds(self.region.origin[mode])[0]) is None or low < 0:
+            if (low := self.scope.bounds(self.region.origin[mode])[0]) is None or low < 0:
                 tests.append(place >= 0)
             for test in tests:
                 holds = test if holds is True else holds & test if test is not True else holds
@@ -80,7 +76,7 @@ class Filling:
         """Return the region's elements where they are cached from."""
         assert self.outer is not None, self.cache
         tensor: Tensor = self.outer.tensor
-        start = self.outer.coordinates(self.region.origin, self.emission.values)
+        start = self.outer.coordinates(self.region.origin, self.scope.values)
         start = start if isinstance(start, tuple) else (start,)
         if isinstance(tensor.layout, ComposedLayout):
             raise ScheduleError(
@@ -125,7 +121,7 @@ class PrivateCache(Filling):
             def read() -> None:
                 tensor[place] = as_scalar(view[place], None).to(self.cache.element_type)
 
-            self.emission.choose(self.inside(place), read, lambda: tensor.__setitem__(place, 0))
+            branch(self.inside(place), read, lambda: tensor.__setitem__(place, 0))
 
         each(self.region.shape, self.order, element)
 
@@ -140,7 +136,7 @@ class PrivateCache(Filling):
             def write() -> None:
                 view[place] = as_scalar(tensor[place], None).to(view.dtype)
 
-            self.emission.choose(self.inside(place), write)
+            branch(self.inside(place), write)
 
         each(self.region.shape, self.order, element)
 
@@ -151,26 +147,13 @@ class PrivateCache(Filling):
 
 def each(shape: tuple[int, ...], order: tuple[int, ...], body: Callable[[tuple[Any, ...]], None]) -> None:
     """Emit a body for each coordinate of a box, by unrolled loops, the first mode of `order` innermost."""
-    place: list[Any] = [0] * len(shape)  # Any: device numbers
+    outermost_first = order[::-1]
 
-    def nest(depth: int) -> None:
-        if depth < 0:
-            body(tuple(place))
-            return
-        mode = order[depth]
-        if shape[mode] == 1:
-            place[mode] = 0
-            nest(depth - 1)
-            return
+    def inside(*indices: Any) -> None:  # Any: numbers of host or device
+        places = dict(zip(outermost_first, indices, strict=True))
+        body(tuple(places[mode] for mode in range(len(shape))))
 
-        def turn(value: Any) -> tuple[()]:  # Any: a device number
-            place[mode] = value
-            nest(depth - 1)
-            return ()
-
-        for_loop(DeviceRange(0, shape[mode], 1, unroll=True), turn, (), {})
-
-    nest(len(shape) - 1)
+    nest([shape[mode] for mode in outermost_first], inside, unroll=True)
 
 
 def static_layout(cache: Cache, region: Region) -> Layout:
@@ -194,14 +177,12 @@ def divisor_of(value: Any) -> int:  # Any: a number of host or device
     return abs(int(value))
 
 
-def divisor_of_affine(emission: Emission, place: Affine) -> int:
+def divisor_of_affine(scope: Scope, place: Affine) -> int:
     """Return a number that is known to divide an expression of the loops, 0 for 0."""
     found = abs(place.constant)
     for symbol, factor in place.terms:
         step = (
-            emission.plan.nest.loop(symbol).step
-            if isinstance(symbol, Index)
-            else divisor_of(emission.values.get(symbol, 1))
+            scope.plan.nest.loop(symbol).step if isinstance(symbol, Index) else divisor_of(scope.values.get(symbol, 1))
         )
         found = math.gcd(found, factor * step)
     return found

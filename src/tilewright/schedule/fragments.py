@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
 
 from tilewright import atoms
 from tilewright.atoms import CopyAtom
@@ -11,28 +11,26 @@ from tilewright.dtypes import DType
 from tilewright.errors import ScheduleError
 from tilewright.ir.core import Space
 from tilewright.lang.carry import rename
+from tilewright.lang.control import branch, nest
 from tilewright.lang.copying import copy, fill
 from tilewright.lang.fragments import convert_fragment
-from tilewright.lang.loops import for_loop
 from tilewright.lang.mathematics import maximum, where
 from tilewright.lang.memory import registers
-from tilewright.lang.ranges import DeviceRange
 from tilewright.lang.scalar import as_scalar
 from tilewright.lang.special import thread_idx
 from tilewright.lang.tracer import current
-from tilewright.layout import ComposedLayout, Layout
+from tilewright.layout import ComposedLayout, Layout, coalesce, composition, make_layout
 from tilewright.schedule.affine import Affine, Index
+from tilewright.schedule.arrays import Load
 from tilewright.schedule.caches import Cache
-from tilewright.schedule.filling import divisor_of_affine
+from tilewright.schedule.filling import Filling, divisor_of_affine
+from tilewright.schedule.loop_nest import Condition, Part
 from tilewright.schedule.mma_shapes import MMAFragmentOp
+from tilewright.schedule.plan_state import Operation, Tensorization
+from tilewright.schedule.scope import Parts, Scope, Storage
 from tilewright.schedule.statements import Access
-from tilewright.schedule.storage import Storage, tile_view
 from tilewright.tensors import Tensor
 from tilewright.tiled import TiledMMA, make_tiled_copy_A, make_tiled_copy_B
-
-if TYPE_CHECKING:
-    from tilewright.schedule.emission import Emission
-    from tilewright.schedule.tensorization import Operation, Tensorization
 
 Side = Literal["A", "B"]
 View = Callable[[], Tensor]  # of elements in memory, looked at only where they are needed
@@ -41,16 +39,13 @@ View = Callable[[], Tensor]  # of elements in memory, looked at only where they 
 class Fragments:
     """What a kernel's matrix instructions hold in registers, and how it gets there. One for each building of a kernel.
 
-    For counting, `roles` says of each buffer of registers which operand it holds a part of, and `turns` has the values
-    of the loops over K.
+    For counting, `roles` says of each buffer of registers which operand it holds a part of.
     """
 
-    def __init__(self, emission: Emission, tile: Tensorization) -> None:
-        self.emission, self.tile = emission, tile
+    def __init__(self, scope: Scope, tile: Tensorization) -> None:
+        self.scope, self.tile = scope, tile
         self.mmas: tuple[TiledMMA, ...] = tile.recipe.mmas
         self.roles: dict[Any, str] = {}  # Any: buffers of the IR
-        self.turns: set[Any] = set()  # Any: values of the IR
-        self.carried = tile.carried(emission.plan)
         m, n, k = tile.shape.m, tile.shape.n, tile.shape.k
         self.extents = dict(zip(tile.indices, (m, n, k), strict=True))
 
@@ -76,20 +71,34 @@ class Fragments:
     @property
     def lane(self) -> Any:  # Any: a device number
         """The thread's number in its warp."""
-        size = self.emission.plan.target.warp_size
-        x, *_ = self.emission.plan.block
+        size = self.scope.plan.target.warp_size
+        x, *_ = self.scope.plan.block
         return thread_idx.x if x == size else thread_idx.x % size
 
     def divisor(self, place: Affine) -> int:
-        return divisor_of_affine(self.emission, place)
+        return divisor_of_affine(self.scope, place)
 
     def view(self, access: Access, along: list[tuple[Index, int]]) -> Tensor:
         """Return the elements that an access touches while some indices run from where they are now."""
-        emission = self.emission
-        starts = {index: emission.values.get(index, 0) for index in self.tile.indices}
-        return tile_view(
-            emission.storage[access.array], access.place, along, {**emission.values, **starts}, self.divisor
-        )
+        scope = self.scope
+        starts = {index: scope.values.get(index, 0) for index in self.tile.indices}
+        return tile_view(scope.storage[access.array], access.place, along, {**scope.values, **starts}, self.divisor)
+
+    def within(self, parts: Parts, body: Callable[[], None]) -> None:
+        """Emit something where the loops around are within the boundaries of some part: others have no such tile."""
+        holds: Any = False  # Any: a condition of host or device
+        for part in parts:
+            alive = self.scope.decided(part)
+            if alive is None:
+                continue
+            known = tuple(c for c in self.outer_conditions(alive) if self.scope.is_known(c.value))
+            this = self.scope.holds(known)
+            holds = this if holds is False else True if this is True or holds is True else holds | this
+        branch(holds, body)
+
+    def outer_conditions(self, part: Part) -> tuple[Condition, ...]:
+        """Return the conditions that do not depend on the tile's own loops; the others hold by the tile's making."""
+        return tuple(c for c in part.conditions if not any(c.value.factor(index) for index in self.tile.indices))
 
     # --- A and B -----------------------------------------------------------------------------------------
 
@@ -189,23 +198,10 @@ class Fragments:
                 return x * argument
             return argument if kind is MMAFragmentOp.SET else kind(x)
 
-        def turn(n: Any) -> None:  # Any: a device number
+        def element(n: Any) -> None:  # Any: a device number
             fragment[n] = as_scalar(result(fragment[n]), None).to(fragment.dtype)
 
-        unrolled(fragment.size, turn)  # type: ignore[arg-type]  # static: the layout of an instruction
-
-
-def unrolled(extent: int, body: Callable[[Any], None]) -> None:  # Any: a device number
-    """Emit a loop that the compiler unrolls; a single turn as it is."""
-    if extent == 1:
-        body(0)
-        return
-
-    def turn(n: Any) -> tuple[()]:  # Any: as above
-        body(n)
-        return ()
-
-    for_loop(DeviceRange(0, extent, 1, unroll=True), turn, (), {})
+        nest((fragment.size,), element, unroll=True)
 
 
 def _convert(source: Tensor, target: Tensor) -> None:
@@ -274,3 +270,137 @@ class HeldOperand(Storage):
     def __init__(self, cache: Cache, fragment: Tensor, origin: tuple[Affine, ...]) -> None:
         super().__init__(cache.array, fragment, origin)
         self.fragment = fragment
+
+
+class HeldFragments(Filling):
+    """A cache of A or B in fragments: `held` of them, for as many steps."""
+
+    def __init__(self, fragments: Fragments, cache: Cache, held: int) -> None:
+        super().__init__(fragments.scope, cache)
+        self.fragments = fragments
+        self.side: Side = "A" if cache.array is fragments.access("A").array else "B"
+        self.access = fragments.access(self.side)
+        self.rows, self.depth = fragments.rows(self.side), fragments.tile.indices[2]
+        self.along = [(self.rows, fragments.extents[self.rows]), (self.depth, fragments.tile.shape.k)]
+        refuse_other_tiles(self, self.access, self.along)
+        self.tiles_along = [tiles_along(self, self.access, index, extent) for index, extent in self.along]
+        self.fragment = fragments.operand(self.side, *self.tiles_along, held)
+
+    def read(self, step: int) -> None:
+        """Read the region, at the present values of the loops around, into the fragments of a step."""
+        place = place_from(self, self.access, (self.rows, self.depth))
+        access = Access(self.access.statement, self.access.array, place, False)
+        (_, rows), (_, depth) = self.along
+
+        def at(row: Any, number: Any) -> None:  # Any: device numbers
+            with self.scope.knowing({self.rows: row * rows, self.depth: number * depth}):
+                view = self.fragments.view(access, self.along)
+            self.fragments.read(self.side, view, self.fragment[(None, None, None, row, number, step)])
+
+        def every() -> None:
+            nest(self.tiles_along, at, unroll=True)
+
+        self.fragments.within((self.scope.plan.nest.parts[self.fragments.tile.part],), every)
+
+    def operand(self, step: int) -> HeldOperand:
+        """Return the storage of a step."""
+        return HeldOperand(self.cache, self.fragment[(None, None, None, None, None, step)], self.region.origin)
+
+
+def refuse_other_tiles(filling: Filling, access: Access, tile: list[tuple[Index, int]]) -> None:
+    """Raise `ScheduleError` where a loop that runs while fragments are held moves an access to others than these.
+
+    Fragments are told apart by whole tiles along the tile's own two indices, and by nothing else.
+    """
+    for loop in filling.scope.plan.varying(filling.cache):
+        if loop.trips == 1 or any(loop.index is index for index, _ in tile):
+            continue
+        for place in access.place:
+            extents = [extent for index, extent in tile if place.factor(index)]
+            step = place.factor(loop.index) * loop.step
+            if step and (not extents or step % extents[0]):
+                raise ScheduleError(
+                    f"{access} cannot be cached in fragments while {loop.index} runs: it moves to other elements than "
+                    "whole tiles of these",
+                    location=access.statement.location,
+                    help=f"cache it inside of {loop.index}, or in shared memory, which tiles read their fragments from",
+                )
+
+
+def tiles_along(filling: Filling, access: Access, index: Index, extent: int) -> int:
+    """Return how many tiles of a region an index of the tile runs through, alone in its mode of the array."""
+    moving = [mode for mode, place in enumerate(access.place) if place.factor(index)]
+    if len(moving) != 1 or access.place[moving[0]].factor(index) != 1 or filling.region.shape[moving[0]] % extent:
+        raise ScheduleError(
+            f"{access} cannot be cached in fragments: {index} does not move by itself through whole tiles of one mode",
+            help="cache it in shared memory; the tile reads its fragments from there",
+        )
+    return filling.region.shape[moving[0]] // extent
+
+
+def place_from(filling: Filling, access: Access, indices: tuple[Index, Index]) -> tuple[Affine, ...]:
+    """Return the place of a region's first element, moving with the indices of the tile."""
+    place = []
+    for mode, start in zip(access.place, filling.region.origin, strict=True):
+        for index in indices:
+            if mode.factor(index):
+                start = start + index
+        place.append(start)
+    return tuple(place)
+
+
+# --- tiles in memory -------------------------------------------------------------------------------------
+
+
+def _joined(mode: Layout | ComposedLayout) -> Layout:
+    """Return a mode whose parts are joined where they lie in line; one of an array is whole as it is."""
+    assert isinstance(mode, Layout), mode
+    if not isinstance(mode.shape, tuple):
+        return mode
+    found: Layout = coalesce(mode)
+    return found
+
+
+def tile_view(
+    storage: Storage,
+    place: tuple[Affine, ...],
+    along: Sequence[tuple[Index, int]],
+    values: Mapping[Any, Any],  # Any: symbols; numbers of host or device
+    divisor: Callable[[Affine], int],
+) -> Tensor:
+    """Return what an access touches while some indices run: a tensor with a mode for each of them, in their order.
+
+    `along` gives the indices with their extents; `values` where they begin and what the others are. `divisor` says what
+    divides an expression. Raises `ScheduleError` where the elements lie in no layout of those modes.
+    """
+    tensor: Tensor = storage.tensor
+    if any(step != 1 for step in storage.steps):
+        raise ScheduleError(f"{Load(storage.array, place)} is cached with gaps, and no matrix instruction reads it")
+    inner = tensor.layout.inner if isinstance(tensor.layout, ComposedLayout) else tensor.layout
+    modes = [_joined(inner[d]) for d in range(inner.rank)]
+    coordinates = storage.place(place)
+    tile = []
+    for index, extent in along:
+        moving = [(d, c) for d, at in enumerate(coordinates) if (c := at.factor(index))]
+        if all(modes[d].rank == 1 and not isinstance(modes[d].shape, tuple) for d, _ in moving):
+            step: Any = 0
+            for d, factor in moving:
+                step = step + factor * modes[d].stride
+            tile.append(Layout(extent, step))
+            continue
+        d, factor = moving[0]
+        start = coordinates[d] - factor * index
+        if len(moving) > 1 or factor < 0 or divisor(start) % (factor * extent):
+            raise ScheduleError(
+                f"{Load(storage.array, place)} moves with {index} across the blocks of a layout of shared memory",
+                help="give the cache a plain layout: layout=Array.Layout.FIRST_MAJOR",
+            )
+        tile.append(composition(modes[d], Layout(extent, factor)))
+    offset: Any = 0
+    for mode, at in zip(modes, coordinates, strict=True):
+        offset = offset + mode(at.evaluate(values))
+    layout = make_layout(*tile)
+    if isinstance(tensor.layout, ComposedLayout):
+        return Tensor(tensor.engine, ComposedLayout(tensor.layout.outer, tensor.layout.offset + offset, layout))
+    engine = tensor.engine if isinstance(offset, int) and offset == 0 else tensor.engine.offset(offset)
+    return Tensor(engine, layout)

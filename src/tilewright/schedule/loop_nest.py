@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from tilewright.errors import ScheduleError
 from tilewright.schedule.affine import Affine, Dimension, Index, Size
-from tilewright.schedule.statements import Statement
+from tilewright.schedule.statements import Statement, at_places
 
 
 @dataclass(frozen=True)
@@ -147,6 +147,4 @@ class LoopNest:
 
 def substituted(statement: Statement, part: Part) -> str:
     """Return a statement's text with the nest's indices replaced by their places among the loops."""
-    from tilewright.schedule.rewriting import at_places
-
     return str(at_places(statement, part.places))

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tilewright.errors import ScheduleError
 from tilewright.schedule.affine import Affine, Dimension, Index, Size
-from tilewright.schedule.arrays import Role
+from tilewright.schedule.arrays import Role, record
 from tilewright.schedule.delayed import transformed
-from tilewright.schedule.expressions import record
 from tilewright.schedule.loop_nest import Loop, LoopNest, Part
 from tilewright.schedule.naming import assigned_names
 from tilewright.schedule.parameters import Delayed
+from tilewright.schedule.plan import Plan
+from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.statements import Statement
-
-if TYPE_CHECKING:
-    from tilewright.schedule.plan import Plan
-    from tilewright.schedule.schedule import Schedule
-    from tilewright.schedule.targets import Target
+from tilewright.schedule.targets import Target
 
 
 class Nest:
@@ -113,8 +110,6 @@ class Nest:
 
     def create_schedule(self) -> Schedule:
         """Return a schedule of the nest, whose loops can then be transformed."""
-        from tilewright.schedule.schedule import Schedule
-
         return Schedule(self)
 
     def __str__(self) -> str:

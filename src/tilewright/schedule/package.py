@@ -21,6 +21,7 @@ from tilewright.schedule.manifests import json_text, manifest_of, toml_text
 from tilewright.schedule.nest import Nest
 from tilewright.schedule.parameters import named_values
 from tilewright.schedule.plan import Plan
+from tilewright.schedule.plan_state import PlanState
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.scheduled import ScheduledKernel
 
@@ -199,7 +200,7 @@ def kernel_of(source: Any, choice: Choice, name: str, args: Sequence[Array | str
 
     if isinstance(source, ScheduledKernel):
         given: Sequence[Array | str] = source.parameters if args is None else args
-        return source.plan.build(name, arguments_of(source.plan, given))
+        return ScheduledKernel(source.plan, name, arguments_of(source.plan, given))
     if isinstance(source, type) or not (isinstance(source, (Plan, Schedule, Nest)) or callable(source)):
         raise ScheduleError(
             f"{source!r} cannot be added to a package", help="add a plan, or a function of parameters that returns one"
@@ -218,7 +219,7 @@ def kernel_of(source: Any, choice: Choice, name: str, args: Sequence[Array | str
     return plan.build(name, None if args is None else arguments_of(plan, args))
 
 
-def arguments_of(plan: Plan, args: Sequence[Array | str]) -> tuple[Array, ...]:
+def arguments_of(plan: PlanState, args: Sequence[Array | str]) -> tuple[Array, ...]:
     """Return the arrays of a call, some of which are given by name. Raises `ScheduleError` for an unknown name."""
     named = {array.name: array for array in plan.arguments}
     for array in args:

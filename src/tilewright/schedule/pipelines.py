@@ -1,190 +1,269 @@
-"""Caches in a loop: filled before what reads them, or some turns ahead."""
+"""Caches in loops: filled before what reads them, or ahead of it in shared memory, registers or fragments."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tilewright.errors import ScheduleError
 from tilewright.instructions.cp_async import cp_async_commit, cp_async_wait
 from tilewright.lang.memory import sync_threads
 from tilewright.schedule.caches import Cache, Location
 from tilewright.schedule.filling import PrivateCache
+from tilewright.schedule.fragments import HeldFragments
 from tilewright.schedule.loop_nest import Loop
-from tilewright.schedule.shared_caches import SharedCache
-from tilewright.schedule.sharing import spread
-from tilewright.schedule.steps import is_step_ahead, steps_of
+from tilewright.schedule.scope import Parts, Scope
+from tilewright.schedule.shared_caches import SharedCache, spread
+from tilewright.schedule.tiles import Tiles
 
-if TYPE_CHECKING:
-    from tilewright.schedule.emission import Emission, Parts
+Inside = Callable[[int, Parts], None]  # emits what parts do inside of so many serial loops
 
 
-def with_caches(emission: Emission, caches: list[Cache], in_loop: bool, body: Callable[[], None]) -> None:
-    """Fill caches, emit a body that uses them, and write back what it wrote; `in_loop`: again and again."""
-    shared = [SharedCache(emission, c) for c in caches if c.location is Location.SHARED]
-    private = [c for c in caches if c.location is not Location.SHARED]
-    plan = emission.plan
-    if shared:
-        if in_loop:
-            sync_threads()  # what the last turn read has been read
-        filled = [cache for cache in shared if emission.is_filled(cache.cache)]
-        for cache in filled:
-            cache.fill()
-        if any(cache.is_asynchronous for cache in filled):
-            cp_async_wait()
-        if filled:
+class CachedLoops:
+    """Emits caches around what uses them, and loops whose caches are filled ahead. `inside` emits the rest."""
+
+    def __init__(self, scope: Scope, tiles: Tiles | None, inside: Inside) -> None:
+        self.scope, self.tiles, self.inside = scope, tiles, inside
+
+    def with_caches(self, caches: list[Cache], in_loop: bool, body: Callable[[], None]) -> None:
+        """Fill caches, emit a body that uses them, and write back what it wrote; `in_loop`: again and again."""
+        scope, plan = self.scope, self.scope.plan
+        shared = [SharedCache(scope, c) for c in caches if c.location is Location.SHARED]
+        private = [c for c in caches if c.location is not Location.SHARED]
+        if shared:
+            if in_loop:
+                sync_threads()  # what the last iteration read has been read
+            filled = [cache for cache in shared if scope.is_filled(cache.cache)]
+            for cache in filled:
+                cache.fill()
+            if any(cache.is_asynchronous for cache in filled):
+                cp_async_wait()
+            if filled:
+                sync_threads()
+        with scope.holding({cache.cache.array: cache.storage(cache.buffer(0)) for cache in shared}):
+            self._with_private(private, body)
+        written = [cache for cache in shared if plan.is_written(cache.cache)]
+        if written:
             sync_threads()
-    with emission.holding({cache.cache.array: cache.storage(cache.buffer(0)) for cache in shared}):
-        _with_private(emission, private, body)
-    written = [cache for cache in shared if cache.cache.is_written(plan)]
-    if written:
-        sync_threads()
-        for cache in written:
-            cache.flush()
+            for cache in written:
+                cache.flush()
 
-
-def _with_private(emission: Emission, caches: list[Cache], body: Callable[[], None]) -> None:
-    if not caches:
-        body()
-        return
-    first, rest = caches[0], caches[1:]
-    if first.location is Location.MMA_FRAGMENT:
-        assert emission.tensors is not None, first
-        emission.tensors.with_fragments(first, lambda: _with_private(emission, rest, body))
-        return
-    cache = PrivateCache(emission, first)
-    tensor = cache.allocate()
-    if emission.is_filled(first):
-        cache.fill(tensor)
-    with emission.holding({first.array: cache.storage(tensor)}):
-        _with_private(emission, rest, body)
-    if first.is_written(emission.plan):
-        cache.flush(tensor)
-
-
-def is_ahead(cache: Cache) -> bool:
-    """Whether a cache is filled for later turns while this one is computed."""
-    return is_step_ahead(cache) or (cache.location is Location.SHARED and (cache.stages > 1 or cache.through_registers))
-
-
-def pipelined_loop(emission: Emission, loop: Loop, depth: int, parts: Parts, caches: list[Cache]) -> None:
-    """Emit a loop whose caches are filled some turns ahead."""
-    if all(is_step_ahead(cache) for cache in caches):
-        steps = steps_of(emission, depth, parts)
-        assert steps is not None, caches
-        steps.run(parts)
-        return
-    if any(is_step_ahead(cache) for cache in caches):
-        raise ScheduleError(
-            f"{loop.index} has caches in shared memory and in fragments that are filled ahead",
-            help="split the loop: the outer one fills shared memory, the inner one fragments",
-        )
-    if len({(c.stages, c.through_registers) for c in caches}) > 1:
-        raise ScheduleError(
-            f"caches of {', '.join(c.array.name for c in caches)} are filled in one loop, {loop.index}, and have "
-            f"{', '.join(str(c.stages) for c in caches)} buffers",
-            help="give them the same number",
-        )
-    shared = [SharedCache(emission, cache) for cache in caches]
-    if caches[0].through_registers:
-        _through_registers(emission, loop, depth, parts, shared)
-    else:
-        _in_stages(emission, loop, depth, parts, shared)
-
-
-def _in_stages(emission: Emission, loop: Loop, depth: int, parts: Parts, caches: list[SharedCache]) -> None:
-    """Emit the loop with a ring of buffers: turn t reads buffer t % stages, and fills that of turn t + stages - 1."""
-    stages = caches[0].cache.stages
-    ahead, step = stages - 1, loop.step
-    stop = loop.stop.evaluate(emission.values)
-    span = (0, loop.last)
-    with emission.at(loop.index, 0, span):
-        is_async = any(cache.is_asynchronous for cache in caches)
-
-    def start(value: Any, slot: int = 0, slots: int = 1) -> None:  # Any: a number of host or device
-        there = value < stop
-        with emission.at(loop.index, value, span):
-            for number, piece in spread([cache.vectors for cache in caches], slots)[slot]:
-                caches[number].fill(value // step % stages, there, piece)
-        if is_async and slot + 1 == slots:
-            cp_async_commit()
-
-    def wait() -> None:
-        if is_async:
-            cp_async_wait(stages - 2)
-        sync_threads()
-
-    for turn in range(ahead):
-        start(turn * step)
-
-    def tile(value: Any, number: int, body: Callable[[], None]) -> None:  # Any: a number of host or device
-        turn = value + number * step
-        stage = turn // step % stages
-        with (
-            emission.at(loop.index, turn, span),
-            emission.holding({c.cache.array: c.storage(c.buffer(stage)) for c in caches}),
-        ):
+    def _with_private(self, caches: list[Cache], body: Callable[[], None]) -> None:
+        if not caches:
             body()
-
-    steps = steps_of(emission, depth + 1, parts) if _runs_across(emission, depth + 1, parts, caches) else None
-    if steps is not None:
-        wait()
-        tile(0, 0, lambda: steps.read(0))
-
-    def turn_of(value: Any) -> None:  # Any: a device number
-        if steps is not None:
-            steps.run_across(
-                parts,
-                lambda number, body: tile(value, number, body),
-                wait,
-                lambda slot, slots: start(value + ahead * step, slot, slots),
-            )
             return
-        wait()
-        start(value + ahead * step)
-        tile(value, 0, lambda: emission.guarded(depth + 1, parts))
+        first, rest = caches[0], caches[1:]
+        if first.location is Location.MMA_FRAGMENT:
+            assert self.tiles is not None, first
+            self.tiles.with_fragments(first, lambda: self._with_private(rest, body))
+            return
+        cache = PrivateCache(self.scope, first)
+        tensor = cache.allocate()
+        if self.scope.is_filled(first):
+            cache.fill(tensor)
+        with self.scope.holding({first.array: cache.storage(tensor)}):
+            self._with_private(rest, body)
+        if self.scope.plan.is_written(first):
+            cache.flush(tensor)
 
-    emission.run(loop, 0, loop.last, turn_of)
-    if is_async:
-        cp_async_wait(0)
-    sync_threads()
+    def run_ahead(self, depth: int, parts: Parts, caches: list[Cache]) -> None:
+        """Emit serial loop number `depth`, whose caches are filled some iterations ahead."""
+        loop = self.scope.loops[depth]
+        in_fragments = [cache for cache in caches if cache.location is Location.MMA_FRAGMENT]
+        if len(in_fragments) == len(caches):
+            steps = self._steps_of(depth, parts)
+            assert steps is not None, caches
+            steps.run(parts)
+            return
+        if in_fragments:
+            raise ScheduleError(
+                f"{loop.index} has caches in shared memory and in fragments that are filled ahead",
+                help="split the loop: the outer one fills shared memory, the inner one fragments",
+            )
+        if len({(c.stages, c.through_registers) for c in caches}) > 1:
+            raise ScheduleError(
+                f"caches of {', '.join(c.array.name for c in caches)} are filled in one loop, {loop.index}, and have "
+                f"{', '.join(str(c.stages) for c in caches)} buffers",
+                help="give them the same number",
+            )
+        shared = [SharedCache(self.scope, cache) for cache in caches]
+        if caches[0].through_registers:
+            self._through_registers(loop, depth, parts, shared)
+        else:
+            self._in_stages(loop, depth, parts, shared)
 
+    def _in_stages(self, loop: Loop, depth: int, parts: Parts, caches: list[SharedCache]) -> None:
+        """Emit the loop with a ring of buffers.
 
-def _runs_across(emission: Emission, depth: int, parts: Parts, caches: list[SharedCache]) -> bool:
-    """Whether the loop inside reads its first fragments from the next turn's buffers.
+        Iteration t reads buffer t % stages, and fills that of iteration t + stages - 1.
+        """
+        scope = self.scope
+        stages = caches[0].cache.stages
+        ahead, step = stages - 1, loop.step
+        stop = loop.stop.evaluate(scope.values)
+        span = (0, loop.last)
+        with scope.at(loop.index, 0, span):
+            is_async = any(cache.is_asynchronous for cache in caches)
 
-    It does where fragments, and nothing else, are read from the buffers: a buffer is then free once the turn's last
-    fragments have been read, and what is read beyond the last turn is a buffer, too.
-    """
-    if any(not is_ahead(cache) for cache in emission.caches(depth, parts)):
-        return False
-    ahead = {cache.array for cache in emission.caches(depth + 1, parts) if is_step_ahead(cache)}
-    return ahead == {cache.cache.array for cache in caches}
+        def start(value: Any, slot: int = 0, slots: int = 1) -> None:  # Any: a number of host or device
+            there = value < stop
+            with scope.at(loop.index, value, span):
+                for number, piece in spread([cache.vectors for cache in caches], slots)[slot]:
+                    caches[number].fill(value // step % stages, there, piece)
+            if is_async and slot + 1 == slots:
+                cp_async_commit()
 
+        def wait() -> None:
+            if is_async:
+                cp_async_wait(stages - 2)
+            sync_threads()
 
-def _through_registers(emission: Emission, loop: Loop, depth: int, parts: Parts, caches: list[SharedCache]) -> None:
-    """Emit the loop with one buffer: the next turn's elements wait in registers while this turn's are used."""
-    stop = loop.stop.evaluate(emission.values)
-    span = (0, loop.last)
+        for number in range(ahead):
+            start(number * step)
 
-    def fetched(value: Any) -> list[Any]:  # Any: a number of host or device; tensors in registers
-        with emission.at(loop.index, value, span):
-            return [cache.fetch(value < stop) for cache in caches]
+        def tile(value: Any, number: int, body: Callable[[], None]) -> None:  # Any: a number of host or device
+            moved = value + number * step
+            stage = moved // step % stages
+            with (
+                scope.at(loop.index, moved, span),
+                scope.holding({c.cache.array: c.storage(c.buffer(stage)) for c in caches}),
+            ):
+                body()
 
-    for cache, held in zip(caches, fetched(0), strict=True):
-        cache.put(held)
-    sync_threads()
+        steps = self._steps_of(depth + 1, parts) if self._runs_across(depth + 1, parts, caches) else None
+        if steps is not None:
+            wait()
+            tile(0, 0, lambda: steps.read(0))
 
-    def turn(value: Any) -> None:  # Any: a device number
-        coming = fetched(value + loop.step)
-        with (
-            emission.at(loop.index, value, span),
-            emission.holding({c.cache.array: c.storage(c.buffer(0)) for c in caches}),
-        ):
-            emission.guarded(depth + 1, parts)
+        def iteration(value: Any) -> None:  # Any: a device number
+            if steps is not None:
+                steps.run_across(
+                    parts,
+                    lambda number, body: tile(value, number, body),
+                    wait,
+                    lambda slot, slots: start(value + ahead * step, slot, slots),
+                )
+                return
+            wait()
+            start(value + ahead * step)
+            tile(value, 0, lambda: self.inside(depth + 1, parts))
+
+        scope.run(loop, 0, loop.last, iteration)
+        if is_async:
+            cp_async_wait(0)
         sync_threads()
-        for cache, held in zip(caches, coming, strict=True):
+
+    def _runs_across(self, depth: int, parts: Parts, caches: list[SharedCache]) -> bool:
+        """Whether the loop inside reads its first fragments from the next iteration's buffers.
+
+        It does where fragments, and nothing else, are read from the buffers: a buffer is then free once the iteration's
+        last fragments have been read, and what is read beyond the last iteration is a buffer, too.
+        """
+        if any(not cache.is_ahead for cache in self.scope.caches(depth, parts)):
+            return False
+        return {cache.array for cache in self._read_ahead(depth, parts)} == {cache.cache.array for cache in caches}
+
+    def _read_ahead(self, depth: int, parts: Parts) -> list[Cache]:
+        """Return the caches in fragments that serial loop number `depth` reads ahead."""
+        caches = self.scope.caches(depth + 1, parts)
+        return [cache for cache in caches if cache.is_ahead and cache.location is Location.MMA_FRAGMENT]
+
+    def _steps_of(self, depth: int, parts: Parts) -> _Steps | None:
+        """Return the steps of a serial loop that has fragments read ahead, None where it has none."""
+        if depth >= len(self.scope.loops) or self.tiles is None:
+            return None
+        caches = self._read_ahead(depth, parts)
+        return _Steps(self.scope, self.tiles, depth, caches, self.inside) if caches else None
+
+    def _through_registers(self, loop: Loop, depth: int, parts: Parts, caches: list[SharedCache]) -> None:
+        """Emit the loop with one buffer: the next iteration's elements wait in registers while this one's are used."""
+        scope = self.scope
+        stop = loop.stop.evaluate(scope.values)
+        span = (0, loop.last)
+
+        def fetched(value: Any) -> list[Any]:  # Any: a number of host or device; tensors in registers
+            with scope.at(loop.index, value, span):
+                return [cache.fetch(value < stop) for cache in caches]
+
+        for cache, held in zip(caches, fetched(0), strict=True):
             cache.put(held)
         sync_threads()
 
-    emission.run(loop, 0, loop.last, turn)
+        def iteration(value: Any) -> None:  # Any: a device number
+            coming = fetched(value + loop.step)
+            with (
+                scope.at(loop.index, value, span),
+                scope.holding({c.cache.array: c.storage(c.buffer(0)) for c in caches}),
+            ):
+                self.inside(depth + 1, parts)
+            sync_threads()
+            for cache, held in zip(caches, coming, strict=True):
+                cache.put(held)
+            sync_threads()
+
+        scope.run(loop, 0, loop.last, iteration)
+
+
+class _Steps:
+    """A loop that is written out, each iteration with fragments of its own, read while the one before multiplies."""
+
+    def __init__(self, scope: Scope, tiles: Tiles, depth: int, caches: list[Cache], inside: Inside) -> None:
+        self.scope, self.depth, self.inside = scope, depth, inside
+        self.loop: Loop = scope.loops[depth]
+        if self.loop.trips is None:
+            raise ScheduleError(
+                f"fragments are read ahead in {self.loop.index}, whose length only the launch knows",
+                help="split the loop, and read ahead in the inner one",
+            )
+        self.trips: int = self.loop.trips
+        self.held = [HeldFragments(tiles, cache, self.trips) for cache in caches]
+
+    def read(self, step: int) -> None:
+        """Read the fragments of a step."""
+        with self.scope.knowing({self.loop.index: step * self.loop.step}):
+            for held in self.held:
+                held.read(step)
+
+    def multiply(self, step: int, parts: Parts) -> None:
+        """Emit what a step does with its fragments."""
+        with (
+            self.scope.knowing({self.loop.index: step * self.loop.step}),
+            self.scope.holding({held.cache.array: held.operand(step) for held in self.held}),
+        ):
+            self.inside(self.depth + 1, parts)
+
+    def run(self, parts: Parts) -> None:
+        """Emit the loop by itself."""
+        self.read(0)
+        for step in range(self.trips):
+            if step + 1 < self.trips:
+                self.read(step + 1)
+            self.multiply(step, parts)
+
+    def run_across(
+        self,
+        parts: Parts,
+        tile: Callable[[int, Callable[[], None]], None],
+        wait: Callable[[], None],
+        start: Callable[[int, int], None],
+    ) -> None:
+        """Emit the loop for one tile of shared memory, the last step of which reads from the next tile.
+
+        `tile(n, body)` emits a body for the n-th tile from here on; `wait` lets the next tile be there, `start(s, n)`
+        begins to fill part s of n of a later one: a part a step, so that copies and reads do not wait for each other.
+        The fragments of step 0 have been read.
+        """
+        if self.trips == 1:  # one set of fragments: it is free when it has been multiplied
+            start(0, 1)
+            tile(0, lambda: self.multiply(0, parts))
+            wait()
+            tile(1, lambda: self.read(0))
+            return
+        for step in range(self.trips):
+            following = (step + 1) % self.trips
+            if following == 0:
+                wait()
+            tile(1 if following == 0 else 0, lambda following=following: self.read(following))  # type: ignore[misc]  # bound now
+            if following:
+                start(step, self.trips - 1)
+            tile(0, lambda step=step: self.multiply(step, parts))  # type: ignore[misc]  # bound now

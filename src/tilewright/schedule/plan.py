@@ -5,28 +5,28 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from tilewright.dtypes import dtype
 from tilewright.errors import ScheduleError
 from tilewright.schedule.affine import Index
-from tilewright.schedule.arrays import Array, Role
-from tilewright.schedule.binding import Binding, bind, block_of
-from tilewright.schedule.caches import Cache, Location, Strategy, place_cache, refuse_unknown
-from tilewright.schedule.delayed import DelayedNest, Resolution, Step, recorded, waiting
+from tilewright.schedule.arrays import Array
+from tilewright.schedule.binding import bind
+from tilewright.schedule.cache_placement import place_cache, refuse_nonsense, refuse_unknown
+from tilewright.schedule.caches import Cache, Location, Strategy
+from tilewright.schedule.delayed import Recorder, Resolution, recorded, waiting
+from tilewright.schedule.dependences import refuse_crossings, refuse_recurrences
 from tilewright.schedule.loop_nest import LoopNest
 from tilewright.schedule.mma_shapes import MMAFragmentOp, MMASchedulingPolicy, MMAShape
-from tilewright.schedule.parallel import refuse_crossings
-from tilewright.schedule.statements import arrays_of
+from tilewright.schedule.plan_state import PlanState
+from tilewright.schedule.plan_text import plan_data, plan_text
+from tilewright.schedule.report import Report
+from tilewright.schedule.scheduled import ScheduledKernel
 from tilewright.schedule.targets import GridUnit, Target
-from tilewright.schedule.tensorization import Tensorization, tensorization_of
-from tilewright.schedule.vectors import refuse_recurrences
-
-if TYPE_CHECKING:
-    from tilewright.schedule.report import Report
-    from tilewright.schedule.scheduled import ScheduledKernel
+from tilewright.schedule.tensorization import tensorization_of
 
 
-class Plan:
+class Plan(PlanState, Recorder):
     """The loops of a schedule, and what each becomes on a target: blocks, threads, vectors, matrix instructions.
 
     Made by `schedule.create_plan(target)`. `plan.build()` returns the kernel. Loops that are bound to nothing run one
@@ -58,48 +58,15 @@ class Plan:
     def __init__(self, nest: LoopNest, target: Target | None = None) -> None:
         if target is not None and not isinstance(target, Target):
             raise ScheduleError(f"{target!r} is no Target", help="such as Target('NVIDIA A100')")
-        self.nest = self.start = nest
-        # The calls that made the plan: those that wait for a parameter's value are done by `with_parameters`.
-        self.steps: list[Step] = []
-        self.is_delayed = isinstance(nest, DelayedNest)
-        self.is_within_step = False
-        self.target = Target() if target is None else target
-        self.bindings: tuple[Binding, ...] = ()
-        self.vectorized: frozenset[Index] = frozenset()
-        self.caches: list[Cache] = []
-        self.tensorization: Tensorization | None = None
-
-    @property
-    def bound(self) -> frozenset[Index]:
-        """The indices that are bound to blocks, threads or warps."""
-        return frozenset(index for binding in self.bindings for index in binding.indices)
-
-    @property
-    def serial(self) -> tuple[Index, ...]:
-        """The indices that are bound to nothing, outermost first."""
-        return tuple(index for index in self.nest.order if index not in self.bound)
+        PlanState.__init__(self, nest, Target() if target is None else target)
+        Recorder.__init__(self, nest)  # calls that wait for a parameter's value are done by `with_parameters`
 
     @property
     def block(self) -> tuple[int, int, int]:
         """The threads of a block along each axis."""
         if self.is_delayed:
             raise waiting()
-        return block_of(self.bindings, self.target, warps=self.tensorization is not None)
-
-    def feeds_matrix_instructions(self, cache: Cache) -> bool:
-        """Whether a cache holds operands or sums of `tensorize`."""
-        found = self.tensorization
-        return found is not None and cache.array in (found.a.array, found.b.array, found.c.array)
-
-    @property
-    def arrays(self) -> tuple[Array, ...]:
-        """The arrays of the statements, in the order of their making."""
-        return tuple(arrays_of(tuple(s for part in self.nest.parts for s in part.statements)))
-
-    @property
-    def arguments(self) -> tuple[Array, ...]:
-        """The arrays that the kernel takes: all but those of roles CONST and TEMP."""
-        return tuple(array for array in self.arrays if array.role not in (Role.CONST, Role.TEMP))
+        return super().block
 
     @recorded
     def bind(self, mapping: Mapping[Index | tuple[Index, ...], GridUnit]) -> None:
@@ -227,7 +194,7 @@ class Plan:
             strategy=strategy,
             element_type=found.array.element_type if element_type is None else _dtype(element_type),
         )
-        made.refuse_nonsense(self)
+        refuse_nonsense(self, made)
         self.caches.append(made)
         return made
 
@@ -287,15 +254,18 @@ class Plan:
 
         Raises `ScheduleError` for a parameter without a value, and for what a value makes impossible.
         """
-        return Resolution(values).plan(self)
+        made: Plan = Resolution(values).plan(self)
+        return made
+
+    def restarted(self, start: LoopNest) -> Plan:
+        """Return a plan of another loop nest for the same target, on which nothing has been called."""
+        return Plan(start, self.target)
 
     def build(self, name: str | None = None, args: Sequence[Array] | None = None) -> ScheduledKernel:
         """Return the kernel: called with arrays in the order of `args`, by default that in which they were declared.
 
         NumPy arrays run in the simulator, CUDA arrays on their GPU. Raises `ScheduleError` for what the plan cannot be.
         """
-        from tilewright.schedule.scheduled import ScheduledKernel
-
         return ScheduledKernel(self.snapshot(), name or "scheduled", tuple(args or self.arguments))
 
     def report(self) -> Report:
@@ -328,8 +298,6 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:  # Any: plain data
         """Return what `print(plan)` shows as plain data: loops, caches, statements, grid and block."""
-        from tilewright.schedule.plan_text import plan_data
-
         return plan_data(self)
 
     def to_json(self) -> str:
@@ -337,8 +305,6 @@ class Plan:
         return json.dumps(self.to_dict(), indent=2)
 
     def __str__(self) -> str:
-        from tilewright.schedule.plan_text import plan_text
-
         return plan_text(self)
 
 
@@ -353,6 +319,4 @@ def _stages(double_buffer: bool, where: Location | None, stages: int | None, loc
 
 
 def _dtype(element_type: Any) -> Any:  # Any: what `tw.dtype` takes and returns
-    from tilewright.dtypes import dtype
-
     return dtype(element_type).storage

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tilewright.errors import ScheduleError
-from tilewright.schedule.caches import Cache, Location, Region, caches_at
+from tilewright.schedule.caches import Cache, Location, Region
 from tilewright.schedule.loop_nest import Loop, Part, substituted
 from tilewright.schedule.mma_shapes import MMAFragmentOp
-from tilewright.schedule.tensorization import Tensorization, operation_text
-
-if TYPE_CHECKING:
-    from tilewright.schedule.plan import Plan
+from tilewright.schedule.plan_state import PlanState, Tensorization, operation_text
 
 _INDENT = "    "
 
 
-def plan_text(plan: Plan) -> str:
+def plan_text(plan: PlanState) -> str:
     """Return the loops in the order in which they run: bound ones around all others, then caches and serial loops.
 
     A remark behind each loop says what it became.
@@ -34,7 +31,7 @@ def plan_text(plan: Plan) -> str:
     return "\n".join([f"# {_heading(plan)}", *body])
 
 
-def plan_data(plan: Plan) -> dict[str, Any]:  # Any: plain data
+def plan_data(plan: PlanState) -> dict[str, Any]:  # Any: plain data
     """Return the same as plain data: numbers where they are known, and expressions as text where they are not."""
     return {
         "target": plan.target.name,
@@ -53,14 +50,14 @@ def plan_data(plan: Plan) -> dict[str, Any]:  # Any: plain data
     }
 
 
-def _heading(plan: Plan) -> str:
+def _heading(plan: PlanState) -> str:
     x, y, z = plan.block
     blocks = " x ".join(str(_grid_extent(plan, axis)) for axis in range(3 if _grid_extent(plan, 2) != 1 else 2))
     threads = f"{x} x {y} x {z}" if z > 1 else f"{x} x {y}"
     return f"{plan.target.name}: {blocks} blocks of {threads} threads"
 
 
-def _grid_extent(plan: Plan, axis: int) -> int | str:
+def _grid_extent(plan: PlanState, axis: int) -> int | str:
     """Return the blocks along an axis, as text where only the launch knows them."""
     for binding in plan.bindings:
         if binding.kind == "BLOCK" and binding.axis == axis:
@@ -76,7 +73,7 @@ def _trips(loop: Loop) -> str:
     return str(loop.stop) if loop.step == 1 else f"ceil({loop.stop} / {loop.step})"
 
 
-def _kind(plan: Plan, loop: Loop) -> str:
+def _kind(plan: PlanState, loop: Loop) -> str:
     """Return what a loop became: a unit of the grid, matrix instructions, vectors, written out, or only a loop."""
     for binding in plan.bindings:
         if loop.index in binding.indices:
@@ -102,7 +99,7 @@ def _of_tile(tile: Tensorization) -> str:
     return remark
 
 
-def _tile_data(plan: Plan) -> dict[str, Any] | None:  # Any: plain data
+def _tile_data(plan: PlanState) -> dict[str, Any] | None:  # Any: plain data
     tile = plan.tensorization
     if tile is None:
         return None
@@ -119,11 +116,11 @@ def _tile_data(plan: Plan) -> dict[str, Any] | None:  # Any: plain data
     }
 
 
-def _add_serial(plan: Plan, lines: list[tuple[int, str, str]], at: int, depth: int) -> None:
+def _add_serial(plan: PlanState, lines: list[tuple[int, str, str]], at: int, depth: int) -> None:
     """Add what runs inside of `depth` serial loops, indented by `at`."""
-    caches = list(caches_at(plan, depth))
+    caches = list(plan.caches_at(depth))
     for cache in caches:
-        if cache.is_read(plan):
+        if plan.is_read(cache):
             lines.append((at, f"{cache.name} = {_box(plan, cache)}", _remark(plan, cache)))
         else:
             lines.append((at, f"{cache.name} for {_box(plan, cache)}", _remark(plan, cache)))
@@ -135,7 +132,7 @@ def _add_serial(plan: Plan, lines: list[tuple[int, str, str]], at: int, depth: i
         for part in plan.nest.parts:
             _add_statements(part, lines, at)
     for cache in caches:
-        if cache.is_written(plan):
+        if plan.is_written(cache):
             lines.append((at, f"{_box(plan, cache)} = {cache.name}", "written back"))
 
 
@@ -146,15 +143,15 @@ def _add_statements(part: Part, lines: list[tuple[int, str, str]], at: int) -> N
     lines += [(at, substituted(statement, part), "") for statement in part.statements]
 
 
-def _region(plan: Plan, cache: Cache) -> Region | None:
+def _region(plan: PlanState, cache: Cache) -> Region | None:
     """Return what a cache holds, None where the plan does not fit it (which `build` says)."""
     try:
-        return cache.region(plan)
+        return plan.region(cache)
     except ScheduleError:
         return None
 
 
-def _box(plan: Plan, cache: Cache) -> str:
+def _box(plan: PlanState, cache: Cache) -> str:
     """Return the box of the array as slices: A[i:i + 16, k:k + 8], and a single element as an index."""
     region = _region(plan, cache)
     name = cache.source.name
@@ -167,7 +164,7 @@ def _box(plan: Plan, cache: Cache) -> str:
     return f"{name}[{', '.join(parts)}]"
 
 
-def _remark(plan: Plan, cache: Cache) -> str:
+def _remark(plan: PlanState, cache: Cache) -> str:
     where = {Location.SHARED: "shared memory", Location.PRIVATE: "registers", Location.MMA_FRAGMENT: "fragments"}
     region = _region(plan, cache)
     shape = "" if region is None else f", {' x '.join(map(str, region.shape))}"
@@ -177,7 +174,7 @@ def _remark(plan: Plan, cache: Cache) -> str:
     return f"{remark}, next turn through registers" if cache.through_registers else remark
 
 
-def _loop_data(plan: Plan, loop: Loop) -> dict[str, Any]:  # Any: plain data
+def _loop_data(plan: PlanState, loop: Loop) -> dict[str, Any]:  # Any: plain data
     unit = next((binding.unit.name for binding in plan.bindings if loop.index in binding.indices), None)
     return {
         "index": loop.index.name,
@@ -189,7 +186,7 @@ def _loop_data(plan: Plan, loop: Loop) -> dict[str, Any]:  # Any: plain data
     }
 
 
-def _cache_data(plan: Plan, cache: Cache) -> dict[str, Any]:  # Any: plain data
+def _cache_data(plan: PlanState, cache: Cache) -> dict[str, Any]:  # Any: plain data
     region = _region(plan, cache)
     return {
         "array": cache.array.name,
@@ -205,6 +202,6 @@ def _cache_data(plan: Plan, cache: Cache) -> dict[str, Any]:  # Any: plain data
         "through_registers": cache.through_registers,
         "strategy": cache.strategy.name,
         "vectorize": cache.vectorize,
-        "read": cache.is_read(plan),
-        "written": cache.is_written(plan),
+        "read": plan.is_read(cache),
+        "written": plan.is_written(cache),
     }

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, fields
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tilewright.errors import CompileError
+from tilewright.compile import Lowered
 from tilewright.ir.core import Block, Buffer, Op, Value, VectorType
 from tilewright.ir.ops import Constant, For, Load, LoadMatrix, Mma, Store
 from tilewright.layout.tuples import tuple_size
 from tilewright.passes.trips import trip_count
-from tilewright.schedule.affine import Dimension
-
-if TYPE_CHECKING:
-    from tilewright.schedule.scheduled import ScheduledKernel
-    from tilewright.schedule.tensorization import Tensorization
-    from tilewright.tiled import TiledMMA
+from tilewright.schedule.plan_state import Tensorization
+from tilewright.tiled import TiledMMA
 
 
 @dataclass(frozen=True)
@@ -65,38 +62,46 @@ class Report:
         return "\n".join(f"{name:>13}  {value}" for name, value in asdict(self).items())
 
 
-def report_of(kernel: ScheduledKernel) -> Report:
+@dataclass(frozen=True)
+class Operands:
+    """What tells the operands of a kernel's matrix instructions apart in its IR.
+
+    `roles` says which operand a buffer of registers holds; `k_indices` are the indices of the loops over K.
+    """
+
+    tile: Tensorization | None
+    roles: Mapping[Buffer, str]
+    k_indices: Collection[Value]
+
+
+def report_of(
+    lowered: Lowered,
+    operands: Operands,
+    grid: tuple[int, int, int] | None,
+    block: tuple[int, int, int],
+    resources: Any,  # Any: what the compiler reports; None where there is no compiler
+) -> Report:
     """Count what a kernel is made of."""
-    lowered = kernel.lower()
-    tile = kernel.plan.tensorization
-    counts = _Counts(tile, kernel.roles, kernel.turns)
+    counts = _Counts(operands)
     counts.walk(lowered.kernel.body, 1)
-    sizes = any(isinstance(extent, Dimension) for array in kernel.parameters for extent in array.shape)
-    registers = spills = None
-    try:
-        resources = kernel.resources()
-        registers, spills = resources.registers, resources.spills
-    except CompileError:
-        pass  # there is no compiler here
     return Report(
         **counts.fragments(),
         mma=counts.multiplications // counts.per_shape,
         instructions=counts.multiplications,
         k_trips=counts.trips,
-        grid=None if sizes else kernel.grid,
-        block=kernel.block,
+        grid=grid,
+        block=block,
         shared_bytes=lowered.kernel.shared_bytes,
-        registers=registers,
-        spills=spills,
+        registers=None if resources is None else resources.registers,
+        spills=None if resources is None else resources.spills,
     )
 
 
 class _Counts:
     """Counts ops of a kernel; unrolled loops and groups of passes count as often as they run, others once."""
 
-    def __init__(self, tile: Tensorization | None, roles: dict[Buffer, str], turns: set[Value]) -> None:
-        self.roles = roles
-        self.turns = turns  # the values of the loops over K
+    def __init__(self, operands: Operands) -> None:
+        self.roles, self.k_indices, tile = operands.roles, operands.k_indices, operands.tile
         self.size = {"A": 1, "B": 1, "C": 1}
         self.per_shape = 1
         if tile is not None:
@@ -135,7 +140,7 @@ class _Counts:
                 inner = times * (trips if is_written_out and trips is not None else 1)
                 before = self.multiplications
                 self.walk(op.body, inner)
-                if self.multiplications > before and op.unroll != 0 and op.body.arguments[0] in self.turns:
+                if self.multiplications > before and op.unroll != 0 and op.body.arguments[0] in self.k_indices:
                     self.trips = None if self.trips is None or trips is None else self.trips * trips
                 continue
             for nested in op.blocks:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from tilewright.errors import ScheduleError
 from tilewright.schedule import transforms
@@ -14,11 +14,14 @@ from tilewright.schedule.delayed import numbered_by, transformed
 from tilewright.schedule.dependences import refuse_violations
 from tilewright.schedule.loop_nest import LoopNest
 from tilewright.schedule.naming import assigned_names
+from tilewright.schedule.plan import Plan
+from tilewright.schedule.targets import Target
 
-if TYPE_CHECKING:
-    from tilewright.schedule.nest import Nest
-    from tilewright.schedule.plan import Plan
-    from tilewright.schedule.targets import Target
+
+class _Nest(Protocol):
+    """What a schedule is made of: a `Nest`."""
+
+    def loop_nest(self) -> LoopNest: ...
 
 
 class Schedule:
@@ -38,7 +41,7 @@ class Schedule:
         schedule = nest.create_schedule()
     """
 
-    def __init__(self, nest: Nest | LoopNest) -> None:
+    def __init__(self, nest: _Nest | LoopNest) -> None:
         self.nest: LoopNest = nest if isinstance(nest, LoopNest) else nest.loop_nest()
 
     def get_indices(self) -> tuple[Index, ...]:
@@ -161,8 +164,6 @@ class Schedule:
 
     def create_plan(self, target: Target | None = None) -> Plan:
         """Return a plan, which says how the loops run on a target; without one, on the machine's own GPU."""
-        from tilewright.schedule.plan import Plan
-
         return Plan(self.nest, target)
 
     def __str__(self) -> str:

@@ -4,29 +4,30 @@ from __future__ import annotations
 
 import ast
 import inspect
+import sys
 import types
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from tilewright.errors import ArgumentError, ScheduleError
+from tilewright.compile import Lowered
+from tilewright.errors import ArgumentError, CompileError, ScheduleError
 from tilewright.ir.core import Buffer, Value
 from tilewright.launch import Kernel, Launcher, spec, traceable_kernel
-from tilewright.runtime.arrays import ArrayInfo, Device, describe
+from tilewright.profile import Profile
+from tilewright.runtime.arrays import Adapter, ArrayInfo, Device, describe
+from tilewright.runtime.memory import DeviceArray
 from tilewright.schedule.affine import Dimension
 from tilewright.schedule.arrays import Array
 from tilewright.schedule.binding import grid_of
-from tilewright.schedule.emission import Emission, located
+from tilewright.schedule.emission import Emission
+from tilewright.schedule.plan_state import PlanState
+from tilewright.schedule.report import Operands, Report, report_of
+from tilewright.schedule.scope import located
 from tilewright.schedule.validation import validate
 from tilewright.source import SourceLocation
-
-if TYPE_CHECKING:
-    from tilewright.compile import Lowered
-    from tilewright.profile import Profile
-    from tilewright.schedule.plan import Plan
-    from tilewright.schedule.report import Report
 
 
 class ScheduledKernel:
@@ -35,12 +36,12 @@ class ScheduledKernel:
     The arrays come in the order of `parameters`. Sizes that only the launch knows are those of the arrays.
     """
 
-    def __init__(self, plan: Plan, name: str, parameters: tuple[Array, ...]) -> None:
+    def __init__(self, plan: PlanState, name: str, parameters: tuple[Array, ...]) -> None:
         validate(plan, parameters)
         self.plan, self.name, self.parameters = plan, name, parameters
         self.constants = tuple(array for array in plan.arrays if array.data is not None)
         self.roles: dict[Buffer, str] = {}  # which operand a buffer of registers holds
-        self.turns: set[Value] = set()  # of the loops over K
+        self.k_indices: set[Value] = set()  # the indices of the loops over K
         self._launchers: dict[tuple[int, int, int], Launcher] = {}
         self._placed: dict[Device, tuple[Any, ...]] = {}  # Any: arrays of any library
 
@@ -64,9 +65,9 @@ class ScheduledKernel:
         with located(place):
             emission = Emission(self.plan, arguments)
             emission.emit()
-        if emission.tensors is not None:  # other traces' stay: their kernels may be kept, and counted later
-            self.roles.update(emission.tensors.roles)
-            self.turns.update(emission.tensors.turns)
+        if emission.tiles is not None:  # other traces' stay: their kernels may be kept, and counted later
+            self.roles.update(emission.tiles.roles)
+            self.k_indices.update(emission.scope.k_indices)
 
     @property
     def block(self) -> tuple[int, int, int]:
@@ -130,9 +131,13 @@ class ScheduledKernel:
 
     def report(self) -> Report:
         """Return what the kernel is made of, counted in its IR."""
-        from tilewright.schedule.report import report_of
-
-        return report_of(self)
+        sizes = any(isinstance(extent, Dimension) for array in self.parameters for extent in array.shape)
+        try:
+            resources = self.resources()
+        except CompileError:
+            resources = None  # there is no compiler here
+        operands = Operands(self.plan.tensorization, self.roles, self.k_indices)
+        return report_of(self.lower(), operands, None if sizes else self.grid, self.block, resources)
 
     def _arch(self, arch: str | None) -> str:
         return self.plan.target.arch.name if arch is None else arch
@@ -197,8 +202,6 @@ class ScheduledKernel:
             return ()
         device: Device = next((info.device for info in described.values()), "cpu")
         if device not in self._placed:
-            from tilewright.schedule.constants import bring
-
             like = next((x for x, a in zip(args, self.parameters, strict=True) if a.rank), None)
             self._placed[device] = tuple(bring(array, like, device) for array in self.constants)
         return self._placed[device]
@@ -265,3 +268,67 @@ def _check(array: Array, info: ArrayInfo, sizes: Mapping[Dimension, int]) -> Non
         )
     if info.dtype is not array.element_type:
         raise ArgumentError(f"argument {array.name!r} is of {info.dtype}, and {array.element_type} was declared")
+
+
+# --- CONST arrays ----------------------------------------------------------------------------------------
+
+
+def bring(array: Array, like: Any, device: Device) -> Any:  # Any: arrays of any library
+    """Return a CONST array's data on a device, in the strides that the array has.
+
+    On the host it is a NumPy array. On a CUDA device the library of `like`, an argument that lives there, holds the
+    memory, so that its allocator knows of it; for other libraries, and without one, the driver does.
+    Raises `DriverError` where the device refuses the memory.
+    """
+    data = in_memory_order(array)
+    if device == "cpu":
+        return data
+    bits = data if data.dtype.kind in "fiu" and data.dtype.isbuiltin else data.view(f"u{data.dtype.itemsize}")
+    module = type(like).__module__.partition(".")[0]
+    if module == "torch":
+        torch = sys.modules["torch"]
+        held = torch.from_numpy(_memory(bits)).to(like.device)
+        held = held.as_strided(bits.shape, [step // bits.itemsize for step in bits.strides])
+        return held if bits is data else held.view(getattr(torch, array.element_type.name))
+    steps = tuple(step // data.itemsize for step in data.strides)
+    return Placed(DeviceArray.from_numpy(_memory(data), ordinal=device), data.shape, steps)
+
+
+class Placed:
+    """An array in the driver's memory with strides of its own."""
+
+    def __init__(self, memory: DeviceArray, shape: tuple[int, ...], strides: tuple[int, ...]) -> None:
+        self.memory, self.shape, self.strides = memory, shape, strides
+
+    def info(self) -> ArrayInfo:
+        """Return where it is and how it lies."""
+        memory = self.memory
+        return ArrayInfo(memory.pointer, self.shape, self.strides, memory.dtype, memory.ordinal, owner=self)
+
+    __tilewright_adapter__ = Adapter("tilewright", info)
+
+
+def in_memory_order(array: Array) -> np.ndarray[Any, Any]:
+    """Return the data in the array's element type and strides.
+
+    >>> from tilewright.schedule.arrays import Array, Role
+    >>> A = Array(Role.CONST, "float32", layout=Array.Layout.LAST_MAJOR, data=np.zeros((2, 3)), name="A")
+    >>> in_memory_order(A).strides
+    (4, 8)
+    """
+    assert array.data is not None, array
+    data = array.data.astype(array.element_type.numpy)
+    size = data.itemsize
+    strides = tuple(step * size for step in array.strides)
+    span = 1 + sum((extent - 1) * step for extent, step in zip(data.shape, array.strides, strict=True))
+    memory = np.zeros(span, data.dtype)
+    result = np.lib.stride_tricks.as_strided(memory, data.shape, strides)
+    result[...] = data
+    return result
+
+
+def _memory(view: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return the memory that a view from `in_memory_order` lies in, as it lies there."""
+    steps = [step // view.itemsize for step in view.strides]
+    span = 1 + sum((extent - 1) * step for extent, step in zip(view.shape, steps, strict=True))
+    return np.lib.stride_tricks.as_strided(view, (span,), (view.itemsize,))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tilewright.atoms import CopyAtom, UniversalCopy
 from tilewright.dtypes import DType, bool_
@@ -11,32 +13,124 @@ from tilewright.errors import LayoutError, ScheduleError
 from tilewright.instructions import cp_async
 from tilewright.ir.core import Space
 from tilewright.lang.carry import rename
+from tilewright.lang.control import branch, loop
 from tilewright.lang.copying import clear, copy
 from tilewright.lang.fragments import convert_fragment
-from tilewright.lang.loops import for_loop
 from tilewright.lang.memory import registers, shared
-from tilewright.lang.ranges import DeviceRange
 from tilewright.lang.special import linear_thread
 from tilewright.lang.tracer import current
-from tilewright.layout import ComposedLayout, Layout, append, composition, select
+from tilewright.layout import ComposedLayout, Layout, Swizzle, append, composition, select, tile_to_shape
 from tilewright.schedule.affine import Index
+from tilewright.schedule.caches import Cache, Region, Strategy
 from tilewright.schedule.filling import Filling, divisor_of, divisor_of_affine, is_private, static_layout
-from tilewright.schedule.matrix_layouts import matrix_layout
-from tilewright.schedule.sharing import WHOLE, Piece, Share, share_out
+from tilewright.schedule.scope import Scope
 from tilewright.tensors import Tensor
 
-if TYPE_CHECKING:
-    from tilewright.schedule.caches import Cache
-    from tilewright.schedule.emission import Emission
+_VECTOR = 16  # bytes: the widest access, and what ldmatrix reads of a row
+_ROW = 128  # bytes: all 32 banks of 4
 
-_VECTOR = 16  # bytes: the widest access
+
+# --- which threads copy what -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Share:
+    """Which elements of a box each thread copies.
+
+    Vector v of thread t begins at element t * by_thread + v * by_vector, counted with the box's fastest mode first;
+    `threads` of the block take part. Where `is_even`, all of these are elements of the box, and `layout` maps (thread,
+    (element of a vector, vector)) to them; else those at `size` and beyond are not.
+
+    Law: every element of the box has one thread and one place.
+    """
+
+    size: int
+    threads: int
+    width: int
+    vectors: int
+    by_thread: int
+    by_vector: int
+
+    @property
+    def is_even(self) -> bool:
+        return self.threads * self.vectors * self.width == self.size
+
+    @property
+    def layout(self) -> Layout:
+        assert self.is_even, self
+        return Layout((self.threads, (self.width, self.vectors)), (self.by_thread, (1, self.by_vector)))
+
+    def in_pieces(self, pieces: int) -> Layout:
+        """Return (thread, (element of a vector, vector), piece), with as many vectors in each piece."""
+        assert self.is_even, self
+        assert self.vectors % pieces == 0, (self, pieces)
+        each = self.vectors // pieces
+        return Layout(
+            (self.threads, (self.width, each), pieces), (self.by_thread, (1, self.by_vector), self.by_vector * each)
+        )
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One of so many equal pieces of what a thread copies."""
+
+    number: int
+    of: int
+
+    def __str__(self) -> str:
+        return f"{self.number + 1}/{self.of}"
+
+    def of_range(self, extent: int) -> range:
+        """Return which of `extent` vectors are in the piece."""
+        each = extent // self.of
+        return range(self.number * each, (self.number + 1) * each)
+
+
+WHOLE = Piece(0, 1)
+
+
+def spread(vectors: Sequence[int], slots: int) -> list[list[tuple[int, Piece]]]:
+    """Deal the pieces of several copies out to slots, about as many vectors to each: (which copy, its piece).
+
+    >>> [[(copy, str(piece)) for copy, piece in slot] for slot in spread((4, 8), 3)]
+    [[(0, '1/1')], [(1, '1/2')], [(1, '2/2')]]
+    """
+    most = -(-sum(vectors) // slots)
+    found: list[list[tuple[int, Piece]]] = [[] for _ in range(slots)]
+    dealt = 0
+    for number, extent in enumerate(vectors):
+        of = next(n for n in range(1, extent + 1) if extent % n == 0 and extent // n <= most)
+        for part in range(of):
+            found[min(dealt // most, slots - 1)].append((number, Piece(part, of)))
+            dealt += extent // of
+    return found
+
+
+def share_out(size: int, threads: int, width: int, strategy: Strategy) -> Share:
+    """Deal out `size` elements in vectors of `width` to at most so many threads, each as many or one less.
+
+    STRIPED: thread t takes vectors t, t + threads, ...; BLOCKED: a run of neighbours. Where the vectors do not divide
+    among the threads, fewer threads take part if they do divide them and none has more to do for it.
+
+    >>> print(share_out(64, 8, 4, Strategy.STRIPED).layout, share_out(64, 8, 4, Strategy.BLOCKED).layout)
+    (8,(4,2)):(4,(1,32)) (8,(4,2)):(8,(1,4))
+    """
+    vectors = size // width
+    most = min(threads, vectors)
+    each = -(-vectors // most)
+    taking = vectors // each if vectors % each == 0 else most
+    by_thread, by_vector = (width * each, width) if strategy is Strategy.BLOCKED else (width, width * taking)
+    return Share(size, taking, width, each, by_thread, by_vector)
+
+
+# --- the cache -------------------------------------------------------------------------------------------
 
 
 class SharedCache(Filling):
     """A cache in shared memory, of one or more buffers."""
 
-    def __init__(self, emission: Emission, cache: Cache) -> None:
-        super().__init__(emission, cache)
+    def __init__(self, scope: Scope, cache: Cache) -> None:
+        super().__init__(scope, cache)
         if isinstance(self.layout, ComposedLayout) and not self._divides():
             self.layout = self._plain
         self.tensor = shared(cache.element_type, self.layout)
@@ -46,7 +140,7 @@ class SharedCache(Filling):
     def layout(self) -> Layout | ComposedLayout:
         """The layout of all buffers: the modes of the array, then the number of the buffer."""
         cache, stages = self.cache, self.cache.stages
-        if cache.layout is None and self.emission.plan.feeds_matrix_instructions(cache):
+        if cache.layout is None and self.scope.plan.feeds_matrix_instructions(cache):
             found = matrix_layout(cache, self.region, self.order, stages)
             if found is not None:
                 return found
@@ -57,7 +151,7 @@ class SharedCache(Filling):
         if self.outer is None:
             return True  # what begins in the cache is not shared out
         symbols = {s for mode in self.region.origin for s, _ in mode.terms if isinstance(s, Index)}
-        with self.emission.knowing({index: 0 for index in symbols if index not in self.emission.values}):
+        with self.scope.knowing({index: 0 for index in symbols if index not in self.scope.values}):
             divides = self.is_dealt_by_layout
         for name in ("width", "share", "is_dealt_by_layout"):
             del self.__dict__[name]  # as the loops stand here: they are not yet entered
@@ -87,7 +181,7 @@ class SharedCache(Filling):
     @cached_property
     def width(self) -> int:
         """The elements that a thread moves at once: as many as alignment, layouts and edges allow."""
-        cache, assumed = self.cache, self.emission
+        cache, scope = self.cache, self.scope
         fast = self.order[0]
         source = self.source_view()
         strides = source.layout.stride if isinstance(source.layout.stride, tuple) else (source.layout.stride,)
@@ -101,11 +195,11 @@ class SharedCache(Filling):
         extent = cache.array.shape[fast]
         fits = [self.region.shape[fast]]
         if fast in self.guards:
-            fits.append(divisor_of(extent if isinstance(extent, int) else assumed.values[extent]))
+            fits.append(divisor_of(extent if isinstance(extent, int) else scope.values[extent]))
         fits += [divisor_of(step) for mode, step in enumerate(strides) if mode != fast]
         if isinstance(self.layout, Layout):
             fits += [divisor_of(self.layout[mode].stride) for mode in self.order[1:] if self.region.shape[mode] > 1]
-        fits.append(divisor_of_affine(assumed, self.region.origin[fast]))
+        fits.append(divisor_of_affine(scope, self.region.origin[fast]))
         aligned = source.engine.buffer.alignment // self.source_type.bytes
         while width > 1 and any(x % width for x in (*fits, aligned)):
             width //= 2
@@ -121,7 +215,7 @@ class SharedCache(Filling):
     @cached_property
     def share(self) -> Share:
         """Which vectors each thread takes."""
-        return share_out(self.region.size, self.emission.threads, self.width, self.cache.strategy)
+        return share_out(self.region.size, self.scope.threads, self.width, self.cache.strategy)
 
     @cached_property
     def is_dealt_by_layout(self) -> bool:
@@ -199,10 +293,13 @@ class SharedCache(Filling):
     def fetch(self, when: Any = True) -> Tensor:  # Any: a condition of host or device
         """Read the thread's part of the region into registers, zeros where the array has ended."""
         held = self._held(self.source_type)
-        if self.share.threads == self.emission.threads:
+        if self.share.threads == self.scope.threads:
             return self._fetch(when, held)
-        # What a thread without a part holds is not put anywhere.
-        self._taking(lambda: self._fetch(when, held))
+
+        def fetch() -> None:
+            self._fetch(when, held)
+
+        self._taking(fetch)  # what a thread without a part holds is not put anywhere
         return held
 
     def _held(self, type: DType) -> Tensor:
@@ -239,7 +336,7 @@ class SharedCache(Filling):
             copy(atom, *parts, pred=self.guard(when, piece) if guarded else None)
             return
 
-        def vector(number: Any) -> tuple[()]:  # Any: a number of the device
+        def vector(number: Any) -> None:  # Any: a number of the device
             element = self.element(number)
             place = self.coordinates(element)
             ends = [
@@ -252,11 +349,10 @@ class SharedCache(Filling):
                 copy(atom, *ends, pred=None if inside is True else inside)
             else:
                 there = element < self.share.size
-                self.emission.choose(there, lambda: copy(atom, *ends, pred=None if inside is True else inside))
-            return ()
+                branch(there, lambda: copy(atom, *ends, pred=None if inside is True else inside))
 
         vectors = piece.of_range(self.share.vectors)
-        for_loop(DeviceRange(vectors.start, vectors.stop, 1, unroll=True), vector, (), {})
+        loop(vectors.start, vectors.stop, 1, vector, unroll=True)
 
     def _vector(self, tensor: Tensor, place: tuple[Any, ...]) -> Tensor:  # Any: numbers of host or device
         """Return the vector of a tensor that begins at a place."""
@@ -294,10 +390,10 @@ class SharedCache(Filling):
 
         self._taking(write)
 
-    def _taking(self, body: Any) -> None:  # Any: a function without result
+    def _taking(self, body: Callable[[], None]) -> None:
         """Emit something for the threads that take part."""
-        all_take = self.share.threads == self.emission.threads
-        self.emission.choose(True if all_take else linear_thread() < self.share.threads, body)
+        all_take = self.share.threads == self.scope.threads
+        branch(True if all_take else linear_thread() < self.share.threads, body)
 
 
 def _ordered(layout: Layout | ComposedLayout, order: tuple[int, ...]) -> Any:  # Any: a layout of the same kind
@@ -311,3 +407,27 @@ def _with_gaps(shape: tuple[int, ...], order: tuple[int, ...]) -> Layout:
         steps.append(step)
         step *= 2 * shape[mode]
     return Layout(tuple(shape[mode] for mode in order), tuple(steps))
+
+
+def matrix_layout(cache: Cache, region: Region, order: tuple[int, ...], stages: int) -> ComposedLayout | None:
+    """Return the layout in which 16-byte parts of a row change places with the row's number, None where none fits.
+
+    A row is what is contiguous, up to 128 bytes; a shorter one shares the banks with its neighbours, and so does their
+    order. Eight rows one below the other, which ldmatrix reads at once, then lie in eight different groups of banks,
+    and so do the parts that neighbouring threads copy.
+    """
+    size = cache.element_type.bytes
+    fast = order[0]
+    slow = next((mode for mode in order[1:] if region.shape[mode] % 8 == 0), None)
+    row = min(_ROW // size, region.shape[fast])
+    parts = row * size // _VECTOR
+    if slow is None or region.shape[fast] % row or parts < 2 or parts & (parts - 1) or row * size % _VECTOR:
+        return None
+    rank = len(region.shape) + 1
+    shape, strides = [1] * rank, [0] * rank
+    shape[fast], strides[fast] = row, 1
+    shape[slow], strides[slow] = 8, row
+    block = Layout(tuple(shape), tuple(strides))
+    swizzle = Swizzle(parts.bit_length() - 1, (_VECTOR // size).bit_length() - 1, 3)
+    found: ComposedLayout = tile_to_shape(ComposedLayout(swizzle, 0, block), (*region.shape, stages))
+    return found

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from tilewright.schedule.affine import Affine
-from tilewright.schedule.arrays import Array
-from tilewright.schedule.expressions import Apply, Expression, Load, Store
+from tilewright.schedule.affine import Affine, Apply, Convert, Expression, Index, Position
+from tilewright.schedule.arrays import Array, Load, Store
 from tilewright.source import SourceLocation
 
 # The operators whose order of application changes a sum by its rounding only, and a minimum not at all.
@@ -73,3 +72,23 @@ def arrays_of(statements: tuple[Statement, ...]) -> Iterator[Array]:
     """Yield the arrays that statements name, each once, in the order of their making."""
     found = {access.array for statement in statements for access in statement.accesses}
     yield from sorted(found, key=lambda array: array.number)
+
+
+def moved(x: Expression, places: Mapping[Index, Affine]) -> Expression:
+    """Return an expression whose indices are replaced by affine expressions."""
+    if isinstance(x, Load):
+        return Load(x.array, tuple(place.substitute(places) for place in x.place))
+    if isinstance(x, Position):
+        return Position(x.place.substitute(places))
+    if isinstance(x, Convert):
+        return Convert(moved(x.value, places), x.dtype)
+    if isinstance(x, Apply):
+        return Apply(x.name, x.function, tuple(moved(part, places) for part in x.arguments))
+    return x
+
+
+def at_places(statement: Statement, places: Mapping[Index, Affine]) -> Statement:
+    """Return a statement whose indices are replaced by affine expressions."""
+    store = statement.store
+    place = tuple(part.substitute(places) for part in store.place)
+    return Statement(statement.number, Store(store.array, place, moved(store.value, places), store.location))

@@ -2,79 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from tilewright.dtypes import DType, float32, float64
 from tilewright.errors import ScheduleError
-from tilewright.schedule.affine import Dimension, Index
-from tilewright.schedule.arrays import Array
-from tilewright.schedule.expressions import Apply, Convert, Expression, Load
+from tilewright.schedule.affine import Apply, Convert, Dimension, Expression, Index
+from tilewright.schedule.arrays import Load
 from tilewright.schedule.loop_nest import Condition, Part
 from tilewright.schedule.mma_shapes import MMAFragmentOp, MMASchedulingPolicy, MMAShape
-from tilewright.schedule.recipes import Recipe, recipe_for
-from tilewright.schedule.rewriting import at_places
-from tilewright.schedule.statements import Access, Statement
-
-if TYPE_CHECKING:
-    from tilewright.schedule.plan import Plan
-
-Operation = tuple[Any, "float | None"]  # Any: a MMAFragmentOp, or a function of device numbers
-
-
-@dataclass(frozen=True, eq=False)
-class Tensorization:
-    """Three loops, of M, N and K, that a warp computes with matrix instructions.
-
-    `a`, `b` and `c` are the accesses of the statement C += A * B among the loops. `passes` are cut into `groups` of
-    `fused` passes each. `divisors` say what has to divide the sizes that only the launch knows.
-    """
-
-    indices: tuple[Index, Index, Index]
-    part: int
-    statement: Statement
-    a: Access
-    b: Access
-    c: Access
-    shape: MMAShape
-    recipe: Recipe
-    passes: int
-    fused: int
-    policy: MMASchedulingPolicy
-    prologue: Operation
-    epilogue: Operation
-    use_static_offsets: bool
-    divisors: tuple[tuple[Dimension, int], ...]
-
-    @property
-    def groups(self) -> int:
-        return self.passes // self.fused
-
-    def sets(self, array: Array) -> bool:
-        """Whether an array is the one that is computed and the prologue sets it: what it held does not matter."""
-        return array is self.c.array and self.prologue[0] is MMAFragmentOp.SET
-
-    @property
-    def accumulator(self) -> DType:
-        """The element type of fragments of C."""
-        return self.recipe.dtype_c
-
-    def carried(self, plan: Plan) -> tuple[Index, ...]:
-        """Return the loops around that run through K: C does not move with them."""
-        moving = {symbol for mode in self.c.place for symbol, _ in mode.terms}
-        return tuple(
-            index
-            for index in plan.serial
-            if index not in self.indices and index not in moving and plan.nest.loop(index).trips != 1
-            and index not in plan.nest.fusing
-        )  # fmt: skip
+from tilewright.schedule.plan_state import Operation, PlanState, Tensorization, operation_name
+from tilewright.schedule.recipes import recipe_for
+from tilewright.schedule.statements import Access, Statement, at_places
 
 
 def tensorization_of(
-    plan: Plan,
+    plan: PlanState,
     indices: tuple[Index, ...],
     shape: MMAShape,
     passes: int,
@@ -122,7 +66,9 @@ def _is_count(number: object) -> bool:
     return isinstance(number, int) and not isinstance(number, bool) and number >= 1
 
 
-def _tile_indices(plan: Plan, indices: tuple[Index, ...], shape: MMAShape, passes: int) -> tuple[Index, Index, Index]:
+def _tile_indices(
+    plan: PlanState, indices: tuple[Index, ...], shape: MMAShape, passes: int
+) -> tuple[Index, Index, Index]:
     """Return the indices of M, N and K, once they are the innermost loops and have the shape's extents."""
     if len(indices) != 3:
         raise ScheduleError(f"tensorize takes the indices of M, N and K, got {len(indices)}")
@@ -147,7 +93,7 @@ def _tile_indices(plan: Plan, indices: tuple[Index, ...], shape: MMAShape, passe
     return indices[0], indices[1], indices[2]
 
 
-def _part_of(plan: Plan, tile: tuple[Index, Index, Index]) -> tuple[int, Part]:
+def _part_of(plan: PlanState, tile: tuple[Index, Index, Index]) -> tuple[int, Part]:
     """Return the part that multiplies: the one whose statement runs through the loop of K."""
     found = [
         (number, part)
@@ -240,7 +186,8 @@ def _check_operation(operation: Any, argument: float | None, sums: DType) -> Non
     if callable(operation) and not isinstance(operation, MMAFragmentOp):
         if argument is not None:
             raise ScheduleError(
-                f"{_name_of(operation)} is a function of the fragment's elements and takes no argument, got {argument}",
+                f"{operation_name(operation)} is a function of the fragment's elements and takes no argument, "
+                f"got {argument}",
                 help="let the function hold the number: lambda x: x * number",
             )
         return
@@ -258,21 +205,7 @@ def _check_operation(operation: Any, argument: float | None, sums: DType) -> Non
         raise ScheduleError(f"{operation.name} by {argument}, and the sums are {sums}", help="give a whole number")
 
 
-def _name_of(operation: Any) -> str:  # Any: as `Operation`
-    return operation.name if isinstance(operation, MMAFragmentOp) else getattr(operation, "__name__", "it")
-
-
-def operation_text(operation: Operation) -> str:
-    """Return an operation and its argument: NONE, SCALE by 2.0, or the name of a function."""
-    kind, argument = operation
-    return (
-        _name_of(kind)
-        if argument is None
-        else f"{_name_of(kind)} {'to' if kind is MMAFragmentOp.SET else 'by'} {argument}"
-    )
-
-
-def _divisors(plan: Plan, part: Part, tile: tuple[Index, ...]) -> tuple[tuple[Dimension, int], ...]:
+def _divisors(plan: PlanState, part: Part, tile: tuple[Index, ...]) -> tuple[tuple[Dimension, int], ...]:
     """Return what has to divide which size, so that no tile crosses a boundary. Raises for one that does cross."""
     found: dict[Dimension, int] = {}
     for condition in part.conditions:
@@ -293,7 +226,7 @@ def _divisors(plan: Plan, part: Part, tile: tuple[Index, ...]) -> tuple[tuple[Di
     return tuple(found.items())
 
 
-def _holds(plan: Plan, condition: Condition) -> bool:
+def _holds(plan: PlanState, condition: Condition) -> bool:
     low = condition.value.constant
     for symbol, factor in condition.value.terms:
         if isinstance(symbol, Dimension):
@@ -303,23 +236,3 @@ def _holds(plan: Plan, condition: Condition) -> bool:
             return False
         low += min(0, factor * last)
     return low >= 0 and not condition.is_equality
-
-
-def refuse_repeated_operations(plan: Plan, holds_target: Callable[[Index], bool]) -> None:
-    """Raise `ScheduleError` where SET, SCALE, ReLU or a function would run once for each turn of a loop over K.
-
-    `holds_target(index)` says whether fragments of C are kept while a loop runs.
-    """
-    found = plan.tensorization
-    assert found is not None
-    for name, (operation, _) in (("prologue", found.prologue), ("epilogue", found.epilogue)):
-        if operation is MMAFragmentOp.NONE:
-            continue
-        for index in found.carried(plan):
-            if not holds_target(index):
-                raise ScheduleError(
-                    f"the {name} operation {_name_of(operation)} would run in each turn of {index}, which runs "
-                    "through K",
-                    help=f"keep {found.c.array.name} in fragments: "
-                    f"plan.cache({found.c.array.name}, index={index}, location=Location.MMA_FRAGMENT)",
-                )

@@ -3,29 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tilewright.lang.carry import rename
+from tilewright.lang.control import loop, nest
 from tilewright.lang.gemm import gemm
-from tilewright.lang.loops import for_loop
-from tilewright.lang.ranges import DeviceRange
 from tilewright.layout import Layout, coalesce, make_layout
 from tilewright.schedule.affine import Index
 from tilewright.schedule.arrays import Array
 from tilewright.schedule.caches import Cache, Location
 from tilewright.schedule.filling import Filling
-from tilewright.schedule.fragments import Fragments, HeldOperand, HeldTarget, Side, View, unrolled
-from tilewright.schedule.held_fragments import HeldFragments, place_from, refuse_other_tiles, tiles_along
+from tilewright.schedule.fragments import (
+    Fragments,
+    HeldFragments,
+    HeldOperand,
+    HeldTarget,
+    Side,
+    View,
+    place_from,
+    refuse_other_tiles,
+    tiles_along,
+)
 from tilewright.schedule.loop_nest import Part
 from tilewright.schedule.mma_shapes import MMASchedulingPolicy
+from tilewright.schedule.plan_state import Tensorization
+from tilewright.schedule.scope import Parts, Scope, Storage
 from tilewright.schedule.statements import Access
-from tilewright.schedule.storage import Storage
-from tilewright.schedule.sums import HeldSum, LooseSum, Sum
 from tilewright.tensors import Tensor, identity_tensor
-
-if TYPE_CHECKING:
-    from tilewright.schedule.emission import Emission, Parts
-    from tilewright.schedule.tensorization import Tensorization
 
 SIDES: tuple[Side, Side] = ("A", "B")
 
@@ -33,8 +36,8 @@ SIDES: tuple[Side, Side] = ("A", "B")
 class Tiles(Fragments):
     """Emits tiles of matrix instructions, and the caches of fragments around them."""
 
-    def __init__(self, emission: Emission, tile: Tensorization) -> None:
-        super().__init__(emission, tile)
+    def __init__(self, scope: Scope, tile: Tensorization) -> None:
+        super().__init__(scope, tile)
         self._loose: dict[Side, list[Tensor]] = {}
         self._sums: list[Tensor] = []
 
@@ -43,7 +46,7 @@ class Tiles(Fragments):
 
         They are declared around all of them; those of one place are declared there.
         """
-        plan = self.emission.plan
+        plan = self.scope.plan
         held = [cache for cache in plan.caches if cache.location is Location.MMA_FRAGMENT]
         if not plan.nest.fusing and all(cache.stages == 1 for cache in held):
             return
@@ -63,34 +66,22 @@ class Tiles(Fragments):
             return
         held = HeldFragments(self, cache, 1)
         held.read(0)
-        with self.emission.holding({cache.array: held.storage(0)}):
+        with self.scope.holding({cache.array: held.operand(0)}):
             body()
 
     def _with_target(self, cache: Cache, body: Callable[[], None]) -> None:
-        filling = Filling(self.emission, cache)
+        filling = Filling(self.scope, cache)
         refuse_other_tiles(filling, self.tile.c, [(index, self.extents[index]) for index in self.target_indices])
         tiles = [tiles_along(filling, self.tile.c, index, self.extents[index]) for index in self.target_indices]
         sums = self.accumulators(*tiles)
-        plan = self.emission.plan
+        plan = self.scope.plan
         users = tuple(part for part in plan.nest.parts if cache.array in _arrays(part))
-        if self.emission.is_filled(cache) or self.tile.sets(cache.array):
+        if self.scope.is_filled(cache) or self.tile.sets(cache.array):
             self.within(users, lambda: self._each_tile(filling, tiles, sums, self.read_target))
-        with self.emission.holding({cache.array: HeldTarget(self.tile.c, sums, filling.region.origin)}):
+        with self.scope.holding({cache.array: HeldTarget(self.tile.c, sums, filling.region.origin)}):
             body()
-        if cache.is_written(plan):
+        if plan.is_written(cache):
             self.within(users, lambda: self._each_tile(filling, tiles, sums, self.write_target))
-
-    def within(self, parts: Parts, body: Callable[[], None]) -> None:
-        """Emit something where the loops around are within the boundaries of some part: others have no such tile."""
-        holds: Any = False  # Any: a condition of host or device
-        for part in parts:
-            alive = self.emission.decided(part)
-            if alive is None:
-                continue
-            known = tuple(c for c in self._outer_conditions(alive) if self.emission.is_known(c.value))
-            this = self.emission.holds(known)
-            holds = this if holds is False else True if this is True or holds is True else holds | this
-        self.emission.choose(holds, body)
 
     def _each_tile(
         self, filling: Filling, tiles: list[int], sums: list[Tensor], body: Callable[[int, View, Tensor], None]
@@ -105,13 +96,13 @@ class Tiles(Fragments):
             start = {first: row * self.extents[first], second: column * self.extents[second]}
 
             def view() -> Tensor:
-                with self.emission.knowing(start):
+                with self.scope.knowing(start):
                     return self.view(access, along)
 
             for block, fragment in enumerate(sums):
                 body(block, view, fragment[(None, None, None, row, column)])
 
-        unrolled(tiles[0], lambda row: unrolled(tiles[1], lambda column: at(row, column)))
+        nest(tiles, at, unroll=True)
 
     def loose_accumulator(self, block: int) -> Tensor:
         """Return the registers of a block's sums that are not kept between tiles; one set serves all blocks in turn."""
@@ -126,13 +117,9 @@ class Tiles(Fragments):
         """Emit the tile of the innermost three loops for each part: instructions, or what is done to each element."""
         for part in parts:
             if self._multiplies(part):
-                self.emission.when(self._outer_conditions(part), self._multiply)
+                self.scope.when(self.outer_conditions(part), self._multiply)
             else:
                 self._each_element(part)
-
-    def _outer_conditions(self, part: Part) -> Any:  # Any: conditions
-        """Return the conditions that do not depend on the tile's own loops; the others hold by the tile's making."""
-        return tuple(c for c in part.conditions if not any(c.value.factor(index) for index in self.tile.indices))
 
     def _multiply(self) -> None:
         tile = self.tile
@@ -150,10 +137,10 @@ class Tiles(Fragments):
         One product of all of them is then emitted: it goes back and forth through the columns, so that an instruction
         shares an operand with the one before.
         """
-        emission, tile = self.emission, self.tile
-        between = emission.loops[depth:-3]
-        held = [emission.storage.get(access.array) for access in (tile.a, tile.b)]
-        target = emission.storage.get(tile.c.array)
+        scope, tile = self.scope, self.tile
+        between = scope.loops[depth:-3]
+        held = [scope.storage.get(access.array) for access in (tile.a, tile.b)]
+        target = scope.storage.get(tile.c.array)
         if not between or tile.groups != 1 or len(self.mmas) != 1 or not isinstance(target, HeldTarget):
             return False
         if len(parts) != 1 or not self._multiplies(parts[0]):
@@ -161,20 +148,20 @@ class Tiles(Fragments):
         operands = [x for x in held if isinstance(x, HeldOperand)]
         if len(operands) != len(held):
             return False
-        if any(emission.caches(d, parts) for d in range(depth + 1, len(emission.loops) - 2)):
+        if any(scope.caches(d, parts) for d in range(depth + 1, len(scope.loops) - 2)):
             return False
         moving = dict.fromkeys(tile.indices[:2], 1)
-        for loop in between:
-            if loop.trips is None or any(c.value.factor(loop.index) for c in parts[0].conditions):
+        for outer in between:
+            if outer.trips is None or any(c.value.factor(outer.index) for c in parts[0].conditions):
                 return False
             sides = [
                 index
                 for index, access in zip(tile.indices[:2], (tile.a, tile.b), strict=True)
-                if any(mode.factor(loop.index) for mode in access.place)
+                if any(mode.factor(outer.index) for mode in access.place)
             ]
             if len(sides) != 1:
                 return False
-            moving[sides[0]] *= loop.trips
+            moving[sides[0]] *= outer.trips
         counts = [target.sums[0].layout[mode].size for mode in (3, 4)]
         return [moving[index] for index in self.target_indices] == counts and all(
             x.fragment.layout[3].size == moving[index] and x.fragment.layout[4].size == tile.passes
@@ -183,7 +170,7 @@ class Tiles(Fragments):
 
     def multiply_at_once(self) -> None:
         """Emit the product of all tiles that are held."""
-        storage = self.emission.storage
+        storage = self.scope.storage
         target = storage[self.tile.c.array]
         assert isinstance(target, HeldTarget), target
         sums = target.sums[0].map_layout(
@@ -201,7 +188,7 @@ class Tiles(Fragments):
         gemm(self.mmas[0], sums, *operands, sums)
 
     def _multiplies(self, part: Part) -> bool:
-        return part.statements == self.emission.plan.nest.parts[self.tile.part].statements
+        return part.statements == self.scope.plan.nest.parts[self.tile.part].statements
 
     def _in_pass_order(self, sums: list[Sum]) -> None:
         fragments = [found.begin() for found in sums]
@@ -237,7 +224,7 @@ class Tiles(Fragments):
         of one group; across the turns of a loop they do not.
         """
         tile = self.tile
-        held = any(isinstance(self.emission.storage[access.array], HeldOperand) for access in (tile.a, tile.b))
+        held = any(isinstance(self.scope.storage[access.array], HeldOperand) for access in (tile.a, tile.b))
         if tile.groups == 1 or tile.use_static_offsets or held:
             for group in range(tile.groups):
                 body(group)
@@ -245,18 +232,12 @@ class Tiles(Fragments):
 
         for side in SIDES:
             self._loose_operands(side)  # all groups use them in turn: they are made outside
-
-        def turn(group: Any) -> tuple[()]:  # Any: as above
-            rename("group", group)
-            body(group)
-            return ()
-
-        for_loop(DeviceRange(0, tile.groups, 1, unroll=False), turn, (), {})
+        loop(0, tile.groups, 1, body, unroll=False, name="group")
 
     def _operands(self, side: Side, group: Any) -> list[Tensor]:  # Any: as above
         """Return the fragments of a group of passes, read now unless a cache holds them."""
         access = self.access(side)
-        storage = self.emission.storage[access.array]
+        storage = self.scope.storage[access.array]
         passes = [group * self.tile.fused + number for number in range(self.tile.fused)]
         if isinstance(storage, HeldOperand):
             return [self._held(side, storage, number) for number in passes]
@@ -264,9 +245,7 @@ class Tiles(Fragments):
         k = self.tile.indices[2]
         for number, fragment in zip(passes, fragments, strict=True):
             along = [(self.rows(side), self.extents[self.rows(side)]), (k, self.tile.shape.k)]
-            with self.emission.knowing(
-                {k: number * self.tile.shape.k}, {k: (self.tile.passes - 1) * self.tile.shape.k}
-            ):
+            with self.scope.knowing({k: number * self.tile.shape.k}, {k: (self.tile.passes - 1) * self.tile.shape.k}):
                 self.read(side, self.view(access, along), fragment)
         return fragments
 
@@ -288,18 +267,18 @@ class Tiles(Fragments):
         total: Any = 0
         for mode, start in zip(access.place, storage.origin, strict=True):
             if mode.factor(index):
-                total = (mode - start - mode.factor(index) * index).evaluate(self.emission.values)
+                total = (mode - start - mode.factor(index) * index).evaluate(self.scope.values)
         return total // extent
 
     def _sum(self, block: int) -> Sum:
-        storage = self.emission.storage[self.tile.c.array]
+        storage = self.scope.storage[self.tile.c.array]
         return HeldSum(self, storage, block) if isinstance(storage, HeldTarget) else LooseSum(self, block)
 
     # --- element by element ------------------------------------------------------------------------------
 
     def _each_element(self, part: Part) -> None:
         """Emit a part for the elements of the tile: each thread takes those that it holds of C."""
-        emission = self.emission
+        scope = self.scope
         k = self.tile.indices[2]
         rows, columns = (self.extents[index] for index in self.target_indices)
         for block, mma in enumerate(self.mmas):
@@ -314,10 +293,10 @@ class Tiles(Fragments):
                 if held is not None:
                     held.now = fragment, e
                 last = {first: rows - 1, second: columns - 1}
-                with emission.knowing({first: row, second: column, k: 0}, last):
-                    emission.statements((part,))
+                with scope.knowing({first: row, second: column, k: 0}, last):
+                    scope.statements((part,))
 
-            unrolled(places.size, element)  # type: ignore[arg-type]  # static: the layout of an instruction
+            nest((places.size,), element, unroll=True)
 
 
 def _both(layout: Layout, inner: int, outer: int) -> Layout:
@@ -328,3 +307,57 @@ def _both(layout: Layout, inner: int, outer: int) -> Layout:
 
 def _arrays(part: Part) -> set[Array]:
     return {access.array for statement in part.statements for access in statement.accesses}
+
+
+# --- fragments of C --------------------------------------------------------------------------------------
+
+
+class Sum:
+    """A fragment of C of one tile and block."""
+
+    def begin(self) -> Tensor:
+        """Return it with C in it."""
+        raise NotImplementedError
+
+    def end(self) -> None:
+        """Store it."""
+        raise NotImplementedError
+
+
+class LooseSum(Sum):
+    """A fragment of C that is read before the tile and stored after it."""
+
+    def __init__(self, tiles: Tiles, block: int) -> None:
+        self.tiles, self.block = tiles, block
+        rows, columns = (tiles.extents[index] for index in tiles.target_indices)
+        self.along = list(zip(tiles.target_indices, (rows, columns), strict=True))
+        self.fragment: Tensor | None = None
+
+    def begin(self) -> Tensor:
+        tiles = self.tiles
+        self.fragment = tiles.loose_accumulator(self.block)
+        tiles.read_target(self.block, self._view, self.fragment)
+        return self.fragment
+
+    def end(self) -> None:
+        assert self.fragment is not None
+        self.tiles.write_target(self.block, self._view, self.fragment)
+
+    def _view(self) -> Tensor:
+        return self.tiles.view(self.tiles.tile.c, self.along)
+
+
+class HeldSum(Sum):
+    """A fragment of C that a cache holds."""
+
+    def __init__(self, tiles: Tiles, storage: HeldTarget, block: int) -> None:
+        self.tiles, self.storage, self.block = tiles, storage, block
+
+    def begin(self) -> Tensor:
+        tiles = self.tiles
+        row, column = (tiles.number(self.storage, tiles.tile.c, index) for index in tiles.target_indices)
+        found: Tensor = self.storage.sums[self.block][(None, None, None, row, column)]
+        return found
+
+    def end(self) -> None:
+        pass

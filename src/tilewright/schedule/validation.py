@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
-from tilewright.errors import ScheduleError
+from tilewright.errors import ScheduleError, TilewrightWarning
+from tilewright.schedule.affine import Index
 from tilewright.schedule.arrays import Array, Role
+from tilewright.schedule.cache_placement import refuse_conflicts, refuse_nonsense
 from tilewright.schedule.caches import Cache, Location
-from tilewright.schedule.temporaries import refuse_forgotten, refuse_unwritten
-from tilewright.schedule.tensorization import refuse_repeated_operations
-from tilewright.schedule.vectors import refuse_loops
-from tilewright.schedule.write_backs import refuse_conflicts
-
-if TYPE_CHECKING:
-    from tilewright.schedule.plan import Plan
+from tilewright.schedule.dependences import Instance, Pair, difference, iterations, refuse_recurrences
+from tilewright.schedule.mma_shapes import MMAFragmentOp
+from tilewright.schedule.plan_state import PlanState, operation_name
 
 
-def validate(plan: Plan, parameters: tuple[Array, ...]) -> None:
+def validate(plan: PlanState, parameters: tuple[Array, ...]) -> None:
     """Raise `ScheduleError` for parameters that are not the plan's arrays, and caches that do not fit the bindings."""
     wanted = set(plan.arguments)
     if set(parameters) != wanted or len(parameters) != len(wanted):
@@ -28,18 +28,18 @@ def validate(plan: Plan, parameters: tuple[Array, ...]) -> None:
     for name in names:
         if names.count(name) > 1:
             raise ScheduleError(f"two arrays are called {name}", help="give them names: Array(..., name='...')")
-    refuse_loops(plan)
+    _refuse_loops(plan)
     for cache in plan.caches:
-        cache.refuse_nonsense(plan)
-        if cache.is_written(plan) and cache.location is not Location.MMA_FRAGMENT:
+        refuse_nonsense(plan, cache)
+        if plan.is_written(cache) and cache.location is not Location.MMA_FRAGMENT:
             refuse_conflicts(plan, cache)
     _refuse_rivals(plan)
-    refuse_forgotten(plan)
+    _refuse_forgotten(plan)
     _refuse_fragments(plan)
-    refuse_unwritten(plan)
+    _refuse_unwritten(plan)
 
 
-def _refuse_fragments(plan: Plan) -> None:
+def _refuse_fragments(plan: PlanState) -> None:
     """Raise `ScheduleError` for fragments without instructions, or instructions that the bindings do not fit."""
     tile = plan.tensorization
     kept = [cache for cache in plan.caches if cache.location is Location.MMA_FRAGMENT]
@@ -97,17 +97,129 @@ def _refuse_fragments(plan: Plan) -> None:
                 f"{cache.name} would hold both factors, whose fragments differ", help="cache it in shared memory"
             )
     held = [cache.inside for cache in kept if cache.array is tile.c.array]
-    refuse_repeated_operations(plan, lambda index: any(index in inside for inside in held))
+    _refuse_repeated_operations(plan, lambda index: any(index in inside for inside in held))
 
 
-def _refuse_rivals(plan: Plan) -> None:
+def _refuse_rivals(plan: PlanState) -> None:
     """Raise `ScheduleError` for two caches of an array that are filled at one place in memory of the same kind."""
     found: dict[tuple[Array, int, Location], Cache] = {}
     for cache in plan.caches:
-        key = (cache.array, cache.depth(plan), cache.location)
+        key = (cache.array, plan.depth(cache), cache.location)
         if key in found:
             raise ScheduleError(
                 f"{cache.name} is filled at {found[key].trigger} and at {cache.trigger}, between which no loop runs",
                 help="cache the array once there",
             )
         found[key] = cache
+
+
+def _refuse_loops(plan: PlanState) -> None:
+    """Raise `ScheduleError` for a vectorized loop that is not the innermost one of those that a thread runs."""
+    for index in plan.vectorized:
+        if index in plan.bound:
+            raise ScheduleError(f"{index} is vectorized and bound", help="vectorize a loop that each thread runs")
+        inside = plan.serial[plan.serial.index(index) + 1 :]
+        if inside:
+            raise ScheduleError(
+                f"{index} is vectorized, and {', '.join(map(str, inside))} runs inside of it",
+                help="reorder the schedule so that the vectorized loop is the innermost one",
+            )
+        refuse_recurrences(plan.nest, index)
+
+
+def _refuse_repeated_operations(plan: PlanState, holds_target: Callable[[Index], bool]) -> None:
+    """Raise `ScheduleError` where SET, SCALE, ReLU or a function would run once for each turn of a loop over K.
+
+    `holds_target(index)` says whether fragments of C are kept while a loop runs.
+    """
+    found = plan.tensorization
+    assert found is not None
+    for name, (operation, _) in (("prologue", found.prologue), ("epilogue", found.epilogue)):
+        if operation is MMAFragmentOp.NONE:
+            continue
+        for index in plan.carried:
+            if not holds_target(index):
+                raise ScheduleError(
+                    f"the {name} operation {operation_name(operation)} would run in each turn of {index}, which runs "
+                    "through K",
+                    help=f"keep {found.c.array.name} in fragments: "
+                    f"plan.cache({found.c.array.name}, index={index}, location=Location.MMA_FRAGMENT)",
+                )
+
+
+# --- arrays that hold nothing at first -------------------------------------------------------------------
+
+
+def _refuse_unwritten(plan: PlanState) -> None:
+    """Raise `ScheduleError` for a TEMP array that is added to and never begun, and warn of such an OUTPUT array.
+
+    What was in it before is then read: of a TEMP array nothing, of an OUTPUT array what the caller left there.
+    """
+    for array in plan.arrays:
+        if array.role not in (Role.TEMP, Role.OUTPUT):
+            continue
+        if plan.tensorization is not None and plan.tensorization.sets(array):
+            continue
+        statements = [statement for part in plan.nest.parts for statement in part.statements]
+        reads = [s for s in statements if any(x.array is array and not x.is_write for x in s.accesses)]
+        if not reads or any(s.store.array is array for s in statements if s not in reads):
+            continue
+        message = f"{array.name} is {array.role.name} and is read, and nothing is written to it before"
+        help = "store to it first, in a nest that is fused in front, or tensorize with prologue_op=SET"
+        if array.role is Role.TEMP:
+            raise ScheduleError(message, location=reads[0].location, help=help)
+        where = reads[0].location
+        text = f"{message}: it begins with what is in it (help: declare it INPUT_OUTPUT, or {help})"
+        if where is None:
+            warnings.warn(text, TilewrightWarning, stacklevel=2)
+        else:
+            warnings.warn_explicit(text, TilewrightWarning, where.file, where.line)
+
+
+def _refuse_forgotten(plan: PlanState) -> None:
+    """Raise `ScheduleError` where a TEMP array is read in other turns than it is written, and its cache ends between.
+
+    That is so where no write of the element that a read needs is in the same turn of all loops around the outermost
+    cache; a sum does not count as written by its own additions.
+    """
+    for array in plan.arrays:
+        caches = [cache for cache in plan.caches if cache.array is array]
+        if array.role is not Role.TEMP or not caches:
+            continue
+        longest = min(caches, key=lambda cache: plan.depth(cache))
+        around = [index for index in plan.serial[: plan.depth(longest)] if plan.nest.loop(index).trips != 1]
+        if not around or (plan.tensorization is not None and plan.tensorization.sets(array)):
+            continue
+        accesses = _instances(plan, array)
+        for read in (x for x in accesses if not x.access.is_write):
+            writes = [x for x in accesses if x.access.is_write and not _is_own_sum(x, read)]
+            if not any(_meet(plan, write, read, around) for write in writes):
+                loops = ", ".join(map(str, around))
+                raise ScheduleError(
+                    f"{longest.name} is filled anew in each turn of {loops}, and nothing is written there before the "
+                    f"{read.access}",
+                    location=read.access.statement.location,
+                    help=f"{array.name} is TEMP and lives in its caches alone: cache it at an outer index first",
+                )
+
+
+def _instances(plan: PlanState, array: Array) -> list[Instance]:
+    return [
+        Instance(plan.nest, number, access)
+        for number, part in enumerate(plan.nest.parts)
+        for statement in part.statements
+        for access in statement.accesses
+        if access.array is array
+    ]
+
+
+def _is_own_sum(write: Instance, read: Instance) -> bool:
+    return write.number == read.number and Pair(write, read).is_of_one_reduction
+
+
+def _meet(plan: PlanState, write: Instance, read: Instance, around: Sequence[Index]) -> bool:
+    """Whether a write and a read of one element can be in the same turn of the loops around."""
+    system = Pair(write, replace(read, side=1)).meets()
+    for index in around:
+        system = system.equal(*difference(*iterations(plan.nest.loop(index))))
+    return system.solve() is not None

@@ -166,7 +166,7 @@ def test_interleaved_tiles_in_registers() -> None:
     thread = schedule.split(i, 8)
     plan = schedule.create_plan(Target("NVIDIA A100"))
     plan.bind({thread: plan.target.GridUnit.THREAD_X})
-    assert plan.cache(a, index=i, location=Location.PRIVATE).region(plan).shape == (8,)
+    assert plan.region(plan.cache(a, index=i, location=Location.PRIVATE)).shape == (8,)
     held = np.arange(64, dtype=np.int32)
     plan.build()(held)
     np.testing.assert_array_equal(held, 2 * np.arange(64))

@@ -1,0 +1,184 @@
+"""Control flow of the device, emitted: branches, loops, and nests of loops.
+
+    branch(condition, then, orelse)             if condition: then()
+                                                else: orelse()
+    loop(start, stop, step, body)               for i in range(start, stop, step): body(i)
+    nest((m, n), body)                          for i in range(m): for j in range(n): body(i, j)
+
+The bodies are Python functions. Each is called once, while the kernel is traced, and what it emits becomes a side of
+the branch or the body of the loop. No other module of the language makes these ops: whoever builds a kernel by calls,
+such as `tw.copy` or a plan, uses the three functions above. Rewritten Python code (`lang.branches`, `lang.loops`) has
+users' variables to carry, whose types are known only when all bodies have been traced. It uses the two halves that the
+functions are made of: `record` traces a body into a block, and `emit_branch`, `emit_loop` and `emit_while` end blocks
+and emit the op.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tilewright.dtypes import bool_
+from tilewright.errors import LanguageError
+from tilewright.ir.core import Block, Value
+from tilewright.ir.infer import index_facts
+from tilewright.ir.ops import For, If, While, Yield
+from tilewright.lang.ranges import DeviceRange
+from tilewright.lang.scalar import Scalar, as_scalar, convert
+from tilewright.lang.tracer import current
+
+
+def truth(x: Any) -> Any:  # Any: a number of host or device
+    """Return a device bool of a device number (not zero), and anything else as it is."""
+    return convert(x, bool_) if isinstance(x, Scalar) else x
+
+
+def branch(
+    condition: Any,  # Any: a condition of host or device
+    then: Callable[[], Any],  # Any: None, or a sequence of numbers
+    orelse: Callable[[], Any] | None = None,
+) -> tuple[Any, ...]:
+    """Emit `then` where a condition holds, and `orelse` elsewhere; return what the side that runs returns.
+
+    A condition that Python knows chooses while tracing, and there is no branch. The sides return no values, or equally
+    many numbers of the same types. Raises `LanguageError` where they differ.
+    """
+    condition = truth(condition)
+    sides = then, orelse if orelse is not None else _nothing
+    if not isinstance(condition, Scalar):
+        return tuple(sides[0 if condition else 1]() or ())
+    (first, second) = (record(side, is_branch=True) for side in sides)
+    values = []
+    for block, returned in (first, second):
+        with current("a branch").inside(block, branch=True):
+            values.append([as_scalar(x).value for x in returned or ()])
+    types = [[value.type for value in side] for side in values]
+    if types[0] != types[1]:
+        raise _disagreement("the sides of a branch return", types)
+    return tuple(map(Scalar, emit_branch(condition, (first[0], second[0]), values)))
+
+
+def loop(
+    start: Any,  # Any: integers of host or device
+    stop: Any,
+    step: Any,
+    body: Callable[..., Any],  # Any: None, or a sequence of numbers
+    carried: Sequence[Any] = (),
+    *,
+    unroll: bool | int | None = None,
+    name: str | None = None,
+) -> tuple[Scalar, ...]:
+    """Emit a loop over start, start + step, ... up to but not including stop, and return what it carries at its end.
+
+    `body(index, *carried)` is called with the index and with the numbers that the iteration before left, `carried` in
+    the first one, and returns those that it leaves. Of carried integers nothing but the type is assumed. `unroll` is
+    that of `range` in kernels; `name` is the index's in the generated code. Raises `LanguageError` for a step of 0,
+    bounds that are not integers, and a body that returns other types than it was given.
+    """
+    counter = Counter.of(DeviceRange(start, stop, step, unroll=unroll))
+    index = counter.index(name)
+    init = [as_scalar(x).value for x in carried]
+    arguments = [Value(value.type) for value in init]
+    block, returned = record(lambda: body(Scalar(index), *map(Scalar, arguments)), index, *arguments)
+    with current("a loop").inside(block):
+        after = [as_scalar(x).value for x in returned or ()]
+        types = [[value.type for value in values] for values in (init, after)]
+        if types[0] != types[1]:
+            raise _disagreement("a loop carries", types)
+        end(after)
+    return tuple(map(Scalar, emit_loop(counter, init, block)))
+
+
+def nest(
+    extents: Sequence[Any],  # Any: integers of host or device
+    body: Callable[..., object],
+    *,
+    unroll: bool | int | None = None,
+    names: Sequence[str] = (),
+) -> None:
+    """Emit a loop for each extent, the first outermost, and `body(*indices)` inside of all.
+
+    An extent of 1 needs no loop: its index is the number 0.
+    """
+
+    def level(indices: tuple[Any, ...]) -> None:
+        depth = len(indices)
+        if depth == len(extents):
+            body(*indices)
+        elif isinstance(extents[depth], int) and extents[depth] == 1:
+            level((*indices, 0))
+        else:
+            name = names[depth] if names else None
+            loop(0, extents[depth], 1, lambda index: level((*indices, index)), unroll=unroll, name=name)
+
+    level(())
+
+
+# --- the halves ----------------------------------------------------------------------------------------
+
+
+def record(
+    body: Callable[[], Any], *arguments: Value, is_branch: bool = False
+) -> tuple[Block, Any]:  # Any: what the body returns
+    """Call a body, and return the block of all that it emitted and what it returned.
+
+    `arguments` are those of the block; `is_branch` says that threads may skip it. The block is not ended yet.
+    """
+    block = Block(arguments=arguments)
+    with current("control flow").inside(block, branch=is_branch):
+        return block, body()
+
+
+def end(values: Sequence[Value]) -> None:
+    """End the block that is built at the moment: what it yields to the op around it."""
+    current("control flow").emit(Yield(tuple(values)))
+
+
+def emit_branch(condition: Scalar, blocks: tuple[Block, Block], yields: Sequence[Sequence[Value]]) -> tuple[Value, ...]:
+    """End the two sides of a branch with what each yields, emit it after them, and return its results."""
+    tracer = current("a branch")
+    for block, values in zip(blocks, yields, strict=True):
+        with tracer.inside(block, branch=True):
+            end(values)
+    return tracer.emit(If(condition.value, *blocks), *[value.type for value in yields[0]])
+
+
+@dataclass(frozen=True, eq=False)
+class Counter:
+    """What counts a loop: the values that its index starts from, stops before and steps by."""
+
+    start: Value
+    stop: Value
+    step: Value
+    unroll: int | None
+
+    @staticmethod
+    def of(span: DeviceRange) -> Counter:
+        """Return what counts a loop over a range; bounds of other types than the index's are converted here."""
+        start, stop, step = (as_scalar(x, span.dtype).value for x in (span.start, span.stop, span.step))
+        return Counter(start, stop, step, span.unroll)
+
+    def index(self, name: str | None = None) -> Value:
+        """Return an index for the loop's body to take, with what is known of it."""
+        return Value(self.start.type, name, index_facts(self.start, self.stop, self.step))
+
+
+def emit_loop(counter: Counter, init: Sequence[Value], block: Block) -> tuple[Value, ...]:
+    """Emit a loop whose body has been recorded and ended, and return what it carries at its end."""
+    op = For(counter.start, counter.stop, counter.step, tuple(init), block, counter.unroll)
+    return current("a loop").emit(op, *[value.type for value in init])
+
+
+def emit_while(init: Sequence[Value], test: Block, block: Block) -> tuple[Value, ...]:
+    """Emit a loop that runs while a test yields true; both blocks have been recorded and ended."""
+    return current("a loop").emit(While(tuple(init), test, block), *[value.type for value in init])
+
+
+def _nothing() -> None:
+    pass
+
+
+def _disagreement(what: str, types: Sequence[Sequence[object]]) -> LanguageError:
+    first, second = (", ".join(map(str, found)) or "nothing" for found in types)
+    return LanguageError(f"{what} {first} and {second}", help="let both have as many numbers, of the same types")

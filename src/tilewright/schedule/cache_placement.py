@@ -1,0 +1,246 @@
+"""Where the caches of a plan go: at which loops they are filled, and which of them cannot be."""
+
+from __future__ import annotations
+
+import itertools
+
+from tilewright.errors import ScheduleError
+from tilewright.layout import Layout
+from tilewright.schedule.affine import Affine, Index
+from tilewright.schedule.arrays import Array, ArrayLayout
+from tilewright.schedule.caches import Cache, Location, Region, Strategy, region_of
+from tilewright.schedule.loop_nest import Loop
+from tilewright.schedule.plan_state import PlanState
+
+_MOST = 2**18  # differences of threads that are looked at one by one
+
+
+def refuse_unknown(location: object, strategy: object, ahead: object, stages: object) -> None:
+    """Raise `ScheduleError` where the options of a cache are not of the kinds that `Plan.cache` names."""
+    for value, kind in ((location, Location), (strategy, Strategy)):
+        if not isinstance(value, kind):
+            members = ", ".join(f"{kind.__name__}.{member.name}" for member in kind)
+            raise ScheduleError(f"{value!r} is no {kind.__name__} of a cache", help=f"one of {members}")
+    if ahead not in (None, Location.SHARED, Location.PRIVATE):
+        raise ScheduleError(
+            f"double_buffer_location={ahead!r}", help="Location.SHARED or Location.PRIVATE, where the next turn waits"
+        )
+    if stages is not None and not is_count(stages):
+        raise ScheduleError(f"pipeline_stages={stages!r}", help="a whole number, 1 for no pipeline")
+
+
+def is_count(number: object) -> bool:
+    """Whether something is a whole number from 1."""
+    return isinstance(number, int) and not isinstance(number, bool) and number >= 1
+
+
+def place_cache(
+    plan: PlanState,
+    source: Array | Cache,
+    *,
+    index: Index | None,
+    trigger_index: Index | None,
+    max_elements: int | None,
+    level: int | None,
+    trigger_level: int | None,
+) -> Cache:
+    """Return a cache at its place among the loops. Raises `ScheduleError` as `Plan.cache` says."""
+    array = source.array if isinstance(source, Cache) else source
+    if array not in plan.arrays:
+        raise ScheduleError(f"{source!r} is no array of this plan")
+    if sum(x is not None for x in (index, max_elements, level)) != 1:
+        raise ScheduleError("a cache takes one of index, level and max_elements")
+    for name, number in (("level", level), ("trigger_level", trigger_level), ("max_elements", max_elements)):
+        if number is not None and not is_count(number):
+            raise ScheduleError(f"{name}={number!r}", help="a whole number, at least 1")
+    order = plan.nest.order
+    if max_elements is not None:
+        index = _largest(plan, array, max_elements)
+    elif level is not None:
+        index = _at_level(order, level)
+    assert index is not None
+    if trigger_level is not None:
+        trigger_index = _at_level(order, trigger_level)
+    trigger = index if trigger_index is None else trigger_index
+    if plan.nest.position(trigger) > plan.nest.position(index):
+        raise ScheduleError(
+            f"the cache of {array.name} at {index} is filled at {trigger}, which is inside of it",
+            help="the trigger index is the cache's index or an outer one",
+        )
+    inside = frozenset(order[plan.nest.position(trigger) :])
+    if isinstance(source, Cache) and not inside <= source.inside:
+        raise ScheduleError(
+            f"the cache at {trigger} is filled from {source!r}, which is filled further inside",
+            help="cache the array itself, or at an inner index",
+        )
+    return Cache(array, source, index, trigger, inside)
+
+
+def _at_level(order: tuple[Index, ...], level: int) -> Index:
+    if not 1 <= level <= len(order):
+        raise ScheduleError(f"level {level} of {len(order)} loops", help="a level counts the loops inside, from 1")
+    return order[-level]
+
+
+def _largest(plan: PlanState, array: Array, elements: int) -> Index:
+    """Return the outermost index inside of which no more elements are touched than that."""
+    best = None
+    for level in range(1, len(plan.nest.order) + 1):
+        inside = set(plan.nest.order[-level:])
+        try:
+            region = region_of(array, plan.accesses(array), [x for x in plan.nest.loops if x.index in inside])
+        except ScheduleError:
+            break
+        if region.size > elements:
+            break
+        best = plan.nest.order[-level]
+    if best is None:
+        raise ScheduleError(f"no loop touches as few as {elements} elements of {array.name}")
+    return best
+
+
+def refuse_nonsense(plan: PlanState, cache: Cache) -> None:
+    """Raise `ScheduleError` for a cache that cannot be what it was asked to be."""
+    region = plan.region(cache)
+    if cache.location is Location.MMA_FRAGMENT and cache.through_registers:
+        raise ScheduleError(f"{cache.name} lives in registers and is not filled through registers")
+    if cache.is_ahead and cache.location is Location.PRIVATE:
+        raise ScheduleError(
+            f"{cache.name} lives in the registers of each thread and is double-buffered",
+            help="cache it in shared memory: double_buffer_location=PRIVATE then fetches through registers",
+        )
+    if cache.is_ahead and plan.depth(cache) == 0:
+        raise ScheduleError(
+            f"{cache.name} is double-buffered, and no loop runs around it",
+            help="give an index inside of the loop whose next turn shall be fetched ahead",
+        )
+    is_written = any(access.is_write for access in plan.accesses(cache.array))
+    if cache.is_ahead and cache.location is Location.SHARED and is_written:
+        raise ScheduleError(
+            f"{cache.name} is double-buffered and written: the next turn would be fetched before this one is stored",
+            help="double-buffer arrays that are only read",
+        )
+    _refuse_layout(cache, region)
+    if not isinstance(cache.vectorize, bool) and (cache.vectorize < 1 or cache.vectorize & (cache.vectorize - 1)):
+        raise ScheduleError(f"vectorize={cache.vectorize}", help="a power of two elements, True or False")
+
+
+def _refuse_layout(cache: Cache, region: Region) -> None:
+    if cache.layout is None or isinstance(cache.layout, ArrayLayout):
+        return
+    if isinstance(cache.layout, tuple):
+        if len(cache.layout) != len(region.shape):
+            raise ScheduleError(f"{cache.name} has {len(region.shape)} modes, and strides {cache.layout}")
+        layout = Layout(region.shape, cache.layout)
+    elif isinstance(cache.layout, Layout):
+        layout = cache.layout
+        shape = layout.shape if isinstance(layout.shape, tuple) else (layout.shape,)
+        if shape != region.shape:
+            raise ScheduleError(
+                f"{cache.name} holds a box of {region.shape}, and its layout is {layout}",
+                help=f"give a layout of the shape {region.shape}",
+            )
+    else:
+        raise ScheduleError(f"layout={cache.layout!r}", help="FIRST_MAJOR, LAST_MAJOR, strides, or a tw.Layout")
+    places = [layout(number) for number in range(region.size)]
+    if len(set(places)) < len(places) or min(places) < 0:
+        raise ScheduleError(
+            f"the layout {layout} of {cache.name} puts two elements in one place"
+            if min(places) >= 0
+            else f"the layout {layout} of {cache.name} has places below 0",
+            help="give each element of the box a place of its own",
+        )
+
+
+# --- write-backs -----------------------------------------------------------------------------------------
+
+
+def refuse_conflicts(plan: PlanState, cache: Cache) -> None:
+    """Raise `ScheduleError` where the boxes that two threads (two blocks for shared memory) write back overlap.
+
+    Each would write the elements of the other as they were when it read them.
+    """
+    region = plan.region(cache)
+    runners = [
+        (binding, loop)
+        for binding in plan.bindings
+        for loop in binding.loops
+        if (cache.location is not Location.SHARED or binding.kind == "BLOCK") and loop.trips != 1
+    ]
+    loops = [loop for _, loop in runners]
+    held = {loop.index for loop in (*plan.varying(cache), *loops)}
+    # Threads do not wait for one another: one may be in another turn of the loops around.
+    around = [
+        loop
+        for loop in plan.nest.loops
+        if loop.index not in held and loop.trips != 1 and any(mode.factor(loop.index) for mode in region.origin)
+    ]
+    if _is_apart(region, loops, around) or not _meet(region, loops, around):
+        return
+    units = ", ".join(sorted({binding.unit.name for binding, _ in runners}))
+    raise ScheduleError(
+        f"{cache.name} holds a box of {' x '.join(map(str, region.shape))} elements of {cache.array.name} from "
+        f"[{', '.join(map(str, region.origin))}], and the boxes that {_others(cache, units)} write back overlap",
+        location=next((access.statement.location for access in plan.accesses(cache.array) if access.is_write), None),
+        help="cache at an inner index, or bind the loops so that each has a box of its own",
+    )
+
+
+def _others(cache: Cache, units: str) -> str:
+    who = "blocks" if cache.location is Location.SHARED else "threads"
+    return f"{who} ({units})" if units else who
+
+
+def _is_apart(region: Region, loops: list[Loop], around: list[Loop]) -> bool:
+    """Whether the boxes of different turns differ for certain: the turns of each loop move the box out of all others.
+
+    In each mode the box and the loops have to be digits of one number: each larger than all smaller ones together. Each
+    loop has to be a digit in some mode.
+    """
+    left = set(loops)
+    for mode, shape, step in zip(region.origin, region.shape, region.steps, strict=True):
+        here = [loop for loop in (*loops, *around) if mode.factor(loop.index)]
+        digits: list[tuple[int, int | None]] = [(step, shape)]
+        digits += [(abs(mode.factor(loop.index)) * loop.step, loop.trips) for loop in here]
+        if _are_digits(digits):
+            left -= set(here)
+    return not left
+
+
+def _are_digits(digits: list[tuple[int, int | None]]) -> bool:
+    reached: int | None = 0
+    for stride, count in sorted(digits, key=lambda digit: (digit[0], digit[1] is None)):
+        if count == 1:
+            continue
+        if reached is None or stride <= reached:
+            return False
+        reached = None if count is None else reached + stride * (count - 1)
+    return True
+
+
+def _meet(region: Region, loops: list[Loop], around: list[Loop]) -> bool:
+    """Whether boxes of different turns of `loops` have an element in common, found by trying all distances."""
+    distances, every = 1, [*loops, *around]
+    for loop in every:
+        if loop.trips is None:
+            return True
+        distances *= 2 * loop.trips - 1
+    if distances > _MOST:
+        return True
+    ranges = [range(-(loop.trips or 1) + 1, loop.trips or 1) for loop in every]
+    factors = [[_factor(mode, loop) for loop in every] for mode in region.origin]
+    for turns in itertools.product(*ranges):
+        if any(turns[: len(loops)]) and all(
+            _overlap(sum(f * t for f, t in zip(row, turns, strict=True)), shape, step)
+            for row, shape, step in zip(factors, region.shape, region.steps, strict=True)
+        ):
+            return True
+    return False
+
+
+def _factor(mode: Affine, loop: Loop) -> int:
+    return mode.factor(loop.index) * loop.step
+
+
+def _overlap(distance: int, shape: int, step: int) -> bool:
+    return abs(distance) <= (shape - 1) * step and distance % step == 0

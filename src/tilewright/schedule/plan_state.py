@@ -1,0 +1,217 @@
+"""The state of a plan: where the loops of a nest run on a target, what is kept where, and what a warp multiplies.
+
+`Plan` is this state with the calls that change it. What decides and checks, and what builds a kernel, reads the state
+alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from tilewright.dtypes import DType
+from tilewright.schedule.affine import Affine, Dimension, Index
+from tilewright.schedule.arrays import Array, Role
+from tilewright.schedule.binding import Binding, block_of
+from tilewright.schedule.caches import Cache, Location, Region, region_of
+from tilewright.schedule.loop_nest import Loop, LoopNest
+from tilewright.schedule.mma_shapes import MMAFragmentOp, MMASchedulingPolicy, MMAShape
+from tilewright.schedule.recipes import Recipe
+from tilewright.schedule.statements import Access, Statement, arrays_of
+from tilewright.schedule.targets import Target
+
+Operation = tuple[Any, "float | None"]  # Any: a MMAFragmentOp, or a function of device numbers
+
+
+@dataclass(frozen=True, eq=False)
+class Tensorization:
+    """Three loops, of M, N and K, that a warp computes with matrix instructions.
+
+    `a`, `b` and `c` are the accesses of the statement C += A * B among the loops. `passes` are cut into `groups` of
+    `fused` passes each. `divisors` say what has to divide the sizes that only the launch knows.
+    """
+
+    indices: tuple[Index, Index, Index]
+    part: int
+    statement: Statement
+    a: Access
+    b: Access
+    c: Access
+    shape: MMAShape
+    recipe: Recipe
+    passes: int
+    fused: int
+    policy: MMASchedulingPolicy
+    prologue: Operation
+    epilogue: Operation
+    use_static_offsets: bool
+    divisors: tuple[tuple[Dimension, int], ...]
+
+    @property
+    def groups(self) -> int:
+        return self.passes // self.fused
+
+    def sets(self, array: Array) -> bool:
+        """Whether an array is the one that is computed and the prologue sets it: what it held does not matter."""
+        return array is self.c.array and self.prologue[0] is MMAFragmentOp.SET
+
+    @property
+    def accumulator(self) -> DType:
+        """The element type of fragments of C."""
+        return self.recipe.dtype_c
+
+
+class PlanState:
+    """The loops of a schedule, and what each becomes on a target: blocks, threads, vectors, matrix instructions.
+
+    Loops that are bound to nothing run one after the other in each thread.
+    """
+
+    def __init__(self, nest: LoopNest, target: Target) -> None:
+        self.nest, self.target = nest, target
+        self.bindings: tuple[Binding, ...] = ()
+        self.vectorized: frozenset[Index] = frozenset()
+        self.caches: list[Cache] = []
+        self.tensorization: Tensorization | None = None
+
+    @property
+    def bound(self) -> frozenset[Index]:
+        """The indices that are bound to blocks, threads or warps."""
+        return frozenset(index for binding in self.bindings for index in binding.indices)
+
+    @property
+    def serial(self) -> tuple[Index, ...]:
+        """The indices that are bound to nothing, outermost first."""
+        return tuple(index for index in self.nest.order if index not in self.bound)
+
+    @property
+    def block(self) -> tuple[int, int, int]:
+        """The threads of a block along each axis."""
+        return block_of(self.bindings, self.target, warps=self.tensorization is not None)
+
+    @property
+    def arrays(self) -> tuple[Array, ...]:
+        """The arrays of the statements, in the order of their making."""
+        return tuple(arrays_of(tuple(s for part in self.nest.parts for s in part.statements)))
+
+    @property
+    def arguments(self) -> tuple[Array, ...]:
+        """The arrays that the kernel takes: all but those of roles CONST and TEMP."""
+        return tuple(array for array in self.arrays if array.role not in (Role.CONST, Role.TEMP))
+
+    # --- caches ------------------------------------------------------------------------------------------
+
+    def depth(self, cache: Cache) -> int:
+        """Return how many serial loops run outside of where a cache is filled."""
+        order = self.nest.order
+        at = order.index(cache.trigger)
+        return sum(order.index(index) < at for index in self.serial)
+
+    def caches_at(self, depth: int) -> Iterator[Cache]:
+        """Yield the caches that are filled inside of so many serial loops, in the order in which they were made."""
+        for cache in self.caches:
+            if self.depth(cache) == depth:
+                yield cache
+
+    def varying(self, cache: Cache) -> tuple[Loop, ...]:
+        """Return the loops whose iterations share one filling: those inside, and the threads' for shared memory."""
+        shared = {
+            index
+            for binding in self.bindings
+            if binding.kind != "BLOCK" and cache.location is Location.SHARED
+            for index in binding.indices
+        }
+        return tuple(
+            loop
+            for loop in self.nest.loops
+            if loop.index in shared or (loop.index in cache.inside and loop.index not in self.bound)
+        )
+
+    def accesses(self, array: Array) -> list[Access]:
+        """Return the accesses of an array by all parts, with their places among the loops."""
+        found = []
+        for part in self.nest.parts:
+            for statement in part.statements:
+                for access in statement.accesses:
+                    if access.array is array:
+                        place = tuple(mode.substitute(part.places) for mode in access.place)
+                        found.append(Access(access.statement, array, place, access.is_write))
+        return found
+
+    def region(self, cache: Cache) -> Region:
+        """Return the box that a cache holds. Raises `ScheduleError` where there is none."""
+        return region_of(cache.array, self.accesses(cache.array), self.varying(cache))
+
+    def is_read(self, cache: Cache) -> bool:
+        """Whether what the array held before is needed: it is read, or parts of the box are not written."""
+        reads = [access for access in self.accesses(cache.array) if not access.is_write]
+        writes = {access.place for access in self.accesses(cache.array) if access.is_write}
+        tile = self.tensorization
+        if self.is_new(cache) or (tile is not None and tile.sets(cache.array)):
+            return False
+        conditions = any(part.conditions for part in self.nest.parts)
+        return bool(reads) or len(writes) > 1 or conditions or not self._is_covered(cache, *writes)
+
+    def is_new(self, cache: Cache) -> bool:
+        """Whether a cache's elements begin and end with it: those of a TEMP array that no cache around keeps longer."""
+        mine = self.depth(cache)
+        return cache.array.role is Role.TEMP and not any(
+            other.array is cache.array and self.depth(other) < mine for other in self.caches
+        )
+
+    def _is_covered(self, cache: Cache, place: tuple[Affine, ...]) -> bool:
+        """Whether a write reaches every element of the box: each mode by loops of its own, without gaps."""
+        varying = self.varying(cache)
+        used = [loop for loop in varying for mode in place if mode.factor(loop.index)]
+        if len(set(used)) < len(used):
+            return False
+        region = self.region(cache)
+        for mode, step in zip(place, region.steps, strict=True):
+            digits = sorted((abs(mode.factor(x.index)) * x.step, x.trips or 0) for x in varying if x in used)
+            reached = 0
+            for stride, trips in digits:
+                if stride and stride > reached + step:
+                    return False
+                reached += stride * (trips - 1)
+        return True
+
+    def is_written(self, cache: Cache) -> bool:
+        """Whether a cache has to be written back."""
+        return not self.is_new(cache) and any(access.is_write for access in self.accesses(cache.array))
+
+    def feeds_matrix_instructions(self, cache: Cache) -> bool:
+        """Whether a cache holds operands or accumulators of `tensorize`."""
+        found = self.tensorization
+        return found is not None and cache.array in (found.a.array, found.b.array, found.c.array)
+
+    # --- matrix instructions -----------------------------------------------------------------------------
+
+    @property
+    def carried(self) -> tuple[Index, ...]:
+        """The loops around the tile that run through K: C does not move with them."""
+        tile = self.tensorization
+        if tile is None:
+            return ()
+        moving = {symbol for mode in tile.c.place for symbol, _ in mode.terms}
+        return tuple(
+            index
+            for index in self.serial
+            if index not in tile.indices and index not in moving and self.nest.loop(index).trips != 1
+            and index not in self.nest.fusing
+        )  # fmt: skip
+
+
+def operation_name(operation: Any) -> str:  # Any: as `Operation`
+    """Return the name of an operation, or that of the function that it is."""
+    return operation.name if isinstance(operation, MMAFragmentOp) else getattr(operation, "__name__", "it")
+
+
+def operation_text(operation: Operation) -> str:
+    """Return an operation and its argument: NONE, SCALE by 2.0, or the name of a function."""
+    kind, argument = operation
+    return (
+        operation_name(kind)
+        if argument is None
+        else f"{operation_name(kind)} {'to' if kind is MMAFragmentOp.SET else 'by'} {argument}"
+    )
