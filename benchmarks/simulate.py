@@ -24,10 +24,11 @@ from tilewright.backends.sim import Options, execute
 from tilewright.demo import collect_cases, example_files
 from tilewright.demo.examples import examples_folder
 from tilewright.dtypes import bool_, float32, int32
+from tilewright.instructions.barrier import Barrier
 from tilewright.instructions.cp_async import AsyncCommit, AsyncCopy, AsyncWait
 from tilewright.ir.builder import Builder
 from tilewright.ir.core import Block, Buffer, Kernel, Parameter, Space, Value, VectorType
-from tilewright.ir.ops import Allocate, Barrier, Binary, Fma, For, Load, Special, Store, Yield, constant
+from tilewright.ir.ops import Allocate, Binary, Fma, For, Load, Special, Store, Yield, constant
 from tilewright.profile import simulate
 
 

@@ -10,9 +10,10 @@ from tests.unit.backends.sim_kernels import Sketch
 
 from tilewright.backends.sim import Finding
 from tilewright.dtypes import bool_, int32
+from tilewright.instructions.barrier import Barrier
 from tilewright.instructions.cp_async import AsyncCommit, AsyncCopy, AsyncWait
 from tilewright.ir.core import Value
-from tilewright.ir.ops import Atomic, Barrier
+from tilewright.ir.ops import Atomic
 from tilewright.profile import simulate
 
 SIZE = 256  # elements of the tile and of the array

@@ -20,9 +20,9 @@ from tilewright.backends import sim
 from tilewright.backends.sim import execute
 from tilewright.demo import example_files
 from tilewright.demo.examples import examples_folder, load_example
+from tilewright.instructions.barrier import Barrier
 from tilewright.instructions.cp_async import AsyncCommit, AsyncWait
 from tilewright.ir.core import Block, Kernel, Op, Parameter
-from tilewright.ir.ops import Barrier
 from tilewright.profile import simulate
 
 Dim3 = tuple[int, int, int]

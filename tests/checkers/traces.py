@@ -17,8 +17,8 @@ from tilewright.backends.sim.machine import Machine
 from tilewright.backends.sim.observers import Access, AccessKind, Observer, Signal
 from tilewright.backends.sim.program import Program
 from tilewright.backends.sim.storage import GlobalStorage, SharedStorage
+from tilewright.instructions.barrier import Barrier
 from tilewright.ir.core import Kernel, Op, Parameter, Value
-from tilewright.ir.ops import Barrier
 
 READS = (AccessKind.LOAD, AccessKind.COPY_READ)
 

@@ -11,13 +11,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from tilewright.dtypes import DType
+from tilewright.instructions.barrier import Barrier
 from tilewright.instructions.cp_async import AsyncCommit, AsyncCopy, AsyncWait
 from tilewright.ir.core import Block, Buffer, Kernel, Op, Space, Value
 from tilewright.ir.ops import (
     Allocate,
     Assert,
     Atomic,
-    Barrier,
     Binary,
     Cast,
     Compare,

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from hypothesis import strategies as st
 
 from tilewright.dtypes import bool_, float32, int32
+from tilewright.instructions.barrier import Barrier
 from tilewright.instructions.cp_async import AsyncCommit, AsyncCopy, AsyncWait
 from tilewright.ir.builder import Builder
 from tilewright.ir.core import Block, Buffer, Kernel, Op, Parameter, Space, Type, Value
@@ -18,7 +19,6 @@ from tilewright.ir.ops import (
     Allocate,
     Assert,
     Atomic,
-    Barrier,
     Binary,
     Compare,
     For,

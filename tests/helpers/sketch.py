@@ -7,24 +7,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from tilewright.dtypes import DType, bool_, float32, int32
+from tilewright.instructions.barrier import Barrier
 from tilewright.ir.builder import Builder
 from tilewright.ir.core import Block, Buffer, Kernel, Op, Parameter, Space, Value
 from tilewright.ir.facts import Facts
-from tilewright.ir.ops import (
-    Allocate,
-    Barrier,
-    Binary,
-    Compare,
-    For,
-    If,
-    Load,
-    Special,
-    Store,
-    Unary,
-    While,
-    Yield,
-    constant,
-)
+from tilewright.ir.ops import Allocate, Binary, Compare, For, If, Load, Special, Store, Unary, While, Yield, constant
 from tilewright.ir.printer import to_text
 from tilewright.source import SourceLocation
 

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from tests.helpers.sketch import Sketch
 
 from tilewright.dtypes import bool_, float32, int8, int32
+from tilewright.instructions.barrier import Barrier
 from tilewright.instructions.cp_async import AsyncCommit, AsyncCopy, AsyncWait
 from tilewright.ir.core import Block, Buffer, Space
-from tilewright.ir.ops import Barrier, For, If, Store, constant
+from tilewright.ir.ops import For, If, Store, constant
 from tilewright.ir.verify import verify
 from tilewright.passes.place_shared_memory import place_shared_memory
 

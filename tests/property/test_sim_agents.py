@@ -20,8 +20,10 @@ from tests.unit.backends.sim_kernels import Sketch
 from tilewright.backends.sim.mbarriers import Mbarriers
 from tilewright.backends.sim.values import Array, Lanes, Mask
 from tilewright.dtypes import int32, uint64
+from tilewright.instructions.barrier import Barrier
+from tilewright.instructions.mbarrier import MbarrierInit, MbarrierWait
 from tilewright.ir.core import Block, Buffer, Op, Space
-from tilewright.ir.ops import Allocate, Barrier, MbarrierInit, MbarrierWait, Yield, constant
+from tilewright.ir.ops import Allocate, Yield, constant
 
 ZERO, ONE = constant(0, int32), constant(1, int32)
 

@@ -118,7 +118,8 @@ class Effects:
     - `order`, `waits`: see there.
     - `asynchronous`: its accesses take place later; how their completion is learnt.
     - `commits`: it closes a group of such work. `completes`: it waits for such work, all but the `pending` newest
-      groups, or all, committed or not, where that is None.
+      groups, or all, committed or not, where that is None. `follows`: its own access takes place when such work, issued
+      by the thread before, is done.
     """
 
     together: Scope = Scope.THREAD
@@ -130,6 +131,7 @@ class Effects:
     asynchronous: Completion | None = None
     commits: Completion | None = None
     completes: Completion | None = None
+    follows: Completion | None = None
     pending: int | None = None
 
 

@@ -11,20 +11,19 @@ IEEE, every op rounded once.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 from tilewright.atoms.cache import CacheHints
 from tilewright.atoms.mma import MMAAtom
 from tilewright.dtypes import DType
 from tilewright.ir.core import Block, Buffer, Op, Value, lanes_of
-from tilewright.ir.effects import STAYS, Effects, Order, Scope, Waits
+from tilewright.ir.effects import STAYS, Effects, Scope
 from tilewright.ir.facts import exactly
 from tilewright.ir.fields import attribute, begins, block, names, operand, operands, reads, updates, writes
 
 # What all threads of a warp do together, without memory. It stays even where the result is not read.
 _TOGETHER = Effects(together=Scope.WARP, removable=False)
-_WARP_BARRIER = Effects(together=Scope.WARP, removable=False, order=Order.BOTH)
 
 # --- scalars -------------------------------------------------------------------------------------------
 
@@ -69,9 +68,6 @@ BINARY_KINDS = frozenset({
 })
 COMPARE_KINDS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 ATOMIC_KINDS = frozenset({"add", "min", "max"})
-SHUFFLE_KINDS = frozenset({"idx", "up", "down", "xor"})
-VOTE_KINDS = frozenset({"any", "all", "ballot"})
-NAMED_BARRIER_KINDS = frozenset({"sync", "arrive"})
 # fmt: on
 
 
@@ -283,43 +279,6 @@ class Yield(Op):
 
 
 @dataclass(eq=False)
-class Barrier(Op):
-    """Wait for all threads of the `scope`, "block" or "warp", and make their memory accesses visible."""
-
-    scope: str = attribute()
-    RESULTS: ClassVar[int | None] = 0
-    EFFECTS: ClassVar[Effects] = Effects(
-        together=Scope.BLOCK, removable=False, refused_apart=True, order=Order.BOTH, waits=Waits.ALL
-    )
-
-    @property
-    def effects(self) -> Effects:
-        return self.EFFECTS if self.scope == "block" else _WARP_BARRIER
-
-
-@dataclass(eq=False)
-class Shuffle(Op):
-    """result = value of another lane of the warp, found from `lane` by `kind` within groups of `width` lanes."""
-
-    kind: str = attribute()
-    value: Value = operand()
-    lane: Value = operand()
-    width: int = attribute(32)
-    RESULTS: ClassVar[int | None] = 1
-    EFFECTS: ClassVar[Effects] = _TOGETHER
-
-
-@dataclass(eq=False)
-class Vote(Op):
-    """result = any or all (bool) of the warp's predicates, or their bits for `ballot`: uint32; uint64 of 64 lanes."""
-
-    kind: str = attribute()
-    predicate: Value = operand()
-    RESULTS: ClassVar[int | None] = 1
-    EFFECTS: ClassVar[Effects] = _TOGETHER
-
-
-@dataclass(eq=False)
 class Print(Op):
     """Print `texts[0] values[0] texts[1] ...` and a line end, once a thread."""
 
@@ -402,94 +361,3 @@ class TransposeMatrix(Op):
     value: Value = operand()
     RESULTS: ClassVar[int | None] = 1
     EFFECTS: ClassVar[Effects] = _TOGETHER
-
-
-@dataclass(eq=False)
-class Elect(Op):
-    """result: bool, true in one thread of the warp, the same each time. All threads of the warp take part."""
-
-    RESULTS: ClassVar[int | None] = 1
-    EFFECTS: ClassVar[Effects] = Effects(together=Scope.WARP, removable=False, varies=True)
-
-
-# --- barriers that part of a block meets at ------------------------------------------------------------
-
-
-@dataclass(eq=False)
-class NamedBarrier(Op):
-    """Arrive at barrier `id` of the block, 1 to 15; `sync` also waits until `threads` threads have arrived.
-
-    Whole warps arrive. The barrier is then empty again, for its next phase (PTX barrier.sync, barrier.arrive).
-    """
-
-    kind: str = attribute()
-    threads: int = attribute()
-    id: Value = operand()
-    RESULTS: ClassVar[int | None] = 0
-    EFFECTS: ClassVar[Effects] = Effects(
-        together=Scope.WARP, removable=False, refused_apart=True, order=Order.BOTH, waits=Waits.SOME
-    )
-
-    @property
-    def effects(self) -> Effects:
-        return self.EFFECTS if self.kind == "sync" else replace(self.EFFECTS, order=Order.RELEASE, waits=Waits.NOBODY)
-
-
-@dataclass(eq=False)
-class MbarrierInit(Op):
-    """Make buffer[index] an mbarrier in phase 0, each of whose phases completes after `count` arrivals."""
-
-    buffer: Buffer = writes("index", lasting=True)
-    index: Value = operand()
-    count: Value = operand()
-    RESULTS: ClassVar[int | None] = 0
-    EFFECTS: ClassVar[Effects] = STAYS
-
-
-@dataclass(eq=False)
-class MbarrierArrive(Op):
-    """Count `count` arrivals of each active thread at the mbarrier buffer[index]."""
-
-    buffer: Buffer = updates("index")
-    index: Value = operand()
-    count: Value = operand()
-    RESULTS: ClassVar[int | None] = 0
-    EFFECTS: ClassVar[Effects] = Effects(removable=False, order=Order.RELEASE)
-
-
-@dataclass(eq=False)
-class MbarrierCopies(Op):
-    """Arrive once at the mbarrier buffer[index] when the thread's asynchronous copies issued so far have landed."""
-
-    buffer: Buffer = updates("index")
-    index: Value = operand()
-    RESULTS: ClassVar[int | None] = 0
-    EFFECTS: ClassVar[Effects] = Effects(removable=False, order=Order.RELEASE)
-
-
-@dataclass(eq=False)
-class MbarrierWait(Op):
-    """Wait until the phase of that `parity`, the current or the one before, of the mbarrier buffer[index] is over.
-
-    Phases count from 0, so that the wait for phase n has parity n % 2. On a new barrier parity 1 passes at once.
-    """
-
-    buffer: Buffer = updates("index")
-    index: Value = operand()
-    parity: Value = operand()
-    RESULTS: ClassVar[int | None] = 0
-    EFFECTS: ClassVar[Effects] = Effects(removable=False, order=Order.ACQUIRE, waits=Waits.SOME)
-
-
-@dataclass(eq=False)
-class MbarrierTest(Op):
-    """result: bool = whether a wait for that parity would pass now."""
-
-    buffer: Buffer = updates("index")
-    index: Value = operand()
-    parity: Value = operand()
-    RESULTS: ClassVar[int | None] = 1
-    EFFECTS: ClassVar[Effects] = Effects(removable=False, order=Order.ACQUIRE, waits=Waits.SOME)
-
-
-Mbarrier = MbarrierInit | MbarrierArrive | MbarrierCopies | MbarrierWait | MbarrierTest

@@ -7,29 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tilewright.dtypes import bool_, float32, int32, uint32, uint64
+from tilewright.dtypes import bool_, float32, int32, uint32
 from tilewright.errors import InternalError
 from tilewright.ir.core import Block, Buffer, Kernel, Op, Space, Value, VectorType
 from tilewright.ir.ops import (
     ATOMIC_KINDS,
     BINARY_KINDS,
     COMPARE_KINDS,
-    NAMED_BARRIER_KINDS,
-    SHUFFLE_KINDS,
     SPECIAL_NAMES,
     UNARY_KINDS,
-    VOTE_KINDS,
     Allocate,
     Assert,
     Atomic,
-    Barrier,
     Binary,
     Bitcast,
     Cast,
     CastPair,
     Compare,
     Constant,
-    Elect,
     Extract,
     Fma,
     For,
@@ -37,25 +32,16 @@ from tilewright.ir.ops import (
     Inside,
     Load,
     LoadMatrix,
-    Mbarrier,
-    MbarrierArrive,
-    MbarrierCopies,
-    MbarrierInit,
-    MbarrierTest,
-    MbarrierWait,
     Mma,
-    NamedBarrier,
     Pack,
     Print,
     RoundToTfloat32,
     Select,
-    Shuffle,
     Special,
     Store,
     StoreMatrix,
     TransposeMatrix,
     Unary,
-    Vote,
     While,
     Yield,
 )
@@ -275,18 +261,6 @@ def _extract(op: Extract) -> None:
 # --- threads together ----------------------------------------------------------------------------------
 
 
-def _shuffle(op: Shuffle) -> None:
-    _expect(op.kind in SHUFFLE_KINDS, op, f"no shuffle {op.kind}")
-    _same_types(op, (op.value,), op.results)
-    _expect(op.width in (1, 2, 4, 8, 16, 32, 64), op, f"no group of {op.width} lanes")
-
-
-def _vote(op: Vote) -> None:
-    _expect(op.kind in VOTE_KINDS and op.predicate.type is bool_, op, "a vote takes a bool")
-    types = (uint32, uint64) if op.kind == "ballot" else (bool_,)
-    _expect(op.result.type in types, op, "wrong type of a vote's result")
-
-
 def _print(op: Print) -> None:
     _expect(len(op.texts) - len(op.values) in (0, 1), op, "texts and values take turns")
 
@@ -304,23 +278,6 @@ def _matrices(op: LoadMatrix | StoreMatrix, values: tuple[Value, ...]) -> None:
     _expect(op.buffer.space is Space.SHARED, op, f"{op.buffer.name} is not shared memory")
     _expect(len(values) in (1, 2, 4) and all(v.type is uint32 for v in values), op, "1, 2 or 4 matrices of uint32")
     _expect(not op.transposed or op.buffer.dtype.bits == 16, op, "only 16-bit elements are transposed")
-
-
-def _named_barrier(op: NamedBarrier) -> None:
-    _expect(op.kind in NAMED_BARRIER_KINDS, op, f"no {op.kind} of a named barrier")
-    _expect(op.threads > 0 and op.threads % 32 == 0, op, f"{op.threads} threads are no whole warps")
-    _expect(op.id.type is int32, op, "the number of a barrier is an int32")
-
-
-def _mbarrier(op: Mbarrier) -> None:
-    placed = op.buffer.space is Space.SHARED and op.buffer.dtype is uint64
-    _expect(placed, op, f"{op.buffer.name} holds no mbarriers: they are uint64 in shared memory")
-    _expect(all(v.type is int32 for v in op.operands), op, "index, count, bytes and parity are int32")
-
-
-def _mbarrier_test(op: MbarrierTest) -> None:
-    _mbarrier(op)
-    _expect(op.result.type is bool_, op, "a test gives bool")
 
 
 _RULES: dict[type[Op], Callable[..., None]] = {
@@ -342,13 +299,6 @@ _RULES: dict[type[Op], Callable[..., None]] = {
     For: _for,
     While: _while,
     If: _if,
-    Barrier: lambda op: _expect(op.scope in ("block", "warp"), op, f"no barrier of scope {op.scope}"),
-    NamedBarrier: _named_barrier,
-    **dict.fromkeys((MbarrierInit, MbarrierArrive, MbarrierCopies, MbarrierWait), _mbarrier),
-    MbarrierTest: _mbarrier_test,
-    Shuffle: _shuffle,
-    Vote: _vote,
-    Elect: lambda op: _expect(op.result.type is bool_, op, "an election gives bool"),
     Mma: _mma,
     RoundToTfloat32: lambda op: _expect(op.x.type is op.result.type is float32, op, "rounds float32"),
     LoadMatrix: lambda op: _matrices(op, op.results),

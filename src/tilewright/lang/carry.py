@@ -6,22 +6,39 @@ items; anything else must stay the same object.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from tilewright.dtypes import DType, bool_
 from tilewright.errors import LanguageError
-from tilewright.ir.core import Value
+from tilewright.ir.core import Buffer, Value
 from tilewright.ir.facts import Facts
 from tilewright.ir.ops import Constant
-from tilewright.lang.barriers import MBarrier
 from tilewright.lang.engine import BufferEngine
 from tilewright.lang.names import RESULT
 from tilewright.lang.scalar import Scalar, as_scalar, is_number, is_numpy_number
 from tilewright.lang.undefined import Undefined
 from tilewright.layout import Basis, ComposedLayout, DynamicInt, Layout
 from tilewright.tensors import Tensor
+
+
+class DeviceObject(ABC):
+    """An object of the language over a buffer, of which loops and branches carry at most one number."""
+
+    @abstractmethod
+    def leaf(self) -> Scalar | None:
+        """Return the number by which it may change, None where nothing of it does."""
+
+    @abstractmethod
+    def with_leaf(self, leaf: Scalar) -> DeviceObject:
+        """Return the object with another number."""
+
+    @abstractmethod
+    def memory(self) -> Buffer:
+        """Return the buffer, which takes the name of the variable that the object is assigned to."""
+
 
 Names: TypeAlias = "tuple[str, ...]"
 State: TypeAlias = "tuple[Any, ...]"  # Any: what the user's variables hold
@@ -83,9 +100,12 @@ def _place(value: Any, name: str, carried: Carried) -> _Place:
         return _Place(1, lambda v: Scalar(v[0]), ("number",), _describe(value))
     if isinstance(value, Tensor) and isinstance(value.engine, BufferEngine):
         return _tensor_place(value, name, carried)
-    if isinstance(value, MBarrier) and value.stage is not None:
-        _leaf(as_scalar(value.stage), name, carried)
-        return _Place(1, lambda v: value.at(Scalar(v[0])), ("mbarrier", _Same(value.buffer)), repr(value))
+    if isinstance(value, DeviceObject):
+        leaf = value.leaf()
+        if leaf is not None:
+            _leaf(leaf, name, carried)
+            kind = type(value).__name__
+            return _Place(1, lambda v: value.with_leaf(Scalar(v[0])), (kind, _Same(value.memory())), repr(value))
     if isinstance(value, dict):
         inner = [_place(v, f"{name}_{k}", carried) for k, v in value.items()]
         keys = tuple(value)
@@ -278,8 +298,8 @@ def rename(name: str, value: Any) -> None:
     """Name a fresh scalar, or a tensor's buffer or offset, after the variable it is assigned to."""
     if isinstance(value, Scalar):
         _name_value(value.value, name)
-    elif isinstance(value, MBarrier):
-        value.buffer.name = value.buffer.name or name
+    elif isinstance(value, DeviceObject):
+        value.memory().name = value.memory().name or name
     elif isinstance(value, Tensor) and isinstance(value.engine, BufferEngine):
         engine = value.engine
         if not engine.buffer.name:

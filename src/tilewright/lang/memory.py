@@ -1,4 +1,4 @@
-"""Storage of a kernel, barriers and atomics."""
+"""Storage of a kernel, and atomics."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from tilewright.dtypes import bfloat16, dtype, float16
 from tilewright.errors import LanguageError
 from tilewright.ir.core import Space
-from tilewright.ir.ops import Atomic, Barrier
+from tilewright.ir.ops import Atomic
 from tilewright.lang.engine import BufferEngine, allocate
 from tilewright.lang.scalar import Scalar, as_scalar
 from tilewright.lang.tracer import current
@@ -62,16 +62,6 @@ def fragment_like(tensor: Any, element: Any = None) -> Tensor:
     behind = itertools.count(1 << 40)  # above every static stride of what fits into registers
     stride = map_leaves(lambda step: step if isinstance(step, int) else next(behind), layout.stride)
     return registers(tensor.dtype if element is None else element, make_layout_like(Layout(layout.shape, stride)))
-
-
-def sync_threads() -> None:
-    """Wait for all threads of the block; their memory accesses are then visible (CUDA __syncthreads)."""
-    current("tw.sync_threads").emit(Barrier("block"))
-
-
-def sync_warp() -> None:
-    """Wait for all threads of the warp; their memory accesses are then visible (CUDA __syncwarp)."""
-    current("tw.sync_warp").emit(Barrier("warp"))
 
 
 def atomic_add(tensor: Tensor, coord: Any, value: Any) -> Any:

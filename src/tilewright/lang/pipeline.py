@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, overload
 
 from tilewright.errors import LanguageError
+from tilewright.instructions.barrier import sync_threads
 from tilewright.instructions.cp_async import cp_async_commit, cp_async_wait
-from tilewright.lang.memory import sync_threads
 from tilewright.lang.scalar import Scalar
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from tilewright.instructions.barrier import named_barrier, sync_threads, sync_warp
 from tilewright.instructions.cp_async import cp_async_commit, cp_async_wait
-from tilewright.lang.barriers import MBarrier as mbarrier  # words of kernels, like range
-from tilewright.lang.barriers import NamedBarrier as named_barrier
+from tilewright.instructions.mbarrier import MBarrier as mbarrier  # a word of kernels, like range
+from tilewright.instructions.shuffle import shuffle, shuffle_down, shuffle_up, shuffle_xor
+from tilewright.instructions.vote import ballot, elect_one, vote_all, vote_any
 from tilewright.lang.copying import axpby, clear, copy, fill
 from tilewright.lang.debug import device_assert, device_print
 from tilewright.lang.gemm import gemm
@@ -55,15 +57,12 @@ from tilewright.lang.memory import (
     fragment_like,
     registers,
     shared,
-    sync_threads,
-    sync_warp,
 )
 from tilewright.lang.pipeline import Pipeline as pipeline  # a word of kernels, like range
 from tilewright.lang.ranges import DeviceRange as range  # noqa: A004  # a kernel's range
 from tilewright.lang.ranges import static_range
 from tilewright.lang.special import block_dim, block_idx, grid_dim, lane_id, thread_idx, warp_id
 from tilewright.lang.trace import constexpr, function
-from tilewright.lang.warp import ballot, elect_one, shuffle, shuffle_down, shuffle_up, shuffle_xor, vote_all, vote_any
 
 __all__ = [
     "abs", "acos", "asin", "atan", "atan2", "atomic_add", "atomic_max", "atomic_min", "axpby", "ballot", "block_dim",

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from tilewright.errors import ScheduleError
+from tilewright.instructions.barrier import sync_threads
 from tilewright.instructions.cp_async import cp_async_commit, cp_async_wait
-from tilewright.lang.memory import sync_threads
 from tilewright.schedule.caches import Cache, Location
 from tilewright.schedule.filling import PrivateCache
 from tilewright.schedule.fragments import HeldFragments

@@ -71,9 +71,9 @@ class Storage:
 class Scope:
     """One point of a kernel that is built.
 
-    `values` are the indices and sizes that are known so far, and `ranges` their bounds. `storage` says where accesses of
-    each array go at this point, `parts` what is emitted at the moment. For counting, `k_indices` has the indices of the
-    loops over K that were emitted.
+    `values` are the indices and sizes that are known so far, and `ranges` their bounds. `storage` says where accesses
+    of each array go at this point, `parts` what is emitted at the moment. For counting, `k_indices` has the indices of
+    the loops over K that were emitted.
     """
 
     def __init__(self, plan: PlanState, arguments: Mapping[Array, Any]) -> None:  # Any: tensors and device numbers

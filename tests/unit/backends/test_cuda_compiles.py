@@ -9,7 +9,11 @@ from tests.unit.backends.kernels import Draft, compile_text, moved_vectors
 
 from tilewright import dtypes as t
 from tilewright.errors import LanguageError
+from tilewright.instructions.barrier import Barrier
 from tilewright.instructions.cp_async import AsyncCommit, AsyncCopy, AsyncWait
+from tilewright.instructions import shuffle
+from tilewright.instructions.shuffle import Shuffle
+from tilewright.instructions.vote import Vote
 from tilewright.ir import ops
 from tilewright.ir.core import Value, VectorType
 from tilewright.ir.ops import constant
@@ -164,8 +168,8 @@ def test_atomics_on_narrow_integers_are_refused(dtype: t.DType) -> None:
 def test_shuffles(dtype: t.DType) -> None:
     d = Table()
     lane = d.special("thread_idx.x")
-    for kind, width in product(sorted(ops.SHUFFLE_KINDS), (32, 8)):
-        d.write(d.emit(ops.Shuffle(kind, d.read(dtype), lane, width), dtype)[0])
+    for kind, width in product(sorted(shuffle.KINDS), (32, 8)):
+        d.write(d.emit(Shuffle(kind, d.read(dtype), lane, width), dtype)[0])
     d.compiles(("sm_80", "sm_90a"))
 
 
@@ -174,7 +178,7 @@ def test_a_warp_sum_reads_like_a_persons() -> None:
     x = d.pointer("x")
     total = d.load(x, d.special("thread_idx.x"), name="total")
     with d.loop(0, total, start=16, step=-4, carried=("total",), name="offset") as loop:
-        (other,) = d.emit(ops.Shuffle("down", loop.carried[0], loop.index), t.float32)
+        (other,) = d.emit(Shuffle("down", loop.carried[0], loop.index), t.float32)
         loop.next(d.add(loop.carried[0], other, "total"))
     d.store(x, 0, loop.results[0])
     assert (
@@ -191,9 +195,9 @@ x[0] = total;"""
 
 def test_a_shuffle_is_never_skipped() -> None:
     d = Table()
-    (moved,) = d.emit(ops.Shuffle("xor", d.read(t.int32), constant(1, t.int32)), t.int32)
+    (moved,) = d.emit(Shuffle("xor", d.read(t.int32), constant(1, t.int32)), t.int32)
     d.write(d.pure(ops.Select(d.read(t.bool_), moved, constant(0, t.int32)), t.int32))
-    (voted,) = d.emit(ops.Vote("any", d.read(t.bool_)), t.bool_)
+    (voted,) = d.emit(Vote("any", d.read(t.bool_)), t.bool_)
     d.write(d.binary("and", d.read(t.bool_), voted))
     assert "const int n = __shfl_xor_sync(0xffffffff, int32_data[1], 1);" in d.body()
     assert "const bool condition = __any_sync(0xffffffff, bool_data[4]) != 0;" in d.body()
@@ -203,9 +207,9 @@ def test_a_shuffle_is_never_skipped() -> None:
 def test_votes_barriers_prints_and_assertions() -> None:
     d = Table()
     for kind, type in (("any", t.bool_), ("all", t.bool_), ("ballot", t.uint32)):
-        d.write(d.emit(ops.Vote(kind, d.read(t.bool_)), type)[0])
-    d.emit(ops.Barrier("block"))
-    d.emit(ops.Barrier("warp"))
+        d.write(d.emit(Vote(kind, d.read(t.bool_)), type)[0])
+    d.emit(Barrier("block"))
+    d.emit(Barrier("warp"))
     values = tuple(d.read(x) for x in t.ALL)
     d.emit(ops.Print((*(f"{x}=" for x in t.ALL), ""), values))
     d.emit(ops.Print(('100% "sure"\\ of\tit\né ??/',), ()))

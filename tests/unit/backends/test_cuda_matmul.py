@@ -8,6 +8,7 @@ import pytest
 from tests.unit.backends.kernels import ARCHES, Draft, compile_text
 
 from tilewright import dtypes as t
+from tilewright.instructions.barrier import Barrier
 from tilewright.instructions.cp_async import AsyncCommit, AsyncCopy, AsyncWait
 from tilewright.ir import ops
 from tilewright.ir.core import Buffer, Value
@@ -91,7 +92,7 @@ def matmul() -> Draft:
         d.at(14)
         d.emit(AsyncWait(None))
         d.at(15)
-        d.emit(ops.Barrier("block"))
+        d.emit(Barrier("block"))
         d.at(16)
         following = d.add(k_tile, 1)
         with d.branch(d.compare("lt", following, k_tiles)) as b:

@@ -9,6 +9,7 @@ from tests.unit.backends.kernels import ARCHES, Draft, compile_text, scale
 
 from tilewright import dtypes as t
 from tilewright.errors import InternalError, LanguageError
+from tilewright.instructions.barrier import Barrier
 from tilewright.instructions.cp_async import AsyncCopy
 from tilewright.ir import ops
 from tilewright.ir.core import Block, Value, VectorType
@@ -428,7 +429,7 @@ def test_a_register_array_is_aligned_for_vectors_and_stays_in_registers() -> Non
         d.store(r, loop.index, d.mul(d.load(r, loop.index), 2.0))
     with d.loop(8, name="i", step=4, unroll=0) as loop:
         d.store(tile, d.add(d.mul(tid, 8), loop.index), d.load(r, loop.index, 4))
-    d.emit(ops.Barrier("block"))
+    d.emit(Barrier("block"))
     with d.loop(8, name="i", step=4, unroll=0) as loop:
         d.store(out, d.add(d.mul(tid, 8), loop.index), d.load(tile, d.add(d.mul(tid, 8), d.sub(4, loop.index)), 4))
     assert "__align__(16) float r[8];" in d.body()

@@ -17,6 +17,10 @@ from tests.unit.backends.test_cuda_compiles import (
 )
 
 from tilewright import dtypes as t
+from tilewright.instructions.barrier import Barrier
+from tilewright.instructions import shuffle
+from tilewright.instructions.shuffle import Shuffle
+from tilewright.instructions.vote import Elect, Vote
 from tilewright.ir import ops
 from tilewright.ir.ops import constant
 
@@ -119,8 +123,8 @@ def test_atomics_land_in_the_address_space_of_their_buffer() -> None:
 def test_shuffles(dtype: t.DType) -> None:
     d = Table()
     lane = d.special("thread_idx.x")
-    for kind, width in product(sorted(ops.SHUFFLE_KINDS), (64, 32, 8)):
-        d.write(d.emit(ops.Shuffle(kind, d.read(dtype), lane, width), dtype)[0])
+    for kind, width in product(sorted(shuffle.KINDS), (64, 32, 8)):
+        d.write(d.emit(Shuffle(kind, d.read(dtype), lane, width), dtype)[0])
     compiles(d, ("gfx908",))
 
 
@@ -129,12 +133,12 @@ def test_threads_together() -> None:
     lane = d.special("thread_idx.x")
     odd = d.compare("eq", d.binary("and", lane, 1), 1)
     for kind in ("any", "all"):
-        d.write(d.emit(ops.Vote(kind, odd), t.bool_)[0])
-    (ballot,) = d.builder.emit(ops.Vote("ballot", odd), t.uint64)
+        d.write(d.emit(Vote(kind, odd), t.bool_)[0])
+    (ballot,) = d.builder.emit(Vote("ballot", odd), t.uint64)
     d.write(ballot)
-    d.write(d.emit(ops.Elect(), t.bool_)[0])
+    d.write(d.emit(Elect(), t.bool_)[0])
     for scope in ("block", "warp"):
-        d.emit(ops.Barrier(scope))
+        d.emit(Barrier(scope))
     d.emit(ops.Assert(odd, "it is\nodd \\"))
     for name in ops.SPECIAL_NAMES:
         d.write(d.special(name))
@@ -148,7 +152,7 @@ def test_a_barrier_waits_for_the_block() -> None:
     tile, x = d.shared("tile", 128), d.pointer("x")
     i = d.special("thread_idx.x", "i")
     d.store(tile, i, d.load(x, i))
-    d.emit(ops.Barrier("block"))
+    d.emit(Barrier("block"))
     d.store(x, i, d.load(tile, d.sub(127, i)))
     assembly = compile_text(d.source("gfx908"), "gfx908").assembly
     write, barrier, read = (assembly.index(word) for word in ("ds_write_b32", "s_barrier", "ds_read_b32"))

@@ -7,7 +7,11 @@ from tests.unit.backends.kernels import AMD, Draft, compile_text, scale
 
 from tilewright import dtypes as t
 from tilewright.errors import LanguageError
+from tilewright.instructions.barrier import NamedBarrier
 from tilewright.instructions.cp_async import AsyncCommit, AsyncCopy, AsyncWait
+from tilewright.instructions.mbarrier import MbarrierInit
+from tilewright.instructions.shuffle import Shuffle
+from tilewright.instructions.vote import Vote
 from tilewright.ir import ops
 from tilewright.ir.core import Op, Type, VectorType
 from tilewright.ir.ops import constant
@@ -54,7 +58,7 @@ def test_shuffles_name_their_width_unless_it_is_the_wave() -> None:
     x = d.pointer("x")
     lane = d.special("thread_idx.x", "lane")
     for at, width in enumerate((64, 32)):
-        d.store(x, at, d.emit(ops.Shuffle("xor", d.load(x, lane), lane, width), t.float32)[0])
+        d.store(x, at, d.emit(Shuffle("xor", d.load(x, lane), lane, width), t.float32)[0])
     assert "__shfl_xor(x[lane], lane)" in d.body("gfx908")
     assert "__shfl_xor(x[lane], lane, 32)" in d.body("gfx908")
 
@@ -121,8 +125,8 @@ def missing_ops(d: Draft) -> dict[str, tuple[Op, tuple[Type, ...]]]:
         "movmatrix": (ops.TransposeMatrix(word), (t.uint32,)),
         "cvt.rna.tf32": (ops.RoundToTfloat32(d.load(source, 0)), (t.float32,)),
         "conversion of 8-bit floats": (ops.CastPair(pair), (VectorType(t.float32, 2),)),
-        "barrier of a part of the block": (ops.NamedBarrier("sync", 32, one), ()),
-        "mbarrier": (ops.MbarrierInit(barrier, zero, one), ()),
+        "barrier of a part of the block": (NamedBarrier("sync", 32, one), ()),
+        "mbarrier": (MbarrierInit(barrier, zero, one), ()),
         "printf": (ops.Print(("x",), ()), ()),
     }
 
@@ -152,6 +156,6 @@ def test_every_op_is_printed_or_refused() -> None:
 
 def test_a_ballot_of_32_bits_is_refused() -> None:
     d = Draft()
-    (ballot,) = d.emit(ops.Vote("ballot", d.compare("lt", d.scalar("n"), 3)), t.uint32)
+    (ballot,) = d.emit(Vote("ballot", d.compare("lt", d.scalar("n"), 3)), t.uint32)
     d.store(d.pointer("x", t.uint32), 0, ballot)
     assert "a ballot of the 64 lanes of gfx908 has 64 bits, and its result is uint32" in refusal(d)

@@ -11,8 +11,9 @@ from tests.unit.backends.sim_kernels import Sketch
 from tilewright.backends.sim import Finding
 from tilewright.dtypes import bool_, float32, int32
 from tilewright.errors import CheckError
+from tilewright.instructions.barrier import Barrier
 from tilewright.instructions.cp_async import AsyncCommit, AsyncCopy, AsyncWait
-from tilewright.ir.ops import Assert, Atomic, Barrier
+from tilewright.ir.ops import Assert, Atomic
 from tilewright.profile import simulate
 
 

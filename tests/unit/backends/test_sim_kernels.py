@@ -7,9 +7,9 @@ import pytest
 from benchmarks.simulate import matmul, transpose
 
 from tilewright.backends.sim import Options, execute
+from tilewright.instructions.barrier import Barrier
 from tilewright.instructions.cp_async import AsyncWait
 from tilewright.ir.core import Kernel
-from tilewright.ir.ops import Barrier
 from tilewright.ir.verify import verify
 from tilewright.profile import simulate
 

@@ -9,8 +9,9 @@ from tests.unit.backends.sim_kernels import Sketch
 from tilewright import dtypes
 from tilewright.dtypes import bfloat16, float16, float32, int32, uint8
 from tilewright.errors import ArgumentError
+from tilewright.instructions.barrier import Barrier
 from tilewright.ir.core import VectorType
-from tilewright.ir.ops import Barrier, Binary, Extract, Pack
+from tilewright.ir.ops import Binary, Extract, Pack
 from tilewright.profile import simulate
 
 

@@ -9,8 +9,11 @@ import pytest
 from tests.unit.backends.sim_kernels import Sketch
 
 from tilewright.dtypes import DType, bool_, float16, float32, int32, int64, uint32
+from tilewright.instructions.barrier import Barrier
+from tilewright.instructions.shuffle import Shuffle
+from tilewright.instructions.vote import Vote
 from tilewright.ir.core import Value
-from tilewright.ir.ops import Atomic, Barrier, Cast, Print, Shuffle, Vote
+from tilewright.ir.ops import Atomic, Cast, Print
 from tilewright.profile import simulate
 
 

@@ -10,14 +10,16 @@ from tests.helpers.sketch import Sketch
 
 from tilewright.dtypes import DType, bool_, float16, float32, float64, int32, uint32
 from tilewright.errors import InternalError
+from tilewright.instructions.barrier import Barrier
 from tilewright.instructions.cp_async import AsyncCopy
+from tilewright.instructions.shuffle import Shuffle
+from tilewright.instructions.vote import Vote
 from tilewright.ir.core import Block, Buffer, Kernel, Op, Requirement, Space, Type, Value, VectorType
 from tilewright.ir.facts import Facts
 from tilewright.ir.ops import (
     Allocate,
     Assert,
     Atomic,
-    Barrier,
     Binary,
     Bitcast,
     Cast,
@@ -31,11 +33,9 @@ from tilewright.ir.ops import (
     Pack,
     Print,
     Select,
-    Shuffle,
     Special,
     Store,
     Unary,
-    Vote,
     While,
     Yield,
     constant,

@@ -7,8 +7,11 @@ from tests.unit.backends.sim_kernels import Sketch
 
 from tilewright.dtypes import bool_, int32, int64, uint64
 from tilewright.errors import InternalError
+from tilewright.instructions.barrier import NamedBarrier
+from tilewright.instructions.mbarrier import MbarrierArrive, MbarrierInit, MbarrierTest, MbarrierWait
+from tilewright.instructions.vote import Elect
 from tilewright.ir.core import Kernel, Value
-from tilewright.ir.ops import Elect, MbarrierArrive, MbarrierInit, MbarrierTest, MbarrierWait, NamedBarrier, constant
+from tilewright.ir.ops import constant
 from tilewright.ir.verify import verify
 
 
@@ -35,8 +38,8 @@ def test_right_ops_pass() -> None:
     ("op", "text"),
     [
         (lambda b, w: NamedBarrier("wait", 64, ONE), "no wait of a named barrier"),
-        (lambda b, w: NamedBarrier("sync", 40, ONE), "40 threads are no whole warps"),
-        (lambda b, w: NamedBarrier("sync", 0, ONE), "0 threads are no whole warps"),
+        (lambda b, w: NamedBarrier("sync", 40, ONE), "40 threads are not whole warps"),
+        (lambda b, w: NamedBarrier("sync", 0, ONE), "0 threads are not whole warps"),
         (lambda b, w: NamedBarrier("sync", 64, constant(1, int64)), "is an int32"),
         (lambda b, w: MbarrierWait(w, ONE, ONE), "words holds no mbarriers"),
         (lambda b, w: MbarrierWait(b, ONE, constant(1, int64)), "are int32"),

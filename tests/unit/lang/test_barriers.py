@@ -6,8 +6,11 @@ import pytest
 from tests.helpers.language import lowered
 
 import tilewright as tw
+from tilewright.instructions.barrier import NamedBarrier
+from tilewright.instructions.mbarrier import MbarrierInit, MbarrierWait
+from tilewright.instructions.vote import Elect
 from tilewright.ir.core import Space
-from tilewright.ir.ops import Allocate, Elect, MbarrierInit, MbarrierWait, NamedBarrier
+from tilewright.ir.ops import Allocate
 
 OUT = tw.spec("int32", (4,))
 

@@ -7,8 +7,8 @@ import pytest
 from tests.helpers.language import compiles, lowered
 
 import tilewright as tw
+from tilewright.instructions.barrier import Barrier
 from tilewright.instructions.cp_async import AsyncWait
-from tilewright.ir.ops import Barrier
 from tilewright.lang.pipeline import Pipeline
 
 THREADS = 64  # two warps, so that barriers matter

@@ -61,10 +61,6 @@ class Dialect(ABC):
         """Return the definition of `atomic_add` of a 16-bit float by an instruction, or None where there is none."""
 
     @abstractmethod
-    def shuffle(self, kind: str, value: Expression, lane: Expression, width: int, type: DType) -> Expression:
-        """Return the call that reads a value of 32 or 64 bits of another lane."""
-
-    @abstractmethod
     def hinted_load(self, printer: Printer, op: Load, type: Type) -> Expression | None:
         """Return a load with cache hints, or None where the target loads as without them."""
 

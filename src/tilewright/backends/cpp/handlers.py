@@ -44,7 +44,6 @@ EXPRESSIONS: Mapping[type[Op], ExpressionHandler] = {
     ops.Extract: _extract,
     ops.Load: memory.load,
     ops.Atomic: atomics.atomic,
-    ops.Shuffle: threads.shuffle,
 }
 
 STATEMENTS: Mapping[type[Op], StatementHandler] = {
@@ -53,6 +52,5 @@ STATEMENTS: Mapping[type[Op], StatementHandler] = {
     ops.For: control.for_loop,
     ops.While: control.while_loop,
     ops.If: control.branch,
-    ops.Barrier: threads.barrier,
     ops.Inside: threads.nothing,
 }

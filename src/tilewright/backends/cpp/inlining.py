@@ -12,6 +12,7 @@ from tilewright.backends.cpp.structure import Structure
 from tilewright.ir.core import Op, Value
 from tilewright.ir.effects import Order, Scope, Use
 from tilewright.ir.infer import facts_of
+from tilewright.ir.instruction import Instruction
 from tilewright.ir.ops import (
     Binary,
     Cast,
@@ -20,11 +21,9 @@ from tilewright.ir.ops import (
     For,
     Load,
     Select,
-    Shuffle,
     Special,
     Store,
     Unary,
-    Vote,
     Yield,
 )
 
@@ -55,7 +54,7 @@ class _Chooser:
             if op.is_pure:
                 self._pure(op)
         for op in reversed(ops):
-            if isinstance(op, (Load, Shuffle, Vote)) and self._may_wait(op):
+            if _waits(op) and self._may_wait(op):
                 self.inlined.add(op.result)
         for op in ops:
             if isinstance(op, Special) and op.result in self.inlined and not self._is_safe_unsigned(op.result):
@@ -91,11 +90,11 @@ class _Chooser:
             return True
         if isinstance(op, Binary) and op.kind in ("add", "sub", "mul") and isinstance(op.rhs.definition, Constant):
             few = len(self.structure.readers[op.result]) <= _MOST_REPEATED
-            return few and op.result.dtype.is_integer and op.lhs not in self.inlined and not _waits(op.lhs)
+            return few and op.result.dtype.is_integer and op.lhs not in self.inlined and not _waits(op.lhs.definition)
         widens = isinstance(op, Cast) and op.result.dtype.is_integer and op.x.dtype.kind in ("int", "uint", "bool")
         if not (widens and isinstance(op, Cast) and op.result.dtype.bits >= op.x.dtype.bits):
             return False
-        return op.x not in self.inlined and not _waits(op.x)
+        return op.x not in self.inlined and not _waits(op.x.definition)
 
     def _has_one_reader_near(self, op: Op) -> bool:
         value = op.result
@@ -113,7 +112,7 @@ class _Chooser:
         value = op.result
         if value.name is not None:
             return False
-        careful = isinstance(op, (Shuffle, Vote))
+        careful = isinstance(op, Instruction)
         while True:
             readers = self.structure.readers.get(value, [])
             if len(readers) != 1:
@@ -138,7 +137,7 @@ class _Chooser:
         return self.changing[op]
 
     def _meets_warp(self, op: Op) -> bool:
-        return self._changes_memory(op) or bool(op.blocks) or isinstance(op, (Shuffle, Vote))
+        return self._changes_memory(op) or bool(op.blocks) or (isinstance(op, Instruction) and op.STANDS_IN_EXPRESSIONS)
 
 
 def _changes_memory(op: Op) -> bool:
@@ -153,9 +152,9 @@ def is_bound(value: Value, reader: Op) -> bool:
     return isinstance(reader, For) and (value is reader.stop or value is reader.step)
 
 
-def _waits(value: Value) -> bool:
-    """Return whether a value may be printed where it is used although it depends on more than its operands."""
-    return isinstance(value.definition, (Load, Shuffle, Vote))
+def _waits(op: Op | None) -> bool:
+    """Return whether a result may be printed where it is used although it depends on more than the operands."""
+    return isinstance(op, Load) or (isinstance(op, Instruction) and op.STANDS_IN_EXPRESSIONS)
 
 
 def _takes_low_bits(reader: Op, value: Value) -> bool:

@@ -8,7 +8,7 @@ from tilewright.backends.cpp.handlers import EXPRESSIONS, STATEMENTS
 from tilewright.backends.cpp.memory import address, pointer_to
 from tilewright.backends.cpp.prelude import FUNCTION
 from tilewright.backends.cpp.printer import Printer
-from tilewright.backends.cuda import barriers, conversions, hinted, matrix, threads
+from tilewright.backends.cuda import conversions, hinted, matrix, threads
 from tilewright.backends.cuda.prelude import BIT_CAST
 from tilewright.dtypes import DType, float16
 from tilewright.ir import ops
@@ -24,9 +24,6 @@ class Cuda(Dialect):
         **EXPRESSIONS,
         ops.RoundToTfloat32: matrix.round_to_tfloat32,
         ops.CastPair: conversions.cast_pair,
-        ops.Vote: threads.vote,
-        ops.Elect: barriers.elect,
-        ops.MbarrierTest: barriers.test,
     }
     statements = {
         **STATEMENTS,
@@ -34,11 +31,6 @@ class Cuda(Dialect):
         ops.LoadMatrix: matrix.load_matrix,
         ops.StoreMatrix: matrix.store_matrix,
         ops.TransposeMatrix: matrix.transpose_matrix,
-        ops.NamedBarrier: barriers.named_barrier,
-        ops.MbarrierInit: barriers.initialise,
-        ops.MbarrierArrive: barriers.arrive,
-        ops.MbarrierCopies: barriers.copies,
-        ops.MbarrierWait: barriers.wait,
         ops.Print: threads.print_values,
         ops.Assert: threads.check,
     }
@@ -78,9 +70,6 @@ class Cuda(Dialect):
     asm volatile("atom.add.noftz.{suffix} %0, [%1], %2;" : "=h"(old.bits) : "l"(address), "h"(value.bits) : "memory");
     return old;
 }}"""
-
-    def shuffle(self, kind: str, value: Expression, lane: Expression, width: int, type: DType) -> Expression:
-        return threads.shuffle(kind, value, lane, width, type)
 
     def hinted_load(self, printer: Printer, op: ops.Load, type: Type) -> Expression | None:
         assert op.hints is not None, op

@@ -6,32 +6,14 @@ from itertools import zip_longest
 
 from tilewright.backends.cpp.arithmetic import exact
 from tilewright.backends.cpp.conversions import is_half, to_float
-from tilewright.backends.cpp.expression import Expression, Rank, binary, call, negated
-from tilewright.backends.cpp.literals import literal
+from tilewright.backends.cpp.expression import Rank, negated
 from tilewright.backends.cpp.printer import Printer
 from tilewright.backends.cuda import prelude
-from tilewright.dtypes import DType, bool_, int32, uint32, uint64
+from tilewright.dtypes import bool_, uint64
 from tilewright.ir.core import Value, VectorType
-from tilewright.ir.ops import Assert, Print, Vote
+from tilewright.ir.ops import Assert, Print
 
-_MASK = Expression("0xffffffff", Rank.ATOM, uint32)
-_SHUFFLES = {"idx": "__shfl_sync", "up": "__shfl_up_sync", "down": "__shfl_down_sync", "xor": "__shfl_xor_sync"}
 _ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r", "?": "\\?"}
-
-
-def shuffle(kind: str, value: Expression, lane: Expression, width: int, type: DType) -> Expression:
-    """Return the call that reads a value of 32 or 64 bits of another lane."""
-    arguments = [_MASK, value, lane]
-    if width != 32:
-        arguments.append(literal(width, int32))
-    return call(_SHUFFLES[kind], tuple(arguments), type)
-
-
-def vote(printer: Printer, op: Vote) -> Expression:
-    """Return the call that gathers the warp's predicates."""
-    type = uint32 if op.kind == "ballot" else int32
-    voted = call(f"__{op.kind}_sync", (_MASK, exact(printer, op.predicate)), type)
-    return voted if op.kind == "ballot" else binary("!=", voted, literal(0, int32), bool_)
 
 
 def print_values(printer: Printer, op: Print) -> None:

@@ -30,8 +30,6 @@ class Hip(Dialect):
         **dict.fromkeys(MISSING_VALUES, refuse),
         ops.Unary: mathematics.unary,
         ops.Binary: mathematics.binary,
-        ops.Vote: threads.vote,
-        ops.Elect: threads.elect,
     }
     statements = {
         **STATEMENTS,
@@ -74,9 +72,6 @@ class Hip(Dialect):
 
     def half_add(self, printer: Printer, dtype: DType) -> str | None:
         return None  # a loop of compare-and-swap
-
-    def shuffle(self, kind: str, value: Expression, lane: Expression, width: int, type: DType) -> Expression:
-        return threads.shuffle(kind, value, lane, width, type)
 
     def hinted_load(self, printer: Printer, op: ops.Load, type: Type) -> Expression | None:
         return None  # the hints are of NVIDIA's caches, and for speed only

@@ -8,24 +8,17 @@ from tilewright.backends.cpp.printer import Printer
 from tilewright.ir import ops
 from tilewright.ir.core import Op
 
-_WHOLE_BLOCK = "let the whole block meet: tw.sync_threads()"
 _PLAIN = "copy with tw.copy(src, dst), which loads and stores vectors"
 
 # What the instruction is called, and what to do without it: of ops with a result, and of the others.
 MISSING_VALUES: dict[type[Op], tuple[str, str]] = {
     ops.RoundToTfloat32: ("cvt.rna.tf32", "multiply float32 by a MFMA instruction for float32"),
     ops.CastPair: ("conversion of 8-bit floats", "convert on the host, or keep the data in float16"),
-    ops.MbarrierTest: ("mbarrier", _WHOLE_BLOCK),
 }
 MISSING_STATEMENTS: dict[type[Op], tuple[str, str]] = {
     ops.LoadMatrix: ("ldmatrix", _PLAIN),
     ops.StoreMatrix: ("stmatrix", _PLAIN),
     ops.TransposeMatrix: ("movmatrix", "transpose by way of shared memory"),
-    ops.NamedBarrier: ("barrier of a part of the block", _WHOLE_BLOCK),
-    ops.MbarrierInit: ("mbarrier", _WHOLE_BLOCK),
-    ops.MbarrierArrive: ("mbarrier", _WHOLE_BLOCK),
-    ops.MbarrierCopies: ("mbarrier", _WHOLE_BLOCK),
-    ops.MbarrierWait: ("mbarrier", _WHOLE_BLOCK),
     ops.Print: ("printf", "write the values to an array, or print on the simulator"),
 }
 

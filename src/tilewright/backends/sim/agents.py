@@ -67,12 +67,18 @@ class Pause:
     def __init__(self, live: Sequence[int]) -> None:
         self.live = tuple(live)
 
+    def begin(self, frame: Frame) -> None:
+        """Do what threads do as they come to the pause: arrive, say."""
+
     def ready(self, agent: Agent, crew: Crew) -> Lanes:
         """Return which threads may go on."""
         return np.True_
 
     def passed(self, agent: Agent) -> None:
-        """Take notice that an agent goes on."""
+        """Do what follows for those who watch: an agent goes on."""
+
+    def finish(self, agent: Agent, crew: Crew) -> None:
+        """Do what threads do once they may go on, before the next instruction."""
 
     def waiting(self, frame: Frame, row: int, threads: Array) -> list[Waiting]:
         """Return what the threads, a mask, of a block of the chunk wait for."""
@@ -109,13 +115,13 @@ class Poll(Pause):
         return [Waiting(self.op, threads, "a test of an mbarrier to hold, again and again")]
 
 
-Instruction: TypeAlias = "Callable[[Agent, Crew], None] | Pause"
+Command: TypeAlias = "Callable[[Agent, Crew], None] | Pause"
 
 
 class Crew:
     """The agents of the chunk of blocks that runs."""
 
-    def __init__(self, code: Sequence[Instruction], compiler: Compiler) -> None:
+    def __init__(self, code: Sequence[Command], compiler: Compiler) -> None:
         self.code, self.compiler = code, compiler
         self.agents: list[Agent] = []
         self.vain_tests = 0

@@ -18,7 +18,8 @@ from tilewright.backends.sim.registers import RegisterStorage
 from tilewright.backends.sim.storage import FlatStorage, GlobalStorage, SharedStorage, Storage
 from tilewright.backends.sim.values import Array, Lanes, Mask, at_least_2d, both, by_warps, fill
 from tilewright.ir.core import Op
-from tilewright.ir.ops import Barrier, Inside
+from tilewright.ir.effects import Scope
+from tilewright.ir.ops import Inside
 
 _READS = (AccessKind.LOAD, AccessKind.ATOMIC)
 # An asynchronous copy's result that is read too early is a missing wait, which the race checker tells of.
@@ -92,17 +93,17 @@ class AccessChecker(Observer):
         return refused
 
     def barrier(self, op: Op, mask: Mask) -> None:
-        assert isinstance(op, Barrier)
         if mask is None or mask.shape[1] == 1:
             return
         groups, what = mask, "block"
-        if op.scope == "warp":
+        of_warp = op.effects.together is Scope.WARP
+        if of_warp:
             groups, what = by_warps(mask, mask.shape[1], self._machine.warp), "warp"
         split = groups.any(axis=-1) & ~groups.all(axis=-1)
         if not split.any():
             return
         row = np.argwhere(split)[0]
-        missing = np.argwhere(~groups[tuple(row)])[0][0] + (self._machine.warp * row[1] if op.scope == "warp" else 0)
+        missing = np.argwhere(~groups[tuple(row)])[0][0] + (self._machine.warp * row[1] if of_warp else 0)
         here = int(groups[tuple(row)].sum())
         fault = Fault(
             op,

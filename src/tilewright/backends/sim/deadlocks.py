@@ -9,7 +9,7 @@ import numpy as np
 
 from tilewright.backends.sim.findings import Fault
 from tilewright.backends.sim.machine import Machine
-from tilewright.backends.sim.values import Array, Frame
+from tilewright.backends.sim.values import Array, Frame, Lanes, at_least_2d
 from tilewright.ir.core import Op
 
 
@@ -20,6 +20,13 @@ class Waiting:
     op: Op
     threads: Array
     what: str
+
+
+def groups_of(number: Lanes, row: int, threads: Array) -> list[tuple[int, Array]]:
+    """Return each number that threads of a block of the chunk have, with the threads, of a mask, that have it."""
+    array = at_least_2d(number)
+    own = np.broadcast_to(array[row if array.shape[0] > 1 else 0], threads.shape)
+    return [(int(n), threads & (own == n)) for n in np.unique(own[threads])]
 
 
 def report_deadlock(

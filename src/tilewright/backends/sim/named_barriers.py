@@ -9,7 +9,7 @@ from tilewright.backends.sim.machine import Machine
 from tilewright.backends.sim.observers import Signal
 from tilewright.backends.sim.values import Array, Lanes, Mask, at_least_2d, by_warps, over_warps, warps_of
 from tilewright.ir.core import Op
-from tilewright.ir.ops import Barrier, NamedBarrier
+from tilewright.ir.effects import Scope
 
 NUMBERS = 16  # of a block's barriers; 0 is that of sync_threads
 BLOCK_BARRIER = 0
@@ -52,7 +52,7 @@ class NamedBarriers:
             come = (active & (of_warps == each)).sum(axis=1) * machine.warp
             self._count(op, each, np.broadcast_to(come, machine.blocks), threads)
         self.version += 1
-        for observer in machine.observers if isinstance(op, NamedBarrier) else ():
+        for observer in machine.observers if op.effects.together < Scope.BLOCK else ():
             observer.arrive(Signal(op, None, numbers, phase, mask))
         return numbers, phase
 
@@ -107,7 +107,7 @@ class NamedBarriers:
                 f"threads of warp {warp} name different barriers: {least[block, warp]} and {greatest[block, warp]}",
                 "a warp arrives as a whole: make the number of the barrier depend on tw.warp_id() only",
             )  # fmt: skip
-        lowest = BLOCK_BARRIER if isinstance(op, Barrier) else 1
+        lowest = BLOCK_BARRIER if op.effects.together is Scope.BLOCK else 1
         if (wrong := active & ((least < lowest) | (greatest >= NUMBERS))).any():
             numbers, wrong = np.broadcast_arrays(np.where(least < lowest, least, greatest), wrong)
             block, summary = int(np.argwhere(wrong)[0][0]), f"there is no named barrier {numbers[wrong][0]}"

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from tilewright.backends.sim import (
     atomics,
-    barriers,
     control,
     matrix,
     memory,
     messages,
     scalars,
     vectors,
-    warp,
 )
 from tilewright.backends.sim.agents import Crew
 from tilewright.backends.sim.compiler import Compiler, Handlers, Meaning, Step
@@ -47,14 +45,6 @@ HANDLERS: Handlers = {
     ops.For: control.for_loop,
     ops.While: control.while_loop,
     ops.If: control.branch,
-    ops.Barrier: warp.barrier,
-    ops.Shuffle: warp.shuffle,
-    ops.Vote: warp.vote,
-    ops.Elect: warp.elect,
-    ops.NamedBarrier: barriers.arrive_named,
-    ops.MbarrierInit: barriers.initialise,
-    ops.MbarrierArrive: barriers.arrive,
-    ops.MbarrierCopies: barriers.follow_copies,
     ops.Mma: matrix.mma,
     ops.RoundToTfloat32: matrix.round_to_tfloat32,
     ops.LoadMatrix: matrix.load_matrix,

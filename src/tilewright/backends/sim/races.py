@@ -26,12 +26,11 @@ from tilewright.backends.sim.regions import Region, find_regions
 from tilewright.backends.sim.shadow import BITS, UNDER_WAY, WHO, Touch, event_of
 from tilewright.backends.sim.values import Array, Lanes, Mask, at_least_2d
 from tilewright.ir.core import Buffer, Kernel, Op
-from tilewright.ir.ops import Barrier, MbarrierCopies, MbarrierInit, NamedBarrier
+from tilewright.ir.effects import Effects, Scope, Waits
+from tilewright.ir.effects import Order as Visibility
 
 _WRITES = (AccessKind.STORE, AccessKind.COPY_WRITE)
 _INDIVISIBLE = (AccessKind.ATOMIC, AccessKind.BARRIER)
-# Ops by which some threads of a block meet without the others.
-_OF_SOME_THREADS = (NamedBarrier, MbarrierInit)
 _MOST_PARTNERS = 8  # different ops that one op's conflicts are told apart by, each time it runs
 
 
@@ -60,9 +59,7 @@ class RaceChecker(Observer):
 
     def __init__(self, kernel: Kernel, machine: Machine) -> None:
         self._machine = machine
-        self.order = Order(
-            machine.threads, machine.warp, any(isinstance(op, _OF_SOME_THREADS) for op in kernel.body.walk())
-        )
+        self.order = Order(machine.threads, machine.warp, any(_is_partial(op.effects) for op in kernel.body.walk()))
         self._regions: dict[Buffer, Region] = find_regions(kernel, machine, self.order)
         self._distinct = list(dict.fromkeys(self._regions.values()))
         self._numbers = [0]  # the events that were accesses, and what each was
@@ -84,8 +81,7 @@ class RaceChecker(Observer):
             region.begin()
 
     def barrier(self, op: Op, mask: Mask) -> None:
-        assert isinstance(op, Barrier)
-        if op.scope == "warp":
+        if op.effects.together is Scope.WARP:
             self.order.meet_warp(mask)
         elif self.order.meet_block(mask):
             for region in self._distinct:
@@ -118,7 +114,7 @@ class RaceChecker(Observer):
 
     def access(self, access: Access) -> Array | None:
         kind = access.kind
-        if kind is AccessKind.BARRIER and isinstance(access.op, MbarrierCopies):
+        if kind is AccessKind.BARRIER and access.op.effects.follows is not None:
             self._follows.setdefault(access.op, []).append(self.order.follow_copies(access.mask))
         if kind is AccessKind.COPY_WRITE:
             self._landing = access.index
@@ -291,3 +287,8 @@ def _phase(signal: Signal, here: Array) -> Array:
     phase = same_rows(at_least_2d(signal.phase))
     latest: Array = np.where(here, phase, -1).max(axis=1, keepdims=True)
     return latest
+
+
+def _is_partial(effects: Effects) -> bool:
+    """Return whether some threads of a block meet at an op without the others."""
+    return effects.order is Visibility.RELEASE or effects.waits is Waits.SOME

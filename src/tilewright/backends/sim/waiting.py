@@ -10,14 +10,14 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tilewright.backends.sim.agents import Agent, Crew, Gather, Instruction, Pause, Poll
+from tilewright.backends.sim.agents import Agent, Command, Crew, Gather, Pause
 from tilewright.backends.sim.compiler import Compiler, Step
 from tilewright.backends.sim.control import move, trip_counts
-from tilewright.backends.sim.pauses import BlockWait, MbarrierPause, NamedWait
 from tilewright.backends.sim.values import Frame, Mask, both, without
 from tilewright.ir.core import Block, Kernel, Op, Value
 from tilewright.ir.effects import Scope, Waits
-from tilewright.ir.ops import Barrier, For, If, MbarrierTest, MbarrierWait, NamedBarrier, While, Yield
+from tilewright.ir.instruction import Instruction
+from tilewright.ir.ops import For, If, While, Yield
 
 
 def waits(block: Block) -> bool:
@@ -34,7 +34,7 @@ def _needs_warps(op: Op) -> bool:
     return any(o.effects.together >= Scope.WARP for o in op.walk())
 
 
-def lay_out(kernel: Kernel, compiler: Compiler) -> list[Instruction]:
+def lay_out(kernel: Kernel, compiler: Compiler) -> list[Command]:
     """Return the instructions of a kernel."""
     writer = _Writer(compiler)
     writer.block(kernel.body)
@@ -47,7 +47,7 @@ class _Writer:
 
     def __init__(self, compiler: Compiler) -> None:
         self.compiler = compiler
-        self.code: list[Instruction] = []
+        self.code: list[Command] = []
         self.visible: list[int] = []
         self._steps: list[Step] = []
         self._gathered = False  # nothing since the last gathering can have divided a warp
@@ -80,14 +80,8 @@ class _Writer:
             self._for(op)
         elif isinstance(op, While) and _pauses(op):
             self._while(op)
-        elif isinstance(op, MbarrierWait):
+        elif op.effects.waits is not Waits.NOBODY:
             self._wait(op)
-        elif isinstance(op, MbarrierTest):
-            self._test(op)
-        elif isinstance(op, NamedBarrier) and op.kind == "sync":
-            self._named(op)
-        elif isinstance(op, Barrier) and op.scope == "block":
-            self._block_barrier(op)
         else:
             self._steps.append(self.compiler.step(op))
 
@@ -95,6 +89,13 @@ class _Writer:
         self.flush()
         self.code.append(pause)
         self._gathered = isinstance(pause, Gather)
+
+    def _wait(self, op: Op) -> None:
+        assert isinstance(op, Instruction), op
+        pause = op.pause(self.compiler, self.visible)
+        self._steps.append(pause.begin)
+        self._pause(pause)
+        self.code.append(_finish(pause))
 
     def _gather(self, op: Op) -> None:
         if not self._gathered:
@@ -218,43 +219,6 @@ class _Writer:
         self.code.append(_unknown)
         return number
 
-    # --- waits ------------------------------------------------------------------------------------------
-
-    def _named(self, op: NamedBarrier) -> None:
-        pause = NamedWait(op, self.compiler, self.visible)
-        self._steps.append(pause.arrive)
-        self._pause(pause)
-
-    def _block_barrier(self, op: Barrier) -> None:
-        pause = BlockWait(op, self.compiler, self.visible)
-        self._steps.append(pause.arrive)
-        self._pause(pause)
-
-    def _wait(self, op: MbarrierWait) -> None:
-        pause = MbarrierPause(op, self.compiler, self.visible)
-        self._steps.append(pause.begin)
-        self._pause(pause)
-
-    def _test(self, op: MbarrierTest) -> None:
-        index, parity, result = self.compiler.slots((op.index, op.parity, op.result))
-        mbarriers = self.compiler.mbarriers(op.buffer)
-
-        def test(agent: Agent, crew: Crew) -> None:
-            values, mask = agent.frame.values, agent.frame.mask
-            allowed = mbarriers.begin_wait(op, values[index], values[parity], mask)
-            over = mbarriers.over(values[index], values[parity], allowed)
-            held = both(allowed, over)
-            assert held is not None
-            values[result] = held
-            if held.any():
-                mbarriers.passed(op, values[index], held)
-            crew.vain_tests = 0 if held.any() else crew.vain_tests + 1
-            agent.seen = self.compiler.barrier_version
-            agent.pc += 1
-
-        self._pause(Poll(self.visible, op))
-        self.code.append(test)
-
 
 def _parts(mask: Mask, holds: np.ndarray) -> tuple[np.ndarray | None, np.ndarray | None]:
     """Return the threads of a mask in which a condition holds and those in which it does not, None for none."""
@@ -263,7 +227,7 @@ def _parts(mask: Mask, holds: np.ndarray) -> tuple[np.ndarray | None, np.ndarray
     return (yes if yes.any() else None), (no if no.any() else None)
 
 
-def _run(steps: tuple[Step, ...]) -> Instruction:
+def _run(steps: tuple[Step, ...]) -> Command:
     def run(agent: Agent, crew: Crew) -> None:
         frame = agent.frame
         for step in steps:
@@ -273,7 +237,7 @@ def _run(steps: tuple[Step, ...]) -> Instruction:
     return run
 
 
-def _then(act: Callable[[Agent], None]) -> Instruction:
+def _then(act: Callable[[Agent], None]) -> Command:
     def run(agent: Agent, crew: Crew) -> None:
         act(agent)
         agent.pc += 1
@@ -281,14 +245,22 @@ def _then(act: Callable[[Agent], None]) -> Instruction:
     return run
 
 
-def _jump(target: int) -> Instruction:
+def _finish(pause: Pause) -> Command:
+    def run(agent: Agent, crew: Crew) -> None:
+        pause.finish(agent, crew)
+        agent.pc += 1
+
+    return run
+
+
+def _jump(target: int) -> Command:
     def run(agent: Agent, crew: Crew) -> None:
         agent.pc = target
 
     return run
 
 
-def _fork(condition: int, then: int, otherwise: int) -> Instruction:
+def _fork(condition: int, then: int, otherwise: int) -> Command:
     """Go to one of two places; threads that differ become two agents."""
 
     def run(agent: Agent, crew: Crew) -> None:

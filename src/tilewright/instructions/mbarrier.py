@@ -1,0 +1,485 @@
+"""mbarrier: barriers in shared memory that threads arrive at and wait for, for warps with different work.
+
+    MbarrierInit       mbarrier.init                 MbarrierWait    mbarrier.try_wait.parity, in a loop
+    MbarrierArrive     mbarrier.arrive               MbarrierTest    mbarrier.test_wait.parity
+    MbarrierCopies     cp.async.mbarrier.arrive.noinc
+
+Source: PTX ISA, "mbarrier", "cp.async.mbarrier.arrive".
+"""
+
+# Fields of ops are declared by calls that say their role (see ir/fields.py).
+# ruff: noqa: RUF009
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from tilewright.backends.cpp.arithmetic import exact
+from tilewright.backends.cpp.expression import Expression, call
+from tilewright.backends.cpp.memory import address
+from tilewright.backends.cpp.prelude import FUNCTION
+from tilewright.backends.sim.agents import Agent, Crew, Pause, Poll
+from tilewright.backends.sim.deadlocks import Waiting, groups_of
+from tilewright.backends.sim.values import Array, Frame, Lanes, both
+from tilewright.dtypes import bool_, int32, uint64
+from tilewright.errors import InternalError, LanguageError
+from tilewright.ir.core import Buffer, Space, Value
+from tilewright.ir.effects import Completion, Effects, Order, Waits
+from tilewright.ir.fields import operand, updates, writes
+from tilewright.ir.instruction import Instruction
+from tilewright.lang.carry import DeviceObject
+from tilewright.lang.control import branch
+from tilewright.lang.engine import allocate
+from tilewright.lang.scalar import Scalar, as_scalar
+from tilewright.lang.special import linear_thread
+from tilewright.lang.tracer import current
+
+if TYPE_CHECKING:
+    from tilewright.backends.cpp.printer import Printer
+    from tilewright.backends.sim.compiler import Compiler, Step
+
+_MOST_ARRIVALS = 2**20 - 1
+_BYTES = 8
+
+
+# --- what a kernel says ----------------------------------------------------------------------------------
+
+
+class MBarrier(DeviceObject):
+    """`stages` barriers in shared memory, each of whose phases is over after `count` arrivals.
+
+    A phase ends by itself when its last arrival has come; the next one begins then.
+    Phase n has parity n % 2, and `wait(parity)` returns when the phase of that parity is over::
+
+        arrivals  0 1 ... count            0 1 ... count             0
+        phase     0 (parity 0)          -> 1 (parity 1)           -> 2 (parity 0)
+        wait(0)   waits                    passes                    waits
+        wait(1)   passes                   waits                     passes
+
+    So round k of a ring of stages waits for `full[k % stages]` with parity `k // stages % 2`, and whoever refills the
+    ring waits for `empty[k % stages]` with the other one, which passes at once in the first turn.
+
+    >>> import numpy as np
+    >>> import tilewright as tw
+    >>> @tw.kernel
+    ... def total(out, x):
+    ...     there = tw.mbarrier(1)
+    ...     tw.sync_threads()
+    ...     if tw.warp_id() == 0:
+    ...         if tw.elect_one():
+    ...             out[0] = x[0] + x[1]
+    ...             there.arrive()
+    ...     else:
+    ...         there.wait(0)
+    ...         out[tw.thread_idx.x] = 2 * out[0]
+    >>> out = np.zeros(64, np.int32)
+    >>> total[1, 64](out, np.array([3, 4], np.int32))
+    >>> out[0].item(), out[63].item()
+    (7, 14)
+
+    The constructor takes shared memory and lets one thread initialise it; `tw.sync_threads()` must stand between
+    that and the first use. A thread that leaves `wait` sees what the arrivals' threads wrote before they arrived.
+
+    Raises `LanguageError` for a count out of 1 to 2**20 - 1. Needs sm_80. Source: PTX ISA, mbarrier.
+    """
+
+    def __init__(self, count: Any, stages: int = 1) -> None:
+        given: object = stages
+        if not isinstance(given, int) or given < 1:
+            raise LanguageError(
+                f"tw.mbarrier has at least one stage, and the number is known while tracing, not {given!r}"
+            )
+        if isinstance(count, int) and not 1 <= count <= _MOST_ARRIVALS:
+            raise LanguageError(f"an mbarrier counts 1 to {_MOST_ARRIVALS} arrivals a phase, not {count}")
+        self.stages = given
+        self._engine = allocate(Space.SHARED, uint64, given, _BYTES)
+        self.stage: Any = None  # of one stage: which
+        self._initialise(as_scalar(count, int32))
+
+    def _initialise(self, count: Scalar) -> None:
+        """Let the first thread of the block initialise every stage."""
+        tracer = current("tw.mbarrier")
+
+        def initialise() -> None:
+            for stage in range(self.stages):
+                tracer.emit(MbarrierInit(self.buffer, as_scalar(stage, int32).value, count.value))
+
+        branch(as_scalar(linear_thread(), int32) == 0, initialise)
+
+    @property
+    def buffer(self) -> Buffer:
+        """The shared memory that holds the stages."""
+        return self._engine.buffer
+
+    def __getitem__(self, stage: Any) -> MBarrier:
+        """Return the barrier of one stage."""
+        if isinstance(stage, int) and not 0 <= stage < self.stages:
+            raise LanguageError(f"stage {stage} of an mbarrier with {self.stages} stages")
+        if self.stage is not None:
+            raise LanguageError("this is the mbarrier of one stage already", help="index the one that has all stages")
+        return self.at(stage)
+
+    def at(self, stage: Any) -> MBarrier:
+        """Return the barrier that lies at an element of the buffer."""
+        one = object.__new__(MBarrier)
+        one.stages, one._engine, one.stage = 1, self._engine, stage
+        return one
+
+    def leaf(self) -> Scalar | None:
+        """Return which stage this is, for loops and branches that carry the barrier of one stage."""
+        return None if self.stage is None else as_scalar(self.stage)
+
+    def with_leaf(self, leaf: Scalar) -> MBarrier:
+        """Return the barrier of another stage."""
+        return self.at(leaf)
+
+    def memory(self) -> Buffer:
+        """Return the shared memory that it lives in, which takes the name of the variable."""
+        return self.buffer
+
+    def arrive(self, count: Any = 1) -> None:
+        """Count `count` arrivals of each thread that comes here (PTX mbarrier.arrive)."""
+        if isinstance(count, int) and not 1 <= count <= _MOST_ARRIVALS:
+            raise LanguageError(f"a thread arrives 1 to {_MOST_ARRIVALS} times at once, not {count}")
+        index = self._place("arrive")
+        current("mbarrier.arrive").emit(MbarrierArrive(self.buffer, index.value, as_scalar(count, int32).value))
+
+    def cp_async_arrive(self) -> None:
+        """Arrive when the thread's asynchronous copies issued so far have landed, without waiting for them.
+
+        The arrival is one of the phase's `count`, in each thread (PTX cp.async.mbarrier.arrive.noinc).
+        """
+        index = self._place("cp_async_arrive")
+        current("mbarrier.cp_async_arrive").emit(MbarrierCopies(self.buffer, index.value))
+
+    def wait(self, parity: Any) -> None:
+        """Wait until the phase of this parity, 0 or 1, is over (PTX mbarrier.try_wait.parity in a loop)."""
+        index, wanted = self._place("wait"), _parity(parity)
+        current("mbarrier.wait").emit(MbarrierWait(self.buffer, index.value, wanted.value))
+
+    def test(self, parity: Any) -> Scalar:
+        """Return whether the phase of this parity, 0 or 1, is over (PTX mbarrier.test_wait.parity)."""
+        index, wanted = self._place("test"), _parity(parity)
+        return Scalar(current("mbarrier.test").emit(MbarrierTest(self.buffer, index.value, wanted.value), bool_)[0])
+
+    def _place(self, what: str) -> Scalar:
+        if self.stage is None and self.stages > 1:
+            raise LanguageError(
+                f"{what} of an mbarrier with {self.stages} stages does not say of which",
+                help=f"write {self.buffer.name or 'barrier'}[stage].{what}(...)",
+            )
+        return as_scalar(0 if self.stage is None else self.stage, int32)
+
+    def __repr__(self) -> str:
+        return f"mbarrier({self.buffer.name or self.stages})"
+
+
+def _parity(given: Any) -> Scalar:
+    if isinstance(given, (int, bool)) and given not in (0, 1):
+        raise LanguageError(
+            f"the parity of a phase is 0 or 1, not {given}",
+            help="phase n has parity n % 2: a ring of stages waits in round k with parity k // stages % 2",
+        )
+    return as_scalar(given, int32)
+
+
+# --- the ops ---------------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class _Mbarrier(Instruction):
+    """An op on the mbarrier buffer[index]."""
+
+    RESERVED: ClassVar[str] = r"mbarrier_\w+|cp_async_mbarrier_arrive"
+    ON_AMD: ClassVar[tuple[str, str] | None] = ("mbarrier", "let the whole block meet: tw.sync_threads()")
+
+    def verify(self, expect: Callable[[bool, str], None]) -> None:
+        (buffer,) = self.buffers
+        placed = buffer.space is Space.SHARED and buffer.dtype is uint64
+        expect(placed, f"{buffer.name} does not hold mbarriers: they are uint64 in shared memory")
+        expect(all(v.type is int32 for v in self.operands), "index, count and parity are int32")
+
+    def place(self, printer: Printer) -> str:
+        """Return the address in C++, of a target that has mbarriers."""
+        if not printer.arch.has_mbarrier:
+            raise printer.refuse(self, f"an mbarrier needs sm_80 or later, and the target is {printer.arch}")
+        (use,) = self.uses
+        assert use.index is not None
+        return address(printer, use.buffer, use.index).text
+
+
+@dataclass(eq=False)
+class MbarrierInit(_Mbarrier):
+    """Make buffer[index] an mbarrier in phase 0, each of whose phases completes after `count` arrivals."""
+
+    buffer: Buffer = writes("index", lasting=True)
+    index: Value = operand()
+    count: Value = operand()
+
+    RESULTS: ClassVar[int | None] = 0
+    EFFECTS: ClassVar[Effects] = Effects(removable=False)
+    COUNTED: ClassVar[str | None] = "mbarrier init"
+
+    def simulate(self, compiler: Compiler) -> Step:
+        index, count = compiler.slots((self.index, self.count))
+        mbarriers = compiler.mbarriers(self.buffer)
+
+        def run(frame: Frame) -> None:
+            mbarriers.initialise(self, frame.values[index], frame.values[count], frame.mask)
+
+        return run
+
+    def cuda(self, printer: Printer) -> None:
+        place = self.place(printer)
+        printer.prelude.need(_init_function(has_clusters=printer.arch.number >= 90))
+        printer.statement(f"mbarrier_init({place}, {exact(printer, self.count).text});", self)
+
+
+@dataclass(eq=False)
+class MbarrierArrive(_Mbarrier):
+    """Count `count` arrivals of each active thread at the mbarrier buffer[index]."""
+
+    buffer: Buffer = updates("index")
+    index: Value = operand()
+    count: Value = operand()
+
+    RESULTS: ClassVar[int | None] = 0
+    EFFECTS: ClassVar[Effects] = Effects(removable=False, order=Order.RELEASE)
+    COUNTED: ClassVar[str | None] = "mbarrier arrive"
+
+    def simulate(self, compiler: Compiler) -> Step:
+        index, count = compiler.slots((self.index, self.count))
+        mbarriers = compiler.mbarriers(self.buffer)
+
+        def run(frame: Frame) -> None:
+            mbarriers.arrive(self, frame.values[index], frame.values[count], frame.mask)
+
+        return run
+
+    def cuda(self, printer: Printer) -> None:
+        place, count = self.place(printer), exact(printer, self.count).text
+        if count == "1":
+            printer.prelude.need(_ARRIVE)
+            printer.statement(f"mbarrier_arrive({place});", self)
+        else:
+            printer.prelude.need(_arrive_many_function(has_count=printer.arch.number >= 90))
+            printer.statement(f"mbarrier_arrive({place}, {count});", self)
+
+
+@dataclass(eq=False)
+class MbarrierCopies(_Mbarrier):
+    """Arrive once at the mbarrier buffer[index] when the thread's asynchronous copies issued so far have landed."""
+
+    buffer: Buffer = updates("index")
+    index: Value = operand()
+
+    RESULTS: ClassVar[int | None] = 0
+    EFFECTS: ClassVar[Effects] = Effects(removable=False, order=Order.RELEASE, follows=Completion.GROUP)
+    COUNTED: ClassVar[str | None] = "mbarrier copies"
+
+    def simulate(self, compiler: Compiler) -> Step:
+        index, mbarriers = compiler.slot(self.index), compiler.mbarriers(self.buffer)
+
+        def run(frame: Frame) -> None:
+            mbarriers.follow_copies(self, frame.values[index], frame.mask)
+
+        return run
+
+    def cuda(self, printer: Printer) -> None:
+        place = self.place(printer)
+        printer.prelude.need(_COPIES)
+        printer.statement(f"cp_async_mbarrier_arrive({place});", self)
+
+
+@dataclass(eq=False)
+class MbarrierWait(_Mbarrier):
+    """Wait until the phase of that `parity`, the current or the one before, of the mbarrier buffer[index] is over.
+
+    Phases count from 0, so that the wait for phase n has parity n % 2. On a new barrier parity 1 passes at once.
+    """
+
+    buffer: Buffer = updates("index")
+    index: Value = operand()
+    parity: Value = operand()
+
+    RESULTS: ClassVar[int | None] = 0
+    EFFECTS: ClassVar[Effects] = Effects(removable=False, order=Order.ACQUIRE, waits=Waits.SOME)
+    COUNTED: ClassVar[str | None] = "mbarrier wait"
+
+    def simulate(self, compiler: Compiler) -> Step:
+        raise InternalError("a wait at an mbarrier outside of agents", location=self.location)
+
+    def pause(self, compiler: Compiler, live: Sequence[int]) -> Pause:
+        return _Wait(self, compiler, live)
+
+    def cuda(self, printer: Printer) -> None:
+        place, sleeps = self.place(printer), printer.arch.number >= 90
+        printer.prelude.need(_test_function(may_sleep=sleeps))
+        printer.prelude.need(_WAIT.replace("mbarrier_test", "mbarrier_try") if sleeps else _WAIT)
+        printer.statement(f"mbarrier_wait({place}, {exact(printer, self.parity).text});", self)
+
+
+@dataclass(eq=False)
+class MbarrierTest(_Mbarrier):
+    """result: bool = whether a wait for that parity would pass now."""
+
+    buffer: Buffer = updates("index")
+    index: Value = operand()
+    parity: Value = operand()
+
+    RESULTS: ClassVar[int | None] = 1
+    EFFECTS: ClassVar[Effects] = Effects(removable=False, order=Order.ACQUIRE, waits=Waits.SOME)
+    COUNTED: ClassVar[str | None] = "mbarrier test"
+
+    def verify(self, expect: Callable[[bool, str], None]) -> None:
+        super().verify(expect)
+        expect(self.result.type is bool_, "a test gives bool")
+
+    def simulate(self, compiler: Compiler) -> Step:
+        raise InternalError("a test of an mbarrier outside of agents", location=self.location)
+
+    def pause(self, compiler: Compiler, live: Sequence[int]) -> Pause:
+        return _Test(self, compiler, live)
+
+    def cuda(self, printer: Printer) -> Expression:
+        self.place(printer)
+        printer.prelude.need(_test_function(may_sleep=False))
+        return call("mbarrier_test", (address(printer, self.buffer, self.index), exact(printer, self.parity)), bool_)
+
+
+# --- how the simulator waits -----------------------------------------------------------------------------
+
+
+class _Wait(Pause):
+    """A wait for a phase of an mbarrier."""
+
+    op: MbarrierWait
+
+    def __init__(self, op: MbarrierWait, compiler: Compiler, live: Sequence[int]) -> None:
+        self._index, self._parity = compiler.slots((op.index, op.parity))
+        self._allowed = compiler.hidden_slot()  # the threads whose use of it is right
+        super().__init__((*live, self._index, self._parity, self._allowed))
+        self.op, self._mbarriers = op, compiler.mbarriers(op.buffer)
+
+    def begin(self, frame: Frame) -> None:
+        """Check the wait; threads whose use is wrong go on at once."""
+        values = frame.values
+        allowed = self._mbarriers.begin_wait(self.op, values[self._index], values[self._parity], frame.mask)
+        values[self._allowed] = np.True_ if allowed is None or allowed is frame.mask else allowed
+
+    def ready(self, agent: Agent, crew: Crew) -> Lanes:
+        values = agent.frame.values
+        over = self._mbarriers.over(values[self._index], values[self._parity], agent.frame.mask)
+        return over | ~values[self._allowed]
+
+    def passed(self, agent: Agent) -> None:
+        self._mbarriers.passed(self.op, agent.frame.values[self._index], agent.frame.mask)
+
+    def waiting(self, frame: Frame, row: int, threads: Array) -> list[Waiting]:
+        found, barriers = [], self._mbarriers
+        for element, those in groups_of(frame.values[self._index], row, threads):
+            at = row, element
+            phase, count = int(barriers.phase[at]), int(barriers.count[at])
+            what = (
+                f"mbarrier {barriers.name(element)}, phase {phase} (parity {phase % 2}): "
+                f"{count - int(barriers.pending[at])} of {count} arrivals have come"
+            )
+            found.append(Waiting(self.op, those, what))
+        return found
+
+
+class _Test(Poll):
+    """A test of an mbarrier: made when a barrier has changed, and again and again in vain otherwise."""
+
+    def __init__(self, op: MbarrierTest, compiler: Compiler, live: Sequence[int]) -> None:
+        super().__init__(live, op)
+        self._index, self._parity, self._result = compiler.slots((op.index, op.parity, op.result))
+        self._compiler, self._mbarriers = compiler, compiler.mbarriers(op.buffer)
+
+    def finish(self, agent: Agent, crew: Crew) -> None:
+        """Test, once the agent may go on."""
+        assert self.op is not None
+        values, mask = agent.frame.values, agent.frame.mask
+        index, parity = values[self._index], values[self._parity]
+        allowed = self._mbarriers.begin_wait(self.op, index, parity, mask)
+        held = both(allowed, self._mbarriers.over(index, parity, allowed))
+        assert held is not None
+        values[self._result] = held
+        if held.any():
+            self._mbarriers.passed(self.op, index, held)
+        crew.vain_tests = 0 if held.any() else crew.vain_tests + 1
+        agent.seen = self._compiler.barrier_version
+
+
+# --- how they are written --------------------------------------------------------------------------------
+
+_MBARRIER = "unsigned long long* barrier"
+_ADDRESS = "const unsigned int address = (unsigned int)__cvta_generic_to_shared(barrier);"
+
+_ARRIVE = f"""\
+{FUNCTION} void mbarrier_arrive({_MBARRIER}) {{
+    {_ADDRESS}
+    asm volatile("{{ .reg .b64 state; mbarrier.arrive.shared.b64 state, [%0]; }}" :: "r"(address) : "memory");
+}}"""
+
+_COPIES = f"""\
+// Arrives when this thread's asynchronous copies so far have landed.
+{FUNCTION} void cp_async_mbarrier_arrive({_MBARRIER}) {{
+    {_ADDRESS}
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" :: "r"(address) : "memory");
+}}"""
+
+_WAIT = f"""\
+{FUNCTION} void mbarrier_wait({_MBARRIER}, int parity) {{
+    while (!mbarrier_test(barrier, parity)) {{
+    }}
+}}"""
+
+
+def _init_function(*, has_clusters: bool) -> str:
+    """Return the function that makes 8 bytes an mbarrier; on sm_90 the rest of the cluster may see it, too."""
+    fence = ""
+    if has_clusters:
+        fence = '\n    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");'
+    return f"""\
+{FUNCTION} void mbarrier_init({_MBARRIER}, int count) {{
+    {_ADDRESS}
+    asm volatile("mbarrier.init.shared.b64 [%0], %1;" :: "r"(address), "r"(count) : "memory");{fence}
+}}"""
+
+
+def _arrive_many_function(*, has_count: bool) -> str:
+    """Return the function for several arrivals at once.
+
+    Before sm_90 an arrival with a count must not complete the phase, so the last one comes by itself.
+    """
+    if has_count:
+        body = """\
+    asm volatile("{ .reg .b64 state; mbarrier.arrive.shared.b64 state, [%0], %1; }"
+                 :: "r"(address), "r"(count) : "memory");"""
+    else:
+        body = """\
+    if (count > 1) {
+        asm volatile("{ .reg .b64 state; mbarrier.arrive.noComplete.shared.b64 state, [%0], %1; }"
+                     :: "r"(address), "r"(count - 1) : "memory");
+    }
+    asm volatile("{ .reg .b64 state; mbarrier.arrive.shared.b64 state, [%0]; }" :: "r"(address) : "memory");"""
+    return f"{FUNCTION} void mbarrier_arrive({_MBARRIER}, int count) {{\n    {_ADDRESS}\n{body}\n}}"
+
+
+def _test_function(*, may_sleep: bool) -> str:
+    """Return the function that asks whether a phase is over; where it may sleep the thread waits a while for it."""
+    instruction = "try_wait" if may_sleep else "test_wait"
+    name = "mbarrier_try" if may_sleep else "mbarrier_test"
+    return f"""\
+{FUNCTION} bool {name}({_MBARRIER}, int parity) {{
+    {_ADDRESS}
+    unsigned int over;
+    asm volatile("{{ .reg .pred p; mbarrier.{instruction}.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }}"
+                 : "=r"(over) : "r"(address), "r"(parity) : "memory");
+    return over != 0;
+}}"""
