@@ -14,8 +14,8 @@ from tests.conformance.test_mma_atoms import addends, products, random_tile
 
 import tilewright as tw
 from tilewright.atoms.fragments import positions
-from tilewright.atoms.mfma import NAMES
 from tilewright.atoms.mma import MMAAtom
+from tilewright.instructions.mfma import NAMES
 
 ATOMS: list[MMAAtom] = [getattr(tw.atoms, name) for name in NAMES]
 AMD = ("gfx908", "gfx90a")

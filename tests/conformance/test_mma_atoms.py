@@ -11,7 +11,7 @@ from tests.conformance.harness import Array, Backend
 import tilewright as tw
 from tilewright.arch import Arch
 from tilewright.atoms.mma import MMAAtom
-from tilewright.atoms.warp_mma import NAMES
+from tilewright.instructions.mma import NAMES
 
 # Atoms that take the same arrays run in one kernel, which is compiled once.
 GROUPS: dict[str, list[MMAAtom]] = defaultdict(list)

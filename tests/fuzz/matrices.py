@@ -16,7 +16,7 @@ from tests.fuzz.trial import Argument, Program
 
 import tilewright as tw
 from tilewright.atoms.mma import MMAAtom
-from tilewright.atoms.warp_mma import NAMES
+from tilewright.instructions.mma import NAMES
 
 FMA_TYPES = (tw.float32, tw.float64, tw.int32)
 LDMATRIX = ("SM80_16x8x16_F32F16F16F32_TN", "SM80_16x8x16_F32BF16BF16F32_TN", "SM80_16x8x16_F16F16F16F16_TN")

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from tilewright.atoms.cache import CacheHints, hints_or_none
 from tilewright.dtypes import DType
-from tilewright.errors import LayoutError
+from tilewright.errors import LanguageError, LayoutError
 from tilewright.layout import Layout, upcast
-
-CopyKind = Literal["universal", "ldmatrix", "stmatrix", "movmatrix"]
 
 
 @dataclass(frozen=True)
@@ -34,15 +32,19 @@ class CopyAtom:
     thr_id: Layout
     layout_src: Layout
     layout_dst: Layout
-    kind: CopyKind = "universal"
     layout_ref: Layout | None = None
-    transposed: bool = False  # of ldmatrix and stmatrix
     hints: CacheHints | None = None  # of accesses to global memory
 
     @property
     def is_asynchronous(self) -> bool:
         """True where what the instruction copies is there only after a wait."""
         return False
+
+    def copy_together(self, src: Any, dst: Any) -> None:  # Any: tensors of a kernel, which stand above atoms
+        """Emit the copy of partitions of a tiled copy, for an instruction that several threads carry out together."""
+        raise LanguageError(
+            f"tw.copy: {self.name} is carried out by {self.threads} threads together and names no instruction"
+        )
 
     def check(self, copy: Any, width: int) -> None:  # Any: the copy that is being lowered, see language.copying
         """Refuse what the instruction cannot do, with the hardware's reason; ordinary accesses do everything."""

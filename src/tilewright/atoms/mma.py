@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from tilewright.atoms.fragments import WORD, operand
 from tilewright.dtypes import DType, float16, float32, float64, int32, uint32
-from tilewright.errors import LayoutError
+from tilewright.errors import LanguageError, LayoutError
 from tilewright.layout import Layout
 
 if TYPE_CHECKING:
     import numpy as np
 
     Array = np.ndarray[Any, Any]
+
+
+class OperandPlace(enum.Enum):
+    """Where a matrix instruction takes an operand from."""
+
+    REGISTERS = "a fragment in the registers of its threads"
+    DESCRIPTOR = "shared memory, through a descriptor"
 
 
 @dataclass(frozen=True)
@@ -34,16 +42,12 @@ class MMAAtom:
     """One matrix multiply-add instruction: D[m, n] = sum over k of A[m, k] * B[n, k], plus C[m, n].
 
     `layout_a`, `layout_b` and `layout_c` map (thread, value) to the element of the column-major (M,K), (N,K) and (M,N)
-    tile that this value of this thread holds. `thr_id` maps the threads of the atom to thread numbers. `instruction` is
-    the text of the PTX instruction ("" for plain C++), or the name of clang's builtin for an instruction of AMD's;
-    `arch` is the first target that has it ("" for all).
+    tile that this value of this thread holds. `thr_id` maps the threads of the atom to thread numbers. `arch` is the
+    first target that has the instruction ("" for all). `a_place` and `b_place` say where the instruction takes A and B
+    from; `is_asynchronous`, that D is there only after a wait.
 
-    `block` is (i, n) for an instruction that multiplies only the i-th of n blocks of A's rows, with all of B: D is then
-    C but for the rows from i * M / n on, and `layout_c` counts from the first of these rows, `first_row`, as if the
-    block were the first one. `modifiers` are the last operands of an AMD instruction: CBSZ, ABID and BLGP.
-
-    >>> from tilewright.dtypes import float32
-    >>> atom = UniversalFMA(float32)
+    >>> import tilewright as tw
+    >>> atom = tw.atoms.UniversalFMA(tw.float32)
     >>> atom.shape_mnk, atom.threads, str(atom.layout_c)
     ((1, 1, 1), 1, '(1,1):(0,0)')
     """
@@ -59,13 +63,21 @@ class MMAAtom:
     layout_a: Layout
     layout_b: Layout
     layout_c: Layout
-    instruction: str = ""
     # A function of the instruction's own arithmetic, where it is not `multiply_add`'s: (atom, a, b, c) -> d.
     arithmetic: Callable[[MMAAtom, Array, Array, Array], Array] | None = field(default=None, compare=False, repr=False)
     # Of an atom over words of narrow integers: the atom over the integers themselves.
     elements: MMAAtom | None = field(default=None, compare=False, repr=False)
-    modifiers: tuple[int, int, int] = (0, 0, 0)
-    block: tuple[int, int] = (0, 1)
+
+    a_place: ClassVar[OperandPlace] = OperandPlace.REGISTERS
+    b_place: ClassVar[OperandPlace] = OperandPlace.REGISTERS
+    is_asynchronous: ClassVar[bool] = False
+
+    def multiply(self, d: Any, a: Any, b: Any, c: Any) -> None:  # Any: tensors of a kernel, which stand above atoms
+        """Emit d = a b + c for fragments with the modes (V, M, K), (V, N, K) and (V, M, N)."""
+        raise LanguageError(
+            f"tw.gemm: {self.name} is {' x '.join(map(str, self.shape_mnk))} and names no instruction",
+            help="take an atom of an instruction, or tw.atoms.UniversalFMA",
+        )
 
     @property
     def threads(self) -> int:
@@ -75,14 +87,23 @@ class MMAAtom:
         return count
 
     @property
+    def row_block(self) -> tuple[int, int]:
+        """Which block of C's rows the instruction computes, and of how many: the first of one, that is all rows.
+
+        Where there are several, D is C but for the rows of the block, and `layout_c` counts from the first of these as
+        if the block were the first one.
+        """
+        return 0, 1
+
+    @property
     def rows(self) -> int:
-        """The number of rows of C that the instruction computes: M, or those of its block."""
-        return self.shape_mnk[0] // self.block[1]
+        """The number of rows of C that the instruction computes."""
+        return self.shape_mnk[0] // self.row_block[1]
 
     @property
     def first_row(self) -> int:
         """The first row of C that the instruction computes."""
-        return self.block[0] * self.rows
+        return self.row_block[0] * self.rows
 
     @property
     def products(self) -> int:
@@ -137,12 +158,12 @@ class MMAAtom:
         """Compute the instruction in NumPy: A is (M,K), B is (N,K), C and D are (M,N); further axes may stand in front.
 
         >>> import numpy as np
-        >>> from tilewright.dtypes import float32
-        >>> UniversalFMA(float32).reference(np.full((1, 1), 2.0), np.full((1, 1), 3.0), np.ones((1, 1)))
+        >>> import tilewright as tw
+        >>> tw.atoms.UniversalFMA(tw.float32).reference(np.full((1, 1), 2.0), np.full((1, 1), 3.0), np.ones((1, 1)))
         array([[7.]], dtype=float32)
         """
         compute = self.arithmetic or multiply_add
-        if self.block[1] == 1:
+        if self.row_block[1] == 1:
             return compute(self, a, b, c)
         import numpy as np
 
@@ -237,22 +258,3 @@ def multiply_add(atom: MMAAtom, a: Array, b: Array, c: Array) -> Array:
             product = product.astype(np.int64)
         rounded: Array = (product + c.astype(product.dtype)).astype(atom.dtype_d.numpy)
     return rounded
-
-
-def UniversalFMA(d: DType, a: DType | None = None, b: DType | None = None, c: DType | None = None) -> MMAAtom:
-    """Make the 1 x 1 x 1 atom of one thread: d = a * b + c, in types that may differ.
-
-    `a` and `c` are of type `d` by default, `b` of type `a`.
-
-    >>> from tilewright.dtypes import float16, float32
-    >>> UniversalFMA(float32, float16).name
-    'UniversalFMA(float32, float16, float16, float32)'
-
-    Source: CuTe `UniversalFMA`.
-    """
-    a = d if a is None else a
-    b = a if b is None else b
-    c = d if c is None else c
-    name = f"UniversalFMA({d})" if a is b is c is d else f"UniversalFMA({d}, {a}, {b}, {c})"
-    one = Layout((1, 1))
-    return MMAAtom(name, "", (1, 1, 1), d, a, b, c, Layout(1), one, one, one)

@@ -15,15 +15,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tilewright.atoms.cache import CacheHints
-from tilewright.atoms.mma import MMAAtom
 from tilewright.dtypes import DType
 from tilewright.ir.core import Block, Buffer, Op, Value, lanes_of
-from tilewright.ir.effects import STAYS, Effects, Scope
+from tilewright.ir.effects import STAYS, Effects
 from tilewright.ir.facts import exactly
 from tilewright.ir.fields import attribute, begins, block, names, operand, operands, reads, updates, writes
-
-# What all threads of a warp do together, without memory. It stays even where the result is not read.
-_TOGETHER = Effects(together=Scope.WARP, removable=False)
 
 # --- scalars -------------------------------------------------------------------------------------------
 
@@ -131,6 +127,14 @@ class Cast(Op):
 @dataclass(eq=False)
 class CastPair(Op):
     """result = the vector of both lanes of x, each converted as by `Cast`: float32 to 8-bit floats and back."""
+
+    x: Value = operand()
+    RESULTS: ClassVar[int | None] = 1
+
+
+@dataclass(eq=False)
+class RoundToTfloat32(Op):
+    """result = a float32 rounded to nearest, ties away from zero, to what tensor cores read of it (cvt.rna.tf32)."""
 
     x: Value = operand()
     RESULTS: ClassVar[int | None] = 1
@@ -275,7 +279,7 @@ class Yield(Op):
     EFFECTS: ClassVar[Effects] = STAYS
 
 
-# --- threads together ----------------------------------------------------------------------------------
+# --- looking in ----------------------------------------------------------------------------------------
 
 
 @dataclass(eq=False)
@@ -296,68 +300,3 @@ class Assert(Op):
     message: str = attribute()
     RESULTS: ClassVar[int | None] = 0
     EFFECTS: ClassVar[Effects] = STAYS
-
-
-# --- matrix instructions of a warp ---------------------------------------------------------------------
-
-
-@dataclass(eq=False)
-class Mma(Op):
-    """results = the registers of D = A * B + C, which the threads of a warp compute together as `atom` says.
-
-    Operands and results are each thread's registers, in types and numbers `atom.registers_a` and its like. All threads
-    of the warp take part; a warp holds several groups of threads where the atom has fewer than the warp.
-    """
-
-    atom: MMAAtom = attribute()
-    a: tuple[Value, ...] = operands()
-    b: tuple[Value, ...] = operands()
-    c: tuple[Value, ...] = operands()
-    EFFECTS: ClassVar[Effects] = _TOGETHER
-
-
-@dataclass(eq=False)
-class RoundToTfloat32(Op):
-    """result = a float32 rounded to nearest, ties away from zero, to what tensor cores read of it (cvt.rna.tf32)."""
-
-    x: Value = operand()
-    RESULTS: ClassVar[int | None] = 1
-
-
-def _row(op: LoadMatrix | StoreMatrix) -> int:
-    return 16 // op.buffer.dtype.bytes
-
-
-@dataclass(eq=False)
-class LoadMatrix(Op):
-    """results = one uint32 a matrix: 8 x 8 matrices of 16-bit elements from shared memory (ldmatrix).
-
-    Row r of matrix i is the 16 bytes at buffer[index] of lane 8 * i + r, aligned to 16. Lane l gets elements
-    2 * (l % 4) and the next of row l / 4, or of column l / 4 where `transposed`. All threads of the warp take part.
-    """
-
-    buffer: Buffer = reads("index", _row, lanes=lambda op: 8 * len(op.results), rows=True)
-    transposed: bool = attribute()
-    index: Value = operand()
-    EFFECTS: ClassVar[Effects] = Effects(together=Scope.WARP)
-
-
-@dataclass(eq=False)
-class StoreMatrix(Op):
-    """Write one uint32 a matrix of each lane to shared memory, as `LoadMatrix` reads them (stmatrix)."""
-
-    buffer: Buffer = writes("index", _row, lanes=lambda op: 8 * len(op.values), rows=True)
-    transposed: bool = attribute()
-    index: Value = operand()
-    values: tuple[Value, ...] = operands()
-    RESULTS: ClassVar[int | None] = 0
-    EFFECTS: ClassVar[Effects] = Effects(together=Scope.WARP)
-
-
-@dataclass(eq=False)
-class TransposeMatrix(Op):
-    """result = the transpose of an 8 x 8 matrix of 16-bit elements in the registers of a warp (movmatrix)."""
-
-    value: Value = operand()
-    RESULTS: ClassVar[int | None] = 1
-    EFFECTS: ClassVar[Effects] = _TOGETHER

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tilewright.dtypes import bool_, float32, int32, uint32
+from tilewright.dtypes import bool_, float32, int32
 from tilewright.errors import InternalError
 from tilewright.ir.core import Block, Buffer, Kernel, Op, Space, Value, VectorType
 from tilewright.ir.ops import (
@@ -31,16 +31,12 @@ from tilewright.ir.ops import (
     If,
     Inside,
     Load,
-    LoadMatrix,
-    Mma,
     Pack,
     Print,
     RoundToTfloat32,
     Select,
     Special,
     Store,
-    StoreMatrix,
-    TransposeMatrix,
     Unary,
     While,
     Yield,
@@ -265,21 +261,6 @@ def _print(op: Print) -> None:
     _expect(len(op.texts) - len(op.values) in (0, 1), op, "texts and values take turns")
 
 
-def _mma(op: Mma) -> None:
-    atom = op.atom
-    groups = (op.a, op.b, op.c, op.results)
-    wanted = (atom.registers_a, atom.registers_b, atom.registers_c, atom.registers_d)
-    for name, values, registers in zip("abcd", groups, wanted, strict=True):
-        fits = len(values) == registers.count and all(v.type is registers.dtype for v in values)
-        _expect(fits, op, f"{atom} takes {registers.count} {registers.dtype} for {name}")
-
-
-def _matrices(op: LoadMatrix | StoreMatrix, values: tuple[Value, ...]) -> None:
-    _expect(op.buffer.space is Space.SHARED, op, f"{op.buffer.name} is not shared memory")
-    _expect(len(values) in (1, 2, 4) and all(v.type is uint32 for v in values), op, "1, 2 or 4 matrices of uint32")
-    _expect(not op.transposed or op.buffer.dtype.bits == 16, op, "only 16-bit elements are transposed")
-
-
 _RULES: dict[type[Op], Callable[..., None]] = {
     Special: _special,
     Unary: _unary,
@@ -299,11 +280,7 @@ _RULES: dict[type[Op], Callable[..., None]] = {
     For: _for,
     While: _while,
     If: _if,
-    Mma: _mma,
     RoundToTfloat32: lambda op: _expect(op.x.type is op.result.type is float32, op, "rounds float32"),
-    LoadMatrix: lambda op: _matrices(op, op.results),
-    StoreMatrix: lambda op: _matrices(op, op.values),
-    TransposeMatrix: lambda op: _expect(op.value.type is op.result.type is uint32, op, "moves a uint32"),
     Print: _print,
     Inside: lambda op: _expect(
         all(not isinstance(v.type, VectorType) and v.dtype.is_integer for v in (op.coordinate, op.extent)),

@@ -44,7 +44,7 @@ def plan_operand(
 
     Raises `LayoutError` when the threads of `mma` cannot share the copying of a tile evenly.
     """
-    is_fma = not mma.atom.instruction
+    is_fma = mma.atom.threads == 1
     smem_along_k = not is_fma and (operand.major != "MN" or operand.dtype.bits == 8)
     copy_along_k = operand.major != "MN"
     copy = _copy_in(operand, tile, mma.size, arch, in_place=smem_along_k == copy_along_k)

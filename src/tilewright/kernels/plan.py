@@ -47,7 +47,7 @@ class Plan:
 
         All of a tile's, which the compiler schedules a little better, but for multiply-adds, of which a tile has many.
         """
-        return self.tile[2] // self.mma.tile_size(2) if self.mma.atom.instruction else 2
+        return self.tile[2] // self.mma.tile_size(2) if self.mma.atom.threads > 1 else 2
 
     @property
     def has_edges(self) -> bool:
@@ -118,7 +118,7 @@ def tiled_mma_for(problem: Problem, configuration: Configuration, arch: Arch) ->
     if atom is None:
         raise LayoutError(f"{arch.name} has no instruction for {problem.compute}")
     along_m, along_n = configuration.warps
-    if not atom.instruction:
+    if atom.threads == 1:
         threads, wide = (8 * along_m, 4 * along_n), 16 // problem.a.dtype.bytes
         quads = tuple(Layout((count, wide), (wide, 1)) for count in threads)
         return make_tiled_mma(atom, (*threads, 1), (*quads, None))

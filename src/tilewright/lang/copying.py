@@ -22,7 +22,6 @@ from tilewright.lang.access import Walk, common_walk, each_step, place, split_ve
 from tilewright.lang.control import branch, truth
 from tilewright.lang.engine import BufferEngine
 from tilewright.lang.hints import split_hints
-from tilewright.lang.matrix_copies import MatrixCopy
 from tilewright.lang.memory import fragment_like
 from tilewright.lang.scalar import Scalar, as_scalar
 from tilewright.lang.tracer import current
@@ -74,7 +73,7 @@ def copy(*arguments: Any, pred: Any = None, count: Any = None) -> None:
                 f"tw.copy: {atom.name} has no pred or count: a whole warp carries it out",
                 help="predicate the copy that fills shared memory",
             )
-        MatrixCopy(current("tw.copy"), atom, src, dst).emit()
+        atom.copy_together(src, dst)
         return
     if pred is not None and count is not None:
         raise LanguageError(

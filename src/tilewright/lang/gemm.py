@@ -13,14 +13,11 @@ from typing import Any
 from tilewright import atoms
 from tilewright.arch import Arch
 from tilewright.atoms import MMAAtom
-from tilewright.atoms.mfma import NAMES as MFMAS
-from tilewright.atoms.warp_mma import NAMES as WARP_MMAS
 from tilewright.errors import LanguageError
+from tilewright.instructions.mfma import NAMES as MFMAS
+from tilewright.instructions.mma import NAMES as WARP_MMAS
 from tilewright.ir.core import Space
-from tilewright.lang.access import common_walk, each_step, place
 from tilewright.lang.copying import copied_fragment
-from tilewright.lang.mathematics import fma
-from tilewright.lang.matrix import multiply
 from tilewright.lang.tracer import current
 from tilewright.layout import Layout, make_layout
 from tilewright.layout.lift import inside
@@ -50,16 +47,14 @@ def gemm(mma: Any, *tensors: Tensor) -> None:
     c, d = (_with_both_modes(t, a, b) for t in (c, d))
     a, b = _with_k(a), _with_k(b)
     _check(atom, d, a, b, c)
-    if atom.instruction:
-        _by_warps(atom, d, a, b, c)
+    _demand_target(atom, a, b)
+    in_place = all(t.engine.buffer.space is Space.REGISTER for t in (a, b))
+    if in_place and (c is d or _extent(a, 2) == 1):
+        atom.multiply(d, a, b, c)
         return
-    if atom.shape_mnk != (1, 1, 1):
-        raise LanguageError(
-            f"tw.gemm: {atom.name} is {' x '.join(map(str, atom.shape_mnk))} and names no instruction",
-            help="give the atom its PTX (instruction=), or use tw.atoms.UniversalFMA",
-        )
     for k in range(_extent(a, 2)):
-        _multiply(d, _operand(a[:, :, k]), _operand(b[:, :, k]), c if k == 0 else d)
+        step_a, step_b = (_with_k(_operand(t[:, :, k])) for t in (a, b))
+        atom.multiply(d, step_a, step_b, c if k == 0 else d)
 
 
 def _with_k(tensor: Tensor) -> Tensor:
@@ -125,21 +120,14 @@ def _check(atom: MMAAtom, d: Tensor, a: Tensor, b: Tensor, c: Tensor) -> None:
             )
 
 
-def _by_warps(atom: MMAAtom, d: Tensor, a: Tensor, b: Tensor, c: Tensor) -> None:
-    """Multiply by the instruction of a warp; operands in shared memory come into registers a step of K at a time."""
+def _demand_target(atom: MMAAtom, a: Tensor, b: Tensor) -> None:
     arch = current("tw.gemm").arch
-    if not arch.has_instructions_of(Arch.parse(atom.arch)):
+    if atom.arch and not arch.has_instructions_of(Arch.parse(atom.arch)):
         raise LanguageError(
             f"tw.gemm: {atom.name} needs {atom.arch} or later, and the target is {arch.name}",
             details=[f"a: {a.title}", f"b: {b.title}"],
             help=_alternatives(atom, arch),
         )
-    in_registers = all(t.engine.buffer.space is Space.REGISTER for t in (a, b))
-    if in_registers and (c is d or _extent(a, 2) == 1):
-        multiply(atom, d, a, b, c)
-        return
-    for k in range(_extent(a, 2)):
-        multiply(atom, d, _with_k(_operand(a[:, :, k])), _with_k(_operand(b[:, :, k])), c if k == 0 else d)
 
 
 def _alternatives(atom: MMAAtom, arch: Arch) -> str:
@@ -160,23 +148,3 @@ def _alternatives(atom: MMAAtom, arch: Arch) -> str:
 
 def _operand(tensor: Tensor) -> Tensor:
     return tensor if tensor.engine.buffer.space is Space.REGISTER else copied_fragment(tensor)
-
-
-def _multiply(d: Tensor, a: Tensor, b: Tensor, c: Tensor) -> None:
-    """d[0, m, n] = a[0, m] * b[0, n] + c[0, m, n] for all m and n."""
-    operands = [d[0, None, None], _along(a[0, None], b, a_is_first=True), _along(b[0, None], a, a_is_first=False),
-                c[0, None, None]]  # fmt: skip
-    walk = common_walk(operands, "tw.gemm")
-
-    def step(steps: tuple[Any, ...]) -> None:
-        pd, pa, pb, pc = (place(t, s) for t, s in zip(operands, steps, strict=True))
-        product = fma(operands[1].engine.load(pa), operands[2].engine.load(pb), operands[3].engine.load(pc))
-        operands[0].engine.store(pd, product)
-
-    each_step(walk, step)
-
-
-def _along(tensor: Tensor, other: Tensor, *, a_is_first: bool) -> Tensor:
-    """Return an operand as a tensor over (M, N), standing still along the other operand's mode."""
-    own, still = tensor.layout, Layout(other.layout[1].size, 0)
-    return Tensor(tensor.engine, make_layout(own, still) if a_is_first else make_layout(still, own))

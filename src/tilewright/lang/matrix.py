@@ -15,11 +15,8 @@ from tilewright.atoms.mma import Registers
 from tilewright.dtypes import uint32
 from tilewright.errors import LanguageError
 from tilewright.ir.core import Space, Value, VectorType
-from tilewright.ir.ops import Bitcast, Extract, Mma, Pack, Select
-from tilewright.lang.control import nest
-from tilewright.lang.scalar import Scalar
-from tilewright.lang.targets import demand_whole_warps
-from tilewright.lang.tracer import Tracer, current
+from tilewright.ir.ops import Bitcast, Extract, Pack
+from tilewright.lang.tracer import current
 from tilewright.layout import Layout
 from tilewright.layout.layouts import flat_modes
 from tilewright.tensors import Tensor
@@ -109,43 +106,3 @@ class Fragment:
     def store(self, rest: tuple[Any, ...], values: tuple[Value, ...]) -> None:
         """Write the registers at a coordinate of the rest modes."""
         self.words.store(self.layout((0, *rest)), values)
-
-
-def multiply(atom: MMAAtom, d: Tensor, a: Tensor, b: Tensor, c: Tensor) -> None:
-    """Emit loops over K, M and N of register fragments, with one instruction inside.
-
-    N goes forth and back from one m to the next (serpentine), so that each instruction shares an operand with the one
-    before it.
-    """
-    tracer = current("tw.gemm")
-    demand_whole_warps(tracer, str(atom))
-    fragments = (
-        Fragment("A", a, atom.registers_a, atom),
-        Fragment("B", b, atom.registers_b, atom),
-        Fragment("C", c, atom.registers_c, atom),
-        Fragment("D", d, atom.registers_d, atom),
-    )
-    extents = [_static(t.layout[mode].size) for t, mode in ((a, 2), (a, 1), (b, 1))]
-    result_types = (atom.registers_d.dtype,) * atom.registers_d.count
-
-    def instruction(k: Any, m: Any, step: Any) -> None:
-        fragment_a, fragment_b, fragment_c, fragment_d = fragments
-        n = _back_and_forth(tracer, m, step, extents[2])
-        op = Mma(atom, fragment_a.load(m, k), fragment_b.load(n, k), fragment_c.load(m, n))
-        fragment_d.store((m, n), tracer.emit(op, *result_types))
-
-    nest(extents, instruction, unroll=True, names=("k", "m", "n" if extents[1] == 1 else "i"))
-
-
-def _static(extent: Any) -> int:
-    assert isinstance(extent, int), extent  # fragments have static layouts
-    return extent
-
-
-def _back_and_forth(tracer: Tracer, m: Any, n: Any, extent: int) -> Any:
-    """Return n for an even m, and extent - 1 - n for an odd one."""
-    if not isinstance(m, Scalar) or not isinstance(n, Scalar):
-        return n
-    chosen = tracer.pure(Select((m % 2 == 0).value, n.value, (extent - 1 - n).value), n.dtype)
-    chosen.name = "n"
-    return Scalar(chosen)

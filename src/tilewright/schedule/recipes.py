@@ -130,7 +130,7 @@ def _of_nvidia(arch: Arch, shape: MMAShape, types: str, input_type: DType) -> Re
 
 
 def _of_amd(shape: MMAShape, types: str, input_type: DType) -> Recipe | None:
-    from tilewright.atoms.mfma import NAMES
+    from tilewright.instructions.mfma import NAMES
 
     blocks = shape.num_blocks
     name = f"GFX908_{shape.m}x{shape.n}x{shape.k}_{types}_MFMA"

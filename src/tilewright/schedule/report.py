@@ -8,8 +8,10 @@ from math import prod
 from typing import Any
 
 from tilewright.compile import Lowered
+from tilewright.instructions.matrix_copies import LoadMatrix
+from tilewright.instructions.mma import Mma
 from tilewright.ir.core import Block, Buffer, Op, Value, VectorType
-from tilewright.ir.ops import Constant, For, Load, LoadMatrix, Mma, Store
+from tilewright.ir.ops import Constant, For, Load, Store
 from tilewright.layout.tuples import tuple_size
 from tilewright.passes.trips import trip_count
 from tilewright.schedule.plan_state import Tensorization

@@ -137,17 +137,17 @@ class TiledMMA(Displayed):
     def _layout_c_by_blocks(self) -> Layout:
         """Return the atom's layout of C, over all blocks of rows where it computes only one of them."""
         atom, layout = self.atom, self.atom.layout_c
-        if atom.block[1] == 1:
+        if atom.row_block[1] == 1:
             return layout
-        return from_modes((from_modes((layout[0], Layout(atom.block[1], atom.rows))), layout[1]))
+        return from_modes((from_modes((layout[0], Layout(atom.row_block[1], atom.rows))), layout[1]))
 
     @property
     def offset_c(self) -> int:
         """The element of C's tile from which `layout_c_tv` counts: 0 but for an atom that computes a block of rows."""
-        if self.atom.block[1] == 1:
+        if self.atom.row_block[1] == 1:
             return 0
         arranged = self.thread_fragment_layout(Layout(self.tiler_mn), "C")
-        first = arranged[0][0][1](self.atom.block[0])
+        first = arranged[0][0][1](self.atom.row_block[0])
         assert isinstance(first, int), arranged
         return first
 
@@ -157,7 +157,7 @@ class TiledMMA(Displayed):
         reference = Layout((self.tile_size(first), self.tile_size(second)))
         arranged = self.thread_fragment_layout(reference, operand)
         vector, places = arranged[0][0], arranged[0][1]
-        if operand == "C" and self.atom.block[1] > 1:
+        if operand == "C" and self.atom.row_block[1] > 1:
             vector = vector[0]
         # Threads that differ only in the mode this operand lacks hold the same elements: stride 0.
         modes = [vector]
@@ -213,8 +213,8 @@ class ThrMMA:
         whole = t.map_layout(inside(lambda layout: self.tiled_mma.thread_fragment_layout(layout, operand)))
         rest = whole.layout[1][1].rank
         vector: Any = coord[0]  # Any: a thread of the atom, or with its block
-        if operand == "C" and self.tiled_mma.atom.block[1] > 1:
-            vector = (vector, self.tiled_mma.atom.block[0])
+        if operand == "C" and self.tiled_mma.atom.row_block[1] > 1:
+            vector = (vector, self.tiled_mma.atom.row_block[0])
         sliced = Tensor(slice_engine(t, self.tiled_mma, self.thread), whole.layout)
         view: Tensor = sliced[((vector, (coord[1 + first], coord[1 + second])), (None, (None,) * rest))]
         return view

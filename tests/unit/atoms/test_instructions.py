@@ -12,9 +12,8 @@ from tests.unit.backends.kernels import Draft, compile_text
 import tilewright as tw
 from tilewright.arch import Arch
 from tilewright.atoms.mma import MMAAtom, Registers
-from tilewright.atoms.warp_mma import NAMES
 from tilewright.errors import LanguageError
-from tilewright.ir import ops
+from tilewright.instructions.mma import NAMES, Mma
 from tilewright.ir.core import Value
 
 ATOMS: list[MMAAtom] = [getattr(tw.atoms, name) for name in NAMES]
@@ -33,7 +32,7 @@ def draft_of(atoms: list[MMAAtom]) -> Draft:
     for atom in atoms:
         operands = (loaded(r) for r in (atom.registers_a, atom.registers_b, atom.registers_c))
         out = atom.registers_d
-        for result in d.emit(ops.Mma(atom, *operands), *(out.dtype,) * out.count):
+        for result in d.emit(Mma(atom, *operands), *(out.dtype,) * out.count):
             d.store(buffers[out.dtype], d.add(tid, 4096 + 32 * place), result)
             place += 1
     return d

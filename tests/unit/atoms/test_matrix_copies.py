@@ -6,7 +6,7 @@ import pytest
 
 import tilewright as tw
 from tilewright.atoms.fragments import positions
-from tilewright.atoms.matrix_copies import NAMES
+from tilewright.instructions.matrix_copies import NAMES
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -12,7 +12,7 @@ import pytest
 import tilewright as tw
 from tilewright.atoms.fragments import positions
 from tilewright.atoms.mma import MMAAtom
-from tilewright.atoms.warp_mma import NAMES
+from tilewright.instructions.mma import NAMES
 
 ATOMS: list[MMAAtom] = [getattr(tw.atoms, name) for name in NAMES]
 Place = Callable[[int, int, int, int], tuple[int, int]]  # group, place in the group, register element -> (row, column)

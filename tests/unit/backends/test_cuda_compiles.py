@@ -9,9 +9,9 @@ from tests.unit.backends.kernels import Draft, compile_text, moved_vectors
 
 from tilewright import dtypes as t
 from tilewright.errors import LanguageError
+from tilewright.instructions import shuffle
 from tilewright.instructions.barrier import Barrier
 from tilewright.instructions.cp_async import AsyncCommit, AsyncCopy, AsyncWait
-from tilewright.instructions import shuffle
 from tilewright.instructions.shuffle import Shuffle
 from tilewright.instructions.vote import Vote
 from tilewright.ir import ops

@@ -346,7 +346,7 @@ def test_names_are_legal_and_unique() -> None:
     text = d.text()
     declared = [line.split()[2] for line in text.split("\n") if line.strip().startswith("const int")]
     assert declared == [
-        "threadIdx_", "n_1", "n_2", "alpha", "lambda_1", "min_", "float4_", "half_", "cp_async_ca_4_", "x", "unix_",
+        "threadIdx_", "n_1", "n_2", "alpha", "lambda_1", "min_", "float4_", "half_", "cp_async_ca_4", "x", "unix_",
         "printf_",
     ]  # fmt: skip
     d.compiles()

@@ -17,8 +17,8 @@ from tests.unit.backends.test_cuda_compiles import (
 )
 
 from tilewright import dtypes as t
-from tilewright.instructions.barrier import Barrier
 from tilewright.instructions import shuffle
+from tilewright.instructions.barrier import Barrier
 from tilewright.instructions.shuffle import Shuffle
 from tilewright.instructions.vote import Elect, Vote
 from tilewright.ir import ops

@@ -11,10 +11,8 @@ from tests.unit.backends.kernels import AMD, Draft, compile_text
 
 import tilewright as tw
 from tilewright import dtypes as t
-from tilewright.atoms.mfma import NAMES
-from tilewright.atoms.mma import MMAAtom
 from tilewright.errors import LanguageError
-from tilewright.ir import ops
+from tilewright.instructions.mfma import NAMES, Mfma, MFMAAtom
 from tilewright.runtime.clang import find_clang
 
 WAVE = tw.Layout(64)
@@ -22,13 +20,13 @@ WAVE = tw.Layout(64)
 
 def atom(
     builtin: str, shape: tuple[int, int, int], inner: t.DType, outer: t.DType, values: int, results: int
-) -> MMAAtom:
+) -> MFMAAtom:
     """Return an atom of a wave whose lanes hold `values` elements of A and of B, and `results` of C."""
     lanes = 16 if shape[0] == 16 else 32
     a = tw.Layout(((lanes, 64 // lanes), values), ((1, lanes * values), lanes))
     c = tw.Layout((64, results), (1, 64))
-    return MMAAtom(
-        builtin, "gfx908", shape, outer, inner, inner, outer, WAVE, a, a, c, instruction=f"__builtin_amdgcn_{builtin}"
+    return MFMAAtom(
+        builtin, "gfx908", shape, outer, inner, inner, outer, WAVE, a, a, c, builtin=f"__builtin_amdgcn_{builtin}"
     )
 
 
@@ -50,7 +48,7 @@ NEWER = (
 each = pytest.mark.parametrize("atom", ATOMS, ids=lambda a: a.name)
 
 
-def product(atom: MMAAtom) -> Draft:
+def product(atom: MFMAAtom) -> Draft:
     """Return a kernel that multiplies registers of each operand that lie behind one another in memory."""
     d = Draft("product", (64, 1, 1))
     lane = d.special("thread_idx.x", "lane")
@@ -59,32 +57,32 @@ def product(atom: MMAAtom) -> Draft:
         buffer = d.pointer(name, registers.dtype)
         start = d.mul(lane, registers.count)
         groups.append(tuple(d.load(buffer, d.add(start, i)) for i in range(registers.count)))
-    results = d.emit(ops.Mma(atom, *groups), *[atom.registers_d.dtype] * atom.registers_d.count)
+    results = d.emit(Mfma(atom, *groups), *[atom.registers_d.dtype] * atom.registers_d.count)
     out = d.pointer("d", atom.registers_d.dtype)
     for i, result in enumerate(results):
         d.store(out, d.add(d.mul(lane, atom.registers_d.count), i), result)
     return d
 
 
-def instruction(atom: MMAAtom) -> str:
+def instruction(atom: MFMAAtom) -> str:
     return f"v_{atom.name} "
 
 
 @each
 @pytest.mark.parametrize("arch", AMD)
-def test_one_call_is_one_instruction(atom: MMAAtom, arch: str) -> None:
+def test_one_call_is_one_instruction(atom: MFMAAtom, arch: str) -> None:
     module = compile_text(product(atom).source(arch), arch)
     assert module.log == "" and module.assembly.count(instruction(atom)) == 1
     assert not module.resources.spills
 
 
 @pytest.mark.parametrize("atom", NEWER, ids=lambda a: a.name)
-def test_instructions_of_gfx90a(atom: MMAAtom) -> None:
+def test_instructions_of_gfx90a(atom: MFMAAtom) -> None:
     assert instruction(atom) in compile_text(product(atom).source("gfx90a"), "gfx90a").assembly
 
 
 @each
-def test_registers_are_moved_and_never_changed(atom: MMAAtom) -> None:
+def test_registers_are_moved_and_never_changed(atom: MFMAAtom) -> None:
     """Operands reach the instruction as they were loaded: no conversion and no packing stands between."""
     text = compile_text(product(atom).source("gfx908"), "gfx908").assembly
     code = text[text.index("; %bb.0:") : text.index("s_endpgm")]
@@ -98,7 +96,7 @@ def test_every_atom_is_one_instruction(name: str) -> None:
     cbsz, abid, _ = atom.modifiers
     module = compile_text(product(atom).source("gfx908"), "gfx908")
     (line,) = [x for x in module.assembly.split("\n") if "v_mfma" in x]
-    assert module.log == "" and atom.instruction.rpartition("amdgcn_")[2] in line
+    assert module.log == "" and atom.builtin.rpartition("amdgcn_")[2] in line
     assert re.findall(r"(cbsz|abid):(\d)", line) == [(w, str(n)) for w, n in (("cbsz", cbsz), ("abid", abid)) if n]
 
 

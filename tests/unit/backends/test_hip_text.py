@@ -9,6 +9,7 @@ from tilewright import dtypes as t
 from tilewright.errors import LanguageError
 from tilewright.instructions.barrier import NamedBarrier
 from tilewright.instructions.cp_async import AsyncCommit, AsyncCopy, AsyncWait
+from tilewright.instructions.matrix_copies import LoadMatrix, StoreMatrix, TransposeMatrix
 from tilewright.instructions.mbarrier import MbarrierInit
 from tilewright.instructions.shuffle import Shuffle
 from tilewright.instructions.vote import Vote
@@ -120,9 +121,9 @@ def missing_ops(d: Draft) -> dict[str, tuple[Op, tuple[Type, ...]]]:
     copy = AsyncCopy(tile, source, 4, "cg", zero, zero, constant(True, t.bool_))
     return {
         "cp.async": (copy, ()),
-        "ldmatrix": (ops.LoadMatrix(halves, False, zero), (t.uint32,)),
-        "stmatrix": (ops.StoreMatrix(halves, False, zero, (word,)), ()),
-        "movmatrix": (ops.TransposeMatrix(word), (t.uint32,)),
+        "ldmatrix": (LoadMatrix(halves, False, zero), (t.uint32,)),
+        "stmatrix": (StoreMatrix(halves, False, zero, (word,)), ()),
+        "movmatrix": (TransposeMatrix(word), (t.uint32,)),
         "cvt.rna.tf32": (ops.RoundToTfloat32(d.load(source, 0)), (t.float32,)),
         "conversion of 8-bit floats": (ops.CastPair(pair), (VectorType(t.float32, 2),)),
         "barrier of a part of the block": (NamedBarrier("sync", 32, one), ()),

@@ -41,7 +41,7 @@ def test_right_ops_pass() -> None:
         (lambda b, w: NamedBarrier("sync", 40, ONE), "40 threads are not whole warps"),
         (lambda b, w: NamedBarrier("sync", 0, ONE), "0 threads are not whole warps"),
         (lambda b, w: NamedBarrier("sync", 64, constant(1, int64)), "is an int32"),
-        (lambda b, w: MbarrierWait(w, ONE, ONE), "words holds no mbarriers"),
+        (lambda b, w: MbarrierWait(w, ONE, ONE), "words does not hold mbarriers"),
         (lambda b, w: MbarrierWait(b, ONE, constant(1, int64)), "are int32"),
         (lambda b, w: MbarrierTest(b, ONE, ONE, results=(Value(int32),)), "a test gives bool"),
         (lambda b, w: Elect(results=(Value(int32),)), "an election gives bool"),

@@ -7,7 +7,8 @@ from tests.unit.backends.kernels import Draft
 
 import tilewright as tw
 from tilewright.errors import InternalError
-from tilewright.ir import ops
+from tilewright.instructions.matrix_copies import LoadMatrix, StoreMatrix, TransposeMatrix
+from tilewright.instructions.mma import Mma
 from tilewright.ir.core import Value
 from tilewright.ir.ops import constant
 from tilewright.ir.printer import to_text
@@ -26,7 +27,7 @@ def floats(count: int) -> tuple[Value, ...]:
 
 def test_a_right_product_verifies_and_prints() -> None:
     d = Draft()
-    d.emit(ops.Mma(ATOM, words(4), words(2), floats(4)), *(tw.float32,) * 4)
+    d.emit(Mma(ATOM, words(4), words(2), floats(4)), *(tw.float32,) * 4)
     verify(d.kernel)
     assert "mma atom=SM80_16x8x8_F32TF32TF32F32_TN 0 0 0 0 0 0 0.0" in to_text(d.kernel)
 
@@ -42,7 +43,7 @@ def test_a_right_product_verifies_and_prints() -> None:
 )
 def test_wrong_registers(a: tuple[Value, ...], b: tuple[Value, ...], results: int, what: str) -> None:
     d = Draft()
-    d.emit(ops.Mma(ATOM, a, b, floats(4)), *(tw.float32,) * results)
+    d.emit(Mma(ATOM, a, b, floats(4)), *(tw.float32,) * results)
     with pytest.raises(InternalError, match=what):
         verify(d.kernel)
 
@@ -50,14 +51,14 @@ def test_wrong_registers(a: tuple[Value, ...], b: tuple[Value, ...], results: in
 def test_wrong_matrices() -> None:
     d = Draft()
     smem = d.shared("smem", 256, tw.float16)
-    d.emit(ops.LoadMatrix(smem, True, constant(0, tw.int32)), tw.uint32, tw.uint32)
-    d.emit(ops.StoreMatrix(smem, False, constant(0, tw.int32), words(4)))
-    d.emit(ops.TransposeMatrix(words(1)[0]), tw.uint32)
+    d.emit(LoadMatrix(smem, True, constant(0, tw.int32)), tw.uint32, tw.uint32)
+    d.emit(StoreMatrix(smem, False, constant(0, tw.int32), words(4)))
+    d.emit(TransposeMatrix(words(1)[0]), tw.uint32)
     verify(d.kernel)
     for wrong, what in (
-        (lambda: d.emit(ops.LoadMatrix(smem, False, constant(0, tw.int32)), *(tw.uint32,) * 3), "1, 2 or 4 matrices"),
-        (lambda: d.emit(ops.LoadMatrix(smem, False, constant(0, tw.int32)), tw.float32), "1, 2 or 4 matrices"),
-        (lambda: d.emit(ops.LoadMatrix(d.pointer("g"), False, constant(0, tw.int32)), tw.uint32), "not shared memory"),
+        (lambda: d.emit(LoadMatrix(smem, False, constant(0, tw.int32)), *(tw.uint32,) * 3), "1, 2 or 4 matrices"),
+        (lambda: d.emit(LoadMatrix(smem, False, constant(0, tw.int32)), tw.float32), "1, 2 or 4 matrices"),
+        (lambda: d.emit(LoadMatrix(d.pointer("g"), False, constant(0, tw.int32)), tw.uint32), "not shared memory"),
     ):
         wrong()
         with pytest.raises(InternalError, match=what):

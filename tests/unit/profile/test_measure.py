@@ -16,7 +16,7 @@ from tilewright.backends.sim import measure
 from tilewright.backends.sim.instructions import operations_of
 from tilewright.errors import ArgumentError
 from tilewright.figures import Line
-from tilewright.ir import ops
+from tilewright.instructions.mma import Mma
 from tilewright.profile import Profile
 
 THREADS = tw.Layout((8, 32), (32, 1))
@@ -385,7 +385,7 @@ def test_blocks_that_are_alike_are_measured_once(pitch: int, monkeypatch: pytest
     ],
 )
 def test_an_mma_counts_the_operations_of_a_warp(name: str, operations: int) -> None:
-    op = ops.Mma(getattr(tw.atoms, name), (), (), ())
+    op = Mma(getattr(tw.atoms, name), (), (), ())
     assert operations_of(op, 32) == ("tensor float16", operations, True)
 
 

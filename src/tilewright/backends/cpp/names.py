@@ -42,9 +42,7 @@ _VECTORS = {f"{make}{element}{lanes}" for make in ("", "make_") for element in _
 KEYWORDS = frozenset(_KEYWORDS.split())
 RESERVED = KEYWORDS | frozenset(_PREDECLARED.split()) | _VECTORS
 # The families of names that the functions of prelude.py take.
-_HELPERS = re.compile(
-    r"(mma|mfma|ldmatrix|stmatrix|movmatrix)_\w+|atomic\w*|to_\w+|shift_(left|right)|bit_cast|assertion_failed"
-)
+_HELPERS = re.compile(r"atomic\w*|to_\w+|shift_(left|right)|bit_cast|assertion_failed")
 
 
 def legal(name: str) -> str:

@@ -8,7 +8,7 @@ from tilewright.backends.cpp.prelude import FUNCTION
 from tilewright.backends.cpp.printer import Printer
 from tilewright.backends.cuda.prelude import BIT_CAST
 from tilewright.dtypes import DType, float8_e4m3fn, float8_e5m2, float16, float32, float64, int32, int64, uint32, uint64
-from tilewright.ir.ops import CastPair
+from tilewright.ir.ops import CastPair, RoundToTfloat32
 
 _LETTER = {float32: "f", float64: "d", int32: "r", uint32: "r", int64: "l", uint64: "l"}
 _PTX = {float32: "f32", float64: "f64", int32: "s32", uint32: "u32", int64: "s64", uint64: "u64"}
@@ -105,3 +105,20 @@ def cast_pair(printer: Printer, op: CastPair) -> Expression:
     for text in texts:
         printer.prelude.need(_named(text, narrow))
     return call(name, (printer.expression(op.x),), op.result.type)
+
+
+def round_to_tfloat32(printer: Printer, op: RoundToTfloat32) -> Expression:
+    """Return the call that rounds to the bits that a tensor core reads."""
+    if printer.arch.number < 80:
+        raise printer.refuse(op, f"cvt.rna.tf32 needs sm_80 or later, and the target is {printer.arch}")
+    printer.prelude.need(_TO_TFLOAT32)
+    return call("to_tfloat32", (printer.expression(op.x),), float32)
+
+
+_TO_TFLOAT32 = f"""\
+// Rounds to nearest, ties away from zero, to the 19 bits that a tensor core reads.
+{FUNCTION} float to_tfloat32(float x) {{
+    unsigned int y;
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(y) : "f"(x));
+    return __uint_as_float(y);
+}}"""

@@ -8,7 +8,7 @@ from tilewright.backends.cpp.handlers import EXPRESSIONS, STATEMENTS
 from tilewright.backends.cpp.memory import address, pointer_to
 from tilewright.backends.cpp.prelude import FUNCTION
 from tilewright.backends.cpp.printer import Printer
-from tilewright.backends.cuda import conversions, hinted, matrix, threads
+from tilewright.backends.cuda import conversions, hinted, threads
 from tilewright.backends.cuda.prelude import BIT_CAST
 from tilewright.dtypes import DType, float16
 from tilewright.ir import ops
@@ -22,15 +22,11 @@ class Cuda(Dialect):
     bit_cast = BIT_CAST
     expressions = {
         **EXPRESSIONS,
-        ops.RoundToTfloat32: matrix.round_to_tfloat32,
+        ops.RoundToTfloat32: conversions.round_to_tfloat32,
         ops.CastPair: conversions.cast_pair,
     }
     statements = {
         **STATEMENTS,
-        ops.Mma: matrix.mma,
-        ops.LoadMatrix: matrix.load_matrix,
-        ops.StoreMatrix: matrix.store_matrix,
-        ops.TransposeMatrix: matrix.transpose_matrix,
         ops.Print: threads.print_values,
         ops.Assert: threads.check,
     }

@@ -9,7 +9,7 @@ from tilewright.backends.cpp.dialect import Dialect
 from tilewright.backends.cpp.expression import Expression
 from tilewright.backends.cpp.handlers import EXPRESSIONS, STATEMENTS
 from tilewright.backends.cpp.printer import Printer
-from tilewright.backends.hip import conversions, mathematics, matrix, threads
+from tilewright.backends.hip import conversions, mathematics, threads
 from tilewright.backends.hip.library import pieces_for
 from tilewright.backends.hip.missing import MISSING_STATEMENTS, MISSING_VALUES, refuse
 from tilewright.dtypes import DType
@@ -34,7 +34,6 @@ class Hip(Dialect):
     statements = {
         **STATEMENTS,
         **dict.fromkeys(MISSING_STATEMENTS, refuse),
-        ops.Mma: matrix.mma,
         ops.Assert: threads.check,
     }
 

@@ -8,17 +8,12 @@ from tilewright.backends.cpp.printer import Printer
 from tilewright.ir import ops
 from tilewright.ir.core import Op
 
-_PLAIN = "copy with tw.copy(src, dst), which loads and stores vectors"
-
 # What the instruction is called, and what to do without it: of ops with a result, and of the others.
 MISSING_VALUES: dict[type[Op], tuple[str, str]] = {
     ops.RoundToTfloat32: ("cvt.rna.tf32", "multiply float32 by a MFMA instruction for float32"),
     ops.CastPair: ("conversion of 8-bit floats", "convert on the host, or keep the data in float16"),
 }
 MISSING_STATEMENTS: dict[type[Op], tuple[str, str]] = {
-    ops.LoadMatrix: ("ldmatrix", _PLAIN),
-    ops.StoreMatrix: ("stmatrix", _PLAIN),
-    ops.TransposeMatrix: ("movmatrix", "transpose by way of shared memory"),
     ops.Print: ("printf", "write the values to an array, or print on the simulator"),
 }
 

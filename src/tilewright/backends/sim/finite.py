@@ -13,10 +13,11 @@ from tilewright.backends.sim.findings import Fault
 from tilewright.backends.sim.values import Array, Frame, Lanes, at_least_2d, both
 from tilewright.dtypes import DType
 from tilewright.ir.core import Op, Value, VectorType
+from tilewright.ir.effects import Scope
 from tilewright.ir.instruction import Instruction, TypedValues
-from tilewright.ir.ops import Binary, Cast, Fma, Mma, Unary
+from tilewright.ir.ops import Binary, Cast, Fma, Unary
 
-_COMPUTING = (Unary, Binary, Fma, Cast, Mma)
+_COMPUTING = (Unary, Binary, Fma, Cast)
 
 
 def watching(meaning: Meaning) -> Meaning:
@@ -44,16 +45,11 @@ def watching(meaning: Meaning) -> Meaning:
 
 
 def _floats(op: Op) -> tuple[TypedValues, TypedValues] | None:
-    """Return operands and results that hold floats, and the types of what is in them: mma packs several in one."""
+    """Return operands and results that hold floats, with the types of what is in them; None for other ops."""
     if isinstance(op, Instruction):
         return op.floats()
     if not isinstance(op, _COMPUTING):
         return None
-    if isinstance(op, Mma):
-        atom = op.atom
-        groups = ((op.a, atom.dtype_a), (op.b, atom.dtype_b), (op.c, atom.dtype_c), (op.results, atom.dtype_d))
-        typed = [[(v, dtype.storage) for v in values if dtype.storage.is_float] for values, dtype in groups]
-        return [*typed[0], *typed[1], *typed[2]], typed[3]
     sides = [(v, v.dtype) for v in op.operands if _is_float(v)], [(v, v.dtype) for v in op.results if _is_float(v)]
     return sides
 
@@ -85,7 +81,8 @@ def _look(op: Op, compiler: Compiler, frame: Frame, operands: list[Array], resul
     were, begin = np.ones(shape, np.bool_), np.zeros(shape, np.bool_)
     for operand in operands:
         were &= _are_finite(operand)
-    if isinstance(op, Mma):  # a result comes from the operands of the whole warp
+    of_warp = op.effects.together is Scope.WARP
+    if of_warp:  # a result comes from the operands of the whole warp
         whole = np.logical_and.reduceat(were, np.arange(0, machine.threads, machine.warp), axis=1)
         were = np.repeat(whole, machine.warp, axis=1)[:, : machine.threads]
     for result in results:
@@ -103,7 +100,7 @@ def _look(op: Op, compiler: Compiler, frame: Frame, operands: list[Array], resul
         f"not finite: {_verb(op)} gives {value:g} of finite operands",
         machine.block_coordinate(row),
         machine.thread_coordinate(thread),
-        notes=() if isinstance(op, Mma) else (f"the operands: {given}",),
+        notes=() if of_warp else (f"the operands: {given}",),
         help="keep operands in the function's domain and results in the type's range, or leave out what is not used",
         count=int(found.sum()),
     )

@@ -6,7 +6,6 @@ constants) is not counted; loops that are unrolled have no branches.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -51,10 +50,6 @@ _CLASSES: dict[type[Op], str | Callable[[Any], str | None]] = {
     ops.Atomic: _memory("atomic"),
     ops.If: "branch",
     ops.For: "branch",
-    ops.Mma: "mma",
-    ops.LoadMatrix: "ldmatrix",
-    ops.StoreMatrix: "stmatrix",
-    ops.TransposeMatrix: "movmatrix",
     ops.Print: "print",
     ops.Assert: "branch",
 }
@@ -66,9 +61,7 @@ def class_of(op: Op) -> str | None:
         return op.COUNTED
     if isinstance(op, _UNCOUNTED) or (isinstance(op, ops.For) and op.unroll == 0):
         return None
-    found = _CLASSES.get(type(op))
-    if found is None:  # an op that is its own class: MbarrierWait is an mbarrier wait
-        return re.sub(r"(?<!^)(?=[A-Z])", " ", type(op).__name__).lower()
+    found = _CLASSES[type(op)]
     return found if isinstance(found, str) else found(op)
 
 
@@ -80,8 +73,6 @@ def operations_of(op: Op, warp: int) -> tuple[str, int, bool] | None:
     """
     if isinstance(op, Instruction):
         return op.work(warp)
-    if isinstance(op, ops.Mma):
-        return f"tensor {op.atom.dtype_a}", 2 * op.atom.products * warp // op.atom.threads, True
     if isinstance(op, ops.Fma):
         return str(op.a.dtype), 2, False
     if isinstance(op, (ops.Unary, ops.Binary)) and op.operands[0].dtype.is_float:

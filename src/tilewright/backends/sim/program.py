@@ -9,7 +9,6 @@ from __future__ import annotations
 from tilewright.backends.sim import (
     atomics,
     control,
-    matrix,
     memory,
     messages,
     scalars,
@@ -45,11 +44,7 @@ HANDLERS: Handlers = {
     ops.For: control.for_loop,
     ops.While: control.while_loop,
     ops.If: control.branch,
-    ops.Mma: matrix.mma,
-    ops.RoundToTfloat32: matrix.round_to_tfloat32,
-    ops.LoadMatrix: matrix.load_matrix,
-    ops.StoreMatrix: matrix.store_matrix,
-    ops.TransposeMatrix: matrix.transpose_matrix,
+    ops.RoundToTfloat32: scalars.round_to_tfloat32,
     ops.Print: messages.print_values,
     ops.Assert: messages.check,
 }

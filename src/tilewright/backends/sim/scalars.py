@@ -7,11 +7,12 @@ from collections.abc import Callable
 
 import numpy as np
 
+from tilewright.atoms.arithmetic import round_tf32
 from tilewright.backends.sim import floats, fused, integers
 from tilewright.backends.sim.compiler import Compiler, Step
 from tilewright.backends.sim.conversions import convert
 from tilewright.backends.sim.values import Frame, Lanes, merge
-from tilewright.ir.ops import Binary, Cast, CastPair, Compare, Fma, Select, Special, Unary
+from tilewright.ir.ops import Binary, Cast, CastPair, Compare, Fma, RoundToTfloat32, Select, Special, Unary
 
 _COMPARE: dict[str, Callable[[Lanes, Lanes], Lanes]] = {
     "eq": operator.eq,
@@ -112,5 +113,16 @@ def cast(op: Cast | CastPair, compiler: Compiler) -> Step:
     def run(frame: Frame) -> None:
         values = frame.values
         values[result] = function(values[x])
+
+    return run
+
+
+def round_to_tfloat32(op: RoundToTfloat32, compiler: Compiler) -> Step:
+    """Round to the bits that a tensor core reads."""
+    x, result = compiler.slot(op.x), compiler.slot(op.result)
+
+    def run(frame: Frame) -> None:
+        given = frame.values[x]
+        frame.values[result] = round_tf32(given).reshape(np.shape(given))[()]
 
     return run

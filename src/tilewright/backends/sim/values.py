@@ -97,3 +97,17 @@ def by_warps(array: Array, threads: int, warp: int) -> Array:
 def over_warps(warps: Array, threads: int, warp: int) -> Array:
     """Return a value of each warp, (blocks, warps), as one of each thread."""
     return np.repeat(warps, warp, axis=1)[:, :threads]
+
+
+def by_lanes(value: Array, warp: int) -> Array:
+    """Return an array (blocks, threads, ...) as (blocks, warps, lanes, ...), zeros where a last warp is partial."""
+    blocks, threads, *rest = value.shape
+    missing = -threads % warp
+    if missing:
+        value = np.concatenate([value, np.zeros((blocks, missing, *rest), value.dtype)], axis=1)
+    return value.reshape(blocks, -1, warp, *rest)
+
+
+def by_threads(value: Array, threads: int) -> Array:
+    """Return an array (blocks, warps, lanes, ...) as (blocks, threads, ...)."""
+    return value.reshape(value.shape[0], -1, *value.shape[3:])[:, :threads]

@@ -1,0 +1,213 @@
+"""The matrix instructions of AMD's CDNA GPUs (MFMA), which a wave of 64 lanes computes, on gfx908 and gfx90a.
+
+Names are as CuTe would give them. `GFX908_16x16x4_F32F32F32F32_MFMA` has M x N x K = 16 x 16 x 4 and takes D, A, B and
+C of these types. With R = M = N (16 or 32) and v elements of A in a lane, neighbours along K:
+
+    A, B   lane l, element j:  row l % R,  k = v * (l / R) + j                            K = v * 64 / R
+    C, D   R = 16, value i:    column l % 16,  row 4 * (l / 16) + i
+           R = 32, value i:    column l % 32,  row 8 * (i / 4) + 4 * (l / 32) + i % 4
+
+Instructions of n = 64 / R blocks hold n small tiles side by side, with lane l in row l of A and l of B. With CBSZ =
+log2 n one of A's blocks, number ABID, stands for all of them: the instruction multiplies R rows of A by all 64 of B.
+`GFX908_64x64x1_F32F32F32F32_MFMA_B4_2` is that for block 2 of 4, computing rows 32 to 47 of a 64 x 64 tile; the atoms
+`_B4_0` to `_B4_3` together compute the tile. They take the same fragments of A and of B; each has a C of its own:
+
+    C, D   value i:  column R * (i / w) + l % R,  row R * ABID + the row above of value i % w     w = R * R / 64
+
+There is no atom for n products of separate blocks, which is not one matrix product.
+
+Source: AMD, "Instinct MI100 (CDNA1) instruction set architecture", "Matrix arithmetic instructions": layouts, CBSZ and
+ABID. The builtins are LLVM's (BuiltinsAMDGPU.def).
+
+The builtins take short vectors of elements, and C and D as one vector of all accumulators; the IR has registers, which
+hold the same bits in the same order.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, ClassVar
+
+from tilewright import dtypes as t
+from tilewright.atoms.arithmetic import multiply_add_in_order
+from tilewright.atoms.mma import MMAAtom, Registers
+from tilewright.backends.cpp.arithmetic import exact
+from tilewright.backends.cpp.calls import declare_results, filled, hand_on, print_call
+from tilewright.backends.cpp.prelude import FUNCTION
+from tilewright.dtypes import DType, bfloat16, float16
+from tilewright.instructions.mma import WarpProduct, multiply_fragments
+from tilewright.ir.fields import attribute
+from tilewright.layout import Layout
+from tilewright.tensors import Tensor
+
+if TYPE_CHECKING:
+    from tilewright.backends.cpp.printer import Printer
+
+
+# --- the atoms -------------------------------------------------------------------------------------------
+
+BUILTIN = "__builtin_amdgcn_"
+# The elements of the builtins' vectors, of types that travel in words.
+_ELEMENTS: dict[DType, str] = {float16: "_Float16", bfloat16: "short"}
+LANES = 64
+# What a name calls the types, their element types, the builtin's words for them, and the elements of A in a lane.
+_TYPES: dict[str, tuple[t.DType, t.DType, str, str, int]] = {
+    "F32F32F32F32": (t.float32, t.float32, "f32", "f32", 1),
+    "F32F16F16F32": (t.float32, t.float16, "f32", "f16", 4),
+    "F32BF16BF16F32": (t.float32, t.bfloat16, "f32", "bf16", 2),
+    "S32S8S8S32": (t.int32, t.int8, "i32", "i8", 4),
+}
+
+
+@dataclass(frozen=True)
+class MFMAAtom(MMAAtom):
+    """A MFMA as an atom: `builtin` is the name of clang's builtin, `modifiers` its last operands CBSZ, ABID and BLGP.
+
+    `block` is (i, n) for an instruction that multiplies only the i-th of n blocks of A's rows, with all of B.
+    """
+
+    builtin: str = ""
+    modifiers: tuple[int, int, int] = (0, 0, 0)
+    block: tuple[int, int] = (0, 1)
+
+    @property
+    def row_block(self) -> tuple[int, int]:
+        """Which block of C's rows the instruction computes, and of how many."""
+        return self.block
+
+    def multiply(self, d: Tensor, a: Tensor, b: Tensor, c: Tensor) -> None:
+        """Emit loops over K, M and N of register fragments, with one instruction inside."""
+        multiply_fragments(Mfma, self, d, a, b, c)
+
+
+def _listed() -> tuple[str, ...]:
+    names = []
+    for types, (*_, values) in _TYPES.items():
+        for rows in (16, 32):
+            names.append(f"GFX908_{rows}x{rows}x{values * LANES // rows}_{types}_MFMA")
+        for blocks in (2, 4):
+            names += [f"GFX908_64x64x{values}_{types}_MFMA_B{blocks}_{i}" for i in range(blocks)]
+    return tuple(names)
+
+
+NAMES = _listed()
+_NAME = re.compile(r"GFX908_(\d+)x\d+x(\d+)_([A-Z0-9]+)_MFMA(?:_B(\d)_(\d))?")
+
+
+@cache
+def mfma(name: str) -> MFMAAtom:
+    """Return the atom of a name in `NAMES`.
+
+    >>> atom = mfma("GFX908_16x16x4_F32F32F32F32_MFMA")
+    >>> atom.builtin, str(atom.layout_a), str(atom.layout_c)
+    ('__builtin_amdgcn_mfma_f32_16x16x4f32', '((16,4),1):((1,16),16)', '((16,4),4):((16,4),1)')
+    >>> block = mfma("GFX908_64x64x1_F32F32F32F32_MFMA_B4_2")
+    >>> block.builtin, block.modifiers, block.first_row, block.rows
+    ('__builtin_amdgcn_mfma_f32_16x16x1f32', (2, 2, 0), 32, 16)
+    """
+    match = _NAME.fullmatch(name)
+    assert match is not None, name
+    extent, k, types = int(match[1]), int(match[2]), match[3]
+    d, a, of_d, of_a, values = _TYPES[types]
+    blocks, block = (int(match[4]), int(match[5])) if match[4] else (1, 0)
+    rows = extent // blocks
+    operand = Layout(((rows, LANES // rows), values), ((1, rows * (values if blocks == 1 else 1)), extent))
+    modifiers = (blocks.bit_length() - 1, block, 0)
+    return MFMAAtom(
+        name, "gfx908", (extent, extent, k), d, a, a, d, Layout(LANES), operand, operand,
+        _accumulator(rows, blocks), multiply_add_in_order,
+        builtin=f"{BUILTIN}mfma_{of_d}_{rows}x{rows}x{k}{of_a}", modifiers=modifiers, block=(block, blocks),
+    )  # fmt: skip
+
+
+def _accumulator(rows: int, blocks: int) -> Layout:
+    """Return the layout of C: (lane, value) to elements of a column-major tile of rows * blocks by as many."""
+    extent = rows * blocks
+    shape, stride = [4], [1]
+    if rows == 32:
+        shape, stride = [4, 4], [1, 8]
+    if blocks > 1:
+        shape, stride = [*shape, blocks], [*stride, rows * extent]
+    values = (shape[0], stride[0]) if len(shape) == 1 else (tuple(shape), tuple(stride))
+    return Layout(((rows, LANES // rows), values[0]), ((extent, 4), values[1]))
+
+
+# --- the op ----------------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class Mfma(WarpProduct):
+    """D = A * B + C by a MFMA of a wave of 64 lanes."""
+
+    atom: MFMAAtom = attribute()  # noqa: RUF009  # a field, declared by its role
+
+    RESERVED: ClassVar[str] = r"mfma_\w+"
+
+    def cuda(self, printer: Printer) -> None:
+        raise printer.refuse(
+            self,
+            f"{self.atom.name} is an instruction of AMD's GPUs, and the target is {printer.arch}",
+            "take a warp-level atom of tw.atoms",
+        )
+
+    def hip(self, printer: Printer) -> None:
+        name = _name(self.atom)
+        printer.prelude.need(_function(name, self.atom))
+        results = declare_results(printer, self, "d")
+        given = [[exact(printer, v).text for v in group] for group in (self.a, self.b, self.c)]
+        print_call(printer, self, name, [results, *given])
+        hand_on(printer, self, results)
+
+
+# --- how it is written -----------------------------------------------------------------------------------
+
+
+def _name(atom: MFMAAtom) -> str:
+    """Return the name of a matrix product's function: the builtin's, with the modifiers that are set."""
+    given = [f"_{word}{n}" for word, n in zip(("cbsz", "abid", "blgp"), atom.modifiers, strict=True) if n]
+    return atom.builtin.removeprefix(BUILTIN) + "".join(given)
+
+
+def _function(name: str, atom: MFMAAtom) -> str:
+    """Return the definition of a matrix product's function."""
+    d, a, b, c = atom.registers_d, atom.registers_a, atom.registers_b, atom.registers_c
+    parameters = [_parameters("d", d, "&"), *(_parameters(x, r, "") for x, r in (("a", a), ("b", b), ("c", c)))]
+    operand = _operand_type(atom.dtype_a, a)
+    lines = [f"typedef {c.dtype.c_name} Accumulators __attribute__((ext_vector_type({c.count})));"]
+    if operand.startswith("_Float16") or operand.startswith("short"):
+        element, count = operand.split("@")
+        lines.append(f"typedef {element} Operand __attribute__((ext_vector_type({count})));")
+        operand = "Operand"
+    lines.append(f"const Accumulators c = {{{', '.join(f'c{i}' for i in range(c.count))}}};")
+    lines += [f"const {operand} {x} = {_joined(x, r, operand)};" for x, r in (("a", a), ("b", b))]
+    lines.append(f"const Accumulators d = {atom.builtin}(a, b, c, {', '.join(map(str, atom.modifiers))});")
+    lines += [f"d{i} = d[{i}];" for i in range(d.count)]
+    return f"""\
+// D = A * B + C by a wave: {" x ".join(map(str, atom.shape_mnk))}.
+{FUNCTION} void {name}(
+    {("," + chr(10) + "    ").join(line for p in parameters for line in filled(p))}) {{
+    {(chr(10) + "    ").join(lines)}
+}}"""
+
+
+def _parameters(letter: str, registers: Registers, reference: str) -> list[str]:
+    return [f"{registers.dtype.c_name}{reference} {letter}{i}" for i in range(registers.count)]
+
+
+def _operand_type(element: DType, registers: Registers) -> str:
+    """Return the type in which a builtin takes A or B: a number, packed integers, or a vector as element@count."""
+    count = registers.count * registers.lanes
+    if element in _ELEMENTS:
+        return f"{_ELEMENTS[element]}@{count}"
+    if element.bits >= 32:
+        return element.c_name
+    return "int" if registers.count == 1 else "long long"
+
+
+def _joined(letter: str, registers: Registers, operand: str) -> str:
+    """Return the registers of A or B as one value of the type that the builtin takes."""
+    names = [f"{letter}{i}" for i in range(registers.count)]
+    joined = names[0] if len(names) == 1 else f"make_uint{len(names)}({', '.join(names)})"
+    return joined if registers.dtype.c_name == operand else f"__builtin_bit_cast({operand}, {joined})"
