@@ -6,9 +6,6 @@
 Source: PTX ISA, "bar, barrier", "bar.warp.sync".
 """
 
-# Fields of ops are declared by calls that say their role (see ir/fields.py).
-# ruff: noqa: RUF009
-
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence

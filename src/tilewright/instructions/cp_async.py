@@ -8,9 +8,6 @@ Source: PTX ISA, "cp.async", "cp.async.commit_group", "cp.async.wait_group"; CuT
 `SM80_CP_ASYNC_CACHEGLOBAL`.
 """
 
-# Fields of ops are declared by calls that say their role (see ir/fields.py).
-# ruff: noqa: RUF009
-
 from __future__ import annotations
 
 from dataclasses import dataclass, replace

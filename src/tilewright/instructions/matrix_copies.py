@@ -10,9 +10,6 @@ transposed (`_T`) or not (`_N`). The layouts map (lane, bit) to a bit of the mat
 Source: PTX ISA, "ldmatrix", "stmatrix", "movmatrix"; CUTLASS, include/cute/atom/copy_traits_sm75.hpp and _sm90.hpp.
 """
 
-# Fields of ops are declared by calls that say their role (see ir/fields.py).
-# ruff: noqa: RUF009
-
 from __future__ import annotations
 
 import re

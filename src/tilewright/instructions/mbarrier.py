@@ -7,9 +7,6 @@
 Source: PTX ISA, "mbarrier", "cp.async.mbarrier.arrive".
 """
 
-# Fields of ops are declared by calls that say their role (see ir/fields.py).
-# ruff: noqa: RUF009
-
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence

@@ -141,7 +141,7 @@ def _accumulator(rows: int, blocks: int) -> Layout:
 class Mfma(WarpProduct):
     """D = A * B + C by a MFMA of a wave of 64 lanes."""
 
-    atom: MFMAAtom = attribute()  # noqa: RUF009  # a field, declared by its role
+    atom: MFMAAtom = attribute()
 
     RESERVED: ClassVar[str] = r"mfma_\w+"
 

@@ -8,9 +8,6 @@ Source: PTX ISA, "mma"; CUTLASS, include/cute/arch/mma_sm70.hpp to mma_sm90.hpp.
 instructions but four of float64 each, and are not here.
 """
 
-# Fields of ops are declared by calls that say their role (see ir/fields.py).
-# ruff: noqa: RUF009
-
 from __future__ import annotations
 
 import re

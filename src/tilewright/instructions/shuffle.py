@@ -5,9 +5,6 @@ All threads of the warp take part, and a shuffle reads lanes of its group, all o
 Source: PTX ISA, "shfl.sync"; AMD, ds_bpermute as __shfl in HIP.
 """
 
-# Fields of ops are declared by calls that say their role (see ir/fields.py).
-# ruff: noqa: RUF009
-
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -3,9 +3,6 @@
 Source: PTX ISA, "vote.sync", "elect.sync"; HIP, __any, __all, __ballot.
 """
 
-# Fields of ops are declared by calls that say their role (see ir/fields.py).
-# ruff: noqa: RUF009
-
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -6,9 +6,6 @@ arithmetic is that of C++ on the device: two's complement, division and remainde
 IEEE, every op rounded once.
 """
 
-# Fields are declared by calls that say their role (see fields.py), each of which makes a new field.
-# ruff: noqa: RUF009
-
 from __future__ import annotations
 
 from dataclasses import dataclass

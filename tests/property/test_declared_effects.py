@@ -1,0 +1,101 @@
+"""What an op does on the simulator is what its class declares: no access, arrival or wait comes as a surprise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.backends.sim.machine import Machine
+from tilewright.backends.sim.observers import Access, AccessKind, Observer, Signal
+from tilewright.demo import Case, collect_cases, example_files, run_case
+from tilewright.demo.examples import examples_folder
+from tilewright.ir import fields
+from tilewright.ir.effects import Order, Use
+from tilewright.ir.ops import Store
+
+ALLOWED = {
+    AccessKind.LOAD: {Use.READ},
+    AccessKind.STORE: {Use.WRITE},
+    AccessKind.ATOMIC: {Use.UPDATE},
+    AccessKind.COPY_READ: {Use.READ},
+    AccessKind.COPY_WRITE: {Use.WRITE},
+    AccessKind.COPY_LAND: {Use.WRITE},
+    AccessKind.BARRIER: {Use.UPDATE},
+}
+ASYNCHRONOUS = {AccessKind.COPY_READ, AccessKind.COPY_WRITE, AccessKind.COPY_LAND}
+
+
+class Law(Observer):
+    """Compares what is done with what is declared."""
+
+    def __init__(self) -> None:
+        self.seen: set[str] = set()
+
+    def access(self, access: Access) -> None:
+        op = access.op
+        self.seen.add(type(op).__name__)
+        uses = [use for use in op.uses if use.buffer is access.storage.buffer and use.use in ALLOWED[access.kind]]
+        assert uses, f"{type(op).__name__} does not declare its {access.kind.value} {access.storage.buffer.name}"
+        assert any(access.lanes <= use.elements for use in uses), (type(op).__name__, access.lanes)
+        assert (op.effects.asynchronous is not None) == (access.kind in ASYNCHRONOUS), type(op).__name__
+        for use in uses:
+            if use.lanes is not None and access.mask is not None:
+                lanes = np.arange(access.mask.shape[1]) % 32
+                assert not access.mask[:, lanes >= use.lanes].any(), type(op).__name__
+
+    def arrive(self, signal: Signal) -> None:
+        self.seen.add(type(signal.op).__name__)
+        assert Order.RELEASE in signal.op.effects.order, type(signal.op).__name__
+
+    def acquire(self, signal: Signal) -> None:
+        assert Order.ACQUIRE in signal.op.effects.order, type(signal.op).__name__
+
+    def barrier(self, op: Any, mask: Any) -> None:
+        assert op.effects.order is Order.BOTH, type(op).__name__
+
+    def wait(self, op: Any, mask: Any) -> None:
+        assert op.effects.completes is not None and Order.ACQUIRE in op.effects.order, type(op).__name__
+
+
+@pytest.fixture
+def law(monkeypatch: pytest.MonkeyPatch) -> Iterator[Law]:
+    found = Law()
+    begin = Machine.begin
+
+    def watched(self: Machine, first_block: int, blocks: int) -> None:
+        if found not in self.observers:
+            self.observers += (found,)
+        begin(self, first_block, blocks)
+
+    monkeypatch.setattr(Machine, "begin", watched)
+    yield found
+    assert found.seen
+
+
+def cases() -> list[Case]:
+    folders = (examples_folder(), examples_folder() / "tensorcore")
+    return collect_cases([path for folder in folders for path in example_files(folder)], "sim", quick=True)
+
+
+@pytest.mark.parametrize("case", cases(), ids=lambda case: case.name)
+def test_examples(law: Law, case: Case) -> None:
+    report = run_case(case, "sim")
+    assert report.passed, report.failure
+
+
+def test_a_law_that_can_fail(law: Law, monkeypatch: pytest.MonkeyPatch) -> None:
+    declared = fields.roles_of(Store)
+    x = np.zeros(32, np.float32)
+    write[1, 32](x)
+    monkeypatch.setitem(fields._known, Store, declared._replace(uses=()))
+    with pytest.raises(AssertionError, match="Store does not declare"):
+        write[1, 32](x)
+
+
+@tw.kernel
+def write(x):
+    x[tw.thread_idx.x] = 1.0
