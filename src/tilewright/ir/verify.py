@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tilewright.arch import VECTOR_BYTES
 from tilewright.dtypes import bool_, float32, int32, uint32, uint64
 from tilewright.errors import InternalError
 from tilewright.ir.core import Block, Buffer, Effect, Kernel, Op, Space, Value, VectorType
@@ -189,7 +190,7 @@ def _access(op: Op, buffer: Buffer, index: Value, value: Value) -> None:
     _expect(value.dtype is buffer.dtype, op, f"{buffer.name} holds {buffer.dtype}, not {value.dtype}")
     _index(op, index)
     if isinstance(value.type, VectorType):
-        _expect(value.type.bytes <= 16, op, "an access is at most 16 bytes wide")
+        _expect(value.type.bytes <= VECTOR_BYTES, op, f"an access is at most {VECTOR_BYTES} bytes wide")
 
 
 def _index(op: Op, index: Value) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tilewright.arch import VECTOR_BYTES
 from tilewright.errors import LanguageError
 from tilewright.ir.infer import facts_of
 from tilewright.lang.conditions import require_equal
@@ -16,8 +17,6 @@ from tilewright.lang.tracer import current
 from tilewright.layout import Basis, ComposedLayout, Layout, Swizzle
 from tilewright.layout.layouts import flat_modes
 from tilewright.tensors import Tensor
-
-MAX_VECTOR_BYTES = 16  # the widest access of one thread (PTX ld/st .v4.b32, cp.async)
 
 
 @dataclass(frozen=True)
@@ -164,7 +163,7 @@ def _through(layout: Layout | ComposedLayout, steps: Any) -> Any:
 def vector_limit(tensor: Tensor, strides: Sequence[Any]) -> int:
     """Return the widest vector, in elements, that every step of a walk finds aligned in a tensor."""
     element = tensor.dtype.bytes
-    limit = max(MAX_VECTOR_BYTES // element, 1)
+    limit = max(VECTOR_BYTES // element, 1)
     for stride in strides:
         if type(stride) is int and stride == 1:
             continue

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tilewright.arch import VECTOR_BYTES
 from tilewright.layout import ComposedLayout, Layout, Swizzle, tile_to_shape
+from tilewright.transactions import ROW
 
 if TYPE_CHECKING:
     from tilewright.schedule.caches import Cache, Region
 
-_ROW = 128  # bytes: all 32 banks of 4
-_PART = 16  # bytes: what ldmatrix reads of a row, and the widest copy
+_PART = VECTOR_BYTES  # what ldmatrix reads of a row, and the widest copy
 
 
 def matrix_layout(cache: Cache, region: Region, order: tuple[int, ...], stages: int) -> ComposedLayout | None:
@@ -23,7 +24,7 @@ def matrix_layout(cache: Cache, region: Region, order: tuple[int, ...], stages: 
     size = cache.element_type.bytes
     fast = order[0]
     slow = next((mode for mode in order[1:] if region.shape[mode] % 8 == 0), None)
-    row = min(_ROW // size, region.shape[fast])
+    row = min(ROW // size, region.shape[fast])
     parts = row * size // _PART
     if slow is None or region.shape[fast] % row or parts < 2 or parts & (parts - 1) or row * size % _PART:
         return None

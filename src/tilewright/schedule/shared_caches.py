@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from tilewright.arch import VECTOR_BYTES
 from tilewright.atoms import CopyAtom, CpAsync, UniversalCopy
 from tilewright.dtypes import DType, bool_
 from tilewright.errors import LayoutError, ScheduleError
@@ -27,8 +28,6 @@ from tilewright.tensors import Tensor
 if TYPE_CHECKING:
     from tilewright.schedule.caches import Cache
     from tilewright.schedule.emission import Emission
-
-_VECTOR = 16  # bytes: the widest access
 
 
 class SharedCache(Filling):
@@ -67,7 +66,7 @@ class SharedCache(Filling):
         """All buffers without a swizzle."""
         cache, stages = self.cache, self.cache.stages
         layout = static_layout(cache, self.region)
-        vector = max(_VECTOR // cache.element_type.bytes, 1)
+        vector = max(VECTOR_BYTES // cache.element_type.bytes, 1)
         apart = -(-divisor_of(layout.cosize) // vector) * vector  # each buffer begins where a vector may
         return append(layout, Layout(stages, apart))  # type: ignore[no-any-return]  # a layout of a layout
 
@@ -91,7 +90,7 @@ class SharedCache(Filling):
         source = self.source_view()
         strides = source.layout.stride if isinstance(source.layout.stride, tuple) else (source.layout.stride,)
         inner = self._inner_stride(fast)
-        limit = _VECTOR // max(self.source_type.bytes, cache.element_type.bytes)
+        limit = VECTOR_BYTES // max(self.source_type.bytes, cache.element_type.bytes)
         if not isinstance(cache.vectorize, bool):
             limit = min(limit, cache.vectorize)
         if cache.vectorize is False or type(strides[fast]) is not int or strides[fast] != 1 or inner != 1:
