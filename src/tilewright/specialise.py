@@ -13,6 +13,7 @@ from tilewright.dtypes import DType
 from tilewright.errors import ArgumentError, DeviceError
 from tilewright.ir.core import Buffer, Parameter
 from tilewright.runtime import driver
+from tilewright.runtime.addresses import address_range, meeting_distances, range_of, ranges_meet
 from tilewright.runtime.arrays import ArrayInfo, common_device
 from tilewright.runtime.launch import (
     ExtentSlot,
@@ -166,7 +167,7 @@ def _stage(infos: dict[str, ArrayInfo], written: frozenset[str]) -> dict[str, _S
     staged: dict[str, _Staged] = {}
     for name, info in infos.items():
         for other, known in staged.items():
-            if info.is_cuda and {name, other} & written and _meet(info, known.info):
+            if info.is_cuda and {name, other} & written and ranges_meet(range_of(info), range_of(known.info)):
                 if info != known.info:
                     raise ArgumentError(
                         f"arguments {other!r} and {name!r} overlap in GPU memory, and one of them is written",
@@ -177,12 +178,6 @@ def _stage(infos: dict[str, ArrayInfo], written: frozenset[str]) -> dict[str, _S
         else:
             staged[name] = _Staged(info)
     return staged
-
-
-def _meet(a: ArrayInfo, b: ArrayInfo) -> bool:
-    low, high = _address_range((a.pointer, a.shape, a.strides), 0, a.dtype.bytes)
-    other_low, other_high = _address_range((b.pointer, b.shape, b.strides), 0, b.dtype.bytes)
-    return low < other_high and other_low < high
 
 
 class _Staged:
@@ -323,29 +318,19 @@ class Overlaps:
     def pairs(self, values: tuple[Any, ...]) -> tuple[Pair, ...]:
         """Return the pairs to look at in calls with these extents and strides; arrays without elements meet none."""
         written, read = (
-            [(a[0], *_address_range((0, *values[a[0] + 1 : a[0] + 3]), 0, a[1])) for a in side]
+            [(start, address_range(values[start + 1], values[start + 2], size)) for start, size in side]
             for side in (self._written, self._read)
         )
         return tuple(
-            (w, r, read_low - written_high, read_high - written_low)
-            for w, written_low, written_high in written
-            for r, read_low, read_high in read
-            if written_low < written_high and read_low < read_high
+            (w, r, *bounds)
+            for w, written_range in written
+            for r, read_range in read
+            if (bounds := meeting_distances(read_range, written_range)) is not None
         )
 
     def found(self, values: tuple[Any, ...]) -> bool:
         """Say whether the address ranges of a written and of a read array meet."""
         return any(low < values[w] - values[r] < high for w, r, low, high in self.pairs(values))
-
-
-def _address_range(values: tuple[Any, ...], first: int, size: int) -> tuple[int, int]:
-    """Return the first address of an array, and the one behind its last."""
-    pointer, shape, strides = values[first : first + 3]
-    if 0 in shape:
-        return pointer, pointer
-    reaches = [(extent - 1) * step for extent, step in zip(shape, strides, strict=True)]
-    low, high = sum(r for r in reaches if r < 0), sum(r for r in reaches if r > 0)
-    return pointer + low * size, pointer + (high + 1) * size
 
 
 def _slot(parameter: Parameter, position: dict[str, int]) -> Slot:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tilewright.arch import VECTOR_BYTES
 from tilewright.dtypes import bool_, float32, int32
 from tilewright.errors import InternalError
 from tilewright.ir.core import Block, Buffer, Kernel, Op, Space, Value, VectorType
@@ -170,7 +171,7 @@ def _allocate(op: Allocate) -> None:
 def _access(op: Op, buffer: Buffer, value: Value) -> None:
     _expect(value.dtype is buffer.dtype, op, f"{buffer.name} holds {buffer.dtype}, not {value.dtype}")
     if isinstance(value.type, VectorType):
-        _expect(value.type.bytes <= 16, op, "an access is at most 16 bytes wide")
+        _expect(value.type.bytes <= VECTOR_BYTES, op, f"an access is at most {VECTOR_BYTES} bytes wide")
 
 
 def _index(op: Op, index: Value) -> None:

@@ -16,12 +16,12 @@ from tilewright.kernels.arrangement import Placement, broadcast_strides
 from tilewright.kernels.choice import Option, fastest, options
 from tilewright.kernels.model import Machine
 from tilewright.kernels.multistage import matmul_tiles
-from tilewright.kernels.overlaps import Overlap, overlap_of, share_memory
 from tilewright.kernels.packing import Packing, packing_for
 from tilewright.kernels.plan import plan_for
 from tilewright.kernels.question import OUT, A, B, Question, matrices
 from tilewright.kernels.results import Maker, maker_for
 from tilewright.runtime import driver
+from tilewright.runtime.addresses import Overlap, overlap_of, share_memory
 from tilewright.runtime.arrays import Adapter, ArrayInfo, Device, adapter_for
 from tilewright.runtime.views import View, view_class
 

@@ -64,3 +64,8 @@ def steps_us(compute: DType, configuration: Configuration) -> tuple[float, ...]:
     """Return the microseconds of a step of K, for 1, 2, ... tiles at the same time on a multiprocessor."""
     table = _STEPS[_SAME_RATE.get(compute, compute)]
     return table[configuration.tile, configuration.warps, configuration.stages]
+
+
+def measured_steps(compute: DType) -> list[tuple[tuple[int, int, int], tuple[float, ...]]]:
+    """Return the tile of each configuration that was measured, with its steps."""
+    return [(tile, steps) for (tile, _, _), steps in _STEPS[_SAME_RATE.get(compute, compute)].items()]

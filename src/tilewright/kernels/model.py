@@ -5,20 +5,23 @@ works on n tiles takes
 
     steps of K * step(n) + overhead
 
-where step(n) was measured on an H200 for each configuration (`measured`); on another GPU it is taken to be longer or
-shorter as its multiprocessors' peak rate is lower or higher than the H200's, which is an estimate. No wave is faster
-than memory. Steps were measured in short runs at high clocks, so that long ones take up to a fifth longer than
+where step(n) was measured on an H200 for each configuration (`measured`). On another GPU it is estimated: a step is
+arithmetic, at the share of the peak rate that the best step reached on the H200, and the rest, which is latency;
+arithmetic takes as much more or less as the peak rate of a multiprocessor differs, and latency is the same. No wave is
+faster than memory. Steps were measured in short runs at high clocks, so that long ones take up to a fifth longer than
 predicted, all candidates alike. The time of the launch itself, the same for all, is left out.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 from tilewright.arch import GPUS, Arch, Gpu, blocks_allowed, gpu_of
 from tilewright.dtypes import DType
 from tilewright.kernels.candidates import Candidate
-from tilewright.kernels.measured import steps_us
+from tilewright.kernels.configuration import Configuration
+from tilewright.kernels.measured import measured_steps, steps_us
 from tilewright.kernels.problem import Problem
 
 # What a wave takes beside its steps: the first tiles' way through memory, and the way out of the sums, which grows with
@@ -47,15 +50,13 @@ class Machine:
         """The bytes that device memory moves in a microsecond."""
         return self.gpu.reached_bandwidth / 1e6
 
-    def slowdown(self, compute: DType) -> float:
-        """Return how much longer than on an H200 a multiprocessor takes for products of an element type."""
-        here, there = self.gpu.rate_of(compute.name), _MEASURED_ON.rate_of(compute.name)
-        if here is None or there is None:
-            return 1.0
-        return there * self.multiprocessors / (here * _MEASURED_ON.multiprocessors)
+    def rate(self, compute: DType) -> float | None:
+        """Return the operations on an element type that a multiprocessor does in a microsecond at its peak."""
+        rate = self.gpu.rate_of(compute.name)
+        return None if rate is None else rate / self.multiprocessors / 1e6
 
 
-_MEASURED_ON = GPUS["H200"]
+_MEASURED_ON = Machine(GPUS["H200"].arch, GPUS["H200"])
 
 
 @dataclass(frozen=True)
@@ -78,8 +79,7 @@ def predict(problem: Problem, candidate: Candidate, machine: Machine) -> Predict
     configuration = candidate.configuration
     m, n, k = configuration.tile
     tiles = -(-problem.m // m) * -(-problem.n // n) * problem.batch
-    slowdown = machine.slowdown(problem.compute)
-    steps, step = -(-problem.k // k), [slowdown * us for us in steps_us(problem.compute, configuration)]
+    steps, step = -(-problem.k // k), _steps_us(problem.compute, configuration, machine)
     blocks = min(resident_blocks(candidate, machine.arch), len(step))
 
     def wave(held: int) -> float:
@@ -91,6 +91,29 @@ def predict(problem: Problem, candidate: Candidate, machine: Machine) -> Predict
         compute += wave(-(-rest // machine.multiprocessors))
     memory = _bytes(problem) / machine.bandwidth
     return Prediction(tiles, blocks, full + (rest > 0), compute, memory)
+
+
+def _steps_us(compute: DType, configuration: Configuration, machine: Machine) -> tuple[float, ...]:
+    """Return the microseconds of a step for 1, 2, ... tiles at the same time on a multiprocessor of a machine."""
+    measured = steps_us(compute, configuration)
+    here, there = machine.rate(compute), _MEASURED_ON.rate(compute)
+    if here is None or there is None or here == there:
+        return measured
+    m, n, k = configuration.tile
+    more = 2 * m * n * k / _reached(compute) * (1 / here - 1 / there)
+    return tuple(us + tiles * more for tiles, us in enumerate(measured, 1))
+
+
+@cache
+def _reached(compute: DType) -> float:
+    """Return the share of its peak rate that an H200 reached in the best step of any configuration."""
+    peak = _MEASURED_ON.rate(compute)
+    assert peak is not None, compute
+    return max(
+        tiles * 2 * m * n * k / us / peak
+        for (m, n, k), steps in measured_steps(compute)
+        for tiles, us in enumerate(steps, 1)
+    )
 
 
 def resident_blocks(candidate: Candidate, arch: Arch) -> int:

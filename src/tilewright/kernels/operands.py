@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilewright import atoms
-from tilewright.arch import Arch
+from tilewright.arch import VECTOR_BYTES, Arch
 from tilewright.atoms import CopyAtom, UniversalCopy
 from tilewright.dtypes import DType
 from tilewright.errors import LayoutError
@@ -13,8 +13,7 @@ from tilewright.instructions import cp_async
 from tilewright.kernels.problem import Operand
 from tilewright.layout import ComposedLayout, Layout, Swizzle, tile_to_shape
 from tilewright.tiled import TiledCopy, TiledMMA, make_tiled_copy, make_tiled_copy_A, make_tiled_copy_B
-
-_ROW = 128  # bytes: all 32 banks of 4
+from tilewright.transactions import ROW
 
 
 @dataclass(frozen=True)
@@ -92,7 +91,7 @@ def _copy_in(operand: Operand, tile: tuple[int, int], threads: int, arch: Arch, 
 def _fragment_load(dtype: DType, along_k: bool, is_fma: bool) -> CopyAtom:
     """Return what reads fragments: ldmatrix where it can deal out the elements, ordinary loads elsewhere."""
     if is_fma:
-        return UniversalCopy(128)
+        return UniversalCopy(8 * VECTOR_BYTES)
     if dtype.bits == 64 or (dtype.bits == 32 and not along_k):
         return UniversalCopy(dtype.bits)
     found: CopyAtom = atoms.SM75_U32x4_LDSM_N if along_k else atoms.SM75_U16x8_LDSM_T
@@ -106,13 +105,13 @@ def _swizzled(dtype: DType, tile: tuple[int, int], stages: int, along_k: bool) -
     None for what is read by ordinary loads across its rows, which padding serves.
     """
     rows, depth = tile
-    row = min(_ROW // dtype.bytes, depth if along_k else rows)
-    part = 32 if dtype.bits == 64 else 16
+    row = min(ROW // dtype.bytes, depth if along_k else rows)
+    part = 32 if dtype.bits == 64 else VECTOR_BYTES
     if dtype.bits >= 32 and not along_k:
         return None
     base = (part // dtype.bytes).bit_length() - 1
     bits = (row * dtype.bytes // part).bit_length() - 1
-    shift = (_ROW // part).bit_length() - 1
+    shift = (ROW // part).bit_length() - 1
     block = Layout((8, row), (row, 1)) if along_k else Layout((row, 8), (1, row))
     found: ComposedLayout = tile_to_shape(ComposedLayout(Swizzle(bits, base, shift), 0, block), (rows, depth, stages))
     return found
@@ -126,5 +125,5 @@ def _padded(dtype: DType, tile: tuple[int, int], stages: int, *, is_fma: bool) -
     copies: eight elements of a row of K go to eight columns, four rows at once.
     """
     rows, depth = tile
-    column = rows + (16 // dtype.bytes if is_fma else 4 if dtype.bits == 64 else 8)
+    column = rows + (VECTOR_BYTES // dtype.bytes if is_fma else 4 if dtype.bits == 64 else 8)
     return Layout((rows, depth, stages), (1, column, column * depth))

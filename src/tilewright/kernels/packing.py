@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from tilewright.arch import VECTOR_BYTES
 from tilewright.kernels.arrangement import Placement
 from tilewright.kernels.problem import Operand
 from tilewright.kernels.rearranging import THREADS, TILE, pack_tiles
@@ -16,7 +17,6 @@ from tilewright.kernels.results import Maker, maker_for
 from tilewright.runtime.arrays import Device
 from tilewright.runtime.views import View
 
-_ROW_BYTES = 16
 _LIBRARIES = ("numpy", "torch", "cupy")  # that make memory on request
 
 
@@ -38,12 +38,12 @@ def is_packed_first(operand: Operand) -> bool:
 
 def packed(operand: Operand) -> Operand:
     """Return how an operand lies after it was packed."""
-    return Operand(operand.dtype, "K", _ROW_BYTES)
+    return Operand(operand.dtype, "K", VECTOR_BYTES)
 
 
 def packed_row(operand: Operand, k: int) -> int:
     """Return the elements from one row of a packed operand to the next."""
-    width = _ROW_BYTES // operand.dtype.bytes
+    width = VECTOR_BYTES // operand.dtype.bytes
     return -(-k // width) * width
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
 
-from tilewright.arch import Arch
+from tilewright.arch import VECTOR_BYTES, Arch
 from tilewright.dtypes import DType
 from tilewright.errors import LayoutError
 from tilewright.kernels.configuration import Configuration
@@ -119,7 +119,7 @@ def tiled_mma_for(problem: Problem, configuration: Configuration, arch: Arch) ->
         raise LayoutError(f"{arch.name} has no instruction for {problem.compute}")
     along_m, along_n = configuration.warps
     if atom.threads == 1:
-        threads, wide = (8 * along_m, 4 * along_n), 16 // problem.a.dtype.bytes
+        threads, wide = (8 * along_m, 4 * along_n), VECTOR_BYTES // problem.a.dtype.bytes
         quads = tuple(Layout((count, wide), (wide, 1)) for count in threads)
         return make_tiled_mma(atom, (*threads, 1), (*quads, None))
     m, _, k = atom.shape_mnk

@@ -26,6 +26,7 @@ from tilewright.kernels.element_types import check_addend, types_of
 from tilewright.kernels.functions import ElementFunction
 from tilewright.kernels.packing import is_packed_first, packed
 from tilewright.kernels.problem import Operand, Problem
+from tilewright.runtime.addresses import may_overlap_itself
 from tilewright.runtime.arrays import ArrayInfo, common_device
 from tilewright.runtime.dlpack import row_major
 
@@ -167,23 +168,11 @@ def _check_out(out: ArrayInfo, extents: Extents) -> None:
         raise ArgumentError(
             "out is read-only", help="pass a writable array (a copy, or after array.setflags(write=True))"
         )
-    if _may_overlap_itself(out.shape, out.strides):
+    if may_overlap_itself(out.shape, out.strides):
         raise ArgumentError(
             f"elements of out share memory: shape {out.shape}, strides {out.strides}",
             help="pass an array of its own memory, for example a copy",
         )
-
-
-def _may_overlap_itself(shape: Shape, strides: Shape) -> bool:
-    """Say whether two elements may lie at one place: no mode's step is longer than all shorter modes reach."""
-    if 0 in shape:
-        return False
-    reach = 0
-    for step, extent in sorted((abs(s), e) for e, s in zip(shape, strides, strict=True) if e > 1):
-        if step <= reach:
-            return True
-        reach += step * (extent - 1)
-    return False
 
 
 def _broadcast(name: str, info: ArrayInfo, extents: Extents) -> Shape:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tilewright.arch import VECTOR_BYTES
 from tilewright.dtypes import int32, int64
 from tilewright.errors import LanguageError
 from tilewright.ir.infer import facts_of
@@ -21,7 +22,6 @@ from tilewright.tensors import Tensor
 
 _UNROLL_LIMIT = 64  # steps of a copy that are written out, so that the compiler can have all loads under way
 _INDEX_NAMES = "ijklmnpq"
-MAX_VECTOR_BYTES = 16  # the widest access of one thread (PTX ld/st .v4.b32, cp.async)
 
 
 @dataclass(frozen=True)
@@ -202,7 +202,7 @@ def _through(layout: Layout | ComposedLayout, steps: Any) -> Any:
 def vector_limit(tensor: Tensor, strides: Sequence[Any]) -> int:
     """Return the widest vector, in elements, that every step of a walk finds aligned in a tensor."""
     element = tensor.dtype.bytes
-    limit = max(MAX_VECTOR_BYTES // element, 1)
+    limit = max(VECTOR_BYTES // element, 1)
     for stride in strides:
         if type(stride) is int and stride == 1:
             continue

@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from tilewright.arch import VECTOR_BYTES
 from tilewright.atoms.cache import CacheHints
 from tilewright.dtypes import OPERANDS, DType, int32, int64, uint32
 from tilewright.errors import LanguageError
@@ -189,7 +190,7 @@ class BufferEngine:
 
     def fragment(self, layout: Layout, dtype: DType) -> BufferEngine:
         """Return registers for a layout."""
-        return allocate(Space.REGISTER, dtype, cosize(layout), 16)
+        return allocate(Space.REGISTER, dtype, cosize(layout), VECTOR_BYTES)
 
     def convert_into(self, source: Tensor, target: Tensor, element: DType) -> None:
         """Write the elements of a tensor of this engine to another, each converted."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+from tilewright.arch import VECTOR_BYTES
 from tilewright.dtypes import bfloat16, dtype, float16
 from tilewright.errors import LanguageError
 from tilewright.ir.core import Space
@@ -15,9 +16,9 @@ from tilewright.lang.tracer import current
 from tilewright.layout import ComposedLayout, Layout, cosize, make_layout_like
 from tilewright.layout.tuples import map_leaves
 from tilewright.tensors import Tensor
+from tilewright.transactions import ROW
 
-SHARED_ALIGNMENT = 128  # a shared-memory row of all 32 banks; wide enough for every vector access
-REGISTER_ALIGNMENT = 16
+SHARED_ALIGNMENT = ROW  # a shared-memory row of all 32 banks; wide enough for every vector access
 
 
 def _as_layout(layout: Any) -> Layout | ComposedLayout:
@@ -43,7 +44,7 @@ def registers(element: Any, layout: Any) -> Tensor:
     Raises `LanguageError` for a dynamic layout.
     """
     given = _as_layout(layout)
-    return Tensor(allocate(Space.REGISTER, dtype(element), cosize(given), REGISTER_ALIGNMENT), given)
+    return Tensor(allocate(Space.REGISTER, dtype(element), cosize(given), VECTOR_BYTES), given)
 
 
 def fragment_like(tensor: Any, element: Any = None) -> Tensor:

@@ -6,8 +6,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from tilewright.arch import VECTOR_BYTES
 from tilewright.ir.core import Space
-from tilewright.lang.access import MAX_VECTOR_BYTES, Walk, split_vector, vector_limit
+from tilewright.lang.access import Walk, split_vector, vector_limit
 from tilewright.lang.engine import BufferEngine
 from tilewright.lang.tracer import Tracer
 from tilewright.layout import ComposedLayout, Swizzle
@@ -23,9 +24,9 @@ def note_narrow(tracer: Tracer, tensors: Sequence[Tensor], walk: Walk, width: in
     """
     element = tensors[0].dtype.bytes
     whole = walk.size
-    if whole is None or element > MAX_VECTOR_BYTES:
+    if whole is None or element > VECTOR_BYTES:
         return
-    wanted = math.gcd(MAX_VECTOR_BYTES // element, whole)
+    wanted = math.gcd(VECTOR_BYTES // element, whole)
     spaces = [t.engine.buffer.space for t in tensors if isinstance(t.engine, BufferEngine)]
     if width >= wanted or Space.GLOBAL not in spaces:
         return

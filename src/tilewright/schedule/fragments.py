@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from tilewright import atoms
+from tilewright.arch import VECTOR_BYTES
 from tilewright.atoms import CopyAtom
 from tilewright.dtypes import DType
 from tilewright.errors import ScheduleError
@@ -131,7 +132,7 @@ class Fragments:
         inner = view.layout.inner if isinstance(view.layout, ComposedLayout) else view.layout
         steps = [_steps(inner[mode]) for mode in range(inner.rank)]
         fast = next((mode for mode, step in enumerate(steps) if step and step[0] == 1), None)
-        vector = 16 // dtype.bytes
+        vector = VECTOR_BYTES // dtype.bytes
         others = [s for step in steps for s in step if s != 1]
         if fast is None or any(not isinstance(s, int) or (s % vector and s > vector) for s in others):
             return None

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from tilewright.arch import VECTOR_BYTES
 from tilewright.backends.cpp.names import KEYWORDS
 from tilewright.dtypes import DType
 from tilewright.errors import CompileError, ScheduleError
@@ -28,7 +29,7 @@ _ANY_EXTENT = 61
 C_WORDS = KEYWORDS | {"restrict", "main"}  # what C and C++ have taken
 # What the functions of a header call their own parameters.
 _HEADER_WORDS = frozenset(("function", "stream", "arguments", "parameters"))
-ALIGNMENT = 16  # bytes, of each array that a packaged function is given
+ALIGNMENT = VECTOR_BYTES  # of each array that a packaged function is given
 
 
 @dataclass(frozen=True)

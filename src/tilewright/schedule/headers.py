@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tilewright.schedule.functions import PackagedFunction, c_name
+from tilewright.schedule.functions import ALIGNMENT, PackagedFunction, c_name
 
 # The types of a host: elements that C has no type for are shown by their bits.
 _C_TYPES = {
@@ -89,7 +89,7 @@ def _function(function: PackagedFunction, launch: str) -> list[str]:
         f'#define {name}_ENTRY "{function.device_source.name}"',
         *(f"#define {name}_BLOCK_{axis} {extent}" for axis, extent in zip("XYZ", block, strict=True)),
         f"#define {name}_SHARED_BYTES {shared} /* dynamic shared memory */",
-        f"#define {name}_ALIGNMENT 16",
+        f"#define {name}_ALIGNMENT {ALIGNMENT}",
         f"#define {name}_PARAMETERS {len(fields)}",
         "",
     ]

@@ -16,6 +16,7 @@ import numpy as np
 from tilewright.dtypes import dtype
 from tilewright.errors import ArgumentError, ScheduleError
 from tilewright.runtime import driver
+from tilewright.runtime.addresses import range_of, ranges_meet
 from tilewright.runtime.arrays import ArrayInfo, common_device, describe
 from tilewright.runtime.launch import ExtentSlot, Packer, PointerSlot, ScalarSlot, Slot, StrideSlot, launch_config
 from tilewright.runtime.memory import DeviceArray
@@ -177,10 +178,10 @@ class LoadedFunction:
 
     def _refuse_overlaps(self, infos: Mapping[str, ArrayInfo]) -> None:
         written = {a["name"] for a in self.manifest["arguments"] if a.get("written")}
-        ranges = {name: (info.pointer, info.pointer + info.span * info.dtype.bytes) for name, info in infos.items()}
+        ranges = {name: range_of(info) for name, info in infos.items()}
         for out in written & set(ranges):
-            for name, (low, high) in ranges.items():
-                if name not in written and low < ranges[out][1] and ranges[out][0] < high:
+            for name, reached in ranges.items():
+                if name not in written and ranges_meet(reached, ranges[out]):
                     raise ArgumentError(
                         f"argument {name!r} of {self.name} shares memory with {out!r}, which is written",
                         help="pass a copy of one of them",

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from tilewright.arch import VECTOR_BYTES
 from tilewright.atoms import CopyAtom, UniversalCopy
 from tilewright.dtypes import DType, bool_
 from tilewright.errors import LayoutError, ScheduleError
@@ -25,9 +26,9 @@ from tilewright.schedule.caches import Cache, Region, Strategy
 from tilewright.schedule.filling import Filling, divisor_of, divisor_of_affine, is_private, static_layout
 from tilewright.schedule.scope import Scope
 from tilewright.tensors import Tensor
+from tilewright.transactions import ROW
 
 _VECTOR = 16  # bytes: the widest access, and what ldmatrix reads of a row
-_ROW = 128  # bytes: all 32 banks of 4
 
 
 # --- which threads copy what -----------------------------------------------------------------------------
@@ -162,7 +163,7 @@ class SharedCache(Filling):
         """All buffers without a swizzle."""
         cache, stages = self.cache, self.cache.stages
         layout = static_layout(cache, self.region)
-        vector = max(_VECTOR // cache.element_type.bytes, 1)
+        vector = max(VECTOR_BYTES // cache.element_type.bytes, 1)
         apart = -(-divisor_of(layout.cosize) // vector) * vector  # each buffer begins where a vector may
         return append(layout, Layout(stages, apart))  # type: ignore[no-any-return]  # a layout of a layout
 
@@ -186,7 +187,7 @@ class SharedCache(Filling):
         source = self.source_view()
         strides = source.layout.stride if isinstance(source.layout.stride, tuple) else (source.layout.stride,)
         inner = self._inner_stride(fast)
-        limit = _VECTOR // max(self.source_type.bytes, cache.element_type.bytes)
+        limit = VECTOR_BYTES // max(self.source_type.bytes, cache.element_type.bytes)
         if not isinstance(cache.vectorize, bool):
             limit = min(limit, cache.vectorize)
         if cache.vectorize is False or type(strides[fast]) is not int or strides[fast] != 1 or inner != 1:
@@ -419,7 +420,7 @@ def matrix_layout(cache: Cache, region: Region, order: tuple[int, ...], stages: 
     size = cache.element_type.bytes
     fast = order[0]
     slow = next((mode for mode in order[1:] if region.shape[mode] % 8 == 0), None)
-    row = min(_ROW // size, region.shape[fast])
+    row = min(ROW // size, region.shape[fast])
     parts = row * size // _VECTOR
     if slow is None or region.shape[fast] % row or parts < 2 or parts & (parts - 1) or row * size % _VECTOR:
         return None

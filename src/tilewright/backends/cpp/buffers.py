@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from tilewright.arch import Arch
+from tilewright.arch import VECTOR_BYTES, Arch
 from tilewright.backends.cpp.memory import is_vector_access
 from tilewright.backends.cpp.printer import Printer
 from tilewright.errors import InternalError
 from tilewright.ir.core import Buffer, Kernel, Space
 from tilewright.ir.ops import Allocate
 
-_LEAST_ALIGNMENT = 16  # of shared memory: the widest access
 _ARENA_ALIGNMENT = 128  # at least; more where a buffer asks for it
 
 
@@ -51,7 +50,7 @@ def needs_arena(kernel: Kernel, arch: Arch) -> bool:
 
 
 def _aligned_size(buffer: Buffer) -> int:
-    alignment = max(buffer.alignment, _LEAST_ALIGNMENT)
+    alignment = max(buffer.alignment, VECTOR_BYTES)
     return -(-buffer.bytes // alignment) * alignment
 
 
@@ -88,9 +87,9 @@ def _declaration(printer: Printer, buffer: Buffer) -> str:
     type_name = printer.type_name(buffer.dtype)
     if buffer.space is Space.REGISTER:
         vectors = any(is_vector_access(op, buffer) for op in printer.kernel.body.walk())
-        return f"{f'__align__({_LEAST_ALIGNMENT}) ' if vectors else ''}{type_name} {name}[{buffer.size}];"
+        return f"{f'__align__({VECTOR_BYTES}) ' if vectors else ''}{type_name} {name}[{buffer.size}];"
     if printer.arena is None:
-        alignment = max(buffer.alignment, _LEAST_ALIGNMENT)
+        alignment = max(buffer.alignment, VECTOR_BYTES)
         return f"__shared__ __align__({alignment}) {type_name} {name}[{buffer.size}];"
     place = printer.arena if not buffer.offset else f"({printer.arena} + {buffer.offset})"
     return f"{type_name}* const {name} = ({type_name}*){place};"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tilewright.arch import VECTOR_BYTES
 from tilewright.backends.cpp.expression import Expression, Rank, call, reads_of
 from tilewright.dtypes import DType, float32, float64, int8, int16, int32, int64, uint8, uint16, uint32, uint64
 from tilewright.ir.core import Type, VectorType
@@ -37,7 +38,7 @@ def built_in(type: VectorType) -> str | None:
     """Return the name of CUDA's and HIP's own vector type with the same size and alignment, or None."""
     stem = _STEMS.get(type.element)
     # Four 8-byte elements would be 32 bytes, and the IR's vectors are 16 at most.
-    return f"{stem}{type.lanes}" if stem is not None and type.lanes in (2, 4) and type.bytes <= 16 else None
+    return f"{stem}{type.lanes}" if stem is not None and type.lanes in (2, 4) and type.bytes <= VECTOR_BYTES else None
 
 
 def lane_of(vector: Expression, lane: int) -> Expression:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+import tilewright as tw
 from tilewright.arch import ARCHES, Arch, default_arch
 
 
@@ -44,3 +45,14 @@ def test_what_the_architectures_have() -> None:
     assert [n for n, a in ARCHES.items() if a.warp_size == 64] == ["gfx908", "gfx90a"]
     assert default_arch().name == "sm_90a"
     assert str(default_arch()) == "sm_90a"
+
+
+@pytest.mark.parametrize("option", ["cluster", "smem"])
+def test_what_nothing_reads_is_not_offered(option: str) -> None:
+    @tw.kernel
+    def nothing(x):
+        pass
+
+    with pytest.raises(tw.ArgumentError, match=f"configure takes stream, min_blocks and arch, got {option}"):
+        nothing.configure(**{option: 1})
+    assert tw.Config(BM=1).options == {} and tw.Config(**{option: 1}).options == {}
