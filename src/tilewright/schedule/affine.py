@@ -89,7 +89,7 @@ class _Linear:
         return Apply(name, function, tuple(expression(x) for x in operands))
 
     def _value(self, name: str, function: Any, other: Any) -> Any:  # Any: as in __add__
-        """Return the value of this expression combined with another, which is no place any more."""
+        """Return the value of this expression combined with another, which is not a place any more."""
         return self.__tilewright_apply__(name, function, (self, other))
 
     def __truediv__(self, other: Any) -> Any:  # Any: as in __add__

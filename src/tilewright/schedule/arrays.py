@@ -83,7 +83,7 @@ class Array:
         found = assigned_names(sys._getframe(1)) if name is None else (name,)
         self.name = found[0] if found else f"array{self.number}"
         if not isinstance(role, Role):
-            raise ScheduleError(f"array {self.name}: {role!r} is no Role", help="such as Role.INPUT")
+            raise ScheduleError(f"array {self.name}: {role!r} is not a Role", help="such as Role.INPUT")
         if (role is Role.CONST) != (data is not None):
             raise ScheduleError(f"array {self.name}: data belongs to an array of role CONST, and to no other")
         self.role = role

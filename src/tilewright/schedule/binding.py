@@ -61,11 +61,11 @@ class Binding:
             trips = loop.trips
             if trips is None:
                 trips = (loop.stop.evaluate(sizes) + (loop.step - 1)) // loop.step
-            turn = number if place == 0 else number % trips
+            iteration = number if place == 0 else number % trips
             number = number if place == 0 else number // trips
             if isinstance(trips, int) and trips == 1:
-                turn = 0
-            found[loop.index] = turn * loop.step
+                iteration = 0
+            found[loop.index] = iteration * loop.step
         return found
 
 

@@ -15,9 +15,8 @@ from tilewright.dtypes import dtype as as_dtype
 from tilewright.errors import ScheduleError
 from tilewright.schedule.affine import Apply, Convert, Expression, Index
 from tilewright.schedule.arrays import Array, Load, Store
-from tilewright.schedule.loop_nest import LoopNest
+from tilewright.schedule.loop_nest import LoopNest, Statement
 from tilewright.schedule.parameters import Delayed
-from tilewright.schedule.statements import Statement
 
 Method = TypeVar("Method", bound=Callable[..., Any])  # Any: whatever a plan's methods take and return
 

@@ -24,11 +24,10 @@ from tilewright.schedule.affine import Affine, Index
 from tilewright.schedule.arrays import Load
 from tilewright.schedule.caches import Cache
 from tilewright.schedule.filling import Filling, divisor_of_affine
-from tilewright.schedule.loop_nest import Condition, Part
+from tilewright.schedule.loop_nest import Access, Condition, Part
 from tilewright.schedule.mma_shapes import MMAFragmentOp
 from tilewright.schedule.plan_state import Operation, Tensorization
 from tilewright.schedule.scope import Parts, Scope, Storage
-from tilewright.schedule.statements import Access
 from tilewright.tensors import Tensor
 from tilewright.tiled import TiledMMA, make_tiled_copy_A, make_tiled_copy_B
 
@@ -151,7 +150,7 @@ class Fragments:
     # --- C -----------------------------------------------------------------------------------------------
 
     def accumulators(self, *tiles: int) -> list[Tensor]:
-        """Return registers for the sums of tiles, the modes of one tile first: one tensor for each block."""
+        """Return registers for the accumulators of tiles, the modes of one tile first: one tensor for each block."""
         extents = [self.extents[index] for index in self.target_indices]
         found = []
         for mma in self.mmas:
@@ -179,7 +178,7 @@ class Fragments:
         _convert(fragment, self._target(self.mmas[block], view()))
 
     def _number(self, argument: float | None) -> float | int | None:
-        """Return an operation's argument in the kind of the sums; whole sums take whole numbers."""
+        """Return an operation's argument in the kind of the accumulators; integer ones take whole numbers."""
         return argument if argument is None or self.tile.accumulator.is_float else int(argument)
 
     def apply(self, operation: Operation, fragment: Tensor) -> None:
@@ -236,13 +235,13 @@ def _steps(mode: Layout | ComposedLayout) -> list[Any]:  # Any: strides
 class HeldTarget(Storage):
     """C in fragments: loads and stores of its elements go to the registers of the thread that holds them.
 
-    `sums` has a tensor for each block, (values, rows, columns) of a tile and then tiles from `origin` on. `now` is the
-    fragment, and the element of it, that the statements of the moment are about.
+    `accumulators` has a tensor for each block, (values, rows, columns) of a tile and then tiles from `origin` on. `now`
+    is the fragment, and the element of it, that the statements of the moment are about.
     """
 
-    def __init__(self, access: Access, sums: list[Tensor], origin: tuple[Affine, ...]) -> None:
-        super().__init__(access.array, sums[0], origin)
-        self.access, self.sums = access, sums
+    def __init__(self, access: Access, accumulators: list[Tensor], origin: tuple[Affine, ...]) -> None:
+        super().__init__(access.array, accumulators[0], origin)
+        self.access, self.accumulators = access, accumulators
         self.now: tuple[Tensor, Any] | None = None  # Any: a device number
 
     def _demand(self, place: tuple[Affine, ...]) -> tuple[Tensor, Any]:  # Any: as above

@@ -215,7 +215,7 @@ def named_values(values: Mapping[Any, Any]) -> dict[str, Any]:  # Any: parameter
 
 def _choices(parameter: Any, values: Iterable[Any]) -> list[Any]:
     if not isinstance(parameter, (DelayedParameter, str)):
-        raise ScheduleError(f"{parameter!r} is no parameter", help="use create_parameters(n), or names")
+        raise ScheduleError(f"{parameter!r} is not a parameter", help="use create_parameters(n), or names")
     if isinstance(values, str) or not isinstance(values, Iterable):
         raise ScheduleError(f"the choices of {parameter} are {values!r}", help="give a list of values")
     found = list(values)

@@ -15,10 +15,9 @@ from tilewright.schedule.affine import Affine, Dimension, Index
 from tilewright.schedule.arrays import Array, Role
 from tilewright.schedule.binding import Binding, block_of
 from tilewright.schedule.caches import Cache, Location, Region, region_of
-from tilewright.schedule.loop_nest import Loop, LoopNest
+from tilewright.schedule.loop_nest import Access, Loop, LoopNest, Statement, arrays_of
 from tilewright.schedule.mma_shapes import MMAFragmentOp, MMASchedulingPolicy, MMAShape
 from tilewright.schedule.recipes import Recipe
-from tilewright.schedule.statements import Access, Statement, arrays_of
 from tilewright.schedule.targets import Target
 
 Operation = tuple[Any, "float | None"]  # Any: a MMAFragmentOp, or a function of device numbers
@@ -115,7 +114,7 @@ class PlanState:
                 yield cache
 
     def varying(self, cache: Cache) -> tuple[Loop, ...]:
-        """Return the loops whose iterations share one filling: those inside, and the threads' for shared memory."""
+        """Return the loops whose iterations share one filling: those inside, and the threads' of a shared cache."""
         shared = {
             index
             for binding in self.bindings

@@ -18,13 +18,13 @@ from tilewright.tiled import TiledMMA
 
 @dataclass(frozen=True)
 class Report:
-    """The counts of `plan.report()`. Loads, stores and multiplications are those of one turn of each loop around them.
+    """The counts of `plan.report()`.
 
-    `fragments_*` count the fragments that exist, each as large as one tile of the MMA shape; `loads_*` and `stores_c`
-    fragments read and stored; `mma` multiplications of the whole MMA shape (of one block of it), `instructions` those
-    of the hardware. `k_trips` is how often the loop over K runs, None where only the launch knows or nothing is
-    tensorized; `grid` is None where only the launch knows. `registers` and `spills` are the compiler's, None where
-    there is no compiler.
+    Loads, stores and multiplications are those of one iteration of each loop around them. `fragments_*` count the
+    fragments that exist, each as large as one tile of the MMA shape; `loads_*` and `stores_c` fragments read and
+    stored; `mma` multiplications of the whole MMA shape (of one block of it), `instructions` those of the hardware.
+    `k_trips` is how often the loop over K runs, None where only the launch knows or nothing is tensorized; `grid` is
+    None where only the launch knows. `registers` and `spills` are the compiler's, None without a compiler.
 
     Counts are attributes, and items: `report.mma`, `report["mma"]`, `dict(report)`.
     """
@@ -79,7 +79,7 @@ def report_of(
     operands: Operands,
     grid: tuple[int, int, int] | None,
     block: tuple[int, int, int],
-    resources: Any,  # Any: what the compiler reports; None where there is no compiler
+    resources: Any,  # Any: what the compiler reports; None without a compiler
 ) -> Report:
     """Count what a kernel is made of."""
     counts = _Counts(operands)

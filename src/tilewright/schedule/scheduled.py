@@ -136,7 +136,7 @@ class ScheduledKernel:
         try:
             resources = self.resources()
         except CompileError:
-            resources = None  # there is no compiler here
+            resources = None  # without a compiler here
         operands = Operands(self.plan.tensorization, self.roles, self.k_indices)
         return report_of(self.lower(), operands, None if sizes else self.grid, self.block, resources)
 

@@ -21,9 +21,8 @@ from tilewright.layout import Layout
 from tilewright.schedule.affine import Affine, Apply, Convert, Dimension, Expression, Index, Number, Position
 from tilewright.schedule.arrays import Array, Load, Role
 from tilewright.schedule.caches import Cache
-from tilewright.schedule.loop_nest import Condition, Loop, Part
+from tilewright.schedule.loop_nest import Condition, Loop, Part, Statement, at_places
 from tilewright.schedule.plan_state import PlanState
-from tilewright.schedule.statements import Statement, at_places
 from tilewright.source import SourceLocation
 from tilewright.tensors import Tensor
 
@@ -71,7 +70,7 @@ class Storage:
 class Scope:
     """One point of a kernel that is built.
 
-    `values` are the indices and sizes that are known so far, and `ranges` their bounds. `storage` says where accesses of
+    `values` are the indices and sizes that are known so far, `ranges` their bounds. `storage` says where accesses of
     each array go at this point, `parts` what is emitted at the moment. For counting, `k_indices` has the indices of the
     loops over K that were emitted.
     """
@@ -292,7 +291,7 @@ def evaluate(
         is_test_of_indices = x.name in _COMPARISONS and next(iter(x.loads()), None) is None
         operands = [evaluate(part, int32 if is_test_of_indices else type, load, affine) for part in x.arguments]
         return x.function(*operands)
-    raise ScheduleError(f"{x} is no expression")
+    raise ScheduleError(f"{x} is not an expression")
 
 
 def _quotient(place: Affine, step: int, values: Mapping[Any, Any]) -> Any:  # Any: symbols; device numbers

@@ -10,11 +10,10 @@ from tilewright.dtypes import DType, float32, float64
 from tilewright.errors import ScheduleError
 from tilewright.schedule.affine import Apply, Convert, Dimension, Expression, Index
 from tilewright.schedule.arrays import Load
-from tilewright.schedule.loop_nest import Condition, Part
+from tilewright.schedule.loop_nest import Access, Condition, Part, Statement, at_places
 from tilewright.schedule.mma_shapes import MMAFragmentOp, MMASchedulingPolicy, MMAShape
 from tilewright.schedule.plan_state import Operation, PlanState, Tensorization, operation_name
 from tilewright.schedule.recipes import recipe_for
-from tilewright.schedule.statements import Access, Statement, at_places
 
 
 def tensorization_of(
@@ -30,9 +29,9 @@ def tensorization_of(
 ) -> Tensorization:
     """Return the tile. Raises `ScheduleError` as `Plan.tensorize` says."""
     if not isinstance(shape, MMAShape):
-        raise ScheduleError(f"{shape!r} is no MMAShape", help="such as MMAShape.M16N16K16")
+        raise ScheduleError(f"{shape!r} is not an MMAShape", help="such as MMAShape.M16N16K16")
     if not isinstance(policy, MMASchedulingPolicy):
-        raise ScheduleError(f"{policy!r} is no MMASchedulingPolicy", help="PASS_ORDER or BLOCK_ORDER")
+        raise ScheduleError(f"{policy!r} is not an MMASchedulingPolicy", help="PASS_ORDER or BLOCK_ORDER")
     if plan.tensorization is not None:
         raise ScheduleError(
             f"({', '.join(map(str, plan.tensorization.indices))}) is tensorized already",
@@ -176,13 +175,13 @@ def _input_type(a: Access, b: Access, statement: Statement) -> DType:
 
 
 def _accumulator_for(a: Access, output: DType) -> DType:
-    """Return the type of sums: float32 for floats of 32 bits and fewer, whatever C is kept in; else that of C."""
+    """Return the type of accumulators: float32 for floats of 32 bits and fewer, whatever C is in; else that of C."""
     if a.array.element_type.is_float and output.is_float and output is not float64:
         return float32
     return output
 
 
-def _check_operation(operation: Any, argument: float | None, sums: DType) -> None:  # Any: as `Operation`
+def _check_operation(operation: Any, argument: float | None, accumulators: DType) -> None:  # Any: as `Operation`
     if callable(operation) and not isinstance(operation, MMAFragmentOp):
         if argument is not None:
             raise ScheduleError(
@@ -201,8 +200,10 @@ def _check_operation(operation: Any, argument: float | None, sums: DType) -> Non
         )
     if argument is not None and (isinstance(argument, bool) or not isinstance(argument, (int, float, np.number))):
         raise ScheduleError(f"{operation.name} by {argument!r}", help="prologue_arg or epilogue_arg, a number")
-    if argument is not None and not sums.is_float and argument != int(argument):
-        raise ScheduleError(f"{operation.name} by {argument}, and the sums are {sums}", help="give a whole number")
+    if argument is not None and not accumulators.is_float and argument != int(argument):
+        raise ScheduleError(
+            f"{operation.name} by {argument}, and the accumulators are {accumulators}", help="give a whole number"
+        )
 
 
 def _divisors(plan: PlanState, part: Part, tile: tuple[Index, ...]) -> tuple[tuple[Dimension, int], ...]:

@@ -11,14 +11,16 @@ from tilewright.schedule.loop_nest import Condition, Loop, LoopNest, Part
 
 
 def split(nest: LoopNest, index: Index, size: int, inner: Index) -> LoopNest:
-    """Split a loop: its index then steps over `size` turns, and `inner` runs through them, right inside of it.
+    """Split a loop: its index then steps over `size` iterations, and `inner` runs through them, right inside of it.
 
     before: for i in range(0, stop, step)      after: for i in range(0, stop, size * step)
                                                          for ii in range(0, size * step, step)
     """
     loop = nest.loop(index)
     if not _is_count(size) or size < 1:
-        raise ScheduleError(f"split of {index} by {size!r}", help="the size is a whole number of turns, at least 1")
+        raise ScheduleError(
+            f"split of {index} by {size!r}", help="the size is a whole number of iterations, at least 1"
+        )
     block = size * loop.step
     whole = Affine.of({index: 1, inner: 1})
     outer, within = Loop(index, loop.stop, block), Loop(inner, Affine((), block), loop.step)
@@ -66,12 +68,12 @@ def misplaced(nest: LoopNest, order: Sequence[Index]) -> ScheduleError | None:
 
 
 def pad(nest: LoopNest, index: Index, size: int, front: bool) -> LoopNest:
-    """Add turns that do nothing before or behind those of a loop.
+    """Add iterations that do nothing before or behind those of a loop.
 
     before: for i in range(0, stop)    after: for i in range(0, stop + size): if i >= size (front), i < stop (behind)
     """
     if not _is_count(size) or size < 0:
-        raise ScheduleError(f"pad of {index} by {size!r}", help="the size is a whole number of turns")
+        raise ScheduleError(f"pad of {index} by {size!r}", help="the size is a whole number of iterations")
     loop = nest.loop(index)
     shift = size * loop.step
     padded = replace(loop, stop=loop.stop + shift)

@@ -89,7 +89,7 @@ def _refuse_fragments(plan: PlanState) -> None:
     for cache in kept:
         if cache.array not in operands:
             raise ScheduleError(
-                f"{cache.name} is no operand of the tile and cannot be kept in its fragments",
+                f"{cache.name} is not an operand of the tile and cannot be kept in its fragments",
                 help="location=Location.PRIVATE keeps elements in the registers of each thread",
             )
         if tile.a.array is tile.b.array is cache.array:
@@ -128,7 +128,7 @@ def _refuse_loops(plan: PlanState) -> None:
 
 
 def _refuse_repeated_operations(plan: PlanState, holds_target: Callable[[Index], bool]) -> None:
-    """Raise `ScheduleError` where SET, SCALE, ReLU or a function would run once for each turn of a loop over K.
+    """Raise `ScheduleError` where SET, SCALE, ReLU or a function would run once for each iteration of a loop over K.
 
     `holds_target(index)` says whether fragments of C are kept while a loop runs.
     """
@@ -140,8 +140,8 @@ def _refuse_repeated_operations(plan: PlanState, holds_target: Callable[[Index],
         for index in plan.carried:
             if not holds_target(index):
                 raise ScheduleError(
-                    f"the {name} operation {operation_name(operation)} would run in each turn of {index}, which runs "
-                    "through K",
+                    f"the {name} operation {operation_name(operation)} would run in each iteration of {index}, "
+                    "which runs through K",
                     help=f"keep {found.c.array.name} in fragments: "
                     f"plan.cache({found.c.array.name}, index={index}, location=Location.MMA_FRAGMENT)",
                 )
@@ -177,10 +177,10 @@ def _refuse_unwritten(plan: PlanState) -> None:
 
 
 def _refuse_forgotten(plan: PlanState) -> None:
-    """Raise `ScheduleError` where a TEMP array is read in other turns than it is written, and its cache ends between.
+    """Raise `ScheduleError` where a TEMP array is read after the cache that held what was written has ended.
 
-    That is so where no write of the element that a read needs is in the same turn of all loops around the outermost
-    cache; a sum does not count as written by its own additions.
+    It is where no write of the element that a read needs is in the same iteration of all loops around the
+    outermost cache; a sum does not count as written by its own additions.
     """
     for array in plan.arrays:
         caches = [cache for cache in plan.caches if cache.array is array]
@@ -196,8 +196,8 @@ def _refuse_forgotten(plan: PlanState) -> None:
             if not any(_meet(plan, write, read, around) for write in writes):
                 loops = ", ".join(map(str, around))
                 raise ScheduleError(
-                    f"{longest.name} is filled anew in each turn of {loops}, and nothing is written there before the "
-                    f"{read.access}",
+                    f"{longest.name} is filled anew in each iteration of {loops}, and nothing is written there "
+                    f"before the {read.access}",
                     location=read.access.statement.location,
                     help=f"{array.name} is TEMP and lives in its caches alone: cache it at an outer index first",
                 )
@@ -218,7 +218,7 @@ def _is_own_sum(write: Instance, read: Instance) -> bool:
 
 
 def _meet(plan: PlanState, write: Instance, read: Instance, around: Sequence[Index]) -> bool:
-    """Whether a write and a read of one element can be in the same turn of the loops around."""
+    """Whether a write and a read of one element can be in the same iteration of the loops around."""
     system = Pair(write, replace(read, side=1)).meets()
     for index in around:
         system = system.equal(*difference(*iterations(plan.nest.loop(index))))
