@@ -149,5 +149,5 @@ def order_of(layout: Any, shape: tuple[int, ...], array: Array) -> tuple[int, ..
         return tuple(sorted(modes, key=lambda mode: known[mode]))
     if isinstance(layout, ArrayLayout):
         return modes if layout is ArrayLayout.LAST_MAJOR else modes[::-1]
-    given = layout if isinstance(layout, tuple) else tuple(layout[mode].stride for mode in modes)
-    return tuple(sorted(modes, key=lambda mode: given[mode] if isinstance(given[mode], int) else 0))
+    strides = layout if isinstance(layout, tuple) else tuple(layout[mode].stride for mode in modes)
+    return tuple(sorted(modes, key=lambda mode: strides[mode] if isinstance(strides[mode], int) else 0))

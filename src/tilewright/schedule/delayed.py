@@ -154,8 +154,8 @@ class Resolution:
             made.declare(
                 as_dtype(self.resolve(array.element_type)), self.resolve(array.shape), self.resolve(array.layout)
             )
-        found: Array = self._made[array]
-        return found
+        resolved: Array = self._made[array]
+        return resolved
 
     def _statement(self, statement: Statement) -> Statement:
         if not depends(statement):

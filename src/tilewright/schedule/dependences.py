@@ -65,8 +65,8 @@ class Instance:
 
     def at(self, values: Values) -> str:
         """Return the access and the values of the nest's own indices, for those of the variables."""
-        found = ", ".join(f"{index}={_value(self.iteration(index), values)}" for index in self.part.indices)
-        return f"{self.access} at {found}" if found else f"{self.access}"
+        position = ", ".join(f"{index}={_value(self.iteration(index), values)}" for index in self.part.indices)
+        return f"{self.access} at {position}" if position else f"{self.access}"
 
     def element(self, values: Values) -> str:
         """Return the element that is accessed, with numbers."""
@@ -104,20 +104,20 @@ class Pair:
 
     def sizes(self, values: Values) -> str:
         """Return the sizes of the launch in a solution, as the end of a sentence."""
-        found = [f"{v}={values[v]}" for v in sorted(_sizes(values), key=lambda v: v.number)]
-        return f", where {', '.join(found)}" if found else ""
+        texts = [f"{v}={values[v]}" for v in sorted(_sizes(values), key=lambda v: v.number)]
+        return f", where {', '.join(texts)}" if texts else ""
 
 
 def pairs(nest: LoopNest) -> Iterator[Pair]:
     """Yield each pair once: of one access with itself too, and the access of the earlier part first."""
-    found = [
+    instances = [
         Instance(nest, number, access)
         for number, part in enumerate(nest.parts)
         for statement in part.statements
         for access in _different(statement.accesses)
     ]
-    for n, first in enumerate(found):
-        for second in found[n:]:
+    for n, first in enumerate(instances):
+        for second in instances[n:]:
             is_written = first.access.is_write or second.access.is_write
             if first.access.array is second.access.array and is_written:
                 yield Pair(first, replace(second, side=1))
@@ -206,9 +206,9 @@ def _declared_before(meets: System[Variable], first: Instance, second: Instance)
         return
     for index in first.part.indices:
         mine, other = first.iteration(index), second.iteration(index)
-        found = is_before(meets, mine, other)
-        if found.solve() is not None:
-            yield found
+        system = is_before(meets, mine, other)
+        if system.solve() is not None:
+            yield system
         meets = meets.equal(*difference(mine, other))
 
 

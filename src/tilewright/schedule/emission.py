@@ -126,8 +126,8 @@ class Emission:
             return
         if len(alive) == 1 and not self.synchronises(depth):
             known = tuple(c for c in alive[0].conditions if self.scope.is_known(c.value))
-            rest = replace(alive[0], conditions=tuple(c for c in alive[0].conditions if c not in known))
-            self.scope.when(known, lambda: self.region(depth, (rest,)))
+            undecided = replace(alive[0], conditions=tuple(c for c in alive[0].conditions if c not in known))
+            self.scope.when(known, lambda: self.region(depth, (undecided,)))
             return
         self.region(depth, alive)
 
@@ -200,9 +200,9 @@ class _Vector:
         for load in store.value.loads():
             key = (load.array.number, load.place)
             if key not in held:
-                found = self._loaded(load)
-                if found is not None:
-                    held[key] = found
+                read = self._loaded(load)
+                if read is not None:
+                    held[key] = read
         target = scope.storage[store.array]
         results = None
         if self._stride(store.array, store.place) == 1:

@@ -144,21 +144,21 @@ class Fragments:
         if count < 1:
             return None
         name = f"SM75_U32x{count}_LDSM_N" if fast == 1 else f"SM75_U16x{2 * count}_LDSM_T"
-        found: CopyAtom | None = getattr(atoms, name, None)
-        return found
+        atom: CopyAtom | None = getattr(atoms, name, None)
+        return atom
 
     # --- C -----------------------------------------------------------------------------------------------
 
     def accumulators(self, *tiles: int) -> list[Tensor]:
         """Return registers for the accumulators of tiles, the modes of one tile first: one tensor for each block."""
         extents = [self.extents[index] for index in self.target_indices]
-        found = []
+        tensors = []
         for mma in self.mmas:
             tensor = registers(self.tile.accumulator, (*mma.partition_shape(tuple(extents), "C"), *tiles))
             rename(f"r{self.tile.c.array.name}", tensor)
             self.roles[tensor.engine.buffer] = "C"
-            found.append(tensor)
-        return found
+            tensors.append(tensor)
+        return tensors
 
     def _target(self, mma: TiledMMA, view: Tensor) -> Tensor:
         return mma.get_slice(self.lane).partition_C(view)
@@ -183,10 +183,10 @@ class Fragments:
 
     def apply(self, operation: Operation, fragment: Tensor) -> None:
         """Apply an operation to every element of a fragment."""
-        kind, given = operation
+        kind, number = operation
         if kind is MMAFragmentOp.NONE:
             return
-        argument = self._number(given)
+        argument = self._number(number)
 
         def result(x: Any) -> Any:  # Any: device numbers
             if kind is MMAFragmentOp.ReLU:
@@ -356,8 +356,8 @@ def _joined(mode: Layout | ComposedLayout) -> Layout:
     assert isinstance(mode, Layout), mode
     if not isinstance(mode.shape, tuple):
         return mode
-    found: Layout = coalesce(mode)
-    return found
+    joined: Layout = coalesce(mode)
+    return joined
 
 
 def tile_view(

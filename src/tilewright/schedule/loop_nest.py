@@ -81,8 +81,8 @@ class Statement:
 
 def arrays_of(statements: tuple[Statement, ...]) -> Iterator[Array]:
     """Yield the arrays that statements name, each once, in the order of their making."""
-    found = {access.array for statement in statements for access in statement.accesses}
-    yield from sorted(found, key=lambda array: array.number)
+    arrays = {access.array for statement in statements for access in statement.accesses}
+    yield from sorted(arrays, key=lambda array: array.number)
 
 
 def moved(x: Expression, places: Mapping[Index, Affine]) -> Expression:
@@ -214,10 +214,10 @@ class LoopNest:
 
     def dimensions(self) -> Iterator[Dimension]:
         """Yield the sizes that only the launch knows, each once."""
-        found: dict[Dimension, None] = {}
+        extents: dict[Dimension, None] = {}
         for part in self.parts:
-            found.update((extent, None) for extent in part.shape if isinstance(extent, Dimension))
-        yield from found
+            extents.update((extent, None) for extent in part.shape if isinstance(extent, Dimension))
+        yield from extents
 
     def text(self) -> str:
         """Return the loops as Python would have them."""

@@ -175,7 +175,7 @@ class Plan(PlanState, Recorder):
         loop, and accesses that no one box can hold. Source: Accera, `Plan.cache`.
         """
         refuse_unknown(location, strategy, double_buffer_location, pipeline_stages)
-        found = place_cache(
+        placed = place_cache(
             self,
             source,
             index=index,
@@ -185,14 +185,14 @@ class Plan(PlanState, Recorder):
             trigger_level=trigger_level,
         )
         made = replace(
-            found,
+            placed,
             layout=layout,
             location=location,
             stages=_stages(double_buffer, double_buffer_location, pipeline_stages, location),
             through_registers=double_buffer and double_buffer_location is Location.PRIVATE,
             vectorize=vectorize,
             strategy=strategy,
-            element_type=found.array.element_type if element_type is None else _dtype(element_type),
+            element_type=placed.array.element_type if element_type is None else _dtype(element_type),
         )
         refuse_nonsense(self, made)
         self.caches.append(made)

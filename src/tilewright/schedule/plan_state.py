@@ -129,14 +129,14 @@ class PlanState:
 
     def accesses(self, array: Array) -> list[Access]:
         """Return the accesses of an array by all parts, with their places among the loops."""
-        found = []
+        accesses = []
         for part in self.nest.parts:
             for statement in part.statements:
                 for access in statement.accesses:
                     if access.array is array:
                         place = tuple(mode.substitute(part.places) for mode in access.place)
-                        found.append(Access(access.statement, array, place, access.is_write))
-        return found
+                        accesses.append(Access(access.statement, array, place, access.is_write))
+        return accesses
 
     def region(self, cache: Cache) -> Region:
         """Return the box that a cache holds. Raises `ScheduleError` where there is none."""
@@ -181,8 +181,8 @@ class PlanState:
 
     def feeds_matrix_instructions(self, cache: Cache) -> bool:
         """Whether a cache holds operands or accumulators of `tensorize`."""
-        found = self.tensorization
-        return found is not None and cache.array in (found.a.array, found.b.array, found.c.array)
+        tile = self.tensorization
+        return tile is not None and cache.array in (tile.a.array, tile.b.array, tile.c.array)
 
     # --- matrix instructions -----------------------------------------------------------------------------
 

@@ -62,13 +62,13 @@ def recipe_for(arch: Arch, mma_shape: MMAShape, input_type: DType, accumulator_t
     >>> recipe_for(Arch.parse("sm_80"), MMAShape.M8N32K16, t.float16, t.float32).transposed
     True
     """
-    found = find_recipe(arch, mma_shape, input_type, accumulator_type)
-    if found is None:
+    recipe = find_recipe(arch, mma_shape, input_type, accumulator_type)
+    if recipe is None:
         raise ScheduleError(
             f"{arch.name} has no {mma_shape.name} of {input_type} with {accumulator_type} accumulators",
             help=offers(arch),
         )
-    return found
+    return recipe
 
 
 def shapes_for(arch: Arch, input_type: DType, accumulator_type: DType) -> tuple[MMAShape, ...]:

@@ -124,9 +124,9 @@ class _Counts:
     def fragments(self) -> dict[str, int]:
         """Return the counts of fragments, by the names of the report."""
         held = {role: sum(b.size or 0 for b in self.seen if self.roles[b] == role) for role in "ABC"}
-        found = {f"fragments_{role.lower()}": held[role] // self.size[role] for role in "ABC"}
-        found |= {f"loads_{role.lower()}": self.loaded[role] // self.size[role] for role in "ABC"}
-        return {**found, "stores_c": self.stored // self.size["C"]}
+        counts = {f"fragments_{role.lower()}": held[role] // self.size[role] for role in "ABC"}
+        counts |= {f"loads_{role.lower()}": self.loaded[role] // self.size[role] for role in "ABC"}
+        return {**counts, "stores_c": self.stored // self.size["C"]}
 
     def walk(self, block: Block, times: int) -> None:
         """Count a block that runs so many times."""
@@ -186,9 +186,9 @@ class _Counts:
 
 def _values(mma: TiledMMA, extents: tuple[int, int], operand: Any) -> int:  # Any: "A", "B" or "C"
     """Return how many values each thread holds of a tile."""
-    found = tuple_size(mma.partition_shape(extents, operand))
-    assert isinstance(found, int), extents
-    return found
+    values = tuple_size(mma.partition_shape(extents, operand))
+    assert isinstance(values, int), extents
+    return values
 
 
 def _lanes(value: Value) -> int:

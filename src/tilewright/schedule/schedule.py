@@ -101,11 +101,11 @@ class Schedule:
 
     def is_valid_loop_order(self, *order: Index | Sequence[Index]) -> bool:
         """Say whether `reorder` would take an order."""
-        given = _flat(order)
-        if transforms.misplaced(self.nest, given) is not None:
+        indices = _flat(order)
+        if transforms.misplaced(self.nest, indices) is not None:
             return False
         try:
-            refuse_violations(self.nest, transforms.reorder(self.nest, given), "")
+            refuse_violations(self.nest, transforms.reorder(self.nest, indices), "")
         except ScheduleError:
             return False
         return True
@@ -189,17 +189,17 @@ def fuse(*schedules: Schedule | Sequence[Schedule], partial: int | None = None) 
 
     A loop that is shorter in one of them is as long as the longest. Raises `ScheduleError` for loops that do not fit.
     """
-    given: list[Schedule] = []
+    parts: list[Schedule] = []
     for item in schedules:
-        given += list(item) if isinstance(item, (tuple, list)) else [item]  # type: ignore[list-item]  # checked below
-    for item in given:
+        parts += list(item) if isinstance(item, (tuple, list)) else [item]  # type: ignore[list-item]  # checked below
+    for item in parts:
         if not isinstance(item, Schedule):
             raise ScheduleError(f"fuse of {item!r}, which is not a schedule", help="nest.create_schedule() makes one")
-    if len(given) < 2:
+    if len(parts) < 2:
         raise ScheduleError("fuse takes at least two schedules")
     fusing = Index(_first(assigned_names(sys._getframe(1))[1:], "f"))
-    others = [schedule.nest for schedule in given[1:]]
-    return Schedule(numbered_by(transformed(_fuse, given[0].nest, others, partial, fusing), fusing))
+    others = [schedule.nest for schedule in parts[1:]]
+    return Schedule(numbered_by(transformed(_fuse, parts[0].nest, others, partial, fusing), fusing))
 
 
 def _fuse(first: LoopNest, others: Sequence[LoopNest], partial: int | None, fusing: Index) -> LoopNest:

@@ -56,11 +56,11 @@ class ScheduledKernel:
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
         build.__signature__ = inspect.Signature([inspect.Parameter(a.name, kind) for a in arrays])  # type: ignore[attr-defined]  # read by inspect.signature
         arch = self.plan.target.arch
-        found = traceable_kernel(build).configure(arch=arch.name)
+        kernel = traceable_kernel(build).configure(arch=arch.name)
         if arch.is_amd or self.plan.tensorization is None:
-            return found
+            return kernel
         # One block a multiprocessor will do: left to itself the compiler spills fragments to make room for more.
-        return found.configure(min_blocks=1)
+        return kernel.configure(min_blocks=1)
 
     def _emit(self, arguments: dict[Array, Any], place: SourceLocation | None) -> None:  # Any: device numbers, tensors
         with located(place):
@@ -147,10 +147,10 @@ class ScheduledKernel:
         return (*self.specs(), *(spec(a.element_type, *_extents(a)) for a in self.constants))
 
     def _launcher(self, grid: tuple[int, int, int]) -> Launcher:
-        found = self._launchers.get(grid)
-        if found is None:
-            found = self._launchers[grid] = self.kernel[grid, self.block]
-        return found
+        launcher = self._launchers.get(grid)
+        if launcher is None:
+            launcher = self._launchers[grid] = self.kernel[grid, self.block]
+        return launcher
 
     def _launch(self, args: tuple[Any, ...]) -> tuple[Launcher, tuple[Any, ...]]:
         described = self._described(args)
@@ -163,18 +163,18 @@ class ScheduledKernel:
         if len(args) != len(self.parameters):
             names = ", ".join(array.name for array in self.parameters)
             raise ArgumentError(f"kernel {self.name!r} takes ({names}), got {len(args)} arguments")
-        found: dict[Array, ArrayInfo] = {}
+        described: dict[Array, ArrayInfo] = {}
         for array, value in zip(self.parameters, args, strict=True):
             if array.rank:
                 info = getattr(value, "info", None) or describe(value)
                 if not isinstance(info, ArrayInfo):
                     raise ArgumentError(f"argument {array.name!r} is a {type(value).__name__}, and an array is needed")
-                found[array] = info
-        sizes = self._sizes(found)
-        for array, info in found.items():
+                described[array] = info
+        sizes = self._sizes(described)
+        for array, info in described.items():
             _check(array, info, sizes)
         self._check_tiles(sizes)
-        return found
+        return described
 
     def _check_tiles(self, sizes: Mapping[Dimension, int]) -> None:
         """Raise `ArgumentError` for a size that tiles of matrix instructions do not divide."""
@@ -228,13 +228,13 @@ def _named(name: str, place: SourceLocation | None, body: Callable[..., None]) -
 
 def _number(array: Array, value: Any) -> Any:  # Any: a number of any library; a NumPy number
     """Return an argument for an array without modes in the type that was declared."""
-    given = np.asarray(value) if isinstance(value, (bool, int, float, np.generic, np.ndarray)) else None
-    if given is None or given.shape != ():
+    number = np.asarray(value) if isinstance(value, (bool, int, float, np.generic, np.ndarray)) else None
+    if number is None or number.shape != ():
         raise ArgumentError(
             f"argument {array.name!r} is a {type(value).__name__}, and a number is needed",
             help="pass a Python or NumPy number",
         )
-    return array.element_type.numpy.type(given.item())
+    return array.element_type.numpy.type(number.item())
 
 
 def _extents(array: Array) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -60,11 +60,11 @@ class Storage:
 
     def coordinates(self, place: tuple[Affine, ...], values: Mapping[Any, Any]) -> Any:  # Any: as in load
         """Return the coordinates of an element in the tensor."""
-        found = tuple(
+        place_in_tensor = tuple(
             _quotient(mode, step, values)
             for mode, step in zip(self.place(place), self.steps or (1,) * len(place), strict=True)
         )
-        return found if len(found) != 1 else found[0]
+        return place_in_tensor if len(place_in_tensor) != 1 else place_in_tensor[0]
 
 
 class Scope:
@@ -264,12 +264,12 @@ def compute_type(statement: Statement) -> DType:
     >>> compute_type(nest.statements[0])
     tw.float32
     """
-    found = statement.store.array.element_type
+    type = statement.store.array.element_type
     for load in statement.store.value.loads():
-        found = promote(found, load.array.element_type)
-    if found.is_float:
-        return found if found.bits >= 32 else float32
-    return promote(found, int32) if found.bits < 32 else found
+        type = promote(type, load.array.element_type)
+    if type.is_float:
+        return type if type.bits >= 32 else float32
+    return promote(type, int32) if type.bits < 32 else type
 
 
 def evaluate(
@@ -325,12 +325,12 @@ def _is_zero(value: Affine, values: Mapping[Any, Any]) -> Any:  # Any: symbols; 
 
 def _sizes(arguments: Mapping[Array, Any]) -> dict[Any, Any]:  # Any: tensors; dimensions to device numbers
     """Return the size of each dimension: the extent of the first array that has it."""
-    found: dict[Any, Any] = {}
+    sizes: dict[Any, Any] = {}
     for array, tensor in arguments.items():
         for mode, extent in enumerate(array.shape):
-            if isinstance(extent, Dimension) and extent not in found:
-                found[extent] = tensor.shape[mode]
-    return found
+            if isinstance(extent, Dimension) and extent not in sizes:
+                sizes[extent] = tensor.shape[mode]
+    return sizes
 
 
 def declared(array: Array, tensor: Any) -> Any:  # Any: a tensor, or a number for an array without modes

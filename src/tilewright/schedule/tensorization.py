@@ -81,31 +81,31 @@ def _tile_indices(
             f"({', '.join(map(str, plan.serial[-3:]))})",
             help="reorder the schedule so that the loops of the tile are innermost",
         )
-    wanted = (shape.m, shape.n, shape.k * passes)
-    for index, extent, mode in zip(indices, wanted, "MNK", strict=True):
+    extents = (shape.m, shape.n, shape.k * passes)
+    for index, extent, mode in zip(indices, extents, "MNK", strict=True):
         loop = plan.nest.loop(index)
         if loop.step != 1 or loop.trips != extent:
             raise ScheduleError(
                 f"{index}, the loop of {mode}, is `{loop}` and {shape.name} with {passes} passes takes range({extent})",
-                help=f"split by target.tensor_core_info.compute_tensor_splits: {wanted}",
+                help=f"split by target.tensor_core_info.compute_tensor_splits: {extents}",
             )
     return indices[0], indices[1], indices[2]
 
 
 def _part_of(plan: PlanState, tile: tuple[Index, Index, Index]) -> tuple[int, Part]:
     """Return the part that multiplies: the one whose statement runs through the loop of K."""
-    found = [
+    multiplying = [
         (number, part)
         for number, part in enumerate(plan.nest.parts)
         if any(tile[2] in {s for s, _ in place.terms} for place in part.places.values())
     ]
-    if len(found) != 1 or len(found[0][1].statements) != 1:
+    if len(multiplying) != 1 or len(multiplying[0][1].statements) != 1:
         raise ScheduleError(
             f"tensorize needs one statement in the loop of K, {tile[2]}, and there are "
-            f"{sum(len(part.statements) for _, part in found)}",
+            f"{sum(len(part.statements) for _, part in multiplying)}",
             help="let the nest that is tensorized hold C += A * B alone, and fuse what else is to be done",
         )
-    return found[0]
+    return multiplying[0]
 
 
 def _operands(statement: Statement, tile: tuple[Index, Index, Index]) -> tuple[Access, Access]:
@@ -208,7 +208,7 @@ def _check_operation(operation: Any, argument: float | None, accumulators: DType
 
 def _divisors(plan: PlanState, part: Part, tile: tuple[Index, ...]) -> tuple[tuple[Dimension, int], ...]:
     """Return what has to divide which size, so that no tile crosses a boundary. Raises for one that does cross."""
-    found: dict[Dimension, int] = {}
+    divisors: dict[Dimension, int] = {}
     for condition in part.conditions:
         symbols = [symbol for symbol, _ in condition.value.terms]
         if not any(index in symbols for index in tile):
@@ -216,7 +216,7 @@ def _divisors(plan: PlanState, part: Part, tile: tuple[Index, ...]) -> tuple[tup
         sizes = [symbol for symbol in symbols if isinstance(symbol, Dimension)]
         block = max(plan.nest.loop(s).step for s in symbols if isinstance(s, Index))
         if len(sizes) == 1 and not condition.is_equality:
-            found[sizes[0]] = max(found.get(sizes[0], 1), block)
+            divisors[sizes[0]] = max(divisors.get(sizes[0], 1), block)
             continue
         if not _holds(plan, condition):
             raise ScheduleError(
@@ -224,7 +224,7 @@ def _divisors(plan: PlanState, part: Part, tile: tuple[Index, ...]) -> tuple[tup
                 location=part.statements[0].location,
                 help="let the sizes of the splits divide the loops, or pad the arrays; no padded loop is tensorized",
             )
-    return tuple(found.items())
+    return tuple(divisors.items())
 
 
 def _holds(plan: PlanState, condition: Condition) -> bool:

@@ -190,7 +190,7 @@ class Tiles(Fragments):
         return part.statements == self.scope.plan.nest.parts[self.tile.part].statements
 
     def _in_pass_order(self, accumulators: list[Accumulator]) -> None:
-        fragments = [found.begin() for found in accumulators]
+        fragments = [accumulator.begin() for accumulator in accumulators]
 
         def multiply(group: Any) -> None:  # Any: a number of host or device
             a, b = self._operands("A", group), self._operands("B", group)
@@ -199,14 +199,14 @@ class Tiles(Fragments):
                     gemm(self.mmas[block], fragment, left, right, fragment)
 
         self._each_group(multiply)
-        for found in accumulators:
-            found.end()
+        for accumulator in accumulators:
+            accumulator.end()
 
     def _in_block_order(self, accumulators: list[Accumulator]) -> None:
         once = self.tile.groups == 1
         a, b = (self._operands("A", 0), self._operands("B", 0)) if once else ([], [])
-        for block, found in enumerate(accumulators):
-            fragment = found.begin()
+        for block, accumulator in enumerate(accumulators):
+            fragment = accumulator.begin()
 
             def multiply(group: Any, block: int = block, fragment: Tensor = fragment) -> None:  # Any: as above
                 ours, theirs = (a, b) if once else (self._operands("A", group), self._operands("B", group))
@@ -214,7 +214,7 @@ class Tiles(Fragments):
                     gemm(self.mmas[block], fragment, left, right, fragment)
 
             self._each_group(multiply)
-            found.end()
+            accumulator.end()
 
     def _each_group(self, body: Callable[[Any], None]) -> None:  # Any: a number of host or device
         """Emit the groups of passes: a loop of the kernel, or one after another where their offsets are to be static.
@@ -257,8 +257,8 @@ class Tiles(Fragments):
     def _held(self, side: Side, storage: HeldOperand, number: int) -> Tensor:
         access, (rows, depth) = self.access(side), (self.rows(side), self.tile.indices[2])
         row, step = self.number(storage, access, rows), self.number(storage, access, depth)
-        found: Tensor = storage.fragment[(None, None, None, row, step + number)]
-        return found
+        fragment: Tensor = storage.fragment[(None, None, None, row, step + number)]
+        return fragment
 
     def number(self, storage: Storage, access: Access, index: Index) -> Any:  # Any: device numbers
         """Return the number of the tile along an index, among those that are held from the storage's origin on."""
@@ -286,9 +286,9 @@ class Tiles(Fragments):
         rows, columns = (self.extents[index] for index in self.target_indices)
         for block, mma in enumerate(self.mmas):
             places = mma.get_slice(self.lane).partition_C(identity_tensor((rows, columns)))
-            found = self._accumulator(block)
-            held = found.storage if isinstance(found, _HeldAccumulator) else None
-            fragment = found.begin() if held is not None else None
+            accumulator = self._accumulator(block)
+            held = accumulator.storage if isinstance(accumulator, _HeldAccumulator) else None
+            fragment = accumulator.begin() if held is not None else None
 
             def element(e: Any, places: Tensor = places, held: Any = held, fragment: Any = fragment) -> None:
                 row, column = places[e]
@@ -304,8 +304,8 @@ class Tiles(Fragments):
 
 def _both(layout: Layout, inner: int, outer: int) -> Layout:
     """Return a mode that runs through one mode of a layout and then through another."""
-    found: Layout = coalesce(make_layout(layout[inner], layout[outer]))
-    return found
+    joined: Layout = coalesce(make_layout(layout[inner], layout[outer]))
+    return joined
 
 
 def _arrays(part: Part) -> set[Array]:
@@ -359,8 +359,8 @@ class _HeldAccumulator(Accumulator):
     def begin(self) -> Tensor:
         tiles = self.tiles
         row, column = (tiles.number(self.storage, tiles.tile.c, index) for index in tiles.target_indices)
-        found: Tensor = self.storage.accumulators[self.block][(None, None, None, row, column)]
-        return found
+        fragment: Tensor = self.storage.accumulators[self.block][(None, None, None, row, column)]
+        return fragment
 
     def end(self) -> None:
         pass

@@ -47,19 +47,19 @@ def reorder(nest: LoopNest, order: Sequence[Index]) -> LoopNest:
 
 def misplaced(nest: LoopNest, order: Sequence[Index]) -> ScheduleError | None:
     """Return what is wrong with an order apart from dependences: what is missing, or inner loops outside of outer."""
-    wanted, given = set(nest.order), list(order)
-    if len(given) != len(wanted) or set(given) != wanted:
-        missing = [str(i) for i in nest.order if i not in set(given)]
-        strange = [str(i) for i in given if i not in wanted or given.count(i) > 1]
+    indices, ordered = set(nest.order), list(order)
+    if len(ordered) != len(indices) or set(ordered) != indices:
+        missing = [str(i) for i in nest.order if i not in set(ordered)]
+        strange = [str(i) for i in ordered if i not in indices or ordered.count(i) > 1]
         what = [f"without {', '.join(missing)}"] * bool(missing) + [f"with {', '.join(strange)}"] * bool(strange)
         return ScheduleError(
-            f"the order ({', '.join(map(str, given))}) is not one of all loops: it is {' and '.join(what)}",
+            f"the order ({', '.join(map(str, ordered))}) is not one of all loops: it is {' and '.join(what)}",
             help=f"name each of ({', '.join(map(str, nest.order))}) once",
         )
     for outer, inner in nest.precedences:
-        if given.index(outer) > given.index(inner):
+        if ordered.index(outer) > ordered.index(inner):
             return ScheduleError(
-                f"the order ({', '.join(map(str, given))}) puts {inner} outside of {outer}",
+                f"the order ({', '.join(map(str, ordered))}) puts {inner} outside of {outer}",
                 help=f"{outer} tells the fused schedules apart, and {inner} is of one of them: keep {outer} before it"
                 if outer in nest.fusing
                 else f"{inner} runs inside of a block of {outer}: keep {outer} before {inner}",

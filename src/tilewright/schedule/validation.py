@@ -18,8 +18,8 @@ from tilewright.schedule.plan_state import PlanState, operation_name
 
 def validate(plan: PlanState, parameters: tuple[Array, ...]) -> None:
     """Raise `ScheduleError` for parameters that are not the plan's arrays, and caches that do not fit the bindings."""
-    wanted = set(plan.arguments)
-    if set(parameters) != wanted or len(parameters) != len(wanted):
+    arguments = set(plan.arguments)
+    if set(parameters) != arguments or len(parameters) != len(arguments):
         raise ScheduleError(
             f"the kernel's parameters are ({', '.join(a.name for a in parameters)})",
             help=f"name each of ({', '.join(a.name for a in plan.arguments)}) once",
@@ -102,15 +102,15 @@ def _refuse_fragments(plan: PlanState) -> None:
 
 def _refuse_rivals(plan: PlanState) -> None:
     """Raise `ScheduleError` for two caches of an array that are filled at one place in memory of the same kind."""
-    found: dict[tuple[Array, int, Location], Cache] = {}
+    rivals: dict[tuple[Array, int, Location], Cache] = {}
     for cache in plan.caches:
         key = (cache.array, plan.depth(cache), cache.location)
-        if key in found:
+        if key in rivals:
             raise ScheduleError(
-                f"{cache.name} is filled at {found[key].trigger} and at {cache.trigger}, between which no loop runs",
+                f"{cache.name} is filled at {rivals[key].trigger} and at {cache.trigger}, between which no loop runs",
                 help="cache the array once there",
             )
-        found[key] = cache
+        rivals[key] = cache
 
 
 def _refuse_loops(plan: PlanState) -> None:
@@ -132,9 +132,9 @@ def _refuse_repeated_operations(plan: PlanState, holds_target: Callable[[Index],
 
     `holds_target(index)` says whether fragments of C are kept while a loop runs.
     """
-    found = plan.tensorization
-    assert found is not None
-    for name, (operation, _) in (("prologue", found.prologue), ("epilogue", found.epilogue)):
+    tile = plan.tensorization
+    assert tile is not None
+    for name, (operation, _) in (("prologue", tile.prologue), ("epilogue", tile.epilogue)):
         if operation is MMAFragmentOp.NONE:
             continue
         for index in plan.carried:
@@ -142,8 +142,8 @@ def _refuse_repeated_operations(plan: PlanState, holds_target: Callable[[Index],
                 raise ScheduleError(
                     f"the {name} operation {operation_name(operation)} would run in each iteration of {index}, "
                     "which runs through K",
-                    help=f"keep {found.c.array.name} in fragments: "
-                    f"plan.cache({found.c.array.name}, index={index}, location=Location.MMA_FRAGMENT)",
+                    help=f"keep {tile.c.array.name} in fragments: "
+                    f"plan.cache({tile.c.array.name}, index={index}, location=Location.MMA_FRAGMENT)",
                 )
 
 
