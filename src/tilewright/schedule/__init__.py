@@ -28,6 +28,7 @@ How it becomes a kernel
     emission                 the walk through the loops, vectors among them, while the kernel is traced
     report                   what a kernel is made of, counted
 What users hold
+    constants                arrays whose values the kernel holds, at a launch
     scheduled                ScheduledKernel: a plan as a kernel to call
     plan, schedule, nest     Plan, Schedule and Nest, each of which makes the one before it
     functions, headers, manifests, loading, package    kernels as files
