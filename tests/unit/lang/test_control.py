@@ -112,7 +112,7 @@ def test_bounds_of_another_type_are_converted_once():
 
     @tw.kernel
     def wide(out, stop):
-        loop(tw.thread_idx.x, stop, 1, lambda i: out.__setitem__(i, 1))
+        out[tw.thread_idx.x] = loop(tw.thread_idx.x, stop, 1, lambda i, n: [n + 1], [tw.int32(0)])[0]
 
     kinds = [type(op) for op in lowered(wide, VECTOR, np.int64(4), block=4)]
     assert kinds.count(ops.Cast) == 1 and ops.Cast not in kinds[kinds.index(ops.For) :], kinds
