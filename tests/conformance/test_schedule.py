@@ -255,7 +255,7 @@ def test_types_and_shapes(backend: Backend, name: str, cached: bool) -> None:
 
 
 def test_fused_nests_with_a_buffer_ahead(backend: Backend) -> None:
-    """Three turns, each asked for by number, that ask whether there is another: NVRTC 13.0 and 13.5 stop after one."""
+    """Three iterations, each asked for by number, that ask whether there is another: NVRTC 13.0 and 13.5 stop after one."""
     A = Array(Role.INPUT, tw.int32, (1, 3), Array.Layout.LAST_MAJOR)
     B = Array(Role.INPUT, tw.int32, (3, 5))
     C = Array(Role.INPUT_OUTPUT, tw.int32, (1, 5))

@@ -34,23 +34,23 @@ def cached(**options: Any) -> Callable[[], Any]:
 
 
 TEXTS: list[tuple[Callable[[], Any], str]] = [
-    (cached(location="SHARED"), "'SHARED' is no Location of a cache"),
-    (cached(strategy="BLOCKED"), "'BLOCKED' is no Strategy of a cache"),
+    (cached(location="SHARED"), "'SHARED' is not a Location of a cache"),
+    (cached(strategy="BLOCKED"), "'BLOCKED' is not a Strategy of a cache"),
     (cached(double_buffer=True, double_buffer_location="PRIVATE"), "double_buffer_location='PRIVATE'"),
     (cached(double_buffer=True, double_buffer_location=Location.MMA_FRAGMENT), "double_buffer_location=<Location.MMA_"),
     (cached(pipeline_stages=2.5), "pipeline_stages=2.5"),
     (cached(pipeline_stages=0), "pipeline_stages=0"),
     (cached(level=1.5), "level=1.5"),
     (cached(max_elements="64"), "max_elements='64'"),
-    (lambda: schedule()[0].create_plan("A100"), "'A100' is no Target"),  # type: ignore[arg-type]
-    (lambda: schedule()[0].split("i", 2), "'i' is no loop of this schedule"),  # type: ignore[arg-type]
+    (lambda: schedule()[0].create_plan("A100"), "'A100' is not a Target"),  # type: ignore[arg-type]
+    (lambda: schedule()[0].split("i", 2), "'i' is not a loop of this schedule"),  # type: ignore[arg-type]
     (lambda: schedule()[0].tile(["i"]), "tile of ['i']"),  # type: ignore[arg-type]
     (lambda: schedule()[0].reorder(1, 0), "the order (1, 0) is not one of all loops"),  # type: ignore[arg-type]
-    (lambda: fuse(schedule()[0], Nest((8, 8))), "fuse of Nest(8, 8), which is no schedule"),  # type: ignore[arg-type]
-    (lambda: plan()[0].tensorize(plan()[1], None), "None is no MMAShape"),  # type: ignore[arg-type]
+    (lambda: fuse(schedule()[0], Nest((8, 8))), "fuse of Nest(8, 8), which is not a schedule"),  # type: ignore[arg-type]
+    (lambda: plan()[0].tensorize(plan()[1], None), "None is not an MMAShape"),  # type: ignore[arg-type]
     (lambda: Nest(8), "a nest has the shape 8"),  # type: ignore[arg-type]
     (lambda: Array(Role.INPUT, "float32", 8, name="A"), "array A has the shape 8"),  # type: ignore[arg-type]
-    (lambda: Array("input", "float32", (8,), name="A"), "array A: 'input' is no Role"),  # type: ignore[arg-type]
+    (lambda: Array("input", "float32", (8,), name="A"), "array A: 'input' is not a Role"),  # type: ignore[arg-type]
     (lambda: Array(Role.INPUT, "float32", (8,), "FIRST_MAJOR", name="A"), "array A has the layout 'FIRST_MAJOR'"),
 ]
 

@@ -37,7 +37,7 @@ def product() -> tuple[Plan, tuple[Array, ...], tuple[Any, ...]]:
 @refused(
     ScheduleError,
     """
-    sC is double-buffered and written: the next turn would be fetched before this one is stored
+    sC is double-buffered and written: the next iteration would be fetched before this one is stored
       help: double-buffer arrays that are only read
     """,
 )
@@ -62,7 +62,7 @@ def test_double_buffered_registers():
     ScheduleError,
     """
     sA is double-buffered, and no loop runs around it
-      help: give an index inside of the loop whose next turn shall be fetched ahead
+      help: give an index inside of the loop whose next iteration shall be fetched ahead
     """,
 )
 def test_no_loop_around_a_pipeline():
@@ -152,11 +152,11 @@ def test_the_same_cache_twice():
 @refused(
     ScheduleError,
     """
-    k cannot be vectorized: write of C[i + ii, j + jj] and read of C[i + ii, j + jj] are of the same element in different turns
+    k cannot be vectorized: write of C[i + ii, j + jj] and read of C[i + ii, j + jj] are of the same element in different iterations
       test_schedule_caches.py:N, in _:
         c[i, j] += a[i, k] * b[k, j]
         ^^^^^^^
-      help: vectorize a loop whose turns are independent of one another
+      help: vectorize a loop whose iterations are independent of one another
     """,
 )
 def test_vectorizing_an_accumulation():
@@ -167,11 +167,11 @@ def test_vectorizing_an_accumulation():
 @refused(
     ScheduleError,
     """
-    i cannot be vectorized: write of a[i + 1] and read of a[i] are of the same element in different turns
+    i cannot be vectorized: write of a[i + 1] and read of a[i] are of the same element in different iterations
       test_schedule_caches.py:N, in _:
         a[i + 1] = a[i] * 2
         ^^^^^^^^
-      help: vectorize a loop whose turns are independent of one another
+      help: vectorize a loop whose iterations are independent of one another
     """,
 )
 def test_vectorizing_a_recurrence():

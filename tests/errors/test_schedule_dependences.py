@@ -43,7 +43,7 @@ def stencil(m: Any = 8, n: Any = 8) -> tuple[Schedule, tuple[Any, ...]]:
       test_schedule_dependences.py:N, in logic:
         a[i + 1, j] = a[i, j + 1] * 0.5
         ^^^^^^^^^^^
-      help: keep an order in which what depends on another turn runs after it; skewing a loop by another one can make such an order possible
+      help: keep an order in which what depends on another iteration runs after it; skewing a loop by another one can make such an order possible
     """,
 )
 def test_interchanged_stencil():
@@ -58,7 +58,7 @@ def test_interchanged_stencil():
       test_schedule_dependences.py:N, in logic:
         a[i + 1, j] = a[i, j + 1] * 0.5
         ^^^^^^^^^^^
-      help: keep an order in which what depends on another turn runs after it; skewing a loop by another one can make such an order possible
+      help: keep an order in which what depends on another iteration runs after it; skewing a loop by another one can make such an order possible
     """,
 )
 def test_interchanged_stencil_of_sizes_of_the_launch():
@@ -73,7 +73,7 @@ def test_interchanged_stencil_of_sizes_of_the_launch():
       test_schedule_dependences.py:N, in logic:
         a[0] = a[i] * j
         ^^^^
-      help: keep an order in which what depends on another turn runs after it; skewing a loop by another one can make such an order possible
+      help: keep an order in which what depends on another iteration runs after it; skewing a loop by another one can make such an order possible
     """,
 )
 def test_outer_loop_skewed_by_the_inner_one():
@@ -93,7 +93,7 @@ def test_outer_loop_skewed_by_the_inner_one():
       test_schedule_dependences.py:N, in <lambda>:
         later, _ = schedule_of(lambda i: c.__setitem__(i, 1.0), 8)
                                          ^^^^^^^^^^^^^^^^^^^^^
-      help: keep an order in which what depends on another turn runs after it; skewing a loop by another one can make such an order possible
+      help: keep an order in which what depends on another iteration runs after it; skewing a loop by another one can make such an order possible
     """,
 )
 def test_consumer_before_its_producer():
@@ -120,11 +120,11 @@ def row_sums() -> tuple[tuple[Schedule, Any], tuple[Schedule, Any]]:
 @refused(
     ScheduleError,
     """
-    i cannot be bound to THREAD_X: different turns of it access A[1] at the same time, the read of A[i] at i=1 and the write of A[i + 1] at i=0
+    i cannot be bound to THREAD_X: different iterations of it access A[1] at the same time, the read of A[i] at i=1 and the write of A[i + 1] at i=0
       test_schedule_dependences.py:N, in logic:
         a[i + 1] = a[i] + a[i + 1]
         ^^^^^^^^
-      help: bind loops whose turns are independent of one another
+      help: bind loops whose iterations are independent of one another
     """,
 )
 def test_bound_prefix_sums():
@@ -141,7 +141,7 @@ def test_bound_prefix_sums():
 @refused(
     ScheduleError,
     """
-    j cannot be bound to THREAD_X: different turns of it access B[0] at the same time, the read of B[i] at i=0, j=0 and the write of B[i] at i=0, j=1
+    j cannot be bound to THREAD_X: different iterations of it access B[0] at the same time, the read of B[i] at i=0, j=0 and the write of B[i] at i=0, j=1
       test_schedule_dependences.py:N, in add:
         b[i] += a[i, j]
         ^^^^

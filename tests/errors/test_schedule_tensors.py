@@ -108,7 +108,7 @@ def test_no_passes() -> None:
 @refused(
     ScheduleError,
     """
-    'M16N16K16' is no MMAShape
+    'M16N16K16' is not an MMAShape
       help: such as MMAShape.M16N16K16
     """,
 )
@@ -187,7 +187,7 @@ def test_halves_by_the_shape_of_floats() -> None:
 @refused(
     ScheduleError,
     """
-    the prologue operation SET would run in each turn of k, which runs through K
+    the prologue operation SET would run in each iteration of k, which runs through K
       help: keep C in fragments: plan.cache(C, index=k, location=Location.MMA_FRAGMENT)
     """,
 )
@@ -199,7 +199,7 @@ def test_setting_in_each_turn() -> None:
 @refused(
     ScheduleError,
     """
-    the prologue operation SCALE would run in each turn of k, which runs through K
+    the prologue operation SCALE would run in each iteration of k, which runs through K
       help: keep C in fragments: plan.cache(C, index=k, location=Location.MMA_FRAGMENT)
     """,
 )
@@ -211,7 +211,7 @@ def test_scaling_in_each_turn() -> None:
 @refused(
     ScheduleError,
     """
-    the epilogue operation ReLU would run in each turn of k, which runs through K
+    the epilogue operation ReLU would run in each iteration of k, which runs through K
       help: keep C in fragments: plan.cache(C, index=k, location=Location.MMA_FRAGMENT)
     """,
 )
@@ -224,7 +224,7 @@ def test_relu_in_each_turn() -> None:
 @refused(
     ScheduleError,
     """
-    the epilogue operation twice would run in each turn of k, which runs through K
+    the epilogue operation twice would run in each iteration of k, which runs through K
       help: keep C in fragments: plan.cache(C, index=k, location=Location.MMA_FRAGMENT)
     """,
 )
@@ -269,7 +269,7 @@ def test_an_operation_by_name() -> None:
 @refused(
     ScheduleError,
     """
-    SCALE by 0.5, and the sums are int32
+    SCALE by 0.5, and the accumulators are int32
       help: give a whole number
     """,
 )
@@ -515,7 +515,7 @@ def test_a_size_of_the_launch_that_tiles_divide(rows: int) -> None:
 @refused(
     ScheduleError,
     """
-    'BLOCK_ORDER' is no MMASchedulingPolicy
+    'BLOCK_ORDER' is not an MMASchedulingPolicy
       help: PASS_ORDER or BLOCK_ORDER
     """,
 )

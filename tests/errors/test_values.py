@@ -159,7 +159,7 @@ def test_device_break_of_an_unrolled_loop():
 @refused(
     tw.LanguageError,
     """
-    a loop that runs while tracing has not ended after 100000 turns
+    a loop that runs while tracing has not ended after 100000 iterations
       test_values.py:N, in kernel:
         while n >= 0:
         ^^^^^^^^^^^^

@@ -96,11 +96,11 @@ def test_variable_changed_before_it_has_a_value():
 @refused(
     tw.LanguageError,
     """
-    variable 'total' changes in the loop: it is int32 before it and float32 after a turn
+    variable 'total' changes in the loop: it is int32 before it and float32 after an iteration
       test_variables.py:N, in kernel:
         for i in range(n):
         ^^^^^^^^^^^^^^^^^
-      help: give it the type and layout of the later turns before the loop, for example with tw.float32(0)
+      help: give it the type and layout of the later iterations before the loop, for example with tw.float32(0)
     """,
 )
 def test_loop_that_changes_a_type():
@@ -117,11 +117,11 @@ def test_loop_that_changes_a_type():
 @refused(
     tw.LanguageError,
     """
-    variable 'value' changes in the loop: it is None before it and float32 after a turn
+    variable 'value' changes in the loop: it is None before it and float32 after an iteration
       test_variables.py:N, in kernel:
         while n > 0:
         ^^^^^^^^^^^
-      help: give it the type and layout of the later turns before the loop, for example with tw.float32(0)
+      help: give it the type and layout of the later iterations before the loop, for example with tw.float32(0)
     """,
 )
 def test_loop_that_changes_none_to_a_value():
@@ -139,11 +139,11 @@ def test_loop_that_changes_none_to_a_value():
 @refused(
     tw.LanguageError,
     """
-    variable 'view' changes in the loop: it is a global tensor of float32 with layout (?):(1) before it and a global tensor of float32 with layout (?):(?) after a turn
+    variable 'view' changes in the loop: it is a global tensor of float32 with layout (?):(1) before it and a global tensor of float32 with layout (?):(?) after an iteration
       test_variables.py:N, in kernel:
         for _ in range(n):
         ^^^^^^^^^^^^^^^^^
-      help: give it the type and layout of the later turns before the loop, for example with tw.float32(0)
+      help: give it the type and layout of the later iterations before the loop, for example with tw.float32(0)
     """,
 )
 def test_loop_that_changes_a_layout():

@@ -28,7 +28,7 @@ LAYOUT = st.sampled_from([Array.Layout.FIRST_MAJOR, Array.Layout.LAST_MAJOR])
 
 @dataclass
 class Case:
-    """A schedule, its arrays in the order of a call, and the loops whose turns touch elements of their own."""
+    """A schedule, its arrays in the order of a call, and the loops whose iterations touch elements of their own."""
 
     schedule: Schedule
     arrays: tuple[Array, ...]

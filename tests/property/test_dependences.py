@@ -1,4 +1,4 @@
-"""Which orders and bindings are refused, against all pairs of turns of small nests."""
+"""Which orders and bindings are refused, against all pairs of iterations of small nests."""
 
 from __future__ import annotations
 

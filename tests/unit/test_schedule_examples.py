@@ -160,7 +160,7 @@ def test_shared_caches_have_no_conflicts(name: str) -> None:
 
 
 def test_a_kept_tile_leaves_the_loop() -> None:
-    """A load and a store of C in each turn of k, and none of them in the loop where C is kept."""
+    """A load and a store of C in each iteration of k, and none of them in the loop where C is kept."""
     names = ("loads_a", "loads_b", "loads_c", "stores_c", "mma", "k_trips")
     assert counts(FULL["one pass"](), *names) == (1, 1, 1, 1, 1, 64)
     assert counts(FULL["C kept"](), *names) == (1, 1, 0, 1, 1, 64)

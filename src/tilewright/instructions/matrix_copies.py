@@ -219,7 +219,7 @@ class MatrixCopy:
         if first.size == count:
             return first, tensor.map_layout(inside(lambda layout: make_layout(Layout(1, 0), *_modes(layout)[1:])))
         raise self._refusal(
-            f"has {count} values a thread there, and the first mode of {tensor.layout} is no pair (values, rest)",
+            f"has {count} values a thread there, and the first mode of {tensor.layout} is not a pair (values, rest)",
             help="partition with make_tiled_copy_A(atom, mma).get_slice(thread), and retile_D the mma's fragment",
         )
 

@@ -58,7 +58,7 @@ class MBarrier(DeviceObject):
         wait(1)   passes                   waits                     passes
 
     So round k of a ring of stages waits for `full[k % stages]` with parity `k // stages % 2`, and whoever refills the
-    ring waits for `empty[k % stages]` with the other one, which passes at once in the first turn.
+    ring waits for `empty[k % stages]` with the other one, which passes at once in the first round.
 
     >>> import numpy as np
     >>> import tilewright as tw

@@ -96,6 +96,17 @@ NAMES = _listed()
 _NAME = re.compile(r"GFX908_(\d+)x\d+x(\d+)_([A-Z0-9]+)_MFMA(?:_B(\d)_(\d))?")
 
 
+def mfma_names(m: int, n: int, k: int, types: str, blocks: int) -> tuple[str, ...]:
+    """Return the names of the atoms that compute M x N x K in so many blocks, one each; none where there are none.
+
+    >>> mfma_names(64, 64, 1, "F32F32F32F32", 2)
+    ('GFX908_64x64x1_F32F32F32F32_MFMA_B2_0', 'GFX908_64x64x1_F32F32F32F32_MFMA_B2_1')
+    """
+    name = f"GFX908_{m}x{n}x{k}_{types}_MFMA"
+    names = (name,) if blocks == 1 else tuple(f"{name}_B{blocks}_{block}" for block in range(blocks))
+    return names if all(each in NAMES for each in names) else ()
+
+
 @cache
 def mfma(name: str) -> MFMAAtom:
     """Return the atom of a name in `NAMES`.

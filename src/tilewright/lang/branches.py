@@ -1,6 +1,6 @@
 """What rewritten branches and logical operators do: decide now in Python, or build device control flow.
 
-The rewriter turns each branch into a call of `if_statement`, with its two sides as Python functions from the variables
+The rewriter makes each branch a call of `if_statement`, with its two sides as Python functions from the variables
 that they read or may leave alone to the variables that are read afterwards.
 """
 

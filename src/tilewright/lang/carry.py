@@ -265,8 +265,8 @@ def _disagreement(name: str, before: str, after: str, both: bool) -> LanguageErr
             help="give both branches the same type and layout: convert one, for example with tw.float32(x)",
         )
     return LanguageError(
-        f"{what} changes in the loop: it is {before} before it and {after} after a turn",
-        help="give it the type and layout of the later turns before the loop, for example with tw.float32(0)",
+        f"{what} changes in the loop: it is {before} before it and {after} after an iteration",
+        help="give it the type and layout of the later iterations before the loop, for example with tw.float32(0)",
     )
 
 

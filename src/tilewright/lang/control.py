@@ -41,8 +41,8 @@ def branch(
 ) -> tuple[Any, ...]:
     """Emit `then` where a condition holds, and `orelse` elsewhere; return what the side that runs returns.
 
-    A condition that Python knows chooses while tracing, and there is no branch. The sides return no values, or equally
-    many numbers of the same types. Raises `LanguageError` where they differ.
+    A condition that Python knows chooses while tracing, and no branch is emitted. The sides return no values, or
+    equally many numbers of the same types. Raises `LanguageError` where they differ.
     """
     condition = truth(condition)
     sides = then, orelse if orelse is not None else _nothing

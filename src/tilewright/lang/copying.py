@@ -147,7 +147,7 @@ class VectorCopy:
         width = self.atom.bits // element
         if width * element != self.atom.bits or width == 0:
             raise LanguageError(
-                f"tw.copy: {self.atom.name} moves {self.atom.bits} bits, which is no number of {self.src.dtype}"
+                f"tw.copy: {self.atom.name} moves {self.atom.bits} bits, not a whole number of {self.src.dtype}"
             )
         if limit % width or self._vector_walk(width) is None:
             raise LanguageError(

@@ -1,6 +1,6 @@
 """What rewritten loops do: run now in Python, or build loops of the device.
 
-The rewriter turns each loop into a call of a function here, with its body as a Python function from the carried
+The rewriter makes each loop a call of a function here, with its body as a Python function from the carried
 variables to the carried variables.
 """
 
@@ -61,7 +61,7 @@ def for_loop(
 
 
 def _python_loop(iterable: Any, body: Body, state: list[Any], names: Names, stop_flag: str | None) -> State:
-    turns = 0
+    iterations = 0
     for item in iterable:
         state = list(body(item, *state))
         if stop_flag is not None:
@@ -73,17 +73,17 @@ def _python_loop(iterable: Any, body: Body, state: list[Any], names: Names, stop
                 )
             if stopped:
                 break
-        turns = _counted(turns)
+        iterations = _counted(iterations)
     return tuple(state)
 
 
-def _counted(turns: int) -> int:
-    if turns == _MAX_UNROLLED:
+def _counted(iterations: int) -> int:
+    if iterations == _MAX_UNROLLED:
         raise LanguageError(
-            f"a loop that runs while tracing has not ended after {turns} turns",
+            f"a loop that runs while tracing has not ended after {iterations} iterations",
             help="loop over range(...), or let a device value decide, for a loop on the device",
         )
-    return turns + 1
+    return iterations + 1
 
 
 def _loop_with_break(loop: DeviceRange, body: Body, state: list[Any], names: Names, stop_flag: str) -> State:
@@ -101,11 +101,11 @@ def _loop_with_break(loop: DeviceRange, body: Body, state: list[Any], names: Nam
         inside = i < loop.stop if step > 0 else i > loop.stop
         return and_(not_(values[flag]), lambda: inside)
 
-    def turn(i: Any, *values: Any) -> State:
+    def iteration(i: Any, *values: Any) -> State:
         return (i + loop.step, *body(i, *values))
 
     start = as_scalar(loop.start, loop.dtype)
-    result = _device_while(condition, turn, [start, *state], ("index", *names))
+    result = _device_while(condition, iteration, [start, *state], ("index", *names))
     return result[1:]
 
 
@@ -122,22 +122,22 @@ def while_loop(
         def condition(*values: Any) -> Any:
             return and_(not_(values[flag]), lambda: inner(*values))
 
-    turns = 0
+    iterations = 0
     holds = _probed(tracer, condition, state)
     while not isinstance(holds, Scalar):
         if not holds:
             return tuple(state)
         requirements = dict(tracer.requirements)
-        turn, returned = record(lambda: body(*state))  # noqa: B023  # called at once
+        iteration, returned = record(lambda: body(*state))  # noqa: B023  # called at once
         after = list(returned)
         holds = _probed(tracer, condition, after)
-        if isinstance(holds, Scalar) and turns == 0:
-            # `while True` with a break that the device decides: a loop on the device from the first turn on.
+        if isinstance(holds, Scalar) and iterations == 0:
+            # `while True` with a break that the device decides: a loop on the device from the first iteration on.
             tracer.requirements = requirements
             break
-        tracer.builder.block.ops.extend(turn.ops)
+        tracer.builder.block.ops.extend(iteration.ops)
         state = after
-        turns = _counted(turns)
+        iterations = _counted(iterations)
     if stop_flag is not None:
         state[flag] = as_scalar(state[flag], bool_)
     return _device_while(condition, body, state, names)

@@ -1,28 +1,37 @@
 """The scheduling layer: declare a loop nest, transform it, say how it runs on a GPU, and get a kernel.
 
+Modules in the order in which they stand on one another: each imports from those above it only.
+
 What a kernel computes
-    affine, arrays       indices, sizes of the launch, and the arrays that loops access
-    expressions          what the logic of a nest computes, recorded; statements finds its sums
-    nest                 Nest: loops and the logic inside of them
-Schedules: the order of the turns
-    loop_nest            the state of a schedule: loops, parts and their conditions
-    transforms           what each transform makes of a loop nest; schedule is the class that users call
-    dependences          which pairs of accesses an order breaks; parallel the same for loops that run at once
-    integers, omega      whether integers exist that satisfy equations and bounds
-Plans: where and with what it runs
-    targets, mma_shapes  GPUs, and the shapes of their matrix instructions; recipes says how a warp computes one
-    plan                 Plan: bindings, caches, vectors, tiles; binding, caches, vectors and tensorization check them
-    constants            arrays whose values the kernel holds; temporaries: those that live in caches alone
-Kernels: from the plan to the language
-    scheduled            ScheduledKernel: a plan as a kernel to call
-    emission             loops, parts and statements as calls of the language, while the kernel is traced
-    filling, shared_caches, pipelines, write_backs   caches filled, kept in flight, and written back
-    fragments, tiles     matrix instructions: fragments loaded, multiplied in passes, finished, stored; sums and
-                         held_fragments are the fragments of C, and the operands that a cache keeps
-    report, plan_text    what a plan became; a plan as text
-Packages: kernels as files
-    parameters, delayed  values that are chosen later, and plans that wait for them
-    package              Package: sources, binaries, header, manifest and loader
+    naming, parameters       the names of what is assigned; values that are chosen later
+    affine, arrays           indices, sizes of the launch, and the values and arrays that the logic of a nest names
+    loop_nest                statements, loops, parts and their conditions: the state of a schedule
+    transforms               what each transform makes of a loop nest
+    delayed                  loop nests and calls that wait for the values of parameters
+    omega, integers          whether integers exist that satisfy equations and bounds
+What a GPU offers
+    mma_shapes, recipes      shapes of matrix instructions, and how a warp computes one
+    targets, binding         GPUs; loops that their blocks, threads and warps run through
+What a plan says
+    caches, plan_state       caches, tiles of matrix instructions, and all else that a plan has chosen
+What it decides
+    dependences              pairs of accesses, and the orders, bindings and vectors that would break them
+    cache_placement          at which loops caches are filled, and which of them cannot be
+    tensorization            which matrix instructions compute a tile
+    validation               what a whole plan has to be
+    plan_text                a plan as text and as data
+How it becomes a kernel
+    scope                    what is known at one point: values, conditions, where elements are
+    filling, shared_caches   memory of caches, filled and written back
+    fragments, tiles         matrix instructions: fragments read, multiplied in passes, finished, stored
+    pipelines                caches in loops, filled before what reads them or ahead of it
+    emission                 the walk through the loops, vectors among them, while the kernel is traced
+    report                   what a kernel is made of, counted
+What users hold
+    constants                arrays whose values the kernel holds, at a launch
+    scheduled                ScheduledKernel: a plan as a kernel to call
+    plan, schedule, nest     Plan, Schedule and Nest, each of which makes the one before it
+    functions, headers, manifests, loading, package    kernels as files
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ class _Linear:
         return Apply(name, function, tuple(expression(x) for x in operands))
 
     def _value(self, name: str, function: Any, other: Any) -> Any:  # Any: as in __add__
-        """Return the value of this expression combined with another, which is no place any more."""
+        """Return the value of this expression combined with another, which is not a place any more."""
         return self.__tilewright_apply__(name, function, (self, other))
 
     def __truediv__(self, other: Any) -> Any:  # Any: as in __add__
@@ -147,8 +147,8 @@ class Index(_Linear):
 
     def __init__(self, name: str | None = None) -> None:
         self.number = next(_numbers)
-        found = assigned_names(sys._getframe(1)) if name is None else (name,)
-        self.name = found[0] if found else f"i{self.number}"
+        names = assigned_names(sys._getframe(1)) if name is None else (name,)
+        self.name = names[0] if names else f"i{self.number}"
 
     def as_affine(self) -> Affine:
         """Return the expression 1 * index."""
@@ -170,8 +170,8 @@ class Dimension(_Linear):
 
     def __init__(self, name: str | None = None) -> None:
         self.number = next(_numbers)
-        found = assigned_names(sys._getframe(1)) if name is None else (name,)
-        self.name = found[0] if found else f"n{self.number}"
+        names = assigned_names(sys._getframe(1)) if name is None else (name,)
+        self.name = names[0] if names else f"n{self.number}"
 
     def as_affine(self) -> Affine:
         """Return the expression 1 * dimension."""
@@ -194,10 +194,10 @@ def create_dimensions(*names: str) -> tuple[Dimension, ...]:
 
     Raises `ScheduleError` where there are no names, and none are seen.
     """
-    found = names or assigned_names(sys._getframe(1))
-    if not found:
+    given_names = names or assigned_names(sys._getframe(1))
+    if not given_names:
         raise ScheduleError("create_dimensions() without names", help='name them: create_dimensions("M", "N")')
-    return tuple(Dimension(name) for name in found)
+    return tuple(Dimension(name) for name in given_names)
 
 
 @dataclass(frozen=True, eq=False)
@@ -285,10 +285,10 @@ def affine_or_none(x: Any) -> Affine | None:  # Any: asks what it is
 
 def as_affine(x: Any) -> Affine:  # Any: checked here
     """Return what is affine as an expression. Raises `ScheduleError` for anything else."""
-    found = affine_or_none(x)
-    if found is None:
+    place = affine_or_none(x)
+    if place is None:
         raise ScheduleError(f"{x!r} is not affine", help="use indices, whole numbers, and sums and multiples of them")
-    return found
+    return place
 
 
 # --- values ----------------------------------------------------------------------------------------------

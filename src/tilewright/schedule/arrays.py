@@ -80,10 +80,10 @@ class Array:
         name: str | None = None,
     ) -> None:
         self.number = next(_numbers)
-        found = assigned_names(sys._getframe(1)) if name is None else (name,)
-        self.name = found[0] if found else f"array{self.number}"
+        names = assigned_names(sys._getframe(1)) if name is None else (name,)
+        self.name = names[0] if names else f"array{self.number}"
         if not isinstance(role, Role):
-            raise ScheduleError(f"array {self.name}: {role!r} is no Role", help="such as Role.INPUT")
+            raise ScheduleError(f"array {self.name}: {role!r} is not a Role", help="such as Role.INPUT")
         if (role is Role.CONST) != (data is not None):
             raise ScheduleError(f"array {self.name}: data belongs to an array of role CONST, and to no other")
         self.role = role
@@ -93,8 +93,8 @@ class Array:
             element_type = self.data.dtype if element_type is None else element_type
         if shape is None:
             raise ScheduleError(f"array {self.name} needs a shape")
-        given = "float32" if element_type is None else element_type
-        self.declare(given if isinstance(given, Delayed) else as_dtype(given), shape, layout)
+        declared_type = "float32" if element_type is None else element_type
+        self.declare(declared_type if isinstance(declared_type, Delayed) else as_dtype(declared_type), shape, layout)
 
     def declare(self, element_type: Any, shape: Sequence[Size], layout: ArrayLayout | Sequence[int]) -> None:
         """Give the array its type, shape and layout, which a parameter may stand for until it has a value."""
@@ -147,11 +147,11 @@ class Array:
 
     def place(self, indices: Any) -> tuple[Affine, ...]:  # Any: as in __getitem__
         """Return the affine expression of each mode. Raises `ScheduleError` for a wrong number or other expressions."""
-        given = indices if isinstance(indices, tuple) else (indices,)
-        if len(given) != self.rank:
-            raise ScheduleError(f"array {self.name} has {self.rank} modes and is indexed by {len(given)}")
-        found = []
-        for mode, index in enumerate(given):
+        index_tuple = indices if isinstance(indices, tuple) else (indices,)
+        if len(index_tuple) != self.rank:
+            raise ScheduleError(f"array {self.name} has {self.rank} modes and is indexed by {len(index_tuple)}")
+        places = []
+        for mode, index in enumerate(index_tuple):
             place = affine_or_none(index)
             if place is None:
                 what = _described(index)
@@ -159,8 +159,8 @@ class Array:
                     f"mode {mode} of array {self.name} is indexed by {what}, which is not affine",
                     help="index by loop indices, whole numbers, and sums and multiples of them",
                 )
-            found.append(place)
-        return tuple(found)
+            places.append(place)
+        return tuple(places)
 
     def __repr__(self) -> str:
         return f"{self.name}: {self.role.value} {self.element_type} {self.shape}"
@@ -190,9 +190,9 @@ def _size(name: str, extent: object) -> Size:
     if isinstance(extent, Delayed):
         return extent  # type: ignore[return-value]  # the size that it stands for, once it has a value
     if hasattr(extent, "__index__"):
-        found: int = extent.__index__()
-        if found >= 1:
-            return found
+        size: int = extent.__index__()
+        if size >= 1:
+            return size
     raise ScheduleError(
         f"array {name} has an extent {extent!r}", help="extents are whole numbers from 1, or Dimensions"
     )

@@ -55,17 +55,17 @@ class Binding:
 
     def values(self, number: Any, sizes: Mapping[Any, Any]) -> dict[Index, Any]:  # Any: numbers of the device
         """Return each index for the number of a block, thread or warp."""
-        found: dict[Index, Any] = {}
+        values: dict[Index, Any] = {}
         for place, loop in reversed(list(enumerate(self.loops))):
             trips = loop.trips
             if trips is None:
                 trips = (loop.stop.evaluate(sizes) + (loop.step - 1)) // loop.step
-            turn = number if place == 0 else number % trips
+            iteration = number if place == 0 else number % trips
             number = number if place == 0 else number // trips
             if isinstance(trips, int) and trips == 1:
-                turn = 0
-            found[loop.index] = turn * loop.step
-        return found
+                iteration = 0
+            values[loop.index] = iteration * loop.step
+        return values
 
 
 def bind(
@@ -75,12 +75,12 @@ def bind(
     target: Target,
 ) -> tuple[Binding, ...]:
     """Return the bindings with more of them. Raises `ScheduleError` as `Plan.bind` says."""
-    found = list(bindings)
+    bound = list(bindings)
     for key, unit in mapping.items():
         if not isinstance(unit, GridUnit):
             raise ScheduleError(f"bind to {unit!r}", help="bind to target.GridUnit.BLOCK_X, THREAD_X, WARP_X, ...")
         indices = key if isinstance(key, tuple) else (key,)
-        for binding in found:
+        for binding in bound:
             if binding.unit is unit:
                 raise ScheduleError(
                     f"{unit.name} is bound to {_names(binding.indices)} and to {_names(indices)}",
@@ -89,15 +89,15 @@ def bind(
             for index in indices:
                 if index in binding.indices:
                     raise ScheduleError(f"{index} is bound to {binding.unit.name} and to {unit.name}")
-        found.append(Binding(unit, tuple(nest.loop(index) for index in indices)))
-    kinds = {binding.kind for binding in found}
+        bound.append(Binding(unit, tuple(nest.loop(index) for index in indices)))
+    kinds = {binding.kind for binding in bound}
     if {"WARP", "THREAD"} <= kinds:
         raise ScheduleError(
             "loops are bound to threads and to warps",
             help="WARP_X and WARP_Y count whole warps: bind to one of the two",
         )
-    _check_limits(found, target)
-    return tuple(found)
+    _check_limits(bound, target)
+    return tuple(bound)
 
 
 def _check_limits(bindings: list[Binding], target: Target) -> None:

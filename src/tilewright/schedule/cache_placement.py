@@ -20,10 +20,11 @@ def refuse_unknown(location: object, strategy: object, ahead: object, stages: ob
     for value, kind in ((location, Location), (strategy, Strategy)):
         if not isinstance(value, kind):
             members = ", ".join(f"{kind.__name__}.{member.name}" for member in kind)
-            raise ScheduleError(f"{value!r} is no {kind.__name__} of a cache", help=f"one of {members}")
+            raise ScheduleError(f"{value!r} is not a {kind.__name__} of a cache", help=f"one of {members}")
     if ahead not in (None, Location.SHARED, Location.PRIVATE):
         raise ScheduleError(
-            f"double_buffer_location={ahead!r}", help="Location.SHARED or Location.PRIVATE, where the next turn waits"
+            f"double_buffer_location={ahead!r}",
+            help="Location.SHARED or Location.PRIVATE, where the next iteration waits",
         )
     if stages is not None and not is_count(stages):
         raise ScheduleError(f"pipeline_stages={stages!r}", help="a whole number, 1 for no pipeline")
@@ -47,7 +48,7 @@ def place_cache(
     """Return a cache at its place among the loops. Raises `ScheduleError` as `Plan.cache` says."""
     array = source.array if isinstance(source, Cache) else source
     if array not in plan.arrays:
-        raise ScheduleError(f"{source!r} is no array of this plan")
+        raise ScheduleError(f"{source!r} is not an array of this plan")
     if sum(x is not None for x in (index, max_elements, level)) != 1:
         raise ScheduleError("a cache takes one of index, level and max_elements")
     for name, number in (("level", level), ("trigger_level", trigger_level), ("max_elements", max_elements)):
@@ -112,12 +113,13 @@ def refuse_nonsense(plan: PlanState, cache: Cache) -> None:
     if cache.is_ahead and plan.depth(cache) == 0:
         raise ScheduleError(
             f"{cache.name} is double-buffered, and no loop runs around it",
-            help="give an index inside of the loop whose next turn shall be fetched ahead",
+            help="give an index inside of the loop whose next iteration shall be fetched ahead",
         )
     is_written = any(access.is_write for access in plan.accesses(cache.array))
     if cache.is_ahead and cache.location is Location.SHARED and is_written:
         raise ScheduleError(
-            f"{cache.name} is double-buffered and written: the next turn would be fetched before this one is stored",
+            f"{cache.name} is double-buffered and written: the next iteration would be fetched before this one is "
+            "stored",
             help="double-buffer arrays that are only read",
         )
     _refuse_layout(cache, region)
@@ -169,7 +171,7 @@ def refuse_conflicts(plan: PlanState, cache: Cache) -> None:
     ]
     loops = [loop for _, loop in runners]
     held = {loop.index for loop in (*plan.varying(cache), *loops)}
-    # Threads do not wait for one another: one may be in another turn of the loops around.
+    # Threads do not wait for one another: one may be in another iteration of the loops around.
     around = [
         loop
         for loop in plan.nest.loops
@@ -192,7 +194,7 @@ def _others(cache: Cache, units: str) -> str:
 
 
 def _is_apart(region: Region, loops: list[Loop], around: list[Loop]) -> bool:
-    """Whether the boxes of different turns differ for certain: the turns of each loop move the box out of all others.
+    """Whether the boxes of different iterations surely differ: those of each loop move the box out of all others.
 
     In each mode the box and the loops have to be digits of one number: each larger than all smaller ones together. Each
     loop has to be a digit in some mode.
@@ -219,7 +221,7 @@ def _are_digits(digits: list[tuple[int, int | None]]) -> bool:
 
 
 def _meet(region: Region, loops: list[Loop], around: list[Loop]) -> bool:
-    """Whether boxes of different turns of `loops` have an element in common, found by trying all distances."""
+    """Whether boxes of different iterations of `loops` have an element in common, found by trying all distances."""
     distances, every = 1, [*loops, *around]
     for loop in every:
         if loop.trips is None:
@@ -229,9 +231,9 @@ def _meet(region: Region, loops: list[Loop], around: list[Loop]) -> bool:
         return True
     ranges = [range(-(loop.trips or 1) + 1, loop.trips or 1) for loop in every]
     factors = [[_factor(mode, loop) for loop in every] for mode in region.origin]
-    for turns in itertools.product(*ranges):
-        if any(turns[: len(loops)]) and all(
-            _overlap(sum(f * t for f, t in zip(row, turns, strict=True)), shape, step)
+    for iterations in itertools.product(*ranges):
+        if any(iterations[: len(loops)]) and all(
+            _overlap(sum(f * t for f, t in zip(row, iterations, strict=True)), shape, step)
             for row, shape, step in zip(factors, region.shape, region.steps, strict=True)
         ):
             return True

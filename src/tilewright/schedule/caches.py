@@ -12,8 +12,7 @@ from tilewright.dtypes import DType, float32
 from tilewright.errors import ScheduleError
 from tilewright.schedule.affine import Affine, Index
 from tilewright.schedule.arrays import Array, ArrayLayout, Load
-from tilewright.schedule.loop_nest import Loop
-from tilewright.schedule.statements import Access
+from tilewright.schedule.loop_nest import Access, Loop
 
 
 class Location(enum.Enum):
@@ -87,7 +86,7 @@ class Cache:
 
 
 def region_of(array: Array, accesses: Iterable[Access], varying: Iterable[Loop]) -> Region:
-    """Return the least box of an array that accesses touch while some loops run through all of their turns."""
+    """Return the least box of an array that accesses touch while some loops run through all of their iterations."""
     loops = {loop.index: loop for loop in varying}
     origins: list[tuple[Affine, ...]] = []
     lows: list[list[int]] = []
@@ -150,5 +149,5 @@ def order_of(layout: Any, shape: tuple[int, ...], array: Array) -> tuple[int, ..
         return tuple(sorted(modes, key=lambda mode: known[mode]))
     if isinstance(layout, ArrayLayout):
         return modes if layout is ArrayLayout.LAST_MAJOR else modes[::-1]
-    given = layout if isinstance(layout, tuple) else tuple(layout[mode].stride for mode in modes)
-    return tuple(sorted(modes, key=lambda mode: given[mode] if isinstance(given[mode], int) else 0))
+    strides = layout if isinstance(layout, tuple) else tuple(layout[mode].stride for mode in modes)
+    return tuple(sorted(modes, key=lambda mode: strides[mode] if isinstance(strides[mode], int) else 0))

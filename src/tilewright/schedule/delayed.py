@@ -15,9 +15,8 @@ from tilewright.dtypes import dtype as as_dtype
 from tilewright.errors import ScheduleError
 from tilewright.schedule.affine import Apply, Convert, Expression, Index
 from tilewright.schedule.arrays import Array, Load, Store
-from tilewright.schedule.loop_nest import LoopNest
+from tilewright.schedule.loop_nest import LoopNest, Statement
 from tilewright.schedule.parameters import Delayed
-from tilewright.schedule.statements import Statement
 
 Method = TypeVar("Method", bound=Callable[..., Any])  # Any: whatever a plan's methods take and return
 
@@ -155,8 +154,8 @@ class Resolution:
             made.declare(
                 as_dtype(self.resolve(array.element_type)), self.resolve(array.shape), self.resolve(array.layout)
             )
-        found: Array = self._made[array]
-        return found
+        resolved: Array = self._made[array]
+        return resolved
 
     def _statement(self, statement: Statement) -> Statement:
         if not depends(statement):

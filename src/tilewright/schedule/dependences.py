@@ -15,10 +15,9 @@ from tilewright.errors import ScheduleError
 from tilewright.schedule.affine import Affine, Dimension, Index, Symbol
 from tilewright.schedule.binding import Binding
 from tilewright.schedule.integers import System
-from tilewright.schedule.loop_nest import Loop, LoopNest, Part
-from tilewright.schedule.statements import Access
+from tilewright.schedule.loop_nest import Access, Loop, LoopNest, Part
 
-# The turn of a loop for the first access of a pair (0) or the second one (1), or a size of the launch.
+# The iteration of a loop for the first access of a pair (0) or the second one (1), or a size of the launch.
 Variable: TypeAlias = Union[tuple[Index, int], Dimension]
 Terms: TypeAlias = tuple[dict[Variable, int], int]
 Values: TypeAlias = dict[Variable, int]
@@ -49,7 +48,7 @@ class Instance:
         """Return the element that is accessed."""
         return tuple(self.terms(mode.substitute(self.part.places)) for mode in self.access.place)
 
-    def turn(self, index: Index) -> Terms:
+    def iteration(self, index: Index) -> Terms:
         """Return where the nest's own index stands."""
         return self.terms(self.part.places[index])
 
@@ -66,8 +65,8 @@ class Instance:
 
     def at(self, values: Values) -> str:
         """Return the access and the values of the nest's own indices, for those of the variables."""
-        found = ", ".join(f"{index}={_value(self.turn(index), values)}" for index in self.part.indices)
-        return f"{self.access} at {found}" if found else f"{self.access}"
+        position = ", ".join(f"{index}={_value(self.iteration(index), values)}" for index in self.part.indices)
+        return f"{self.access} at {position}" if position else f"{self.access}"
 
     def element(self, values: Values) -> str:
         """Return the element that is accessed, with numbers."""
@@ -105,20 +104,20 @@ class Pair:
 
     def sizes(self, values: Values) -> str:
         """Return the sizes of the launch in a solution, as the end of a sentence."""
-        found = [f"{v}={values[v]}" for v in sorted(_sizes(values), key=lambda v: v.number)]
-        return f", where {', '.join(found)}" if found else ""
+        texts = [f"{v}={values[v]}" for v in sorted(_sizes(values), key=lambda v: v.number)]
+        return f", where {', '.join(texts)}" if texts else ""
 
 
 def pairs(nest: LoopNest) -> Iterator[Pair]:
     """Yield each pair once: of one access with itself too, and the access of the earlier part first."""
-    found = [
+    instances = [
         Instance(nest, number, access)
         for number, part in enumerate(nest.parts)
         for statement in part.statements
         for access in _different(statement.accesses)
     ]
-    for n, first in enumerate(found):
-        for second in found[n:]:
+    for n, first in enumerate(instances):
+        for second in instances[n:]:
             is_written = first.access.is_write or second.access.is_write
             if first.access.array is second.access.array and is_written:
                 yield Pair(first, replace(second, side=1))
@@ -139,7 +138,7 @@ def is_before(system: System[Variable], mine: Terms, other: Terms) -> System[Var
 
 
 def iterations(loop: Loop) -> tuple[Terms, Terms]:
-    """Return the turns of a loop for the two accesses of a pair."""
+    """Return the iterations of a loop for the two accesses of a pair."""
     return ({(loop.index, 0): 1}, 0), ({(loop.index, 1): 1}, 0)
 
 
@@ -206,10 +205,10 @@ def _declared_before(meets: System[Variable], first: Instance, second: Instance)
         yield meets  # the pair's first access is of the earlier part
         return
     for index in first.part.indices:
-        mine, other = first.turn(index), second.turn(index)
-        found = is_before(meets, mine, other)
-        if found.solve() is not None:
-            yield found
+        mine, other = first.iteration(index), second.iteration(index)
+        system = is_before(meets, mine, other)
+        if system.solve() is not None:
+            yield system
         meets = meets.equal(*difference(mine, other))
 
 
@@ -218,7 +217,7 @@ def _error(pair: Pair, first: Instance, second: Instance, values: Values, what: 
         f"{what} lets two accesses of {first.element(values)} change places: the {first.at(values)} comes before the "
         f"{second.at(values)} and would come after it{pair.sizes(values)}",
         location=pair.write.statement.location,
-        help="keep an order in which what depends on another turn runs after it; "
+        help="keep an order in which what depends on another iteration runs after it; "
         "skewing a loop by another one can make such an order possible",
     )
 
@@ -240,18 +239,18 @@ def refuse_crossings(nest: LoopNest, bindings: tuple[Binding, ...]) -> None:
                 values = is_before(meets, mine, other).solve()
                 if values is not None:
                     raise ScheduleError(
-                        f"{loop.index} cannot be bound to {unit.name}: different turns of it access "
+                        f"{loop.index} cannot be bound to {unit.name}: different iterations of it access "
                         f"{pair.first.element(values)} at the same time, the {pair.first.at(values)} and the "
                         f"{pair.second.at(values)}{pair.sizes(values)}",
                         location=pair.write.statement.location,
                         help="a loop of a reduction cannot be bound; bind loops the written element moves with"
                         if pair.is_of_one_reduction
-                        else "bind loops whose turns are independent of one another",
+                        else "bind loops whose iterations are independent of one another",
                     )
 
 
 def refuse_recurrences(nest: LoopNest, index: Index) -> None:
-    """Raise `ScheduleError` where one turn of a loop reads or writes an element that another turn writes."""
+    """Raise `ScheduleError` where one iteration of a loop reads or writes an element that another iteration writes."""
     loop = nest.loop(index)
     indices = range(0, (loop.last or 0) + 1, loop.step)
     for part in nest.parts:
@@ -264,14 +263,15 @@ def refuse_recurrences(nest: LoopNest, index: Index) -> None:
             for other in accesses:
                 if other.array is write.array and _meet(write, other, index, indices):
                     raise ScheduleError(
-                        f"{index} cannot be vectorized: {write} and {other} are of the same element in different turns",
+                        f"{index} cannot be vectorized: {write} and {other} are of the same element in different "
+                        "iterations",
                         location=write.statement.location,
-                        help="vectorize a loop whose turns are independent of one another",
+                        help="vectorize a loop whose iterations are independent of one another",
                     )
 
 
 def _meet(write: Access, other: Access, index: Index, indices: range) -> bool:
-    """Whether the write of one turn and an access of another one may be of the same element, all other loops equal."""
+    """Whether the write of one iteration and an access of another may be of one element, all other loops equal."""
     factors = [(a.factor(index), b.factor(index)) for a, b in zip(write.place, other.place, strict=True)]
     rests = [
         (a - x * index) - (b - y * index)
@@ -279,7 +279,7 @@ def _meet(write: Access, other: Access, index: Index, indices: range) -> bool:
     ]  # fmt: skip
     # Where other loops keep the places apart or not, they may not: only what is known here counts.
     known = [(rest.constant, x, y) for rest, (x, y) in zip(rests, factors, strict=True) if rest.is_constant]
-    if all(x == y for _, x, y in known):  # then only the distance between the turns matters
+    if all(x == y for _, x, y in known):  # then only the distance between the iterations matters
         distances = [d for d in range(-indices[-1], indices[-1] + 1, indices.step) if d]
         return any(all(rest + x * d == 0 for rest, x, _ in known) for d in distances)
     return any(all(rest + x * s - y * t == 0 for rest, x, y in known) for s in indices for t in indices if s != t)

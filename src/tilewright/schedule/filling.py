@@ -179,10 +179,10 @@ def divisor_of(value: Any) -> int:  # Any: a number of host or device
 
 def divisor_of_affine(scope: Scope, place: Affine) -> int:
     """Return a number that is known to divide an expression of the loops, 0 for 0."""
-    found = abs(place.constant)
+    divisor = abs(place.constant)
     for symbol, factor in place.terms:
         step = (
             scope.plan.nest.loop(symbol).step if isinstance(symbol, Index) else divisor_of(scope.values.get(symbol, 1))
         )
-        found = math.gcd(found, factor * step)
-    return found
+        divisor = math.gcd(divisor, factor * step)
+    return divisor

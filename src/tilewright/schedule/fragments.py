@@ -25,11 +25,10 @@ from tilewright.schedule.affine import Affine, Index
 from tilewright.schedule.arrays import Load
 from tilewright.schedule.caches import Cache
 from tilewright.schedule.filling import Filling, divisor_of_affine
-from tilewright.schedule.loop_nest import Condition, Part
+from tilewright.schedule.loop_nest import Access, Condition, Part
 from tilewright.schedule.mma_shapes import MMAFragmentOp
 from tilewright.schedule.plan_state import Operation, Tensorization
 from tilewright.schedule.scope import Parts, Scope, Storage
-from tilewright.schedule.statements import Access
 from tilewright.tensors import Tensor
 from tilewright.tiled import TiledMMA, make_tiled_copy_A, make_tiled_copy_B
 
@@ -146,21 +145,21 @@ class Fragments:
         if count < 1:
             return None
         name = f"SM75_U32x{count}_LDSM_N" if fast == 1 else f"SM75_U16x{2 * count}_LDSM_T"
-        found: CopyAtom | None = getattr(atoms, name, None)
-        return found
+        atom: CopyAtom | None = getattr(atoms, name, None)
+        return atom
 
     # --- C -----------------------------------------------------------------------------------------------
 
     def accumulators(self, *tiles: int) -> list[Tensor]:
-        """Return registers for the sums of tiles, the modes of one tile first: one tensor for each block."""
+        """Return registers for the accumulators of tiles, the modes of one tile first: one tensor for each block."""
         extents = [self.extents[index] for index in self.target_indices]
-        found = []
+        tensors = []
         for mma in self.mmas:
             tensor = registers(self.tile.accumulator, (*mma.partition_shape(tuple(extents), "C"), *tiles))
             rename(f"r{self.tile.c.array.name}", tensor)
             self.roles[tensor.engine.buffer] = "C"
-            found.append(tensor)
-        return found
+            tensors.append(tensor)
+        return tensors
 
     def _target(self, mma: TiledMMA, view: Tensor) -> Tensor:
         return mma.get_slice(self.lane).partition_C(view)
@@ -180,15 +179,15 @@ class Fragments:
         _convert(fragment, self._target(self.mmas[block], view()))
 
     def _number(self, argument: float | None) -> float | int | None:
-        """Return an operation's argument in the kind of the sums; whole sums take whole numbers."""
+        """Return an operation's argument in the kind of the accumulators; integer ones take whole numbers."""
         return argument if argument is None or self.tile.accumulator.is_float else int(argument)
 
     def apply(self, operation: Operation, fragment: Tensor) -> None:
         """Apply an operation to every element of a fragment."""
-        kind, given = operation
+        kind, number = operation
         if kind is MMAFragmentOp.NONE:
             return
-        argument = self._number(given)
+        argument = self._number(number)
 
         def result(x: Any) -> Any:  # Any: device numbers
             if kind is MMAFragmentOp.ReLU:
@@ -237,13 +236,13 @@ def _steps(mode: Layout | ComposedLayout) -> list[Any]:  # Any: strides
 class HeldTarget(Storage):
     """C in fragments: loads and stores of its elements go to the registers of the thread that holds them.
 
-    `sums` has a tensor for each block, (values, rows, columns) of a tile and then tiles from `origin` on. `now` is the
-    fragment, and the element of it, that the statements of the moment are about.
+    `accumulators` has a tensor for each block, (values, rows, columns) of a tile and then tiles from `origin` on. `now`
+    is the fragment, and the element of it, that the statements of the moment are about.
     """
 
-    def __init__(self, access: Access, sums: list[Tensor], origin: tuple[Affine, ...]) -> None:
-        super().__init__(access.array, sums[0], origin)
-        self.access, self.sums = access, sums
+    def __init__(self, access: Access, accumulators: list[Tensor], origin: tuple[Affine, ...]) -> None:
+        super().__init__(access.array, accumulators[0], origin)
+        self.access, self.accumulators = access, accumulators
         self.now: tuple[Tensor, Any] | None = None  # Any: a device number
 
     def _demand(self, place: tuple[Affine, ...]) -> tuple[Tensor, Any]:  # Any: as above
@@ -358,8 +357,8 @@ def _joined(mode: Layout | ComposedLayout) -> Layout:
     assert isinstance(mode, Layout), mode
     if not isinstance(mode.shape, tuple):
         return mode
-    found: Layout = coalesce(mode)
-    return found
+    joined: Layout = coalesce(mode)
+    return joined
 
 
 def tile_view(

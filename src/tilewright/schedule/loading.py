@@ -32,14 +32,14 @@ _MOST_ELEMENTS = 2**31  # offsets of elements are 32-bit in machine code that wa
 def load(path: str | Path) -> dict[str, LoadedFunction]:
     """Return the functions of a package by name, given its manifest (JSON, or TOML from Python 3.11 on).
 
-    Nothing is loaded on a device before a function is called. Raises `ScheduleError` for what is no manifest, or one of
-    a later format.
+    Nothing is loaded on a device before a function is called. Raises `ScheduleError` for what is not a manifest, or
+    one of a later format.
     """
     path = Path(path)
     manifest = _read(path)
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise ScheduleError(
-            f"{path.name} is no manifest of format {FORMAT}", help="it may come from another version of Tilewright"
+            f"{path.name} is not a manifest of format {FORMAT}", help="it may come from another version of Tilewright"
         )
     return {entry["name"]: LoadedFunction(entry, path.parent) for entry in manifest["functions"]}
 
@@ -74,7 +74,7 @@ def evaluate(text: int | str, sizes: Mapping[str, int]) -> int:
     try:
         return _value(ast.parse(text, mode="eval").body, sizes)
     except (SyntaxError, KeyError, ZeroDivisionError):
-        raise ScheduleError(f"{text!r} is no expression of {', '.join(sizes) or 'numbers'}") from None
+        raise ScheduleError(f"{text!r} is not an expression of {', '.join(sizes) or 'numbers'}") from None
 
 
 def _value(node: ast.expr, sizes: Mapping[str, int]) -> int:

@@ -21,10 +21,10 @@ def assigned_names(frame: FrameType | None) -> tuple[str, ...]:
     ]
     if not following:
         return ()
-    first, *rest = following
+    first, *others = following
     if first.opname == "UNPACK_SEQUENCE":
         names: list[str] = []
-        for op in rest:
+        for op in others:
             if not op.opname.startswith("STORE_") or len(names) >= (first.arg or 0):
                 break
             names += _stored(op)

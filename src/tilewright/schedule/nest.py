@@ -10,12 +10,11 @@ from tilewright.errors import ScheduleError
 from tilewright.schedule.affine import Affine, Dimension, Index, Size
 from tilewright.schedule.arrays import Role, record
 from tilewright.schedule.delayed import transformed
-from tilewright.schedule.loop_nest import Loop, LoopNest, Part
+from tilewright.schedule.loop_nest import Loop, LoopNest, Part, Statement
 from tilewright.schedule.naming import assigned_names
 from tilewright.schedule.parameters import Delayed
 from tilewright.schedule.plan import Plan
 from tilewright.schedule.schedule import Schedule
-from tilewright.schedule.statements import Statement
 from tilewright.schedule.targets import Target
 
 
@@ -91,7 +90,7 @@ class Nest:
                     foreign = [s for s, _ in place.terms if isinstance(s, Index) and s not in known]
                     if foreign:
                         raise ScheduleError(
-                            f"{access} uses {foreign[0]}, which is no index of this nest",
+                            f"{access} uses {foreign[0]}, which is not an index of this nest",
                             location=store.location,
                             help="use the indices that nest.get_indices() returns",
                         )

@@ -73,8 +73,8 @@ class DelayedParameter(Delayed):
     """
 
     def __init__(self, name: str | None = None) -> None:
-        found = assigned_names(sys._getframe(1)) if name is None else (name,)
-        self.name = found[0] if found else "parameter"
+        names = assigned_names(sys._getframe(1)) if name is None else (name,)
+        self.name = names[0] if names else "parameter"
         self._values: list[Any] = []  # Any: one chosen value, or none
 
     def get_value(self) -> Any:  # Any: whatever was set
@@ -138,14 +138,14 @@ def create_parameters(number: int | None = None, *names: str) -> Any:  # Any: on
     Raises `ScheduleError` where the number is not seen, is below 1, or is not that of the names.
     Source: Accera, `create_parameters`.
     """
-    found = names or assigned_names(sys._getframe(1))
-    count = len(found) if number is None else number
+    seen = names or assigned_names(sys._getframe(1))
+    count = len(seen) if number is None else number
     if count < 1:
         raise ScheduleError(f"create_parameters({number!r})", help="say how many: create_parameters(3)")
     if names and len(names) != count:
         raise ScheduleError(f"create_parameters({count}) with {len(names)} names")
-    given = found if len(found) == count else tuple(f"parameter{n}" for n in range(count))
-    made = tuple(map(DelayedParameter, given))
+    chosen_names = seen if len(seen) == count else tuple(f"parameter{n}" for n in range(count))
+    made = tuple(map(DelayedParameter, chosen_names))
     return made if len(made) > 1 else made[0]
 
 
@@ -215,13 +215,13 @@ def named_values(values: Mapping[Any, Any]) -> dict[str, Any]:  # Any: parameter
 
 def _choices(parameter: Any, values: Iterable[Any]) -> list[Any]:
     if not isinstance(parameter, (DelayedParameter, str)):
-        raise ScheduleError(f"{parameter!r} is no parameter", help="use create_parameters(n), or names")
+        raise ScheduleError(f"{parameter!r} is not a parameter", help="use create_parameters(n), or names")
     if isinstance(values, str) or not isinstance(values, Iterable):
         raise ScheduleError(f"the choices of {parameter} are {values!r}", help="give a list of values")
-    found = list(values)
-    if not found:
+    choices = list(values)
+    if not choices:
         raise ScheduleError(f"parameter {parameter} has no choices")
-    return _distinct(found)
+    return _distinct(choices)
 
 
 def _distinct(values: list[Any]) -> list[Any]:

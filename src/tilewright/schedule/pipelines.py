@@ -52,17 +52,17 @@ class CachedLoops:
         if not caches:
             body()
             return
-        first, rest = caches[0], caches[1:]
+        first, others = caches[0], caches[1:]
         if first.location is Location.MMA_FRAGMENT:
             assert self.tiles is not None, first
-            self.tiles.with_fragments(first, lambda: self._with_private(rest, body))
+            self.tiles.with_fragments(first, lambda: self._with_private(others, body))
             return
         cache = PrivateCache(self.scope, first)
         tensor = cache.allocate()
         if self.scope.is_filled(first):
             cache.fill(tensor)
         with self.scope.holding({first.array: cache.storage(tensor)}):
-            self._with_private(rest, body)
+            self._with_private(others, body)
         if self.scope.plan.is_written(first):
             cache.flush(tensor)
 

@@ -57,7 +57,7 @@ class Plan(PlanState, Recorder):
 
     def __init__(self, nest: LoopNest, target: Target | None = None) -> None:
         if target is not None and not isinstance(target, Target):
-            raise ScheduleError(f"{target!r} is no Target", help="such as Target('NVIDIA A100')")
+            raise ScheduleError(f"{target!r} is not a Target", help="such as Target('NVIDIA A100')")
         PlanState.__init__(self, nest, Target() if target is None else target)
         Recorder.__init__(self, nest)  # calls that wait for a parameter's value are done by `with_parameters`
 
@@ -72,13 +72,13 @@ class Plan(PlanState, Recorder):
     def bind(self, mapping: Mapping[Index | tuple[Index, ...], GridUnit]) -> None:
         """Let blocks, threads or warps run through loops.
 
-        `plan.bind({i: target.GridUnit.BLOCK_Y, (j, jj): target.GridUnit.BLOCK_X})`: the turns of a bound loop run at
-        the same time, one for each block, thread or warp of the unit. A tuple binds several loops to one unit, the last
-        of which varies fastest. WARP_X and WARP_Y count whole warps (for `tensorize`) and are not mixed with THREAD
-        units: a block then has `warp_size * WARP_X` by `WARP_Y` threads.
+        `plan.bind({i: target.GridUnit.BLOCK_Y, (j, jj): target.GridUnit.BLOCK_X})`: the iterations of a bound loop run
+        at the same time, one for each block, thread or warp of the unit. A tuple binds several loops to one unit, the
+        last of which varies fastest. WARP_X and WARP_Y count whole warps (for `tensorize`) and are not mixed with
+        THREAD units: a block then has `warp_size * WARP_X` by `WARP_Y` threads.
 
-        Raises `ScheduleError` for a loop that is bound twice, threads beyond the target's limits, and where turns that
-        different threads would run access the same element and one of them writes: the error names the accesses.
+        Raises `ScheduleError` for a loop that is bound twice, threads beyond the target's limits, and where iterations
+        that different threads would run access the same element and one of them writes: the error names the accesses.
         """
         bindings = bind(self.nest, self.bindings, mapping, self.target)
         refuse_crossings(self.nest, bindings)
@@ -86,7 +86,7 @@ class Plan(PlanState, Recorder):
 
     @recorded
     def unroll(self, index: Index) -> None:
-        """Unroll a loop: the kernel's code has each of its turns.
+        """Unroll a loop: the kernel's code has each of its iterations.
 
         Raises `ScheduleError` for a loop whose length only the launch knows, or that is bound.
         """
@@ -97,11 +97,11 @@ class Plan(PlanState, Recorder):
 
     @recorded
     def vectorize(self, index: Index) -> None:
-        """Run a loop as vectors: its turns read and write neighbours by as wide accesses as alignment allows.
+        """Run a loop as vectors: its iterations read and write neighbours by as wide accesses as alignment allows.
 
         The loop is the innermost one; its arithmetic is unrolled. Accesses along it that are contiguous become vector
         loads and stores of up to 16 bytes, others stay single. Raises `ScheduleError` for a loop that is bound, of
-        unknown length, or carries a dependence from turn to turn.
+        unknown length, or carries a dependence between iterations.
         """
         self._refuse_bound(index, "vectorize")
         if self.nest.loop(index).trips is None:
@@ -154,8 +154,8 @@ class Plan(PlanState, Recorder):
         One of `index`, `level` (the number of loops inside, so that `level=2` is the index before last) and
         `max_elements` (as many of the innermost loops as touch no more elements than that) says what is kept;
         `trigger_index` or `trigger_level`, an outer or the same loop, when it is filled, with all that is touched from
-        there on. What is written in the cache goes back to the array when those loops are done. A `source` that is a
-        cache is cached in turn.
+        there on. What is written in the cache goes back to the array when those loops are done. A `source` may be
+        a cache, which is then cached again.
 
         `location` is SHARED (all threads of the block, whose bound loops all count as inside), PRIVATE (registers of
         each thread) or MMA_FRAGMENT (registers of a warp, as its matrix instructions hold them; for operands of
@@ -166,16 +166,16 @@ class Plan(PlanState, Recorder):
         BLOCKED gives each thread a run of them. `vectorize` is the number of elements a thread moves at once, True for
         as many as alignment allows, False for one.
 
-        `double_buffer` fills for the next turn of the loop around while this one is computed: with
+        `double_buffer` fills for the next iteration of the loop around while this one is computed: with
         `double_buffer_location` SHARED (the default) into a second buffer, with PRIVATE through registers into the same
-        one. `pipeline_stages=n` has n buffers in shared memory, n - 1 turns ahead; cp.async fills them where the target
-        has it. A cache in fragments is double-buffered in registers.
+        one. `pipeline_stages=n` has n buffers in shared memory, n - 1 iterations ahead; cp.async fills them where the
+        target has it. A cache in fragments is double-buffered in registers.
 
         Raises `ScheduleError` for none or more than one of index, level and max_elements, an index that is bound or no
         loop, and accesses that no one box can hold. Source: Accera, `Plan.cache`.
         """
         refuse_unknown(location, strategy, double_buffer_location, pipeline_stages)
-        found = place_cache(
+        placed = place_cache(
             self,
             source,
             index=index,
@@ -185,14 +185,14 @@ class Plan(PlanState, Recorder):
             trigger_level=trigger_level,
         )
         made = replace(
-            found,
+            placed,
             layout=layout,
             location=location,
             stages=_stages(double_buffer, double_buffer_location, pipeline_stages, location),
             through_registers=double_buffer and double_buffer_location is Location.PRIVATE,
             vectorize=vectorize,
             strategy=strategy,
-            element_type=found.array.element_type if element_type is None else _dtype(element_type),
+            element_type=placed.array.element_type if element_type is None else _dtype(element_type),
         )
         refuse_nonsense(self, made)
         self.caches.append(made)
@@ -218,7 +218,7 @@ class Plan(PlanState, Recorder):
         n, k times passes), around one statement `C[..] += A[..] * B[..]`. For P = `num_total_passes`, F =
         `num_fused_passes` (P unless given; it divides P) and b blocks of the shape, with G = P / F groups:
 
-        - fragments: F of A and F of B, which all groups use in turn;
+        - fragments: F of A and F of B, which the groups use one after another;
         - PASS_ORDER: b fragments of C. All are loaded, then each group loads F of A and F of B and multiplies F times
           for each block, then all are stored;
         - BLOCK_ORDER: one fragment of C. For each block it is loaded, the block's passes run, and it is stored; A and B
@@ -234,8 +234,8 @@ class Plan(PlanState, Recorder):
         known at compile time: the compiler may then read ahead, and hold more fragments than F.
 
         Raises `ScheduleError` for loops of other extents, element types that the shape does not take, F that does not
-        divide P, a target without the shape, an operation that would run once for each turn of K, and accesses that no
-        matrix instruction can serve: it says which and why. Source: Accera, `Plan.tensorize`.
+        divide P, a target without the shape, an operation that would run once for each iteration of K, and accesses
+        that no matrix instruction can serve: it says which and why. Source: Accera, `Plan.tensorize`.
         """
         self.tensorization = tensorization_of(
             self,
@@ -292,7 +292,7 @@ class Plan(PlanState, Recorder):
     def _refuse_padding(self, index: Index) -> None:
         if index in self.nest.padded:
             raise ScheduleError(
-                f"{index} is padded, and a kernel of all its turns would cross the boundary of the padding",
+                f"{index} is padded, and a kernel of all its iterations would cross the boundary of the padding",
                 help="split the loop so that the padding ends between blocks, and kernelize the inner loop",
             )
 

@@ -15,10 +15,9 @@ from tilewright.schedule.affine import Affine, Dimension, Index
 from tilewright.schedule.arrays import Array, Role
 from tilewright.schedule.binding import Binding, block_of
 from tilewright.schedule.caches import Cache, Location, Region, region_of
-from tilewright.schedule.loop_nest import Loop, LoopNest
+from tilewright.schedule.loop_nest import Access, Loop, LoopNest, Statement, arrays_of
 from tilewright.schedule.mma_shapes import MMAFragmentOp, MMASchedulingPolicy, MMAShape
 from tilewright.schedule.recipes import Recipe
-from tilewright.schedule.statements import Access, Statement, arrays_of
 from tilewright.schedule.targets import Target
 
 Operation = tuple[Any, "float | None"]  # Any: a MMAFragmentOp, or a function of device numbers
@@ -115,7 +114,7 @@ class PlanState:
                 yield cache
 
     def varying(self, cache: Cache) -> tuple[Loop, ...]:
-        """Return the loops whose iterations share one filling: those inside, and the threads' for shared memory."""
+        """Return the loops whose iterations share one filling: those inside, and the threads' of a shared cache."""
         shared = {
             index
             for binding in self.bindings
@@ -130,14 +129,14 @@ class PlanState:
 
     def accesses(self, array: Array) -> list[Access]:
         """Return the accesses of an array by all parts, with their places among the loops."""
-        found = []
+        accesses = []
         for part in self.nest.parts:
             for statement in part.statements:
                 for access in statement.accesses:
                     if access.array is array:
                         place = tuple(mode.substitute(part.places) for mode in access.place)
-                        found.append(Access(access.statement, array, place, access.is_write))
-        return found
+                        accesses.append(Access(access.statement, array, place, access.is_write))
+        return accesses
 
     def region(self, cache: Cache) -> Region:
         """Return the box that a cache holds. Raises `ScheduleError` where there is none."""
@@ -182,8 +181,8 @@ class PlanState:
 
     def feeds_matrix_instructions(self, cache: Cache) -> bool:
         """Whether a cache holds operands or accumulators of `tensorize`."""
-        found = self.tensorization
-        return found is not None and cache.array in (found.a.array, found.b.array, found.c.array)
+        tile = self.tensorization
+        return tile is not None and cache.array in (tile.a.array, tile.b.array, tile.c.array)
 
     # --- matrix instructions -----------------------------------------------------------------------------
 

@@ -91,7 +91,7 @@ def _of_tile(tile: Tensorization) -> str:
     remark = f"{tile.shape.name}, {tile.passes} {'pass' if tile.passes == 1 else 'passes'}"
     if tile.groups > 1:
         remark += f" in groups of {tile.fused}"
-    if tile.shape.num_blocks > 1:
+    if len(tile.recipe.mmas) > 1:
         remark += f", {tile.policy.name}"
     for name, operation in (("prologue", tile.prologue), ("epilogue", tile.epilogue)):
         if operation[0] is not MMAFragmentOp.NONE:
@@ -171,7 +171,7 @@ def _remark(plan: PlanState, cache: Cache) -> str:
     remark = f"{where[cache.location]}{shape} {cache.element_type}"
     if cache.stages > 1:
         remark += f", {cache.stages} buffers"
-    return f"{remark}, next turn through registers" if cache.through_registers else remark
+    return f"{remark}, next iteration through registers" if cache.through_registers else remark
 
 
 def _loop_data(plan: PlanState, loop: Loop) -> dict[str, Any]:  # Any: plain data

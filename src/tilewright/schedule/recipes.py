@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
+from tilewright import atoms
 from tilewright import dtypes as t
 from tilewright.arch import Arch
 from tilewright.dtypes import DType
 from tilewright.errors import ScheduleError
+from tilewright.instructions.mfma import mfma_names
 from tilewright.schedule.mma_shapes import MMAShape
 from tilewright.tiled import TiledMMA, make_tiled_mma
 
@@ -60,13 +62,13 @@ def recipe_for(arch: Arch, mma_shape: MMAShape, input_type: DType, accumulator_t
     >>> recipe_for(Arch.parse("sm_80"), MMAShape.M8N32K16, t.float16, t.float32).transposed
     True
     """
-    found = find_recipe(arch, mma_shape, input_type, accumulator_type)
-    if found is None:
+    recipe = find_recipe(arch, mma_shape, input_type, accumulator_type)
+    if recipe is None:
         raise ScheduleError(
             f"{arch.name} has no {mma_shape.name} of {input_type} with {accumulator_type} accumulators",
             help=offers(arch),
         )
-    return found
+    return recipe
 
 
 def shapes_for(arch: Arch, input_type: DType, accumulator_type: DType) -> tuple[MMAShape, ...]:
@@ -103,7 +105,7 @@ def find_recipe(arch: Arch, shape: MMAShape, input_type: DType, accumulator_type
     types = _TYPES.get((input_type, accumulator_type))
     if types is None:
         return None
-    return _of_amd(shape, types, input_type) if arch.is_amd else _of_nvidia(arch, shape, types, input_type)
+    return _of_amd(shape, types) if arch.is_amd else _of_nvidia(arch, shape, types, input_type)
 
 
 def _of_nvidia(arch: Arch, shape: MMAShape, types: str, input_type: DType) -> Recipe | None:
@@ -129,19 +131,11 @@ def _of_nvidia(arch: Arch, shape: MMAShape, types: str, input_type: DType) -> Re
     return None
 
 
-def _of_amd(shape: MMAShape, types: str, input_type: DType) -> Recipe | None:
-    from tilewright.instructions.mfma import NAMES
-
-    blocks = shape.num_blocks
-    name = f"GFX908_{shape.m}x{shape.n}x{shape.k}_{types}_MFMA"
-    names = [name] if blocks == 1 else [f"{name}_B{blocks}_{block}" for block in range(blocks)]
-    if any(each not in NAMES for each in names):
-        return None
-    return Recipe(shape, tuple(_tiled(each, (1, 1, 1), None) for each in names), False)
+def _of_amd(shape: MMAShape, types: str) -> Recipe | None:
+    names = mfma_names(shape.m, shape.n, shape.k, types, shape.num_blocks)
+    return Recipe(shape, tuple(_tiled(name, (1, 1, 1), None) for name in names), False) if names else None
 
 
 def _tiled(name: str, layout: tuple[int, int, int], extents: tuple[int, int, int] | None) -> TiledMMA:
-    from tilewright import atoms
-
     atom = getattr(atoms, name)
     return make_tiled_mma(atom, layout) if extents is None else make_tiled_mma(atom, layout, extents)

@@ -20,13 +20,13 @@ from tilewright.tiled import TiledMMA
 
 @dataclass(frozen=True)
 class Report:
-    """The counts of `plan.report()`. Loads, stores and multiplications are those of one turn of each loop around them.
+    """The counts of `plan.report()`.
 
-    `fragments_*` count the fragments that exist, each as large as one tile of the MMA shape; `loads_*` and `stores_c`
-    fragments read and stored; `mma` multiplications of the whole MMA shape (of one block of it), `instructions` those
-    of the hardware. `k_trips` is how often the loop over K runs, None where only the launch knows or nothing is
-    tensorized; `grid` is None where only the launch knows. `registers` and `spills` are the compiler's, None where
-    there is no compiler.
+    Loads, stores and multiplications are those of one iteration of each loop around them. `fragments_*` count the
+    fragments that exist, each as large as one tile of the MMA shape; `loads_*` and `stores_c` fragments read and
+    stored; `mma` multiplications of the whole MMA shape (of one block of it), `instructions` those of the hardware.
+    `k_trips` is how often the loop over K runs, None where only the launch knows or nothing is tensorized; `grid` is
+    None where only the launch knows. `registers` and `spills` are the compiler's, None without a compiler.
 
     Counts are attributes, and items: `report.mma`, `report["mma"]`, `dict(report)`.
     """
@@ -81,7 +81,7 @@ def report_of(
     operands: Operands,
     grid: tuple[int, int, int] | None,
     block: tuple[int, int, int],
-    resources: Any,  # Any: what the compiler reports; None where there is no compiler
+    resources: Any,  # Any: what the compiler reports; None without a compiler
 ) -> Report:
     """Count what a kernel is made of."""
     counts = _Counts(operands)
@@ -126,9 +126,9 @@ class _Counts:
     def fragments(self) -> dict[str, int]:
         """Return the counts of fragments, by the names of the report."""
         held = {role: sum(b.size or 0 for b in self.seen if self.roles[b] == role) for role in "ABC"}
-        found = {f"fragments_{role.lower()}": held[role] // self.size[role] for role in "ABC"}
-        found |= {f"loads_{role.lower()}": self.loaded[role] // self.size[role] for role in "ABC"}
-        return {**found, "stores_c": self.stored // self.size["C"]}
+        counts = {f"fragments_{role.lower()}": held[role] // self.size[role] for role in "ABC"}
+        counts |= {f"loads_{role.lower()}": self.loaded[role] // self.size[role] for role in "ABC"}
+        return {**counts, "stores_c": self.stored // self.size["C"]}
 
     def walk(self, block: Block, times: int) -> None:
         """Count a block that runs so many times."""
@@ -188,9 +188,9 @@ class _Counts:
 
 def _values(mma: TiledMMA, extents: tuple[int, int], operand: Any) -> int:  # Any: "A", "B" or "C"
     """Return how many values each thread holds of a tile."""
-    found = tuple_size(mma.partition_shape(extents, operand))
-    assert isinstance(found, int), extents
-    return found
+    values = tuple_size(mma.partition_shape(extents, operand))
+    assert isinstance(values, int), extents
+    return values
 
 
 def _lanes(value: Value) -> int:

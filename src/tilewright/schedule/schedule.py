@@ -49,7 +49,7 @@ class Schedule:
         return self.nest.order
 
     def split(self, index: Index, size: int) -> Index:
-        """Split a loop into blocks of `size` turns and return the index of the new inner loop.
+        """Split a loop into blocks of `size` iterations and return the index of the new inner loop.
 
         `ii = schedule.split(i, 4)`::
 
@@ -59,7 +59,7 @@ class Schedule:
                                                          B[i + ii, j] = A[i + ii, j]
 
         Where the size does not divide the loop, what would lie beyond it does not run.
-        Raises `ScheduleError` for an index that is no loop here, or a size below 1.
+        Raises `ScheduleError` for an index that is not a loop here, or a size below 1.
         """
         inner = Index(_first(assigned_names(sys._getframe(1)), _doubled(index)))
         self.nest = transformed(transforms.split, self.nest, index, size, inner)
@@ -101,17 +101,17 @@ class Schedule:
 
     def is_valid_loop_order(self, *order: Index | Sequence[Index]) -> bool:
         """Say whether `reorder` would take an order."""
-        given = _flat(order)
-        if transforms.misplaced(self.nest, given) is not None:
+        indices = _flat(order)
+        if transforms.misplaced(self.nest, indices) is not None:
             return False
         try:
-            refuse_violations(self.nest, transforms.reorder(self.nest, given), "")
+            refuse_violations(self.nest, transforms.reorder(self.nest, indices), "")
         except ScheduleError:
             return False
         return True
 
     def pad(self, index: Index, size: int, front: bool = True) -> None:
-        """Add `size` turns that do nothing in front of a loop, or behind it.
+        """Add `size` iterations that do nothing in front of a loop, or behind it.
 
         `schedule.pad(i, 2)`::
 
@@ -120,7 +120,7 @@ class Schedule:
                     B[i, j] = A[i, j]                if i >= 2:
                                                          B[i - 2, j] = A[i - 2, j]
 
-        Raises `ScheduleError` for an index that is no loop here, or a negative size.
+        Raises `ScheduleError` for an index that is not a loop here, or a negative size.
         """
         self.nest = transformed(transforms.pad, self.nest, index, size, front)
 
@@ -134,16 +134,16 @@ class Schedule:
                     B[i, j] = A[i, j]                if j - i >= 0 and j - i < 10:
                                                          B[i, j - i] = A[i, j - i]
 
-        A stencil whose turns depend on neighbours along both loops can be run diagonal by diagonal afterwards: what is
-        on one is independent. A loop of fewer turns than `unroll_loop_smaller_than` is unrolled.
+        A stencil whose iterations depend on neighbours along both loops can be run diagonal by diagonal afterwards:
+        what is on one is independent. A loop of fewer iterations than `unroll_loop_smaller_than` is unrolled.
         Raises `ScheduleError` for loops that do not count by 1, and where a dependence forbids the new order.
         """
         self.nest = transformed(_skew, self.nest, index, reference_index, unroll_loop_smaller_than)
 
     def unroll(self, index: Index) -> None:
-        """Unroll a loop: the kernel's code has each of its turns.
+        """Unroll a loop: the kernel's code has each of its iterations.
 
-        `schedule.unroll(jj)`, of a loop of two turns::
+        `schedule.unroll(jj)`, of a loop of two iterations::
 
             for jj in range(2):                        B[i, j] = A[i, j]
                 B[i, j + jj] = A[i, j + jj]      ->    B[i, j + 1] = A[i, j + 1]
@@ -177,7 +177,7 @@ def fuse(*schedules: Schedule | Sequence[Schedule], partial: int | None = None) 
     """Return one schedule that runs several, which share their first loops.
 
     With `partial` they share that many; without it all of them, which then have to have equally many. The first loop
-    numbers the schedules, so that they run one after the other; `reorder` moves it inwards, and they run by turns::
+    numbers the schedules, so that they run one after the other; `reorder` moves it inwards, and they alternate::
 
         for i in range(16):                     for f in range(2):
             for j in range(10):                     for i in range(16):
@@ -189,17 +189,17 @@ def fuse(*schedules: Schedule | Sequence[Schedule], partial: int | None = None) 
 
     A loop that is shorter in one of them is as long as the longest. Raises `ScheduleError` for loops that do not fit.
     """
-    given: list[Schedule] = []
+    parts: list[Schedule] = []
     for item in schedules:
-        given += list(item) if isinstance(item, (tuple, list)) else [item]  # type: ignore[list-item]  # checked below
-    for item in given:
+        parts += list(item) if isinstance(item, (tuple, list)) else [item]  # type: ignore[list-item]  # checked below
+    for item in parts:
         if not isinstance(item, Schedule):
-            raise ScheduleError(f"fuse of {item!r}, which is no schedule", help="nest.create_schedule() makes one")
-    if len(given) < 2:
+            raise ScheduleError(f"fuse of {item!r}, which is not a schedule", help="nest.create_schedule() makes one")
+    if len(parts) < 2:
         raise ScheduleError("fuse takes at least two schedules")
     fusing = Index(_first(assigned_names(sys._getframe(1))[1:], "f"))
-    others = [schedule.nest for schedule in given[1:]]
-    return Schedule(numbered_by(transformed(_fuse, given[0].nest, others, partial, fusing), fusing))
+    others = [schedule.nest for schedule in parts[1:]]
+    return Schedule(numbered_by(transformed(_fuse, parts[0].nest, others, partial, fusing), fusing))
 
 
 def _fuse(first: LoopNest, others: Sequence[LoopNest], partial: int | None, fusing: Index) -> LoopNest:
@@ -255,7 +255,7 @@ def _flat(order: Sequence[Index | Sequence[Index]]) -> list[Index]:
 
 def _doubled(index: Index) -> str:
     """Return the name of the inner loop of a split that has no other: ii of i."""
-    name = getattr(index, "name", "i")  # what is no index is refused by the split itself
+    name = getattr(index, "name", "i")  # what is not an index is refused by the split itself
     return f"{name}{name[-1]}"
 
 

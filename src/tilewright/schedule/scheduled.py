@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import inspect
-import sys
 import types
 from collections.abc import Callable, Mapping
 from functools import cached_property
@@ -17,11 +16,11 @@ from tilewright.errors import ArgumentError, CompileError, ScheduleError
 from tilewright.ir.core import Buffer, Value
 from tilewright.launch import Kernel, Launcher, spec, traceable_kernel
 from tilewright.profile import Profile
-from tilewright.runtime.arrays import Adapter, ArrayInfo, Device, describe
-from tilewright.runtime.memory import DeviceArray
+from tilewright.runtime.arrays import ArrayInfo, Device, describe
 from tilewright.schedule.affine import Dimension
 from tilewright.schedule.arrays import Array
 from tilewright.schedule.binding import grid_of
+from tilewright.schedule.constants import bring
 from tilewright.schedule.emission import Emission
 from tilewright.schedule.plan_state import PlanState
 from tilewright.schedule.report import Operands, Report, report_of
@@ -55,11 +54,11 @@ class ScheduledKernel:
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
         build.__signature__ = inspect.Signature([inspect.Parameter(a.name, kind) for a in arrays])  # type: ignore[attr-defined]  # read by inspect.signature
         arch = self.plan.target.arch
-        found = traceable_kernel(build).configure(arch=arch.name)
+        kernel = traceable_kernel(build).configure(arch=arch.name)
         if arch.is_amd or self.plan.tensorization is None:
-            return found
+            return kernel
         # One block a multiprocessor will do: left to itself the compiler spills fragments to make room for more.
-        return found.configure(min_blocks=1)
+        return kernel.configure(min_blocks=1)
 
     def _emit(self, arguments: dict[Array, Any], place: SourceLocation | None) -> None:  # Any: device numbers, tensors
         with located(place):
@@ -135,7 +134,7 @@ class ScheduledKernel:
         try:
             resources = self.resources()
         except CompileError:
-            resources = None  # there is no compiler here
+            resources = None  # without a compiler here
         operands = Operands(self.plan.tensorization, self.roles, self.k_indices)
         return report_of(self.lower(), operands, None if sizes else self.grid, self.block, resources)
 
@@ -146,10 +145,10 @@ class ScheduledKernel:
         return (*self.specs(), *(spec(a.element_type, *_extents(a)) for a in self.constants))
 
     def _launcher(self, grid: tuple[int, int, int]) -> Launcher:
-        found = self._launchers.get(grid)
-        if found is None:
-            found = self._launchers[grid] = self.kernel[grid, self.block]
-        return found
+        launcher = self._launchers.get(grid)
+        if launcher is None:
+            launcher = self._launchers[grid] = self.kernel[grid, self.block]
+        return launcher
 
     def _launch(self, args: tuple[Any, ...]) -> tuple[Launcher, tuple[Any, ...]]:
         described = self._described(args)
@@ -162,18 +161,18 @@ class ScheduledKernel:
         if len(args) != len(self.parameters):
             names = ", ".join(array.name for array in self.parameters)
             raise ArgumentError(f"kernel {self.name!r} takes ({names}), got {len(args)} arguments")
-        found: dict[Array, ArrayInfo] = {}
+        described: dict[Array, ArrayInfo] = {}
         for array, value in zip(self.parameters, args, strict=True):
             if array.rank:
                 info = getattr(value, "info", None) or describe(value)
                 if not isinstance(info, ArrayInfo):
                     raise ArgumentError(f"argument {array.name!r} is a {type(value).__name__}, and an array is needed")
-                found[array] = info
-        sizes = self._sizes(found)
-        for array, info in found.items():
+                described[array] = info
+        sizes = self._sizes(described)
+        for array, info in described.items():
             _check(array, info, sizes)
         self._check_tiles(sizes)
-        return found
+        return described
 
     def _check_tiles(self, sizes: Mapping[Dimension, int]) -> None:
         """Raise `ArgumentError` for a size that tiles of matrix instructions do not divide."""
@@ -227,13 +226,13 @@ def _named(name: str, place: SourceLocation | None, body: Callable[..., None]) -
 
 def _number(array: Array, value: Any) -> Any:  # Any: a number of any library; a NumPy number
     """Return an argument for an array without modes in the type that was declared."""
-    given = np.asarray(value) if isinstance(value, (bool, int, float, np.generic, np.ndarray)) else None
-    if given is None or given.shape != ():
+    number = np.asarray(value) if isinstance(value, (bool, int, float, np.generic, np.ndarray)) else None
+    if number is None or number.shape != ():
         raise ArgumentError(
             f"argument {array.name!r} is a {type(value).__name__}, and a number is needed",
             help="pass a Python or NumPy number",
         )
-    return array.element_type.numpy.type(given.item())
+    return array.element_type.numpy.type(number.item())
 
 
 def _extents(array: Array) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -268,67 +267,3 @@ def _check(array: Array, info: ArrayInfo, sizes: Mapping[Dimension, int]) -> Non
         )
     if info.dtype is not array.element_type:
         raise ArgumentError(f"argument {array.name!r} is of {info.dtype}, and {array.element_type} was declared")
-
-
-# --- CONST arrays ----------------------------------------------------------------------------------------
-
-
-def bring(array: Array, like: Any, device: Device) -> Any:  # Any: arrays of any library
-    """Return a CONST array's data on a device, in the strides that the array has.
-
-    On the host it is a NumPy array. On a CUDA device the library of `like`, an argument that lives there, holds the
-    memory, so that its allocator knows of it; for other libraries, and without one, the driver does.
-    Raises `DriverError` where the device refuses the memory.
-    """
-    data = in_memory_order(array)
-    if device == "cpu":
-        return data
-    bits = data if data.dtype.kind in "fiu" and data.dtype.isbuiltin else data.view(f"u{data.dtype.itemsize}")
-    module = type(like).__module__.partition(".")[0]
-    if module == "torch":
-        torch = sys.modules["torch"]
-        held = torch.from_numpy(_memory(bits)).to(like.device)
-        held = held.as_strided(bits.shape, [step // bits.itemsize for step in bits.strides])
-        return held if bits is data else held.view(getattr(torch, array.element_type.name))
-    steps = tuple(step // data.itemsize for step in data.strides)
-    return Placed(DeviceArray.from_numpy(_memory(data), ordinal=device), data.shape, steps)
-
-
-class Placed:
-    """An array in the driver's memory with strides of its own."""
-
-    def __init__(self, memory: DeviceArray, shape: tuple[int, ...], strides: tuple[int, ...]) -> None:
-        self.memory, self.shape, self.strides = memory, shape, strides
-
-    def info(self) -> ArrayInfo:
-        """Return where it is and how it lies."""
-        memory = self.memory
-        return ArrayInfo(memory.pointer, self.shape, self.strides, memory.dtype, memory.ordinal, owner=self)
-
-    __tilewright_adapter__ = Adapter("tilewright", info)
-
-
-def in_memory_order(array: Array) -> np.ndarray[Any, Any]:
-    """Return the data in the array's element type and strides.
-
-    >>> from tilewright.schedule.arrays import Array, Role
-    >>> A = Array(Role.CONST, "float32", layout=Array.Layout.LAST_MAJOR, data=np.zeros((2, 3)), name="A")
-    >>> in_memory_order(A).strides
-    (4, 8)
-    """
-    assert array.data is not None, array
-    data = array.data.astype(array.element_type.numpy)
-    size = data.itemsize
-    strides = tuple(step * size for step in array.strides)
-    span = 1 + sum((extent - 1) * step for extent, step in zip(data.shape, array.strides, strict=True))
-    memory = np.zeros(span, data.dtype)
-    result = np.lib.stride_tricks.as_strided(memory, data.shape, strides)
-    result[...] = data
-    return result
-
-
-def _memory(view: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return the memory that a view from `in_memory_order` lies in, as it lies there."""
-    steps = [step // view.itemsize for step in view.strides]
-    span = 1 + sum((extent - 1) * step for extent, step in zip(view.shape, steps, strict=True))
-    return np.lib.stride_tricks.as_strided(view, (span,), (view.itemsize,))

@@ -21,9 +21,8 @@ from tilewright.layout import Layout
 from tilewright.schedule.affine import Affine, Apply, Convert, Dimension, Expression, Index, Number, Position
 from tilewright.schedule.arrays import Array, Load, Role
 from tilewright.schedule.caches import Cache
-from tilewright.schedule.loop_nest import Condition, Loop, Part
+from tilewright.schedule.loop_nest import Condition, Loop, Part, Statement, at_places
 from tilewright.schedule.plan_state import PlanState
-from tilewright.schedule.statements import Statement, at_places
 from tilewright.source import SourceLocation
 from tilewright.tensors import Tensor
 
@@ -61,17 +60,17 @@ class Storage:
 
     def coordinates(self, place: tuple[Affine, ...], values: Mapping[Any, Any]) -> Any:  # Any: as in load
         """Return the coordinates of an element in the tensor."""
-        found = tuple(
+        place_in_tensor = tuple(
             _quotient(mode, step, values)
             for mode, step in zip(self.place(place), self.steps or (1,) * len(place), strict=True)
         )
-        return found if len(found) != 1 else found[0]
+        return place_in_tensor if len(place_in_tensor) != 1 else place_in_tensor[0]
 
 
 class Scope:
     """One point of a kernel that is built.
 
-    `values` are the indices and sizes that are known so far, and `ranges` their bounds. `storage` says where accesses
+    `values` are the indices and sizes that are known so far, `ranges` their bounds. `storage` says where accesses
     of each array go at this point, `parts` what is emitted at the moment. For counting, `k_indices` has the indices of
     the loops over K that were emitted.
     """
@@ -265,12 +264,12 @@ def compute_type(statement: Statement) -> DType:
     >>> compute_type(nest.statements[0])
     tw.float32
     """
-    found = statement.store.array.element_type
+    type = statement.store.array.element_type
     for load in statement.store.value.loads():
-        found = promote(found, load.array.element_type)
-    if found.is_float:
-        return found if found.bits >= 32 else float32
-    return promote(found, int32) if found.bits < 32 else found
+        type = promote(type, load.array.element_type)
+    if type.is_float:
+        return type if type.bits >= 32 else float32
+    return promote(type, int32) if type.bits < 32 else type
 
 
 def evaluate(
@@ -292,7 +291,7 @@ def evaluate(
         is_test_of_indices = x.name in _COMPARISONS and next(iter(x.loads()), None) is None
         operands = [evaluate(part, int32 if is_test_of_indices else type, load, affine) for part in x.arguments]
         return x.function(*operands)
-    raise ScheduleError(f"{x} is no expression")
+    raise ScheduleError(f"{x} is not an expression")
 
 
 def _quotient(place: Affine, step: int, values: Mapping[Any, Any]) -> Any:  # Any: symbols; device numbers
@@ -326,12 +325,12 @@ def _is_zero(value: Affine, values: Mapping[Any, Any]) -> Any:  # Any: symbols; 
 
 def _sizes(arguments: Mapping[Array, Any]) -> dict[Any, Any]:  # Any: tensors; dimensions to device numbers
     """Return the size of each dimension: the extent of the first array that has it."""
-    found: dict[Any, Any] = {}
+    sizes: dict[Any, Any] = {}
     for array, tensor in arguments.items():
         for mode, extent in enumerate(array.shape):
-            if isinstance(extent, Dimension) and extent not in found:
-                found[extent] = tensor.shape[mode]
-    return found
+            if isinstance(extent, Dimension) and extent not in sizes:
+                sizes[extent] = tensor.shape[mode]
+    return sizes
 
 
 def declared(array: Array, tensor: Any) -> Any:  # Any: a tensor, or a number for an array without modes

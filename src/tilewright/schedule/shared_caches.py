@@ -97,14 +97,14 @@ def spread(vectors: Sequence[int], slots: int) -> list[list[tuple[int, Piece]]]:
     [[(0, '1/1')], [(1, '1/2')], [(1, '2/2')]]
     """
     most = -(-sum(vectors) // slots)
-    found: list[list[tuple[int, Piece]]] = [[] for _ in range(slots)]
+    slots_of_pieces: list[list[tuple[int, Piece]]] = [[] for _ in range(slots)]
     dealt = 0
     for number, extent in enumerate(vectors):
         of = next(n for n in range(1, extent + 1) if extent % n == 0 and extent // n <= most)
         for part in range(of):
-            found[min(dealt // most, slots - 1)].append((number, Piece(part, of)))
+            slots_of_pieces[min(dealt // most, slots - 1)].append((number, Piece(part, of)))
             dealt += extent // of
-    return found
+    return slots_of_pieces
 
 
 def share_out(size: int, threads: int, width: int, strategy: Strategy) -> Share:
@@ -142,9 +142,9 @@ class SharedCache(Filling):
         """The layout of all buffers: the modes of the array, then the number of the buffer."""
         cache, stages = self.cache, self.cache.stages
         if cache.layout is None and self.scope.plan.feeds_matrix_instructions(cache):
-            found = matrix_layout(cache, self.region, self.order, stages)
-            if found is not None:
-                return found
+            swizzled = matrix_layout(cache, self.region, self.order, stages)
+            if swizzled is not None:
+                return swizzled
         return self._plain
 
     def _divides(self) -> bool:
@@ -169,15 +169,15 @@ class SharedCache(Filling):
 
     def buffer(self, stage: Any) -> Tensor:  # Any: a number of host or device
         """Return one of the buffers."""
-        found: Tensor = self.tensor[(None,) * len(self.region.shape) + (stage,)]
-        return found
+        buffer: Tensor = self.tensor[(None,) * len(self.region.shape) + (stage,)]
+        return buffer
 
     @property
     def source_type(self) -> DType:
         """The element type of what it is filled from: the array, or a cache outside of this one."""
         assert self.outer is not None, self.cache
-        found: DType = self.outer.tensor.dtype
-        return found
+        element_type: DType = self.outer.tensor.dtype
+        return element_type
 
     @cached_property
     def width(self) -> int:
@@ -210,8 +210,8 @@ class SharedCache(Filling):
         """Return how far apart in shared memory two neighbours along a mode lie."""
         if isinstance(self.layout, ComposedLayout):
             return 1  # a swizzle leaves the elements of a vector side by side
-        found = self.layout[fast].stride
-        return found if isinstance(found, int) else 0
+        stride = self.layout[fast].stride
+        return stride if isinstance(stride, int) else 0
 
     @cached_property
     def share(self) -> Share:
@@ -249,8 +249,8 @@ class SharedCache(Filling):
         """Return the elements of the region that the thread moves: (element of a vector, vector)."""
         shares = self.share.in_pieces(piece.of)
         dealt = tensor.map_layout(lambda layout: composition(_ordered(layout, self.order), shares))
-        found: Tensor = dealt[(linear_thread() if self.share.threads > 1 else 0, None, piece.number)]
-        return found
+        part: Tensor = dealt[(linear_thread() if self.share.threads > 1 else 0, None, piece.number)]
+        return part
 
     def element(self, vector: Any) -> Any:  # Any: numbers of host or device
         """Return the number of the first element of one of the thread's vectors, counted in the region's order."""
@@ -430,5 +430,5 @@ def matrix_layout(cache: Cache, region: Region, order: tuple[int, ...], stages: 
     shape[slow], strides[slow] = 8, row
     block = Layout(tuple(shape), tuple(strides))
     swizzle = Swizzle(parts.bit_length() - 1, (_VECTOR // size).bit_length() - 1, 3)
-    found: ComposedLayout = tile_to_shape(ComposedLayout(swizzle, 0, block), (*region.shape, stages))
-    return found
+    layout: ComposedLayout = tile_to_shape(ComposedLayout(swizzle, 0, block), (*region.shape, stages))
+    return layout

@@ -10,11 +10,10 @@ from tilewright.dtypes import DType, float32, float64
 from tilewright.errors import ScheduleError
 from tilewright.schedule.affine import Apply, Convert, Dimension, Expression, Index
 from tilewright.schedule.arrays import Load
-from tilewright.schedule.loop_nest import Condition, Part
+from tilewright.schedule.loop_nest import Access, Condition, Part, Statement, at_places
 from tilewright.schedule.mma_shapes import MMAFragmentOp, MMASchedulingPolicy, MMAShape
 from tilewright.schedule.plan_state import Operation, PlanState, Tensorization, operation_name
 from tilewright.schedule.recipes import recipe_for
-from tilewright.schedule.statements import Access, Statement, at_places
 
 
 def tensorization_of(
@@ -30,9 +29,9 @@ def tensorization_of(
 ) -> Tensorization:
     """Return the tile. Raises `ScheduleError` as `Plan.tensorize` says."""
     if not isinstance(shape, MMAShape):
-        raise ScheduleError(f"{shape!r} is no MMAShape", help="such as MMAShape.M16N16K16")
+        raise ScheduleError(f"{shape!r} is not an MMAShape", help="such as MMAShape.M16N16K16")
     if not isinstance(policy, MMASchedulingPolicy):
-        raise ScheduleError(f"{policy!r} is no MMASchedulingPolicy", help="PASS_ORDER or BLOCK_ORDER")
+        raise ScheduleError(f"{policy!r} is not an MMASchedulingPolicy", help="PASS_ORDER or BLOCK_ORDER")
     if plan.tensorization is not None:
         raise ScheduleError(
             f"({', '.join(map(str, plan.tensorization.indices))}) is tensorized already",
@@ -82,31 +81,31 @@ def _tile_indices(
             f"({', '.join(map(str, plan.serial[-3:]))})",
             help="reorder the schedule so that the loops of the tile are innermost",
         )
-    wanted = (shape.m, shape.n, shape.k * passes)
-    for index, extent, mode in zip(indices, wanted, "MNK", strict=True):
+    extents = (shape.m, shape.n, shape.k * passes)
+    for index, extent, mode in zip(indices, extents, "MNK", strict=True):
         loop = plan.nest.loop(index)
         if loop.step != 1 or loop.trips != extent:
             raise ScheduleError(
                 f"{index}, the loop of {mode}, is `{loop}` and {shape.name} with {passes} passes takes range({extent})",
-                help=f"split by target.tensor_core_info.compute_tensor_splits: {wanted}",
+                help=f"split by target.tensor_core_info.compute_tensor_splits: {extents}",
             )
     return indices[0], indices[1], indices[2]
 
 
 def _part_of(plan: PlanState, tile: tuple[Index, Index, Index]) -> tuple[int, Part]:
     """Return the part that multiplies: the one whose statement runs through the loop of K."""
-    found = [
+    multiplying = [
         (number, part)
         for number, part in enumerate(plan.nest.parts)
         if any(tile[2] in {s for s, _ in place.terms} for place in part.places.values())
     ]
-    if len(found) != 1 or len(found[0][1].statements) != 1:
+    if len(multiplying) != 1 or len(multiplying[0][1].statements) != 1:
         raise ScheduleError(
             f"tensorize needs one statement in the loop of K, {tile[2]}, and there are "
-            f"{sum(len(part.statements) for _, part in found)}",
+            f"{sum(len(part.statements) for _, part in multiplying)}",
             help="let the nest that is tensorized hold C += A * B alone, and fuse what else is to be done",
         )
-    return found[0]
+    return multiplying[0]
 
 
 def _operands(statement: Statement, tile: tuple[Index, Index, Index]) -> tuple[Access, Access]:
@@ -176,13 +175,13 @@ def _input_type(a: Access, b: Access, statement: Statement) -> DType:
 
 
 def _accumulator_for(a: Access, output: DType) -> DType:
-    """Return the type of sums: float32 for floats of 32 bits and fewer, whatever C is kept in; else that of C."""
+    """Return the type of accumulators: float32 for floats of 32 bits and fewer, whatever C is in; else that of C."""
     if a.array.element_type.is_float and output.is_float and output is not float64:
         return float32
     return output
 
 
-def _check_operation(operation: Any, argument: float | None, sums: DType) -> None:  # Any: as `Operation`
+def _check_operation(operation: Any, argument: float | None, accumulators: DType) -> None:  # Any: as `Operation`
     if callable(operation) and not isinstance(operation, MMAFragmentOp):
         if argument is not None:
             raise ScheduleError(
@@ -201,13 +200,15 @@ def _check_operation(operation: Any, argument: float | None, sums: DType) -> Non
         )
     if argument is not None and (isinstance(argument, bool) or not isinstance(argument, (int, float, np.number))):
         raise ScheduleError(f"{operation.name} by {argument!r}", help="prologue_arg or epilogue_arg, a number")
-    if argument is not None and not sums.is_float and argument != int(argument):
-        raise ScheduleError(f"{operation.name} by {argument}, and the sums are {sums}", help="give a whole number")
+    if argument is not None and not accumulators.is_float and argument != int(argument):
+        raise ScheduleError(
+            f"{operation.name} by {argument}, and the accumulators are {accumulators}", help="give a whole number"
+        )
 
 
 def _divisors(plan: PlanState, part: Part, tile: tuple[Index, ...]) -> tuple[tuple[Dimension, int], ...]:
     """Return what has to divide which size, so that no tile crosses a boundary. Raises for one that does cross."""
-    found: dict[Dimension, int] = {}
+    divisors: dict[Dimension, int] = {}
     for condition in part.conditions:
         symbols = [symbol for symbol, _ in condition.value.terms]
         if not any(index in symbols for index in tile):
@@ -215,7 +216,7 @@ def _divisors(plan: PlanState, part: Part, tile: tuple[Index, ...]) -> tuple[tup
         sizes = [symbol for symbol in symbols if isinstance(symbol, Dimension)]
         block = max(plan.nest.loop(s).step for s in symbols if isinstance(s, Index))
         if len(sizes) == 1 and not condition.is_equality:
-            found[sizes[0]] = max(found.get(sizes[0], 1), block)
+            divisors[sizes[0]] = max(divisors.get(sizes[0], 1), block)
             continue
         if not _holds(plan, condition):
             raise ScheduleError(
@@ -223,7 +224,7 @@ def _divisors(plan: PlanState, part: Part, tile: tuple[Index, ...]) -> tuple[tup
                 location=part.statements[0].location,
                 help="let the sizes of the splits divide the loops, or pad the arrays; no padded loop is tensorized",
             )
-    return tuple(found.items())
+    return tuple(divisors.items())
 
 
 def _holds(plan: PlanState, condition: Condition) -> bool:

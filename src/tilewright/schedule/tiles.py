@@ -23,11 +23,10 @@ from tilewright.schedule.fragments import (
     refuse_other_tiles,
     tiles_along,
 )
-from tilewright.schedule.loop_nest import Part
+from tilewright.schedule.loop_nest import Access, Part
 from tilewright.schedule.mma_shapes import MMASchedulingPolicy
 from tilewright.schedule.plan_state import Tensorization
 from tilewright.schedule.scope import Parts, Scope, Storage
-from tilewright.schedule.statements import Access
 from tilewright.tensors import Tensor, identity_tensor
 
 SIDES: tuple[Side, Side] = ("A", "B")
@@ -39,7 +38,7 @@ class Tiles(Fragments):
     def __init__(self, scope: Scope, tile: Tensorization) -> None:
         super().__init__(scope, tile)
         self._loose: dict[Side, list[Tensor]] = {}
-        self._sums: list[Tensor] = []
+        self._accumulators: list[Tensor] = []
 
     def declare(self) -> None:
         """Make the registers of fragments that no cache holds, where tiles are emitted in more than one place.
@@ -55,7 +54,7 @@ class Tiles(Fragments):
             if self.access(side).array not in kept:
                 self._loose_operands(side)
         if self.tile.c.array not in kept:
-            self._sums = self.accumulators()
+            self._accumulators = self.accumulators()
 
     # --- caches ------------------------------------------------------------------------------------------
 
@@ -73,18 +72,18 @@ class Tiles(Fragments):
         filling = Filling(self.scope, cache)
         refuse_other_tiles(filling, self.tile.c, [(index, self.extents[index]) for index in self.target_indices])
         tiles = [tiles_along(filling, self.tile.c, index, self.extents[index]) for index in self.target_indices]
-        sums = self.accumulators(*tiles)
+        accumulators = self.accumulators(*tiles)
         plan = self.scope.plan
         users = tuple(part for part in plan.nest.parts if cache.array in _arrays(part))
         if self.scope.is_filled(cache) or self.tile.sets(cache.array):
-            self.within(users, lambda: self._each_tile(filling, tiles, sums, self.read_target))
-        with self.scope.holding({cache.array: HeldTarget(self.tile.c, sums, filling.region.origin)}):
+            self.within(users, lambda: self._each_tile(filling, tiles, accumulators, self.read_target))
+        with self.scope.holding({cache.array: HeldTarget(self.tile.c, accumulators, filling.region.origin)}):
             body()
         if plan.is_written(cache):
-            self.within(users, lambda: self._each_tile(filling, tiles, sums, self.write_target))
+            self.within(users, lambda: self._each_tile(filling, tiles, accumulators, self.write_target))
 
     def _each_tile(
-        self, filling: Filling, tiles: list[int], sums: list[Tensor], body: Callable[[int, View, Tensor], None]
+        self, filling: Filling, tiles: list[int], accumulators: list[Tensor], body: Callable[[int, View, Tensor], None]
     ) -> None:
         """Emit something for each block and tile of C in a region: its number, its elements, and its fragment."""
         first, second = self.target_indices
@@ -99,17 +98,17 @@ class Tiles(Fragments):
                 with self.scope.knowing(start):
                     return self.view(access, along)
 
-            for block, fragment in enumerate(sums):
+            for block, fragment in enumerate(accumulators):
                 body(block, view, fragment[(None, None, None, row, column)])
 
         nest(tiles, at, unroll=True)
 
     def loose_accumulator(self, block: int) -> Tensor:
-        """Return the registers of a block's sums that are not kept between tiles; one set serves all blocks in turn."""
+        """Return the registers of a block's accumulators that are not kept between tiles; one set serves all blocks."""
         in_turn = self.tile.policy is MMASchedulingPolicy.BLOCK_ORDER
-        if not self._sums:
-            self._sums = self.accumulators()
-        return self._sums[0 if in_turn else block]
+        if not self._accumulators:
+            self._accumulators = self.accumulators()
+        return self._accumulators[0 if in_turn else block]
 
     # --- tiles -------------------------------------------------------------------------------------------
 
@@ -123,11 +122,11 @@ class Tiles(Fragments):
 
     def _multiply(self) -> None:
         tile = self.tile
-        sums = [self._sum(block) for block in range(len(self.mmas))]
+        accumulators = [self._accumulator(block) for block in range(len(self.mmas))]
         if tile.policy is MMASchedulingPolicy.PASS_ORDER:
-            self._in_pass_order(sums)
+            self._in_pass_order(accumulators)
         else:
-            self._in_block_order(sums)
+            self._in_block_order(accumulators)
 
     # --- many tiles at once ------------------------------------------------------------------------------
 
@@ -162,7 +161,7 @@ class Tiles(Fragments):
             if len(sides) != 1:
                 return False
             moving[sides[0]] *= outer.trips
-        counts = [target.sums[0].layout[mode].size for mode in (3, 4)]
+        counts = [target.accumulators[0].layout[mode].size for mode in (3, 4)]
         return [moving[index] for index in self.target_indices] == counts and all(
             x.fragment.layout[3].size == moving[index] and x.fragment.layout[4].size == tile.passes
             for x, index in zip(operands, tile.indices[:2], strict=True)
@@ -173,7 +172,7 @@ class Tiles(Fragments):
         storage = self.scope.storage
         target = storage[self.tile.c.array]
         assert isinstance(target, HeldTarget), target
-        sums = target.sums[0].map_layout(
+        accumulators = target.accumulators[0].map_layout(
             lambda layout: make_layout(layout[0], _both(layout, 1, 3), _both(layout, 2, 4))
         )
         operands = []
@@ -185,13 +184,13 @@ class Tiles(Fragments):
                     lambda layout: make_layout(layout[0], _both(layout, 1, 3), _both(layout, 2, 4))
                 )
             )
-        gemm(self.mmas[0], sums, *operands, sums)
+        gemm(self.mmas[0], accumulators, *operands, accumulators)
 
     def _multiplies(self, part: Part) -> bool:
         return part.statements == self.scope.plan.nest.parts[self.tile.part].statements
 
-    def _in_pass_order(self, sums: list[Sum]) -> None:
-        fragments = [found.begin() for found in sums]
+    def _in_pass_order(self, accumulators: list[Accumulator]) -> None:
+        fragments = [accumulator.begin() for accumulator in accumulators]
 
         def multiply(group: Any) -> None:  # Any: a number of host or device
             a, b = self._operands("A", group), self._operands("B", group)
@@ -200,14 +199,14 @@ class Tiles(Fragments):
                     gemm(self.mmas[block], fragment, left, right, fragment)
 
         self._each_group(multiply)
-        for found in sums:
-            found.end()
+        for accumulator in accumulators:
+            accumulator.end()
 
-    def _in_block_order(self, sums: list[Sum]) -> None:
+    def _in_block_order(self, accumulators: list[Accumulator]) -> None:
         once = self.tile.groups == 1
         a, b = (self._operands("A", 0), self._operands("B", 0)) if once else ([], [])
-        for block, found in enumerate(sums):
-            fragment = found.begin()
+        for block, accumulator in enumerate(accumulators):
+            fragment = accumulator.begin()
 
             def multiply(group: Any, block: int = block, fragment: Tensor = fragment) -> None:  # Any: as above
                 ours, theirs = (a, b) if once else (self._operands("A", group), self._operands("B", group))
@@ -215,13 +214,13 @@ class Tiles(Fragments):
                     gemm(self.mmas[block], fragment, left, right, fragment)
 
             self._each_group(multiply)
-            found.end()
+            accumulator.end()
 
     def _each_group(self, body: Callable[[Any], None]) -> None:  # Any: a number of host or device
         """Emit the groups of passes: a loop of the kernel, or one after another where their offsets are to be static.
 
         Compilers move reads across groups that are written one after another, and then hold more fragments than those
-        of one group; across the turns of a loop they do not.
+        of one group; across the iterations of a loop they do not.
         """
         tile = self.tile
         held = any(isinstance(self.scope.storage[access.array], HeldOperand) for access in (tile.a, tile.b))
@@ -231,7 +230,7 @@ class Tiles(Fragments):
             return
 
         for side in SIDES:
-            self._loose_operands(side)  # all groups use them in turn: they are made outside
+            self._loose_operands(side)  # all groups use them: they are made outside
         loop(0, tile.groups, 1, body, unroll=False, name="group")
 
     def _operands(self, side: Side, group: Any) -> list[Tensor]:  # Any: as above
@@ -250,7 +249,7 @@ class Tiles(Fragments):
         return fragments
 
     def _loose_operands(self, side: Side) -> list[Tensor]:
-        """Return the fragments of a group of passes, which all groups use in turn."""
+        """Return the fragments of a group of passes, which all groups use."""
         if side not in self._loose:
             self._loose[side] = [self.operand(side) for _ in range(self.tile.fused)]
         return self._loose[side]
@@ -258,8 +257,8 @@ class Tiles(Fragments):
     def _held(self, side: Side, storage: HeldOperand, number: int) -> Tensor:
         access, (rows, depth) = self.access(side), (self.rows(side), self.tile.indices[2])
         row, step = self.number(storage, access, rows), self.number(storage, access, depth)
-        found: Tensor = storage.fragment[(None, None, None, row, step + number)]
-        return found
+        fragment: Tensor = storage.fragment[(None, None, None, row, step + number)]
+        return fragment
 
     def number(self, storage: Storage, access: Access, index: Index) -> Any:  # Any: device numbers
         """Return the number of the tile along an index, among those that are held from the storage's origin on."""
@@ -270,9 +269,13 @@ class Tiles(Fragments):
                 total = (mode - start - mode.factor(index) * index).evaluate(self.scope.values)
         return total // extent
 
-    def _sum(self, block: int) -> Sum:
+    def _accumulator(self, block: int) -> Accumulator:
         storage = self.scope.storage[self.tile.c.array]
-        return HeldSum(self, storage, block) if isinstance(storage, HeldTarget) else LooseSum(self, block)
+        return (
+            _HeldAccumulator(self, storage, block)
+            if isinstance(storage, HeldTarget)
+            else _LooseAccumulator(self, block)
+        )
 
     # --- element by element ------------------------------------------------------------------------------
 
@@ -283,9 +286,9 @@ class Tiles(Fragments):
         rows, columns = (self.extents[index] for index in self.target_indices)
         for block, mma in enumerate(self.mmas):
             places = mma.get_slice(self.lane).partition_C(identity_tensor((rows, columns)))
-            found = self._sum(block)
-            held = found.storage if isinstance(found, HeldSum) else None
-            fragment = found.begin() if held is not None else None
+            accumulator = self._accumulator(block)
+            held = accumulator.storage if isinstance(accumulator, _HeldAccumulator) else None
+            fragment = accumulator.begin() if held is not None else None
 
             def element(e: Any, places: Tensor = places, held: Any = held, fragment: Any = fragment) -> None:
                 row, column = places[e]
@@ -301,8 +304,8 @@ class Tiles(Fragments):
 
 def _both(layout: Layout, inner: int, outer: int) -> Layout:
     """Return a mode that runs through one mode of a layout and then through another."""
-    found: Layout = coalesce(make_layout(layout[inner], layout[outer]))
-    return found
+    joined: Layout = coalesce(make_layout(layout[inner], layout[outer]))
+    return joined
 
 
 def _arrays(part: Part) -> set[Array]:
@@ -312,7 +315,7 @@ def _arrays(part: Part) -> set[Array]:
 # --- fragments of C --------------------------------------------------------------------------------------
 
 
-class Sum:
+class Accumulator:
     """A fragment of C of one tile and block."""
 
     def begin(self) -> Tensor:
@@ -324,7 +327,7 @@ class Sum:
         raise NotImplementedError
 
 
-class LooseSum(Sum):
+class _LooseAccumulator(Accumulator):
     """A fragment of C that is read before the tile and stored after it."""
 
     def __init__(self, tiles: Tiles, block: int) -> None:
@@ -347,7 +350,7 @@ class LooseSum(Sum):
         return self.tiles.view(self.tiles.tile.c, self.along)
 
 
-class HeldSum(Sum):
+class _HeldAccumulator(Accumulator):
     """A fragment of C that a cache holds."""
 
     def __init__(self, tiles: Tiles, storage: HeldTarget, block: int) -> None:
@@ -356,8 +359,8 @@ class HeldSum(Sum):
     def begin(self) -> Tensor:
         tiles = self.tiles
         row, column = (tiles.number(self.storage, tiles.tile.c, index) for index in tiles.target_indices)
-        found: Tensor = self.storage.sums[self.block][(None, None, None, row, column)]
-        return found
+        fragment: Tensor = self.storage.accumulators[self.block][(None, None, None, row, column)]
+        return fragment
 
     def end(self) -> None:
         pass

@@ -11,14 +11,16 @@ from tilewright.schedule.loop_nest import Condition, Loop, LoopNest, Part
 
 
 def split(nest: LoopNest, index: Index, size: int, inner: Index) -> LoopNest:
-    """Split a loop: its index then steps over `size` turns, and `inner` runs through them, right inside of it.
+    """Split a loop: its index then steps over `size` iterations, and `inner` runs through them, right inside of it.
 
     before: for i in range(0, stop, step)      after: for i in range(0, stop, size * step)
                                                          for ii in range(0, size * step, step)
     """
     loop = nest.loop(index)
     if not _is_count(size) or size < 1:
-        raise ScheduleError(f"split of {index} by {size!r}", help="the size is a whole number of turns, at least 1")
+        raise ScheduleError(
+            f"split of {index} by {size!r}", help="the size is a whole number of iterations, at least 1"
+        )
     block = size * loop.step
     whole = Affine.of({index: 1, inner: 1})
     outer, within = Loop(index, loop.stop, block), Loop(inner, Affine((), block), loop.step)
@@ -45,19 +47,19 @@ def reorder(nest: LoopNest, order: Sequence[Index]) -> LoopNest:
 
 def misplaced(nest: LoopNest, order: Sequence[Index]) -> ScheduleError | None:
     """Return what is wrong with an order apart from dependences: what is missing, or inner loops outside of outer."""
-    wanted, given = set(nest.order), list(order)
-    if len(given) != len(wanted) or set(given) != wanted:
-        missing = [str(i) for i in nest.order if i not in set(given)]
-        strange = [str(i) for i in given if i not in wanted or given.count(i) > 1]
+    indices, ordered = set(nest.order), list(order)
+    if len(ordered) != len(indices) or set(ordered) != indices:
+        missing = [str(i) for i in nest.order if i not in set(ordered)]
+        strange = [str(i) for i in ordered if i not in indices or ordered.count(i) > 1]
         what = [f"without {', '.join(missing)}"] * bool(missing) + [f"with {', '.join(strange)}"] * bool(strange)
         return ScheduleError(
-            f"the order ({', '.join(map(str, given))}) is not one of all loops: it is {' and '.join(what)}",
+            f"the order ({', '.join(map(str, ordered))}) is not one of all loops: it is {' and '.join(what)}",
             help=f"name each of ({', '.join(map(str, nest.order))}) once",
         )
     for outer, inner in nest.precedences:
-        if given.index(outer) > given.index(inner):
+        if ordered.index(outer) > ordered.index(inner):
             return ScheduleError(
-                f"the order ({', '.join(map(str, given))}) puts {inner} outside of {outer}",
+                f"the order ({', '.join(map(str, ordered))}) puts {inner} outside of {outer}",
                 help=f"{outer} tells the fused schedules apart, and {inner} is of one of them: keep {outer} before it"
                 if outer in nest.fusing
                 else f"{inner} runs inside of a block of {outer}: keep {outer} before {inner}",
@@ -66,12 +68,12 @@ def misplaced(nest: LoopNest, order: Sequence[Index]) -> ScheduleError | None:
 
 
 def pad(nest: LoopNest, index: Index, size: int, front: bool) -> LoopNest:
-    """Add turns that do nothing before or behind those of a loop.
+    """Add iterations that do nothing before or behind those of a loop.
 
     before: for i in range(0, stop)    after: for i in range(0, stop + size): if i >= size (front), i < stop (behind)
     """
     if not _is_count(size) or size < 0:
-        raise ScheduleError(f"pad of {index} by {size!r}", help="the size is a whole number of turns")
+        raise ScheduleError(f"pad of {index} by {size!r}", help="the size is a whole number of iterations")
     loop = nest.loop(index)
     shift = size * loop.step
     padded = replace(loop, stop=loop.stop + shift)

@@ -18,8 +18,8 @@ from tilewright.schedule.plan_state import PlanState, operation_name
 
 def validate(plan: PlanState, parameters: tuple[Array, ...]) -> None:
     """Raise `ScheduleError` for parameters that are not the plan's arrays, and caches that do not fit the bindings."""
-    wanted = set(plan.arguments)
-    if set(parameters) != wanted or len(parameters) != len(wanted):
+    arguments = set(plan.arguments)
+    if set(parameters) != arguments or len(parameters) != len(arguments):
         raise ScheduleError(
             f"the kernel's parameters are ({', '.join(a.name for a in parameters)})",
             help=f"name each of ({', '.join(a.name for a in plan.arguments)}) once",
@@ -89,7 +89,7 @@ def _refuse_fragments(plan: PlanState) -> None:
     for cache in kept:
         if cache.array not in operands:
             raise ScheduleError(
-                f"{cache.name} is no operand of the tile and cannot be kept in its fragments",
+                f"{cache.name} is not an operand of the tile and cannot be kept in its fragments",
                 help="location=Location.PRIVATE keeps elements in the registers of each thread",
             )
         if tile.a.array is tile.b.array is cache.array:
@@ -102,15 +102,15 @@ def _refuse_fragments(plan: PlanState) -> None:
 
 def _refuse_rivals(plan: PlanState) -> None:
     """Raise `ScheduleError` for two caches of an array that are filled at one place in memory of the same kind."""
-    found: dict[tuple[Array, int, Location], Cache] = {}
+    rivals: dict[tuple[Array, int, Location], Cache] = {}
     for cache in plan.caches:
         key = (cache.array, plan.depth(cache), cache.location)
-        if key in found:
+        if key in rivals:
             raise ScheduleError(
-                f"{cache.name} is filled at {found[key].trigger} and at {cache.trigger}, between which no loop runs",
+                f"{cache.name} is filled at {rivals[key].trigger} and at {cache.trigger}, between which no loop runs",
                 help="cache the array once there",
             )
-        found[key] = cache
+        rivals[key] = cache
 
 
 def _refuse_loops(plan: PlanState) -> None:
@@ -128,22 +128,22 @@ def _refuse_loops(plan: PlanState) -> None:
 
 
 def _refuse_repeated_operations(plan: PlanState, holds_target: Callable[[Index], bool]) -> None:
-    """Raise `ScheduleError` where SET, SCALE, ReLU or a function would run once for each turn of a loop over K.
+    """Raise `ScheduleError` where SET, SCALE, ReLU or a function would run once for each iteration of a loop over K.
 
     `holds_target(index)` says whether fragments of C are kept while a loop runs.
     """
-    found = plan.tensorization
-    assert found is not None
-    for name, (operation, _) in (("prologue", found.prologue), ("epilogue", found.epilogue)):
+    tile = plan.tensorization
+    assert tile is not None
+    for name, (operation, _) in (("prologue", tile.prologue), ("epilogue", tile.epilogue)):
         if operation is MMAFragmentOp.NONE:
             continue
         for index in plan.carried:
             if not holds_target(index):
                 raise ScheduleError(
-                    f"the {name} operation {operation_name(operation)} would run in each turn of {index}, which runs "
-                    "through K",
-                    help=f"keep {found.c.array.name} in fragments: "
-                    f"plan.cache({found.c.array.name}, index={index}, location=Location.MMA_FRAGMENT)",
+                    f"the {name} operation {operation_name(operation)} would run in each iteration of {index}, "
+                    "which runs through K",
+                    help=f"keep {tile.c.array.name} in fragments: "
+                    f"plan.cache({tile.c.array.name}, index={index}, location=Location.MMA_FRAGMENT)",
                 )
 
 
@@ -177,10 +177,10 @@ def _refuse_unwritten(plan: PlanState) -> None:
 
 
 def _refuse_forgotten(plan: PlanState) -> None:
-    """Raise `ScheduleError` where a TEMP array is read in other turns than it is written, and its cache ends between.
+    """Raise `ScheduleError` where a TEMP array is read after the cache that held what was written has ended.
 
-    That is so where no write of the element that a read needs is in the same turn of all loops around the outermost
-    cache; a sum does not count as written by its own additions.
+    It is where no write of the element that a read needs is in the same iteration of all loops around the
+    outermost cache; a sum does not count as written by its own additions.
     """
     for array in plan.arrays:
         caches = [cache for cache in plan.caches if cache.array is array]
@@ -196,8 +196,8 @@ def _refuse_forgotten(plan: PlanState) -> None:
             if not any(_meet(plan, write, read, around) for write in writes):
                 loops = ", ".join(map(str, around))
                 raise ScheduleError(
-                    f"{longest.name} is filled anew in each turn of {loops}, and nothing is written there before the "
-                    f"{read.access}",
+                    f"{longest.name} is filled anew in each iteration of {loops}, and nothing is written there "
+                    f"before the {read.access}",
                     location=read.access.statement.location,
                     help=f"{array.name} is TEMP and lives in its caches alone: cache it at an outer index first",
                 )
@@ -218,7 +218,7 @@ def _is_own_sum(write: Instance, read: Instance) -> bool:
 
 
 def _meet(plan: PlanState, write: Instance, read: Instance, around: Sequence[Index]) -> bool:
-    """Whether a write and a read of one element can be in the same turn of the loops around."""
+    """Whether a write and a read of one element can be in the same iteration of the loops around."""
     system = Pair(write, replace(read, side=1)).meets()
     for index in around:
         system = system.equal(*difference(*iterations(plan.nest.loop(index))))

@@ -44,6 +44,8 @@ def test_a_number_of_the_device_is_a_condition_where_it_is_not_zero():
         out[i] = branch(i % 3, lambda: [i], lambda: [-1])[0]
 
     assert run(chosen, zeros(6), block=6).tolist() == [-1, 1, 2, -1, 4, 5]
+    branches = [op for op in lowered(chosen, VECTOR, block=6) if isinstance(op, ops.If)]
+    assert [op.condition.type for op in branches] == [tw.bool_]
 
 
 @pytest.mark.parametrize(("returned", "text"), [([1.0], "float32"), ([1, 2], "int32, int32"), (None, "nothing")])
@@ -107,12 +109,12 @@ def test_a_loop_refuses_what_range_refuses():
         run(with_bounds(0, 4.5, 1), zeros(1))
 
 
-def test_bounds_of_another_type_are_converted_once():
-    """The index has the widest type; the conversions stand before the loop, not in it or behind it."""
+def test_bounds_of_another_type_are_converted_before_the_loop():
+    """The index has the widest type of the three."""
 
     @tw.kernel
     def wide(out, stop):
-        loop(tw.thread_idx.x, stop, 1, lambda i: out.__setitem__(i, 1))
+        out[tw.thread_idx.x] = loop(tw.thread_idx.x, stop, 1, lambda i, n: [n + 1], [tw.int32(0)])[0]
 
     kinds = [type(op) for op in lowered(wide, VECTOR, np.int64(4), block=4)]
     assert kinds.count(ops.Cast) == 1 and ops.Cast not in kinds[kinds.index(ops.For) :], kinds
@@ -138,12 +140,19 @@ def test_a_nest_runs_through_a_box_the_last_extent_fastest(extents):
 
 
 def test_an_extent_of_one_needs_no_loop():
+    indices = []
+
     @tw.kernel
     def places(out):
-        nest((1, 4, 1), lambda i, j, k: out.__setitem__(i + j + k, 1), names=("i", "j", "k"))
+        def note(i, j, k):
+            indices.append((i, j, k))
+            out[j] = i + k
 
-    body = list(lowered(places, VECTOR))
+        nest((1, 4, 1), note, names=("i", "j", "k"))
+
+    body = lowered(places, VECTOR)
     assert [op.body.arguments[0].name for op in body if isinstance(op, ops.For)] == ["j"]
+    assert indices and all(type(i) is int and type(k) is int for i, _, k in indices)
 
 
 def test_extents_may_be_those_of_the_launch():

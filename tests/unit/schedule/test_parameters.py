@@ -57,7 +57,7 @@ def test_a_sample_is_drawn_without_replacement_from_what_the_filter_keeps():
         ({}, {}, "at least one parameter"),
         ({"m": []}, {}, "no choices"),
         ({"m": "abc"}, {}, "list of values"),
-        ({3: [1]}, {}, "no parameter"),
+        ({3: [1]}, {}, "3 is not a parameter"),
         ({"m": [1]}, {"sample": -1}, "sample=-1"),
         ({n: range(200) for n in "abcd"}, {}, "combinations"),
     ],

@@ -12,7 +12,7 @@ from tilewright.schedule import Array, Location, MMAShape, Nest, Role, Target, f
 @pytest.mark.parametrize("outer", [Location.SHARED, Location.PRIVATE])
 @pytest.mark.parametrize("threads", [False, True])
 def test_registers_inside_of_a_cache_that_lives_longer(outer: Location, threads: bool) -> None:
-    """T is written in one turn of the fusing loop and read in the next: it has to be kept between them."""
+    """T is written in one iteration of the fusing loop and read in the next: it has to be kept between them."""
     A, T, R = (
         Array(role, "float32", (32,), name=n) for role, n in ((Role.INPUT, "A"), (Role.TEMP, "T"), (Role.OUTPUT, "R"))
     )
@@ -83,7 +83,7 @@ def test_a_cache_that_ends_between_write_and_read(location: Location) -> None:
     with pytest.raises(ScheduleError) as caught:
         plan.build()
     assert str(caught.value).startswith(
-        f"{name} is filled anew in each turn of f, and nothing is written there before the read of T["
+        f"{name} is filled anew in each iteration of f, and nothing is written there before the read of T["
     )
     assert "help: T is TEMP and lives in its caches alone: cache it at an outer index first" in str(caught.value)
     schedule.reorder(z, f)

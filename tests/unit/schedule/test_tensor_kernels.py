@@ -41,7 +41,7 @@ def test_the_fast_plan_has_no_bank_conflicts() -> None:
 
 
 def test_the_fast_plan_reads_ahead_across_turns() -> None:
-    """The first fragments are read before the loop, those of the next turn in its last step; copies are spread."""
+    """The first fragments are read before the loop, those of the next iteration in its last step; copies are spread."""
     before, loop, inside = (
         FAST.plan.build().source().split("__global__")[1].partition("for (int i2 = 0; i2 < 192; i2 += 64)")
     )

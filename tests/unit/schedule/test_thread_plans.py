@@ -117,7 +117,7 @@ def test_print_and_json_say_the_same() -> None:
 
 
 def scaled(n: int, width: int) -> Plan:
-    """Return y = x * alpha + row with vectors of `width` turns."""
+    """Return y = x * alpha + row with vectors of `width` iterations."""
     x, y = Array(Role.INPUT, "float32", (4, n), name="x"), Array(Role.OUTPUT, "float32", (4, n), name="y")
     row, alpha = Array(Role.INPUT, "float32", (4,), name="row"), Array(Role.INPUT, "float32", (), name="alpha")
     nest = Nest((4, n))

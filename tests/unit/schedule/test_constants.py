@@ -11,7 +11,7 @@ import pytest
 from tilewright.dtypes import float32
 from tilewright.runtime.arrays import describe
 from tilewright.schedule.arrays import Array, Role
-from tilewright.schedule.scheduled import Placed, bring
+from tilewright.schedule.constants import Placed, bring
 
 
 @pytest.mark.parametrize("layout", [Array.Layout.FIRST_MAJOR, Array.Layout.LAST_MAJOR, (5, 1)])

@@ -1,0 +1,79 @@
+"""CONST arrays at a launch: their data brought to where the other arguments live."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tilewright.runtime.adapters import Adapter
+from tilewright.runtime.arrays import ArrayInfo
+
+if TYPE_CHECKING:
+    from tilewright.runtime.arrays import Device
+    from tilewright.runtime.memory import DeviceArray
+    from tilewright.schedule.arrays import Array
+
+
+def bring(array: Array, like: Any, device: Device) -> Any:  # Any: arrays of any library
+    """Return a CONST array's data on a device, in the strides that the array has.
+
+    On the host it is a NumPy array. On a CUDA device the library of `like`, an argument that lives there, holds the
+    memory, so that its allocator knows of it; for other libraries, and without one, the driver does.
+    Raises `DriverError` where the device refuses the memory.
+    """
+    data = in_memory_order(array)
+    if device == "cpu":
+        return data
+    from tilewright.runtime.memory import DeviceArray
+
+    bits = data if data.dtype.kind in "fiu" and data.dtype.isbuiltin else data.view(f"u{data.dtype.itemsize}")
+    module = type(like).__module__.partition(".")[0]
+    if module == "torch":
+        torch = sys.modules["torch"]
+        held = torch.from_numpy(_memory(bits)).to(like.device)
+        held = held.as_strided(bits.shape, [step // bits.itemsize for step in bits.strides])
+        return held if bits is data else held.view(getattr(torch, array.element_type.name))
+    steps = tuple(step // data.itemsize for step in data.strides)
+    return Placed(DeviceArray.from_numpy(_memory(data), ordinal=device), data.shape, steps)
+
+
+class Placed:
+    """An array in the driver's memory with strides of its own."""
+
+    def __init__(self, memory: DeviceArray, shape: tuple[int, ...], strides: tuple[int, ...]) -> None:
+        self.memory, self.shape, self.strides = memory, shape, strides
+
+    def info(self) -> ArrayInfo:
+        """Return where it is and how it lies."""
+        memory = self.memory
+        return ArrayInfo(memory.pointer, self.shape, self.strides, memory.dtype, memory.ordinal, owner=self)
+
+    __tilewright_adapter__ = Adapter("tilewright", info)
+
+
+def in_memory_order(array: Array) -> np.ndarray[Any, Any]:
+    """Return the data in the array's element type and strides.
+
+    >>> from tilewright.schedule.arrays import Array, Role
+    >>> A = Array(Role.CONST, "float32", layout=Array.Layout.LAST_MAJOR, data=np.zeros((2, 3)), name="A")
+    >>> in_memory_order(A).strides
+    (4, 8)
+    """
+    assert array.data is not None, array
+    data = array.data.astype(array.element_type.numpy)
+    size = data.itemsize
+    strides = tuple(step * size for step in array.strides)
+    span = 1 + sum((extent - 1) * step for extent, step in zip(data.shape, array.strides, strict=True))
+    memory = np.zeros(span, data.dtype)
+    result = np.lib.stride_tricks.as_strided(memory, data.shape, strides)
+    result[...] = data
+    return result
+
+
+def _memory(view: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return the memory that a view from `in_memory_order` lies in, as it lies there."""
+    steps = [step // view.itemsize for step in view.strides]
+    span = 1 + sum((extent - 1) * step for extent, step in zip(view.shape, steps, strict=True))
+    return np.lib.stride_tricks.as_strided(view, (span,), (view.itemsize,))
