@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tilewright.runtime.adapters import Adapter
-from tilewright.runtime.arrays import ArrayInfo
+from tilewright.runtime.arrays import Adapter, ArrayInfo
 
 if TYPE_CHECKING:
     from tilewright.runtime.arrays import Device

@@ -9,7 +9,7 @@ from typing import Any
 
 from tilewright.compile import Lowered
 from tilewright.instructions.matrix_copies import LoadMatrix
-from tilewright.instructions.mma import Mma
+from tilewright.instructions.mma import WarpProduct
 from tilewright.ir.core import Block, Buffer, Op, Value, VectorType
 from tilewright.ir.ops import Constant, For, Load, Store
 from tilewright.layout.tuples import tuple_size
@@ -151,7 +151,7 @@ class _Counts:
 
     def count(self, op: Op, times: int) -> None:
         """Count one op."""
-        if isinstance(op, Mma):
+        if isinstance(op, WarpProduct):
             self.multiplications += times
         elif isinstance(op, Store):
             role = self.roles.get(op.buffer)
@@ -167,7 +167,7 @@ class _Counts:
     def _comes_from_memory(self, value: Value) -> bool:
         """Whether a value was loaded, from elsewhere than fragments of C, rather than computed or set."""
         op = value.definition
-        if op is None or isinstance(op, (Mma, Constant)):
+        if op is None or isinstance(op, (WarpProduct, Constant)):
             return False
         if isinstance(op, LoadMatrix):
             return True
@@ -181,7 +181,7 @@ class _Counts:
             if isinstance(op, Store):
                 if op.buffer not in self.roles and op.value is value:
                     return True
-            elif not isinstance(op, Mma) and any(self._goes_to_memory(result) for result in op.results):
+            elif not isinstance(op, WarpProduct) and any(self._goes_to_memory(result) for result in op.results):
                 return True
         return False
 
