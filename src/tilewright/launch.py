@@ -22,6 +22,7 @@ from tilewright.lang.captures import Captures
 from tilewright.lang.parameters import ArgumentType, ArrayType, ConstantValue, Dynamic, ScalarType
 from tilewright.lang.rewrite import rewrite
 from tilewright.lang.trace import constexpr
+from tilewright.pickling import KernelByName, LauncherByName
 from tilewright.profile.model import Profile
 from tilewright.runtime.arrays import ArrayInfo, Static, describe
 from tilewright.runtime.launch import LaunchConfig, launch_config
@@ -59,7 +60,7 @@ class _Code:
                 variant.forget()
 
 
-class Kernel:
+class Kernel(KernelByName):
     """A kernel: made by `@tw.kernel`, launched by `kernel[grid, block](*args)`.
 
     `grid` counts blocks and `block` threads, each an int or a tuple of up to three; `grid` may be a function of the
@@ -381,7 +382,7 @@ class _Variant:
         return specialise(build, names, described, plan.starts, self.kernel.options.smem, self.kernel.options.arch)
 
 
-class Launcher:
+class Launcher(LauncherByName):
     """A kernel with a grid and a block."""
 
     __slots__ = ("_config", "_shared_bytes", "_variant", "block", "grid", "kernel")

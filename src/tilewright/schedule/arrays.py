@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import itertools
 import sys
 from collections.abc import Sequence
 from typing import Any, TypeAlias
@@ -13,12 +12,10 @@ import numpy as np
 from tilewright.dtypes import DType
 from tilewright.dtypes import dtype as as_dtype
 from tilewright.errors import ScheduleError
-from tilewright.schedule.affine import Affine, Dimension, Size, affine_or_none
+from tilewright.schedule.affine import Affine, Dimension, Numbered, Size, affine_or_none, next_number
 from tilewright.schedule.expressions import Expression, Load, record_store
 from tilewright.schedule.naming import assigned_names
 from tilewright.schedule.parameters import Delayed
-
-_numbers = itertools.count()
 
 
 class Role(enum.Enum):
@@ -41,7 +38,7 @@ class ArrayLayout(enum.Enum):
     LAST_MAJOR = "last"
 
 
-class Array:
+class Array(Numbered):
     """An array that the logic of a nest reads or writes: element (i, j, ...) at i * strides[0] + j * strides[1] + ...
 
     `role` says what it is for, `element_type` is a tilewright dtype or what `tw.dtype` takes (tfloat32, which tensor
@@ -77,9 +74,9 @@ class Array:
         data: Any = None,  # Any: whatever NumPy makes an array of
         name: str | None = None,
     ) -> None:
-        self.number = next(_numbers)
+        self.number = next_number()
         found = assigned_names(sys._getframe(1)) if name is None else (name,)
-        self.name = found[0] if found else f"array{self.number}"
+        self.name = found[0] if found else f"array{self.number[0]}"
         if not isinstance(role, Role):
             raise ScheduleError(f"array {self.name}: {role!r} is no Role", help="such as Role.INPUT")
         if (role is Role.CONST) != (data is not None):

@@ -13,6 +13,7 @@ from tilewright.dtypes import DType
 from tilewright.errors import CompileError, ScheduleError
 from tilewright.ir.core import Buffer
 from tilewright.launch import spec
+from tilewright.pickling import without_caches
 from tilewright.schedule.affine import Affine, Dimension
 from tilewright.schedule.arrays import Array, ArrayLayout
 from tilewright.schedule.scheduled import ScheduledKernel, strides_for
@@ -43,6 +44,9 @@ class PackagedFunction:
     base_name: str
     kernel: ScheduledKernel
     parameters: Mapping[str, Any]  # Any: whatever was chosen
+
+    def __getstate__(self) -> dict[str, Any]:  # Any: attributes
+        return without_caches(self)
 
     def __call__(self, *args: Any) -> None:  # Any: arrays of any library, and numbers
         """Launch the kernel."""

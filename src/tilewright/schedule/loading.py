@@ -100,6 +100,9 @@ class LoadedFunction:
         self._constants: dict[int, tuple[DeviceArray, ...]] = {}
         self._packers: dict[tuple[int, ...], Packer] = {}
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return LoadedFunction, (self.manifest, self.folder)  # what is on devices stays in this process
+
     def __call__(self, *args: Any, stream: int | None = None) -> None:  # Any: arrays of any library, and numbers
         """Launch on the arrays' device, on their framework's current stream unless a CUDA handle is given.
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Union
 
 from tilewright.errors import ScheduleError
+from tilewright.pickling import with_own_containers
 from tilewright.schedule.arrays import Array
 from tilewright.schedule.functions import C_WORDS, PackagedFunction
 from tilewright.schedule.headers import header_text
@@ -74,6 +75,10 @@ class Package:
 
     def __init__(self) -> None:
         self._functions: dict[str, PackagedFunction] = {}
+
+    def __copy__(self) -> Package:
+        found: Package = with_own_containers(self)
+        return found
 
     @property
     def functions(self) -> tuple[PackagedFunction, ...]:

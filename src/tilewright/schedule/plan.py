@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tilewright.errors import ScheduleError
+from tilewright.pickling import with_own_containers
 from tilewright.schedule.affine import Index
 from tilewright.schedule.arrays import Array, Role
 from tilewright.schedule.binding import Binding, bind, block_of
@@ -68,6 +69,10 @@ class Plan:
         self.vectorized: frozenset[Index] = frozenset()
         self.caches: list[Cache] = []
         self.tensorization: Tensorization | None = None
+
+    def __copy__(self) -> Plan:
+        found: Plan = with_own_containers(self)
+        return found
 
     @property
     def bound(self) -> frozenset[Index]:

@@ -14,6 +14,7 @@ import numpy as np
 from tilewright.errors import ArgumentError, ScheduleError
 from tilewright.ir.core import Buffer, Value
 from tilewright.launch import Kernel, Launcher, spec, traceable_kernel
+from tilewright.pickling import without_caches
 from tilewright.profile.model import Profile
 from tilewright.runtime.arrays import ArrayInfo, Device, describe
 from tilewright.schedule.affine import Dimension
@@ -43,6 +44,10 @@ class ScheduledKernel:
         self.turns: set[Value] = set()  # of the loops over K
         self._launchers: dict[tuple[int, int, int], Launcher] = {}
         self._placed: dict[Device, tuple[Any, ...]] = {}  # Any: arrays of any library
+
+    def __getstate__(self) -> dict[str, Any]:  # Any: attributes
+        # What was traced, compiled and brought to devices is made again; so is what the trace noted.
+        return {**without_caches(self), "roles": {}, "turns": set(), "_launchers": {}, "_placed": {}}
 
     @cached_property
     def kernel(self) -> Kernel:

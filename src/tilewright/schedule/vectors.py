@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tilewright.schedule.emission import Emission, Parts
     from tilewright.schedule.plan import Plan
 
-_Key = tuple[int, tuple[Affine, ...]]
+_Key = tuple[tuple[int, int], tuple[Affine, ...]]
 
 
 def vector_loop(emission: Emission, loop: Loop, low: int, high: int, parts: Parts) -> None:
