@@ -171,6 +171,14 @@ class PackagedFunction:
         return found
 
 
+def constant_file(package: str, function: str, number: int) -> str:
+    """Return the name of the file of a CONST array's data.
+
+    It goes by the array's number: names of arrays are the user's, and may be those of other files, or of none.
+    """
+    return f"{package}.{function}.constant{number}.bin"
+
+
 def c_name(name: str) -> str:
     """Return a name as C and C++ take it: itself where they do."""
     if not (name.isidentifier() and name.isascii()):
