@@ -154,7 +154,15 @@ class OnSimulator:
             for p in self.lowered.kernel.parameters
         }
         lowered = self.lowered
-        execute(lowered.kernel, config.grid, config.block, arguments, arch=lowered.arch.name, compile=lowered.compiled)
+        execute(
+            lowered.kernel,
+            config.grid,
+            config.block,
+            arguments,
+            arch=lowered.arch.name,
+            compile=lowered.compiled,
+            copies=frozenset(name for name, each in staged.items() if each.info.is_cuda),
+        )
         for name in self.lowered.written:
             staged[name].write_back()
 

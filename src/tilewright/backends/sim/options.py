@@ -22,7 +22,8 @@ class Options:
     """`check` turns the checkers on; `raise_errors` makes findings an error once a launch is over.
 
     `nan` also looks for NaN and infinity that appear where operands are finite. `profile` measures what each line
-    costs, in all blocks or in a sample of about `profile_blocks`.
+    costs, in all blocks or in a sample of about `profile_blocks`. `rollback` puts the arrays of a launch that raises
+    back; None leaves it to the environment.
     """
 
     check: bool = True
@@ -30,6 +31,7 @@ class Options:
     nan: bool = False
     profile: bool = False
     profile_blocks: int | None = None
+    rollback: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,7 @@ def simulate(
     raise_errors: bool = True,
     nan: bool = False,
     profile_blocks: int | None = None,
+    rollback: bool | None = None,
 ) -> Iterator[Run]:
     """Set how the simulator runs the kernels called inside, and collect what it finds.
 
@@ -75,6 +78,10 @@ def simulate(
     end: a load out of bounds gives 0, a wrong store is dropped, and everything found stands in `run.findings`. Then
     the launch raises `CheckError`, or nothing with `raise_errors=False`. `nan=True` also reports operations that
     make NaN or infinity of finite operands. What is found, and by which rules, is written in docs/simulator.md.
+
+    With `rollback=True` a launch that raises leaves every array that the kernel writes as it was before, bit for bit;
+    without it they may hold part of the results, which the error says. None takes it from the `simulate` around this
+    one, or else from TILEWRIGHT_SIM_ROLLBACK=1.
 
     >>> import numpy as np, tilewright as tw
     >>> @tw.kernel
@@ -103,7 +110,9 @@ def simulate(
     outer = _current.get()
     if outer is not None and outer.options.profile:
         profile, profile_blocks = True, outer.options.profile_blocks if profile_blocks is None else profile_blocks
-    run = Run(Options(check=check, raise_errors=raise_errors, nan=nan, profile=profile, profile_blocks=profile_blocks))
+    if outer is not None and rollback is None:
+        rollback = outer.options.rollback
+    run = Run(Options(check, raise_errors, nan, profile, profile_blocks, rollback))
     token = _current.set(run)
     try:
         yield run
