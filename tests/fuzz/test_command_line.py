@@ -171,6 +171,13 @@ def test_tables_and_pictures_of_large_layouts_are_small(text, tmp_path):
     assert (tmp_path / "picture.typ").stat().st_size < 4 * 2**20
 
 
+@pytest.mark.parametrize("limit", ["65537,1", "1,65537", "1000000,1000000", "257,256", "999999999,999999999"])
+def test_pictures_have_at_most_so_many_cells(limit):
+    for text in ("4:1", "(1000000,1000000)"):
+        status, output = run("draw", "--limit", limit, "--", text)
+        assert status != 0 and "cells a grid; at most 65536 are drawn" in output
+
+
 FILE = """
 import tilewright as tw
 @tw.kernel

@@ -341,6 +341,16 @@ def test_files_that_are_no_manifests_are_refused(built, tmp_path, suffix, manife
                 f.manifest for f in loading.load(built / f"p.{suffix}").values()]  # fmt: skip
 
 
+@pytest.mark.parametrize("key", ["format", "functions", "grid", "sha256"])
+def test_two_keys_of_one_name_are_refused(built, tmp_path, key):
+    """Also where both have one value: which of two counts is nothing to rely on."""
+    text = (built / "p.json").read_text()
+    file = tmp_path / "p.json"
+    file.write_text(text.replace(f'"{key}":', f'"{key}": 2, "{key}":', 1))
+    with pytest.raises(ScheduleError, match=f"a table has two keys '{key}'"):
+        loading.load(file)
+
+
 def test_what_is_no_file_is_not_waited_for(tmp_path, built, manifest):
     places = [tmp_path, tmp_path / "absent.json", tmp_path / "a\0b.json"]
     if hasattr(os, "mkfifo"):
