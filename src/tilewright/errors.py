@@ -44,6 +44,10 @@ class TilewrightError(Exception):
             self.location = location
         return self
 
+    def __reduce__(self) -> tuple[object, ...]:
+        # Exceptions are made anew from `args` unless told otherwise, which errors with other parameters do not survive.
+        return _restored, (type(self), self.args), self.__dict__.copy()
+
     def __str__(self) -> str:
         lines = [self.summary]
         lines += [f"  {line}" for detail in self.details for line in detail.splitlines()]
@@ -52,6 +56,13 @@ class TilewrightError(Exception):
         if self.help is not None:
             lines.append(f"  help: {self.help}")
         return "\n".join(lines)
+
+
+def _restored(kind: type[TilewrightError], args: tuple[object, ...]) -> TilewrightError:
+    """Return an error of a kind without a call of its constructor; its attributes follow."""
+    error = kind.__new__(kind, *args)
+    error.args = args
+    return error
 
 
 class LayoutError(TilewrightError, ValueError):

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.errors import TilewrightError
 from tilewright.layout import ComposedLayout, Layout
 from tilewright.remarks import Place, Remark
 from tilewright.source import SourceLocation
@@ -237,6 +238,30 @@ class Compiled:
     spills: bool
 
 
+@dataclass(frozen=True)
+class _Answer:
+    """What a compiler said when it was asked, in the place of the question."""
+
+    compiled: Compiled | None
+    error: TilewrightError | None
+
+    @staticmethod
+    def of(ask: Callable[[], Compiled]) -> _Answer:
+        """Ask, unless it is an answer already."""
+        if isinstance(ask, _Answer):
+            return ask
+        try:
+            return _Answer(ask(), None)
+        except TilewrightError as error:
+            return _Answer(None, error)
+
+    def __call__(self) -> Compiled:
+        if self.compiled is None:
+            assert self.error is not None
+            raise self.error
+        return self.compiled
+
+
 @dataclass
 class Launch:
     """One launch of a kernel.
@@ -260,6 +285,13 @@ class Launch:
     touched_bytes: int = 0
     remarks: list[Remark] = field(default_factory=list)
     compile: Callable[[], Compiled] | None = None
+
+    def __getstate__(self) -> dict[str, object]:
+        # The compiler is asked now: the kernel that it would be asked of does not travel.
+        return {**self.__dict__, "compile": None if self.compile is None else _Answer.of(self.compile)}
+
+    def __copy__(self) -> Launch:
+        return replace(self)
 
     def is_like(self, other: Launch) -> bool:
         """Say whether two launches of a kernel are alike in shape, layouts and all figures."""

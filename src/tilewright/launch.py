@@ -22,6 +22,7 @@ from tilewright.lang.captures import Captures
 from tilewright.lang.parameters import ArgumentType, ArrayType, ConstantValue, Dynamic, ScalarType
 from tilewright.lang.rewrite import rewrite
 from tilewright.lang.trace import constexpr
+from tilewright.pickling import KernelByName, LauncherByName
 from tilewright.runtime.arrays import ArrayInfo, ArraySpec, Static, describe
 from tilewright.runtime.launch import LaunchConfig, launch_config
 from tilewright.runtime.plan import ArgumentPlan, Constexpr, Reading, Scalar, Signature, scalar_type
@@ -61,7 +62,7 @@ class _Code:
                 variant.forget()
 
 
-class Kernel:
+class Kernel(KernelByName):
     """A kernel: made by `@tw.kernel`, launched by `kernel[grid, block](*args)`.
 
     `grid` counts blocks and `block` threads, each an int or a tuple of up to three; `grid` may be a function of the
@@ -379,7 +380,7 @@ class _Variant:
         return specialise(build, names, described, plan.starts, self.kernel.options.arch)
 
 
-class Launcher:
+class Launcher(LauncherByName):
     """A kernel with a grid and a block."""
 
     __slots__ = ("_config", "_shared_bytes", "_variant", "block", "grid", "kernel")

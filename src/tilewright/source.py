@@ -26,7 +26,12 @@ class SourceLocation:
     @property
     def text(self) -> str:
         """The source line without its line end, or an empty string where the source is gone."""
-        return linecache.getline(self.file, self.line).rstrip("\n")
+        found = linecache.getline(self.file, self.line) or self.__dict__.get("_text_elsewhere", "")
+        return str(found).rstrip("\n")
+
+    def __getstate__(self) -> dict[str, object]:
+        # Another process may not have the file: a notebook's cell, or a folder that is gone by then.
+        return {**self.__dict__, "_text_elsewhere": self.text}
 
     @property
     def short_file(self) -> str:

@@ -12,6 +12,7 @@ from tilewright.compile import Lowered
 from tilewright.dtypes import DType
 from tilewright.errors import ArgumentError, DeviceError
 from tilewright.ir.core import Buffer, Parameter
+from tilewright.pickling import Refused
 from tilewright.runtime import driver
 from tilewright.runtime.addresses import address_range, meeting_distances, range_of, ranges_meet
 from tilewright.runtime.arrays import ArrayInfo, common_device
@@ -20,6 +21,7 @@ from tilewright.runtime.launch import (
     LaunchConfig,
     Packer,
     PointerSlot,
+    PreparedLaunch,
     ScalarSlot,
     Slot,
     StrideSlot,
@@ -152,14 +154,34 @@ class OnSimulator:
             for p in self.lowered.kernel.parameters
         }
         lowered = self.lowered
-        execute(lowered.kernel, config.grid, config.block, arguments, arch=lowered.arch.name, compile=lowered.compiled)
+        execute(
+            lowered.kernel,
+            config.grid,
+            config.block,
+            arguments,
+            arch=lowered.arch.name,
+            compile=lowered.compiled,
+            copies=frozenset(name for name, each in staged.items() if each.info.is_cuda),
+        )
         for name in self.lowered.written:
             staged[name].write_back()
 
     def prepare(
         self, config: LaunchConfig, plan: ArgumentPlan, reading: Reading, args: tuple[Any, ...], stream: Any
     ) -> Callable[[], None]:
-        return lambda: self.run(config, plan, reading, args, stream)
+        return PreparedRun(lambda: self.run(config, plan, reading, args, stream))
+
+
+class PreparedRun(Refused):
+    """A run of the simulator with its arguments: calling it runs the kernel again."""
+
+    _why_no_copy = PreparedLaunch._why_no_copy
+
+    def __init__(self, run: Callable[[], None]) -> None:
+        self._run = run
+
+    def __call__(self) -> None:
+        self._run()
 
 
 def _stage(infos: dict[str, ArrayInfo], written: frozenset[str]) -> dict[str, _Staged]:

@@ -9,16 +9,25 @@ from typing import TYPE_CHECKING
 import click
 
 from tilewright.cli.output import json_option, print_json
+from tilewright.layout.limits import excerpt
+
+# Of one grid, of which a picture has at most a few: a picture that no one can look at takes minutes and gigabytes.
+_MOST_CELLS = 65536
 
 if TYPE_CHECKING:
     from tilewright.dtypes import DType
 
 
 def _limit(context: click.Context, parameter: click.Parameter, text: str) -> tuple[int, int]:
-    match = re.fullmatch(r"([1-9]\d*),([1-9]\d*)", text)
+    match = re.fullmatch(r"0*([1-9][0-9]{0,8}),0*([1-9][0-9]{0,8})", text)
     if match is None:
-        raise click.BadParameter(f"{text!r} is not ROWS,COLUMNS such as 32,64", context, parameter)
-    return int(match[1]), int(match[2])
+        raise click.BadParameter(f"{excerpt(text)!r} is not ROWS,COLUMNS such as 32,64", context, parameter)
+    rows, columns = int(match[1]), int(match[2])
+    if rows * columns > _MOST_CELLS:
+        raise click.BadParameter(
+            f"{rows} x {columns} is {rows * columns} cells a grid; at most {_MOST_CELLS} are drawn", context, parameter
+        )
+    return rows, columns
 
 
 def _dtype(context: click.Context, parameter: click.Parameter, name: str | None) -> DType | None:

@@ -7,7 +7,9 @@
     tuple      = INT { "@" INT } | "_" | "(" [ expression { "," expression } ] ")"
     argument   = [ NAME "=" ] expression
 
-Nothing else can be called and nothing has attributes, so that an expression from anywhere is safe to work out.
+Nothing else can be called and nothing has attributes, so that an expression from anywhere is safe to work out. What it
+may hold is bounded as in the text of a layout (`tilewright.layout.limits`), and so is every value on the way: how large
+its numbers are, how many there are, and how deep they are nested.
 """
 
 from __future__ import annotations
@@ -22,9 +24,14 @@ from typing import Any
 import tilewright.layout as algebra
 from tilewright.errors import ArgumentError, TilewrightError
 from tilewright.layout import ComposedLayout, E, Layout, Swizzle
+from tilewright.layout.ints import Basis
+from tilewright.layout.limits import DEPTH, MODES, PATH, check_length, excerpt, path_of, whole
 
 _TOKEN = re.compile(r"\s*(?:(?P<number>-?\d+(?:@\d+)*)|(?P<name>[A-Za-z_]\w*)|(?P<sign>[():,=<>]))")
-_DEEPEST = 64
+_MOST_LEAVES = 256  # numbers in a value; operations take a time that grows with the square of it
+_MOST_BITS_OF_SWIZZLE = 62  # what an index of a GPU has
+_MOST_BITS = 256  # of a number that an operation gives, such as the size of a large layout
+_SHOWN = 60  # characters that a message shows on both sides of a place
 
 
 def evaluate(text: str) -> Any:  # Any: a layout, swizzle, integer, nested tuple or truth value
@@ -35,8 +42,10 @@ def evaluate(text: str) -> Any:  # Any: a layout, swizzle, integer, nested tuple
     >>> evaluate("size(complement(4:2, 24))")
     6
 
-    Raises `ArgumentError` at the place that cannot be read, `LayoutError` as the operations do.
+    Raises `ArgumentError` at the place that cannot be read and for a value that is too large, `LayoutError` as the
+    operations and the limits of texts do.
     """
+    check_length(text)
     reader = _Reader(text)
     value = reader.expression()
     if reader.kind:
@@ -75,10 +84,12 @@ class _Reader:
 
     def error(self, problem: str) -> ArgumentError:
         """Make the error that points at the current token."""
-        place = " " * self.start + "^" * max(len(self.token), 1)
+        first = max(self.start - _SHOWN, 0) if len(self.text) > 2 * _SHOWN else 0
+        shown = self.text[first : max(self.start, _SHOWN) + _SHOWN]
+        place = " " * (self.start - first) + "^" * max(min(len(self.token), _SHOWN), 1)
         return ArgumentError(
             f"cannot read the expression: {problem}",
-            details=[self.text, place],
+            details=[shown, place],
             help='write layouts as "(4,8):(8,1)" and operations as "composition((4,8):(8,1), 8:2)"',
         )
 
@@ -96,14 +107,14 @@ class _Reader:
 
     def expression(self) -> Any:
         self.depth += 1
-        if self.depth > _DEEPEST:
-            raise self.error(f"it is nested more than {_DEEPEST} deep")
+        if self.depth > DEPTH:
+            raise self.error(f"it is nested more than {DEPTH} deep")
         operands = [self.operand()]
         while self.kind == "name" and self.token == "o":
             self.advance()
             operands.append(self.operand())
         self.depth -= 1
-        return self._composed(operands)
+        return _bounded(self._composed(operands))
 
     def _composed(self, operands: list[Any]) -> Any:
         """Join operands from the right: an integer between two of them is the offset of a composed layout."""
@@ -123,7 +134,7 @@ class _Reader:
         if self.token != ":":
             return shape
         self.advance()
-        return Layout(shape, self.tuple())
+        return self._call(Layout, "a layout", (shape, self.tuple()), {})
 
     def swizzle(self) -> Swizzle:
         self.advance()
@@ -133,14 +144,14 @@ class _Reader:
             self.take(",")
             numbers.append(self.number())
         self.take(">")
-        return Swizzle(*numbers)
+        return self._call(Swizzle, "Sw", tuple(numbers), {})  # type: ignore[no-any-return]
 
     def number(self) -> Any:
         if self.kind != "number":
             raise self.error("a number is missing")
         value, *path = self.token.split("@")
         self.advance()
-        return int(value) * E(*[int(p) for p in reversed(path)]) if path else int(value)
+        return whole(value) * E(*path_of(path)) if path else whole(value)
 
     def tuple(self) -> Any:
         if self.token == "_":
@@ -161,8 +172,10 @@ class _Reader:
     def call(self) -> Any:
         name, function = self.token, functions().get(self.token)
         if function is None:
-            near = difflib.get_close_matches(name, functions(), 1)
-            raise self.error(f"{name!r} is no function of layouts" + (f"; did you mean {near[0]!r}?" if near else ""))
+            near = difflib.get_close_matches(name[:_SHOWN], functions(), 1)
+            raise self.error(
+                f"{excerpt(name)!r} is no function of layouts" + (f"; did you mean {near[0]!r}?" if near else "")
+            )
         self.advance()
         self.take("(")
         arguments: list[Any] = []
@@ -189,10 +202,56 @@ class _Reader:
         return key
 
     def _call(self, function: Callable[..., Any], name: str, arguments: Any, named: dict[str, Any]) -> Any:
+        _refuse_large_counts(function, name, arguments, named)
         try:
-            return function(*arguments, **named)
+            return _bounded(function(*arguments, **named))
         except TilewrightError:
             raise
-        except (TypeError, AttributeError, IndexError, ValueError, OverflowError) as error:
+        except (TypeError, AttributeError, IndexError, ValueError, OverflowError, RecursionError) as error:
             # Arguments of the wrong kind or number, which the operation itself does not look for.
-            raise ArgumentError(f"{name} does not take these arguments: {error}", details=[self.text]) from error
+            raise ArgumentError(
+                f"{name} does not take these arguments: {excerpt(str(error))}", details=[excerpt(self.text)]
+            ) from error
+
+
+def _refuse_large_counts(function: Callable[..., Any], name: str, arguments: Any, named: dict[str, Any]) -> None:
+    """Raise `ArgumentError` for a number that says how long or how wide the result is, not how large a number in it."""
+    if function is E:
+        numbers, most, what = [*arguments, *named.values()], MODES - 1, "modes of a basis stride"
+        if len(numbers) > PATH:
+            raise ArgumentError(f"{name} with {len(numbers)} modes", help=f"at most {PATH} are taken here")
+    elif function in (Swizzle, algebra.make_swizzle):
+        numbers, most, what = [*arguments, *named.values()], _MOST_BITS_OF_SWIZZLE, "bits, base and shift of a swizzle"
+    else:
+        numbers, most, what = [named.get("rank")], _MOST_LEAVES, "the rank of a result"
+    for number in numbers:
+        if isinstance(number, int) and abs(number) > most:
+            raise ArgumentError(f"{name} with {number}: {what} are too large", help=f"at most {most} is taken here")
+
+
+def _bounded(value: Any) -> Any:
+    """Return a value. Raises `ArgumentError` for one with too many numbers, too large ones, or nested too deep."""
+    count = 0
+    pending = [(value, 0)]
+    while pending:
+        part, depth = pending.pop()
+        count += 1
+        if count > 4 * _MOST_LEAVES or depth > 2 * DEPTH:
+            raise ArgumentError(
+                "a value of the expression is too large",
+                help=f"at most {_MOST_LEAVES} extents, nested at most {2 * DEPTH} deep, are worked out here",
+            )
+        if isinstance(part, (tuple, list)):
+            pending += [(inner, depth + 1) for inner in part]
+        elif isinstance(part, Layout):
+            pending += [(part.shape, depth), (part.stride, depth)]
+        elif isinstance(part, ComposedLayout):
+            pending += [(inner, depth + 1) for inner in (part.outer, part.offset, part.inner)]
+        elif isinstance(part, Basis):
+            pending.append((part.value, depth))
+        elif isinstance(part, int) and part.bit_length() > _MOST_BITS:
+            raise ArgumentError(
+                f"the expression gives a number of {part.bit_length()} bits",
+                help=f"numbers of at most {_MOST_BITS} bits are worked out here",
+            )
+    return value

@@ -14,7 +14,8 @@ from typing import Any, Protocol, runtime_checkable
 
 import click
 
-from tilewright.errors import ArgumentError
+from tilewright.errors import ArgumentError, LayoutError
+from tilewright.layout.limits import excerpt, whole
 
 # An array without its data: float32[2048,2048], float32[:,:], with strides float32[64,64]:[1,64].
 _ARRAY = re.compile(r"(?P<dtype>[a-z]+[0-9]*_?)\[(?P<shape>[0-9:,\s]*)\](:\[(?P<stride>[0-9,\s]*)\])?")
@@ -121,11 +122,11 @@ def parse_value(text: str, module: ModuleType) -> Any:  # Any: an array's descri
         import tilewright as tw
 
         extents = [part.strip() for part in match["shape"].split(",") if part.strip()]
-        shape = len(extents) if all(extent == ":" for extent in extents) else tuple(int(extent) for extent in extents)
+        shape = len(extents) if all(extent == ":" for extent in extents) else tuple(map(_whole, extents))
         stride = match["stride"]
         if stride is None:
             return tw.spec(match["dtype"], shape)
-        return tw.spec(match["dtype"], shape, stride=tuple(int(part) for part in stride.split(",") if part.strip()))
+        return tw.spec(match["dtype"], shape, stride=tuple(_whole(part) for part in stride.split(",") if part.strip()))
     try:
         return eval(text, vars(module))
     except Exception as error:
@@ -136,10 +137,18 @@ def dimensions(text: str | None, option: str) -> tuple[int, ...] | None:
     """Return the numbers of an option such as --grid 64,32; None where it was not given."""
     if text is None:
         return None
-    match = re.fullmatch(r"\d+(,\d+){0,2}", text)
+    match = re.fullmatch(r"[0-9]{1,10}(,[0-9]{1,10}){0,2}", text)
     if match is None:
-        raise click.BadParameter(f"{text!r} is not one to three numbers with commas", param_hint=option)
+        raise click.BadParameter(f"{excerpt(text)!r} is not one to three numbers with commas", param_hint=option)
     return tuple(int(part) for part in text.split(","))
+
+
+def _whole(text: str) -> int:
+    """Return an extent or a stride of an array."""
+    try:
+        return whole(text.strip())
+    except LayoutError as error:
+        raise click.BadParameter(str(error), param_hint="--arg") from None
 
 
 def _is_kernel(value: object) -> bool:

@@ -8,8 +8,9 @@ import click
 
 from tilewright.cli.output import json_option, print_json
 
-# Layouts of at most this size list their offsets in JSON.
+# Layouts of at most this size list their offsets in JSON, and of at most so many numbers where offsets are coordinates.
 _MOST_OFFSETS = 4096
+_MOST_NUMBERS = 65536
 
 
 @click.command()
@@ -65,8 +66,16 @@ def _facts(value: Any) -> dict[str, Any]:
         cosize = None
     facts |= {"shape": _plain(value.shape), "stride": _plain(value.stride), "size": value.size, "cosize": cosize}
     facts |= {"rank": value.rank, "depth": value.depth}
-    facts["offsets"] = [_plain(value(i)) for i in range(value.size)] if value.size <= _MOST_OFFSETS else None
+    facts["offsets"] = _offsets(value)
     return facts
+
+
+def _offsets(value: Any) -> list[Any] | None:
+    from tilewright.layout.tuples import leaves
+
+    if value.size > _MOST_OFFSETS or (value.size and value.size * len(leaves(value(0))) > _MOST_NUMBERS):
+        return None
+    return [_plain(value(i)) for i in range(value.size)]
 
 
 def _plain(value: Any) -> Any:

@@ -37,7 +37,8 @@ def banks(
     >>> banks(tile, "float32", access=Layout(32, 1)).notes[0]  # down a column
     'access of 4 bytes by 32 lanes: 32 passes where 1 would do: bank 0 holds 32 words at once'
 
-    Raises `LayoutError` when an access is not aligned to its width or has more than 32 lanes.
+    Raises `LayoutError` for a layout of coordinates, and when an access is not aligned to its width or has more than 32
+    lanes.
     """
     if isinstance(layout, Tensor):
         layout, dtype = layout.layout, layout.dtype if dtype is None else dtype
@@ -45,6 +46,11 @@ def banks(
         layout = Layout(layout)
     if not is_static(layout):
         raise LayoutError(f"the banks of {layout} cannot be drawn: a leaf is dynamic", help="draw a static layout")
+    if layout.size and not isinstance(layout(0), int):
+        raise LayoutError(
+            f"the banks of {layout} cannot be drawn: it leads to coordinates, which lie in no bank",
+            help="draw a layout whose strides are numbers",
+        )
     element = as_dtype("float32" if dtype is None else dtype).bytes
     title = f"banks of {layout}, elements of {element} byte{'s' if element > 1 else ''}"
     frame = frame_of(layout.shape, limit, title)

@@ -20,6 +20,7 @@ from tilewright.lang.slices import Slice, note_access, slice_of
 from tilewright.lang.tracer import current
 from tilewright.layout import DynamicInt, Layout, cosize
 from tilewright.layout.tuples import tuple_size
+from tilewright.pickling import Refused
 from tilewright.source import SourceLocation
 from tilewright.tensors import Tensor
 
@@ -35,7 +36,7 @@ class Guard:
 
 
 @dataclass(frozen=True, eq=False)
-class BufferEngine:
+class BufferEngine(Refused):
     """Elements of a buffer from `start` on.
 
     `guards` are the conditions under which all of the view is inside the tensor; an access that no branch and
@@ -43,6 +44,10 @@ class BufferEngine:
     the view is. `index_type` is int64 for arrays whose offsets need it.
     """
 
+    _why_no_copy = (
+        "it is memory of a kernel that is being traced, which Python cannot copy",
+        "copy the elements: tw.copy(source, destination), or tensor.to(dtype) for a fragment of their own",
+    )
     buffer: Buffer
     start: Scalar | int = 0
     index_type: DType = int32

@@ -27,12 +27,13 @@ from tilewright.ir.ops import Binary, Bitcast, Cast, Compare, RoundToTfloat32, U
 from tilewright.lang.conditions import require_multiple
 from tilewright.lang.tracer import current
 from tilewright.layout import DynamicInt
+from tilewright.pickling import Refused
 
 Number: TypeAlias = "int | float | bool"
 Operand: TypeAlias = "Scalar | int | float | bool"
 
 
-class Scalar(DynamicInt):
+class Scalar(Refused, DynamicInt):
     """A number on the device: one IR value, the same expression in every thread."""
 
     __slots__ = ("value",)
@@ -40,8 +41,16 @@ class Scalar(DynamicInt):
     # NumPy's numbers leave `number * scalar` to the scalar.
     __array_ufunc__ = None
 
+    _why_no_copy = (
+        "it is a value of a kernel that is being traced, and means nothing outside of it",
+        "keep what is known while tracing (numbers, layouts) apart from device values",
+    )
+
     def __init__(self, value: Value) -> None:
         self.value = value
+
+    def __deepcopy__(self, memo: object) -> Any:  # Any: itself; it is as constant as a number
+        return self
 
     @property
     def dtype(self) -> DType:

@@ -48,6 +48,7 @@ def simulate(
     raise_errors: bool = True,
     nan: bool = False,
     profile_blocks: int | None = None,
+    rollback: bool | None = None,
 ) -> Iterator[Run]:
     """Set how the simulator runs the kernels called inside, and collect what it finds.
 
@@ -55,6 +56,10 @@ def simulate(
     end: a load out of bounds gives 0, a wrong store is dropped, and everything found stands in `run.findings`. Then
     the launch raises `CheckError`, or nothing with `raise_errors=False`. `nan=True` also reports operations that
     make NaN or infinity of finite operands. What is found, and by which rules, is written in docs/simulator.md.
+
+    With `rollback=True` a launch that raises leaves every array that the kernel writes as it was before, bit for bit;
+    without it they may hold part of the results, which the error says. None takes it from the `simulate` around this
+    one, or else from TILEWRIGHT_SIM_ROLLBACK=1.
 
     >>> import numpy as np, tilewright as tw
     >>> @tw.kernel
@@ -83,10 +88,9 @@ def simulate(
     outer = sim.outer_run()
     if outer is not None and outer.options.profile:
         profile, profile_blocks = True, outer.options.profile_blocks if profile_blocks is None else profile_blocks
-    options = sim.Options(
-        check=check, raise_errors=raise_errors, nan=nan, profile=profile, profile_blocks=profile_blocks
-    )
-    run = Run(options)
+    if outer is not None and rollback is None:
+        rollback = outer.options.rollback
+    run = Run(sim.Options(check, raise_errors, nan, profile, profile_blocks, rollback))
     try:
         with sim.running(run):
             yield run

@@ -22,6 +22,7 @@ from typing import Any, Union
 from tilewright.arch import MAX_BLOCK, MAX_GRID, MAX_THREADS
 from tilewright.dtypes import DType, bfloat16, int32
 from tilewright.errors import ArgumentError, DeviceError
+from tilewright.pickling import Refused
 from tilewright.runtime.driver import Function, error_text
 
 Extent3 = Union[int, Sequence[int]]
@@ -195,12 +196,16 @@ class Packer:
         )
 
 
-class PreparedLaunch:
+class PreparedLaunch(Refused):
     """A kernel with its arguments packed: calling it launches it, on the stream it was prepared for.
 
     It may be called from several threads at once; nothing in it changes.
     """
 
+    _why_no_copy = (
+        "it holds the addresses of the arrays that it was prepared for",
+        "pickle the kernel and the arrays, and call kernel[grid, block].prepare(...) where they arrive",
+    )
     __slots__ = ("_config", "_configuration", "_frame", "_function", "_handle", "_launch", "_owners", "_parameters")
 
     def __init__(self, function: Function, config: LaunchConfig, frame: _Frame, owners: tuple[object, ...]) -> None:

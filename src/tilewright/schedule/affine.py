@@ -23,6 +23,7 @@ from tilewright.lang.mathematics import where as device_where
 from tilewright.schedule.naming import assigned_names
 
 _numbers = itertools.count()
+_copies = itertools.count(1)
 
 
 class _Linear:
@@ -137,7 +138,25 @@ class Recording(threading.local):
 recording = Recording()
 
 
-class Index(_Linear):
+class Numbered:
+    """What is ordered by its making, and told from others by its `number`: this, and which copy of it.
+
+    A copy, or one that another process made, is another thing in the same place of the order.
+    """
+
+    number: tuple[int, int]
+
+    def __setstate__(self, state: dict[str, Any]) -> None:  # Any: attributes
+        self.__dict__.update(state)
+        self.number = self.number[0], next(_copies)
+
+
+def next_number() -> tuple[int, int]:
+    """Return the number of what is made now, and is no copy."""
+    return next(_numbers), 0
+
+
+class Index(Numbered, _Linear):
     """The index of one loop. Indices are equal only to themselves.
 
     >>> i, j = Index("i"), Index("j")
@@ -146,9 +165,9 @@ class Index(_Linear):
     """
 
     def __init__(self, name: str | None = None) -> None:
-        self.number = next(_numbers)
+        self.number = next_number()
         names = assigned_names(sys._getframe(1)) if name is None else (name,)
-        self.name = names[0] if names else f"i{self.number}"
+        self.name = names[0] if names else f"i{self.number[0]}"
 
     def as_affine(self) -> Affine:
         """Return the expression 1 * index."""
@@ -158,7 +177,7 @@ class Index(_Linear):
         return self.name
 
 
-class Dimension(_Linear):
+class Dimension(Numbered, _Linear):
     """A size that is known only at launch: an extent of arrays and of nests, at least 0.
 
     At a launch it has the extent of the arrays that were declared with it, which must agree.
@@ -169,9 +188,9 @@ class Dimension(_Linear):
     """
 
     def __init__(self, name: str | None = None) -> None:
-        self.number = next(_numbers)
+        self.number = next_number()
         names = assigned_names(sys._getframe(1)) if name is None else (name,)
-        self.name = names[0] if names else f"n{self.number}"
+        self.name = names[0] if names else f"n{self.number[0]}"
 
     def as_affine(self) -> Affine:
         """Return the expression 1 * dimension."""
@@ -212,6 +231,9 @@ class Affine(_Linear):
 
     def __hash__(self) -> int:
         return hash((self.terms, self.constant))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Affine.of, (dict(self.terms), self.constant)  # in the order that the symbols have when they arrive
 
     @staticmethod
     def of(terms: Mapping[Symbol, int], constant: int = 0) -> Affine:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import itertools
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -15,12 +14,20 @@ from tilewright.dtypes import DType
 from tilewright.dtypes import dtype as as_dtype
 from tilewright.errors import ScheduleError
 from tilewright.lang.tracer import locate
-from tilewright.schedule.affine import Affine, Dimension, Expression, Size, affine_or_none, expression, recording
+from tilewright.schedule.affine import (
+    Affine,
+    Dimension,
+    Expression,
+    Numbered,
+    Size,
+    affine_or_none,
+    expression,
+    next_number,
+    recording,
+)
 from tilewright.schedule.naming import assigned_names
 from tilewright.schedule.parameters import Delayed
 from tilewright.source import SourceLocation
-
-_numbers = itertools.count()
 
 
 class Role(enum.Enum):
@@ -43,7 +50,7 @@ class ArrayLayout(enum.Enum):
     LAST_MAJOR = "last"
 
 
-class Array:
+class Array(Numbered):
     """An array that the logic of a nest reads or writes: element (i, j, ...) at i * strides[0] + j * strides[1] + ...
 
     `role` says what it is for, `element_type` is a tilewright dtype or what `tw.dtype` takes (tfloat32, which tensor
@@ -79,9 +86,9 @@ class Array:
         data: Any = None,  # Any: whatever NumPy makes an array of
         name: str | None = None,
     ) -> None:
-        self.number = next(_numbers)
+        self.number = next_number()
         names = assigned_names(sys._getframe(1)) if name is None else (name,)
-        self.name = names[0] if names else f"array{self.number}"
+        self.name = names[0] if names else f"array{self.number[0]}"
         if not isinstance(role, Role):
             raise ScheduleError(f"array {self.name}: {role!r} is not a Role", help="such as Role.INPUT")
         if (role is Role.CONST) != (data is not None):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tilewright.errors import ScheduleError
 from tilewright.runtime.arrays import Adapter, ArrayInfo
 
 if TYPE_CHECKING:
@@ -61,6 +62,11 @@ def in_memory_order(array: Array) -> np.ndarray[Any, Any]:
     (4, 8)
     """
     assert array.data is not None, array
+    if any(step < 0 for step in array.strides):
+        raise ScheduleError(
+            f"array {array.name} is CONST and has the strides {array.strides}",
+            help="reverse the data, and give strides from 0",
+        )
     data = array.data.astype(array.element_type.numpy)
     size = data.itemsize
     strides = tuple(step * size for step in array.strides)
@@ -69,6 +75,17 @@ def in_memory_order(array: Array) -> np.ndarray[Any, Any]:
     result = np.lib.stride_tricks.as_strided(memory, data.shape, strides)
     result[...] = data
     return result
+
+
+def memory_of(array: Array) -> bytes:
+    """Return the memory of a CONST array in its element type and strides, from its first element to its last.
+
+    >>> from tilewright.schedule.arrays import Array, Role
+    >>> A = Array(Role.CONST, "float32", layout=Array.Layout.LAST_MAJOR, data=[[1, 2], [3, 4]], name="A")
+    >>> np.frombuffer(memory_of(A), np.float32)
+    array([1., 3., 2., 4.], dtype=float32)
+    """
+    return _memory(in_memory_order(array)).tobytes()
 
 
 def _memory(view: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -13,6 +13,7 @@ from typing import Any, NoReturn, TypeVar, cast
 
 from tilewright.dtypes import dtype as as_dtype
 from tilewright.errors import ScheduleError
+from tilewright.pickling import find, place_of
 from tilewright.schedule.affine import Apply, Convert, Expression, Index
 from tilewright.schedule.arrays import Array, Load, Store
 from tilewright.schedule.loop_nest import LoopNest, Statement
@@ -32,6 +33,8 @@ class DelayedNest(LoopNest):
             object.__setattr__(self, name, value)
 
     def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__"):  # Python asks so whether an object has a method of its own, for copies for example
+            raise AttributeError(name)
         raise waiting()
 
 
@@ -76,6 +79,16 @@ class Step:
     def __init__(self, method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.method, self.args, self.kwargs = method, args, kwargs
         self.result: Any = None  # Any: what methods return, such as a cache
+
+    def __getstate__(self) -> dict[str, Any]:  # Any: attributes
+        # Python finds what `recorded` made under the method's name, and the method within.
+        place = place_of(self.method, self.method.__module__, self.method.__qualname__)
+        assert place is not None, self.method
+        return {**self.__dict__, "method": place}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:  # Any: attributes
+        self.__dict__.update(state)
+        self.method = find(*state["method"])
 
 
 class Recorder:

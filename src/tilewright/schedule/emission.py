@@ -140,7 +140,7 @@ class Emission:
 
 # --- vectors ---------------------------------------------------------------------------------------------
 
-_Key = tuple[int, tuple[Affine, ...]]  # the number of an array, and an element of it
+_Key = tuple[tuple[int, int], tuple[Affine, ...]]  # the number of an array, and an element of it
 
 
 def _vector_loop(scope: Scope, loop: Loop, low: int, high: int, parts: Parts) -> None:

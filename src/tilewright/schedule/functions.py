@@ -14,6 +14,7 @@ from tilewright.dtypes import DType
 from tilewright.errors import CompileError, ScheduleError
 from tilewright.ir.core import Buffer
 from tilewright.launch import spec
+from tilewright.pickling import without_caches
 from tilewright.schedule.affine import Affine, Dimension
 from tilewright.schedule.arrays import Array, ArrayLayout
 from tilewright.schedule.scheduled import ScheduledKernel, strides_for
@@ -44,6 +45,9 @@ class PackagedFunction:
     base_name: str
     kernel: ScheduledKernel
     parameters: Mapping[str, Any]  # Any: whatever was chosen
+
+    def __getstate__(self) -> dict[str, Any]:  # Any: attributes
+        return without_caches(self)
 
     def __call__(self, *args: Any) -> None:  # Any: arrays of any library, and numbers
         """Launch the kernel."""
@@ -166,6 +170,14 @@ class PackagedFunction:
                 entry["part"] = part
             found.append(entry)
         return found
+
+
+def constant_file(package: str, function: str, number: int) -> str:
+    """Return the name of the file of a CONST array's data.
+
+    It goes by the array's number: names of arrays are the user's, and may be those of other files, or of none.
+    """
+    return f"{package}.{function}.constant{number}.bin"
 
 
 def c_name(name: str) -> str:

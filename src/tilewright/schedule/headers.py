@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tilewright.schedule.functions import ALIGNMENT, PackagedFunction, c_name
+from tilewright.schedule.arrays import Array
+from tilewright.schedule.functions import ALIGNMENT, PackagedFunction, c_name, constant_file
 
 # The types of a host: elements that C has no type for are shown by their bits.
 _C_TYPES = {
@@ -46,7 +47,7 @@ def header_text(name: str, functions: Sequence[PackagedFunction]) -> str:
         "",
     ]
     for function in functions:
-        lines += [*_function(function, launch), ""]
+        lines += [*_function(function, name, launch), ""]
     lines += ["#ifdef __cplusplus", "}", "#endif", "", f"#endif /* {guard} */", ""]
     return "\n".join(lines)
 
@@ -71,9 +72,9 @@ def _driver(launch: str) -> list[str]:
     ]
 
 
-def _function(function: PackagedFunction, launch: str) -> list[str]:
+def _function(function: PackagedFunction, package: str, launch: str) -> list[str]:
     name = function.name
-    fields = _fields(function)
+    fields = _fields(function, package)
     block, sizes = function.kernel.block, function.dimensions.values()
     takes = ", ".join(f"int64_t {size}" for size in sizes) or "void"
     shared = function.device_source.dynamic_shared_bytes
@@ -128,9 +129,18 @@ def _function(function: PackagedFunction, launch: str) -> list[str]:
     return lines
 
 
-def _fields(function: PackagedFunction) -> list[tuple[str, str, str]]:
+def _fields(function: PackagedFunction, package: str) -> list[tuple[str, str, str]]:
     """Return the declaration, the name and the comment of each parameter of the machine code."""
     arrays = {array.name: array for array in (*function.arrays, *function.kernel.constants)}
+    taken: set[str] = set()
+
+    def unique(field: str) -> str:
+        # Different arrays may come to one name in C: `short` and `short_`, A's first extent and `A_shape0`.
+        while field in taken:
+            field += "_"
+        taken.add(field)
+        return field
+
     written = function.lowered.written
     found: list[tuple[str, str, str]] = []
     for parameter in function.machine_parameters:
@@ -140,17 +150,25 @@ def _fields(function: PackagedFunction) -> list[tuple[str, str, str]]:
             constant = "" if name in written else "const "
             array = arrays[name]
             shape = f"{_shape(function.extents(array))}, strides {_shape(function.strides(array))}"
-            where = f", the contents of {name}.bin" if array.data is not None else ""
-            field = c_name(name)
+            where = _contents(package, function, array)
+            field = unique(c_name(name))
             found.append((f"{constant}{c_type} *{field}", field, f"/* {element} {shape}{where} */"))
         elif part == "value":
-            found.append((f"{c_type} {c_name(name)}", c_name(name), f"/* {element} */"))
+            field = unique(c_name(name))
+            found.append((f"{c_type} {field}", field, f"/* {element} */"))
         else:
             mode = parameter["mode"]
             of = function.extents if part == "shape" else function.strides
-            field = f"{c_name(name)}_{part}{mode}"
+            field = unique(f"{c_name(name)}_{part}{mode}")
             found.append((f"{c_type} {field}", field, f"/* {of(arrays[name])[mode]} */"))
     return found
+
+
+def _contents(package: str, function: PackagedFunction, array: Array) -> str:
+    if array.data is None:
+        return ""
+    number = next(n for n, constant in enumerate(function.kernel.constants) if constant is array)
+    return f", the contents of {constant_file(package, function.name, number)}"
 
 
 def _shape(sizes: Sequence[int | str]) -> str:

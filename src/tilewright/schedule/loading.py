@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-import ast
+import functools
 import hashlib
 import json
+import math
 import operator
-from collections.abc import Callable, Mapping
+import os
+import stat
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -21,70 +24,83 @@ from tilewright.runtime.arrays import ArrayInfo, common_device, describe
 from tilewright.runtime.launch import ExtentSlot, Packer, PointerSlot, ScalarSlot, Slot, StrideSlot, launch_config
 from tilewright.runtime.memory import DeviceArray
 from tilewright.runtime.plan import Signature
+from tilewright.schedule.constants import Placed
+from tilewright.schedule.schema import check, evaluate
 
-_OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv,
-}  # fmt: skip
-FORMAT = 1  # of manifests; a later one is not known
+_MOST_BYTES = 2**24  # of a manifest
+_MOST_DIGITS = 4300  # of a number, which is the most that Python itself reads in a time that grows with its length
 _MOST_ELEMENTS = 2**31  # offsets of elements are 32-bit in machine code that was compiled for unknown sizes
 
 
 def load(path: str | Path) -> dict[str, LoadedFunction]:
     """Return the functions of a package by name, given its manifest (JSON, or TOML from Python 3.11 on).
 
-    Nothing is loaded on a device before a function is called. Raises `ScheduleError` for what is not a manifest, or
-    one of a later format.
+    Nothing is loaded on a device before a function is called. Raises `ScheduleError` for what is not a manifest by
+    `tilewright.schedule.schema`, one of another format or of more than 16 MiB, and one that was changed.
     """
     path = Path(path)
-    manifest = _read(path)
-    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+    try:
+        manifest = check(_read(path))
+    except ScheduleError as error:
         raise ScheduleError(
-            f"{path.name} is not a manifest of format {FORMAT}", help="it may come from another version of Tilewright"
-        )
+            f"{path.name} cannot be loaded: {error.summary}", details=error.details, help=error.help
+        ) from None
     return {entry["name"]: LoadedFunction(entry, path.parent) for entry in manifest["functions"]}
 
 
 def _read(path: Path) -> Any:  # Any: plain data
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_file(path, _MOST_BYTES).decode("utf-8")
         if path.suffix != ".toml":
-            return json.loads(text)
+            return json.loads(
+                text, object_pairs_hook=_table, parse_float=_finite, parse_constant=_finite, parse_int=_whole
+            )
+        try:
+            import tomllib  # type: ignore[import-not-found, unused-ignore]  # there from Python 3.11 on
+        except ImportError:
+            raise ScheduleError("it is TOML, which Python reads from 3.11 on", help="load the JSON") from None
+        return tomllib.loads(text, parse_float=_finite)
     except (OSError, ValueError) as error:
-        raise ScheduleError(f"the manifest {path.name} cannot be read: {error}") from None
-    try:
-        import tomllib  # type: ignore[import-not-found, unused-ignore]  # there from Python 3.11 on
-    except ImportError:
-        raise ScheduleError(f"{path.name} is TOML, which Python reads from 3.11 on", help="load the JSON") from None
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ScheduleError(f"the manifest {path.name} cannot be read: {error}") from None
+        raise ScheduleError(f"it cannot be read: {error}") from None
+    except RecursionError:
+        raise ScheduleError("it cannot be read: it is nested too deep") from None
 
 
-def evaluate(text: int | str, sizes: Mapping[str, int]) -> int:
-    """Return the value of an expression of sizes with + - * and //, as manifests have them.
+def _table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:  # Any: plain data
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"a table has two keys {next(name for name in names if names.count(name) > 1)!a}")
+    return found
 
-    >>> evaluate("(M + 15) // 16", {"M": 33}), evaluate(4, {})
-    (3, 4)
 
-    Raises `ScheduleError` for anything else.
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text[:40]} is not a finite number")
+    return value
+
+
+def _whole(text: str) -> int:
+    if len(text) > _MOST_DIGITS:
+        raise ValueError(f"a number has {len(text)} digits; at most {_MOST_DIGITS} are read")
+    return int(text)
+
+
+def read_file(path: Path, most: int) -> bytes:
+    """Return the contents of a regular file of at most so many bytes, and of nothing that can block or has no end.
+
+    Raises `OSError` for what is no such file.
     """
-    if isinstance(text, int):
-        return text
-    try:
-        return _value(ast.parse(text, mode="eval").body, sizes)
-    except (SyntaxError, KeyError, ZeroDivisionError):
-        raise ScheduleError(f"{text!r} is not an expression of {', '.join(sizes) or 'numbers'}") from None
-
-
-def _value(node: ast.expr, sizes: Mapping[str, int]) -> int:
-    if isinstance(node, ast.Constant) and type(node.value) is int:
-        return node.value
-    if isinstance(node, ast.Name):
-        return sizes[node.id]
-    if isinstance(node, ast.BinOp):
-        return _OPERATORS[type(node.op)](_value(node.left, sizes), _value(node.right, sizes))
-    raise KeyError(ast.dump(node))
+    flags = (getattr(os, name, 0) for name in ("O_NONBLOCK", "O_BINARY", "O_CLOEXEC"))
+    handle = os.open(path, functools.reduce(operator.or_, flags, os.O_RDONLY))
+    with os.fdopen(handle, "rb") as file:
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(f"{path.name} is not a regular file")
+        if status.st_size > most:
+            raise OSError(f"{path.name} has {status.st_size} bytes; at most {most} are read")
+        return file.read(most)
 
 
 class LoadedFunction:
@@ -98,8 +114,11 @@ class LoadedFunction:
         self.arguments: tuple[str, ...] = tuple(argument["name"] for argument in entry["arguments"])
         self._signature = Signature([*self.arguments, *(constant["name"] for constant in entry["constants"])])
         self._functions: dict[int, driver.Function] = {}
-        self._constants: dict[int, tuple[DeviceArray, ...]] = {}
+        self._constants: dict[int, tuple[Placed, ...]] = {}
         self._packers: dict[tuple[int, ...], Packer] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return LoadedFunction, (self.manifest, self.folder)  # what is on devices stays in this process
 
     def __call__(self, *args: Any, stream: int | None = None) -> None:  # Any: arrays of any library, and numbers
         """Launch on the arrays' device, on their framework's current stream unless a CUDA handle is given.
@@ -199,20 +218,19 @@ class LoadedFunction:
             )
         return device
 
-    def _constants_on(self, ordinal: int) -> tuple[DeviceArray, ...]:
+    def _constants_on(self, ordinal: int) -> tuple[Placed, ...]:
         found = self._constants.get(ordinal)
         if found is None:
             found = self._constants[ordinal] = tuple(
-                DeviceArray.from_numpy(values, ordinal=ordinal) for values in self._constant_values
+                Placed(DeviceArray.from_numpy(memory, ordinal=ordinal), tuple(entry["shape"]), tuple(entry["strides"]))
+                for memory, entry in zip(self._constant_values, self.manifest["constants"], strict=True)
             )
         return found
 
     @cached_property
     def _constant_values(self) -> tuple[np.ndarray[Any, Any], ...]:
-        files = self.manifest.get("constant_files", {})
         return tuple(
-            np.frombuffer(self._read(files[entry["name"]]), dtype(entry["type"]).numpy).reshape(entry["shape"])
-            for entry in self.manifest["constants"]
+            np.frombuffer(self._read(entry["file"]), dtype(entry["type"]).numpy) for entry in self.manifest["constants"]
         )
 
     def _function_on(self, ordinal: int) -> driver.Function:
@@ -236,12 +254,22 @@ class LoadedFunction:
 
     def _read(self, file: Mapping[str, Any]) -> bytes:
         try:
-            data: bytes = (self.folder / file["name"]).read_bytes()
+            folder = self.folder.resolve()
+            path = (folder / file["name"]).resolve()
+        except (OSError, RuntimeError) as error:  # links in a circle
+            raise ScheduleError(f"{self.name} cannot be loaded: {error}") from None
+        if path.parent != folder:
+            raise ScheduleError(
+                f"{file['name']} of {self.name} is a link to {path}, outside of the package's folder",
+                help="put the file itself beside the manifest",
+            )
+        try:
+            data = read_file(path, file["bytes"])
         except OSError as error:
             raise ScheduleError(f"{self.name} cannot be loaded: {error}") from None
-        if hashlib.sha256(data).hexdigest() != file["sha256"]:
+        if len(data) != file["bytes"] or hashlib.sha256(data).hexdigest() != file["sha256"]:
             raise ScheduleError(
-                f"{file['name']} is not the file that the manifest names: its hash differs",
+                f"{file['name']} is not the file that the manifest names: its size or its hash differs",
                 help="build the package again; all its files belong together",
             )
         return data

@@ -4,33 +4,43 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from tilewright._version import __version__
 from tilewright.errors import CompileError
 from tilewright.schedule.functions import ALIGNMENT, PackagedFunction, plain
-from tilewright.schedule.loading import FORMAT
+from tilewright.schedule.schema import FORMAT, check, digest
 
 Data = Mapping[str, Any]  # Any: plain data
 
 
+@dataclass(frozen=True)
+class FilesOf:
+    """The files of a function: by what they are for, and those of its CONST arrays in their order."""
+
+    roles: Mapping[str, Data]
+    constants: Sequence[Data]
+
+
 def manifest_of(
-    name: str, functions: Sequence[PackagedFunction], files: Mapping[str, Data], header: str | None
+    name: str, functions: Sequence[PackagedFunction], files: Mapping[str, FilesOf], header: str | None
 ) -> dict[str, Any]:  # Any: plain data
-    """Return the manifest of a package; `files` has those of each function, by name and by what they are."""
-    return {
+    """Return the manifest of a package; `files` has those of each function."""
+    manifest: dict[str, Any] = {
         "format": FORMAT,
         "name": name,
         "tilewright": __version__,
         "header": header,
         "functions": [_function(function, files[function.name]) for function in functions],
     }
+    manifest["digest"] = digest(manifest)
+    check(manifest)
+    return manifest
 
 
-def _function(function: PackagedFunction, files: Data) -> dict[str, Any]:  # Any: plain data
+def _function(function: PackagedFunction, files: FilesOf) -> dict[str, Any]:  # Any: plain data
     arch, source = function.kernel.plan.target.arch, function.device_source
-    constants = {array.name for array in function.kernel.constants}
     entry: dict[str, Any] = {
         "name": function.name,
         "base_name": function.base_name,
@@ -44,7 +54,8 @@ def _function(function: PackagedFunction, files: Data) -> dict[str, Any]:  # Any
         "sizes": list(function.dimensions.values()),
         "arguments": [_array(function, array) for array in function.arrays],
         "constants": [
-            {**_array(function, array), "file": files[array.name]["name"]} for array in function.kernel.constants
+            {**_array(function, array), "file": dict(file)}
+            for array, file in zip(function.kernel.constants, files.constants, strict=True)
         ],
         "machine_parameters": function.machine_parameters,
         "launch": {
@@ -52,8 +63,7 @@ def _function(function: PackagedFunction, files: Data) -> dict[str, Any]:  # Any
             "block": list(function.kernel.block),
             "dynamic_shared_bytes": source.dynamic_shared_bytes,
         },
-        "files": {role: dict(file) for role, file in files.items() if role not in constants},
-        "constant_files": {role: dict(file) for role, file in files.items() if role in constants},
+        "files": {role: dict(file) for role, file in files.roles.items()},
     }
     module = function.module
     if module is None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tilewright.errors import ScheduleError
+from tilewright.pickling import with_own_containers
 from tilewright.schedule.affine import Affine, Dimension, Index, Size
 from tilewright.schedule.arrays import Role, record
 from tilewright.schedule.delayed import transformed
@@ -52,6 +53,10 @@ class Nest:
         self.shape: tuple[Size, ...] = tuple(_extent(extent) for extent in shape)
         self.indices = tuple(Index(f"i{n}") for n in range(len(self.shape)))
         self._statements: list[Statement] = []
+
+    def __copy__(self) -> Nest:
+        found: Nest = with_own_containers(self)
+        return found
 
     def get_shape(self) -> tuple[Size, ...]:
         """Return the extents of the loops."""

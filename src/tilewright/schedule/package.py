@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import Any, Union
 
 from tilewright.errors import ScheduleError
+from tilewright.pickling import with_own_containers
 from tilewright.schedule.arrays import Array
-from tilewright.schedule.functions import C_WORDS, PackagedFunction
+from tilewright.schedule.constants import memory_of
+from tilewright.schedule.functions import C_WORDS, PackagedFunction, constant_file
 from tilewright.schedule.headers import header_text
-from tilewright.schedule.manifests import json_text, manifest_of, toml_text
+from tilewright.schedule.manifests import FilesOf, json_text, manifest_of, toml_text
 from tilewright.schedule.nest import Nest
 from tilewright.schedule.parameters import named_values
 from tilewright.schedule.plan import Plan
@@ -76,6 +78,10 @@ class Package:
     def __init__(self) -> None:
         self._functions: dict[str, PackagedFunction] = {}
 
+    def __copy__(self) -> Package:
+        found: Package = with_own_containers(self)
+        return found
+
     @property
     def functions(self) -> tuple[PackagedFunction, ...]:
         """What was added, in order."""
@@ -112,6 +118,12 @@ class Package:
     ) -> PackagedFunction:
         check_name("function", name)
         kernel = kernel_of(source, choice, name, args)
+        for array in (*kernel.parameters, *kernel.constants):
+            if not array.name.isidentifier():
+                raise ScheduleError(
+                    f"function {name} has an array that is called {array.name!r}",
+                    help="give it an identifier for a name: Array(..., name='A')",
+                )
         return PackagedFunction(name, base_name, kernel, named_values(choice))
 
     def _add(self, functions: list[PackagedFunction]) -> list[PackagedFunction]:
@@ -161,24 +173,27 @@ class Package:
         if format & PackageFormat.LOADER:
             format |= PackageFormat.CUBIN | PackageFormat.MANIFEST
         files: dict[str, bytes] = {}
-        written: dict[str, dict[str, dict[str, Any]]] = {}
+        written: dict[str, FilesOf] = {}
+
+        def add(file: str, data: bytes) -> dict[str, Any]:  # Any: plain data
+            assert file not in files, file
+            files[file] = data
+            return {"name": file, "sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
+
         for function in self.functions:
-            mine: dict[str, bytes] = {}
-            roles = written[function.name] = {}
+            roles: dict[str, dict[str, Any]] = {}
             stem = f"{name}.{function.name}"
             if format & PackageFormat.SOURCE:
-                mine["source"] = function.device_source.text.encode()
-                roles["source"] = {"name": f"{stem}.{'hip' if function.is_amd else 'cu'}"}
+                text = function.device_source.text.encode()
+                roles["source"] = add(f"{stem}.{'hip' if function.is_amd else 'cu'}", text)
             if format & PackageFormat.CUBIN and function.module is not None:
-                mine["machine_code"] = function.module.cubin
-                roles["machine_code"] = {"name": f"{stem}.{'hsaco' if function.is_amd else 'cubin'}"}
-            for array in function.kernel.constants:
-                assert array.data is not None
-                mine[array.name] = array.data.tobytes()
-                roles[array.name] = {"name": f"{stem}.{array.name}.bin"}
-            for role, data in mine.items():
-                roles[role] |= {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
-                files[roles[role]["name"]] = data
+                file = f"{stem}.{'hsaco' if function.is_amd else 'cubin'}"
+                roles["machine_code"] = add(file, function.module.cubin)
+            constants = [
+                add(constant_file(name, function.name, n), memory_of(array))
+                for n, array in enumerate(function.kernel.constants)
+            ]
+            written[function.name] = FilesOf(roles, constants)
         if format & PackageFormat.HEADER:
             files[f"{name}.h"] = header_text(name, self.functions).encode()
         manifest = manifest_of(name, self.functions, written, f"{name}.h" if format & PackageFormat.HEADER else None)
@@ -230,9 +245,10 @@ def arguments_of(plan: PlanState, args: Sequence[Array | str]) -> tuple[Array, .
 
 def check_name(what: str, name: str) -> None:
     """Raise `ScheduleError` for a name that C, C++ or Python does not take."""
-    if not _IDENTIFIER.match(name) or name in C_WORDS or keyword.iskeyword(name):
+    if not _IDENTIFIER.match(name) or name.startswith("__") or name in C_WORDS or keyword.iskeyword(name):
         raise ScheduleError(
-            f"{name!r} is no name for a {what}", help="take letters, digits and _, no digit first, and no word of C++"
+            f"{name!r} is no name for a {what}",
+            help="take letters, digits and _, no digit or __ first, and no word of C++",
         )
 
 
@@ -251,6 +267,9 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 def _loader_text(name: str, functions: Sequence[PackagedFunction]) -> str:
+    package = "_package"
+    while package in {f.name for f in functions}:
+        package += "_"
     calls = [f"{f.name}({', '.join(array.name for array in f.arrays)})" for f in functions]
     lines = [
         f'"""Functions of the package {name}, which run on arrays on a GPU.',
@@ -264,9 +283,9 @@ def _loader_text(name: str, functions: Sequence[PackagedFunction]) -> str:
         "",
         "from tilewright.schedule.loading import load",
         "",
-        f'_package = load(Path(__file__).with_name("{name}.json"))',
+        f'{package} = load(Path(__file__).with_name("{name}.json"))',
         "",
-        *(f'{f.name} = _package["{f.name}"]' for f in functions),
+        *(f'{f.name} = {package}["{f.name}"]' for f in functions),
         "",
         f"__all__ = [{', '.join(repr(f.name) for f in functions)}]",
         "",

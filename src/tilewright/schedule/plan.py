@@ -9,6 +9,7 @@ from typing import Any
 
 from tilewright.dtypes import dtype
 from tilewright.errors import ScheduleError
+from tilewright.pickling import with_own_containers
 from tilewright.schedule.affine import Index
 from tilewright.schedule.arrays import Array
 from tilewright.schedule.binding import bind
@@ -60,6 +61,10 @@ class Plan(PlanState, Recorder):
             raise ScheduleError(f"{target!r} is not a Target", help="such as Target('NVIDIA A100')")
         PlanState.__init__(self, nest, Target() if target is None else target)
         Recorder.__init__(self, nest)  # calls that wait for a parameter's value are done by `with_parameters`
+
+    def __copy__(self) -> Plan:
+        found: Plan = with_own_containers(self)
+        return found
 
     @property
     def block(self) -> tuple[int, int, int]:

@@ -15,6 +15,7 @@ from tilewright.compile import Lowered
 from tilewright.errors import ArgumentError, CompileError, ScheduleError
 from tilewright.ir.core import Buffer, Value
 from tilewright.launch import Kernel, Launcher, spec, traceable_kernel
+from tilewright.pickling import without_caches
 from tilewright.profile import Profile
 from tilewright.runtime.arrays import ArrayInfo, Device, describe
 from tilewright.schedule.affine import Dimension
@@ -43,6 +44,10 @@ class ScheduledKernel:
         self.k_indices: set[Value] = set()  # the indices of the loops over K
         self._launchers: dict[tuple[int, int, int], Launcher] = {}
         self._placed: dict[Device, tuple[Any, ...]] = {}  # Any: arrays of any library
+
+    def __getstate__(self) -> dict[str, Any]:  # Any: attributes
+        # What was traced, compiled and brought to devices is made again; so is what the trace noted.
+        return {**without_caches(self), "roles": {}, "turns": set(), "_launchers": {}, "_placed": {}}
 
     @cached_property
     def kernel(self) -> Kernel:

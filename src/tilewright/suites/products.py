@@ -24,6 +24,8 @@ ALPHA, BETA = 0.5, 0.25
 DTYPES = ("float32", "tfloat32", "float16", "bfloat16", "float64")
 RESERVED = 512 << 20  # bytes of the GPU for the flush of the L2 cache and the library's workspace
 _WHOLE = 1 << 32  # products with fewer operations are compared element by element
+_LARGEST = 2**31 - 1  # an extent of a product that is measured
+_MOST_CHARACTERS = 60  # of the text of a size
 _SAMPLED_ROWS = 64
 _VECTORS = 2
 _ROUNDING = {"float32": 2.0**-24, "tfloat32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8, "float64": 2.0**-53}
@@ -47,11 +49,13 @@ class Shape:
         Raises `ArgumentError` for any other text.
         """
         try:
-            extents = [int(part) for part in text.lower().split("x")]
+            extents = [int(part) for part in text[:_MOST_CHARACTERS].lower().split("x")]
         except ValueError:
             extents = []
-        if len(extents) not in (1, 3) or min(extents) < 1:
-            raise ArgumentError(f"a size is N or MxNxK in positive integers, got {text!r}")
+        if len(extents) not in (1, 3) or not all(1 <= extent <= _LARGEST for extent in extents):
+            raise ArgumentError(
+                f"a size is N or MxNxK in positive integers up to {_LARGEST}, got {text[:_MOST_CHARACTERS]!r}"
+            )
         return Shape(*(extents if len(extents) == 3 else extents * 3))
 
     @property

@@ -73,9 +73,11 @@ def parse_rungs(text: str) -> list[int]:
     """
     found: list[int] = []
     for part in text.split(","):
-        match = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", part)
+        match = re.fullmatch(r"\s*([0-9]{1,4})\s*(?:-\s*([0-9]{1,4})\s*)?", part)
         if match is None or (match[2] and int(match[2]) < int(match[1])):
-            raise ArgumentError(f"rungs are numbers and ranges such as 1-12 or 5,6,10, got {text!r}")
+            raise ArgumentError(
+                f"rungs are numbers and ranges such as 1-12 or 5,6,10, of at most 4 digits, got {text[:60]!r}"
+            )
         found += range(int(match[1]), int(match[2] or match[1]) + 1)
     return list(dict.fromkeys(found))
 

@@ -53,6 +53,10 @@ class Tensor(Displayed):
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"a Tensor is frozen; cannot set {name}")
 
+    def __reduce__(self) -> tuple[type[Tensor], tuple[Any, Layout | ComposedLayout]]:
+        # A shallow copy sees the same elements, as a view does; a deep one and an unpickled one have their own.
+        return Tensor, (self.engine, self.layout)
+
     @property
     def shape(self) -> Shape:
         return self.layout.shape

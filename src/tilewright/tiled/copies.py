@@ -32,6 +32,7 @@ from tilewright.layout.display import Displayed
 from tilewright.layout.layouts import flat_modes, from_modes, modes_of
 from tilewright.layout.lift import inside
 from tilewright.layout.tuples import product_each, show, tuple_size
+from tilewright.pickling import without_caches
 from tilewright.tensors import Tensor
 from tilewright.tiled.mma import TiledMMA, slice_engine
 
@@ -72,6 +73,9 @@ class TiledCopy(Displayed):
 
     def __hash__(self) -> int:
         return self._hash  # looked up at every launch
+
+    def __getstate__(self) -> dict[str, Any]:
+        return without_caches(self)  # hashes of text differ from process to process
 
     @property
     def size(self) -> int:

@@ -23,6 +23,7 @@ from tilewright.layout.display import Displayed
 from tilewright.layout.layouts import from_modes, modes_of
 from tilewright.layout.lift import inside
 from tilewright.layout.tuples import show, tuple_size
+from tilewright.pickling import without_caches
 from tilewright.tensors import Tensor, fragment_like
 
 Operand = Literal["A", "B", "C"]
@@ -75,6 +76,9 @@ class TiledMMA(Displayed):
 
     def __hash__(self) -> int:
         return self._hash  # looked up at every launch
+
+    def __getstate__(self) -> dict[str, Any]:
+        return without_caches(self)  # hashes of text differ from process to process
 
     @property
     def thr_layout_vmnk(self) -> Layout:

@@ -12,6 +12,7 @@ from tilewright.bench.device import Gpu
 from tilewright.bench.machine import driver_release
 from tilewright.errors import ArgumentError, CompileError, LanguageError, TilewrightError
 from tilewright.launch import Kernel
+from tilewright.pickling import ByName
 from tilewright.runtime import driver
 from tilewright.runtime.arrays import describe
 from tilewright.runtime.plan import ArgumentPlan, Signature, scalar_type
@@ -27,7 +28,7 @@ from tilewright.tune.trials import Call, Tuner
 _TRIES_ON_SIMULATOR = 64
 
 
-class Autotuned:
+class Autotuned(ByName):
     """What `@tw.autotune` makes: called as what it was put on, without the values that it tunes.
 
     A kernel is called `tuned[grid, block](C, A, B)`, where grid and block may be functions of all arguments by name,
@@ -39,6 +40,7 @@ class Autotuned:
     ) -> None:
         self.__wrapped__ = target
         self.__name__ = getattr(target, "__name__", type(target).__name__)
+        self.__qualname__ = getattr(target, "__qualname__", self.__name__)
         self.__doc__, self.__module__ = target.__doc__, target.__module__
         self.candidates = candidates
         self.settings = settings

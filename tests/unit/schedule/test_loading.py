@@ -135,7 +135,7 @@ def test_machine_code_that_was_exchanged_is_refused(functions):
     data = bytearray(file.read_bytes())
     data[-1] ^= 1
     file.write_bytes(data)
-    with pytest.raises(ScheduleError, match="its hash differs"):
+    with pytest.raises(ScheduleError, match="its size or its hash differs"):
         functions.fixed(*arrays(24, 16, 16), stream=0)
 
 
@@ -143,7 +143,7 @@ def test_a_manifest_of_another_format_is_refused(functions, tmp_path):
     manifest = json.loads((functions.folder / "products.json").read_text())
     (tmp_path / "other.json").write_text(json.dumps({**manifest, "format": 99}))
     (tmp_path / "broken.json").write_text("{")
-    for name, words in (("other", "format 1"), ("broken", "cannot be read"), ("missing", "cannot be read")):
+    for name, words in (("other", "format 2"), ("broken", "cannot be read"), ("missing", "cannot be read")):
         with pytest.raises(ScheduleError, match=words):
             loading.load(tmp_path / f"{name}.json")
 

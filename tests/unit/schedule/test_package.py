@@ -223,7 +223,7 @@ def test_a_nest_is_added_as_it_stands_and_constants_travel(tmp_path):
     package.build("p", Package.Format.DEFAULT, tmp_path)
     entry = json.loads((tmp_path / "p.json").read_text())["functions"][0]
     assert entry["constants"][0]["name"] == "table"
-    data = (tmp_path / entry["constant_files"]["table"]["name"]).read_bytes()
+    data = (tmp_path / entry["constants"][0]["file"]["name"]).read_bytes()
     assert np.array_equal(np.frombuffer(data, np.float32), np.arange(5))
     if shutil.which("gcc"):
         flags = ["-Wall", "-Werror", "-pedantic", "-DP_LAUNCH", "-fsyntax-only", "-x", "c"]

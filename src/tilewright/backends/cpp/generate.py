@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 from tilewright.arch import Arch
 from tilewright.backends.cpp import buffers
@@ -28,6 +29,13 @@ class DeviceSource:
     line_map: Mapping[int, SourceLocation]
     dynamic_shared_bytes: int
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _source, (self.text, self.name, dict(self.line_map), self.dynamic_shared_bytes)
+
+
+def _source(text: str, name: str, line_map: dict[int, SourceLocation], dynamic_shared_bytes: int) -> DeviceSource:
+    return DeviceSource(text, name, MappingProxyType(line_map), dynamic_shared_bytes)
+
 
 def generate(
     kernel: Kernel, arch: Arch, dialect: Dialect, *, line_directives: bool = False, restrict: bool = True
@@ -50,7 +58,7 @@ def generate(
     lines = [*above, *printer.writer.lines, "}"]
     places = {line + len(above): place for line, place in printer.writer.places.items()}
     dynamic = buffers.dynamic_shared_bytes(kernel, arch)
-    return DeviceSource("\n".join(lines) + "\n", name, MappingProxyType(places), dynamic)
+    return _source("\n".join(lines) + "\n", name, places, dynamic)
 
 
 def _above(printer: Printer, signature: list[str]) -> list[str]:

@@ -15,6 +15,7 @@ from tilewright.backends.sim.options import Options, current
 from tilewright.backends.sim.overflow import OverflowWatch
 from tilewright.backends.sim.program import Program, meaning
 from tilewright.backends.sim.races import RaceChecker
+from tilewright.backends.sim.rollback import Outputs, is_wanted
 from tilewright.backends.sim.values import Array, Lanes
 from tilewright.backends.sim.waits import WaitChecker
 from tilewright.errors import ArgumentError
@@ -33,13 +34,15 @@ def execute(
     options: Options | None = None,
     arch: str = "",
     compile: Callable[[], Compiled] | None = None,
+    copies: frozenset[str] = frozenset(),
 ) -> None:
     """Run a kernel over `grid` blocks of `block` threads.
 
     A pointer's argument is a NumPy array, used in place with its own strides: element index 0 is the
     array's first element, and indices count elements. A scalar's argument is a number. `options` override those of
     the `simulate` statement around the call. `arch` and `compile` are what a profile says of the machine code: the
-    target's name, and a function that returns the compiler's figures.
+    target's name, and a function that returns the compiler's figures. `copies` are the names of arguments whose arrays
+    the caller drops where this raises.
 
     Raises `CheckError`, with its `findings`, where the kernel is wrong.
     """
@@ -52,6 +55,7 @@ def execute(
     machine = Machine(kernel, grid, block, arrays, collector)
     if options.check:
         machine.observers = (AccessChecker(machine), RaceChecker(kernel, machine), WaitChecker(kernel, machine))
+    outputs = Outputs(kernel, machine.storages, is_wanted(options.rollback), options.check, copies)
     meter = Meter(machine, kernel, options.profile_blocks) if options.profile else None
     if meter is not None:
         machine.observers += (meter,)
@@ -65,6 +69,9 @@ def execute(
         for observer in machine.observers:
             observer.end()
         collector.finish()
+    except BaseException as error:  # an interrupt by the user too
+        outputs.fail(error)
+        raise
     finally:
         run.findings.extend(collector.findings)
         if meter is not None:

@@ -16,6 +16,7 @@ Dim3 = tuple[int, int, int]
 _Key: TypeAlias = "tuple[object, ...]"
 
 MOST_A_LINE = 8  # findings of one kind on one line that are kept
+ROLLBACK_VARIABLE = "TILEWRIGHT_SIM_ROLLBACK"
 MOST_LISTED = 20  # further findings that the text of an error lists
 
 
@@ -75,24 +76,41 @@ class Finding:
 
 
 class FindingsError(CheckError):
-    """A `CheckError` with what was found: the text of the first finding, and the lines of the others."""
+    """A `CheckError` with what was found: the text of the first finding, and the lines of the others.
+
+    `outputs` are the names of the arrays that the kernel writes. They may hold part of its results, unless
+    `rolled_back`: then they hold what they held before the launch.
+    """
 
     def __init__(self, fault: Fault, findings: tuple[Finding, ...]) -> None:
         details = fault.details()
         super().__init__(fault.summary, details=details, location=fault.op.location, help=fault.help)
         self.findings = findings
+        self.outputs: tuple[str, ...] = ()
+        self.rolled_back = False
 
     def __str__(self) -> str:
         others = self.findings[1:]
-        if not others:
-            return super().__str__()
-        lines = [super().__str__(), f"and {len(others)} more finding{'s' if len(others) > 1 else ''}:"]
+        lines = [super().__str__()]
+        if others:
+            lines.append(f"and {len(others)} more finding{'s' if len(others) > 1 else ''}:")
         for finding in others[:MOST_LISTED]:
             place = "" if finding.location is None else f"{finding.location}: "
             lines.append(f"  {place}{finding.message.splitlines()[0]}")
         if len(others) > MOST_LISTED:
             lines.append("  ...")
+        if self.outputs:
+            lines.append(describe_outputs(self.outputs, self.rolled_back))
         return "\n".join(lines)
+
+
+def describe_outputs(names: tuple[str, ...], are_kept: bool) -> str:
+    """Return the line of an error about the arrays that a kernel writes."""
+    listed, verb = ", ".join(names), "hold" if len(names) > 1 else "holds"
+    if are_kept:
+        return f"{listed} {verb} what {'they' if len(names) > 1 else 'it'} held before the launch"
+    way = f"tw.simulate(rollback=True) or {ROLLBACK_VARIABLE}=1 puts arrays back"
+    return f"{listed} may hold partial or wrong results; {way}"
 
 
 @dataclass

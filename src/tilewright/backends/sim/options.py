@@ -17,7 +17,8 @@ class Options:
     """`check` turns the checkers on; `raise_errors` makes findings an error once a launch is over.
 
     `nan` also looks for NaN and infinity that appear where operands are finite. `profile` measures what each line
-    costs, in all blocks or in a sample of about `profile_blocks`.
+    costs, in all blocks or in a sample of about `profile_blocks`. `rollback` puts the arrays of a launch that raises
+    back; None leaves it to the environment.
     """
 
     check: bool = True
@@ -25,6 +26,7 @@ class Options:
     nan: bool = False
     profile: bool = False
     profile_blocks: int | None = None
+    rollback: bool | None = None
 
 
 @dataclass(frozen=True)
