@@ -82,8 +82,8 @@ def check_folder(folder: Path, *, follow: bool = True) -> None:
     _check_owner(status, folder)
 
 
-def make_folder(folder: Path, *, follow: bool = True) -> None:
-    """Make a folder that only this user can enter, where it is missing, and check it as `check_folder` does."""
+def create_folder(folder: Path) -> None:
+    """Create a folder that only this user can enter, where there is nothing yet. Raises `OSError`."""
     try:
         os.mkdir(folder, 0o700)
     except FileNotFoundError:
@@ -92,6 +92,11 @@ def make_folder(folder: Path, *, follow: bool = True) -> None:
             os.mkdir(folder, 0o700)
     except FileExistsError:
         pass
+
+
+def make_folder(folder: Path, *, follow: bool = True) -> None:
+    """Create a folder where it is missing, and check it as `check_folder` does."""
+    create_folder(folder)
     check_folder(folder, follow=follow)
 
 
@@ -126,7 +131,7 @@ def replace_private(path: Path, data: bytes) -> None:
     It is not flushed to the medium, which would cost more than most kernels take to compile: after a power failure the
     file may be short or empty, and its reader has to find that out. Raises `OSError`, and leaves no other file behind.
     """
-    temporary = _write_temporary(path.parent, data)
+    temporary = write_temporary(path.parent, data)
     try:
         os.replace(temporary, path)
     except BaseException:
@@ -134,10 +139,26 @@ def replace_private(path: Path, data: bytes) -> None:
         raise
 
 
+def write_temporary(folder: Path, data: bytes = _PROBE) -> Path:
+    """Write a new file that only this user can read, and return its path. Raises `OSError`, and then leaves no file."""
+    handle, name = tempfile.mkstemp(suffix=_TEMPORARY_SUFFIX, dir=folder)  # mode 0600
+    try:
+        try:
+            rest = memoryview(data)
+            while rest:
+                rest = rest[os.write(handle, rest) :]
+        finally:
+            os.close(handle)  # network file systems report a full disk here
+    except BaseException:
+        remove(Path(name))
+        raise
+    return Path(name)
+
+
 def probe_folder(folder: Path) -> None:
     """Raise `OSError` unless a file with contents can be written in `folder`, which is made where it is missing."""
     make_folder(folder)
-    remove(_write_temporary(folder, _PROBE))
+    remove(write_temporary(folder))
 
 
 def write_below(folder: Path, part: str, name: str, data: bytes) -> None:
@@ -262,21 +283,6 @@ def _is_private(folder: Path) -> bool:
         return not _POSIX or stat.S_IMODE(os.lstat(folder).st_mode) == 0o700
     except (OSError, ValueError):
         return False
-
-
-def _write_temporary(folder: Path, data: bytes) -> Path:
-    handle, name = tempfile.mkstemp(suffix=_TEMPORARY_SUFFIX, dir=folder)  # mode 0600
-    try:
-        try:
-            rest = memoryview(data)
-            while rest:
-                rest = rest[os.write(handle, rest) :]
-        finally:
-            os.close(handle)  # network file systems report a full disk here
-    except BaseException:
-        remove(Path(name))
-        raise
-    return Path(name)
 
 
 def _check_owner(status: os.stat_result, path: Path) -> None:
