@@ -98,6 +98,20 @@ def test_a_row_in_the_place_of_another_is_not_believed(tmp_path: Path, column: s
     assert store.find(PLACES[3]) == Winner("BM=3", 3.5), "a new result takes the place of a damaged one"
 
 
+def test_an_index_that_leads_to_another_row_is_not_believed(tmp_path: Path) -> None:
+    """SQLite does not compare what its index says with the row that it leads to."""
+    store = filled(tmp_path / "t.sqlite")
+    whole = store.path.read_bytes()
+    position, found = whole.find(b"n=1"), 0
+    while position >= 0:
+        store.path.write_bytes(whole[:position] + b"n=5" + whole[position + 3 :])
+        with warnings.catch_warnings(record=True):
+            warnings.simplefilter("always")
+            assert store.find(Place(*astuple(PLACES[0])[:3], "n=5")) is None
+        position, found = whole.find(b"n=1", position + 1), found + 1
+    assert found >= 2, "in the row and in the index"
+
+
 def test_every_flipped_byte_of_the_file_gives_the_result_or_none(tmp_path: Path) -> None:
     """Each 37th byte, a shift that is prime to all sizes in the file; tests/chaos does them all."""
     store = filled(tmp_path / "t.sqlite")
