@@ -11,12 +11,11 @@ import random
 from collections.abc import Iterator
 
 import pytest
+from tests.chaos.processes import forget
 
-from tilewright.runtime import cache as cache_module
 from tilewright.runtime import nvrtc
 from tilewright.runtime.compiler_log import Resources
 from tilewright.runtime.nvrtc import CompiledModule
-from tilewright.tune import store as store_module
 
 
 @pytest.fixture
@@ -39,9 +38,3 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     forget()
     yield
     forget()
-
-
-def forget() -> None:
-    cache_module._warned.clear()
-    store_module._kept.clear()
-    store_module._warned.clear()

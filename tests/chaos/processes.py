@@ -27,15 +27,20 @@ def start(work: Callable[[], object]) -> int:
         return child
     status = 1
     try:
-        cache_module._warned.clear()
-        store_module._kept.clear()
-        store_module._warned.clear()
+        forget()
         work()
         status = 0
     except BaseException:
         traceback.print_exc()
     finally:
         os._exit(status)
+
+
+def forget() -> None:
+    """Be a process that has neither warned nor kept anything."""
+    cache_module._warned.clear()
+    store_module._kept.clear()
+    store_module._warned.clear()
 
 
 def kill(child: int) -> None:

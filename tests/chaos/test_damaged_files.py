@@ -10,8 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.chaos.conftest import forget
-from tests.chaos.processes import compile_all
+from tests.chaos.processes import compile_all, forget
 
 import tilewright as tw
 from tilewright.errors import TilewrightWarning

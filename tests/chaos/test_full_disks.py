@@ -12,8 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.chaos.conftest import forget
-from tests.chaos.processes import compile_all, needs_fork, start, wait
+from tests.chaos.processes import compile_all, forget, needs_fork, start, wait
 
 from tilewright.errors import TilewrightWarning, TuningError
 from tilewright.runtime.cache import DiskCache

@@ -12,8 +12,7 @@ import warnings
 from pathlib import Path
 
 import pytest
-from tests.chaos.conftest import forget
-from tests.chaos.processes import compile_all, kill, needs_fork, start, wait
+from tests.chaos.processes import compile_all, forget, kill, needs_fork, start, wait
 
 from tilewright.errors import TilewrightWarning
 from tilewright.runtime.cache import DiskCache

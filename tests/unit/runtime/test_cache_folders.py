@@ -215,6 +215,27 @@ def test_an_error_of_any_call_costs_one_warning(
 
 
 @posix_only
+@pytest.mark.parametrize("function", ["open", "write", "close", "replace"])
+def test_an_interrupt_while_writing_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: str
+) -> None:
+    folder, real = tmp_path / "cache", getattr(os, function)
+
+    def interrupt(*arguments: object, **options: object) -> object:
+        if function == "close":
+            real(*arguments)
+        raise KeyboardInterrupt
+
+    cache = DiskCache(folder)
+    with monkeypatch.context() as patch:
+        patch.setattr(folders.os, function, interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            cache.store("ab" * 32, CompiledModule("k", "sm_80", b"code", "", Resources()))
+    assert [path for path in folder.rglob("*") if path.is_file()] == []
+    assert compile_with(cache) == [], "no lock stays held"
+
+
+@posix_only
 def test_a_folder_that_disappears_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "cache"
     cache = DiskCache(folder)
