@@ -32,7 +32,7 @@ def plant(folder: Path, source: str) -> Path:
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid"), reason="needs owners and modes of files")
-@pytest.mark.parametrize("rounds", [60, pytest.param(5000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rounds", [60, pytest.param(1500, marks=pytest.mark.slow)])
 def test_planted_entries(tmp_path: Path, chance: random.Random, rounds: int) -> None:
     """Whatever others can do: own entries, entries that all may write, links to entries of theirs."""
     folder, theirs = tmp_path / "cache", tmp_path / "theirs"
@@ -65,7 +65,7 @@ def test_planted_entries(tmp_path: Path, chance: random.Random, rounds: int) -> 
 
 
 @needs_fork
-@pytest.mark.parametrize("rounds", [8, pytest.param(300, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rounds", [8, pytest.param(150, marks=pytest.mark.slow)])
 def test_two_users_and_one_folder(chance: random.Random, rounds: int) -> None:
     """Root and another user compile in one folder at once, that either of them has made, with any mode."""
     if os.geteuid() != 0:

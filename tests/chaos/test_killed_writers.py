@@ -23,7 +23,7 @@ pytestmark = needs_fork
 SOURCES = [f"{n} " + "x" * (300_000 * (n + 1)) + f" {n}" for n in range(4)]
 
 
-@pytest.mark.parametrize("kills", [15, pytest.param(500, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [15, pytest.param(300, marks=pytest.mark.slow)])
 def test_writers_of_the_cache(tmp_path: Path, chance: random.Random, kills: int) -> None:
     folder = tmp_path / "cache"
 
@@ -48,7 +48,7 @@ def test_writers_of_the_cache(tmp_path: Path, chance: random.Random, kills: int)
     assert not [path for path in folder.rglob("*") if path.is_file()], "what they left is cleared"
 
 
-@pytest.mark.parametrize("kills", [15, pytest.param(500, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [15, pytest.param(300, marks=pytest.mark.slow)])
 def test_writers_of_the_store(tmp_path: Path, chance: random.Random, kills: int) -> None:
     path = tmp_path / "tuning.sqlite"
     base = Place("GPU", "d", "k", "before")

@@ -59,7 +59,7 @@ def test_threads_and_forks_on_one_cache(tmp_path: Path, chance: random.Random, r
         assert compile_all(DiskCache(cache.folder), SOURCES) == []
 
 
-@pytest.mark.parametrize("seconds", [1.0, pytest.param(60.0, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seconds", [1.0, pytest.param(20.0, marks=pytest.mark.slow)])
 def test_a_cache_that_is_cleared_and_removed_meanwhile(tmp_path: Path, chance: random.Random, seconds: float) -> None:
     folder = tmp_path / "cache"
 
@@ -83,7 +83,7 @@ def test_a_cache_that_is_cleared_and_removed_meanwhile(tmp_path: Path, chance: r
     assert all(entry.name == "k" for entry in DiskCache(folder).entries())
 
 
-@pytest.mark.parametrize("results", [12, pytest.param(400, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("results", [12, pytest.param(200, marks=pytest.mark.slow)])
 def test_tuners_on_one_store(
     tmp_path: Path, chance: random.Random, results: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

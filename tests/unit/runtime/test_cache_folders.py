@@ -26,12 +26,14 @@ from tests.helpers.cache_process import (
 )
 
 from tilewright.cli import main
+from tilewright.errors import CompileError
 from tilewright.runtime import cache as cache_module
-from tilewright.runtime import folders, nvrtc
+from tilewright.runtime import clang, disassemble, folders, nvrtc
 from tilewright.runtime.cache import DiskCache, default_cache, default_folder
 from tilewright.runtime.compiler_log import Resources
 from tilewright.runtime.folders import find_folder
 from tilewright.runtime.nvrtc import CompiledModule
+from tilewright.tune.compiling import CompilePool, Source
 
 posix_only = pytest.mark.skipif(not hasattr(os, "geteuid"), reason="needs owners and modes of files")
 
@@ -403,3 +405,68 @@ def test_a_folder_that_can_be_read_and_not_written_is_read() -> None:
         next((base / "cache").rglob("*.cubin")).unlink()
         outcome = compile_in_process(changes, user=NOBODY)
         assert outcome.calls == 1 and len(outcome.warnings) == 1 and "Permission denied" in outcome.warnings[0]
+
+
+def fake_clang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    program = tmp_path / "clang"
+    program.write_text("#!/bin/sh\necho 'Some clang version 15.0.7'\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("TILEWRIGHT_CLANG", str(program))
+    return program
+
+
+@posix_only
+def test_programs_without_a_temporary_folder_are_errors_of_the_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """clang and the disassembler work on files: without space for these, they cannot."""
+    fake_clang(tmp_path, monkeypatch)
+    monkeypatch.setattr(disassemble, "_command", lambda: ["/bin/cat"])
+
+    def refuse(*arguments: object, **options: object) -> str:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(folders.tempfile, "mkdtemp", refuse)
+    for act in (
+        lambda: clang.compile_hip("source", name="k", arch="gfx90a"),
+        lambda: disassemble.disassemble(b"machine code"),
+    ):
+        with pytest.raises(CompileError, match="No space left") as error:
+            act()
+        assert "TMPDIR" in str(error.value)
+
+
+@posix_only
+def test_a_compiler_that_is_removed_meanwhile_is_an_error_of_the_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    program = fake_clang(tmp_path, monkeypatch)
+    monkeypatch.setattr(nvrtc, "library_path", lambda: tmp_path / "libnvrtc.so.13")
+    monkeypatch.setattr(clang, "find_clang", lambda: program)
+    program.unlink()
+    for identity in (nvrtc.compiler_identity, clang.compiler_identity):
+        with pytest.raises(CompileError, match="No such file"):
+            identity()
+    assert clang.clang_version() is None
+
+
+@posix_only
+def test_info_works_in_a_folder_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_clang(tmp_path, monkeypatch)
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert clang.clang_version() == "15.0.7"
+    result = CliRunner().invoke(main, ["info"])
+    assert result.exit_code == 0 and result.exception is None
+
+
+def test_nothing_is_compiled_ahead_for_a_cache_that_cannot_keep_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", "/dev/null/cache")
+    monkeypatch.setattr(CompilePool, "_start", lambda pool: pytest.fail("a process was started"))
+    with warnings.catch_warnings(record=True) as caught, CompilePool(4) as pool:
+        warnings.simplefilter("always")
+        assert pool.compile([Source(f"source {n}", "k", "sm_80") for n in range(4)]) == 0
+    assert len(caught) == 1
