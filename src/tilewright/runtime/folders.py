@@ -200,13 +200,13 @@ def reason(error: OSError | ValueError) -> str:
     return text if error.filename is None else f"{shown(error.filename)}: {text}"
 
 
-def shown(path: object) -> str:
-    r"""Return a path as text that can be printed anywhere: what does not print is escaped.
+def shown(text: object) -> str:
+    r"""Return a path or a message as text that can be printed anywhere: what does not print is escaped.
 
     >>> shown("a" + chr(10) + "b" + chr(0xdcff))
     'a\\nb\\udcff'
     """
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(path))
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(text))
 
 
 def _usual_folder() -> Path:

@@ -249,18 +249,18 @@ class Store:
             connection.execute("PRAGMA trusted_schema = OFF")  # a file is data, whatever its schema says
             connection.execute("PRAGMA cell_size_check = ON")
             yield connection
-        except (OSError, sqlite3.Error) as error:
+        except (OSError, UnicodeDecodeError, sqlite3.Error) as error:  # messages quote what a damaged schema says
             raise self._refusal(error, act) from error
         finally:
             connection.close()  # which rolls back what was not committed
 
     def _refusal(self, error: Exception, act: str) -> TuningError:
-        if isinstance(error, sqlite3.Error) and not isinstance(error, sqlite3.OperationalError):
+        if isinstance(error, (sqlite3.Error, UnicodeDecodeError)) and not isinstance(error, sqlite3.OperationalError):
             return TuningError(
-                f"the tuning store {shown(self.path)} is damaged: {error}",
+                f"the tuning store {shown(self.path)} is damaged: {shown(error)}",
                 help="remove the file (its results are measured again), or set TILEWRIGHT_CACHE_DIR to another folder",
             )
-        told = reason(error) if isinstance(error, (OSError, ValueError)) else str(error)
+        told = reason(error) if isinstance(error, (OSError, ValueError)) else shown(error)
         found = _UnavailableError(f"the tuning store {shown(self.path)} cannot be {act}: {told}", help=_ELSEWHERE)
         found.locked = isinstance(error, sqlite3.OperationalError) and "locked" in str(error)
         return found

@@ -138,6 +138,20 @@ def outcome_of(store: Store) -> None:
                 assert store.path.name in str(error)
 
 
+@pytest.mark.parametrize("name", [b"\xec\xff\xfelts!", b"r\x00sults", b"r\nsult\x1b"])
+def test_a_damaged_schema_is_told_whatever_its_bytes(tmp_path: Path, name: bytes) -> None:
+    """The messages of SQLite quote the schema, and Python cannot read those that are not UTF-8."""
+    store = filled(tmp_path / "t.sqlite")
+    whole = store.path.read_bytes()
+    for before, after in ((b"results", name), (b"TABLE results", b"TABLE " + name), (b"CREATE", name[:6])):
+        store.path.write_bytes(whole.replace(before, after))
+        for act in (lambda: store.find(PLACES[0]), store.check_writable):
+            try:
+                assert act() is None
+            except tw.TuningError as error:
+                assert error.summary.isprintable()
+
+
 @pytest.mark.parametrize("version", [3, 99, 2**31 - 1, -1])
 def test_a_newer_version_is_refused_and_kept(tmp_path: Path, version: int) -> None:
     store = filled(tmp_path / "t.sqlite")
