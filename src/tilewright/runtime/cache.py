@@ -41,7 +41,7 @@ from tilewright.source import SourceLocation
 _SUFFIX = ".cubin"
 _PART = re.compile("[0-9a-f]{2}")  # of a key, the name of the folder that its entry is in
 
-_warned: set[Path] = set()  # folders of which this process has said what is wrong
+_warned: dict[Path, object] = {}  # folders of which this process has said what is wrong
 
 
 @dataclass(frozen=True)
@@ -236,8 +236,8 @@ class DiskCache:
         )
 
     def _warn(self, message: str) -> None:
-        if self.folder not in _warned:
-            _warned.add(self.folder)
+        own = object()
+        if _warned.setdefault(self.folder, own) is own:  # in one step: threads may find the same fault at once
             warnings.warn(message, TilewrightWarning, stacklevel=3)
 
 

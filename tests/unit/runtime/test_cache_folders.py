@@ -8,6 +8,8 @@ import os
 import shutil
 import stat
 import sys
+import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -156,6 +158,35 @@ def test_compiling_works_whatever_the_variable_says(monkeypatch: pytest.MonkeyPa
     cache_module._warned.clear()
     demand_the_command_line_says(why if "long" not in why else "ame too long")
     assert not Path("~nosuchuser_really").exists()
+
+
+class SlowToLook(dict[Path, object]):
+    """Lets other threads run between looking for a key and whatever follows."""
+
+    def __contains__(self, key: object) -> bool:
+        found = super().__contains__(key)
+        time.sleep(0.01)
+        return found
+
+
+@posix_only
+def test_threads_warn_once_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache_module, "_warned", SlowToLook())
+    (tmp_path / "file").write_text("")
+    cache, together = DiskCache(tmp_path / "file" / "cache"), threading.Barrier(8)
+
+    def work(source: str) -> None:
+        together.wait(60)
+        cache.compile(source, name="k", arch="sm_80")
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        threads = [threading.Thread(target=work, args=(f"source {t}",)) for t in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+    assert len(caught) == 1
 
 
 def test_a_null_character_in_the_path() -> None:
