@@ -30,20 +30,23 @@ def size(as_json: bool) -> None:
 @json_option
 def clear(as_json: bool) -> None:
     """Remove all compiled kernels."""
+    from tilewright.cli import system
     from tilewright.runtime.cache import default_cache
 
     disk_cache = default_cache()
     size = disk_cache.size()
     removed = disk_cache.clear()
-    left = len(disk_cache.entries())
+    facts = system.cache()
+    left, folder, problem = facts["kernels"], facts["folder"], facts.get("problem")
     if as_json:
-        print_json({"folder": str(disk_cache.folder), "removed": removed, "left": left})
-    else:
-        click.echo(
-            f"removed {removed} compiled kernels ({format_bytes(size - disk_cache.size())}) from {disk_cache.folder}"
+        print_json(
+            {"folder": folder, "removed": removed, "left": left, **({} if problem is None else {"problem": problem})}
         )
+    else:
+        click.echo(f"removed {removed} compiled kernels ({format_bytes(size - facts['bytes'])}) from {folder}")
+        _tell(problem)
     if left:
-        raise click.ClickException(f"{left} files could not be removed from {disk_cache.folder}")
+        raise click.ClickException(f"{left} files could not be removed from {folder}")
 
 
 def _show(as_json: bool) -> None:
@@ -54,3 +57,9 @@ def _show(as_json: bool) -> None:
         print_json(facts)
     else:
         click.echo(f"{facts['folder']}: {facts['kernels']} compiled kernels, {format_bytes(facts['bytes'])}")
+        _tell(facts.get("problem"))
+
+
+def _tell(problem: str | None) -> None:
+    if problem is not None:
+        click.echo(f"warning: {problem}", err=True)

@@ -39,6 +39,8 @@ def _print(facts: dict[str, Any]) -> None:
         click.echo(f"GPU {device['index']}: {device['name']}, {device['arch']}, {memory}")
     cache = facts["cache"]
     click.echo(f"cache: {cache['folder']}, {cache['kernels']} compiled kernels, {format_bytes(cache['bytes'])}")
+    if "problem" in cache:
+        click.echo(f"  {cache['problem']}")
     if facts["missing"]:
         click.echo("\nmissing:")
     for entry in facts["missing"]:

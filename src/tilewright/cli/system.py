@@ -46,15 +46,18 @@ def devices() -> list[dict[str, Any]]:
 
 
 def cache() -> dict[str, Any]:
-    """Return the cache's folder, its number of kernels and their size."""
+    """Return the cache's folder, its number of kernels and their size; under "problem" why it is unusable, if it is."""
     from tilewright.runtime.cache import default_cache
+    from tilewright.runtime.folders import shown
 
     disk_cache = default_cache()
     entries = disk_cache.entries()
+    problem = disk_cache.problem()
     return {
-        "folder": str(disk_cache.folder),
+        "folder": shown(disk_cache.folder),
         "kernels": len(entries),
         "bytes": sum(entry.bytes for entry in entries),
+        **({} if problem is None else {"problem": problem}),
     }
 
 

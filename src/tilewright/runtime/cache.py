@@ -1,46 +1,52 @@
 """Keep compiled kernels on disk, so that a kernel is compiled once for each machine and not for each process.
 
-One entry is one file::
-
-    TWCUBIN1 | sha256 of the rest | length of metadata | metadata (JSON) | cubin
-
-It is written beside its place and moved there in one step, so a reader sees a whole entry or none, and two
-processes that compile the same kernel at once both succeed. What fails its checksum (a full disk, a
-machine that went down) is thrown away and compiled again. A folder that cannot be written costs one warning.
+One entry is one file (its form is in `entries`). It is written beside its place and moved there in one step, so a
+reader sees a whole entry or none, and two processes that compile the same kernel at once both succeed. What fails its
+checksum, or was written for another key, is thrown away and compiled again. What others could have written is not used.
+Where the cache cannot be used, for whatever reason, kernels are compiled in each process, and one warning says why.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
+import errno
 import os
-import sys
-import tempfile
+import re
 import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from tilewright.arch import Arch
-from tilewright.errors import TilewrightWarning
+from tilewright.errors import CompileError, TilewrightWarning
 from tilewright.runtime import clang, nvrtc
-from tilewright.runtime.compiler_log import AmdResources, Resources
+from tilewright.runtime.entries import MAX_BYTES, cache_key, pack, unpack
+from tilewright.runtime.folders import (
+    VARIABLE,
+    CacheFolder,
+    check_folder,
+    find_folder,
+    is_temporary,
+    probe_folder,
+    read_private,
+    reason,
+    remove,
+    shown,
+    write_below,
+)
 from tilewright.runtime.nvrtc import CompiledModule
 from tilewright.source import SourceLocation
 
-_MAGIC = b"TWCUBIN1"
-_DIGEST_BYTES = 32
-_LENGTH_BYTES = 4
-_HEADER_BYTES = len(_MAGIC) + _DIGEST_BYTES + _LENGTH_BYTES
 _SUFFIX = ".cubin"
-_TEMPORARY_SUFFIX = ".part"
+_PART = re.compile("[0-9a-f]{2}")  # of a key, the name of the folder that its entry is in
+
+_warned: dict[Path, object] = {}  # folders of which this process has said what is wrong
 
 
 @dataclass(frozen=True)
 class CacheEntry:
-    """One file of the cache; name and arch are empty where it is damaged."""
+    """One file of the cache; name and arch are empty where it is damaged, or not to be trusted."""
 
     key: str
     name: str
@@ -50,13 +56,18 @@ class CacheEntry:
 
 
 class DiskCache:
-    """Compiled kernels in a folder, and those of this process in memory."""
+    """Compiled kernels in a folder, and those of this process in memory.
 
-    def __init__(self, folder: Path) -> None:
+    `refusal` says why the folder is not to be used at all, `note` what else is to be said of it; each is given to the
+    user with the first kernel, once in a process.
+    """
+
+    def __init__(self, folder: Path, *, refusal: str | None = None, note: str | None = None) -> None:
         self.folder = Path(folder)
+        self._refusal, self._note = refusal, note
         self._memory: dict[str, CompiledModule] = {}
         self._locks: dict[str, threading.Lock] = {}
-        self._warned = False
+        self._process = os.getpid()
 
     def compile(
         self,
@@ -71,161 +82,175 @@ class DiskCache:
 
         See `nvrtc.compile_cuda` and, for AMD's targets, `clang.compile_hip`.
         """
-        key = cache_key(source, name, Arch.parse(arch).name, options)
-        if key in self._memory:
-            return self._memory[key]
-        with self._locks.setdefault(key, threading.Lock()):
-            module = self._memory.get(key) or self.load(key)
+        target = Arch.parse(arch)
+        key = cache_key(source, name, target.name, options)
+        module = self._memory.get(key)
+        if module is not None:
+            return module
+        with self._lock(key):
+            module = self._memory.get(key) or self.load(key, name=name, arch=target.name)
             if module is None:
-                compiler = clang.compile_hip if Arch.parse(arch).is_amd else nvrtc.compile_cuda
+                compiler = clang.compile_hip if target.is_amd else nvrtc.compile_cuda
                 module = compiler(source, name=name, arch=arch, options=options, line_map=line_map)
+                if not module.cubin:
+                    raise CompileError(
+                        f"the compiler returned no machine code for kernel {name!r} and {target}",
+                        details=module.log.splitlines(),
+                        help="leave out options that stop the compiler before the end, such as those for linking later",
+                    )
                 self.store(key, module)
             self._memory[key] = module
+        self._locks.pop(key, None)  # who comes now finds the module
         return module
 
-    def load(self, key: str) -> CompiledModule | None:
-        """Return an entry, or None; a damaged one is removed."""
+    def load(self, key: str, *, name: str | None = None, arch: str | None = None) -> CompiledModule | None:
+        """Return an entry, or None.
+
+        A damaged one, or one of another key, kernel or architecture, is removed. What others can have written is left
+        alone, with a warning.
+        """
+        if self._tell_note():
+            return None
         path = self._path(key)
         try:
-            data = path.read_bytes()
-        except OSError:
+            check_folder(self.folder)
+            check_folder(path.parent, follow=False)
+            module = unpack(read_private(path, MAX_BYTES), key)
+        except FileNotFoundError:
             return None
-        module = _unpack(data)
-        if module is None:
-            _remove(path)
+        except (OSError, ValueError) as error:
+            if isinstance(error, OSError) and error.errno == errno.EFBIG:
+                remove(path)
+            elif isinstance(error, OSError) and error.filename == os.fspath(path):
+                self._warn(f"an entry of the kernel cache is not used ({reason(error)}); its kernel is compiled again")
+            else:
+                self._warn(self._message(reason(error)))
+            return None
+        if module is None or name not in (None, module.name) or arch not in (None, module.arch):
+            remove(path)
+            return None
         return module
 
     def store(self, key: str, module: CompiledModule) -> None:
-        """Write an entry. A folder that cannot be written gives one warning, and nothing else."""
-        path = self._path(key)
-        temporary: Path | None = None
+        """Write an entry. A folder that cannot be used gives one warning, and nothing else."""
+        if self._tell_note():
+            return
+        data = pack(key, module)
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            handle, name = tempfile.mkstemp(suffix=_TEMPORARY_SUFFIX, dir=path.parent)
-            temporary = Path(name)
-            with os.fdopen(handle, "wb") as file:
-                file.write(_pack(module))
-            os.replace(temporary, path)
-        except OSError as error:
-            if temporary is not None:
-                _remove(temporary)
+            if len(data) > MAX_BYTES:
+                raise OSError(errno.EFBIG, f"kernel {module.name!r} takes {len(data)} bytes, more than {MAX_BYTES}")
+            write_below(self.folder, key[:2], f"{key}{_SUFFIX}", data)
+        except (OSError, ValueError) as error:
             # Windows refuses to replace a file that another process reads: then the entry is there already.
-            if not path.exists():
-                self._warn(error)
+            if os.name != "nt" or not isinstance(error, PermissionError) or not self._path(key).exists():
+                self._warn(self._message(reason(error)))
+
+    def why_unusable(self) -> str | None:
+        """Return why a kernel could not be kept now, or None; found out by writing a block, which is removed again."""
+        if self._refusal is not None:
+            return self._refusal
+        try:
+            probe_folder(self.folder)
+        except (OSError, ValueError) as error:
+            return reason(error)
+        return None
+
+    def problem(self) -> str | None:
+        """Return what there is to say of the folder: why it is unusable, or not the usual one. None if all is well."""
+        refusal = self.why_unusable()
+        return self._message(refusal) if refusal is not None else self._noted()
 
     def size(self) -> int:
         """Return the bytes that all entries take."""
         return sum(entry.bytes for entry in self.entries())
 
     def entries(self) -> list[CacheEntry]:
-        """Return all entries, the newest first."""
+        """Return all entries, the newest first; none of a folder that cannot be used."""
         found = []
-        for path in self._files(_SUFFIX):
+        for path in self._files():
+            if path.suffix != _SUFFIX:
+                continue
             try:
-                stat, data = path.stat(), path.read_bytes()
+                status = path.lstat()
             except OSError:
                 continue  # another process has just removed it
-            module = _unpack(data)
+            try:
+                module = unpack(read_private(path, MAX_BYTES), path.stem)
+            except OSError:
+                module = None
             name, arch = ("", "") if module is None else (module.name, module.arch)
-            found.append(CacheEntry(path.stem, name, arch, stat.st_size, stat.st_mtime))
+            found.append(CacheEntry(path.stem, name, arch, status.st_size, status.st_mtime))
         return sorted(found, key=lambda entry: entry.modified, reverse=True)
 
     def clear(self) -> int:
         """Remove all entries, and what writers that died left behind; return the number of entries."""
         self._memory.clear()
-        count = sum(_remove(path) for path in self._files(_SUFFIX))
-        for path in self._files(_TEMPORARY_SUFFIX):
-            _remove(path)
-        return count
+        removed = [path for path in self._files() if remove(path)]
+        return sum(path.suffix == _SUFFIX for path in removed)
 
-    def _files(self, suffix: str) -> Iterator[Path]:
-        # The pattern leaves alone whatever else stands in a folder that a user named.
-        return self.folder.glob(f"[0-9a-f][0-9a-f]/*{suffix}")
+    def _files(self) -> Iterator[Path]:
+        """Yield the entries and the unfinished files; whatever else is in a folder that a user named is left alone."""
+        if self._refusal is not None:
+            return
+        try:
+            check_folder(self.folder)
+            names = os.listdir(self.folder)
+        except (OSError, ValueError):
+            return
+        yield from (self.folder / name for name in names if is_temporary(name))
+        for part in (self.folder / name for name in names if _PART.fullmatch(name)):
+            try:
+                check_folder(part, follow=False)
+                names = os.listdir(part)
+            except OSError:
+                continue
+            yield from (part / name for name in names if name.endswith(_SUFFIX) or is_temporary(name))
 
     def _path(self, key: str) -> Path:
         return self.folder / key[:2] / f"{key}{_SUFFIX}"
 
-    def _warn(self, error: OSError) -> None:
-        if not self._warned:
-            self._warned = True
-            warnings.warn(
-                f"the kernel cache {self.folder} cannot be written ({error.strerror or error}); kernels are compiled "
-                "again in each process. Set TILEWRIGHT_CACHE_DIR to a folder that can be written",
-                TilewrightWarning,
-                stacklevel=2,
-            )
+    def _lock(self, key: str) -> threading.Lock:
+        if self._process != os.getpid():
+            # After a fork the locks of other threads stay locked in the child, where nobody would release them.
+            self._locks, self._process = {}, os.getpid()
+        return self._locks.setdefault(key, threading.Lock())
 
+    def _tell_note(self) -> bool:
+        """Give the warning that is known from the start; return whether the folder is not to be used."""
+        if self._refusal is not None or self._note is not None:
+            self._warn(self._message(self._refusal) if self._refusal is not None else str(self._noted()))
+        return self._refusal is not None
 
-def cache_key(source: str, name: str, arch: str, options: Sequence[str]) -> str:
-    """Return the key of an entry: a hash of all that machine code depends on."""
-    digest = hashlib.sha256()
-    compiler = clang if Arch.parse(arch).is_amd else nvrtc
-    for part in (compiler.compiler_identity(), source, name, arch, *compiler.DEFAULT_OPTIONS, *options):
-        data = part.encode()
-        digest.update(len(data).to_bytes(8, "little"))  # so that no two lists of parts run together
-        digest.update(data)
-    return digest.hexdigest()
+    def _noted(self) -> str | None:
+        if self._note is None:
+            return None
+        return (
+            f"the usual folder for the kernel cache cannot be used ({self._note}); compiled kernels are kept in "
+            f"{shown(self.folder)}. Set {VARIABLE} to a folder of your own that can be written"
+        )
+
+    def _message(self, why: str) -> str:
+        return (
+            f"the kernel cache {shown(self.folder)} cannot be used ({why}); kernels are compiled again in each "
+            f"process. Set {VARIABLE} to a folder of your own that can be written"
+        )
+
+    def _warn(self, message: str) -> None:
+        own = object()
+        if _warned.setdefault(self.folder, own) is own:  # in one step: threads may find the same fault at once
+            warnings.warn(message, TilewrightWarning, stacklevel=3)
 
 
 def default_folder() -> Path:
     """Return the folder of the cache: TILEWRIGHT_CACHE_DIR, else below the platform's folder for caches."""
-    chosen = os.environ.get("TILEWRIGHT_CACHE_DIR")
-    if chosen:
-        return Path(chosen).expanduser()
-    try:
-        home = Path.home()
-    except RuntimeError:  # a user without a home
-        return Path(tempfile.gettempdir()) / "tilewright"
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local") / "tilewright" / "cache"
-    if sys.platform == "darwin":
-        return home / "Library" / "Caches" / "tilewright"
-    return Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache") / "tilewright"
+    return find_folder().path
 
 
 def default_cache() -> DiskCache:
     """Return the cache in `default_folder()`: one object for each folder, as the environment names it now."""
-    return _cache_in(default_folder())
+    return _cache_in(find_folder())
 
 
 @cache
-def _cache_in(folder: Path) -> DiskCache:
-    return DiskCache(folder)
-
-
-def _pack(module: CompiledModule) -> bytes:
-    facts = {
-        "name": module.name,
-        "arch": module.arch,
-        "log": module.log,
-        "resources": asdict(module.resources),
-        "assembly": module.assembly,
-    }
-    metadata = json.dumps(facts).encode()
-    rest = len(metadata).to_bytes(_LENGTH_BYTES, "little") + metadata + module.cubin
-    return _MAGIC + hashlib.sha256(rest).digest() + rest
-
-
-def _unpack(data: bytes) -> CompiledModule | None:
-    digest = data[len(_MAGIC) : len(_MAGIC) + _DIGEST_BYTES]
-    rest = data[len(_MAGIC) + _DIGEST_BYTES :]
-    if not data.startswith(_MAGIC) or hashlib.sha256(rest).digest() != digest:
-        return None
-    end = _HEADER_BYTES + int.from_bytes(rest[:_LENGTH_BYTES], "little")
-    facts = json.loads(data[_HEADER_BYTES:end])
-    return CompiledModule(
-        name=facts["name"],
-        arch=facts["arch"],
-        cubin=data[end:],
-        log=facts["log"],
-        resources=(AmdResources if Arch.parse(facts["arch"]).is_amd else Resources)(**facts["resources"]),
-        assembly=facts.get("assembly", ""),
-    )
-
-
-def _remove(path: Path) -> bool:
-    try:
-        path.unlink()
-    except OSError:
-        return False
-    return True
+def _cache_in(folder: CacheFolder) -> DiskCache:
+    return DiskCache(folder.path, refusal=folder.refusal, note=folder.note)

@@ -45,27 +45,17 @@ def compile_hip(
 
     `name` is the kernel whose resources are reported, and names the program in messages. `options` follow the default
     ones. `line_map` gives the Python place behind a line of `source`; an error of the compiler is raised as
-    `CompileError` at the first of these places, and so is the lack of a compiler.
+    `CompileError` at the first of these places, and so is the lack of a compiler, or of a temporary folder to work in.
     """
     target = Arch.parse(arch)
     clang = os.fspath(_demand_clang(target))
-    with tempfile.TemporaryDirectory(prefix="tilewright-") as name_of_folder:
-        folder = Path(name_of_folder)
-        text, assembly, code = f"{name}.hip", f"{name}.s", f"{name}.o"
-        (folder / text).write_text(source, encoding="utf-8", newline="\n")
-        flags = (*_DEVICE_ONLY, f"--offload-arch={target.name}", *DEFAULT_OPTIONS, *options)
-        done = _run([clang, *flags, "-S", text, "-o", assembly], folder)
-        if done.returncode != 0:
-            raise _compile_error(name, target, done.stderr, line_map)
-        _demand_success(_run([clang, "-target", _TARGET, f"-mcpu={target.name}", "-c", assembly, "-o", code], folder))
-        linker = find_linker()
-        if linker is not None:
-            _demand_success(_run([os.fspath(linker), "-shared", code, "-o", f"{name}.elf"], folder))
-            code = f"{name}.elf"
-        written = (folder / assembly).read_text(encoding="utf-8")
-        return CompiledModule(
-            name, target.name, (folder / code).read_bytes(), done.stderr, parse_resources(written), written
-        )
+    try:
+        return _compile(clang, source, name, target, options, line_map)
+    except OSError as error:
+        raise CompileError(
+            f"clang cannot compile kernel {name!r} for {target}: {error}",
+            help="it writes to the temporary folder: set TMPDIR to one that can be written and has space",
+        ) from error
 
 
 def compiler_identity() -> str:
@@ -76,7 +66,10 @@ def compiler_identity() -> str:
     parts = []
     for path in (_demand_clang(None), find_linker()):
         if path is not None:
-            stat = path.resolve().stat()
+            try:
+                stat = path.resolve().stat()
+            except OSError as error:
+                raise CompileError(f"{path} cannot be used: {error.strerror}", help=_HELP) from error
             parts.append(f"{path.resolve()} {stat.st_size} {stat.st_mtime_ns}")
     return " ".join(parts)
 
@@ -86,7 +79,10 @@ def clang_version() -> str | None:
     clang = find_clang()
     if clang is None:
         return None
-    match = re.search(r"version (\S+)", _run([os.fspath(clang), "--version"], Path.cwd()).stdout)
+    try:
+        match = re.search(r"version (\S+)", _run([os.fspath(clang), "--version"], None).stdout)
+    except OSError:  # removed meanwhile, or not a program of this machine
+        return None
     return match[1] if match else None
 
 
@@ -137,6 +133,33 @@ def parse_resources(assembly: str) -> AmdResources:
     )
 
 
+def _compile(
+    clang: str,
+    source: str,
+    name: str,
+    target: Arch,
+    options: Sequence[str],
+    line_map: Mapping[int, SourceLocation] | None,
+) -> CompiledModule:
+    with tempfile.TemporaryDirectory(prefix="tilewright-") as name_of_folder:
+        folder = Path(name_of_folder)
+        text, assembly, code = f"{name}.hip", f"{name}.s", f"{name}.o"
+        (folder / text).write_text(source, encoding="utf-8", newline="\n")
+        flags = (*_DEVICE_ONLY, f"--offload-arch={target.name}", *DEFAULT_OPTIONS, *options)
+        done = _run([clang, *flags, "-S", text, "-o", assembly], folder)
+        if done.returncode != 0:
+            raise _compile_error(name, target, done.stderr, line_map)
+        _demand_success(_run([clang, "-target", _TARGET, f"-mcpu={target.name}", "-c", assembly, "-o", code], folder))
+        linker = find_linker()
+        if linker is not None:
+            _demand_success(_run([os.fspath(linker), "-shared", code, "-o", f"{name}.elf"], folder))
+            code = f"{name}.elf"
+        written = (folder / assembly).read_text(encoding="utf-8")
+        return CompiledModule(
+            name, target.name, (folder / code).read_bytes(), done.stderr, parse_resources(written), written
+        )
+
+
 def _demand_clang(target: Arch | None) -> Path:
     clang = find_clang()
     if clang is not None:
@@ -147,9 +170,9 @@ def _demand_clang(target: Arch | None) -> Path:
     raise CompileError(f"clang, which compiles HIP C++{for_target}, is not installed", details=[looked], help=_HELP)
 
 
-def _run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+def _run(command: list[str], folder: Path | None) -> subprocess.CompletedProcess[str]:
     # In its folder, so that no text that comes out names a folder.
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, errors="replace", check=False)
 
 
 def _demand_success(done: subprocess.CompletedProcess[str]) -> None:

@@ -119,7 +119,10 @@ def compiler_identity() -> str:
     path = library_path()
     if path is None:
         return "nvrtc {}.{}".format(*nvrtc_version())
-    stat = path.stat()
+    try:
+        stat = path.stat()
+    except OSError as error:  # it was there when this process first looked
+        raise CompileError(f"NVRTC cannot be used: {path}: {error.strerror}", help=INSTALL) from error
     return f"{path.name} {stat.st_size} {stat.st_mtime_ns}"
 
 

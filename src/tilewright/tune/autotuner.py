@@ -19,10 +19,10 @@ from tilewright.runtime.plan import ArgumentPlan, Signature, scalar_type
 from tilewright.tune.configs import Config, Extent
 from tilewright.tune.keys import arch_of, arrays_of, fingerprint, is_simulated, key_value, kind_of, ordinal_of
 from tilewright.tune.report import Tuning, as_text, trials_table
+from tilewright.tune.rows import Place, Winner
 from tilewright.tune.search import config_of, listed, searched
 from tilewright.tune.settings import Settings
 from tilewright.tune.space import Space
-from tilewright.tune.store import Place, Winner
 from tilewright.tune.trials import Call, Tuner
 
 _TRIES_ON_SIMULATOR = 64
@@ -203,7 +203,7 @@ class Autotuned(ByName):
             raise
         if place is not None and settings.store is not None and found.milliseconds is not None:
             trials = found.as_json()["trials"]
-            settings.store.put(place, Winner(str(found.best), found.milliseconds), name=self.__name__, trials=trials)
+            settings.store.keep(place, Winner(str(found.best), found.milliseconds), name=self.__name__, trials=trials)
         return found
 
     def _batches(self, tuner: Tuner) -> Iterator[list[Config]]:

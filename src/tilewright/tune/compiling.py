@@ -18,7 +18,8 @@ from queue import SimpleQueue
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from tilewright.runtime.cache import cache_key, default_cache
+from tilewright.runtime.cache import default_cache
+from tilewright.runtime.entries import cache_key
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -56,13 +57,15 @@ class CompilePool:
     def compile(self, sources: Sequence[Source]) -> int:
         """Compile what the cache has not; return how many were compiled here, 0 where none or one is missing."""
         cache = default_cache()
-        missing = [
-            source
-            for source in dict.fromkeys(sources)
-            if cache.load(cache_key(source.text, source.name, source.arch, ())) is None
-        ]
+        missing = []
+        for source in dict.fromkeys(sources):
+            key = cache_key(source.text, source.name, source.arch, ())
+            if cache.load(key, name=source.name, arch=source.arch) is None:
+                missing.append(source)
         if len(missing) < 2 or self._wanted < 2:
             return 0  # the launch does it as fast
+        if cache.why_unusable() is not None:
+            return 0  # what is compiled elsewhere would not be found here
         for _ in range(min(self._wanted, len(missing)) - len(self._all)):
             self._start()
         with ThreadPoolExecutor(len(self._all)) as threads:

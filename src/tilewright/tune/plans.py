@@ -32,8 +32,9 @@ from tilewright.tune.configs import Config
 from tilewright.tune.decorator import store_of
 from tilewright.tune.keys import arch_of, is_simulated, kind_of, ordinal_of
 from tilewright.tune.report import Trial, Tuning, as_text, trial_json
+from tilewright.tune.rows import Place, Winner
 from tilewright.tune.search import listed
-from tilewright.tune.store import Place, Store, Winner
+from tilewright.tune.store import Store
 from tilewright.tune.trials import Call, Tuner
 
 
@@ -157,7 +158,7 @@ def tune_plan(
         found = Tuning(best, found.trials, found.source, None, found.complete)
     elif kept is not None and place is not None and found.milliseconds is not None:
         winner = Winner(str(found.best), found.milliseconds)
-        kept.put(place, winner, name=name, trials=found.as_json()["trials"])
+        kept.keep(place, winner, name=name, trials=found.as_json()["trials"])
     return PlanTuning(candidates.kernel(found.best), choices[found.best], found, estimates, gpu)
 
 

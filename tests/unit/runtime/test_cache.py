@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import sys
 import threading
 import warnings
 from pathlib import Path
@@ -9,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from tilewright.errors import TilewrightWarning
-from tilewright.runtime import cache as cache_module
 from tilewright.runtime import nvrtc
-from tilewright.runtime.cache import DiskCache, cache_key, default_cache, default_folder
+from tilewright.runtime.cache import DiskCache, default_cache, default_folder
 from tilewright.runtime.compiler_log import Resources
+from tilewright.runtime.entries import cache_key
 from tilewright.runtime.nvrtc import CompiledModule
 
 MODULE = CompiledModule("k", "sm_80", b"\x7fELF" + bytes(range(256)), "a log\nof two lines", Resources(32, 4, 8))
@@ -102,7 +103,7 @@ def test_a_damaged_entry_is_removed(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_written_costs_one_warning(compiler: Compiler, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     cache = DiskCache(tmp_path / "file" / "cache")
-    with pytest.warns(TilewrightWarning, match="cannot be written") as caught:
+    with pytest.warns(TilewrightWarning, match="cannot be used") as caught:
         assert cache.compile("one", name="k", arch="sm_80") == MODULE
         assert cache.compile("two", name="k", arch="sm_80") == MODULE
     assert len(caught) == 1
@@ -114,7 +115,7 @@ def test_a_full_disk_leaves_nothing_behind(compiler: Compiler, tmp_path: Path, m
     def refuse(*paths: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(cache_module.os, "replace", refuse)
+    monkeypatch.setattr(os, "replace", refuse)
     with pytest.warns(TilewrightWarning, match="No space left"):
         compile_in(tmp_path)
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
@@ -198,13 +199,13 @@ def test_the_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert default_cache().folder == tmp_path / "chosen"
     assert default_cache() is default_cache()
     monkeypatch.delenv("TILEWRIGHT_CACHE_DIR")
-    monkeypatch.setattr(cache_module.sys, "platform", "linux")
+    monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
     assert default_folder() == tmp_path / "xdg" / "tilewright"
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert default_folder() == tmp_path / ".cache" / "tilewright"
-    monkeypatch.setattr(cache_module.sys, "platform", "darwin")
+    monkeypatch.setattr(sys, "platform", "darwin")
     assert default_folder() == tmp_path / "Library" / "Caches" / "tilewright"
 
 

@@ -9,9 +9,10 @@ import pytest
 import tilewright as tw
 from tilewright.errors import ArgumentError, CompileError, DeviceError
 from tilewright.runtime import clang
-from tilewright.runtime.cache import DiskCache, cache_key
+from tilewright.runtime.cache import DiskCache
 from tilewright.runtime.clang import compile_hip, find_clang, parse_resources
 from tilewright.runtime.compiler_log import AmdResources, Resources
+from tilewright.runtime.entries import cache_key
 from tilewright.runtime.nvrtc import CompiledModule
 from tilewright.source import SourceLocation
 
