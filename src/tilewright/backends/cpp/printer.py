@@ -32,6 +32,7 @@ class Printer:
         kernel: Kernel,
         arch: Arch,
         dialect: Dialect,
+        reserved: frozenset[str] = frozenset(),  # names that no variable may have
         *,
         line_directives: bool = False,
         restrict: bool = True,
@@ -43,7 +44,7 @@ class Printer:
         self.structure = Structure(kernel)
         self.inlined = choose_inlined(self.structure)
         self.variables = assign_variables(self.structure, self.inlined)
-        self.names = Names()
+        self.names = Names(reserved)
         self.prelude = Prelude()
         self.writer = Writer(line_directives=line_directives)
         self.buffer_names: dict[Buffer, str] = {}

@@ -6,6 +6,7 @@ from tilewright.backends.cpp.arithmetic import exact
 from tilewright.backends.cpp.expression import Expression, call, negated
 from tilewright.backends.cpp.literals import literal
 from tilewright.backends.cpp.printer import Printer
+from tilewright.backends.cpp.text import line_comment
 from tilewright.dtypes import DType, bool_, int32, uint64
 from tilewright.ir.ops import Assert, Elect, Vote
 
@@ -38,5 +39,5 @@ def elect(printer: Printer, op: Elect) -> Expression:
 
 def check(printer: Printer, op: Assert) -> None:
     """Print the test of an assertion; there is no printf, so the message stands beside it."""
-    message = " ".join(op.message.split()).rstrip("\\").rstrip()
-    printer.statement(f"if ({negated(exact(printer, op.condition)).text}) __builtin_trap();  // {message}", op)
+    message = line_comment(" ".join(op.message.split()))
+    printer.statement(f"if ({negated(exact(printer, op.condition)).text}) __builtin_trap();  {message}", op)
