@@ -114,7 +114,13 @@ def _as_bytes(text: str) -> bytes:
     return text.replace("\0", "\\x00").encode("utf-8", "backslashreplace")
 
 
-@given(st.lists(st.text(max_size=300) | hostile | st.sampled_from(["and", "va_list", "α", "ﬁ", "𝐱", "__x", "x_", "1"])))
+@given(
+    st.lists(
+        st.text(max_size=300)
+        | hostile
+        | st.sampled_from(["and", "va_list", "\u03b1", "\ufb01", "\U0001d431", "__x", "x_", "1"])
+    )
+)
 @settings(max_examples=300)
 def test_names_are_identifiers_and_differ(wanted: list[str]) -> None:
     names = Names()

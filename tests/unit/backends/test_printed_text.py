@@ -41,7 +41,7 @@ COMMENTS = (
     "more of them \x85\u2028\u2029 __trap();",
     "turned round \u202e ;)(part__ \u2066",
     'quotes " and \' and """',
-    "𝐱 = α × β – é, 中文, 😀",
+    "\U0001d431 = \u03b1 \u00d7 \u03b2 \u2013 é, 中文, \U0001f600",
 )
 FILES = (
     "a\n__device__ int x.py",
@@ -201,7 +201,7 @@ def _declared(text: str) -> set[str]:
         "main",
         "and",
         "cudaError_t",
-        "α",
+        "\u03b1",
     ],
 )
 def test_a_kernel_of_any_name_compiles(name: str) -> None:

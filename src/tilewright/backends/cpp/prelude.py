@@ -31,7 +31,7 @@ _DEFINED = re.compile(
 def defined_names(definitions: Iterable[str]) -> set[str]:
     """Return the names that definitions give to what stands below them.
 
-    >>> sorted(defined_names(["struct half {\\n    unsigned short bits;\\n};", "__device__ float to_float(half x) {\\n}"]))
+    >>> sorted(defined_names(["struct half {", "__device__ float to_float(half x) {", "    return twice(x);"]))
     ['half', 'to_float']
     """
     return {name for text in definitions for found in _DEFINED.findall(text) for name in found if name}

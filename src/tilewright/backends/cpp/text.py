@@ -1,8 +1,8 @@
-"""Text that is not ours in C++: comments and string literals that stay what they are, whatever they are made of.
+r"""Text that is not ours in C++: comments and string literals that stay what they are, whatever they are made of.
 
 Lines of Python, messages, names of files and arrays go through `line_comment`, `block_comment` and `string`; names go
 through `names.legal`. C++ gives a meaning to signs outside of tokens: a backslash at the end of a line joins the next
-line to it (g++ and NVRTC allow blanks behind the backslash), `??/` is another spelling of a backslash, `\\u000a` may
+line to it (g++ and NVRTC allow blanks behind the backslash), `??/` is another spelling of a backslash, `\u000a` may
 stand for a sign, and compilers differ in what ends a line. So that no such sign is left, a comment
 
 - is one line of printable characters: each other one, and half of a surrogate pair, is written as its code, [U+2028];
@@ -25,9 +25,9 @@ _ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r", "?"
 
 
 def line_comment(text: str) -> str:
-    """Return `// text`, which ends where the line ends.
+    r"""Return `// text`, which ends where the line ends.
 
-    >>> print(line_comment("dst[i] = src[i]  # diagonal \\\\ \\\\"))
+    >>> print(line_comment("dst[i] = src[i]  # diagonal \\ \\"))
     // dst[i] = src[i]  # diagonal
     >>> print(line_comment("a" + chr(0x2028) + "int x;"), line_comment("what??/"))
     // a[U+2028]int x; // what?[U+003F]/
@@ -48,14 +48,14 @@ def block_comment(text: str) -> str:
 
 
 def string(text: str) -> str:
-    """Return a string literal, quotes included, that C++ reads as the text.
+    r"""Return a string literal, quotes included, that C++ reads as the text.
 
-    A C string ends at its first NUL, so that one appears as \\x00.
+    A C string ends at its first NUL, so that one appears as \x00.
 
     >>> print(string('say "what??/"'))
-    "say \\"what\\?\\?/\\""
+    "say \"what\?\?/\""
     >>> print(string("1" + chr(27) + "2"))
-    "1\\0332"
+    "1\0332"
     """
     whole = text.encode("utf-8", "backslashreplace").decode("utf-8")
     return '"' + "".join(_ESCAPES.get(c, c if c.isprintable() else _octal(c)) for c in whole) + '"'
