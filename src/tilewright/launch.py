@@ -21,6 +21,7 @@ from tilewright.errors import ArgumentError, LanguageError
 from tilewright.lang.captures import Captures
 from tilewright.lang.parameters import ArgumentType, ArrayType, ConstantValue, Dynamic, ScalarType
 from tilewright.lang.rewrite import rewrite
+from tilewright.lang.sources import remember
 from tilewright.lang.trace import constexpr
 from tilewright.profile.model import Profile
 from tilewright.runtime.arrays import ArrayInfo, Static, describe
@@ -43,6 +44,8 @@ class _Code:
         self.signature = inspect.signature(function)
         self.captures = Captures(function)
         self._rewritten = function if is_traceable else None
+        if not is_traceable:
+            remember(function)
         # By the numbers of bound and of further arguments and the options that code depends on; then by block.
         self.tables: dict[tuple[int, int | None, int, int, str | None], dict[tuple[int, int, int], _Variant]] = {}
 

@@ -14,6 +14,7 @@ from tilewright.lang.escapes import refuse_escapes
 from tilewright.lang.parameters import ArgumentType, stand_ins
 from tilewright.lang.rewrite import rewrite
 from tilewright.lang.slices import refuse_wrong_slices
+from tilewright.lang.sources import remember
 from tilewright.lang.targets import refuse_missing_arithmetic
 from tilewright.lang.tracer import Tracer, locate_error, run, tracing
 from tilewright.lang.uniformity import refuse_divergent_barriers
@@ -130,6 +131,7 @@ def function(target: F) -> F:
             f"@tw.function takes a function, got {type(target).__name__}",
             help="put @staticmethod or @classmethod above @tw.function, not below it",
         )
+    remember(target)
     rewritten: list[types.FunctionType] = []
 
     def call(*args: Any, **kwargs: Any) -> Any:
