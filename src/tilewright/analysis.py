@@ -11,11 +11,12 @@ import numpy as np
 
 from tilewright.backends.sim import predict, simulate
 from tilewright.errors import ArgumentError
-from tilewright.launch import ArraySpec, Kernel, Launcher
+from tilewright.launch import Kernel, Launcher
 from tilewright.profile.advice import conflicts_of
 from tilewright.profile.model import Profile
 from tilewright.profile.remarks import Remark
 from tilewright.runtime.arrays import VECTOR_BYTES, Static, describe
+from tilewright.runtime.specs import ArraySpec
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -24,7 +24,8 @@ def freeze(value: Any) -> Hashable:
     >>> freeze(1) == freeze(True), freeze((0.0,)) == freeze((-0.0,)), freeze((1, 2.0)) == freeze((1, 2.0))
     (False, False, True)
     """
-    if not _field_names(type(value)):
+    kind: Any = type(value)
+    if not _field_names(kind):
         return _key(value, _by_equality, exact=False)
     # The fields of a frozen dataclass do not change: the launch path looks its key up.
     known = _known.get(id(value))
@@ -40,7 +41,7 @@ _known: dict[int, tuple[Any, Hashable]] = {}
 
 def needs_freezing(value: Any) -> bool:
     """Return whether a value of the same type may be equal and yet another one."""
-    kind = type(value)
+    kind: Any = type(value)
     return isinstance(value, (tuple, frozenset, float, complex)) or bool(_field_names(kind)) or _is_numpy_scalar(kind)
 
 
@@ -82,7 +83,7 @@ def _by_equality(value: Any) -> Hashable:
 
 def _key(value: Any, opaque: Callable[[Any], Hashable], *, exact: bool) -> Hashable:
     """Return a value's key; with `exact`, subclasses of tuples and numbers, which may hold more, are opaque."""
-    kind = type(value)
+    kind: Any = type(value)
     if kind in _ATOMS:
         return kind, value
     if _is_numpy_scalar(kind):
@@ -104,7 +105,7 @@ def _key(value: Any, opaque: Callable[[Any], Hashable], *, exact: bool) -> Hasha
 
 
 @cache
-def _field_names(kind: type, *, compared: bool = True) -> tuple[str, ...]:
+def _field_names(kind: Any, *, compared: bool = True) -> tuple[str, ...]:
     """Return the fields of a frozen dataclass that compares by them, or all of them; nothing for other classes."""
     parameters = getattr(kind, "__dataclass_params__", None)
     if parameters is None or not (parameters.frozen and parameters.eq) or "__dataclass_fields__" not in vars(kind):
@@ -113,5 +114,5 @@ def _field_names(kind: type, *, compared: bool = True) -> tuple[str, ...]:
 
 
 @cache
-def _is_numpy_scalar(kind: type) -> bool:
+def _is_numpy_scalar(kind: Any) -> bool:
     return any(base.__module__ == "numpy" and base.__name__ == "generic" for base in kind.__mro__)

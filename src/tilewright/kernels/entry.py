@@ -19,10 +19,10 @@ from tilewright.kernels.explanation import Explanation
 from tilewright.kernels.functions import Captured, captured
 from tilewright.kernels.model import Machine
 from tilewright.kernels.question import NAMES, OUT, C, Inputs, Options, pose
-from tilewright.launch import ArraySpec
 from tilewright.runtime.adapters import adapter_for
 from tilewright.runtime.arrays import VECTOR_BYTES, ArrayInfo, Static, describe
 from tilewright.runtime.plan import Signature
+from tilewright.runtime.specs import ArraySpec
 
 _CONSTANTS = ("precision", "out_dtype", "reads_c", "function")
 

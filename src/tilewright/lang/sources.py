@@ -11,8 +11,8 @@ written other code than the file's. Then the file has to be the one that was the
 """
 
 from __future__ import annotations
-
 import __future__
+
 import ast
 import inspect
 import linecache
@@ -74,8 +74,9 @@ def parse(function: types.FunctionType) -> ast.FunctionDef:
         raise _no_definition(function)
     owner = _class_name(function)
     same_file = _stamps.get(function) in (None, _stamp(code.co_filename))
-    for found in _candidates(lines, code):
-        if _compiles_to(found, code, owner):
+    modules = frozenset(n for n, value in function.__globals__.items() if isinstance(value, types.ModuleType))
+    for found, imported in _candidates(lines, code):
+        if any(_compiles_to(found, code, owner, names) for names in (imported or modules, frozenset[str]())):
             if not same_file and any(isinstance(node, ast.AnnAssign) for node in ast.walk(found)):
                 break  # the types may have been edited
         elif not (same_file and _was_transformed(function) and _is_there(found, code)):
@@ -101,17 +102,31 @@ def _lines(function: types.FunctionType) -> list[str]:
     return linecache.getlines(file, function.__globals__)
 
 
-def _candidates(lines: list[str], code: types.CodeType) -> Iterator[ast.FunctionDef]:
-    """Yield the definitions that may be the function's: the one at its line, then all of its name, the nearest first."""
+def _candidates(lines: list[str], code: types.CodeType) -> Iterator[tuple[ast.FunctionDef, frozenset[str]]]:
+    """Yield the definitions that may be the function's: that at its line, then all of its name, the nearest first.
+
+    With them come the names that the file imports, none where nothing but the definition was read.
+    """
     here = _definition_at(lines, code)
     if here is not None:
-        yield here
+        yield here, frozenset()
     try:
         tree = ast.parse("".join(lines))
     except (SyntaxError, ValueError):
         return
+    imported = frozenset(_imported(tree))
     others = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == code.co_name]
-    yield from sorted(others, key=lambda node: abs(_first_line(node) - code.co_firstlineno))
+    for node in sorted(others, key=lambda node: abs(_first_line(node) - code.co_firstlineno)):
+        yield node, imported
+
+
+def _imported(tree: ast.AST) -> Iterator[str]:
+    """Yield the names that import statements outside of functions and classes give."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            yield from ((alias.asname or alias.name.partition(".")[0]) for alias in node.names if alias.name != "*")
+        elif not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.expr)):
+            yield from _imported(node)
 
 
 def _definition_at(lines: list[str], code: types.CodeType) -> ast.FunctionDef | None:
@@ -137,15 +152,19 @@ def _first_line(node: ast.FunctionDef) -> int:
 # --- comparing with the code ------------------------------------------------------------------------------
 
 
-def _compiles_to(found: ast.FunctionDef, code: types.CodeType, owner: str | None) -> bool:
-    """Return whether a definition gives a function's code, in a class of its name and with its free variables."""
+def _compiles_to(found: ast.FunctionDef, code: types.CodeType, owner: str | None, imported: frozenset[str]) -> bool:
+    """Return whether a definition gives a function's code, in a class of its name and with its free variables.
+
+    `imported` are the names that its module imports: later Pythons call methods of these by other instructions.
+    """
     body: list[ast.stmt] = [found]
     if owner is not None:
         made = ast.parse(f"class {owner}: pass").body[0]
         assert isinstance(made, ast.ClassDef)
         made.body, body = body, [made]
     factory = definition(FACTORY, code.co_freevars, body)
-    module = ast.fix_missing_locations(ast.Module([factory], []))
+    imports: list[ast.stmt] = [ast.Import([ast.alias(each)]) for each in sorted(imported)]
+    module = ast.fix_missing_locations(ast.Module([*imports, factory], []))
     try:
         compiled = compile(module, code.co_filename, "exec", flags=code.co_flags & _FUTURES, dont_inherit=True)
     except (SyntaxError, ValueError):

@@ -85,6 +85,13 @@ def _numpy_adapter() -> Adapter:
     return Adapter("numpy", _describe_numpy, FastAccess(pointer, "{a}.shape", identity))
 
 
+def _refuse_masked(array: Any) -> ArrayInfo:
+    raise ArgumentError(
+        "it is a masked array, and a kernel would take its masked elements for numbers",
+        help="pass array.filled(value), or array.data and array.mask as two arguments",
+    )
+
+
 # PyTorch
 
 
@@ -230,6 +237,8 @@ def _adapter_of_type(kind: type) -> Adapter | None:
         return own
     for base in kind.__mro__:
         library = base.__module__.partition(".")[0]
+        if base.__name__ == "MaskedArray" and library == "numpy":
+            return Adapter("numpy.ma", _refuse_masked)
         if base.__name__ == "ndarray" and library == "numpy":
             return _numpy_adapter()
         if base.__name__ == "Tensor" and library == "torch":

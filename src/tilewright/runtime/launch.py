@@ -28,6 +28,7 @@ Extent3 = Union[int, Sequence[int]]
 _GRID_LIMITS = (2**31 - 1, 65535, 65535)
 _BLOCK_LIMITS = (1024, 1024, 64)
 _MAX_THREADS = 1024
+_MAX_CLUSTER = 8  # blocks, on every GPU that has clusters
 _CLUSTER_DIMENSION = 4  # CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
 _ATTRIBUTE_BYTES = 72
 
@@ -115,16 +116,11 @@ def launch_config(grid: Extent3, block: Extent3, shared_bytes: int = 0, cluster:
         if isinstance(error, ArgumentError):
             raise
     # Lists cannot be looked up, and need not be fast.
-    return _launch_config(
-        _hashable(grid), _hashable(block), shared_bytes, None if cluster is None else _hashable(cluster)
-    )
+    three = _three("grid", grid, _GRID_LIMITS), _three("block", block, _BLOCK_LIMITS)
+    return _launch_config(*three, shared_bytes, None if cluster is None else checked_cluster(cluster))
 
 
-def _hashable(extents: Extent3) -> Extent3:
-    return tuple(extents) if isinstance(extents, list) else extents
-
-
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=4096, typed=True)
 def _launch_config(grid: Extent3, block: Extent3, shared_bytes: int, cluster: Extent3 | None) -> LaunchConfig:
     grid3 = _three("grid", grid, _GRID_LIMITS)
     block3 = _three("block", block, _BLOCK_LIMITS)
@@ -134,7 +130,7 @@ def _launch_config(grid: Extent3, block: Extent3, shared_bytes: int, cluster: Ex
     head = struct.pack("@7I", *grid3, *block3, shared_bytes)
     if cluster is None:
         return LaunchConfig(grid3, block3, shared_bytes, None, head, struct.pack("@QI", 0, 0), None)
-    cluster3 = _three("cluster", cluster, (8, 8, 8))
+    cluster3 = checked_cluster(cluster)
     if any(g % c for g, c in zip(grid3, cluster3, strict=True)):
         raise ArgumentError(f"cluster {cluster!r} does not divide grid {grid!r}")
     attributes = ctypes.create_string_buffer(_ATTRIBUTE_BYTES)
@@ -143,9 +139,20 @@ def _launch_config(grid: Extent3, block: Extent3, shared_bytes: int, cluster: Ex
     return LaunchConfig(grid3, block3, shared_bytes, cluster3, head, tail, attributes)
 
 
+def checked_cluster(cluster: Extent3) -> tuple[int, int, int]:
+    """Return the blocks of a cluster along x, y and z; raise `ArgumentError` for what is more than 8 of them."""
+    x, y, z = _three("cluster", cluster, (_MAX_CLUSTER, _MAX_CLUSTER, _MAX_CLUSTER))
+    if x * y * z > _MAX_CLUSTER:
+        raise ArgumentError(f"cluster {cluster!r} has {x * y * z} blocks; a cluster has at most {_MAX_CLUSTER}")
+    return x, y, z
+
+
 def _three(name: str, extents: Extent3, limits: tuple[int, int, int]) -> tuple[int, int, int]:
+    parts = extents if isinstance(extents, (tuple, list)) else (extents,)
     try:
-        given = [index(extent) for extent in (extents if isinstance(extents, (tuple, list)) else (extents,))]
+        if any(isinstance(extent, bool) for extent in parts):
+            raise TypeError
+        given = [index(extent) for extent in parts]
     except TypeError:
         raise ArgumentError(f"{name} {extents!r} is neither an int nor a tuple of ints") from None
     if not 1 <= len(given) <= 3:

@@ -13,7 +13,7 @@ from tilewright.backends.cpp.names import KEYWORDS
 from tilewright.dtypes import DType
 from tilewright.errors import CompileError, ScheduleError
 from tilewright.ir.core import Buffer
-from tilewright.launch import spec
+from tilewright.runtime.specs import spec
 from tilewright.schedule.affine import Affine, Dimension
 from tilewright.schedule.arrays import Array, ArrayLayout
 from tilewright.schedule.scheduled import ScheduledKernel, strides_for

@@ -13,9 +13,10 @@ import numpy as np
 
 from tilewright.errors import ArgumentError, ScheduleError
 from tilewright.ir.core import Buffer, Value
-from tilewright.launch import Kernel, Launcher, spec, traceable_kernel
+from tilewright.launch import Kernel, Launcher, traceable_kernel
 from tilewright.profile.model import Profile
 from tilewright.runtime.arrays import ArrayInfo, Device, describe
+from tilewright.runtime.specs import spec
 from tilewright.schedule.affine import Dimension
 from tilewright.schedule.arrays import Array
 from tilewright.schedule.binding import grid_of

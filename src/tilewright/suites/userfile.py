@@ -18,9 +18,9 @@ from tilewright.demo.arrays import put
 from tilewright.demo.case import Backend, Case
 from tilewright.demo.runner import greatest_difference
 from tilewright.errors import ArgumentError
-from tilewright.launch import ArraySpec
 from tilewright.recording import record_launches
 from tilewright.runtime.arrays import ArrayInfo, Static
+from tilewright.runtime.specs import ArraySpec
 from tilewright.suites.counting import COLUMNS as COUNTED
 from tilewright.suites.counting import counted
 from tilewright.suites.report import Column, Report, Row, told
