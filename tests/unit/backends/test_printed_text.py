@@ -22,6 +22,7 @@ from tilewright.backends.cpp.prelude import defined_names
 from tilewright.backends.hip.library import PIECES
 from tilewright.errors import CompileError
 from tilewright.ir import ops
+from tilewright.ir.core import Kernel
 from tilewright.runtime import nvrtc
 from tilewright.runtime.nvrtc import compile_cuda, library_path
 
@@ -159,8 +160,15 @@ def test_a_kernel_in_a_file_with_a_line_in_its_name(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", HIDING)
 def test_a_variable_of_any_name_hides_no_function(name: str) -> None:
-    """All kinds of names: of the kernel, a parameter, a local, a shared array and a loop's index."""
-    draft = Draft(name)
+    """All kinds of names: of a parameter, a local, a shared array and a loop's index, and of the kernel too."""
+    for kernel in ("k", name):
+        source = cuda.generate(_with_every_helper(kernel, name), "sm_90a")
+        machine_code(source)
+        assert defined_names([source.text]).isdisjoint(_declared(source.text))
+
+
+def _with_every_helper(kernel: str, name: str) -> Kernel:
+    draft = Draft(kernel)
     dst, src = draft.pointer(name), draft.pointer("src")
     i = draft.special("thread_idx.x", name)
     n = draft.scalar("n")
@@ -178,9 +186,7 @@ def test_a_variable_of_any_name_hides_no_function(name: str) -> None:
         y = draft.load(tile, i)
         half = draft.cast(y, tw.float16, name)
         draft.builder.emit(ops.Store(dst, i, draft.cast(half, tw.float32), CacheHints("cs")))
-    source = cuda.generate(draft.kernel, "sm_90a")
-    machine_code(source)
-    assert defined_names([source.text]).isdisjoint(_declared(source.text))
+    return draft.kernel
 
 
 def _declared(text: str) -> set[str]:
