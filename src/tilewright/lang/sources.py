@@ -170,14 +170,15 @@ def _compiles_to(found: ast.FunctionDef, code: types.CodeType, owner: str | None
     except (SyntaxError, ValueError):
         return False
     wanted = _meaning(code)
-    return any(inner.co_name == code.co_name and _meaning(inner) == wanted for inner in _codes(compiled))
+    return any(inner.co_name == code.co_name and _meaning(inner) == wanted for inner in codes_in(compiled))
 
 
-def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
+def codes_in(code: types.CodeType) -> Iterator[types.CodeType]:
+    """Yield the code of all functions that stand in a function's or module's code."""
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             yield constant
-            yield from _codes(constant)
+            yield from codes_in(constant)
 
 
 def _meaning(code: types.CodeType) -> tuple[object, ...]:

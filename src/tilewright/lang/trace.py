@@ -12,7 +12,7 @@ from tilewright.errors import LanguageError, TilewrightError
 from tilewright.ir.core import Kernel
 from tilewright.lang.escapes import refuse_escapes
 from tilewright.lang.parameters import ArgumentType, stand_ins
-from tilewright.lang.rewrite import rewrite
+from tilewright.lang.rewrite import is_rewritten, rewrite
 from tilewright.lang.slices import refuse_wrong_slices
 from tilewright.lang.sources import remember
 from tilewright.lang.targets import refuse_missing_arithmetic
@@ -138,7 +138,7 @@ def function(target: F) -> F:
         if tracing() is None:
             return target(*args, **kwargs)
         if not rewritten:
-            rewritten.append(rewrite(target))
+            rewritten.append(target if is_rewritten(target) else rewrite(target))
         return rewritten[0](*args, **kwargs)
 
     call.__name__, call.__qualname__, call.__doc__ = target.__name__, target.__qualname__, target.__doc__

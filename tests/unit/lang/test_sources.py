@@ -278,3 +278,26 @@ def test_two_kernels_of_one_name_and_text(tmp_path: Path) -> None:
     module = imported(tmp_path, text + text.replace("make", "again").replace("import tilewright as tw\n", ""))
     edit(module, "import tilewright as tw\n", "import tilewright as tw\n\n\n")
     assert [result(module.make(1.0)), result(module.again(2.0))] == [1.0, 2.0]
+
+
+def test_a_function_inside_of_a_kernel(tmp_path: Path) -> None:
+    """It is rewritten with the kernel, and not read again when the kernel is traced anew."""
+    text = """\
+import tilewright as tw
+@tw.kernel
+def outer(x):
+    @tw.function
+    def inner(i, n):
+        total = 0.0
+        for j in range(n):
+            if j > i:
+                total = total + 1.0
+        return total
+    x[tw.thread_idx.x] = inner(tw.thread_idx.x, 10)
+"""
+    module = imported(tmp_path, text)
+    assert result(module.outer) == 2.0
+    edit(module, "total + 1.0", "total + 9.0")
+    x = np.zeros(32, np.float64)
+    module.outer[1, 32](x)
+    assert x[7] == 2.0
