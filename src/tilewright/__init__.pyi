@@ -117,7 +117,6 @@ from tilewright.language import warp_id as warp_id
 from tilewright.language import where as where
 from tilewright.launch import Kernel as Kernel
 from tilewright.launch import kernel as kernel
-from tilewright.launch import spec as spec
 from tilewright.launch import static as static
 from tilewright.layout import ComposedLayout as ComposedLayout
 from tilewright.layout import Layout as Layout
@@ -150,6 +149,7 @@ from tilewright.layout import tiled_product as tiled_product
 from tilewright.layout import zipped_divide as zipped_divide
 from tilewright.layout import zipped_product as zipped_product
 from tilewright.profile import simulate as simulate
+from tilewright.runtime.specs import spec as spec
 from tilewright.tensors import Tensor as Tensor
 from tilewright.tensors import identity_tensor as identity_tensor
 from tilewright.tensors import local_partition as local_partition

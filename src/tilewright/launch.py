@@ -16,15 +16,16 @@ from typing import TYPE_CHECKING, Any
 
 from tilewright.arch import Arch, default_arch
 from tilewright.compile import Lowered, lower
-from tilewright.dtypes import dtype as as_dtype
 from tilewright.errors import ArgumentError, LanguageError
 from tilewright.lang.captures import Captures
 from tilewright.lang.parameters import ArgumentType, ArrayType, ConstantValue, Dynamic, ScalarType
 from tilewright.lang.rewrite import rewrite
+from tilewright.lang.sources import remember
 from tilewright.lang.trace import constexpr
 from tilewright.pickling import KernelByName, LauncherByName
 from tilewright.runtime.arrays import ArrayInfo, ArraySpec, Static, describe
 from tilewright.runtime.launch import LaunchConfig, launch_config
+from tilewright.runtime.options import Options
 from tilewright.runtime.plan import ArgumentPlan, Constexpr, Reading, Scalar, Signature, scalar_type
 from tilewright.source import SourceLocation
 from tilewright.specialise import Ready, Specialisation, specialise
@@ -46,6 +47,8 @@ class _Code:
         self.signature = inspect.signature(function)
         self.captures = Captures(function)
         self._rewritten = function if is_traceable else None
+        if not is_traceable:
+            remember(function)
         # By the numbers of bound and of further arguments and the options that code depends on; then by block.
         self.tables: dict[tuple[int, int | None, int, str | None], dict[tuple[int, int, int], _Variant]] = {}
 
@@ -130,7 +133,10 @@ class Kernel(KernelByName):
     def __getitem__(self, configuration: tuple[Extent, Extent]) -> Launcher:
         """Return the kernel with a grid and a block: `kernel[grid, block]`."""
         try:
-            return self._launchers[configuration]
+            known = self._launchers[configuration]
+            grid, block = configuration
+            if type(grid) is type(known.grid) and type(block) is type(known.block):  # True and 1.0 are equal to 1
+                return known
         except (KeyError, TypeError):  # new, or a list, which cannot be looked up
             pass
         try:
@@ -170,15 +176,13 @@ class Kernel(KernelByName):
         sm_90a. Arrays on a GPU run on that GPU, which an AMD target refuses. Raises `ArgumentError` for other options
         and for a target that is not known.
         """
+        unknown = [name for name in options if name not in Options.__dataclass_fields__]
+        if unknown:
+            raise ArgumentError(f"configure takes stream, min_blocks and arch, got {', '.join(unknown)}")
         try:
             changed = replace(self.options, **options)
-        except TypeError:
-            raise ArgumentError(f"configure takes stream, min_blocks and arch, got {', '.join(options)}") from None
-        if changed.arch is not None:
-            try:
-                changed = replace(changed, arch=Arch.parse(changed.arch).name)
-            except ValueError as error:
-                raise ArgumentError(f"configure: {error}") from None
+        except ArgumentError as error:
+            raise ArgumentError(f"configure: {error.summary}", help=error.help) from None
         return Kernel(self._code.function, changed, self._bound, self._code, self._further)
 
     def source(self, *args: Any, arch: str | None = None, **kwargs: Any) -> str:
@@ -231,7 +235,7 @@ class Kernel(KernelByName):
         return lower(
             self.rewrite(),
             types,
-            arch=Arch.parse(arch or self.options.arch or default_arch()),
+            arch=Arch.parse(next((a for a in (arch, self.options.arch) if a is not None), default_arch())),
             block=shape,
             min_blocks=self.options.min_blocks,
         )
@@ -276,15 +280,6 @@ def _is_hashable(x: object) -> bool:
     except TypeError:  # a list, or a tuple with one in it
         return False
     return True
-
-
-@dataclass(frozen=True)
-class Options:
-    """Launch options beside grid and block."""
-
-    stream: Any = None  # Any: a handle, or a framework's stream object
-    min_blocks: int = 0
-    arch: str | None = None
 
 
 @dataclass(frozen=True)
@@ -519,29 +514,6 @@ def static(array: object) -> Static:
     Each layout makes a specialisation of its own.
     """
     return Static(array)
-
-
-def spec(
-    dtype: object, shape: int | tuple[int, ...], stride: tuple[int, ...] | None = None, align: int = 16
-) -> ArraySpec:
-    """Describe an array without having one, for `kernel.source`, `.ptx`, `.sass` and `.resources`.
-
-    `shape` is a shape, or a rank for arrays of well divisible extents; `stride` is in elements, row-major without one;
-    `align` is what the pointer is a multiple of, in bytes.
-
-    Raises `ArgumentError` when shape and stride differ in length or the alignment is no power of two.
-    """
-    extents = (64,) * shape if isinstance(shape, int) else tuple(shape)
-    if align < 1 or align & (align - 1):
-        raise ArgumentError(f"tw.spec: align is a power of two in bytes, got {align}")
-    if stride is None:
-        steps = [1]
-        for extent in reversed(extents[1:]):
-            steps.insert(0, steps[0] * extent)
-        stride = tuple(steps[: len(extents)])
-    if len(stride) != len(extents):
-        raise ArgumentError(f"tw.spec: shape {extents} and stride {stride} differ in length")
-    return ArraySpec(ArrayInfo(align, extents, tuple(stride), as_dtype(dtype), "cpu"))
 
 
 def _argument_type(parameter: _Parameter, value: Any) -> ArgumentType:

@@ -27,6 +27,7 @@ from tilewright.runtime.launch import (
     StrideSlot,
 )
 from tilewright.runtime.nvrtc import CompiledModule
+from tilewright.runtime.options import stream_handle
 from tilewright.runtime.plan import Argument, ArgumentPlan, Reading
 
 _PARTS = {"shape": 1, "stride": 2}  # where an array's parts stand behind its pointer in a reading
@@ -305,7 +306,7 @@ class _Admitted:
         _, values, described = reading
         if self.checks_numbers:
             self.owner.check(values)
-        handle = plan.stream(self.ordinal, described) if stream is None else _stream_handle(stream)
+        handle = plan.stream(self.ordinal, described) if stream is None else stream_handle(stream)
         self.launch(self.choose(values) if self.pairs else self.function, config, handle, values)
 
     def prepare(
@@ -314,7 +315,7 @@ class _Admitted:
         _, values, described = reading
         if self.checks_numbers:
             self.owner.check(values)
-        handle = plan.stream(self.ordinal, described) if stream is None else _stream_handle(stream)
+        handle = plan.stream(self.ordinal, described) if stream is None else stream_handle(stream)
         return self.owner.packer.prepare(self.choose(values), config, handle, values, owners=(*args, *described))
 
 
@@ -365,14 +366,3 @@ def _slot(parameter: Parameter, position: dict[str, int]) -> Slot:
         part, mode = parameter.part
         return ExtentSlot(argument, mode, element) if part == "shape" else StrideSlot(argument, mode, element)
     return ScalarSlot(argument, element)
-
-
-def _stream_handle(stream: Any) -> int:
-    """Return the CUDA handle of a stream: an int, or torch's, CuPy's and cuda-python's objects."""
-    if isinstance(stream, int):
-        return stream
-    for name in ("cuda_stream", "ptr", "handle"):
-        handle = getattr(stream, name, None)
-        if handle is not None:
-            return int(handle)
-    raise ArgumentError(f"a stream is a CUDA handle or a framework's stream object, got {type(stream).__name__}")

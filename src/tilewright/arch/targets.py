@@ -11,6 +11,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from tilewright.errors import ArgumentError
+
 VECTOR_BYTES = 16  # the widest access of one thread (PTX ld and st .v4.b32, cp.async)
 
 # What a launch may have on every target: blocks of a grid and threads of a block along x, y and z, and threads in all
@@ -64,16 +66,20 @@ class Arch:
     def parse(spec: Arch | str | int | tuple[int, int]) -> Arch:
         """Return the architecture that `spec` names: "sm_90a", "90a", 90, (9, 0), "gfx90a", or an Arch itself.
 
-        Raises `ValueError` when there is none of that name.
+        Raises `ArgumentError`, which is a `ValueError`, when there is none of that name.
         """
         if isinstance(spec, Arch):
             return spec
+        name = str(spec)
         if isinstance(spec, tuple):
-            spec = spec[0] * 10 + spec[1]
-        match = re.fullmatch(r"(?:sm_)?(\d+)(a?)", str(spec))
-        found = ARCHES.get(f"sm_{match[1]}{match[2]}" if match else str(spec))
+            name = "".join(str(part) for part in spec) if [type(part) for part in spec] == [int, int] else ""
+        match = re.fullmatch(r"(?:sm_)?([0-9]+)(a?)", name)
+        found = ARCHES.get(f"sm_{match[1]}{match[2]}" if match else name)
         if found is None:
-            raise ValueError(f"no architecture is called {spec!r}; there are {', '.join(ARCHES)}")
+            given = repr(spec)
+            given = ascii(given)[1:-1] if not given.isprintable() else given
+            given = given if len(given) <= 80 else f"{given[:77]}..."
+            raise ArgumentError(f"no architecture is called {given}; there are {', '.join(ARCHES)}")
         return found
 
     @staticmethod

@@ -20,10 +20,11 @@ from functools import cache
 from typing import Any  # Any: whatever the user's variables hold
 
 from tilewright.errors import ArgumentError, LanguageError
+from tilewright.freezing import freeze
 from tilewright.lang.scalar import Scalar, as_scalar
 from tilewright.lang.trace import function as traced_function
 from tilewright.runtime.arrays import adapter_for
-from tilewright.runtime.plan import freeze, scalar_type
+from tilewright.runtime.plan import scalar_type
 
 _MAX_KNOWN = 4096  # functions remembered, before they are forgotten all at once
 

@@ -12,10 +12,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any  # Any: whatever the user's variables hold
 
 from tilewright.dtypes import DType
-from tilewright.layout import Layout
+from tilewright.freezing import same
+from tilewright.layout import ComposedLayout, Layout, Swizzle
 
-# What may be replaced by an equal object without a change of meaning.
-_PLAIN = (bool, int, float, str, tuple, DType, Layout)
+# Objects of ours that may be replaced by equal ones without a change of meaning.
+_BY_VALUE = (DType, Layout, Swizzle, ComposedLayout)
+_UNASSIGNED = object()  # what a variable of a closure holds that has no value yet
 
 
 class Captures:
@@ -47,7 +49,7 @@ class Captures:
             now = [_content(holder) if name is None else holder[name] for holder, name, _ in self.watched]
         except (KeyError, ValueError):  # a variable was deleted
             return True
-        return not all(map(_same, now, [value for _, _, value in self.watched]))
+        return not all(same(value, seen, _BY_VALUE) for value, (_, _, seen) in zip(now, self.watched, strict=True))
 
 
 def _compile_comparison(watched: Sequence[tuple[Any, str | None, Any]]) -> Callable[[], bool]:
@@ -70,15 +72,11 @@ def _content(cell: types.CellType) -> Any:
     try:
         return cell.cell_contents
     except ValueError:  # not assigned yet
-        return None
+        return _UNASSIGNED
 
 
 def _is_watched(value: Any) -> bool:
-    return value is not None and not isinstance(value, types.ModuleType)
-
-
-def _same(a: Any, b: Any) -> bool:
-    return a is b or (type(a) is type(b) and isinstance(a, _PLAIN) and bool(a == b))
+    return value is not _UNASSIGNED and not isinstance(value, types.ModuleType)
 
 
 def _global_names(function: types.FunctionType) -> Iterator[str]:

@@ -82,7 +82,13 @@ def _unroll_count(unroll: bool | int | None) -> int | None:
         return None
     if unroll is True:
         return 0
-    return max(int(unroll), 1)
+    try:
+        count = operator.index(unroll)
+    except TypeError:
+        count = -1
+    if not 0 <= count <= int32.highest:
+        raise LanguageError(f"unroll is {unroll!r}; expected True, False or how many times, an int from 1")
+    return max(count, 1)
 
 
 def static_range(start: int, stop: int | None = None, step: int = 1) -> builtins.range:

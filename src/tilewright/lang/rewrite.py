@@ -15,6 +15,7 @@ import ast
 import types
 from collections.abc import Sequence
 from typing import TypeVar
+from weakref import WeakValueDictionary
 
 from tilewright.errors import LanguageError
 from tilewright.lang import hooks
@@ -22,7 +23,7 @@ from tilewright.lang.expressions import ExpressionRewriter, refused_construct
 from tilewright.lang.jumps import JumpRemover
 from tilewright.lang.liveness import assigned, assigned_in_blocks, captured, exposed, live_before
 from tilewright.lang.names import CONTROL, FACTORY, INNER, ITEM
-from tilewright.lang.sources import parse
+from tilewright.lang.sources import codes_in, parse
 from tilewright.lang.syntax import at, call, definition, lambda_, name, strings, variables
 from tilewright.source import SourceLocation
 
@@ -48,7 +49,17 @@ def rewrite(function: types.FunctionType) -> types.FunctionType:
     closure = tuple(cells[variable] for variable in inner.co_freevars)
     result = types.FunctionType(inner, function.__globals__, function.__name__, function.__defaults__, closure)
     result.__kwdefaults__ = function.__kwdefaults__
+    _made.update((id(each), each) for each in codes_in(inner))
     return result
+
+
+# The code of functions that stand in rewritten ones, and so are rewritten too; by identity: equal code is not theirs.
+_made: WeakValueDictionary[int, types.CodeType] = WeakValueDictionary()
+
+
+def is_rewritten(function: types.FunctionType) -> bool:
+    """Return whether a function stands in one that was rewritten: then its control flow is traceable as it is."""
+    return _made.get(id(function.__code__)) is function.__code__
 
 
 def _find_code(code: types.CodeType, name: str) -> types.CodeType:

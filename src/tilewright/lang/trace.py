@@ -12,8 +12,9 @@ from tilewright.errors import LanguageError, TilewrightError
 from tilewright.ir.core import Kernel
 from tilewright.lang.escapes import refuse_escapes
 from tilewright.lang.parameters import ArgumentType, stand_ins
-from tilewright.lang.rewrite import rewrite
+from tilewright.lang.rewrite import is_rewritten, rewrite
 from tilewright.lang.slices import refuse_wrong_slices
+from tilewright.lang.sources import remember
 from tilewright.lang.targets import refuse_missing_arithmetic
 from tilewright.lang.tracer import Tracer, locate_error, run, tracing
 from tilewright.lang.uniformity import refuse_divergent_barriers
@@ -130,13 +131,14 @@ def function(target: F) -> F:
             f"@tw.function takes a function, got {type(target).__name__}",
             help="put @staticmethod or @classmethod above @tw.function, not below it",
         )
+    remember(target)
     rewritten: list[types.FunctionType] = []
 
     def call(*args: Any, **kwargs: Any) -> Any:
         if tracing() is None:
             return target(*args, **kwargs)
         if not rewritten:
-            rewritten.append(rewrite(target))
+            rewritten.append(target if is_rewritten(target) else rewrite(target))
         return rewritten[0](*args, **kwargs)
 
     call.__name__, call.__qualname__, call.__doc__ = target.__name__, target.__qualname__, target.__doc__

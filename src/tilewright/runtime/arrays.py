@@ -431,6 +431,13 @@ def adapter_for(array: object) -> Adapter | None:
     return found
 
 
+def _refuse_masked(array: Any) -> ArrayInfo:
+    raise ArgumentError(
+        "it is a masked array, and a kernel would take its masked elements for numbers",
+        help="pass array.filled(value), or array.data and array.mask as two arguments",
+    )
+
+
 @cache
 def _adapter_of_type(kind: type) -> Adapter | None:
     own: Adapter | None = getattr(kind, "__tilewright_adapter__", None)  # a class of views, see views.py
@@ -438,6 +445,8 @@ def _adapter_of_type(kind: type) -> Adapter | None:
         return own
     for base in kind.__mro__:
         library = base.__module__.partition(".")[0]
+        if base.__name__ == "MaskedArray" and library == "numpy":
+            return Adapter("numpy.ma", _refuse_masked)
         if base.__name__ == "ndarray" and library == "numpy":
             return _numpy_adapter()
         if base.__name__ == "Tensor" and library == "torch":

@@ -108,14 +108,10 @@ def launch_config(grid: Extent3, block: Extent3, shared_bytes: int = 0) -> Launc
         if isinstance(error, ArgumentError):
             raise
     # Lists cannot be looked up, and need not be fast.
-    return _launch_config(_hashable(grid), _hashable(block), shared_bytes)
+    return _launch_config(_three("grid", grid, MAX_GRID), _three("block", block, MAX_BLOCK), shared_bytes)
 
 
-def _hashable(extents: Extent3) -> Extent3:
-    return tuple(extents) if isinstance(extents, list) else extents
-
-
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=4096, typed=True)
 def _launch_config(grid: Extent3, block: Extent3, shared_bytes: int) -> LaunchConfig:
     grid3 = _three("grid", grid, MAX_GRID)
     block3 = _three("block", block, MAX_BLOCK)
@@ -127,8 +123,11 @@ def _launch_config(grid: Extent3, block: Extent3, shared_bytes: int) -> LaunchCo
 
 
 def _three(name: str, extents: Extent3, limits: tuple[int, int, int]) -> tuple[int, int, int]:
+    parts = extents if isinstance(extents, (tuple, list)) else (extents,)
     try:
-        given = [index(extent) for extent in (extents if isinstance(extents, (tuple, list)) else (extents,))]
+        if any(isinstance(extent, bool) for extent in parts):
+            raise TypeError
+        given = [index(extent) for extent in parts]
     except TypeError:
         raise ArgumentError(f"{name} {extents!r} is neither an int nor a tuple of ints") from None
     if not 1 <= len(given) <= 3:

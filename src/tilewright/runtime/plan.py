@@ -39,6 +39,7 @@ from typing import Any, Union
 
 from tilewright.dtypes import DType, bool_, dtype, float32, int32, int64
 from tilewright.errors import ArgumentError
+from tilewright.freezing import freeze, needs_freezing
 from tilewright.runtime import driver
 from tilewright.runtime.arrays import (
     ALIGNMENT,
@@ -252,7 +253,7 @@ class _Constant:
     def __init__(self, name: str, value: Any) -> None:
         self.name = name
         # Of one type, as all values of a plan are, only these have equal values that differ.
-        self.needs_freezing = isinstance(value, (tuple, float))
+        self.needs_freezing = needs_freezing(value)
         self.describe(value)  # refuse here what is not hashable: reading does not hash
 
     def describe(self, value: Any) -> Constexpr:
@@ -319,16 +320,6 @@ class _ClassNumbers:
 
 
 class_number = _ClassNumbers()
-
-
-def freeze(value: Any) -> Hashable:
-    """Return a key that tells apart values which Python calls equal, such as 1 and 1.0, or 0.0 and -0.0."""
-    if isinstance(value, tuple):
-        return (type(value), *map(freeze, value))
-    if isinstance(value, float):
-        return (type(value), value.hex())  # NumPy's float64 is a float too
-    hash(value)  # a list in a tuple is refused here
-    return (type(value), value)
 
 
 @dataclass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,8 +14,8 @@ from tilewright.backends.cpp.names import KEYWORDS
 from tilewright.dtypes import DType
 from tilewright.errors import CompileError, ScheduleError
 from tilewright.ir.core import Buffer
-from tilewright.launch import spec
 from tilewright.pickling import without_caches
+from tilewright.runtime.specs import spec
 from tilewright.schedule.affine import Affine, Dimension
 from tilewright.schedule.arrays import Array, ArrayLayout
 from tilewright.schedule.scheduled import ScheduledKernel, strides_for
@@ -28,6 +29,14 @@ if TYPE_CHECKING:
 # assumed of what divides the true one.
 _ANY_EXTENT = 61
 C_WORDS = KEYWORDS | {"restrict", "main"}  # what C and C++ have taken
+# Further names that a header may not give to what a user named: macros and types of stddef.h and stdint.h, macros of
+# compilers, what C and C++ keep for themselves, and what the header defines for each function and of the driver.
+_C_FAMILIES = re.compile(
+    r"_[A-Z_]\w*|NULL|offsetof|asm|typeof|linux|unix|i386|nullptr|u?int\w*_t|(size|ssize|ptrdiff|wchar|wint|max_align)_t"
+    r"|U?INT\w*_(MIN|MAX|C|WIDTH)|(SIZE|PTRDIFF|SIG_ATOMIC|WCHAR|WINT|INTMAX|UINTMAX|INTPTR|UINTPTR)_\w+"
+    r"|\w+_(ENTRY|BLOCK_[XYZ]|GRID_[XYZ]|SHARED_BYTES|ALIGNMENT|PARAMETERS|LAUNCH|grid_[xyz]|parameters|launch)"
+    r"|TILEWRIGHT_\w+|CUDA_VERSION|CU(function|stream)\w*|cuLaunchKernel"
+)
 # What the functions of a header call their own parameters.
 _HEADER_WORDS = frozenset(("function", "stream", "arguments", "parameters"))
 ALIGNMENT = VECTOR_BYTES  # of each array that a packaged function is given
@@ -184,7 +193,9 @@ def c_name(name: str) -> str:
     """Return a name as C and C++ take it: itself where they do."""
     if not (name.isidentifier() and name.isascii()):
         return "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in f"n_{name}")
-    return f"{name}_" if name in C_WORDS else name
+    if name in C_WORDS or _C_FAMILIES.fullmatch(name):
+        return f"n{name}_" if name.startswith("_") else f"{name}_"
+    return name
 
 
 def stand_in(array: Array) -> Any:  # Any: a description of an array, or a number

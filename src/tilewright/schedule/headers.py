@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tilewright.backends.cpp.text import block_comment, string
 from tilewright.schedule.arrays import Array
 from tilewright.schedule.functions import ALIGNMENT, PackagedFunction, c_name, constant_file
 
@@ -82,12 +83,12 @@ def _function(function: PackagedFunction, package: str, launch: str) -> list[str
         f"{array.name}: {array.element_type} {_shape(function.extents(array))}" for array in function.arrays
     )
     lines = [
-        f"/* {name}, for {function.kernel.plan.target.arch.name}. {calls} */",
+        block_comment(f"{name}, for {function.kernel.plan.target.arch.name}. {calls}"),
         f"struct {name}_arguments {{",
         *(f"    {declaration}; {comment}" for declaration, _, comment in fields),
         "};",
         "",
-        f'#define {name}_ENTRY "{function.device_source.name}"',
+        f"#define {name}_ENTRY {string(function.device_source.name)}",
         *(f"#define {name}_BLOCK_{axis} {extent}" for axis, extent in zip("XYZ", block, strict=True)),
         f"#define {name}_SHARED_BYTES {shared} /* dynamic shared memory */",
         f"#define {name}_ALIGNMENT {ALIGNMENT}",
@@ -132,35 +133,28 @@ def _function(function: PackagedFunction, package: str, launch: str) -> list[str
 def _fields(function: PackagedFunction, package: str) -> list[tuple[str, str, str]]:
     """Return the declaration, the name and the comment of each parameter of the machine code."""
     arrays = {array.name: array for array in (*function.arrays, *function.kernel.constants)}
-    taken: set[str] = set()
-
-    def unique(field: str) -> str:
-        # Different arrays may come to one name in C: `short` and `short_`, A's first extent and `A_shape0`.
-        while field in taken:
-            field += "_"
-        taken.add(field)
-        return field
-
     written = function.lowered.written
     found: list[tuple[str, str, str]] = []
+    taken: set[str] = set()
     for parameter in function.machine_parameters:
         name, part, element = parameter["argument"], parameter["part"], parameter["type"]
         c_type = _C_TYPES.get(element, "uint8_t")  # 8-bit floats by their bits
+        field = c_name(name)
         if part == "pointer":
-            constant = "" if name in written else "const "
+            c_type = f"{'' if name in written else 'const '}{c_type} *"
             array = arrays[name]
             shape = f"{_shape(function.extents(array))}, strides {_shape(function.strides(array))}"
-            where = _contents(package, function, array)
-            field = unique(c_name(name))
-            found.append((f"{constant}{c_type} *{field}", field, f"/* {element} {shape}{where} */"))
+            comment = f"{element} {shape}{_contents(package, function, array)}"
         elif part == "value":
-            field = unique(c_name(name))
-            found.append((f"{c_type} {field}", field, f"/* {element} */"))
+            c_type, comment = f"{c_type} ", element
         else:
-            mode = parameter["mode"]
             of = function.extents if part == "shape" else function.strides
-            field = unique(f"{c_name(name)}_{part}{mode}")
-            found.append((f"{c_type} {field}", field, f"/* {of(arrays[name])[mode]} */"))
+            field = f"{field}_{part}{parameter['mode']}"
+            c_type, comment = f"{c_type} ", str(of(arrays[name])[parameter["mode"]])
+        while field in taken:
+            field += "_"
+        taken.add(field)
+        found.append((f"{c_type}{field}", field, block_comment(comment)))
     return found
 
 

@@ -270,7 +270,7 @@ def _loader_text(name: str, functions: Sequence[PackagedFunction]) -> str:
     package = "_package"
     while package in {f.name for f in functions}:
         package += "_"
-    calls = [f"{f.name}({', '.join(array.name for array in f.arrays)})" for f in functions]
+    calls = [f"{f.name}({', '.join(_in_docstring(array.name) for array in f.arrays)})" for f in functions]
     lines = [
         f'"""Functions of the package {name}, which run on arrays on a GPU.',
         "",
@@ -287,7 +287,12 @@ def _loader_text(name: str, functions: Sequence[PackagedFunction]) -> str:
         "",
         *(f'{f.name} = {package}["{f.name}"]' for f in functions),
         "",
-        f"__all__ = [{', '.join(repr(f.name) for f in functions)}]",
+        "__all__ = [" + ", ".join('"' + f.name + '"' for f in functions) + "]",
         "",
     ]
-    return "\n".join(lines).replace("'", '"')
+    return "\n".join(lines)
+
+
+def _in_docstring(text: str) -> str:
+    """Return text as a docstring of Python shows it, whatever signs it holds."""
+    return text.encode("unicode_escape").decode("ascii").replace('"', '\\"')

@@ -14,10 +14,11 @@ import numpy as np
 from tilewright.compile import Lowered
 from tilewright.errors import ArgumentError, CompileError, ScheduleError
 from tilewright.ir.core import Buffer, Value
-from tilewright.launch import Kernel, Launcher, spec, traceable_kernel
+from tilewright.launch import Kernel, Launcher, traceable_kernel
 from tilewright.pickling import without_caches
 from tilewright.profile import Profile
 from tilewright.runtime.arrays import ArrayInfo, Device, describe
+from tilewright.runtime.specs import spec
 from tilewright.schedule.affine import Dimension
 from tilewright.schedule.arrays import Array
 from tilewright.schedule.binding import grid_of

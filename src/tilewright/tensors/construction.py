@@ -30,6 +30,11 @@ def tensor(array: Any, layout: Any = None) -> Tensor:  # Any: a NumPy array or w
     """
     import numpy as np
 
+    if any(base.__name__ == "MaskedArray" for base in type(array).__mro__):
+        raise LayoutError(
+            "tw.tensor: a masked array would be seen with its masked elements as numbers",
+            help="give array.filled(value), or array.data",
+        )
     data = np.asarray(array)
     if data.size == 0:
         raise LayoutError(f"an array of shape {show(data.shape)} has no elements, and extents are at least 1")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 from tilewright.errors import LayoutError
 from tilewright.layout.coordinates import checked_coord
 from tilewright.layout.division import divide_modes
-from tilewright.layout.layouts import Layout, from_modes, modes_of
+from tilewright.layout.ints import DynamicInt
+from tilewright.layout.layouts import Layout, cosize, from_modes, modes_of
 from tilewright.layout.swizzle import ComposedLayout
 from tilewright.layout.tuples import product_each, show, tuple_size
 from tilewright.tensors.engines import CoordinateEngine
@@ -105,6 +107,23 @@ def _guarded(t: Tensor, tiler: Any) -> Tensor:
     return t if engine is t.engine else Tensor(engine, t.layout)
 
 
+def _check_index(threads: Layout, index: Any) -> None:
+    """Refuse the number of a thread that there is not, where it is known: a layout would take it for another's."""
+    if isinstance(index, DynamicInt):
+        return
+    try:
+        number = None if isinstance(index, bool) else operator.index(index)
+    except TypeError:
+        number = None
+    count = cosize(threads) if threads.is_static else None
+    if number is None or number < 0 or (isinstance(count, int) and number >= count):
+        last = "" if count is None else f" to {count - 1}"
+        raise LayoutError(
+            f"local_partition: the index is {index!r}, and the threads of {threads} have the numbers 0{last}",
+            help="give the number of a thread, such as tw.thread_idx.x",
+        )
+
+
 def local_partition(
     t: Any, threads: Any, index: Any, proj: Any = None
 ) -> Any:  # Any: a tensor or layout gives the same
@@ -123,9 +142,11 @@ def local_partition(
     42 46
     58 62
 
-    Raises `LayoutError` when the threads do not fit the tensor. Source: CuTe `local_partition`.
+    Raises `LayoutError` when the threads do not fit the tensor, and for an index that is known and that no thread has.
+    Source: CuTe `local_partition`.
     """
     layout = threads if isinstance(threads, Layout) else Layout(threads)
+    _check_index(layout, index)
     sizes = product_each(layout.shape)
     coord = layout.get_flat_coord(index)
     tiler, coord = _dice_tiler(sizes, proj), _dice_tiler(coord, proj)

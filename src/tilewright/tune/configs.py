@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable, Mapping
 from typing import Any, TypeAlias
 
 from tilewright.errors import ArgumentError
+from tilewright.runtime.options import Options
 
 # Any: arguments of a kernel by name, with the values of the config among them
 Meta: TypeAlias = Mapping[str, Any]
@@ -22,7 +23,7 @@ class Config:
     call itself names none. `min_blocks` is that of `kernel.configure`. `pre_hook`, a function
     of the same names, runs on the host before each call with this config.
 
-    Raises `ArgumentError` for a value that cannot be hashed.
+    Raises `ArgumentError` for a value that cannot be hashed, and for an option that no GPU can do.
 
     >>> Config({"BM": 128}, BK=8)
     Config(BM=128, BK=8)
@@ -46,7 +47,12 @@ class Config:
                 raise ArgumentError(f"the value of {name} in a config has to be hashable, got {value!r}")
         self.grid = grid
         self.block = block
-        self.options = {} if min_blocks is None else {"min_blocks": min_blocks}
+        given: dict[str, Any] = {"min_blocks": min_blocks}
+        self.options = {name: value for name, value in given.items() if value is not None}
+        try:
+            Options(**self.options)
+        except ArgumentError as error:
+            raise ArgumentError(f"tw.Config: {error.summary}", help=error.help) from None
         self.pre_hook = pre_hook
         self._key = (frozenset(self.values.items()), grid, block, frozenset(self.options.items()), pre_hook)
 

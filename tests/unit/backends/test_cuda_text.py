@@ -268,7 +268,7 @@ def test_line_directives_name_the_python_file() -> None:
     with d.loop(4, unroll=0) as loop:
         d.store(x, loop.index, 0.0)
     source = d.source(line_directives=True)
-    assert '#line 12 "C:\\\\a \\"folder\\"\\\\x.py"\n    for (int i = 0;' in source.text
+    assert "#line 12 \"C:\\\\a 'folder'\\\\x.py\"\n    for (int i = 0;" in source.text
     compile_text(source, "sm_90a")
 
 

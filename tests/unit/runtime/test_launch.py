@@ -191,7 +191,7 @@ def test_configurations_are_remembered() -> None:
         ((), 32, r"has 0 modes"),
         (7.5, 32, r"grid 7.5 is neither an int nor a tuple of ints"),
         (1, "32", r"block '32' is neither an int nor a tuple of ints"),
-        ([1, None], 32, r"grid \(1, None\) is neither"),
+        ([1, None], 32, r"grid \[1, None\] is neither"),
     ],
 )
 def test_configurations_that_no_device_can_do(grid: Any, block: Any, words: str) -> None:

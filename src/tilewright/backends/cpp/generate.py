@@ -11,7 +11,9 @@ from tilewright.arch import Arch
 from tilewright.backends.cpp import buffers
 from tilewright.backends.cpp.dialect import Dialect
 from tilewright.backends.cpp.names import entry_name
+from tilewright.backends.cpp.prelude import defined_names
 from tilewright.backends.cpp.printer import Printer
+from tilewright.backends.cpp.text import line_comment
 from tilewright.ir.core import Buffer, Kernel, Parameter
 from tilewright.source import SourceLocation
 
@@ -47,29 +49,37 @@ def generate(
 
     Raises `LanguageError` at the line of an op that the target cannot do.
     """
-    printer = Printer(kernel, arch, dialect, line_directives=line_directives, restrict=restrict)
-    name = entry_name(kernel.name)
-    printer.names.reserve(name)
-    signature = _signature(printer, name, restrict=restrict)
-    with printer.writer.indented(), printer.names.scope():
-        buffers.declare_arena(printer)
-        printer.block(kernel.body)
-    above = _above(printer, signature)
-    lines = [*above, *printer.writer.lines, "}"]
-    places = {line + len(above): place for line, place in printer.writer.places.items()}
+    reserved: frozenset[str] = frozenset()
+    while True:
+        printer = Printer(kernel, arch, dialect, reserved, line_directives=line_directives, restrict=restrict)
+        name = entry_name(kernel.name, reserved)
+        printer.names.reserve(name)
+        signature = _signature(printer, name, restrict=restrict)
+        with printer.writer.indented(), printer.names.scope():
+            buffers.declare_arena(printer)
+            printer.block(kernel.body)
+        above = _above(printer, signature)
+        # Which functions stand above the kernel is known once it is printed. A variable of such a name would hide the
+        # function: then the text is printed anew, with these names taken.
+        hidden = printer.names.given & defined_names(above)
+        if not hidden:
+            break
+        reserved |= hidden
+    lines = [*above, *signature, *printer.writer.lines, "}"]
+    start = len(above) + len(signature)
+    places = {line + start: place for line, place in printer.writer.places.items()}
     dynamic = buffers.dynamic_shared_bytes(kernel, arch)
     return _source("\n".join(lines) + "\n", name, places, dynamic)
 
 
 def _above(printer: Printer, signature: list[str]) -> list[str]:
-    """Return what stands above the kernel's body: helper functions and the signature."""
+    """Return what stands above the kernel: helper functions, and where it comes from."""
     lines: list[str] = []
     for definition in printer.prelude.texts():
         lines += [*definition.split("\n"), ""]
     if printer.kernel.location is not None:
-        lines.append(f"// {printer.kernel.name}, from {printer.kernel.location}")
-    lines += signature
-    return [*printer.dialect.above([*lines, *printer.writer.lines]), *lines]
+        lines.append(line_comment(f"{printer.kernel.name}, from {printer.kernel.location}"))
+    return [*printer.dialect.above([*lines, *signature, *printer.writer.lines]), *lines]
 
 
 def _signature(printer: Printer, name: str, *, restrict: bool) -> list[str]:

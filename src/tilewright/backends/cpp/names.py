@@ -33,16 +33,35 @@ _WITH_FLOATS = """
     normcdfinv rcbrt remainder remquo rhypot rint rnorm rnorm3d rnorm4d round scalbln scalbn sincos sincospi sinpi
     tgamma y0 y1 yn
 """
-_OTHERS = "main malloc free std size_t ptrdiff_t clock clock_t clock64 memset labs llabs signbit alloca"
+# Further names that a kernel may not have: functions and types of other signatures, those of earlier releases of CUDA,
+# and words of PTX and the function behind printf, on which as entry points ptxas and NVRTC fail (the last by a crash).
+_OTHERS = """
+    main malloc free std size_t ptrdiff_t clock clock_t clock64 memset labs llabs signbit alloca umin umax ullmin ullmax
+    libraryPropertyType MAJOR_VERSION MINOR_VERSION PATCH_LEVEL texture surface textureReference surfaceReference
+    WARP_SZ function_name inlined_at vprintf
+"""
 _DECLARED = frozenset(
     [*_OTHERS.split(), *(name + end for name in _WITH_FLOATS.split() for end in ("", "f"))],
 )
-_ELEMENTS = "char uchar short ushort int uint long ulong longlong ulonglong float double"
-_VECTORS = {f"{make}{element}{lanes}" for make in ("", "make_") for element in _ELEMENTS.split() for lanes in "1234"}
 KEYWORDS = frozenset(_KEYWORDS.split())
-RESERVED = KEYWORDS | frozenset(_PREDECLARED.split()) | _VECTORS
-# The families of names that the functions of prelude.py take.
-_HELPERS = re.compile(r"atomic\w*|to_\w+|shift_(left|right)|bit_cast|assertion_failed")
+RESERVED = KEYWORDS | frozenset(_PREDECLARED.split())
+# The families of names that the functions of prelude.py take, and those of CUDA's headers, which hold macros.
+_FAMILIES = re.compile(
+    r"atomic\w*|to_\w+|shift_(left|right)|bit_cast"
+    r"|assertion_failed"
+    r"|(make_)?(u?(char|short|int|long|longlong)|float|double)[1-4](_(16|32)a)?"
+    r"|cuda[A-Z]\w*|CUDA\w*|CU_\w*|CUuuid|NV_\w*|va_(list|start|arg|copy|end)"
+)
+_LONGEST = 200  # letters; files are named after kernels, and file systems take 255 bytes
+
+
+def is_reserved(name: str) -> bool:
+    """Return whether a name means something to the compiler or to generated code, so that no variable may have it.
+
+    >>> is_reserved("and"), is_reserved("make_float4"), is_reserved("va_list"), is_reserved("acc")
+    (True, True, True, False)
+    """
+    return name in RESERVED or _FAMILIES.fullmatch(name) is not None
 
 
 def legal(name: str) -> str:
@@ -55,17 +74,20 @@ def legal(name: str) -> str:
     word = re.sub(r"_{2,}", "_", re.sub(r"[^A-Za-z0-9_]", "_", ascii_only)).strip("_") or "value"
     if word[0].isdigit():
         word = f"n{word}"
-    return f"{word}_" if word in RESERVED or _HELPERS.fullmatch(word) else word
+    word = word[:_LONGEST]
+    return f"{word}_" if is_reserved(word) else word
 
 
-def entry_name(name: str) -> str:
-    """Return the name of a kernel: legal, and of no function or type that the compiler declares.
+def entry_name(name: str, taken: frozenset[str] = frozenset()) -> str:
+    """Return the name of a kernel: legal, not taken, and of no function or type that the compiler declares.
 
     >>> entry_name("norm"), entry_name("matmul")
     ('norm_', 'matmul')
     """
     word = legal(name)
-    return f"{word}_" if word in _DECLARED else word
+    while word in _DECLARED or word in taken:
+        word += "_"
+    return word
 
 
 def _spell(character: str) -> str:
@@ -75,11 +97,12 @@ def _spell(character: str) -> str:
 class Names:
     """The names in use, scope by scope. A name may be taken again once the scope that holds it has ended."""
 
-    def __init__(self, taken: str = "") -> None:
+    def __init__(self, reserved: frozenset[str] = frozenset(), taken: str = "") -> None:
         # Each scope: its names, with the highest number that each has been given there.
-        self._scopes: list[dict[str, int]] = [{}]
-        # What the functions of the text are called, as a regular expression.
+        self._scopes: list[dict[str, int]] = [dict.fromkeys(reserved, 0)]
+        # What the functions of instructions are called, as a regular expression.
         self._taken = re.compile(taken) if taken else None
+        self.given: set[str] = set()  # all names that stand in the text, of whichever scope
 
     @contextmanager
     def scope(self) -> Iterator[None]:
@@ -91,8 +114,9 @@ class Names:
             self._scopes.pop()
 
     def reserve(self, name: str) -> None:
-        """Forbid a name everywhere."""
+        """Take a name that is visible everywhere."""
         self._scopes[0].setdefault(name, 0)
+        self.given.add(name)
 
     def declare(self, *wishes: str) -> str:
         """Take the first wish that is free here, or the last one with a number, and return it."""
@@ -100,11 +124,12 @@ class Names:
         for name in names:
             if self._take(name):
                 return name
-        number = max(scope.get(names[-1], 0) for scope in self._scopes) + 1
-        while not self._take(f"{names[-1]}_{number}"):
+        last, stem = names[-1], names[-1].rstrip("_")  # names with __ are the compiler's
+        number = max(scope.get(last, 0) for scope in self._scopes) + 1
+        while not self._take(f"{stem}_{number}"):
             number += 1
-        self._scopes[-1][names[-1]] = number
-        return f"{names[-1]}_{number}"
+        self._scopes[-1][last] = number
+        return f"{stem}_{number}"
 
     def _free(self, word: str) -> str:
         return f"{word}_" if self._taken is not None and self._taken.fullmatch(word) else word
@@ -113,4 +138,5 @@ class Names:
         if any(name in scope for scope in self._scopes):
             return False
         self._scopes[-1].setdefault(name, 0)
+        self.given.add(name)
         return True

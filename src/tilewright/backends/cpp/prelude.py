@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
+
 from tilewright.backends.cpp.vectors import VECTOR_TEMPLATE
 from tilewright.dtypes import DType, bfloat16, float8_e4m3fn, float8_e5m2, float16
 
@@ -14,6 +17,24 @@ HALF_TYPES = {
     float8_e4m3fn: "struct float8_e4m3fn {  // held as its bits; computed with as float\n    unsigned char bits;\n};",
     float8_e5m2: "struct float8_e5m2 {  // held as its bits; computed with as float\n    unsigned char bits;\n};",
 }
+
+
+# What begins at the start of a line of a definition: a function, whose name stands before its parameters, a struct, a
+# macro, a typedef or an object.
+_DEFINED = re.compile(
+    r"^(?:__device__[^(]*?(\w+)\(|struct\b.*?(\w+) \{|#define (\w+)|typedef .*? (\w+)(?: __attribute__.*)?;$"
+    r"|extern .* (\w+);$)",
+    re.MULTILINE,
+)
+
+
+def defined_names(definitions: Iterable[str]) -> set[str]:
+    """Return the names that definitions give to what stands below them.
+
+    >>> sorted(defined_names(["struct half {", "__device__ float to_float(half x) {", "    return twice(x);"]))
+    ['half', 'to_float']
+    """
+    return {name for text in definitions for found in _DEFINED.findall(text) for name in found if name}
 
 
 class Prelude:

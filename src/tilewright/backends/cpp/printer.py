@@ -33,6 +33,7 @@ class Printer:
         kernel: Kernel,
         arch: Arch,
         dialect: Dialect,
+        reserved: frozenset[str] = frozenset(),  # names that no variable may have
         *,
         line_directives: bool = False,
         restrict: bool = True,
@@ -45,7 +46,7 @@ class Printer:
         self.structure = Structure(kernel)
         self.inlined = choose_inlined(self.structure)
         self.variables = assign_variables(self.structure, self.inlined)
-        self.names = Names(_defined_by(kernel))
+        self.names = Names(reserved, _defined_by(kernel))
         self.prelude = Prelude()
         self.writer = Writer(line_directives=line_directives)
         self.buffer_names: dict[Buffer, str] = {}

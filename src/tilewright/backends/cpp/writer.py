@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from tilewright.backends.cpp.text import line_comment, string
 from tilewright.source import SourceLocation
 
 INDENT = "    "
@@ -37,7 +38,9 @@ class Writer:
         for line in text.split("\n"):
             if location is not None:
                 if self.line_directives and line:
-                    self.lines.append(f'#line {location.line} "{_quoted(location.file)}"')
+                    # NVRTC hands the name on to PTX, in which a quotation mark would end it.
+                    name = location.file.replace('"', "'")
+                    self.lines.append(f"#line {location.line} {string(name)}")
                 self.places[len(self.lines) + 1] = location
             self.lines.append(INDENT * self._depth + line if line else "")
 
@@ -46,12 +49,7 @@ class Writer:
         if location is None or (location.file, location.line) == self._commented:
             return
         self._commented = (location.file, location.line)
-        # A backslash at the end would join the next line to the comment.
-        source = location.text.strip().rstrip("\\").rstrip()
+        source = location.text.strip()
         if self.lines and self.lines[-1].endswith("}"):
             self.text()
-        self.text(f"// {location.short_file}:{location.line}" + (f": {source}" if source else ""))
-
-
-def _quoted(file: str) -> str:
-    return file.replace("\\", "\\\\").replace('"', '\\"')
+        self.text(line_comment(f"{location.short_file}:{location.line}" + (f": {source}" if source else "")))

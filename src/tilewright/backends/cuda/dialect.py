@@ -38,7 +38,7 @@ class Cuda(Dialect):
         if kernel.block is None:
             return ""
         threads = kernel.block[0] * kernel.block[1] * kernel.block[2]
-        blocks = f", {kernel.min_blocks}" if kernel.min_blocks else ""
+        blocks = f", {kernel.min_blocks:d}" if kernel.min_blocks else ""
         return f"__launch_bounds__({threads}{blocks}) "
 
     def from_float16(self) -> str:

@@ -1,0 +1,94 @@
+"""Launch options beside grid and block, checked when they are given: what no GPU can do is refused there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from operator import index
+from typing import Any
+
+from tilewright.arch import ARCHES, Arch
+from tilewright.errors import ArgumentError
+
+_MOST_HANDLE = 2**64 - 1
+_STREAM_ATTRIBUTES = ("cuda_stream", "ptr", "handle")  # of PyTorch, CuPy and cuda-python
+
+
+@dataclass(frozen=True)
+class Options:
+    """Launch options beside grid and block.
+
+    Raises `ArgumentError` for what is not of an option's type, and for what the target cannot do: `arch`, or any target
+    where none is given.
+    """
+
+    stream: Any = None  # Any: a handle, or a framework's stream object
+    min_blocks: int = 0
+    arch: str | None = None
+
+    def __post_init__(self) -> None:
+        target = None if self.arch is None else Arch.parse(self.arch)
+        targets = list(ARCHES.values()) if target is None else [target]
+        where = "any target" if target is None else target.name
+        most_blocks = max(t.blocks_per_multiprocessor for t in targets)
+        checked: dict[str, object] = {
+            "arch": None if target is None else target.name,
+            "min_blocks": checked_int(
+                "min_blocks", self.min_blocks, 0, most_blocks, f"blocks on a multiprocessor of {where}"
+            ),
+        }
+        if self.stream is not None:
+            stream_handle(self.stream)
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
+
+
+def checked_int(name: str, value: object, low: int, high: int, what: str) -> int:
+    """Return an option that is an integer of Python or NumPy within bounds; raise `ArgumentError` for anything else.
+
+    A bool is no number here.
+    """
+    found = as_int(value)
+    if found is None:
+        raise ArgumentError(f"{name} is {shown(value)}; expected an int from {low} to {high} ({what})")
+    if not low <= found <= high:
+        raise ArgumentError(f"{name} is {shown(found)}; expected {low} to {high} ({what})")
+    return found
+
+
+def as_int(value: object) -> int | None:
+    """Return an integer of Python or NumPy as an int, None for anything else, bools among them."""
+    if isinstance(value, bool):
+        return None
+    try:
+        return index(value)  # type: ignore[arg-type]  # refused below
+    except TypeError:
+        return None
+
+
+def shown(value: object) -> str:
+    """Return a value with its type where that is not plain, and not longer than a line takes."""
+    text = ascii(value) if isinstance(value, (int, float, str, tuple, list, type(None))) else type(value).__name__
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def stream_handle(stream: Any) -> int:
+    """Return the CUDA handle of a stream: an int, or torch's, CuPy's and cuda-python's objects.
+
+    Raises `ArgumentError` for anything else.
+    """
+    found = as_int(stream)
+    if found is None and not isinstance(stream, (bool, str, bytes)):
+        for name in _STREAM_ATTRIBUTES:
+            handle = getattr(stream, name, None)
+            if handle is not None:
+                try:
+                    found = int(handle)
+                except (TypeError, ValueError):
+                    continue
+                break
+    if found is None:
+        got = repr(stream) if isinstance(stream, (bool, str, bytes)) else type(stream).__name__
+        raise ArgumentError(f"a stream is a CUDA handle or a framework's stream object, got {got}")
+    if not 0 <= found <= _MOST_HANDLE:
+        raise ArgumentError(f"a stream's handle is a pointer, got {found}")
+    return found
