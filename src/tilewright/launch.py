@@ -13,6 +13,7 @@ import types
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
+from weakref import WeakSet
 
 from tilewright.arch import Arch, default_arch
 from tilewright.compile import Lowered, lower
@@ -26,13 +27,16 @@ from tilewright.profile.model import Profile
 from tilewright.runtime.arrays import ArrayInfo, Static, describe
 from tilewright.runtime.launch import LaunchConfig, launch_config
 from tilewright.runtime.plan import ArgumentPlan, Constexpr, Reading, Scalar, Signature, scalar_type
+from tilewright.runtime.recent import Recent
 from tilewright.source import SourceLocation
 from tilewright.specialise import Ready, Specialisation, specialise
 
 Extent = Any  # an int, a tuple of up to three, or (for the grid) a function of the arguments
 
 
-_MAX_LAUNCHERS = 1024  # configurations that a kernel remembers
+# What a kernel keeps: those used last, and at most twice as many (see `Recent`).
+_MAX_LAUNCHERS = 512  # of grid and block
+_MAX_VARIANTS = 64  # of options, and of block shapes for each
 
 
 class _Code:
@@ -44,7 +48,9 @@ class _Code:
         self.captures = Captures(function)
         self._rewritten = function if is_traceable else None
         # By the numbers of bound and of further arguments and the options that code depends on; then by block.
-        self.tables: dict[tuple[int, int | None, int, int, str | None], dict[tuple[int, int, int], _Variant]] = {}
+        self.tables: Recent[tuple[int, int | None, int, int, str | None], Recent[tuple[int, int, int], _Variant]]
+        self.tables = Recent(_MAX_VARIANTS)
+        self.variants: WeakSet[_Variant] = WeakSet()  # all that someone still holds, in the tables or not
 
     def rewrite(self) -> types.FunctionType:
         """Return the function with its control flow made traceable."""
@@ -54,9 +60,8 @@ class _Code:
 
     def forget(self) -> None:
         """Drop what was compiled: something that the kernel was traced with has changed."""
-        for table in self.tables.values():
-            for variant in table.values():
-                variant.forget()
+        for variant in list(self.variants):
+            variant.forget()
 
 
 class Kernel:
@@ -98,10 +103,10 @@ class Kernel:
         self._named = sum(p.kind in _POSITIONAL for p in self.__signature__.parameters.values()) - len(bound)
         self.parameters = _parameters(function, self.__signature__, len(bound), further or 0)
         self.captures = self._code.captures
-        self._variants = self._code.tables.setdefault(
-            (len(bound), further, self.options.smem, self.options.min_blocks, self.options.arch), {}
-        )
-        self._launchers: dict[Any, Launcher] = {}
+        key = len(bound), further, self.options.smem, self.options.min_blocks, self.options.arch
+        self._variants = self._code.tables.get(key) or self._code.tables.add(key, Recent(_MAX_VARIANTS))
+        self._recent: Recent[Any, Launcher] = Recent(_MAX_LAUNCHERS)
+        self._launchers = self._recent.young
 
     def rewrite(self) -> types.FunctionType:
         """Return the function with its control flow made traceable."""
@@ -136,10 +141,9 @@ class Kernel:
             raise ArgumentError(
                 f"kernel {self.__name__!r} is launched as kernel[grid, block](...), got kernel[{configuration!r}]"
             ) from None
-        launcher = Launcher(self, grid, block)
-        if len(self._launchers) < _MAX_LAUNCHERS and _is_hashable(configuration) and not callable(grid):
-            self._launchers[configuration] = launcher
-        return launcher
+        if callable(grid) or not _is_hashable(configuration):
+            return Launcher(self, grid, block)
+        return self._recent.get(configuration) or self._recent.add(configuration, Launcher(self, grid, block))
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
         raise ArgumentError(
@@ -262,7 +266,8 @@ class Kernel:
         shape = launch_config(1, block).block
         found = self._variants.get(shape)
         if found is None:
-            found = self._variants[shape] = _Variant(self, shape)
+            found = self._variants.add(shape, _Variant(self, shape))
+            self._code.variants.add(found)
         return found
 
     def __repr__(self) -> str:
@@ -358,7 +363,7 @@ class _Variant:
         call = reading[0]
         found = plan.kernels.get(call.key)
         if found is None:
-            found = plan.kernels[call.key] = self._specialise(plan, args)
+            found = plan.kernels.add(call.key, self._specialise(plan, args))
         ready: Ready = found.admit(reading[1])
         call.kernel = ready
         call.is_ready = ready.is_simple and self.kernel.options.stream is None

@@ -12,7 +12,7 @@ from tilewright.dtypes import float32, int32
 from tilewright.errors import LanguageError
 from tilewright.ir.ops import Fma
 from tilewright.lang.branches import select, truth
-from tilewright.lang.scalar import Scalar, arithmetic, as_scalar, common_type, convert, unary
+from tilewright.lang.scalar import Scalar, arithmetic, as_scalar, common_type, convert, is_typed, unary
 from tilewright.lang.tracer import current
 
 _FLOAT_ONLY = {
@@ -155,7 +155,7 @@ def fmod(a: Any, b: Any) -> Any:
 
 def fma(a: Any, b: Any, c: Any) -> Any:
     """Return a * b + c, rounded once; in float32 for narrower types, then rounded to them."""
-    scalars = [x for x in (a, b, c) if isinstance(x, Scalar)]
+    scalars = [x for x in (a, b, c) if is_typed(x)] or [x for x in (a, b, c) if isinstance(x, Scalar)]
     if not scalars:
         for x in (a, b, c):
             if hasattr(x, "__tilewright_apply__"):
