@@ -23,6 +23,7 @@ from tilewright.lang.captures import Captures
 from tilewright.lang.parameters import ArgumentType, ArrayType, ConstantValue, Dynamic, ScalarType
 from tilewright.lang.rewrite import rewrite
 from tilewright.lang.trace import constexpr
+from tilewright.lang.tracer import tracing
 from tilewright.profile.model import Profile
 from tilewright.runtime.arrays import ArrayInfo, Static, describe
 from tilewright.runtime.launch import LaunchConfig, launch_config
@@ -413,6 +414,11 @@ class Launcher:
         config = self._config
         if plan is not None and plan.launch is not None and config is not None and plan.launch(config, *args):
             return
+        if tracing() is not None:
+            raise LanguageError(
+                f"kernel {kernel.__name__!r} is launched inside a kernel, and only the host launches kernels",
+                help="put what both do into a helper function: @tw.function",
+            )
         plan, reading = variant.signature.read(args)
         ready = reading[0].kernel or variant.admit(plan, reading, args)
         if config is None or ready.dynamic_shared_bytes != self._shared_bytes:

@@ -11,6 +11,7 @@ from dataclasses import asdict
 from typing import Any
 
 from tilewright._version import __version__
+from tilewright.arguments import integer
 from tilewright.bench.nvml import Monitor, driver_release
 from tilewright.errors import TilewrightError
 from tilewright.runtime import driver
@@ -32,6 +33,7 @@ def machine(ordinal: int = 0) -> dict[str, Any]:  # Any: plain data
     >>> sorted(machine())
     ['cpu', 'date', 'gpu', 'versions']
     """
+    integer("machine", "ordinal", ordinal, minimum=0)
     return {
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "gpu": _gpu(ordinal),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilewright.arch import Arch
-from tilewright.errors import ArgumentError
+from tilewright.arguments import integer
 from tilewright.profile.bounds import blocks_allowed
 
 
@@ -28,8 +28,9 @@ def occupancy(arch: Arch | str, *, threads: int, registers: int, shared_bytes: i
     Occupancy(blocks=2, share=0.25, limits=('registers',))
     """
     target = Arch.parse(arch)
-    if threads < 1:
-        raise ArgumentError(f"a block has at least one thread, got {threads}")
+    integer("occupancy", "threads", threads, minimum=1)
+    integer("occupancy", "registers", registers, minimum=0)
+    integer("occupancy", "shared_bytes", shared_bytes, minimum=0)
     warps = -(-threads // target.warp_size)
     bounds = blocks_allowed(target, warps=warps, registers=registers, shared_bytes=shared_bytes)
     blocks = min(bounds.values())

@@ -90,6 +90,8 @@ class Matmul:
         require a gradient, unless in torch.no_grad(), as no gradient would flow; and where the GPU has no kernel for
         the element types.
         """
+        if a is None or b is None:
+            _check_array("a" if a is None else "b", None)
         found = None if epilogue is None else captured(epilogue)
         if type(alpha) not in (int, float):
             _check_number("alpha", alpha)
@@ -130,6 +132,9 @@ class Matmul:
 
         Raises `ArgumentError` as the call would.
         """
+        for name, given in (("a", a), ("b", b)):
+            if given is None:
+                _check_array(name, given)
         function = None if epilogue is None else captured(epilogue)
         _check_number("alpha", alpha)
         _check_number("beta", beta)
@@ -235,7 +240,7 @@ def _check_array(name: str, array: object) -> None:
         raise ArgumentError(f"{name} is a tw.static array, which is for kernels", help="pass the array itself")
     if adapter_for(array) is None:
         raise ArgumentError(
-            f"{name} is a {type(array).__name__}, and matmul takes arrays",
+            f"{name} is {'None' if array is None else f'a {type(array).__name__}'}, and matmul takes arrays",
             help="arrays of NumPy, torch, CuPy, or of any library with DLPack or __cuda_array_interface__",
         )
     _array_types.add(type(array))

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from tilewright.arguments import instance
 from tilewright.atoms import CopyAtom
 from tilewright.dtypes import bool_, int32, int64
 from tilewright.errors import LanguageError
@@ -309,6 +310,7 @@ def _moves(stride: Any) -> bool:
 
 def fill(tensor: Tensor, value: Any) -> None:
     """Set every element: tensor[c] = value for every coordinate c."""
+    instance("tw.fill", "tensor", tensor, Tensor, "a tensor")
     if not isinstance(tensor.engine, BufferEngine):
         tensor[...] = value
         return
@@ -319,6 +321,7 @@ def fill(tensor: Tensor, value: Any) -> None:
 
 def clear(tensor: Tensor) -> None:
     """Set every element to 0."""
+    instance("tw.clear", "tensor", tensor, Tensor, "a tensor")
     fill(tensor, 0)
 
 
@@ -328,6 +331,8 @@ def axpby(a: Any, x: Tensor, b: Any, y: Tensor) -> None:
     Source: CuTe `axpby`.
     """
     tracer = current("tw.axpby")
+    instance("tw.axpby", "x", x, Tensor, "a tensor")
+    instance("tw.axpby", "y", y, Tensor, "a tensor")
     walk = common_walk([x, y], "tw.axpby")
 
     def step(steps: tuple[Any, ...]) -> None:

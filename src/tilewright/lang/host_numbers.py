@@ -2,7 +2,7 @@
 
 A literal in a kernel has no element type of its own: `acc * 0.5` is computed in the type of `acc`, in which 0.5 is
 rounded by the host. A `HostNumber` stands for such a literal. Where it meets a device value, the type that it takes is
-recorded as a `NumberUse`, and becomes a parameter of the kernel that the host rounds as it would round the literal. Sums,
+recorded as a `NumberUse`, and becomes a parameter of the kernel, rounded by the host as the literal would be. Sums,
 products and the like of host numbers alone are recorded as expressions, which the host computes at each launch.
 
 Whatever else is asked of it (its truth, its digits, its class, a call of math.sqrt) needs the value while the kernel is

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from tilewright.arguments import given
 from tilewright.dtypes import float32, int32
-from tilewright.errors import LanguageError
+from tilewright.errors import ArgumentError, LanguageError
 from tilewright.ir.ops import Fma
 from tilewright.lang.branches import select, truth
 from tilewright.lang.scalar import Scalar, arithmetic, as_scalar, common_type, convert, is_typed, unary
@@ -65,7 +66,11 @@ def _on_other(name: str, function: Any, *values: Any) -> Any:
     for x in values:
         if hasattr(x, "__tilewright_apply__"):
             return x.__tilewright_apply__(function.__name__, function, values)
-    return _on_host(name, *values)
+    try:
+        return _on_host(name, *values)
+    except (TypeError, ValueError, AttributeError) as error:
+        came = " and ".join(map(given, values))
+        raise ArgumentError(f"tw.{function.__name__} takes numbers, got {came}") from error
 
 
 def _on_host(name: str, *values: Any) -> Any:

@@ -116,12 +116,20 @@ def launch_config(grid: Extent3, block: Extent3, shared_bytes: int = 0, cluster:
             raise
     # Lists cannot be looked up, and need not be fast.
     return _launch_config(
-        _hashable(grid), _hashable(block), shared_bytes, None if cluster is None else _hashable(cluster)
+        _hashable("grid", grid),
+        _hashable("block", block),
+        shared_bytes,
+        None if cluster is None else _hashable("cluster", cluster),
     )
 
 
-def _hashable(extents: Extent3) -> Extent3:
-    return tuple(extents) if isinstance(extents, list) else extents
+def _hashable(name: str, extents: Extent3) -> Extent3:
+    found = tuple(extents) if isinstance(extents, list) else extents
+    try:
+        hash(found)
+    except TypeError:
+        raise ArgumentError(f"{name} {extents!r} is neither an int nor a tuple of ints") from None
+    return found
 
 
 @lru_cache(maxsize=4096)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from tilewright.arguments import function as check_function
 from tilewright.dtypes import DType
 from tilewright.dtypes import dtype as as_dtype
 from tilewright.errors import ScheduleError
@@ -188,6 +189,7 @@ def apply(
     >>> print(apply(half, A[0]))
     half(A[0])
     """
+    check_function("apply", "function", function)
     name = getattr(function, "__name__", "function")
     return Apply(name if name.isidentifier() else "function", function, tuple(expression(x) for x in arguments))
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from tilewright.arguments import instance
 from tilewright.errors import ScheduleError
 from tilewright.schedule.affine import Index
 from tilewright.schedule.arrays import Array, Role
@@ -113,6 +114,7 @@ class Plan:
         Raises `ScheduleError` for a loop that is bound twice, threads beyond the target's limits, and where turns that
         different threads would run access the same element and one of them writes: the error names the accesses.
         """
+        instance("Plan.bind", "mapping", mapping, Mapping, "a dict from loops to units of the grid")
         bindings = bind(self.nest, self.bindings, mapping, self.target)
         refuse_crossings(self.nest, bindings)
         self.bindings = bindings
@@ -154,6 +156,9 @@ class Plan:
 
         Raises `ScheduleError` as they do, and for a padded loop: the kernel would cross the boundary of its padding.
         """
+        kinds = (Index, list, tuple)
+        instance("Plan.kernelize", "unroll_indices", unroll_indices, kinds, "a list of indices")
+        instance("Plan.kernelize", "vectorize_indices", vectorize_indices, (*kinds, type(None)), "a list of indices")
         vectors = [] if vectorize_indices is None else vectorize_indices
         chosen = [vectors] if isinstance(vectors, Index) else list(vectors)
         unrolled = [unroll_indices] if isinstance(unroll_indices, Index) else list(unroll_indices)
@@ -296,6 +301,10 @@ class Plan:
         """
         from tilewright.schedule.scheduled import ScheduledKernel
 
+        instance("Plan.build", "name", name, (str, type(None)), "a text")
+        instance("Plan.build", "args", args, (list, tuple, type(None)), "a list of arrays")
+        for array in args or ():
+            instance("Plan.build", "each of args", array, Array, "an Array of the nest")
         return ScheduledKernel(self.snapshot(), name or "scheduled", tuple(args or self.arguments))
 
     def report(self) -> Report:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from tilewright.arguments import instance
 from tilewright.dtypes import dtype as as_dtype
-from tilewright.errors import LayoutError
+from tilewright.errors import ArgumentError, LayoutError
 from tilewright.layout.layouts import Layout
 from tilewright.layout.modes import identity_layout
 from tilewright.layout.recasting import recast as recast_layout
@@ -30,7 +31,10 @@ def tensor(array: Any, layout: Any = None) -> Tensor:  # Any: a NumPy array or w
     """
     import numpy as np
 
-    data = np.asarray(array)
+    try:
+        data = np.asarray(array)
+    except ValueError as error:
+        raise ArgumentError(f"tensor: array is not an array of numbers: {error}") from None
     if data.size == 0:
         raise LayoutError(f"an array of shape {show(data.shape)} has no elements, and extents are at least 1")
     width = data.dtype.itemsize
@@ -108,6 +112,7 @@ def fragment_like(t: Tensor, dtype: Any = None) -> Tensor:  # Any: whatever name
 
     Raises `LayoutError` when the shape is dynamic: registers have to be counted. Source: CuTe `make_fragment_like`.
     """
+    instance("fragment_like", "t", t, Tensor, "a tensor")
     layout = Layout(t.shape)
     if not layout.is_static:
         raise LayoutError(

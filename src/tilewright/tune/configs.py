@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any, TypeAlias
 
+from tilewright.arguments import function, instance
+from tilewright.arguments import given as came
 from tilewright.errors import ArgumentError
 
 # Any: arguments of a kernel by name, with the values of the config among them
@@ -42,6 +44,9 @@ class Config:
         pre_hook: Callable[[Meta], object] | None = None,
         **more: Any,  # Any: whatever a kernel takes at compile time
     ) -> None:
+        instance("Config", "values", values, (Mapping, type(None)), "a dict of values by name")
+        if pre_hook is not None:
+            function("Config", "pre_hook", pre_hook)
         self.values: dict[str, Any] = {**(values or {}), **more}
         for name, value in self.values.items():
             if not isinstance(value, Hashable):
@@ -49,6 +54,9 @@ class Config:
         self.grid = grid
         self.block = block
         given = {"min_blocks": min_blocks, "cluster": cluster, "smem": smem}
+        for name, value in given.items():
+            if not isinstance(value, Hashable):
+                raise ArgumentError(f"Config: {name} is a number or a tuple of numbers, got {came(value)}")
         self.options = {name: value for name, value in given.items() if value is not None}
         self.pre_hook = pre_hook
         self._key = (frozenset(self.values.items()), grid, block, frozenset(self.options.items()), pre_hook)
