@@ -48,7 +48,7 @@ def gemm(mma: Any, *tensors: Tensor) -> None:
         d, a, b, c = tensors
     else:
         raise LanguageError("tw.gemm takes (mma, a, b, c) or (mma, d, a, b, c)")
-    for name, tensor in zip("dabc", (d, a, b, c), strict=True):
+    for name, tensor in zip("abcd", (a, b, c, d), strict=True):
         instance("tw.gemm", name, tensor, Tensor, "a tensor")
     c, d = (_with_both_modes(t, a, b) for t in (c, d))
     a, b = _with_k(a), _with_k(b)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tilewright.arguments import given as came
 from tilewright.arguments import instance
 from tilewright.dtypes import dtype as as_dtype
 from tilewright.errors import ArgumentError, LayoutError
@@ -33,8 +34,9 @@ def tensor(array: Any, layout: Any = None) -> Tensor:  # Any: a NumPy array or w
 
     try:
         data = np.asarray(array)
+        as_dtype(data.dtype)
     except ValueError as error:
-        raise ArgumentError(f"tensor: array is not an array of numbers: {error}") from None
+        raise ArgumentError(f"tensor: array is {came(array)}, which is not an array of numbers: {error}") from None
     if data.size == 0:
         raise LayoutError(f"an array of shape {show(data.shape)} has no elements, and extents are at least 1")
     width = data.dtype.itemsize
