@@ -86,11 +86,12 @@ def number(function: str, name: str, value: object, *, least: float | None = Non
     """Return an argument that is a real number and not NaN; raise `ArgumentError` for others and out of range."""
     if isinstance(value, bool) or not isinstance(value, Real) or math.isnan(value):
         raise ArgumentError(f"{function}: {name} is a number, got {given(value)}")
-    if least is not None and value < least:
+    found = float(value)
+    if least is not None and found < least:
         raise ArgumentError(f"{function}: {name} is at least {least}, got {value}")
-    if above is not None and not value > above:
+    if above is not None and not found > above:
         raise ArgumentError(f"{function}: {name} is more than {above}, got {value}")
-    return float(value)
+    return found
 
 
 def names(function: str, name: str, value: object) -> tuple[str, ...]:

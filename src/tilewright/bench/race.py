@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 
-from tilewright.arguments import given, number
+from tilewright.arguments import given, instance, number
 from tilewright.bench.batches import ColdBatch, WarmBatch
 from tilewright.bench.checking import Checker
 from tilewright.bench.comparison import Candidate, Comparison
@@ -81,7 +81,8 @@ class Race:
         flush: bool = True,
         stopwatch: Stopwatch | None = None,
     ) -> None:
-        if not isinstance(candidates, Mapping) or not all(map(callable, candidates.values())):
+        instance("compare", "candidates", candidates, Mapping, "a dict of functions by name")
+        if not all(map(callable, candidates.values())):
             raise ArgumentError(f"compare: candidates is a dict of functions by name, got {given(candidates)}")
         if not candidates:
             raise ArgumentError("compare needs at least one candidate")

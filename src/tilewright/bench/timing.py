@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tilewright.arguments import function, given, number
+from tilewright.arguments import function, given, instance, number
 from tilewright.bench.device import Gpu, Run, Stopwatch
 from tilewright.bench.spread import quantile
 from tilewright.errors import ArgumentError
@@ -168,7 +168,8 @@ def summarise(times: Sequence[float], quantiles: Sequence[float] | None, return_
 
 
 def _check_mode(quantiles: Sequence[float] | None, return_mode: str) -> None:
-    if not isinstance(return_mode, str) or (return_mode != "all" and return_mode not in _MODES):
+    instance("do_bench", "return_mode", return_mode, str, f"one of {', '.join(_MODES)} or all")
+    if return_mode != "all" and return_mode not in _MODES:
         raise ArgumentError(f"return_mode is one of {', '.join(_MODES)} or all, got {return_mode!r}")
     if not isinstance(quantiles, (list, tuple, type(None))):
         raise ArgumentError(f"quantiles is None or a list of numbers from 0 to 1, got {given(quantiles)}")

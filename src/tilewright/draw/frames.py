@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tilewright.arguments import given, integer
+from tilewright.arguments import given, instance, integer
 from tilewright.draw.model import Axis, Cell, Grid
 from tilewright.errors import ArgumentError, LayoutError
 from tilewright.layout import idx2crd, is_static
@@ -84,7 +84,8 @@ def frame_of(shape: Any, limit: Limit = LIMIT, what: str = "a shape") -> Frame: 
 
     Raises `LayoutError` when an extent is dynamic: there is nothing to draw.
     """
-    if not isinstance(limit, tuple) or len(limit) != 2:
+    instance("a drawing", "limit", limit, tuple, "a pair, the most rows and columns of a grid")
+    if len(limit) != 2:
         raise ArgumentError(f"limit is a pair, the most rows and columns of a grid, got {given(limit)}")
     integer("limit", "the number of rows", limit[0], minimum=1)
     integer("limit", "the number of columns", limit[1], minimum=1)

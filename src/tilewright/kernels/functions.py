@@ -103,9 +103,10 @@ class ElementFunction:
         The function is traced by itself to find out. Raises `NeedsConstant` where it needs another number's value:
         `captured` gives another function then.
         """
-        found = self._uses.get((accumulator, *elements))
+        key = (accumulator, *elements)
+        found = self._uses.get(key)
         if found is None:
-            found = self._uses[(accumulator, *elements)] = self._find_uses(accumulator, elements, arch)
+            found = self._uses[key] = self._find_uses(accumulator, elements, arch)
         return found
 
     def _find_uses(self, accumulator: DType, elements: tuple[DType, ...], arch: Arch) -> tuple[NumberUse, ...]:

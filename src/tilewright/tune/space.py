@@ -56,7 +56,7 @@ class Space:
         if not given:
             raise ArgumentError("a space has at least one axis: tw.Space(BM=(64, 128))")
         for name, values in given.items():
-            if not isinstance(values, Sequence) or isinstance(values, (str, bytes)) or not len(values):
+            if isinstance(values, (str, bytes)) or not hasattr(values, "__getitem__") or not len(values):
                 raise ArgumentError(f"axis {name} of a space takes a sequence of values, got {values!r}")
             if not all(isinstance(value, Hashable) for value in values):
                 raise ArgumentError(f"the values of axis {name} of a space have to be hashable, got {tuple(values)!r}")

@@ -37,7 +37,7 @@ ROWS = [
     ("tw.Space(BM={})", "ArgumentError", "BM", "{}"),
     ("tw.Space(BM=object())", "ArgumentError", "BM", "object"),
     ("tw.Space(BM=tw.float32)", "ArgumentError", "BM", "tw.float32"),
-    ("tw.Space(BM=np.zeros(3))", "ArgumentError", "BM", "array([0., 0., 0.])"),
+    ("tw.Space(BM=np.zeros(3))", "ArgumentError", "BM"),
     ("tw.Space()", "ArgumentError", "axis"),
     ("tw.Space(a=(1, 2)).where(None)", "ArgumentError", "holds", "None"),
     ("tw.Space(a=(1, 2)).where('a')", "ArgumentError", "holds", "'a'"),
