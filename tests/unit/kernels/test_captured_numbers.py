@@ -138,7 +138,8 @@ def swallow(value):
         return 1.0
 
 
-VALUES = [0.5, -0.25, 1.0, 0.1, 0.0, -0.0, 1e-3, 3e38, float("inf")]
+# The third from the end is rounded up to float16, and down where it is rounded to float32 first.
+VALUES = [0.5, -0.25, 1.0, 0.1, 0.0, -0.0, 1e-3, 1 + 2**-11 + 2**-40, 3e38, float("inf")]
 
 
 @pytest.fixture(autouse=True)
