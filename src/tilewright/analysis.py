@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tilewright.arguments import instance
 from tilewright.backends.sim import predict
 from tilewright.errors import ArgumentError
 from tilewright.launch import Kernel, Launcher
@@ -55,6 +56,8 @@ def check(
         raise ArgumentError(
             f"tw.check takes a kernel, got {type(kernel).__name__}", help="decorate the function with @tw.kernel"
         )
+    kinds = (list, tuple, Mapping)
+    instance("tw.check", "signature", signature, kinds, "a list of arguments, or a dict of them by name")
     named = dict(signature) if isinstance(signature, Mapping) else {}
     positional = () if isinstance(signature, Mapping) else tuple(signature)
     lowered = kernel.lower(*positional, arch=arch, block=block, **named)

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
+from tilewright.errors import ArgumentError
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -89,7 +91,10 @@ class DType:
             return cast(self)
         import numpy as np
 
-        return np.asarray(value).astype(self.numpy)[()]
+        try:
+            return np.asarray(value).astype(self.numpy)[()]
+        except (TypeError, ValueError) as error:
+            raise ArgumentError(f"tw.{self} converts numbers, got {type(value).__name__} {value!r}") from error
 
     def __reduce__(self) -> tuple[Any, ...]:  # one object a type, also after unpickling
         return (_named, (self.name,))
@@ -153,7 +158,7 @@ def dtype(spec: object) -> DType:
     >>> dtype("float32"), dtype(float)
     (tw.float32, tw.float32)
 
-    Raises `TypeError` when no type has that name.
+    Raises `ArgumentError`, a TypeError, when no type has that name.
     """
     if isinstance(spec, DType):
         return spec
@@ -164,7 +169,7 @@ def dtype(spec: object) -> DType:
         name = str(spec).removeprefix("torch.")
     found = _BY_NAME.get(name)
     if found is None:
-        raise TypeError(f"no element type is called {spec!r}; there are {', '.join(_BY_NAME)}")
+        raise ArgumentError(f"no element type is called {spec!r}; there are {', '.join(_BY_NAME)}")
     return found
 
 
@@ -182,7 +187,12 @@ def promote(a: DType, b: DType) -> DType:
 
     >>> promote(int32, float16), promote(int32, uint32), promote(float16, bfloat16)
     (tw.float16, tw.int64, tw.float32)
+
+    Raises `ArgumentError` for what is not an element type.
     """
+    for name, given in (("a", a), ("b", b)):
+        if not isinstance(given, DType):
+            raise ArgumentError(f"promote: {name} is an element type such as tw.float32, got {given!r}")
     if a is b or b is bool_:
         return a
     if a is bool_:

@@ -13,6 +13,7 @@ import types
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from tilewright.arch import Arch, default_arch
 from tilewright.compile import Lowered, lower
@@ -22,11 +23,13 @@ from tilewright.lang.parameters import ArgumentType, ArrayType, ConstantValue, D
 from tilewright.lang.rewrite import rewrite
 from tilewright.lang.sources import remember
 from tilewright.lang.trace import constexpr
+from tilewright.lang.tracer import tracing
 from tilewright.pickling import KernelByName, LauncherByName
 from tilewright.runtime.arrays import ArrayInfo, ArraySpec, Static, describe
 from tilewright.runtime.launch import LaunchConfig, launch_config
 from tilewright.runtime.options import Options
 from tilewright.runtime.plan import ArgumentPlan, Constexpr, Reading, Scalar, Signature, scalar_type
+from tilewright.runtime.recent import Recent
 from tilewright.source import SourceLocation
 from tilewright.specialise import Ready, Specialisation, specialise
 
@@ -36,7 +39,9 @@ if TYPE_CHECKING:
 Extent = Any  # an int, a tuple of up to three, or (for the grid) a function of the arguments
 
 
-_MAX_LAUNCHERS = 1024  # configurations that a kernel remembers
+# What a kernel keeps: those used last, and at most twice as many (see `Recent`).
+_MAX_LAUNCHERS = 512  # of grid and block
+_MAX_VARIANTS = 64  # of options, and of block shapes for each
 
 
 class _Code:
@@ -50,7 +55,9 @@ class _Code:
         if not is_traceable:
             remember(function)
         # By the numbers of bound and of further arguments and the options that code depends on; then by block.
-        self.tables: dict[tuple[int, int | None, int, str | None], dict[tuple[int, int, int], _Variant]] = {}
+        self.tables: Recent[tuple[int, int | None, int, str | None], Recent[tuple[int, int, int], _Variant]]
+        self.tables = Recent(_MAX_VARIANTS)
+        self.variants: WeakSet[_Variant] = WeakSet()  # all that someone still holds, in the tables or not
 
     def rewrite(self) -> types.FunctionType:
         """Return the function with its control flow made traceable."""
@@ -60,9 +67,8 @@ class _Code:
 
     def forget(self) -> None:
         """Drop what was compiled: something that the kernel was traced with has changed."""
-        for table in self.tables.values():
-            for variant in table.values():
-                variant.forget()
+        for variant in list(self.variants):
+            variant.forget()
 
 
 class Kernel(KernelByName):
@@ -104,10 +110,10 @@ class Kernel(KernelByName):
         self._named = sum(p.kind in _POSITIONAL for p in self.__signature__.parameters.values()) - len(bound)
         self.parameters = _parameters(function, self.__signature__, len(bound), further or 0)
         self.captures = self._code.captures
-        self._variants = self._code.tables.setdefault(
-            (len(bound), further, self.options.min_blocks, self.options.arch), {}
-        )
-        self._launchers: dict[Any, Launcher] = {}
+        key = len(bound), further, self.options.min_blocks, self.options.arch
+        self._variants = self._code.tables.get(key) or self._code.tables.add(key, Recent(_MAX_VARIANTS))
+        self._recent: Recent[Any, Launcher] = Recent(_MAX_LAUNCHERS)
+        self._launchers = self._recent.young
 
     def rewrite(self) -> types.FunctionType:
         """Return the function with its control flow made traceable."""
@@ -145,10 +151,9 @@ class Kernel(KernelByName):
             raise ArgumentError(
                 f"kernel {self.__name__!r} is launched as kernel[grid, block](...), got kernel[{configuration!r}]"
             ) from None
-        launcher = Launcher(self, grid, block)
-        if len(self._launchers) < _MAX_LAUNCHERS and _is_hashable(configuration) and not callable(grid):
-            self._launchers[configuration] = launcher
-        return launcher
+        if callable(grid) or not _is_hashable(configuration):
+            return Launcher(self, grid, block)
+        return self._recent.get(configuration) or self._recent.add(configuration, Launcher(self, grid, block))
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
         raise ArgumentError(
@@ -267,7 +272,8 @@ class Kernel(KernelByName):
         shape = launch_config(1, block).block
         found = self._variants.get(shape)
         if found is None:
-            found = self._variants[shape] = _Variant(self, shape)
+            found = self._variants.add(shape, _Variant(self, shape))
+            self._code.variants.add(found)
         return found
 
     def __repr__(self) -> str:
@@ -352,7 +358,7 @@ class _Variant:
         call = reading[0]
         found = plan.kernels.get(call.key)
         if found is None:
-            found = plan.kernels[call.key] = self._specialise(plan, args)
+            found = plan.kernels.add(call.key, self._specialise(plan, args))
         ready: Ready = found.admit(reading[1])
         call.kernel = ready
         call.is_ready = ready.is_simple and self.kernel.options.stream is None
@@ -402,6 +408,11 @@ class Launcher(LauncherByName):
         config = self._config
         if plan is not None and plan.launch is not None and config is not None and plan.launch(config, *args):
             return
+        if tracing() is not None:
+            raise LanguageError(
+                f"kernel {kernel.__name__!r} is launched inside a kernel, and only the host launches kernels",
+                help="put what both do into a helper function: @tw.function",
+            )
         plan, reading = variant.signature.read(args)
         ready = reading[0].kernel or variant.admit(plan, reading, args)
         if config is None or ready.dynamic_shared_bytes != self._shared_bytes:

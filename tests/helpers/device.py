@@ -84,6 +84,12 @@ class Device(FakeCuda):
         count._obj.value = 3
         return 0
 
+    def cuThreadExchangeStreamCaptureMode(self, mode: Any) -> int:
+        return 0
+
+    def cuModuleUnload(self, module: Any) -> int:
+        return 0
+
     def cuModuleGetFunction(self, function: Any, module: Any, name: bytes) -> int:
         self._names.append(name.decode())
         function._obj.value = len(self._names)

@@ -21,6 +21,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilewright.arch.targets import Arch
+from tilewright.arguments import integer
 from tilewright.errors import ArgumentError
 
 
@@ -44,6 +45,10 @@ def occupancy(arch: Arch | str, *, threads: int, registers: int | None, shared_b
     >>> occupancy("sm_90a", threads=96, registers=136, shared_bytes=0).blocks
     4
     """
+    integer("occupancy", "threads", threads, minimum=1)
+    if registers is not None:
+        integer("occupancy", "registers", registers, minimum=0)
+    integer("occupancy", "shared_bytes", shared_bytes, minimum=0)
     target = Arch.parse(arch)
     bounds = blocks_allowed(target, threads=threads, registers=registers, shared_bytes=shared_bytes)
     blocks = min(bounds.values())

@@ -20,6 +20,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from tilewright._version import __version__
+from tilewright.arguments import integer
 from tilewright.errors import DeviceError, TilewrightError
 from tilewright.runtime import driver
 from tilewright.runtime.nvrtc import nvrtc_version
@@ -43,6 +44,7 @@ def machine(ordinal: int = 0) -> dict[str, Any]:  # Any: plain data
     >>> sorted(machine())
     ['cpu', 'date', 'gpu', 'versions']
     """
+    integer("machine", "ordinal", ordinal, minimum=0)
     return {
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "gpu": _gpu(ordinal),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 
+from tilewright.arguments import given, instance, number
 from tilewright.bench.batches import ColdBatch, WarmBatch
 from tilewright.bench.checking import Checker
 from tilewright.bench.comparison import Candidate, Comparison
@@ -80,10 +81,14 @@ class Race:
         flush: bool = True,
         stopwatch: Stopwatch | None = None,
     ) -> None:
+        instance("compare", "candidates", candidates, Mapping, "a dict of functions by name")
+        if not all(map(callable, candidates.values())):
+            raise ArgumentError(f"compare: candidates is a dict of functions by name, got {given(candidates)}")
         if not candidates:
             raise ArgumentError("compare needs at least one candidate")
-        if not batch_ms > 0:
-            raise ArgumentError(f"batch_ms is more than 0, got {batch_ms}")
+        number("compare", "batch_ms", batch_ms, above=0)
+        if baseline is not None and not isinstance(baseline, str):
+            raise ArgumentError(f"compare: baseline is the name of a candidate, got {given(baseline)}")
         self._baseline = next(iter(candidates)) if baseline is None else baseline
         if self._baseline not in candidates:
             raise ArgumentError(f"the baseline {baseline!r} is not among the candidates: {', '.join(candidates)}")

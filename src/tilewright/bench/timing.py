@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tilewright.arguments import function, given, instance, number
 from tilewright.bench.device import Gpu, Run, Stopwatch
 from tilewright.bench.spread import quantile
 from tilewright.errors import ArgumentError
@@ -78,8 +79,11 @@ def time_runs(
     `setup` runs before each run and is not timed: it restores what `fn` changes. Raises `ArgumentError` for times that
     are not positive.
     """
-    if not (warmup >= 0 and rep > 0):
-        raise ArgumentError(f"warmup and rep are milliseconds, at least 0 and more than 0; got {warmup} and {rep}")
+    function("time_runs", "fn", fn)
+    number("time_runs", "warmup, in milliseconds,", warmup, least=0)
+    number("time_runs", "rep, in milliseconds,", rep, above=0)
+    if setup is not None:
+        function("time_runs", "setup", setup)
     watch: Stopwatch = Gpu() if stopwatch is None else stopwatch
     prepare = setup or _nothing
     prepare()
@@ -164,9 +168,13 @@ def summarise(times: Sequence[float], quantiles: Sequence[float] | None, return_
 
 
 def _check_mode(quantiles: Sequence[float] | None, return_mode: str) -> None:
+    instance("do_bench", "return_mode", return_mode, str, f"one of {', '.join(_MODES)} or all")
     if return_mode != "all" and return_mode not in _MODES:
         raise ArgumentError(f"return_mode is one of {', '.join(_MODES)} or all, got {return_mode!r}")
+    if not isinstance(quantiles, (list, tuple, type(None))):
+        raise ArgumentError(f"quantiles is None or a list of numbers from 0 to 1, got {given(quantiles)}")
     for q in quantiles or ():
+        number("do_bench", "each of quantiles", q)
         if not 0 <= q <= 1:
             raise ArgumentError(f"quantiles lie between 0 and 1, got {q}")
 

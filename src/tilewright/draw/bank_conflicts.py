@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tilewright.arguments import instance, integer
 from tilewright.errors import LayoutError
 from tilewright.transactions import BANKS, WARP, WORD, Array, phases_of, wavefronts
 
@@ -52,6 +53,11 @@ def traffic(addresses: Sequence[int | None], width: int) -> Traffic:
 
     Raises `LayoutError` for a width or alignment that no instruction has, and for more lanes than a warp's.
     """
+    instance("draw.traffic", "addresses", addresses, (list, tuple), "a list with an address or None for each lane")
+    for address in addresses:
+        if address is not None:
+            integer("draw.traffic", "an address", address)
+    integer("draw.traffic", "width", width)
     _check(addresses, width)
     starts, active = _whole_warp(addresses)
     took, least = wavefronts(starts[None, :], active[None, :], width)

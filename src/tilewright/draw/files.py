@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import os
 from pathlib import Path
 from typing import Any
 
+from tilewright.arguments import instance
 from tilewright.draw.shapes import scene_of
 from tilewright.draw.subjects import picture
 from tilewright.draw.typst_source import typst_text
@@ -29,6 +31,7 @@ def save(x: Any, path: str | Path, **options: Any) -> Path:  # Any: what can be 
 
     Raises `ArgumentError` for another ending, `TilewrightError` when the wheel is not installed.
     """
+    instance("draw.save", "path", path, (str, os.PathLike), "a path such as layout.svg")
     target = Path(path)
     if target.suffix not in (*_COMPILED, ".typ"):
         raise ArgumentError(

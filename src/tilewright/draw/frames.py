@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from tilewright.arguments import given, instance, integer
 from tilewright.draw.model import Axis, Cell, Grid
-from tilewright.errors import LayoutError
+from tilewright.errors import ArgumentError, LayoutError
 from tilewright.layout import idx2crd, is_static
 from tilewright.layout.tuples import leaves, show, tuple_size
 
@@ -83,6 +84,11 @@ def frame_of(shape: Any, limit: Limit = LIMIT, what: str = "a shape") -> Frame: 
 
     Raises `LayoutError` when an extent is dynamic: there is nothing to draw.
     """
+    instance("a drawing", "limit", limit, tuple, "a pair, the most rows and columns of a grid")
+    if len(limit) != 2:
+        raise ArgumentError(f"limit is a pair, the most rows and columns of a grid, got {given(limit)}")
+    integer("limit", "the number of rows", limit[0], minimum=1)
+    integer("limit", "the number of columns", limit[1], minimum=1)
     if not is_static(shape):
         raise LayoutError(
             f"{what} of shape {show(shape)} cannot be drawn: an extent is dynamic", help="draw a static layout"

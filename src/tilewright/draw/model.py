@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from tilewright.arguments import instance
 from tilewright.draw.colours import PAPER
+from tilewright.errors import ArgumentError
 from tilewright.layout.display import Displayed
 
 
@@ -106,6 +108,10 @@ class Drawing(Displayed):
 
 def beside(*drawings: Drawing, title: str = "") -> Drawing:
     """Put drawings next to one another, each under its own title; notes are joined."""
+    for drawing in drawings:
+        instance("draw.beside", "each drawing", drawing, Drawing, "a Drawing", "tw.draw.picture(x) makes one")
+    if not drawings:
+        raise ArgumentError("draw.beside: there is no drawing", help="draw.beside(tw.draw.picture(x), ...)")
     height = max(len(d.grids) for d in drawings)
     rows: list[list[Grid | None]] = [[] for _ in range(height)]
     for drawing in drawings:

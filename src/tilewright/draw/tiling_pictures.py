@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from tilewright.arguments import instance
 from tilewright.draw.colours import PAPER, categorical
 from tilewright.draw.frames import LIMIT, Limit, frame_of
 from tilewright.draw.layout_pictures import value_text
@@ -40,6 +41,11 @@ def tiling(whole: Any, *parts: Part, limit: Limit = LIMIT) -> Drawing:  # Any: a
 
     Raises `LayoutError` when a part is not one of the tensor's.
     """
+    kinds = (int, tuple, Layout, ComposedLayout, Tensor)
+    instance("draw.tiling", "whole", whole, kinds, "a tensor, a layout or a shape")
+    for part in parts:
+        if not callable(part):
+            instance("draw.tiling", "each part", part, Tensor, "a function from a tensor to its part, or a tensor")
     tensor = _as_tensor(whole)
     shape = tensor.shape
     frame = frame_of(shape, limit, "a tensor")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, NamedTuple  # Any: arrays of any library, and kernels
 
 import numpy as np
@@ -14,12 +15,15 @@ from tilewright.dtypes import DType, float64, int32
 from tilewright.errors import ArgumentError
 from tilewright.kernels.arrangement import Placement, broadcast_strides
 from tilewright.kernels.choice import Option, fastest, options
+from tilewright.kernels.functions import ElementFunction
 from tilewright.kernels.model import Machine
 from tilewright.kernels.multistage import matmul_tiles
 from tilewright.kernels.packing import Packing, packing_for
 from tilewright.kernels.plan import plan_for
 from tilewright.kernels.question import OUT, A, B, Question, matrices
 from tilewright.kernels.results import Maker, maker_for
+from tilewright.lang.host_numbers import NumberUse
+from tilewright.launch import Kernel
 from tilewright.runtime import driver
 from tilewright.runtime.addresses import Overlap, overlap_of, share_memory
 from tilewright.runtime.arrays import Adapter, ArrayInfo, Device, adapter_for
@@ -65,12 +69,16 @@ class Decision:
     scale: Callable[[Any], Any]
     launcher: Any
     plan: Any
+    numbers: tuple[NumberUse, ...] = ()  # what the kernel is given of those that the epilogue captures
 
     def run(
         self, arrays: Sequence[Any], values: Sequence[Any], described: Sequence[ArrayInfo], alpha: Any, beta: Any,
-        result_pointer: int | None = None,
+        result_pointer: int | None = None, captured: Sequence[Any] = (),
     ) -> None:  # fmt: skip
-        """Compute a call from what was read of its arrays; `result_pointer` is that of a result made for it."""
+        """Compute a call from what was read of its arrays; `result_pointer` is that of a result made for it.
+
+        `captured` are the numbers that the epilogue captures.
+        """
         alpha, beta = self.scale(alpha), self.scale(beta)
         arrangement = self.question.arrangement
         if arrangement is None:
@@ -82,6 +90,7 @@ class Decision:
                 if overlap.low < result_pointer - values[starts[overlap.place]] < overlap.high:
                     self._check_overlap(overlap, values[starts[overlap.place]], result_pointer)
         device = self.question.inputs.of(A).device
+        numbers = [use.value(captured) for use in self.numbers]
         for offsets in arrangement.offsets:
             views = []
             for (place, kind, placement, dtype, writable, index), offset in zip(self.uses, offsets):  # noqa: B905
@@ -98,7 +107,7 @@ class Decision:
             for place, packing in enumerate(self.packings, 1):
                 if packing is not None:
                     views[place] = packing.pack(views[place])
-            self.launcher(views[0], views[1], views[2], alpha, beta, self.plan, *views[3:])
+            self.launcher(views[0], views[1], views[2], alpha, beta, self.plan, *views[3:], *numbers)
 
     def _check_overlap(self, overlap: Overlap, pointer: int, result_pointer: int) -> None:
         if overlap.may_coincide and pointer == result_pointer:
@@ -126,10 +135,12 @@ def decide(
     adapters[OUT] = adapters[OUT] or first
     make = maker_for(first.library, result.shape, result.dtype, result.device) if arrays[OUT] is None else None
     launcher, plan = None, None
+    numbers: tuple[NumberUse, ...] = ()
     if question.arrangement is not None:
         machine = machine_of(result.device)
         option = option or fastest(problem, machine, options(problem, machine))
         launcher, plan = launcher_for(question, option, machine.arch)
+        numbers = plan.epilogue.numbers
     return Decision(
         question,
         starts,
@@ -141,18 +152,31 @@ def decide(
         _SCALES.get(problem.accumulator, float),
         launcher,
         plan,
+        numbers,
     )
 
 
 def launcher_for(question: Question, option: Option, arch: Arch) -> tuple[Any, Any]:
-    """Return the kernel of a candidate with grid and block, and its plan."""
+    """Return the kernel of a candidate with grid and block, and its plan.
+
+    Raises `NeedsConstant` where the epilogue's function needs the value of a number that it captures.
+    """
     assert question.arrangement is not None
     m, n, batch = question.arrangement.d.shape
     plan = plan_for(replace(question.problem, batch=batch), option.configuration, arch)
     tile_m, tile_n, _ = option.configuration.tile
-    # One block a multiprocessor will do: left to itself the compiler spills registers to make room for more.
-    kernel = matmul_tiles.numbered(len(question.operands)).configure(min_blocks=1)
+    function = question.problem.epilogue
+    if isinstance(function, ElementFunction):
+        numbers = function.uses(question.problem.accumulator, question.problem.elements, arch)
+        plan = replace(plan, epilogue=replace(plan.epilogue, numbers=numbers))
+    kernel = _kernel(len(question.operands) + len(plan.epilogue.numbers))
     return kernel[-(-m // tile_m) * -(-n // tile_n) * batch, plan.threads], plan
+
+
+@cache
+def _kernel(further: int) -> Kernel:
+    # One block a multiprocessor will do: left to itself the compiler spills registers to make room for more.
+    return matmul_tiles.numbered(further).configure(min_blocks=1)
 
 
 def _uses(question: Question, adapters: Sequence[Adapter | None]) -> tuple[Use, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
+from functools import lru_cache
 from numbers import Real
 from typing import Any  # Any: arrays of any library
 
@@ -19,10 +19,12 @@ from tilewright.kernels.explanation import Explanation
 from tilewright.kernels.functions import Captured, captured
 from tilewright.kernels.model import Machine
 from tilewright.kernels.question import NAMES, OUT, C, Inputs, Options, pose
+from tilewright.lang.host_numbers import NeedsConstant
 from tilewright.runtime.arrays import ArrayInfo, ArraySpec, Static, adapter_for, describe
 from tilewright.runtime.plan import Signature
 
 _CONSTANTS = ("precision", "out_dtype", "reads_c", "function")
+MAX_DECISIONS = 512  # kinds of calls that are kept at least, those used last; twice as many at most
 
 
 class Matmul:
@@ -75,15 +77,19 @@ class Matmul:
         `bias` or an array of the epilogue itself, and must not share memory with what is read otherwise.
 
         **epilogue** is compiled into the kernel. It is called with the sum (of the type of the sums) and returns the
-        result. Arrays that it captures (in variables around it, in defaults of parameters, through
-        functools.partial) stand for their element there; numbers that it captures are part of the compiled
-        kernel. Python calls it as `epilogue(sum)`, so functools.partial(f, scale=y) calls f(sum, scale=element).
-        `if` and loops on device values need a function made with def, as `tw.function` does.
+        result. Arrays that it captures (in variables around it, in defaults of parameters, through functools.partial)
+        stand for their element there. Python's and NumPy's numbers that it captures are given to the kernel, so that
+        a new value compiles nothing; they mean what a literal in their place would. Only where the function needs a
+        value while it is traced (in `if`, as an exponent, for math.sqrt, in a function of another package) does each
+        value make a kernel of its own. Python calls it as `epilogue(sum)`, so functools.partial(f, scale=y) calls
+        f(sum, scale=element). `if` and loops on device values need a function made with def, as `tw.function` does.
 
         Raises `ArgumentError` for arguments that do not fit together, before anything is written; for tensors that
         require a gradient, unless in torch.no_grad(), as no gradient would flow; and where the GPU has no kernel for
         the element types.
         """
+        if a is None or b is None:
+            _check_array("a" if a is None else "b", None)
         found = None if epilogue is None else captured(epilogue)
         if type(alpha) not in (int, float):
             _check_number("alpha", alpha)
@@ -124,6 +130,9 @@ class Matmul:
 
         Raises `ArgumentError` as the call would.
         """
+        for name, given in (("a", a), ("b", b)):
+            if given is None:
+                _check_array(name, given)
         function = None if epilogue is None else captured(epilogue)
         _check_number("alpha", alpha)
         _check_number("beta", beta)
@@ -180,23 +189,33 @@ def _compute(
         # Without owners: what is remembered of a call must not keep its arrays.
         infos = tuple(replace(x, owner=None) if isinstance(x, ArrayInfo) else None for x in known[: len(arrays)])
         question = pose(Inputs(infos, names), Options(precision, out_dtype, reads_c, function))
-        decision = call.kernel = decide(question, arrays, plan.starts)
+        try:
+            decision = decide(question, arrays, plan.starts)
+        except NeedsConstant:
+            assert found is not None
+            return _compute(arrays, found.again(), alpha, beta, out_dtype, precision)
+        call.kernel = decision
     if decision.tensors:
         _refuse_gradients(names, arrays, decision.tensors)
-    if decision.make is None:
-        decision.run(arrays, values, described, alpha, beta)
+    pointer = None
+    if decision.make is not None:
+        result, pointer = decision.make()
+        arrays, out_dtype = (*arrays[:OUT], result, *arrays[C:]), None
+        if pointer % VECTOR_BYTES:  # decided for one that is aligned
+            return _compute(arrays, found, alpha, beta, out_dtype, precision)
+    if found is None:
+        decision.run(arrays, values, described, alpha, beta, pointer)
         return arrays[OUT]
-    result, pointer = decision.make()
-    arrays = (*arrays[:OUT], result, *arrays[C:])
-    if pointer % VECTOR_BYTES:  # decided for one that is aligned
-        return _compute(arrays, found, alpha, beta, None, precision)
-    decision.run(arrays, values, described, alpha, beta, pointer)
-    return result
+    try:
+        decision.run(arrays, values, described, alpha, beta, pointer, found.numbers)
+    except NeedsConstant:  # the function did in the kernel what it did not do by itself; nothing is written yet
+        return _compute(arrays, found.constant(), alpha, beta, out_dtype, precision)
+    return arrays[OUT]
 
 
-@cache
+@lru_cache(maxsize=256)
 def _signature(names: tuple[str, ...]) -> Signature:
-    return Signature((*names, *_CONSTANTS), _CONSTANTS)
+    return Signature((*names, *_CONSTANTS), _CONSTANTS, MAX_DECISIONS)
 
 
 def _names(found: Captured | None) -> tuple[str, ...]:
@@ -219,7 +238,7 @@ def _check_array(name: str, array: object) -> None:
         raise ArgumentError(f"{name} is a tw.static array, which is for kernels", help="pass the array itself")
     if adapter_for(array) is None:
         raise ArgumentError(
-            f"{name} is a {type(array).__name__}, and matmul takes arrays",
+            f"{name} is {'None' if array is None else f'a {type(array).__name__}'}, and matmul takes arrays",
             help="arrays of NumPy, torch, CuPy, or of any library with DLPack or __cuda_array_interface__",
         )
     _array_types.add(type(array))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tilewright.atoms import UniversalCopy
 from tilewright.dtypes import DType
 from tilewright.kernels.problem import Problem
+from tilewright.lang.host_numbers import NumberUse
+from tilewright.lang.scalar import Scalar
 from tilewright.layout import ComposedLayout, Layout, Swizzle
 from tilewright.tiled import TiledCopy, make_tiled_copy
 
@@ -17,8 +19,9 @@ from tilewright.tiled import TiledCopy, make_tiled_copy
 class EpiloguePlan:
     """D = function(alpha * sums + beta * C + bias, further elements...), rounded once.
 
-    The operands arrive in this order: C, bias, those of the function. `smem` holds the block's part of D, in elements
-    of `staged`: results in D's type, or sums where operands are still to be added.
+    The operands arrive in this order: C, bias, those of the function, and then the `numbers` that the function uses.
+    `smem` holds the block's part of D, in elements of `staged`: results in D's type, or sums where operands are still
+    to be added.
     """
 
     staged: DType
@@ -29,6 +32,14 @@ class EpiloguePlan:
     store: TiledCopy
     guard_rows: bool
     guard_columns: bool
+    numbers: tuple[NumberUse, ...] = ()
+
+    def bind(self, numbers: Sequence[Scalar]) -> EpiloguePlan:
+        """Return the plan for a kernel that was given these numbers."""
+        function: Any = self.function  # Any: an ElementFunction, which has them compiled in or takes them
+        if not numbers:
+            return self
+        return replace(self, function=function.bind(self.numbers, numbers))
 
     def apply(self, total: Any, alpha: Any, beta: Any, elements: list[Any]) -> Any:  # Any: device numbers
         """Return the result for one element of D, from its sum and the operands' elements there."""

@@ -4,8 +4,10 @@
     captured(lambda acc: acc * scale)       # -> ElementFunction, and the array `scale`
 
 An array that a function captures becomes an argument of the kernel: while tracing, the function sees one element in
-its place. Anything else that it captures is part of it. Two functions with the same code that capture equal constants
-and arrays at the same places give one `ElementFunction`, so a lambda made anew for each call compiles once.
+its place. A number becomes an argument too, unless the function needs its value while it is traced, and behaves like
+the literal that it stands for. Anything else that is captured is part of the function. Two functions with the same code
+that capture arrays and numbers at the same places, and other things that are equal, give one `ElementFunction`, so a
+lambda made anew for each call compiles once, whatever numbers it captures.
 """
 
 from __future__ import annotations
@@ -17,36 +19,113 @@ import types
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any  # Any: whatever the user's variables hold
+from typing import Any, NamedTuple  # Any: whatever the user's variables hold
 
+from tilewright.arch import Arch
+from tilewright.dtypes import DType
 from tilewright.errors import ArgumentError, LanguageError
 from tilewright.freezing import freeze
+from tilewright.ir.core import Value
+from tilewright.lang.host_numbers import (
+    HostNumber,
+    NeedsConstant,
+    NumberKind,
+    NumberUse,
+    Uses,
+    captured_number,
+    number_kind,
+)
 from tilewright.lang.scalar import Scalar, as_scalar
 from tilewright.lang.trace import function as traced_function
+from tilewright.lang.tracer import Tracer, run
 from tilewright.runtime.arrays import adapter_for
 from tilewright.runtime.plan import scalar_type
+from tilewright.runtime.recent import Recent
 
-_MAX_KNOWN = 4096  # functions remembered, before they are forgotten all at once
+MAX_KNOWN = 1024  # functions that are kept at least, those used last; twice as many at most
+
+
+class _Family:
+    """Functions that differ in nothing but the numbers that they capture, of the same kinds at the same places.
+
+    `constants` are the places of numbers that have to be compiled in. It grows when a function needs another's value.
+    """
+
+    def __init__(self, name: str, build: _Node, kinds: Sequence[NumberKind], constants: frozenset[int]) -> None:
+        self.name = name
+        self.build = build
+        self.kinds = tuple(kinds)
+        self.constants = constants
+
+    def function(self, numbers: Sequence[Any]) -> ElementFunction:
+        """Return the function for these numbers: one for all numbers, but for those that are compiled in."""
+        constants = {place: numbers[place] for place in sorted(self.constants)}
+        key = (self, tuple([(place, freeze(value)) for place, value in constants.items()]))
+        return _functions.get(key) or _functions.add(key, ElementFunction(self, constants))
 
 
 class ElementFunction:
     """A function of an accumulator, with one element for each array that it captures.
 
     Equal to itself only: `captured` gives the same object for functions that mean the same. It holds none of the
-    captured arrays.
+    captured arrays, and of the numbers only those that are compiled in.
     """
 
-    def __init__(self, name: str, build: Callable[[Sequence[Any]], Callable[..., Any]]) -> None:
-        self.name = name
-        self._build = build
+    def __init__(self, family: _Family, constants: dict[int, Any]) -> None:
+        self.name = family.name
+        self._family = family
+        self._constants = constants
+        self._uses: dict[tuple[DType, ...], tuple[NumberUse, ...]] = {}
 
     def __call__(self, accumulator: Any, *elements: Any) -> Scalar:
-        result = self._build(elements)(accumulator)
+        return self.apply(accumulator, elements, Uses({}))
+
+    def apply(self, accumulator: Any, elements: Sequence[Any], uses: Uses) -> Scalar:
+        """Return the result for an accumulator; `uses` has the numbers that are not compiled in."""
+        numbers = [
+            self._constants[place] if place in self._constants else HostNumber(captured_number(place), kind, uses)
+            for place, kind in enumerate(self._family.kinds)
+        ]
+        result = self._family.build(_Given(elements, numbers))(accumulator)
         if not isinstance(result, Scalar) and scalar_type(result) is None:
             raise LanguageError(
                 f"the epilogue {self.name} returns a {type(result).__name__}", help="return one number: the result"
             )
         return as_scalar(result)
+
+    def bind(self, uses: Sequence[NumberUse], numbers: Sequence[Scalar]) -> Callable[..., Scalar]:
+        """Return the function in a kernel that was given these numbers for those uses."""
+        given = Uses(dict(zip(uses, numbers, strict=True)))
+        return lambda accumulator, *elements: self.apply(accumulator, elements, given)
+
+    def uses(self, accumulator: DType, elements: tuple[DType, ...], arch: Arch) -> tuple[NumberUse, ...]:
+        """Return what of its numbers a kernel is given, for sums and elements of these types.
+
+        The function is traced by itself to find out. Raises `NeedsConstant` where it needs another number's value:
+        `captured` gives another function then.
+        """
+        key = (accumulator, *elements)
+        found = self._uses.get(key)
+        if found is None:
+            found = self._uses[key] = self._find_uses(accumulator, elements, arch)
+        return found
+
+    def _find_uses(self, accumulator: DType, elements: tuple[DType, ...], arch: Arch) -> tuple[NumberUse, ...]:
+        if len(self._constants) == len(self._family.kinds):
+            return ()
+        uses = Uses()
+        first, *rest = (Scalar(Value(x, None)) for x in (accumulator, *elements))
+        try:
+            run(Tracer(self.name, arch, None), self.apply, (first, rest, uses), {})
+        except NeedsConstant:
+            pass
+        except Exception:
+            # Whatever it is, the kernel's own trace meets it with the numbers themselves, and tells where.
+            uses.constants |= set(range(len(self._family.kinds)))
+        if uses.constants:  # also where the user's code caught what was raised
+            self._family.constants |= uses.constants
+            raise NeedsConstant(self.name)
+        return tuple(uses.recorded)
 
     def __repr__(self) -> str:
         return f"<epilogue {self.name}>"
@@ -54,18 +133,37 @@ class ElementFunction:
 
 @dataclass(frozen=True)
 class Captured:
-    """A function, the arrays that it captures, and what they are called."""
+    """A function, the arrays and numbers that it captures, and what the arrays are called."""
 
+    family: _Family
     function: ElementFunction
     arrays: tuple[object, ...]
     names: tuple[str, ...]
+    numbers: tuple[Any, ...]
+
+    def again(self) -> Captured:
+        """Return the same with the numbers compiled in that have to be by now."""
+        return Captured(self.family, self.family.function(self.numbers), self.arrays, self.names, self.numbers)
+
+    def constant(self) -> Captured:
+        """Return the same with all numbers compiled in, and remember that functions like it need that."""
+        self.family.constants = frozenset(range(len(self.numbers)))
+        return self.again()
 
 
-_known: dict[Hashable, ElementFunction] = {}
+class _Given(NamedTuple):
+    """What stands for a function's arrays and numbers while it is traced."""
+
+    elements: Sequence[Any]
+    numbers: Sequence[Any]
+
+
+_families: Recent[Hashable, _Family] = Recent(MAX_KNOWN)
+_functions: Recent[Hashable, ElementFunction] = Recent(MAX_KNOWN)
 
 
 def captured(target: object) -> Captured:
-    """Return what a function is and which arrays it captures.
+    """Return what a function is, and which arrays and numbers it captures.
 
     Captured are variables of its closure, globals, defaults of parameters and what functools.partial binds; also those
     of functions of its own package that it calls. Raises `ArgumentError` for what cannot be called with one argument,
@@ -78,14 +176,15 @@ def captured(target: object) -> Captured:
         )
     reader = _Reader(_package(_plain_function(target)))
     key = reader.key("epilogue", target)
-    found = _known.get(key)
-    if found is None:
+    numbers = tuple(reader.numbers)
+    family = _families.get(key)
+    if family is None:
         _check_parameters(target)
-        if len(_known) >= _MAX_KNOWN:
-            _known.clear()
-        node = _Skeleton(reader).node(target, is_root=True)
-        found = _known[key] = ElementFunction(_name(target), node)
-    return Captured(found, tuple(reader.arrays), tuple(reader.names))
+        kinds = reader.kinds
+        constants = frozenset() if reader.is_transparent else frozenset(range(len(kinds)))
+        family = _Family(_name(target), _Skeleton(reader).node(target, is_root=True), kinds, constants)
+        family = _families.add(key, family)
+    return Captured(family, family.function(numbers), tuple(reader.arrays), tuple(reader.names), numbers)
 
 
 def _name(target: object) -> str:
@@ -104,22 +203,46 @@ def _check_parameters(target: Callable[..., Any]) -> None:
         pass
 
 
+# What a function may call with a stand-in for a number: it asks the stand-in for all that depends on the value.
+_TRANSPARENT = frozenset(
+    {"builtins", "functools", "itertools", "math", "ml_dtypes", "numpy", "operator", "tilewright"}
+    | {"_functools", "_operator"}
+)
+# Builtins by which a function could see that a number is a stand-in.
+_REVEALING = frozenset({"type", "id", "eval", "exec", "globals", "locals", "vars", "__import__"})
+
+
 class _Reader:
-    """Finds what a function captures: arrays, and a key of everything else."""
+    """Finds what a function captures: arrays, numbers, and a key of everything else.
+
+    `is_transparent` says that all of the function's code is known, and that none of it could tell a number from what
+    stands for it without asking that.
+    """
 
     def __init__(self, package: str | None) -> None:
         self.package = package
         self.arrays: list[object] = []
         self.names: list[str] = []
         self.slots: dict[int, int] = {}  # by id of an array
+        self.numbers: list[Any] = []
+        self.kinds: list[NumberKind] = []
+        self.is_transparent = True
         self._open: set[int] = set()
 
     def key(self, name: str, value: Any) -> Hashable:
         """Return what tells a captured value apart."""
         if isinstance(value, types.FunctionType):
             return self._function(value)
-        if value is None or isinstance(value, (types.ModuleType, type)):
+        if value is None:
             return value
+        if isinstance(value, (types.ModuleType, type)):
+            self._look_into(getattr(value, "__module__", None) or value.__name__)
+            return value
+        kind = number_kind(value)
+        if kind is not None:
+            self.numbers.append(value)
+            self.kinds.append(kind)
+            return kind
         if adapter_for(value) is not None:
             slot = self.slots.get(id(value))
             if slot is None:
@@ -135,6 +258,7 @@ class _Reader:
             return (type(value), self._all(name, value))
         if type(value) is dict:
             return ("dict", self._named(value))
+        self._look_into(type(value).__module__)
         try:
             return freeze(value)
         except TypeError:
@@ -142,6 +266,10 @@ class _Reader:
                 f"the epilogue captures {name!r}, a {type(value).__name__}, which is neither an array nor hashable",
                 help="capture arrays, numbers, and tuples, lists or dicts of them",
             ) from None
+
+    def _look_into(self, module: str) -> None:
+        if module.partition(".")[0] not in _TRANSPARENT:
+            self.is_transparent = False
 
     def _all(self, name: str, values: Sequence[Any]) -> Hashable:
         return tuple([self.key(f"{name}[{n}]", v) for n, v in enumerate(values)])
@@ -152,9 +280,13 @@ class _Reader:
     def _function(self, function: types.FunctionType) -> Hashable:
         plain = _plain_function(function)
         if _package(plain) != self.package or self.package == "tilewright" or id(plain) in self._open:
+            if id(plain) not in self._open:
+                self._look_into(plain.__module__ or "")
             return function
         self._open.add(id(plain))
         code, variables = plain.__code__, plain.__globals__
+        if _tells_objects_apart(code):
+            self.is_transparent = False
         cells = plain.__closure__ or ()
         key = (
             "traced" if plain is not function else "function",
@@ -168,18 +300,23 @@ class _Reader:
 
 
 class _Skeleton:
-    """Takes a function apart so that it can be built again with elements in the place of the arrays it captures."""
+    """Takes a function apart so that it can be built again with others in the place of arrays and numbers."""
 
     def __init__(self, reader: _Reader) -> None:
         self.reader = reader
         self._open: set[int] = set()
+        self._numbers = 0  # met so far, in the order in which the reader met them
         self._attributes: set[str] = set()  # that the functions met so far read, of whatever object
 
     def node(self, value: Any, *, is_root: bool = False) -> _Node:
-        """Return what makes the value anew, given the elements."""
+        """Return what makes the value anew, given what stands for arrays and numbers."""
         if id(value) in self.reader.slots:
             slot = self.reader.slots[id(value)]
-            return lambda elements: elements[slot]
+            return lambda given: given.elements[slot]
+        if number_kind(value) is not None:
+            place = self._numbers
+            self._numbers += 1
+            return lambda given: given.numbers[place]
         if isinstance(value, types.FunctionType):
             return self._function(value, is_root)
         if isinstance(value, functools.partial):
@@ -188,17 +325,17 @@ class _Skeleton:
                 self._all(value.args),
                 self._named(value.keywords),
             )
-            return lambda elements: functools.partial(inner(elements), *args(elements), **keywords(elements))
+            return lambda given: functools.partial(inner(given), *args(given), **keywords(given))
         if isinstance(value, types.MethodType):
             method, owner = self.node(value.__func__, is_root=is_root), self.node(value.__self__)
-            return lambda elements: types.MethodType(method(elements), owner(elements))
+            return lambda given: types.MethodType(method(given), owner(given))
         if _is_sequence(value):
             make, items = getattr(value, "_make", type(value)), self._all(value)
-            return lambda elements: make(items(elements))
+            return lambda given: make(items(given))
         if type(value) is dict:
             return self._named(value)
         self._refuse_arrays_in(value)
-        return lambda elements: value
+        return lambda given: value
 
     def _refuse_arrays_in(self, value: object) -> None:
         """Raise for an object with an array in an attribute that the function reads: it would not be an argument."""
@@ -212,18 +349,18 @@ class _Skeleton:
                     help=f"put it into a variable outside of the epilogue: {name} = ....{name}",
                 )
 
-    def _all(self, values: Sequence[Any]) -> Callable[[Sequence[Any]], list[Any]]:
+    def _all(self, values: Sequence[Any]) -> Callable[[_Given], list[Any]]:
         nodes = [self.node(v) for v in values]
-        return lambda elements: [node(elements) for node in nodes]
+        return lambda given: [node(given) for node in nodes]
 
-    def _named(self, values: dict[Any, Any]) -> Callable[[Sequence[Any]], dict[Any, Any]]:
+    def _named(self, values: dict[Any, Any]) -> Callable[[_Given], dict[Any, Any]]:
         nodes = {k: self.node(v) for k, v in values.items()}
-        return lambda elements: {k: node(elements) for k, node in nodes.items()}
+        return lambda given: {k: node(given) for k, node in nodes.items()}
 
     def _function(self, function: types.FunctionType, is_root: bool) -> _Node:
         plain = _plain_function(function)
         if _package(plain) != self.reader.package or self.reader.package == "tilewright" or id(plain) in self._open:
-            return lambda elements: function
+            return lambda given: function
         self._open.add(id(plain))
         code, variables = plain.__code__, plain.__globals__
         names = [n for n in _global_names(code) if n in variables]
@@ -237,11 +374,11 @@ class _Skeleton:
         qualname, module = plain.__qualname__, plain.__module__
         is_traced = plain is not function or (is_root and _has_control_flow(code))
 
-        def build(elements: Sequence[Any]) -> Any:
-            values = defaults(elements)
-            closure = tuple(types.CellType(v) for v in cells(elements))
+        def build(given: _Given) -> Any:
+            values = defaults(given)
+            closure = tuple(types.CellType(v) for v in cells(given))
             made = types.FunctionType(
-                code, {**named, **globals_(elements)}, code.co_name, tuple(values[:positional]), closure
+                code, {**named, **globals_(given)}, code.co_name, tuple(values[:positional]), closure
             )
             made.__kwdefaults__ = dict(zip(keywords, values[positional:], strict=True)) or None
             made.__qualname__, made.__module__ = qualname, module
@@ -250,7 +387,7 @@ class _Skeleton:
         return build
 
 
-_Node = Callable[[Sequence[Any]], Any]
+_Node = Callable[[_Given], Any]
 
 
 def _plain_function(target: Any) -> Any:
@@ -296,6 +433,19 @@ def _global_names(code: types.CodeType) -> tuple[str, ...]:
         if isinstance(constant, types.CodeType):
             found |= set(_global_names(constant))
     return tuple(sorted(found))
+
+
+@cache
+def _tells_objects_apart(code: types.CodeType) -> bool:
+    """Say whether code may see which object a name stands for: by `type(x)`, or `x is y` with something but None."""
+    if _REVEALING & set(_global_names(code)):
+        return True
+    before = None
+    for instruction in dis.get_instructions(code):
+        if instruction.opname == "IS_OP" and not (before and before.opname == "LOAD_CONST" and before.argval is None):
+            return True
+        before = instruction
+    return any(_tells_objects_apart(c) for c in code.co_consts if isinstance(c, types.CodeType))
 
 
 def _has_control_flow(code: types.CodeType) -> bool:

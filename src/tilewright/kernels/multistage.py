@@ -14,11 +14,14 @@ from tilewright.kernels.loading import TileLoader, start_rows, start_tile, start
 def matmul_tiles(D, A, B, alpha, beta, plan: tw.constexpr, *operands):
     """Compute one tile of D[m, n, l] = epilogue(alpha * sum over k of A[m, k, l] * B[n, k, l], operands[m, n, l]).
 
+    Behind the operands come the numbers that the epilogue's function uses.
+
     Three things run at the same time: asynchronous copies bring the tiles of rounds to come into a ring of stages, the
     fragments of the next step of K are read from shared memory, and those of this one are multiplied.
     """
     m_block, n_block, batch = block_of(plan, D.shape)
-    D, A, B, *operands = (x[:, :, batch] for x in (D, A, B, *operands))
+    numbers = operands[len(operands) - len(plan.epilogue.numbers) :]
+    D, A, B, *operands = (x[:, :, batch] for x in (D, A, B, *operands[: len(operands) - len(numbers)]))
 
     tid = tw.thread_idx.x
     sA, sB = tw.shared(A.dtype, plan.a.smem), tw.shared(B.dtype, plan.b.smem)
@@ -84,7 +87,7 @@ def matmul_tiles(D, A, B, alpha, beta, plan: tw.constexpr, *operands):
     for k_tile in range(first, k_tiles):
         multiply(k_tile, start_tile)
     pipe.drain()
-    finish(plan.epilogue, acc, thread, D, tuple(operands), (m_block, n_block), alpha, beta)
+    finish(plan.epilogue.bind(numbers), acc, thread, D, tuple(operands), (m_block, n_block), alpha, beta)
 
 
 def block_of(plan, extents):

@@ -297,7 +297,8 @@ def _describe(value: Any) -> str:
 def rename(name: str, value: Any) -> None:
     """Name a fresh scalar, or a tensor's buffer or offset, after the variable it is assigned to."""
     if isinstance(value, Scalar):
-        _name_value(value.value, name)
+        if value.number is None:
+            _name_value(value.value, name)
     elif isinstance(value, DeviceObject):
         value.memory().name = value.memory().name or name
     elif isinstance(value, Tensor) and isinstance(value.engine, BufferEngine):

@@ -12,6 +12,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from tilewright.arguments import instance
 from tilewright.atoms import CopyAtom, UniversalCopy
 from tilewright.dtypes import bool_, int32
 from tilewright.errors import LanguageError
@@ -233,6 +234,7 @@ def _is(step: Any, number: int) -> bool:
 
 def fill(tensor: Tensor, value: Any) -> None:
     """Set every element: tensor[c] = value for every coordinate c."""
+    instance("tw.fill", "tensor", tensor, Tensor, "a tensor")
     if not isinstance(tensor.engine, BufferEngine):
         tensor[...] = value
         return
@@ -242,6 +244,7 @@ def fill(tensor: Tensor, value: Any) -> None:
 
 def clear(tensor: Tensor) -> None:
     """Set every element to 0."""
+    instance("tw.clear", "tensor", tensor, Tensor, "a tensor")
     fill(tensor, 0)
 
 
@@ -250,6 +253,8 @@ def axpby(a: Any, x: Tensor, b: Any, y: Tensor) -> None:
 
     Source: CuTe `axpby`.
     """
+    instance("tw.axpby", "x", x, Tensor, "a tensor")
+    instance("tw.axpby", "y", y, Tensor, "a tensor")
     walk = common_walk([x, y], "tw.axpby")
 
     def step(steps: tuple[Any, ...]) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from tilewright import atoms
 from tilewright.arch import Arch
+from tilewright.arguments import instance
 from tilewright.atoms import MMAAtom
 from tilewright.errors import LanguageError
 from tilewright.instructions.mfma import NAMES as MFMAS
@@ -44,6 +45,8 @@ def gemm(mma: Any, *tensors: Tensor) -> None:
         d, a, b, c = tensors
     else:
         raise LanguageError("tw.gemm takes (mma, a, b, c) or (mma, d, a, b, c)")
+    for name, tensor in zip("abcd", (a, b, c, d), strict=True):
+        instance("tw.gemm", name, tensor, Tensor, "a tensor")
     c, d = (_with_both_modes(t, a, b) for t in (c, d))
     a, b = _with_k(a), _with_k(b)
     _check(atom, d, a, b, c)

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from tilewright.arguments import given
 from tilewright.dtypes import float32, int32
-from tilewright.errors import LanguageError
+from tilewright.errors import ArgumentError, LanguageError
 from tilewright.ir.ops import Fma
 from tilewright.lang.branches import select
 from tilewright.lang.control import truth
-from tilewright.lang.scalar import Scalar, arithmetic, as_scalar, common_type, convert, unary
+from tilewright.lang.scalar import Scalar, arithmetic, as_scalar, common_type, convert, is_typed, unary
 from tilewright.lang.tracer import current
 
 _FLOAT_ONLY = {
@@ -66,7 +67,11 @@ def _on_other(name: str, function: Any, *values: Any) -> Any:
     for x in values:
         if hasattr(x, "__tilewright_apply__"):
             return x.__tilewright_apply__(function.__name__, function, values)
-    return _on_host(name, *values)
+    try:
+        return _on_host(name, *values)
+    except (TypeError, ValueError, AttributeError) as error:
+        came = " and ".join(map(given, values))
+        raise ArgumentError(f"tw.{function.__name__} takes numbers, got {came}") from error
 
 
 def _on_host(name: str, *values: Any) -> Any:
@@ -156,7 +161,7 @@ def fmod(a: Any, b: Any) -> Any:
 
 def fma(a: Any, b: Any, c: Any) -> Any:
     """Return a * b + c, rounded once; in float32 for narrower types, then rounded to them."""
-    scalars = [x for x in (a, b, c) if isinstance(x, Scalar)]
+    scalars = [x for x in (a, b, c) if is_typed(x)] or [x for x in (a, b, c) if isinstance(x, Scalar)]
     if not scalars:
         for x in (a, b, c):
             if hasattr(x, "__tilewright_apply__"):

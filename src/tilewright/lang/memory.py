@@ -6,6 +6,7 @@ import itertools
 from typing import Any
 
 from tilewright.arch import VECTOR_BYTES
+from tilewright.arguments import instance, integer
 from tilewright.dtypes import bfloat16, dtype, float16
 from tilewright.errors import LanguageError
 from tilewright.ir.core import Space
@@ -32,6 +33,7 @@ def shared(element: Any, layout: Any, *, alignment: int = SHARED_ALIGNMENT) -> T
     may get the same bytes. Raises `LanguageError` for a dynamic layout.
     """
     given = _as_layout(layout)
+    integer("tw.shared", "alignment", alignment, minimum=1)
     engine = allocate(Space.SHARED, dtype(element), cosize(given), alignment)
     engine.buffer.layout = given
     return Tensor(engine, given)
@@ -55,6 +57,7 @@ def fragment_like(tensor: Any, element: Any = None) -> Tensor:
     tensor's own unless given. Raises `LanguageError` for a layout without an element type, `LayoutError` for a
     dynamic shape. Source: CuTe `make_fragment_like`.
     """
+    instance("tw.fragment_like", "tensor", tensor, (Tensor, Layout, ComposedLayout), "a tensor or a layout")
     layout = tensor.layout if isinstance(tensor, Tensor) else tensor
     if element is None and not isinstance(tensor, Tensor):
         raise LanguageError(
@@ -81,6 +84,7 @@ def atomic_min(tensor: Tensor, coord: Any, value: Any) -> Any:
 
 
 def _atomic(kind: str, tensor: Tensor, coord: Any, value: Any) -> Any:
+    instance(f"tw.atomic_{kind}", "tensor", tensor, Tensor, "a tensor")
     engine = tensor.engine
     if not isinstance(engine, BufferEngine) or engine.buffer.space is Space.REGISTER:
         raise LanguageError(f"tw.atomic_{kind} works on global and shared memory, not on a {tensor.space} tensor")

@@ -7,6 +7,7 @@ import operator
 from collections.abc import Iterator
 from typing import Any
 
+from tilewright.arguments import integer
 from tilewright.dtypes import DType, int32, promote
 from tilewright.errors import LanguageError
 from tilewright.lang.scalar import Scalar, default_type
@@ -102,4 +103,8 @@ def static_range(start: int, stop: int | None = None, step: int = 1) -> builtins
                 "tw.static_range needs bounds that are known while tracing, and one is a device value",
                 help="use range(...) for a loop on the device, or a tw.constexpr parameter for the bound",
             )
+    integer("tw.static_range", "stop" if stop is None else "start", start)
+    if stop is not None:
+        integer("tw.static_range", "stop", stop)
+        integer("tw.static_range", "step", step)
     return builtins.range(start) if stop is None else builtins.range(start, stop, step)

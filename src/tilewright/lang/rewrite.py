@@ -37,11 +37,13 @@ def rewrite(function: types.FunctionType) -> types.FunctionType:
     """
     code = function.__code__
     rewritten = _FunctionRewriter(code.co_filename).function(parse(function))
+    # Under another name, so that its own name means in it what it means around it: a global, say.
+    rewritten.name = f"{FACTORY}{INNER}{rewritten.name}"
     # A function around it gives the free variables a scope to come from.
     factory = definition(FACTORY, code.co_freevars, [rewritten, ast.Return(name(rewritten.name))])
     module = ast.fix_missing_locations(ast.Module([factory], []))
     compiled = compile(module, code.co_filename, "exec", dont_inherit=True)
-    inner = _find_code(_find_code(compiled, FACTORY), rewritten.name)
+    inner = _find_code(_find_code(compiled, FACTORY), rewritten.name).replace(co_name=code.co_name)
     # The control functions are found under a name of ours among the user's globals, which must stay the user's own
     # dictionary: a kernel sees globals that are assigned after its definition.
     function.__globals__.setdefault(CONTROL, hooks)

@@ -53,6 +53,11 @@ class Scalar(Refused, DynamicInt):
         return self
 
     @property
+    def number(self) -> Any:
+        """For a number of the host that comes with each launch: one that promotes as it does (`lang.host_numbers`)."""
+        return None
+
+    @property
     def dtype(self) -> DType:
         """The element type."""
         return self.value.dtype
@@ -61,6 +66,10 @@ class Scalar(Refused, DynamicInt):
     def facts(self) -> Facts:
         """What is known of an integer: its range, and what it is a multiple of."""
         return facts_of(self.value)
+
+    def as_device(self, target: DType | None) -> Scalar:
+        """Return the scalar in an element type, by default its own."""
+        return self if target is None or self.dtype is target else convert(self, target)
 
     def to(self, type: object) -> Scalar:
         """Convert to another element type."""
@@ -287,7 +296,7 @@ def default_type(x: Number) -> DType:
 def as_scalar(x: object, target: DType | None = None) -> Scalar:
     """Return a device scalar of a Python or NumPy number, of its own type or the given one."""
     if isinstance(x, Scalar):
-        return x if target is None or x.dtype is target else convert(x, target)
+        return x.as_device(target)
     if is_numpy_number(x):
         number: Any = x  # a NumPy scalar, or an array of one element without axes
         target = target or dtype(number.dtype)
@@ -305,11 +314,11 @@ def as_scalar(x: object, target: DType | None = None) -> Scalar:
         elif not target.lowest <= x <= target.highest:
             raise LanguageError(f"{x} does not fit into {target} ({target.lowest} to {target.highest})")
     elif target.is_narrow_float or target is float32:
-        x = _rounded(x, target)
+        x = rounded(x, target)
     return Scalar(constant(x, target))
 
 
-def _rounded(x: float, target: DType) -> float:
+def rounded(x: float, target: DType) -> float:
     """Return the number that the device would hold."""
     import numpy as np
 
@@ -331,6 +340,10 @@ def convert(x: Scalar, target: DType) -> Scalar:
 
 def common_type(a: object, b: object) -> DType:
     """Return the type in which an operation on two operands is computed, at least one of them a Scalar."""
+    if isinstance(a, Scalar) and a.number is not None:
+        return common_type(a.number, b) if is_typed(b) else a.dtype
+    if isinstance(b, Scalar) and b.number is not None:
+        return common_type(a, b.number) if is_typed(a) else b.dtype
     x, y = (v.dtype if isinstance(v, Scalar) else dtype(v.dtype) if _is_numpy(v) else None for v in (a, b))  # type: ignore[attr-defined]
     if x is not None and y is not None:
         return promote(x, y)
@@ -347,6 +360,11 @@ def common_type(a: object, b: object) -> DType:
     if not typed.is_float and not typed.lowest <= number <= typed.highest:
         return promote(typed, int64)
     return typed
+
+
+def is_typed(x: object) -> bool:
+    """Say whether an operand is a device value, whose element type decides that of a number beside it."""
+    return isinstance(x, Scalar) and x.number is None
 
 
 def _pair(a: object, b: object) -> tuple[Scalar, Scalar, DType]:

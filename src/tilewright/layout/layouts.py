@@ -5,7 +5,8 @@ from __future__ import annotations
 import builtins
 from typing import Any, TypeAlias
 
-from tilewright.errors import LayoutError
+from tilewright.arguments import given
+from tilewright.errors import ArgumentError, LayoutError
 from tilewright.layout.coordinates import Offset, checked_coord, crd2idx, offset_of
 from tilewright.layout.display import Displayed
 from tilewright.layout.ints import (
@@ -339,9 +340,7 @@ def size(x: Any) -> Int:  # Any: a layout, tensor, integer or nested tuple
 
     Source: CuTe `size`.
     """
-    if isinstance(x, (tuple, int, DynamicInt)):
-        return tuple_size(x)
-    return tuple_size(x.shape)
+    return tuple_size(_shape_of(x, "size"))
 
 
 def cosize(layout: Any) -> Int:  # Any: a Layout or ComposedLayout
@@ -356,6 +355,8 @@ def cosize(layout: Any) -> Int:  # Any: a Layout or ComposedLayout
     offsets. Source: CuTe `cosize` (which counts the absolute values of negative strides; here they add nothing).
     """
     if not isinstance(layout, Layout):
+        if not hasattr(layout, "cosize"):
+            raise ArgumentError(f"cosize: layout is a Layout or a ComposedLayout, got {given(layout)}")
         other: Int = layout.cosize
         return other
     if layout._static or layout.is_static:
@@ -394,7 +395,7 @@ def rank(x: Any) -> int:  # Any: a layout, tensor, integer or nested tuple
 
     Source: CuTe `rank`.
     """
-    shape = x if isinstance(x, (tuple, int, DynamicInt)) else x.shape
+    shape = _shape_of(x, "rank")
     return len(shape) if isinstance(shape, tuple) else 1
 
 
@@ -406,7 +407,18 @@ def depth(x: Any) -> int:  # Any: a layout, tensor, integer or nested tuple
 
     Source: CuTe `depth`.
     """
-    return tuple_depth(x if isinstance(x, (tuple, int, DynamicInt)) else x.shape)
+    return tuple_depth(_shape_of(x, "depth"))
+
+
+def _shape_of(x: Any, function: str) -> Any:  # Any: a layout, tensor, integer or nested tuple; its shape
+    if isinstance(x, (tuple, int, DynamicInt)):
+        return x
+    try:
+        return x.shape
+    except AttributeError:
+        raise ArgumentError(
+            f"{function}: x is a layout, a tensor, an integer or a nested tuple, got {given(x)}"
+        ) from None
 
 
 def static_flat(layout: Layout, operation: str, what: str) -> tuple[list[int], list[int]]:

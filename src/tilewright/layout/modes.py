@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 from typing import Any
 
+from tilewright.arguments import integer
 from tilewright.errors import LayoutError
 from tilewright.layout.coordinates import Offset, checked_coord, offset_of
 from tilewright.layout.ints import Coord, Int, Shape, Stride, mul, need_static
@@ -244,6 +245,8 @@ def take(layout: Any, begin: int, end: int) -> Any:  # Any: a layout, tensor or 
 
 
 def _check_range(name: str, layout: Layout, begin: int, end: int) -> None:
+    integer(name, "begin", begin)
+    integer(name, "end", end)
     if not 0 <= begin <= end <= layout.rank:
         raise LayoutError(
             f"{name}(..., {begin}, {end}): {layout} has {layout.rank} modes",
@@ -264,6 +267,7 @@ def select(layout: Any, *modes: int) -> Any:  # Any: a layout, tensor or shape g
     if isinstance(layout, Layout):
         parts = modes_of(layout)
         for m in modes:
+            integer("select", "a mode", m)
             if not 0 <= m < len(parts):
                 raise LayoutError(f"select: {layout} has no mode {m}", help=f"modes are 0 to {len(parts) - 1}")
         return from_modes([parts[m] for m in modes])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -37,6 +38,7 @@ _FUNCTION_MAX_DYNAMIC_SHARED = 8
 
 # The statuses of a launch in a thread whose current context is none, or another device's.
 _WRONG_CONTEXT = (201, 400, 709)
+_CAPTURE_MODE_RELAXED = 2
 _LOWEST_VERSION = 11080  # the first with cuLaunchKernelEx
 
 Launcher = Callable[[Any, Any, Any, Any], int]  # Any: ctypes pointers
@@ -294,9 +296,10 @@ def load_function(cubin: bytes, name: str, *, ordinal: int = 0, dynamic_shared_b
     """Load a cubin on a device and return its kernel `name`.
 
     `dynamic_shared_bytes` is the most that a launch will ask for; over 48 KB the kernel's limit is raised.
-    The module stays loaded until the process ends: kernels are few, and unloading waits for the device.
+    The module is unloaded when another is loaded after the function is gone, unless `keep_loaded` was told of it.
     """
     cuda = library()
+    _unload_retired()
     module, handle = ctypes.c_void_p(), ctypes.c_void_p()
     with device_context(ordinal):
         check(
@@ -312,7 +315,34 @@ def load_function(cubin: bytes, name: str, *, ordinal: int = 0, dynamic_shared_b
                 f"giving kernel {name!r} {dynamic_shared_bytes} bytes of dynamic shared memory",
                 details=[f"a block on CUDA device {ordinal} can have {limit} bytes, static and dynamic together"],
             )
-    return Function(name, ordinal, handle, _launcher(ordinal))
+    function = Function(name, ordinal, handle, _launcher(ordinal))
+    # Here and now another thread may be anywhere, in the midst of capturing a graph: what is retired waits.
+    weakref.finalize(function, _retired.append, (ordinal, module)).atexit = False
+    return function
+
+
+# Functions that were launched on a stream of their own. Such a stream may be recording a CUDA graph, which launches
+# the function again without our knowledge: its module stays loaded. The legacy default stream (0) cannot be recorded.
+_kept: set[Function] = set()
+keep_loaded = _kept.add
+
+_retired: list[tuple[int, ctypes.c_void_p]] = []  # modules whose function is gone, by device
+
+
+def _unload_retired() -> None:
+    """Unload the modules of functions that are gone. The driver waits for what still runs of them."""
+    while _retired:
+        try:
+            ordinal, module = _retired.pop()
+        except IndexError:  # another thread took the last one
+            return
+        cuda = library()
+        with device_context(ordinal):
+            # Otherwise a graph that any thread is recording becomes invalid.
+            mode = ctypes.c_int(_CAPTURE_MODE_RELAXED)
+            cuda.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
+            cuda.cuModuleUnload(module)  # a device that is lost refuses, and there is nothing to be done
+            cuda.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
 
 
 @cache

@@ -23,7 +23,7 @@ from tilewright.arch import MAX_BLOCK, MAX_GRID, MAX_THREADS
 from tilewright.dtypes import DType, bfloat16, int32
 from tilewright.errors import ArgumentError, DeviceError
 from tilewright.pickling import Refused
-from tilewright.runtime.driver import Function, error_text
+from tilewright.runtime.driver import Function, error_text, keep_loaded
 
 Extent3 = Union[int, Sequence[int]]
 
@@ -180,6 +180,8 @@ class Packer:
             self._fill(buffer, config, stream, values)
         except (struct.error, OverflowError, TypeError) as error:
             raise self._refusal(values, error) from error
+        if stream:
+            keep_loaded(function)
         return PreparedLaunch(function, config, (buffer, configuration, parameters), tuple(owners))
 
     def _new_frame(self) -> _Frame:
@@ -294,6 +296,8 @@ def launch(function, config, stream, v):
         raise refusal(v, error) from error
     status = function.launch(configuration, function.handle, parameters, None)
     idle.append(frame)
+    if stream:
+        keep_loaded(function)
     if status:
         finish_launch(status, function, config, configuration, parameters)
 """
@@ -309,6 +313,7 @@ def _compile_launch(packer: Packer, parameters: Sequence[str]) -> _Launch:
         "refusal": packer._refusal,
         "struct_error": struct.error,
         "finish_launch": finish_launch,
+        "keep_loaded": keep_loaded,
     }
     exec(compile(_LAUNCH.format(pack=_pack(parameters)), "<tilewright launch>", "exec"), names)
     launch: _Launch = names["launch"]

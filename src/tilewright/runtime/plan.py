@@ -32,7 +32,7 @@ refuses other types itself, with None: that is faster than to look the plan up b
 
 from __future__ import annotations
 
-import threading
+import itertools
 from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Union
@@ -50,8 +50,11 @@ from tilewright.runtime.arrays import (
     StreamGetter,
     adapter_for,
 )
+from tilewright.runtime.recent import Recent
 
-_MAX_KNOWN = 8192  # calls remembered for each plan, before they are forgotten all at once
+# What each plan keeps: those used last, and at most twice as many (see `Recent`).
+_MAX_CALLS = 4096
+MAX_KERNELS = 128  # compiled forms, of which those of a large kernel take about 1 MB each
 
 
 @dataclass(frozen=True)
@@ -105,9 +108,10 @@ Reading = tuple[Call, tuple[Any, ...], tuple[ArrayInfo, ...]]
 class Signature:
     """The parameters of a kernel, and the plans for the argument types that it was called with."""
 
-    def __init__(self, names: Sequence[str], constexpr: Collection[str] = ()) -> None:
+    def __init__(self, names: Sequence[str], constexpr: Collection[str] = (), max_calls: int | None = None) -> None:
         self.names = tuple(names)
         self.constexpr = frozenset(constexpr)
+        self.max_calls = max_calls or _MAX_CALLS
         self._plans: dict[tuple[type, ...], ArgumentPlan] = {}
         self.last: ArgumentPlan | None = None  # the plan of the last call
 
@@ -135,13 +139,16 @@ class ArgumentPlan:
 
     `read(*args)` gives a `Reading`, or None for arguments of other types; `describe(args)` gives the whole
     knowledge of each, for tracing. `starts` holds the index of each argument's first value in a reading.
-    `kernels` is the place for what was compiled, by key: a key means something within its plan only.
+    `kernels` is the place for what was compiled, by key: a key means something within its plan only. Calls and kernels
+    that were not used for long are forgotten; a kernel is alive as long as it is here, or a call that uses it.
     """
 
     def __init__(self, signature: Signature, args: tuple[Any, ...]) -> None:
         assert len(args) == len(signature.names), (signature.names, len(args))
         self.names = signature.names
-        self.kernels: dict[Hashable, Any] = {}  # Any: the caller's compiled kernels
+        self._calls: Recent[Hashable, Call] = Recent(signature.max_calls)
+        # Any: the caller's compiled kernels. Calls would keep what is forgotten here; those that go on find it again.
+        self.kernels: Recent[Hashable, Any] = Recent(MAX_KERNELS, on_turn=self._calls.clear)
         self.roles: list[_Role] = [
             _Constant(name, value) if name in signature.constexpr or value is None else _role(name, value)
             for name, value in zip(self.names, args, strict=True)
@@ -154,7 +161,6 @@ class ArgumentPlan:
         getters = [r.adapter.current_stream for r in self.roles if isinstance(r, _Array) and r.adapter.current_stream]
         self._streams: tuple[StreamGetter, ...] = tuple(dict.fromkeys(getters))
         self._only_stream = self._streams[0] if len(self._streams) == 1 else None
-        self._calls: dict[Hashable, Call] = {}
         kinds = list(map(type, args))
         self.read: Callable[..., Reading | None] = _compile_read(self, kinds)
         simple = self._only_stream is not None and all(r.adapter.fast for r in self.roles if isinstance(r, _Array))
@@ -183,11 +189,14 @@ class ArgumentPlan:
 
     @property
     def calls(self) -> dict[Hashable, Call]:
-        """The calls met so far, by what tells them apart."""
-        return self._calls
+        """The calls used last, by what tells them apart."""
+        return self._calls.young
 
     def classify(self, identity: Hashable, args: tuple[Any, ...], described: tuple[ArrayInfo, ...]) -> Call:
         """Work out what follows from the arguments of a call of a new kind, and remember it."""
+        known = self._calls.get(identity)
+        if known is not None:
+            return known
         infos = iter(described)
         key: list[Hashable] = []
         strides: list[tuple[int, ...]] = []
@@ -200,10 +209,7 @@ class ArgumentPlan:
                 key.append(freeze(value) if role.needs_freezing else value)
             elif role.is_python_int:
                 key.append(int32.lowest <= value <= int32.highest)
-        if len(self._calls) >= _MAX_KNOWN:
-            self._calls.clear()
-        found = self._calls[identity] = Call(tuple(key), tuple(strides))
-        return found
+        return self._calls.add(identity, Call(tuple(key), tuple(strides)))
 
     def explain(self, args: tuple[Any, ...], error: Exception) -> Exception:
         self.describe(args)  # raises an error that names the argument, where there is something to say
@@ -305,18 +311,17 @@ def scalar_type(value: object) -> DType | None:
 
 
 class _ClassNumbers:
-    """A small number for each class of arrays, so that a key hashes a few ints."""
+    """A small number for each class of arrays, so that a key hashes a few ints. No number is given twice."""
 
     def __init__(self) -> None:
-        self._numbers: dict[Hashable, int] = {}
-        self._lock = threading.Lock()
+        self._numbers: Recent[Hashable, int] = Recent(_MAX_CALLS)
+        self._count = itertools.count(1)
 
     def __call__(self, info: ArrayInfo) -> int:
         """Return the number of an array's class, alignment left aside."""
         kind: ArrayClass = replace(info.specialisation, alignment=0)
         key = (kind, info.shape, info.strides) if info.static else kind
-        with self._lock:
-            return self._numbers.setdefault(key, len(self._numbers) + 1)
+        return self._numbers.get(key) or self._numbers.add(key, next(self._count))
 
 
 class_number = _ClassNumbers()

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Union
 
+from tilewright.arguments import function as check_function
 from tilewright.dtypes import DType
 from tilewright.dtypes import dtype as as_dtype
 from tilewright.errors import ScheduleError
@@ -470,6 +471,7 @@ def apply(
     >>> print(apply(half, A[0]))
     half(A[0])
     """
+    check_function("apply", "function", function)
     name = getattr(function, "__name__", "function")
     return Apply(name if name.isidentifier() else "function", function, tuple(expression(x) for x in arguments))
 

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from tilewright.arguments import text
 from tilewright.dtypes import DType
 from tilewright.dtypes import dtype as as_dtype
 from tilewright.errors import ScheduleError
@@ -88,13 +89,18 @@ class Array(Numbered):
     ) -> None:
         self.number = next_number()
         names = assigned_names(sys._getframe(1)) if name is None else (name,)
+        if name is not None:
+            text("Array", "name", name)
         self.name = names[0] if names else f"array{self.number[0]}"
         if not isinstance(role, Role):
             raise ScheduleError(f"array {self.name}: {role!r} is not a Role", help="such as Role.INPUT")
         if (role is Role.CONST) != (data is not None):
             raise ScheduleError(f"array {self.name}: data belongs to an array of role CONST, and to no other")
         self.role = role
-        self.data = None if data is None else np.ascontiguousarray(data)
+        try:
+            self.data = None if data is None else np.ascontiguousarray(data)
+        except ValueError as error:
+            raise ScheduleError(f"array {self.name}: data is not an array of numbers: {error}") from None
         if self.data is not None:
             shape = self.data.shape if shape is None else shape
             element_type = self.data.dtype if element_type is None else element_type

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tilewright.arguments import function
 from tilewright.errors import ScheduleError
 from tilewright.pickling import with_own_containers
 from tilewright.schedule.affine import Affine, Dimension, Index, Size
@@ -78,6 +79,7 @@ class Nest:
         another. Raises `ScheduleError` where the function stores nothing, writes an INPUT or CONST array, or indexes
         otherwise than by affine expressions of this nest's indices.
         """
+        function("Nest.iteration_logic", "logic", logic)
         stores = record(logic)
         if not stores:
             raise ScheduleError("the logic of the nest stores nothing", help="write C[i, j] = ... or C[i, j] += ...")

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Union
 
+from tilewright.arguments import instance
 from tilewright.errors import ScheduleError
 from tilewright.pickling import with_own_containers
 from tilewright.schedule.arrays import Array
@@ -104,6 +105,10 @@ class Package:
         Raises `ScheduleError` for names that are no identifiers of C or come twice, parameters without a value, and
         plans that cannot be built; then nothing is added. Source: Accera, `Package.add`.
         """
+        instance("Package.add", "args", args, (list, tuple, type(None)), "a list of arrays or their names")
+        for array in args or ():
+            instance("Package.add", "each of args", array, (Array, str), "an Array, or the name of one")
+        instance("Package.add", "base_name", base_name, str, "a text")
         name = base_name or getattr(source, "__name__", "") or getattr(source, "name", "") or "function"
         if parameters is None or isinstance(parameters, Mapping):
             return self._add([self._function(source, args, name, name, parameters or {})])[0]
@@ -153,6 +158,7 @@ class Package:
         are there already unless `overwrite`; `CompileError` where the compiler refuses a kernel. For an AMD target
         without a compiler on this machine the source is written and no machine code; the manifest says so.
         """
+        instance("Package.build", "name", name, str, "a text")
         check_name("package", name)
         if not self._functions:
             raise ScheduleError(f"package {name} has no functions", help="package.add(plan, args, base_name)")

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias, Union
 
+from tilewright.arguments import function, instance, integer
 from tilewright.errors import ScheduleError
 from tilewright.schedule.naming import assigned_names
 
@@ -139,7 +140,7 @@ def create_parameters(number: int | None = None, *names: str) -> Any:  # Any: on
     Source: Accera, `create_parameters`.
     """
     seen = names or assigned_names(sys._getframe(1))
-    count = len(seen) if number is None else number
+    count = len(seen) if number is None else integer("create_parameters", "number", number)
     if count < 1:
         raise ScheduleError(f"create_parameters({number!r})", help="say how many: create_parameters(3)")
     if names and len(names) != count:
@@ -169,6 +170,12 @@ def create_parameter_grid(
     Raises `ScheduleError` for no parameters, one without choices, a negative sample, and more than 2**24 combinations.
     Source: Accera, `create_parameter_grid`.
     """
+    instance(
+        "create_parameter_grid", "parameter_choices", parameter_choices, Mapping, "a dict from parameters to values"
+    )
+    if filter_func is not None:
+        function("create_parameter_grid", "filter_func", filter_func)
+    integer("create_parameter_grid", "sample", sample)
     if not parameter_choices:
         raise ScheduleError("a grid needs at least one parameter")
     parameters = list(parameter_choices)
@@ -198,6 +205,9 @@ def get_parameters_from_grid(parameter_grid: Sequence[Mapping[Any, Any]]) -> tup
 
     Source: Accera, `get_parameters_from_grid`.
     """
+    instance("get_parameters_from_grid", "parameter_grid", parameter_grid, (list, tuple), "a list of dicts")
+    for point in parameter_grid:
+        instance("get_parameters_from_grid", "each entry of parameter_grid", point, Mapping, "a dict of values")
     if not parameter_grid:
         raise ScheduleError("the grid is empty", help="give more choices, or let the filter keep some")
     first = tuple(parameter_grid[0])

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from tilewright.arguments import instance
 from tilewright.dtypes import dtype
 from tilewright.errors import ScheduleError
 from tilewright.pickling import with_own_containers
@@ -85,6 +86,7 @@ class Plan(PlanState, Recorder):
         Raises `ScheduleError` for a loop that is bound twice, threads beyond the target's limits, and where iterations
         that different threads would run access the same element and one of them writes: the error names the accesses.
         """
+        instance("Plan.bind", "mapping", mapping, Mapping, "a dict from loops to units of the grid")
         bindings = bind(self.nest, self.bindings, mapping, self.target)
         refuse_crossings(self.nest, bindings)
         self.bindings = bindings
@@ -126,6 +128,9 @@ class Plan(PlanState, Recorder):
 
         Raises `ScheduleError` as they do, and for a padded loop: the kernel would cross the boundary of its padding.
         """
+        kinds = (Index, list, tuple)
+        instance("Plan.kernelize", "unroll_indices", unroll_indices, kinds, "a list of indices")
+        instance("Plan.kernelize", "vectorize_indices", vectorize_indices, (*kinds, type(None)), "a list of indices")
         vectors = [] if vectorize_indices is None else vectorize_indices
         chosen = [vectors] if isinstance(vectors, Index) else list(vectors)
         unrolled = [unroll_indices] if isinstance(unroll_indices, Index) else list(unroll_indices)
@@ -271,6 +276,10 @@ class Plan(PlanState, Recorder):
 
         NumPy arrays run in the simulator, CUDA arrays on their GPU. Raises `ScheduleError` for what the plan cannot be.
         """
+        instance("Plan.build", "name", name, (str, type(None)), "a text")
+        instance("Plan.build", "args", args, (list, tuple, type(None)), "a list of arrays")
+        for array in args or ():
+            instance("Plan.build", "each of args", array, Array, "an Array of the nest")
         return ScheduledKernel(self.snapshot(), name or "scheduled", tuple(args or self.arguments))
 
     def report(self) -> Report:

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from tilewright.errors import ScheduleError
+from tilewright.arguments import given
+from tilewright.errors import ArgumentError, ScheduleError
 from tilewright.schedule import transforms
 from tilewright.schedule.affine import Index
 from tilewright.schedule.delayed import numbered_by, transformed
@@ -42,6 +43,10 @@ class Schedule:
     """
 
     def __init__(self, nest: _Nest | LoopNest) -> None:
+        if not isinstance(nest, LoopNest) and not hasattr(nest, "loop_nest"):
+            raise ArgumentError(
+                f"Schedule: nest is a Nest, got {given(nest)}", help="Nest(shape=(16, 10)).create_schedule()"
+            )
         self.nest: LoopNest = nest if isinstance(nest, LoopNest) else nest.loop_nest()
 
     def get_indices(self) -> tuple[Index, ...]:

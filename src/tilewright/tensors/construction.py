@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from tilewright.arguments import given as came
 from tilewright.dtypes import dtype as as_dtype
-from tilewright.errors import LayoutError
+from tilewright.errors import ArgumentError, LayoutError
 from tilewright.layout.layouts import Layout
 from tilewright.layout.modes import identity_layout
 from tilewright.layout.recasting import recast as recast_layout
@@ -35,7 +36,11 @@ def tensor(array: Any, layout: Any = None) -> Tensor:  # Any: a NumPy array or w
             "tw.tensor: a masked array would be seen with its masked elements as numbers",
             help="give array.filled(value), or array.data",
         )
-    data = np.asarray(array)
+    try:
+        data = np.asarray(array)
+        as_dtype(data.dtype)
+    except ValueError as error:
+        raise ArgumentError(f"tensor: array is {came(array)}, which is not an array of numbers: {error}") from None
     if data.size == 0:
         raise LayoutError(f"an array of shape {show(data.shape)} has no elements, and extents are at least 1")
     width = data.dtype.itemsize

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from typing import Any
 
+from tilewright.arguments import instance
 from tilewright.errors import LayoutError
 from tilewright.layout.coordinates import checked_coord
 from tilewright.layout.division import divide_modes
@@ -14,6 +15,8 @@ from tilewright.layout.swizzle import ComposedLayout
 from tilewright.layout.tuples import product_each, show, tuple_size
 from tilewright.tensors.engines import CoordinateEngine
 from tilewright.tensors.tensor import Tensor
+
+_WRAP = "on the host tw.tensor(array) makes a tensor of a NumPy array"
 
 
 def _dice_tiler(tiler: Any, proj: Any) -> Any:
@@ -48,6 +51,7 @@ def local_tile(t: Any, tiler: Any, coord: Any, proj: Any = None) -> Any:  # Any:
     if isinstance(tiler, list):
         tiler = tuple(tiler)
     tiler, coord = _dice_tiler(tiler, proj), _dice_tiler(checked_coord(coord), proj)
+    instance("local_tile", "t", t, (Layout, Tensor), "a tensor or a layout", _WRAP)
     if isinstance(t, Layout):
         return local_tile(Tensor(CoordinateEngine(0), t), tiler, coord).layout
     if isinstance(tiler, tuple) and len(tiler) > t.rank:
@@ -101,6 +105,8 @@ def _guarded(t: Tensor, tiler: Any) -> Tensor:
         divisor = tuple_size(
             tile.shape if isinstance(tile, Layout) else tile if not isinstance(tile, tuple) else Layout(tile).shape
         )
+        if type(divisor) is int and divisor < 1:
+            raise LayoutError(f"the tile of mode {i} is {divisor}, and it is at least 1", details=[t.title])
         if dividend is divisor or (type(dividend) is int and type(divisor) is int and dividend % divisor == 0):
             continue
         engine = engine.guard(dividend, divisor, f"mode {i}")
@@ -145,6 +151,7 @@ def local_partition(
     Raises `LayoutError` when the threads do not fit the tensor, and for an index that is known and that no thread has.
     Source: CuTe `local_partition`.
     """
+    instance("local_partition", "t", t, (Layout, Tensor), "a tensor or a layout", _WRAP)
     layout = threads if isinstance(threads, Layout) else Layout(threads)
     _check_index(layout, index)
     sizes = product_each(layout.shape)

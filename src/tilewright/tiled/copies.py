@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from tilewright.arguments import instance
 from tilewright.atoms.copy import CopyAtom
 from tilewright.atoms.fragments import positions
 from tilewright.dtypes import DType
@@ -36,6 +37,17 @@ from tilewright.pickling import without_caches
 from tilewright.tensors import Tensor
 from tilewright.tiled.mma import TiledMMA, slice_engine
 
+_UNSET: Any = object()
+
+
+def _check(function: str, atom: object, *, mma: object = _UNSET, copy: object = _UNSET) -> None:
+    """Raise `ArgumentError` for what is not an atom, a TiledMMA or a TiledCopy."""
+    instance(function, "atom", atom, CopyAtom, "a copy atom", "such as tw.atoms.UniversalCopy(128)")
+    if mma is not _UNSET:
+        instance(function, "mma", mma, TiledMMA, "a TiledMMA", "tw.make_tiled_mma(atom, ...) makes one")
+    if copy is not _UNSET:
+        instance(function, "copy", copy, TiledCopy, "a TiledCopy", "tw.make_tiled_copy(atom, ...) makes one")
+
 
 @dataclass(frozen=True)
 class TiledCopy(Displayed):
@@ -54,6 +66,9 @@ class TiledCopy(Displayed):
     tiler: tuple[Any, ...]  # Any: an extent or a Layout for each mode of the tensors
 
     def __post_init__(self) -> None:
+        _check("TiledCopy", self.atom)
+        instance("TiledCopy", "layout_tv", self.layout_tv, Layout, "a Layout from (thread, value) to elements")
+        instance("TiledCopy", "tiler", self.tiler, tuple, "a tuple with an extent or a layout for each mode")
         threads, values = _static_sizes(self.layout_tv)
         if threads % self.atom.threads:
             raise LayoutError(
@@ -186,6 +201,7 @@ class ThrCopy:
 
     def _partition(self, t: Tensor, atom_tv: Callable[[DType], Layout]) -> Tensor:
         copy = self.tiled_copy
+        instance("the partition of a TiledCopy", "t", t, Tensor, "a tensor")
         if t.space == "coordinate" and copy.atom.threads == 1:
             whole = t.map_layout(inside(copy.partition_coordinates))
         else:
@@ -196,6 +212,7 @@ class ThrCopy:
 
     def retile_S(self, t: Tensor) -> Tensor:
         """Return a fragment of another partition (of an mma, say) as this copy reads it; the memory is the same."""
+        instance("the retiling of a TiledCopy", "t", t, Tensor, "a tensor")
         return t.map_layout(inside(lambda layout: self.tiled_copy.retile_layout(layout, t.dtype)))
 
     def retile_D(self, t: Tensor) -> Tensor:
@@ -222,6 +239,7 @@ def make_tiled_copy(atom: CopyAtom, thr_layout: Any, val_layout: Any = 1) -> Til
 
     Raises `LayoutError` when one of them does not number 0, 1, 2, ... without gaps. Source: CuTe `make_tiled_copy`.
     """
+    _check("make_tiled_copy", atom)
     threads = thr_layout if isinstance(thr_layout, Layout) else Layout(thr_layout)
     values = val_layout if isinstance(val_layout, Layout) else Layout(val_layout)
     both = raked_product(threads, values)
@@ -252,6 +270,7 @@ def make_cotiled_copy(atom: CopyAtom, layout_tv: Any, data: Any) -> TiledCopy:  
 
     Raises `LayoutError` where an offset is none of the data's. Source: CuTe `make_cotiled_copy`.
     """
+    _check("make_cotiled_copy", atom)
     by_offset = layout_tv if isinstance(layout_tv, Layout) else Layout(layout_tv)
     where = data if isinstance(data, Layout) else Layout(data)
     _static_sizes(by_offset)
@@ -281,6 +300,7 @@ def make_tiled_copy_C_atom(atom: CopyAtom, mma: TiledMMA, dtype: Any = None) -> 
 
     Raises `LayoutError` where the atom moves more values than a thread holds. Source: CuTe `make_tiled_copy_C_atom`.
     """
+    _check("make_tiled_copy_C_atom", atom, mma=mma)
     element = mma.atom.dtype_d.storage if dtype is None else as_dtype(dtype)
     whole = mma.layout_c_tv
     threads, held = _static_sizes(whole)
@@ -313,6 +333,7 @@ def make_tiled_copy_S(atom: CopyAtom, copy: TiledCopy, dtype: Any = None) -> Til
 
     `dtype` is needed where the atom of `copy` has a width in bits.
     """
+    _check("make_tiled_copy_S", atom, copy=copy)
     return TiledCopy(atom, _side(copy, copy.atom.src_tv, dtype), copy.tiler)
 
 
@@ -321,6 +342,7 @@ def make_tiled_copy_D(atom: CopyAtom, copy: TiledCopy, dtype: Any = None) -> Til
 
     `dtype` is needed where the atom of `copy` has a width in bits.
     """
+    _check("make_tiled_copy_D", atom, copy=copy)
     return TiledCopy(atom, _side(copy, copy.atom.dst_tv, dtype), copy.tiler)
 
 
@@ -338,14 +360,17 @@ def _side(copy: TiledCopy, atom_tv: Callable[[DType], Layout], dtype: Any) -> La
 
 def make_tiled_copy_A(atom: CopyAtom, mma: TiledMMA) -> TiledCopy:
     """Make the copy whose threads hold the A operand as a TiledMMA wants it. Source: CuTe `make_tiled_copy_A`."""
+    _check("make_tiled_copy_A", atom, mma=mma)
     return TiledCopy(atom, mma.layout_a_tv, (mma.tile_size(0), mma.tile_size(2)))
 
 
 def make_tiled_copy_B(atom: CopyAtom, mma: TiledMMA) -> TiledCopy:
     """Make the copy whose threads hold the B operand as a TiledMMA wants it. Source: CuTe `make_tiled_copy_B`."""
+    _check("make_tiled_copy_B", atom, mma=mma)
     return TiledCopy(atom, mma.layout_b_tv, (mma.tile_size(1), mma.tile_size(2)))
 
 
 def make_tiled_copy_C(atom: CopyAtom, mma: TiledMMA) -> TiledCopy:
     """Make the copy whose threads hold the C operand as a TiledMMA wants it. Source: CuTe `make_tiled_copy_C`."""
+    _check("make_tiled_copy_C", atom, mma=mma)
     return TiledCopy(atom, mma.layout_c_tv, (mma.tile_size(0), mma.tile_size(1)))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
+from tilewright.arguments import instance
 from tilewright.atoms.mma import MMAAtom
 from tilewright.errors import LayoutError
 from tilewright.layout import (
@@ -213,6 +214,7 @@ class ThrMMA:
 
     def _partition(self, t: Tensor, operand: Operand) -> Tensor:
         first, second = _MODES[operand]
+        instance(f"partition_{operand}", "t", t, Tensor, "a tensor")
         coord = self.tiled_mma.thr_layout_vmnk.get_flat_coord(self.thread)
         whole = t.map_layout(inside(lambda layout: self.tiled_mma.thread_fragment_layout(layout, operand)))
         rest = whole.layout[1][1].rank
@@ -277,6 +279,10 @@ def make_tiled_mma(
 
     Raises `LayoutError` when the layout does not number the atoms without gaps. Source: CuTe `make_tiled_mma`.
     """
+    instance("make_tiled_mma", "atom", atom, MMAAtom, "an mma atom", "such as tw.atoms.SM80_16x8x16_F32F16F16F32_TN")
+    instance(
+        "make_tiled_mma", "permutations", permutations, (tuple, list, type(None)), "None or a tuple for M, N and K"
+    )
     layout = atom_layout if isinstance(atom_layout, Layout) else Layout(atom_layout)
     if layout.rank > 3:
         raise LayoutError(f"make_tiled_mma: the layout of the atoms has at most the modes M, N, K, not {layout}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any, TypeAlias
 
+from tilewright.arguments import function, instance
 from tilewright.errors import ArgumentError
 from tilewright.runtime.options import Options
 
@@ -41,6 +42,9 @@ class Config:
         pre_hook: Callable[[Meta], object] | None = None,
         **more: Any,  # Any: whatever a kernel takes at compile time
     ) -> None:
+        instance("Config", "values", values, (Mapping, type(None)), "a dict of values by name")
+        if pre_hook is not None:
+            function("Config", "pre_hook", pre_hook)
         self.values: dict[str, Any] = {**(values or {}), **more}
         for name, value in self.values.items():
             if not isinstance(value, Hashable):

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from tilewright.arguments import instance, names
 from tilewright.errors import ArgumentError
 from tilewright.launch import Kernel
 from tilewright.tune.autotuner import Autotuned
@@ -79,13 +80,17 @@ def autotune(
     """
     if (configs is None) == (space is None):
         raise ArgumentError("@tw.autotune takes configs=[...] or space=tw.Space(...), one of them")
+    instance("@tw.autotune", "configs", configs, (list, tuple, type(None)), "a list of tw.Config")
+    for config in configs or ():
+        instance("@tw.autotune", "each of configs", config, Config, "a tw.Config", "such as tw.Config(BM=128)")
+    instance("@tw.autotune", "space", space, (Space, type(None)), "a tw.Space", "such as tw.Space(BM=(64, 128))")
     if max_trials < 1:
         raise ArgumentError(f"max_trials is at least 1, got {max_trials}")
     settings = Settings(
-        key=tuple(key),
-        reset_to_zero=tuple(reset_to_zero),
-        restore_value=None if restore_value is None else tuple(restore_value),
-        outputs=tuple(outputs),
+        key=names("@tw.autotune", "key", key),
+        reset_to_zero=names("@tw.autotune", "reset_to_zero", reset_to_zero),
+        restore_value=None if restore_value is None else names("@tw.autotune", "restore_value", restore_value),
+        outputs=names("@tw.autotune", "outputs", outputs),
         reference=reference,
         tolerance=tolerance,
         warmup=warmup,

@@ -6,10 +6,11 @@ import inspect
 import itertools
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from tilewright.arguments import function, instance
 from tilewright.errors import ArgumentError
 
 Point: TypeAlias = tuple[Any, ...]  # Any: a value for each axis, in order
@@ -50,12 +51,15 @@ class Space:
     constraints: tuple[Constraint, ...]
 
     def __init__(self, axes: Mapping[str, Sequence[Any]] | None = None, **more: Sequence[Any]) -> None:
+        instance("Space", "axes", axes, (Mapping, type(None)), "a dict of the values of each axis by name")
         given = {**(axes or {}), **more}
         if not given:
             raise ArgumentError("a space has at least one axis: tw.Space(BM=(64, 128))")
         for name, values in given.items():
-            if isinstance(values, (str, bytes)) or not len(values):
+            if isinstance(values, (str, bytes)) or not hasattr(values, "__getitem__") or not len(values):
                 raise ArgumentError(f"axis {name} of a space takes a sequence of values, got {values!r}")
+            if not all(isinstance(value, Hashable) for value in values):
+                raise ArgumentError(f"the values of axis {name} of a space have to be hashable, got {tuple(values)!r}")
             if any(a == b for a, b in itertools.combinations(values, 2)):
                 raise ArgumentError(f"axis {name} of a space has a value twice: {tuple(values)!r}")
         object.__setattr__(self, "axes", tuple((name, tuple(values)) for name, values in given.items()))
@@ -66,6 +70,8 @@ class Space:
 
         Raises `ArgumentError` for a parameter that is no axis.
         """
+        function("Space.where", "holds", holds)
+        instance("Space.where", "reason", reason, (str, type(None)), "a text")
         names = tuple(inspect.signature(holds).parameters)
         for name in names:
             if name not in self.names:

@@ -65,7 +65,7 @@ def test_wrong_arguments_are_refused_before_anything_runs() -> None:
         do_bench(never, return_mode="best")
     with pytest.raises(tw.ArgumentError, match=r"quantiles lie between 0 and 1, got 1\.5"):
         do_bench(never, quantiles=[1.5])
-    with pytest.raises(tw.ArgumentError, match="rep are milliseconds"):
+    with pytest.raises(tw.ArgumentError, match="rep, in milliseconds, is more than 0, got 0"):
         time_runs(never, 1, 0, stopwatch=FakeStopwatch())
 
 

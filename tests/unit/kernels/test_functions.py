@@ -28,7 +28,7 @@ def apply(out, x, function: tw.constexpr, *operands):
 
 
 def evaluate(target: Callable[..., Any], x: Array) -> Array:
-    found = captured(target)
+    found = captured(target).constant()
     out = np.zeros_like(x)
     apply[1, 32](out, x, found.function, *found.arrays)
     return out
@@ -149,13 +149,27 @@ def test_fresh_lambdas_are_one_function() -> None:
     assert first.names == ("array",)
 
 
-@pytest.mark.parametrize("constant", [2, 2.5, True, np.float32(2), np.float64(2), "2", None, tw.float32])
+@pytest.mark.parametrize("constant", [2, True, np.float32(2), np.float64(2), "2", None, tw.float32])
 def test_other_constants_are_other_functions(constant: object) -> None:
     assert captured(made(2.0, X)).function is not captured(made(constant, X)).function
 
 
+@pytest.mark.parametrize(("one", "other"), [(2.0, -0.5), (3, 100), (np.float32(1), np.float32(2))])
+def test_numbers_of_one_kind_are_one_function(one: Any, other: Any) -> None:
+    assert captured(made(one, X)).function is captured(made(other, X)).function
+    assert captured(made(one, X)).constant().function is not captured(made(other, X)).constant().function
+
+
+@pytest.mark.parametrize("value", [127, 255, 2**15 - 1, 2**31 - 1, 2**63 - 1, -1, -(2**31)])
+def test_ints_that_fit_into_other_types_are_other_functions(value: int) -> None:
+    beyond = value + 1 if value > 0 else value - 1
+    other = beyond if value != -1 else 0
+    assert captured(made(value, X)).function is not captured(made(other, X)).function
+
+
 def test_negative_zero_is_another_constant() -> None:
-    assert captured(made(0.0, X)).function is not captured(made(-0.0, X)).function
+    zero, negative = captured(made(0.0, X)).constant(), captured(made(-0.0, X)).constant()
+    assert zero.function is not negative.function
 
 
 def test_an_array_and_a_number_at_one_place_are_two_functions() -> None:
@@ -169,9 +183,9 @@ def test_one_array_at_two_places_is_one_argument() -> None:
 
 
 def test_a_changed_global_is_another_function(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = captured(leaky).function
+    before = captured(leaky).constant().function
     monkeypatch.setitem(globals(), "SLOPE", 0.25)
-    assert captured(leaky).function is not before
+    assert captured(leaky).constant().function is not before
     assert evaluate(leaky, X).tolist() == [-0.5, -0.25, 1, 3]
 
 

@@ -450,3 +450,20 @@ def test_kernel_with_an_empty_body():
 
     for kernel in (empty, passed):
         assert run(kernel, zeros(1)).tolist() == [0]
+
+
+@tw.function
+def product_down(x, n):
+    if n == 0:
+        return x
+    return product_down(x, n - 1) * n
+
+
+def test_a_function_may_call_itself_by_its_global_name():
+    @tw.kernel
+    def apply(x):
+        x[tw.thread_idx.x] = product_down(x[tw.thread_idx.x], 4)
+
+    x = np.full(2, 2, np.int32)
+    apply[1, 2](x)
+    assert x.tolist() == [48, 48]

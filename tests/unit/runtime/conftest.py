@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import struct
 from collections.abc import Iterator
 from typing import Any
@@ -30,6 +31,9 @@ class FakeCuda:
         self.required_context: int | None = None
         self.memory: dict[int, Any] = {}
         self._recorded: int | None = None
+        self.loaded = 0
+        self.unloaded: list[tuple[int, int, int]] = []  # current context, module, capture mode
+        self.capture_mode = 0
 
     def cuInit(self, flags: int) -> int:
         return self.fail.get("cuInit", 0)
@@ -148,8 +152,17 @@ class FakeCuda:
         ctypes.memmove(target.value, source.value, size.value)
         return 0
 
+    def cuThreadExchangeStreamCaptureMode(self, mode: Any) -> int:
+        self.capture_mode, mode._obj.value = mode._obj.value, self.capture_mode
+        return 0
+
+    def cuModuleUnload(self, module: Any) -> int:
+        self.unloaded.append((self.current[-1], module.value, self.capture_mode))
+        return 0
+
     def cuModuleLoadData(self, module: Any, cubin: bytes) -> int:
-        module._obj.value = 5
+        self.loaded += 1
+        module._obj.value = 5 + self.loaded
         return self.fail.get("cuModuleLoadData", 0)
 
     def cuModuleGetFunction(self, function: Any, module: Any, name: bytes) -> int:
@@ -183,6 +196,9 @@ def forget_devices() -> None:
         found = getattr(driver, name)
         if hasattr(found, "cache_clear"):
             found.cache_clear()
+    gc.collect()
+    driver._retired.clear()
+    driver._kept.clear()
 
 
 def install(monkeypatch: pytest.MonkeyPatch, fake: FakeCuda) -> FakeCuda:

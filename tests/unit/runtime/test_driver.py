@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 
 import pytest
 from tests.unit.runtime.conftest import FakeCuda, forget_devices
 
 from tilewright.errors import DeviceError
 from tilewright.runtime import driver
+from tilewright.runtime.launch import Packer, launch_config
 
 
 @pytest.fixture
@@ -99,3 +101,42 @@ def test_order_streams(two_devices: FakeCuda) -> None:
 
 def test_the_device_of_a_pointer(two_devices: FakeCuda) -> None:
     assert driver.ordinal_of_pointer((1 << 40) + 512) == 1
+
+
+# Modules that are used no more
+
+
+def test_a_module_is_unloaded_when_the_next_is_loaded_after_its_function_is_gone(fake_cuda: FakeCuda) -> None:
+    first, second = driver.load_function(b"cubin", "first"), driver.load_function(b"cubin", "second")
+    del first
+    gc.collect()
+    assert fake_cuda.unloaded == []  # whoever let it go may be recording a graph
+    third = driver.load_function(b"cubin", "third")
+    relaxed = 2  # otherwise unloading would spoil a graph that is being recorded
+    assert fake_cuda.unloaded == [(1000, 6, relaxed)] and fake_cuda.capture_mode == 0
+    assert second.name == "second" and third.name == "third"
+
+
+@pytest.mark.parametrize("prepared", [False, True])
+def test_what_a_graph_may_have_recorded_stays_loaded(fake_cuda: FakeCuda, prepared: bool) -> None:
+    fake_cuda.current = [1000]
+    packer, config = Packer([], ()), launch_config(1, 32)
+    for stream in (0, 77):
+        function = driver.load_function(b"cubin", "kernel")
+        if prepared:
+            packer.prepare(function, config, stream, ())()
+        else:
+            packer.launch(function, config, stream, ())
+        del function
+        gc.collect()
+    driver.load_function(b"cubin", "other")
+    assert [module for _, module, _ in fake_cuda.unloaded] == [6]  # the one on the default stream, not that on 77
+
+
+def test_a_prepared_launch_keeps_its_module(fake_cuda: FakeCuda) -> None:
+    fake_cuda.current = [1000]
+    launch = Packer([], ()).prepare(driver.load_function(b"cubin", "kernel"), launch_config(1, 32), 0, ())
+    gc.collect()
+    driver.load_function(b"cubin", "other")
+    assert fake_cuda.unloaded == []
+    launch()

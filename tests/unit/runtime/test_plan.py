@@ -237,7 +237,7 @@ def test_byte_strides_become_elements() -> None:
 
 
 def test_the_memory_of_shapes_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan_module, "_MAX_KNOWN", 10)
+    monkeypatch.setattr(plan_module, "_MAX_CALLS", 10)
     kind = type("Tensor", (Tensor,), {"__module__": "torch"})
     signature = Signature(["a"])
     keys = [signature.read((kind((n, 4)),))[1][0].key for n in range(4, 100, 4)]
