@@ -10,8 +10,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TypeAlias, Union
 
+from tilewright.errors import ScheduleError
 from tilewright.schedule.affine import Affine, Dimension, Index, Symbol
-from tilewright.schedule.integers import System
+from tilewright.schedule.integers import LIMIT, System
 from tilewright.schedule.loop_nest import Loop, LoopNest, Part
 from tilewright.schedule.statements import Access
 
@@ -99,6 +100,16 @@ class Pair:
         for size in _sizes(system.variables()):
             system = system.at_least_zero({size: 1}, -1)
         return system
+
+    def undecided(self, refused: str, question: str) -> ScheduleError:
+        """Return the error of what was refused, because a question about the pair took more than `LIMIT` steps."""
+        return ScheduleError(
+            f"{refused}: whether the {self.first.access} and the {self.second.access} {question} was not decided "
+            f"within {LIMIT:,} steps",
+            location=self.write.statement.location,
+            help=f"give {self.write.array.name} one dimension for each loop in place of a computed index, use smaller "
+            "factors in its indices, or do this before loops are split and skewed",
+        )
 
     def sizes(self, values: Values) -> str:
         """Return the sizes of the launch in a solution, as the end of a sentence."""

@@ -11,6 +11,7 @@ from tilewright.errors import ScheduleError, TilewrightWarning
 from tilewright.schedule.affine import Index
 from tilewright.schedule.arrays import Array, Role
 from tilewright.schedule.instances import Instance, Pair, difference, turns
+from tilewright.schedule.integers import UndecidedError
 
 if TYPE_CHECKING:
     from tilewright.schedule.plan import Plan
@@ -85,7 +86,14 @@ def _is_own_sum(write: Instance, read: Instance) -> bool:
 
 def _meet(plan: Plan, write: Instance, read: Instance, around: Sequence[Index]) -> bool:
     """Whether a write and a read of one element can be in the same turn of the loops around."""
-    system = Pair(write, replace(read, side=1)).meets()
+    pair = Pair(write, replace(read, side=1))
+    system = pair.meets()
     for index in around:
         system = system.equal(*difference(*turns(plan.nest.loop(index))))
-    return system.solve() is not None
+    try:
+        return system.solve() is not None
+    except UndecidedError:
+        raise pair.undecided(
+            f"{write.access.array.name} cannot be cached at {around[-1]}",
+            f"access one element in the same iteration of {', '.join(map(str, around))}",
+        ) from None
