@@ -8,7 +8,8 @@ Schedules: the order of the turns
     loop_nest            the state of a schedule: loops, parts and their conditions
     transforms           what each transform makes of a loop nest; schedule is the class that users call
     dependences          which pairs of accesses an order breaks; parallel the same for loops that run at once
-    integers, omega      whether integers exist that satisfy equations and bounds
+    integers             whether integers exist that satisfy equations and bounds: omega eliminates variables,
+                         lattice_search and simplex decide what is left
 Plans: where and with what it runs
     targets, mma_shapes  GPUs, and the shapes of their matrix instructions; recipes says how a warp computes one
     plan                 Plan: bindings, caches, vectors, tiles; binding, caches, vectors and tensorization check them

@@ -21,7 +21,7 @@ from tilewright.schedule.sides import Work, WorkLimitError
 Var = TypeVar("Var", bound=Hashable)
 Sum = tuple[tuple[tuple[Var, int], ...], int]  # terms (variable, coefficient), and the constant
 
-LIMIT = 1_000_000  # steps: a second at most; questions about loop nests take thousands
+LIMIT = 2_000_000  # steps: two seconds at most; questions about loop nests take thousands
 
 
 class UndecidedError(ScheduleError):

@@ -36,6 +36,7 @@ from tilewright.schedule.simplex import Polyhedron, Row
 Vector = list[int]
 Point = list[Fraction]
 
+HALF = Fraction(1, 2)
 THIN = Fraction(1, 16)  # as far as a condition reaches at least, for the lengths of steps
 PRECISION = 16  # the least weight of a condition: weights are rounded to integers
 ROUNDS = 8  # of reductions before a branch, at most; two are usual
@@ -54,15 +55,17 @@ class _Frame:
         self.columns: list[Vector] = [[terms[n] for terms, _ in rows] + identity[n] for n in range(size)]
         self.origin: Vector = [constant for _, constant in rows] + [0] * size
         self.bounded = 0
+        self.centre: Point = []  # of the polyhedron, where it is known
 
     def rows(self) -> list[Row]:
         """Return the conditions."""
         return [([column[n] for column in self.columns], self.origin[n]) for n in range(self.height)]
 
-    def at(self, point: Sequence[int]) -> Vector | None:
-        """Return the x of a point, or None where a condition does not hold there."""
+    def at(self, point: Sequence[Fraction]) -> Vector | None:
+        """Return the x of the integer point next to a point, or None where a condition does not hold there."""
         values = list(self.origin)
-        for factor, column in zip(point, self.columns, strict=True):
+        for coordinate, column in zip(point, self.columns, strict=True):
+            factor = floor(coordinate + HALF)
             if factor:
                 values = [a + factor * b for a, b in zip(values, column, strict=True)]
         return values[self.height :] if all(a >= 0 for a in values[: self.height]) else None
@@ -71,9 +74,13 @@ class _Frame:
         """Subtract a multiple of another column from one: y_other is then what y_other + factor * y_column was."""
         pairs = zip(self.columns[column], self.columns[other], strict=True)
         self.columns[column] = [a - factor * b for a, b in pairs]
+        if self.centre:
+            self.centre[other] += factor * self.centre[column]
 
     def swap(self, one: int, other: int) -> None:
         self.columns[one], self.columns[other] = self.columns[other], self.columns[one]
+        if self.centre:
+            self.centre[one], self.centre[other] = self.centre[other], self.centre[one]
 
     def fixed(self, coordinate: int, value: int) -> _Frame:
         """Return the conditions where a bounded coordinate has a value."""
@@ -143,19 +150,22 @@ def _search(frame: _Frame, work: Work) -> Vector | None:
         return None
     if not frame.bounded:
         return _inside(frame, polyhedron, work)
-    ends, points = _extremes(polyhedron, frame.bounded)
+    ends, points = _extremes(polyhedron, frame)
     for _ in range(ROUNDS):  # what the conditions reach at a few points may be too little; at the next it is more
+        found = frame.at(frame.centre)
+        if found is not None:
+            return found
         if _fewest(ends)[0] <= 1 or not _shorten(frame, points, work):
             break
+        found = frame.at(frame.centre)
+        if found is not None:
+            return found
         polyhedron = Polyhedron(frame.rows(), len(frame.columns), work)
         polyhedron.is_empty()
-        ends, points = _extremes(polyhedron, frame.bounded)
+        ends, points = _extremes(polyhedron, frame)
     count, thinnest = _fewest(ends)
     if count <= 0:
         return None
-    found = frame.at([nearest_quotient(sum(c), len(c)) for c in zip(*points, strict=True)])
-    if found is not None:
-        return found
     for value in _from_the_middle(*ends[thinnest]):
         found = _search(frame.fixed(thinnest, value), work)
         if found is not None:
@@ -163,13 +173,13 @@ def _search(frame: _Frame, work: Work) -> Vector | None:
     return None
 
 
-def _extremes(polyhedron: Polyhedron, bounded: int) -> tuple[list[tuple[int, int]], list[Point]]:
+def _extremes(polyhedron: Polyhedron, frame: _Frame) -> tuple[list[tuple[int, int]], list[Point]]:
     """Return the least and the largest integer that each bounded coordinate may be, and the points at its ends.
 
-    It stops at a coordinate that has none.
+    The mean of the points is the frame's centre. It stops at a coordinate that may be no integer.
     """
     ends, points = [], []
-    for coordinate in range(bounded):
+    for coordinate in range(frame.bounded):
         low = polyhedron.extreme(coordinate, -1)
         points.append(polyhedron.vertex())
         high = polyhedron.extreme(coordinate, 1)
@@ -178,6 +188,7 @@ def _extremes(polyhedron: Polyhedron, bounded: int) -> tuple[list[tuple[int, int
         ends.append((ceil(low), floor(high)))
         if ends[-1][0] > ends[-1][1]:
             break
+    frame.centre = [sum(values, Fraction()) / len(points) for values in zip(*points, strict=True)]
     return ends, points
 
 
@@ -207,7 +218,7 @@ def _inside(frame: _Frame, polyhedron: Polyhedron, work: Work) -> Vector:
     direction = inner.vertex()
     steps = 0
     while True:
-        found = frame.at([floor(a + steps * b + Fraction(1, 2)) for a, b in zip(start, direction, strict=True)])
+        found = frame.at([a + steps * b for a, b in zip(start, direction, strict=True)])
         if found is not None:
             return found
         steps = 2 * steps + 1
