@@ -103,9 +103,10 @@ class Pair:
 
     def undecided(self, refused: str, question: str) -> ScheduleError:
         """Return the error of what was refused, because a question about the pair took more than `LIMIT` steps."""
+        is_one = self.first.access is self.second.access and self.first.number == self.second.number
+        second = "itself in another iteration" if is_one else f"the {self.second.access}"
         return ScheduleError(
-            f"{refused}: whether the {self.first.access} and the {self.second.access} {question} was not decided "
-            f"within {LIMIT:,} steps",
+            f"{refused}: whether the {self.first.access} and {second} {question} was not decided in {LIMIT:,} steps",
             location=self.write.statement.location,
             help=f"give {self.write.array.name} one dimension for each loop in place of a computed index, use smaller "
             "factors in its indices, or do this before loops are split and skewed",

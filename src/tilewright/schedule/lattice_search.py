@@ -39,7 +39,6 @@ Point = list[Fraction]
 HALF = Fraction(1, 2)
 THIN = Fraction(1, 16)  # as far as a condition reaches at least, for the lengths of steps
 PRECISION = 16  # the least weight of a condition: weights are rounded to integers
-ROUNDS = 8  # of reductions before a branch, at most; two are usual
 
 
 class _Frame:
@@ -150,19 +149,17 @@ def _search(frame: _Frame, work: Work) -> Vector | None:
         return None
     if not frame.bounded:
         return _inside(frame, polyhedron, work)
-    ends, points = _extremes(polyhedron, frame)
-    for _ in range(ROUNDS):  # what the conditions reach at a few points may be too little; at the next it is more
+    ends = _extremes(polyhedron, frame)
+    found = frame.at(frame.centre)
+    if found is None and _fewest(ends)[0] > 1 and _shorten(frame, work):
         found = frame.at(frame.centre)
-        if found is not None:
-            return found
-        if _fewest(ends)[0] <= 1 or not _shorten(frame, points, work):
-            break
-        found = frame.at(frame.centre)
-        if found is not None:
-            return found
-        polyhedron = Polyhedron(frame.rows(), len(frame.columns), work)
-        polyhedron.is_empty()
-        ends, points = _extremes(polyhedron, frame)
+        if found is None:
+            polyhedron = Polyhedron(frame.rows(), len(frame.columns), work)
+            polyhedron.is_empty()
+            ends = _extremes(polyhedron, frame)
+            found = frame.at(frame.centre)
+    if found is not None:
+        return found
     count, thinnest = _fewest(ends)
     if count <= 0:
         return None
@@ -173,12 +170,13 @@ def _search(frame: _Frame, work: Work) -> Vector | None:
     return None
 
 
-def _extremes(polyhedron: Polyhedron, frame: _Frame) -> tuple[list[tuple[int, int]], list[Point]]:
-    """Return the least and the largest integer that each bounded coordinate may be, and the points at its ends.
+def _extremes(polyhedron: Polyhedron, frame: _Frame) -> list[tuple[int, int]]:
+    """Return the least and the largest integer that each bounded coordinate may be, up to one that may be none.
 
-    The mean of the points is the frame's centre. It stops at a coordinate that may be no integer.
+    The mean of the points at the ends is the frame's centre.
     """
-    ends, points = [], []
+    ends: list[tuple[int, int]] = []
+    points: list[Point] = []
     for coordinate in range(frame.bounded):
         low = polyhedron.extreme(coordinate, -1)
         points.append(polyhedron.vertex())
@@ -189,7 +187,7 @@ def _extremes(polyhedron: Polyhedron, frame: _Frame) -> tuple[list[tuple[int, in
         if ends[-1][0] > ends[-1][1]:
             break
     frame.centre = [sum(values, Fraction()) / len(points) for values in zip(*points, strict=True)]
-    return ends, points
+    return ends
 
 
 def _fewest(ends: Sequence[tuple[int, int]]) -> tuple[int, int]:
@@ -224,22 +222,24 @@ def _inside(frame: _Frame, polyhedron: Polyhedron, work: Work) -> Vector:
         steps = 2 * steps + 1
 
 
-def _shorten(frame: _Frame, points: Sequence[Point], work: Work) -> bool:
+def _shorten(frame: _Frame, work: Work) -> bool:
     """Make the unit steps along the bounded coordinates short, and return whether any changed.
 
-    The length of a step is that of what it adds to the conditions, where one that is at most w at the points counts
-    for 1 / w. Conditions of the unbounded coordinates do not count.
+    The length of a step is that of what it adds to the conditions, where one that is between 0 and w on the polyhedron
+    counts for 1 / w. Conditions on unbounded coordinates do not count.
     """
-    size = frame.bounded
-    work.spend(2 * size * len(frame.origin) * len(points))
-    conditions: list[tuple[Vector, Fraction]] = []
-    for terms, constant in frame.rows():
-        if any(terms[:size]) and not any(terms[size:]):
-            sums = (sum((a * b for a, b in zip(terms, point, strict=True)), Fraction(constant)) for point in points)
-            conditions.append((terms, max(THIN, *sums)))
+    size, rows = frame.bounded, frame.rows()
+    conditions = [row for row in rows if any(row[0][:size]) and not any(row[0][size:])]
+    polyhedron = Polyhedron(rows, len(frame.columns), work, goals=conditions)
+    polyhedron.is_empty()
+    reaches = []
+    for n in range(len(conditions)):
+        reach = polyhedron.extreme(len(frame.columns) + n, 1)
+        assert reach is not None, conditions[n]
+        reaches.append(max(reach, THIN))
     # Weights are integers of at least `PRECISION`, so that the vectors stay independent.
-    farthest = max(reach for _, reach in conditions)
-    weights = [floor(PRECISION * farthest / reach) for _, reach in conditions]
+    farthest = max(reaches)
+    weights = [floor(PRECISION * farthest / reach) for reach in reaches]
     vectors = [[w * terms[n] for w, (terms, _) in zip(weights, conditions, strict=True)] for n in range(size)]
     return _Reduction(frame, vectors, work).run()
 

@@ -30,7 +30,7 @@ def refuse_crossings(nest: LoopNest, bindings: tuple[Binding, ...]) -> None:
                 except UndecidedError:
                     raise pair.undecided(
                         f"{loop.index} cannot be bound to {unit.name}",
-                        "access one element in different iterations of it",
+                        "access one element at the same time",
                     ) from None
                 if values is not None:
                     raise ScheduleError(

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import chain, count
+from itertools import chain
 
 from tilewright.schedule.sides import Work
 
@@ -40,12 +40,15 @@ class Polyhedron:
     value is read; one that no condition mentions stays a column, and is 0.
     """
 
-    def __init__(self, rows: Sequence[Row], size: int, work: Work) -> None:
+    def __init__(self, rows: Sequence[Row], size: int, work: Work, goals: Sequence[Row] = ()) -> None:
+        """Make the table; extreme values can be asked for of coordinates, and of `goals`, numbered behind them."""
         self.work = work
         self.denominator = 1
         self.columns = [-1] * size  # the number of the condition that is zero at the vertex; -1 for a coordinate
         self.conditions = [_Line(n, [*terms, constant]) for n, (terms, constant) in enumerate(rows)]
         self.coordinates = [_Line(-1, [int(m == n) for m in range(size)] + [0]) for n in range(size)]
+        self.coordinates += [_Line(-1, [*terms, constant]) for terms, constant in goals]
+        self.size = size
         for column in range(size):
             line = next((line for line in self.conditions if line.terms[column]), None)
             if line is not None:
@@ -72,8 +75,10 @@ class Polyhedron:
         goal = self.coordinates[coordinate]
         if any(goal.terms[c] for c, number in enumerate(self.columns) if number < 0):
             return None
-        for exchanges in count():
+        exchanges = 0
+        while True:
             column = self._column(goal, sign, steepest=exchanges < len(self.columns))
+            exchanges += 1
             if column is None:
                 return Fraction(goal.terms[-1], self.denominator)
             falling = [line for line in self.conditions if line.terms[column] < 0]
@@ -88,7 +93,7 @@ class Polyhedron:
 
     def vertex(self) -> list[Fraction]:
         """Return the coordinates of the vertex at which the table is."""
-        return [Fraction(line.terms[-1], self.denominator) for line in self.coordinates]
+        return [Fraction(line.terms[-1], self.denominator) for line in self.coordinates[: self.size]]
 
     def _column(self, line: _Line, sign: int, steepest: bool = False) -> int | None:
         """Return the column of least number that lets a sum grow (or fall, for sign -1), or of largest coefficient."""
@@ -103,7 +108,7 @@ class Polyhedron:
         given = leaving.terms
         sign = 1 if pivot > 0 else -1
         self.denominator = sign * pivot
-        self.work.spend((len(self.conditions) + len(self.columns)) * len(given), self.denominator)
+        self.work.spend((len(self.conditions) + len(self.coordinates)) * len(given), self.denominator)
         for line in chain(self.conditions, self.coordinates):
             if line is leaving:
                 continue
