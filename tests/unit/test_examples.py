@@ -126,4 +126,4 @@ def test_matmul_is_simulated_quickly() -> None:
     with tw.simulate(check=False):
         calls = calls_of(lambda: module.double_buffered(c, a, b))
     np.testing.assert_allclose(c, a.astype(np.float64) @ b.astype(np.float64).T, atol=256 * 2.0**-23 * 4)
-    assert calls <= 1_000_000
+    assert calls <= 1_200_000  # 856,000
