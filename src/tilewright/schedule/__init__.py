@@ -8,7 +8,8 @@ What a kernel computes
     loop_nest                statements, loops, parts and their conditions: the state of a schedule
     transforms               what each transform makes of a loop nest
     delayed                  loop nests and calls that wait for the values of parameters
-    omega, integers          whether integers exist that satisfy equations and bounds
+    integers                 whether integers exist that satisfy equations and bounds: omega eliminates variables,
+                             lattice_search and simplex decide what is left
 What a GPU offers
     mma_shapes, recipes      shapes of matrix instructions, and how a warp computes one
     targets, binding         GPUs; loops that their blocks, threads and warps run through

@@ -14,8 +14,9 @@ from typing import TypeAlias, Union
 from tilewright.errors import ScheduleError
 from tilewright.schedule.affine import Affine, Dimension, Index, Symbol
 from tilewright.schedule.binding import Binding
-from tilewright.schedule.integers import System
+from tilewright.schedule.integers import LIMIT, System, UndecidedError
 from tilewright.schedule.loop_nest import Access, Loop, LoopNest, Part
+from tilewright.schedule.sides import Work
 
 # The iteration of a loop for the first access of a pair (0) or the second one (1), or a size of the launch.
 Variable: TypeAlias = Union[tuple[Index, int], Dimension]
@@ -102,6 +103,17 @@ class Pair:
             system = system.at_least_zero({size: 1}, -1)
         return system
 
+    def undecided(self, refused: str, question: str) -> ScheduleError:
+        """Return the error of what was refused, because a question about the pair took more than `LIMIT` steps."""
+        is_one = self.first.access is self.second.access and self.first.number == self.second.number
+        second = "itself in another iteration" if is_one else f"the {self.second.access}"
+        return ScheduleError(
+            f"{refused}: whether the {self.first.access} and {second} {question} was not decided in {LIMIT:,} steps",
+            location=self.write.statement.location,
+            help=f"give {self.write.array.name} one dimension for each loop in place of a computed index, use smaller "
+            "factors in its indices, or do this before loops are split and skewed",
+        )
+
     def sizes(self, values: Values) -> str:
         """Return the sizes of the launch in a solution, as the end of a sentence."""
         texts = [f"{v}={values[v]}" for v in sorted(_sizes(values), key=lambda v: v.number)]
@@ -163,52 +175,67 @@ def refuse_violations(before: LoopNest, after: LoopNest, what: str) -> None:
 
     `what` names the transform that made `after` of `before`. The order to keep is that in which the nests were
     declared: one part after the other, the points of each in lexicographic order of its own indices. Accesses of one
-    reduction to its target may change places with each other.
+    reduction to its target may change places with each other. Two accesses for which the question takes too much work
+    are refused too, by an error that says so.
     """
     if before.loops == after.loops:
         return
     for pair in pairs(after):
         if pair.is_of_one_reduction:
             continue
-        meets = pair.meets()
-        if meets.solve() is None:
-            continue
-        directions = [(pair.first, pair.second)]
-        if pair.first.number == pair.second.number and pair.first.access is not pair.second.access:
-            directions.append((pair.second, pair.first))
-        for first, second in directions:
-            values = _violation(after, meets, first, second)
-            if values is not None:
-                raise _error(pair, first, second, values, what)
+        try:
+            found = _violation_of(pair, after)
+        except UndecidedError:
+            raise pair.undecided(f"{what} is refused", "would change places") from None
+        if found is not None:
+            raise _error(pair, *found, what)
 
 
-def _violation(nest: LoopNest, meets: System[Variable], first: Instance, second: Instance) -> Values | None:
+def _violation_of(pair: Pair, nest: LoopNest) -> tuple[Instance, Instance, Values] | None:
+    """Return the accesses of a pair in an order in which they were declared to run and do not, and where that is."""
+    work = Work(LIMIT)
+    meets = pair.meets()
+    if meets.solve(work) is None:
+        return None
+    directions = [(pair.first, pair.second)]
+    if pair.first.number == pair.second.number and pair.first.access is not pair.second.access:
+        directions.append((pair.second, pair.first))
+    for first, second in directions:
+        values = _violation(nest, meets, first, second, work)
+        if values is not None:
+            return first, second, values
+    return None
+
+
+def _violation(nest: LoopNest, meets: System[Variable], first: Instance, second: Instance, work: Work) -> Values | None:
     """Return where the first access was declared to run before the second one, and runs after it; None for nowhere.
 
     At one point of the loops, parts and statements run in the order in which they were declared. So only accesses at
     different points can have changed places: they differ in one of the loops, and agree in those outside of it.
     """
-    for system in _declared_before(meets, first, second):
+    for system in _declared_before(meets, first, second, work):
         for loop in nest.loops:
             mine, other = iterations(loop) if first.side == 0 else iterations(loop)[::-1]
             if loop.trips != 1:
-                values = is_before(system, other, mine).solve()
+                values = is_before(system, other, mine).solve(work)
                 if values is not None:
                     return values
             system = system.equal(*difference(mine, other))
     return None
 
 
-def _declared_before(meets: System[Variable], first: Instance, second: Instance) -> Iterator[System[Variable]]:
+def _declared_before(
+    meets: System[Variable], first: Instance, second: Instance, work: Work
+) -> Iterator[System[Variable]]:
     """Yield the ways in which the first access was declared to run before the second one, at different points."""
     if first.number != second.number:
         yield meets  # the pair's first access is of the earlier part
         return
     for index in first.part.indices:
         mine, other = first.iteration(index), second.iteration(index)
-        system = is_before(meets, mine, other)
-        if system.solve() is not None:
-            yield system
+        found = is_before(meets, mine, other)
+        if found.solve(work) is not None:
+            yield found
         meets = meets.equal(*difference(mine, other))
 
 
@@ -225,18 +252,25 @@ def _error(pair: Pair, first: Instance, second: Instance, values: Values, what: 
 def refuse_crossings(nest: LoopNest, bindings: tuple[Binding, ...]) -> None:
     """Raise `ScheduleError` where two threads or blocks would access one element, and one of them writes.
 
-    Reductions are no exception: threads that add to one element at the same time lose sums.
+    Reductions are no exception: threads that add to one element at the same time lose sums. Two accesses for which the
+    question takes too much work are refused too, by an error that says so.
     """
     bound = [(loop, binding.unit) for binding in bindings for loop in binding.loops if loop.trips != 1]
     if not bound:
         return
     for pair in pairs(nest):
-        meets = pair.meets()
+        meets, work = pair.meets(), Work(LIMIT)
         for loop, unit in bound:
             low, high = iterations(loop)
             is_one = pair.first.access is pair.second.access and pair.first.number == pair.second.number
             for mine, other in [(low, high)] if is_one else [(low, high), (high, low)]:
-                values = is_before(meets, mine, other).solve()
+                try:
+                    values = is_before(meets, mine, other).solve(work)
+                except UndecidedError:
+                    raise pair.undecided(
+                        f"{loop.index} cannot be bound to {unit.name}",
+                        "access one element at the same time",
+                    ) from None
                 if values is not None:
                     raise ScheduleError(
                         f"{loop.index} cannot be bound to {unit.name}: different iterations of it access "

@@ -2,7 +2,9 @@
 
 Two accesses of a loop nest depend on each other where some integers, the indices of the two iterations, meet linear
 conditions: both lie in the loops, both reach the same element, and one comes before the other. `System` states such
-conditions and `solve` decides them exactly: it answers None only where no integers meet them all.
+conditions and `solve` decides them exactly: it answers None only where no integers meet them all. The method is the
+Omega test with a search in reduced lattices (`tilewright.schedule.omega`). It always ends, but no method is known that
+ends soon for every system; so it has a limit of work, beyond which there is no answer instead of a wrong one.
 """
 
 from __future__ import annotations
@@ -12,11 +14,18 @@ from dataclasses import dataclass
 from operator import index
 from typing import Generic, TypeVar
 
-from tilewright.errors import ArgumentError
+from tilewright.errors import ArgumentError, ScheduleError
 from tilewright.schedule.omega import Problem
+from tilewright.schedule.sides import Work, WorkLimitError
 
 Var = TypeVar("Var", bound=Hashable)
 Sum = tuple[tuple[tuple[Var, int], ...], int]  # terms (variable, coefficient), and the constant
+
+LIMIT = 2_000_000  # steps: two seconds at most; questions about loop nests take thousands
+
+
+class UndecidedError(ScheduleError):
+    """Whether integers meet some conditions was not found out within the limit of work."""
 
 
 @dataclass(frozen=True)
@@ -90,24 +99,30 @@ class System(Generic[Var]):
             _value(each, values) >= 0 for each in self.inequalities
         )
 
-    def solve(self) -> dict[Var, int] | None:
+    def solve(self, work: Work | None = None) -> dict[Var, int] | None:
         """Return integers that meet all conditions, or None where no integers do.
 
-        The answer has a value for each of `variables()`, near zero where there is a choice; equal systems get equal
-        answers. Both answers are exact, whatever the size of the numbers and with variables that nothing bounds. The
-        method is the Omega test (`tilewright.schedule.omega`).
+        The answer has a value for each of `variables()`; equal systems get equal answers. Both answers are exact,
+        whatever the size of the numbers and with variables that nothing bounds. Questions that share `work` share its
+        limit; without it, this one has `LIMIT` steps. Raises `UndecidedError` beyond the limit.
 
         >>> System[str]().at_least_zero({"n": 1}, -3).at_least_zero({"m": 1, "n": -2}).solve()
         {'n': 3, 'm': 6}
         """
         variables = self.variables()
         numbers = {variable: number for number, variable in enumerate(variables)}
-        problem = Problem(len(variables))
-        for terms, constant in sorted(self.inequalities, key=lambda each: len(each[0])):  # bounds first
-            problem.require({numbers[v]: c for v, c in terms}, -constant, None)
-        for terms, constant in self.equalities:
-            problem.require({numbers[v]: c for v, c in terms}, -constant, -constant)
-        values = problem.solve()
+        problem = Problem(work or Work(LIMIT))
+        try:
+            for terms, constant in sorted(self.inequalities, key=lambda each: len(each[0])):  # bounds first
+                problem.require({numbers[v]: c for v, c in terms}, -constant, None)
+            for terms, constant in self.equalities:
+                problem.require({numbers[v]: c for v, c in terms}, -constant, -constant)
+            values = problem.solve()
+        except WorkLimitError:
+            raise UndecidedError(
+                f"whether integers meet {len(self.equalities)} equations and {len(self.inequalities)} inequalities of "
+                f"{len(variables)} variables was not decided within {problem.work.limit:,} steps"
+            ) from None
         return None if values is None else {v: values.get(numbers[v], 0) for v in variables}
 
     def __str__(self) -> str:

@@ -3,25 +3,31 @@
 A `Problem` holds bands, low <= sum(c * v) <= high, where either end may be missing. Dividing a band by the gcd of its
 coefficients and rounding its ends inwards loses no integer point, and a band whose ends meet is an equation.
 
-Equations go first. One with a coefficient +-1 gives its variable as a sum of others. In any other, with the smallest
-coefficient a_k in size and m = |a_k| + 1, a new variable s stands for an integer that must exist,
+Equations go first, each to its end before the next. With v the variable of the smallest coefficient a in size, and q_u
+the integer nearest to a_u / a for every other variable u and for the constant,
 
-    sum((a_i mod^ m) * v_i) + (c mod^ m) == m * s,    a mod^ m = a - m * floor(a / m + 1/2),
+    a * v + sum(a_u * u) + c == 0    with    v = v' - sum(q_u * u) - q_c
 
-and since a_k mod^ m = -+1, this gives v_k; what is left of the equation has smaller coefficients.
+is an equation of v' and the same others, whose coefficients a_u - q_u * a are at most |a| / 2 in size. This is a column
+operation of a Hermite normal form: it and its inverse are integral, so that integer points correspond one to one. Where
+|a| is 1 at last, v' is given by the others.
+
+    This ends. The coefficients of an equation have gcd 1. So where |a| > 1, some a_u - q_u * a is not zero, and the
+    smallest coefficient is at most half of what it was: after log2 |a| + 1 such steps it is 1, and the equation and one
+    variable are gone. No step brings a new variable, so there are at most as many equations to solve as variables.
+    Nothing else is done to an equation before it is solved, and what becomes an equation later finds one variable less.
 
 Then one variable v after another. Its bands say beta <= a * v and b * v <= alpha, with a, b > 0. For each such pair
 
     real shadow    a * alpha - b * beta >= 0                    what any v demands
     dark shadow    a * alpha - b * beta >= (a - 1) * (b - 1)    what assures an integer v
 
-They are the same condition where a or b is 1. Where they differ, the real shadow may have integer points and the dark
-one none. Then an integer v lies close to one of its bounds, a * v == beta + i with
+They are the same condition where a or b is 1, and v can be left out. That ends too, with the variables. Where the two
+differ for every variable that is left, or v has so many bands that their pairs would be too many, an integer point of
+the bands is searched for in `lattice_search` (Pugh goes on with points between the shadows, one equation for each: as
+many as the coefficients are large).
 
-    0 <= i <= (a * b_max - a - b_max) / b_max
-
-and each such equation is tried in turn (a splinter), or the same at the upper bounds, or each value of v, whichever
-are fewest.
+What can take long is that search, and numbers that grow in long systems of equations. Both spend `Work`.
 
 Source: William Pugh, "The Omega Test: a fast and practical integer programming algorithm for dependence analysis",
 Supercomputing 1991.
@@ -29,10 +35,10 @@ Supercomputing 1991.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from math import gcd
-from typing import Literal
 
+from tilewright.schedule.lattice_search import integer_point
 from tilewright.schedule.sides import (
     Definition,
     Ends,
@@ -40,37 +46,28 @@ from tilewright.schedule.sides import (
     Linear,
     NoSolutionError,
     Sides,
-    equated,
+    Work,
     mentions,
+    nearest_quotient,
     nearest_to_zero,
     overlap,
     replaced,
-    smallest_cover,
-    symmetric_remainder,
 )
+from tilewright.schedule.simplex import Row
 
-Method = Literal["exact", "dark", "real"]
-
-LARGE = 40  # bands; an elimination that adds more waits for others, even where its shadows agree
+LARGE = 40  # bands; a variable whose elimination adds more is left to the search, even where its shadows agree
 
 
 class Problem:
-    """A conjunction of bands over the variables 0, 1, 2, ..., that `solve` consumes."""
+    """A conjunction of bands over variables, which are numbers, that `solve` consumes."""
 
-    def __init__(self, variables: int) -> None:
-        self.variables = variables  # also the next new variable
+    def __init__(self, work: Work) -> None:
+        self.work = work
         self.bounds: dict[int, Ends] = {}  # bands of one variable
         self.bands: dict[Form, Ends] = {}  # bands of several
         self.equations: list[Linear] = []  # each == 0
         self.steps: list[Definition | Sides] = []  # how to find the variables that are gone, the last one first
         self.impossible = False
-        self.method: Method = "exact"  # which shadow stands for a variable whose two shadows differ
-
-    def copy(self) -> Problem:
-        """Return the same bands, with no steps: the copy finds its own variables, and its owner the others."""
-        other = Problem(self.variables)
-        other.bounds, other.bands, other.equations = self.bounds.copy(), self.bands.copy(), self.equations.copy()
-        return other
 
     def require(self, terms: Mapping[int, int], low: int | None, high: int | None) -> None:
         """Add the band low <= sum(terms) <= high."""
@@ -80,7 +77,10 @@ class Problem:
             self.impossible = True
 
     def solve(self) -> dict[int, int] | None:
-        """Return integers that meet all bands, or None where there are none; a variable left out may be 0."""
+        """Return integers that meet all bands, or None where there are none; a variable left out may be 0.
+
+        Raises `WorkLimitError` where that takes more work than the limit.
+        """
         if self.impossible:
             return None
         try:
@@ -95,16 +95,15 @@ class Problem:
         """Eliminate until bounds are left, and return the values that they allow."""
         while True:
             while self.equations:
-                self._substitute(*self._isolate(self._next_equation()))
-            chosen = self._choose()
-            if chosen is None:
+                self._eliminate(self._next_equation())
+            if not self.bands:
                 return {v: nearest_to_zero(ends) for v, ends in self.bounds.items()}
-            variable, exact = chosen
+            variable = self._choose()
+            if variable is None:
+                return self._search()
             sides = self._take(variable)
             self.steps.append(sides)
-            if not exact and self.method == "exact":
-                return self._search(sides)
-            self._cast(sides, dark=self.method == "dark")
+            self._cast(sides)
 
     # Bands
 
@@ -172,31 +171,31 @@ class Problem:
 
         return self.equations.pop(min(range(len(self.equations)), key=difficulty))
 
-    def _isolate(self, equation: Linear) -> tuple[int, Linear]:
-        """Return a variable and the sum that it equals; it may leave a smaller equation to be solved."""
+    def _eliminate(self, equation: Linear) -> None:
+        """Solve one equation to its end: one variable less."""
         divisor = gcd(*equation.terms.values())
         if divisor == 0 or equation.constant % divisor:
             raise NoSolutionError
         terms = {v: c // divisor for v, c in equation.terms.items()}
         constant = equation.constant // divisor
-        variable = min(terms, key=lambda v: (abs(terms[v]), v in self.bounds))
-        sign = 1 if terms[variable] > 0 else -1
-        others = {v: c for v, c in terms.items() if v != variable}
-        if abs(terms[variable]) == 1:
-            return variable, Linear({v: -sign * c for v, c in others.items()}, -sign * constant)
-        modulus = abs(terms[variable]) + 1
-        definition = {v: sign * symmetric_remainder(c, modulus) for v, c in others.items()}
-        definition[self.variables] = -sign * modulus
-        self.variables += 1
-        self.equations.append(Linear(terms, constant))
-        return variable, Linear(
-            {v: c for v, c in definition.items() if c}, sign * symmetric_remainder(constant, modulus)
-        )
+        while True:
+            variable = min(terms, key=lambda v: (abs(terms[v]), v in self.bounds))
+            a = terms.pop(variable)
+            if abs(a) == 1:
+                self._substitute(variable, Linear({v: -a * c for v, c in terms.items()}, -a * constant))
+                return
+            shift = {v: -nearest_quotient(c, a) for v, c in terms.items()}
+            shift[variable], offset = 1, -nearest_quotient(constant, a)
+            self._substitute(variable, Linear({v: c for v, c in shift.items() if c}, offset))
+            terms = {v: c + a * shift[v] for v, c in terms.items() if c + a * shift[v]}
+            terms[variable], constant = a, constant + a * offset
 
     def _substitute(self, variable: int, value: Linear) -> None:
         """Put `value` in the place of `variable` everywhere."""
         self.steps.append(Definition(variable, value))
         touched = [(dict(form), ends) for form, ends in self.bands.items() if mentions(form, variable)]
+        largest = max(map(abs, value.terms.values()), default=0)
+        self.work.spend((len(touched) + len(self.equations)) * len(value.terms) + len(self.bands), largest)
         self.bands = {form: ends for form, ends in self.bands.items() if not mentions(form, variable)}
         equations, self.equations = self.equations, []
         for each in equations:
@@ -213,12 +212,8 @@ class Problem:
 
     # Inequalities
 
-    def _choose(self) -> tuple[int, bool] | None:
-        """Return the variable to eliminate next and whether its shadows agree; None where only bounds are left.
-
-        Those whose shadows agree come first, and among them those that leave the fewest bands; but what multiplies
-        the bands comes last, since the next elimination would multiply them again.
-        """
+    def _choose(self) -> int | None:
+        """Return the variable to eliminate next: its shadows agree, and it leaves the fewest bands; None for none."""
         counts: dict[int, list[int]] = {}  # lower sides, upper sides, the largest coefficient of each
         for form, (low, high) in self.bands.items():
             for v, c in form:
@@ -230,17 +225,16 @@ class Problem:
                     if end is not None:
                         count[side] += 1
                         count[2 + side] = max(count[2 + side], abs(c))
-        if not counts:
-            return None
 
-        def cost(variable: int) -> tuple[int, int]:
+        def growth(variable: int) -> int | None:
             lowers, uppers, a, b = counts[variable]
             if not lowers or not uppers:
-                return 0, -lowers - uppers
-            return (a - 1) * (b - 1), lowers * uppers - lowers - uppers
+                return -lowers - uppers
+            added = lowers * uppers - lowers - uppers
+            return added if (a == 1 or b == 1) and added <= LARGE else None
 
-        best = min(counts, key=lambda v: (max(cost(v)[1], LARGE), cost(v)))
-        return best, cost(best)[0] == 0
+        candidates = [(added, v) for v in counts if (added := growth(v)) is not None]
+        return min(candidates)[1] if candidates else None
 
     def _take(self, variable: int) -> Sides:
         """Remove the bands of a variable, and return what they say of it."""
@@ -261,67 +255,27 @@ class Problem:
                     side.append((abs(coefficient), Linear(rest, sign * end)))
         return Sides(variable, lowers, uppers)
 
-    def _cast(self, sides: Sides, dark: bool) -> None:
-        """Add the real or the dark shadow of a variable that was taken out."""
+    def _cast(self, sides: Sides) -> None:
+        """Add the shadow of a variable that was taken out, whose real and dark shadow agree."""
         for a, beta in sides.lowers:
             for b, alpha in sides.uppers:
                 terms = {v: a * c for v, c in alpha.terms.items()}
                 for v, c in beta.terms.items():
                     terms[v] = terms.get(v, 0) - b * c
-                least = (a - 1) * (b - 1) if dark else 0
-                self._require(terms, least - a * alpha.constant + b * beta.constant, None)
+                self.work.spend(len(terms))
+                self._require(terms, b * beta.constant - a * alpha.constant, None)
 
-    def _search(self, sides: Sides) -> dict[int, int]:
-        """Return values of the variables that are left, such that the one taken out has an integer value too.
-
-        Two cheap questions come first. Dark shadows all the way down either yield values or tell nothing; real ones
-        tell where there are none, or yield values that need not be integers elsewhere and so are tried out.
-        """
-        values = self._shadow(sides, "dark")
-        if values is not None:
-            return values
-        values = self._shadow(sides, "real")
-        if values is None:
-            raise NoSolutionError
-        if self._holds(values) and sides.allow(values):
-            return values
-        values = self._shadow(sides, "exact")
-        if values is not None:
-            return values
-        for splinter in self._splinters(sides):
-            values = splinter.solve()
-            if values is not None:
-                return values
-        raise NoSolutionError
-
-    def _shadow(self, sides: Sides, method: Method) -> dict[int, int] | None:
-        """Solve a shadow of a variable that was taken out of this problem: the real one for "real", else the dark."""
-        shadow = self.copy()
-        shadow.method = method
-        try:
-            shadow._cast(sides, dark=method != "real")
-        except NoSolutionError:
-            return None
-        return shadow.solve()
-
-    def _holds(self, values: Mapping[int, int]) -> bool:
-        """Return whether values meet the bands; a variable without one is 0."""
+    def _search(self) -> dict[int, int]:
+        """Return values for the variables of the bands and bounds that are left."""
         bands = [*self.bands.items(), *((((v, 1),), ends) for v, ends in self.bounds.items())]
+        variables = sorted({v for form, _ in bands for v, _ in form})
+        rows: list[Row] = []
         for form, (low, high) in bands:
-            value = sum(c * values.get(v, 0) for v, c in form)
-            if (low is not None and value < low) or (high is not None and value > high):
-                return False
-        return all(equation.at(values) == 0 for equation in self.equations)
-
-    def _splinters(self, sides: Sides) -> Iterator[Problem]:
-        """Yield problems that together have every solution outside of the dark shadow."""
-        whole = self.copy()
-        for a, beta in sides.lowers:
-            whole.require(equated(sides.variable, a, beta), beta.constant, None)
-        for b, alpha in sides.uppers:
-            whole.require(equated(sides.variable, b, alpha), None, alpha.constant)
-        for terms, first, count in smallest_cover(sides):
-            for offset in range(count):
-                splinter = whole.copy()
-                splinter.require(terms, first + offset, first + offset)
-                yield splinter
+            terms = dict(form)
+            for end, sign in ((low, 1), (high, -1)):
+                if end is not None:
+                    rows.append(([sign * terms.get(v, 0) for v in variables], -sign * end))
+        point = integer_point(rows, len(variables), self.work)
+        if point is None:
+            raise NoSolutionError
+        return dict(zip(variables, point, strict=True))

@@ -100,12 +100,13 @@ class Schedule:
                     B[i, j] = A[i, j]                B[i, j] = A[i, j]
 
         The inner loop of a split stays inside of its outer loop, and loops that only some of fused schedules have
-        inside of the fusing index. Raises `ScheduleError` for another order, and for one that a dependence forbids.
+        inside of the fusing index. Raises `ScheduleError` for another order, for one that a dependence forbids, and
+        where the indices are so involved that this cannot be decided within a limit of work.
         """
         self.nest = transformed(_reorder, self.nest, _flat(order))
 
     def is_valid_loop_order(self, *order: Index | Sequence[Index]) -> bool:
-        """Say whether `reorder` would take an order."""
+        """Say whether `reorder` would take an order: False also where it refuses because it cannot decide."""
         indices = _flat(order)
         if transforms.misplaced(self.nest, indices) is not None:
             return False

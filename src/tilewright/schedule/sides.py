@@ -13,6 +13,27 @@ class NoSolutionError(Exception):
     """No integers meet the bands: ends a search, and stays inside of the Omega test."""
 
 
+class WorkLimitError(Exception):
+    """The search for integers was stopped by its limit of work: stays inside of `tilewright.schedule`."""
+
+
+@dataclass
+class Work:
+    """What a search may do, and what it has done, in steps: one step is an operation on one coefficient.
+
+    Operations on numbers of more than 256 bits count more, so that a limit also bounds the memory of a search.
+    """
+
+    limit: int
+    done: int = 0
+
+    def spend(self, operations: int, largest: int = 0) -> None:
+        """Count operations on numbers as large as `largest`; raise `WorkLimitError` beyond the limit."""
+        self.done += operations * (1 + largest.bit_length() // 256)
+        if self.done > self.limit:
+            raise WorkLimitError
+
+
 @dataclass(frozen=True)
 class Linear:
     """A sum of terms and a constant."""
@@ -58,34 +79,6 @@ class Sides:
         return nearest_to_zero(self.range(values))
 
 
-Cover = list[tuple[dict[int, int], int, int]]  # sums, each with the first value to try and how many values
-
-
-def smallest_cover(sides: Sides) -> Cover:
-    """Return the values of sums to try: near the lower sides, near the upper sides, or all of the variable."""
-    variable = sides.variable
-    a_most = max(a for a, _ in sides.lowers)
-    b_most = max(b for b, _ in sides.uppers)
-    low: Cover = []
-    for a, beta in sides.lowers:
-        low.append((equated(variable, a, beta), beta.constant, (a * b_most - a - b_most) // b_most + 1))
-    high: Cover = []
-    for b, alpha in sides.uppers:
-        count = (b * a_most - b - a_most) // a_most + 1
-        high.append((equated(variable, b, alpha), alpha.constant - count + 1, count))
-    covers = [low, high]
-    first = max((-(-beta.constant // a) for a, beta in sides.lowers if not beta.terms), default=None)
-    last = min((alpha.constant // b for b, alpha in sides.uppers if not alpha.terms), default=None)
-    if first is not None and last is not None:
-        covers.append([({variable: 1}, first, last - first + 1)])
-    return min(covers, key=lambda cover: sum(max(count, 0) for _, _, count in cover))
-
-
-def equated(variable: int, coefficient: int, side: Linear) -> dict[int, int]:
-    """Return the terms of coefficient * variable - side."""
-    return {variable: coefficient} | {v: -c for v, c in side.terms.items()}
-
-
 def mentions(form: Form, variable: int) -> bool:
     """Return whether the variable has a coefficient in the form."""
     return any(v == variable for v, _ in form)
@@ -119,10 +112,10 @@ def nearest_to_zero(ends: Ends) -> int:
     return high if high is not None and high < 0 else 0
 
 
-def symmetric_remainder(number: int, modulus: int) -> int:
-    """Return the number mod^ modulus: congruent, and at most half of the modulus in size.
+def nearest_quotient(number: int, divisor: int) -> int:
+    """Return the integer nearest to number / divisor, so that number - divisor * it is at most half of divisor in size.
 
-    >>> [symmetric_remainder(n, 3) for n in (2, 3, 4, -2)]
-    [-1, 0, 1, 1]
+    >>> [nearest_quotient(n, 3) for n in (2, 3, 4, -2)], nearest_quotient(7, -4)
+    ([1, 1, 1, -1], -2)
     """
-    return number - modulus * ((2 * number + modulus) // (2 * modulus))
+    return (2 * number + divisor) // (2 * divisor)

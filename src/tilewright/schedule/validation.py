@@ -12,6 +12,7 @@ from tilewright.schedule.arrays import Array, Role
 from tilewright.schedule.cache_placement import refuse_conflicts, refuse_nonsense
 from tilewright.schedule.caches import Cache, Location
 from tilewright.schedule.dependences import Instance, Pair, difference, iterations, refuse_recurrences
+from tilewright.schedule.integers import UndecidedError
 from tilewright.schedule.mma_shapes import MMAFragmentOp
 from tilewright.schedule.plan_state import PlanState, operation_name
 
@@ -219,7 +220,14 @@ def _is_own_sum(write: Instance, read: Instance) -> bool:
 
 def _meet(plan: PlanState, write: Instance, read: Instance, around: Sequence[Index]) -> bool:
     """Whether a write and a read of one element can be in the same iteration of the loops around."""
-    system = Pair(write, replace(read, side=1)).meets()
+    pair = Pair(write, replace(read, side=1))
+    system = pair.meets()
     for index in around:
         system = system.equal(*difference(*iterations(plan.nest.loop(index))))
-    return system.solve() is not None
+    try:
+        return system.solve() is not None
+    except UndecidedError:
+        raise pair.undecided(
+            f"{write.access.array.name} cannot be cached at {around[-1]}",
+            f"access one element in the same iteration of {', '.join(map(str, around))}",
+        ) from None
