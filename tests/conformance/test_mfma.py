@@ -157,7 +157,7 @@ def hip_of(atom: MMAAtom) -> str:
 typedef {accumulator} C __attribute__((ext_vector_type({sums})));
 typedef {operand} A {vector};
 extern "C" __attribute__((global)) void product(C* d, const A* a, const A* b, const C* c) {{
-    *d = {atom.instruction}(*a, *b, *c, {modifiers});
+    *d = {atom.builtin}(*a, *b, *c, {modifiers});
 }}"""
 
 
@@ -177,7 +177,7 @@ def test_clang_takes_the_builtins(arch: str, tmp_path: Path) -> None:
     for i, atom in enumerate(ATOMS):
         code = assembly[assembly.index(f"product{i}:") :]
         line = next(text for text in code.splitlines() if "v_mfma" in text)
-        assert f"v_{atom.instruction.removeprefix('__builtin_amdgcn_')} " in line
+        assert f"v_{atom.builtin.removeprefix('__builtin_amdgcn_')} " in line
         cbsz, abid, _ = atom.modifiers
         assert (f"cbsz:{cbsz}" in line) == (cbsz > 0) and (f"abid:{abid}" in line) == (abid > 0)
 

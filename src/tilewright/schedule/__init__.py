@@ -32,7 +32,7 @@ What users hold
     constants                arrays whose values the kernel holds, at a launch
     scheduled                ScheduledKernel: a plan as a kernel to call
     plan, schedule, nest     Plan, Schedule and Nest, each of which makes the one before it
-    functions, headers, manifests, loading, package    kernels as files
+    functions, headers, manifests, schema, loading, package    kernels as files
 """
 
 from __future__ import annotations

@@ -104,5 +104,5 @@ def test_registers_that_nobody_told_limit_nothing() -> None:
 
 @pytest.mark.parametrize("threads", [0, -32])
 def test_a_block_has_threads(threads: int) -> None:
-    with pytest.raises(tw.ArgumentError, match="a block has at least one thread"):
+    with pytest.raises(tw.ArgumentError, match="threads is at least 1, got"):
         occupancy("sm_80", threads=threads, registers=32, shared_bytes=0)

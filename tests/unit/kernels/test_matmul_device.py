@@ -50,7 +50,7 @@ def test_grid_covers_the_result(gpu: FakeCuda) -> None:
     tile = tw.matmul.explain(a, b, out=out).choice
     assert tile is not None
     m, n, _ = tile.configuration.tile
-    ((extents, stream, _, _),) = gpu.launches
+    ((extents, stream, _),) = gpu.launches
     assert stream == STREAM
     assert extents[:4] == (-(-300 // m) * -(-200 // n), 1, 1, tile.configuration.threads)
 

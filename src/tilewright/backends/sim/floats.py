@@ -48,8 +48,8 @@ def _cbrt(x: Lanes) -> Lanes:
         square, rest = _product(y, y)
         cube, cube_rest = _product(square, y)
         corrected = y - ((cube - scaled) + (cube_rest + rest * y)) / (3 * square)
-    usable = np.isfinite(scaled) & (scaled != 0)
-    return np.ldexp(np.where(usable, corrected, y), exponent)
+    usable = np.isfinite(x) & (x != 0)  # the others are their own roots
+    return np.where(usable, np.ldexp(corrected, exponent), x)
 
 
 def _product(a: Lanes, b: Lanes) -> tuple[Lanes, Lanes]:

@@ -18,7 +18,7 @@ _SPECIAL_FUNCTIONS = frozenset({
     "sqrt", "rsqrt", "cbrt", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin",
     "acos", "atan", "sinh", "cosh", "tanh", "erf", "pow", "atan2", "fmod", "div",
 })
-_UNCOUNTED = (ops.Constant, ops.Bitcast, ops.Pack, ops.Extract, ops.Allocate, ops.While, ops.Yield)
+_UNCOUNTED = (ops.Constant, ops.Bitcast, ops.Pack, ops.Extract, ops.Allocate, ops.Inside, ops.While, ops.Yield)
 # fmt: on
 
 
@@ -44,6 +44,7 @@ _CLASSES: dict[type[Op], str | Callable[[Any], str | None]] = {
     ops.Fma: "fma",
     ops.Select: "select",
     ops.Cast: "convert",
+    ops.CastPair: "convert",
     ops.RoundToTfloat32: "convert",
     ops.Load: _memory("load"),
     ops.Store: _memory("store"),
