@@ -182,7 +182,7 @@ class Namespace:
         for name in ("sqrt", "floor", "ceil", "trunc", "round"):
             setattr(self, name, lambda x, name=name: transformed(name, x))
         for function in (*FUNCTIONS, *TWO):
-            setattr(self, function.name, lambda *x, function=function: mathematics(function.reference, *x))
+            setattr(self, function.name, lambda *x, function=function: mathematics(function.special, *x))
         for dtype in TYPES:
             setattr(self, "bool_" if dtype is tw.bool_ else dtype.name, Type(dtype))
 
