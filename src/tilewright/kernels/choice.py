@@ -26,7 +26,11 @@ FAMILIES: tuple[Family, ...] = (
 
 def all_candidates(problem: Problem, machine: Machine, families: Sequence[Family] | None = None) -> list[Candidate]:
     """Return all candidates of families, without a list of those of the index."""
-    return [candidate for family in families or FAMILIES for candidate in family.candidates(problem, machine)]
+    return [
+        candidate
+        for family in (FAMILIES if families is None else families)
+        for candidate in family.candidates(problem, machine)
+    ]
 
 
 def fastest(problem: Problem, machine: Machine, candidates: Sequence[Candidate]) -> Candidate:

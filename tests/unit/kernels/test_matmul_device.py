@@ -70,8 +70,8 @@ def test_a_call_is_planned_once(gpu: FakeCuda, monkeypatch: pytest.MonkeyPatch) 
     planned = []
     plan_call = entry.plan_call
     monkeypatch.setattr(entry, "plan_call", lambda *args: planned.append(1) or plan_call(*args))
-    for turn in range(3):
-        tw.matmul(matrix(1 + turn, 96, 64), matrix(5 + turn, 64, 96), out=matrix(10 + turn, 96, 96))
+    for call in range(3):
+        tw.matmul(matrix(1 + call, 96, 64), matrix(5 + call, 64, 96), out=matrix(10 + call, 96, 96))
     assert len(planned) == 1 and len(gpu.launches) == 3
     misaligned = DeviceTensor((96, 64), pointer=MEGABYTE + 8, dtype="bfloat16")
     tw.matmul(misaligned, matrix(5, 64, 96), out=matrix(10, 96, 96))
