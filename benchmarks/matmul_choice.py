@@ -19,9 +19,10 @@ from typing import Any
 import torch
 from benchmarks.timing import interleaved, machine
 
-from tilewright.kernels.choice import Option, fastest, options
-from tilewright.kernels.dispatch import decide, machine_of
-from tilewright.kernels.question import Inputs, Options, pose
+from tilewright.kernels.arguments import Inputs, Options, arrange_problem
+from tilewright.kernels.choice import all_candidates, fastest
+from tilewright.kernels.dispatch import machine_of, plan_call
+from tilewright.kernels.family import Candidate
 from tilewright.runtime.arrays import describe
 
 
@@ -61,23 +62,23 @@ def random(rows: int, columns: int, dtype: torch.dtype) -> torch.Tensor:
     return torch.randn(rows, columns, device="cuda").to(dtype)
 
 
-def runs_of(case: Case) -> tuple[dict[str, Callable[[], object]], list[Option], Option]:
+def runs_of(case: Case) -> tuple[dict[str, Callable[[], object]], list[Candidate], Candidate]:
     """Return what runs each legal candidate, the candidates, and the model's choice."""
     a = random(case.m, case.k, case.dtype) if case.majors[0] == "N" else random(case.k, case.m, case.dtype).t()
     b = random(case.n, case.k, case.dtype).t() if case.majors[1] == "T" else random(case.k, case.n, case.dtype)
     infos = (describe(a), describe(b), None, None, None)
-    question = pose(Inputs(infos), Options(case.precision))
-    dtype = getattr(torch, question.problem.d.dtype.name)
+    arranged = arrange_problem(Inputs(infos), Options(case.precision))
+    dtype = getattr(torch, arranged.problem.d.dtype.name)
     arrays = (a, b, torch.empty(case.m, case.n, dtype=dtype, device="cuda"), None, None)
     target = machine_of(0)
-    found = options(question.problem, target)
+    found = all_candidates(arranged.problem, target)
     pointers = [x.data_ptr() for x in arrays if x is not None]
     runs: dict[str, Callable[[], object]] = {}
-    for option in found:
-        if option.prediction is not None:
-            decision = decide(question, arrays, (0, 1, 2), option)
-            runs[str(option.configuration)] = partial(decision.run, arrays, pointers, (), 1, 0)
-    return runs, found, fastest(question.problem, target, found)
+    for candidate in found:
+        if candidate.prediction is not None:
+            planned = plan_call(arranged, arrays, (0, 1, 2), candidate)
+            runs[str(candidate.configuration)] = partial(planned.run, arrays, pointers, (), 1, 0)
+    return runs, found, fastest(arranged.problem, target, found)
 
 
 def measure(case: Case) -> dict[str, Any]:

@@ -19,10 +19,10 @@ import torch
 from benchmarks.timing import interleaved, machine
 
 import tilewright as tw
-from tilewright.kernels.candidates import candidates
-from tilewright.kernels.model import resident_blocks
-from tilewright.kernels.multistage import matmul_tiles
-from tilewright.kernels.plan import plan_for
+from tilewright.kernels.model import Machine, resident_blocks
+from tilewright.kernels.multistage import Multistage
+from tilewright.kernels.multistage_kernel import matmul_tiles
+from tilewright.kernels.multistage_plan import plan_for
 from tilewright.kernels.problem import Operand, Problem
 from tilewright.runtime import driver
 
@@ -58,11 +58,13 @@ def measure(compute: tw.DType) -> dict[str, Any]:
     arch, processors = properties.arch, properties.multiprocessors
     stored, out, accumulator = TYPES[compute]
     runs: dict[tuple[str, int, int], Callable[[], None]] = {}
-    for candidate in candidates(problem_of(compute, 8192, 8192, LONG), arch):
+    for candidate in Multistage().candidates(problem_of(compute, 8192, 8192, LONG), Machine.of(arch)):
         if candidate.rejection:
             continue
         configuration = candidate.configuration
-        for held in range(1, resident_blocks(candidate, arch) + 1):
+        resources = candidate.resources
+        blocks = resident_blocks(configuration.threads, resources.accumulators, resources.shared_bytes, arch)
+        for held in range(1, blocks + 1):
             for k in (SHORT, LONG):
                 across = 12 if processors % 12 == 0 else 1
                 m, n = across * configuration.tile[0], processors // across * held * configuration.tile[1]

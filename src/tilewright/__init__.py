@@ -49,7 +49,7 @@ _EXPORTS: dict[str, tuple[str, ...]] = {
         *("sin", "cos", "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh", "tanh", "erf"),
         *("floor", "ceil", "trunc", "round", "fmod", "copysign", "isnan", "isinf", "isfinite", "popcount", "clz"),
     ),
-    "kernels.entry": ("matmul",),
+    "kernels.matmul": ("matmul",),
     "launch": ("kernel", "Kernel", "static"),
     "runtime.specs": ("spec",),
     "tune": ("autotune", "Config", "Space"),

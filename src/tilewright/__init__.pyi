@@ -38,7 +38,7 @@ from tilewright.errors import ScheduleError as ScheduleError
 from tilewright.errors import TilewrightError as TilewrightError
 from tilewright.errors import TilewrightWarning as TilewrightWarning
 from tilewright.errors import TuningError as TuningError
-from tilewright.kernels.entry import matmul as matmul
+from tilewright.kernels.matmul import matmul as matmul
 from tilewright.language import abs as abs
 from tilewright.language import acos as acos
 from tilewright.language import asin as asin

@@ -201,7 +201,7 @@ def test_array_of_an_epilogue_that_does_not_broadcast():
 @refused(
     tw.ArgumentError,
     """
-    c is float32, and the sums of integers are int32
+    c is float32, and the accumulators of integers are int32
       help: add it in an epilogue: epilogue=lambda acc: acc + bias, with out_dtype=tw.float32
     """,
 )
@@ -212,7 +212,7 @@ def test_float_added_to_integers():
 @refused(
     tw.ArgumentError,
     """
-    the sums are int32, and alpha and beta are whole numbers, got 0.5
+    the accumulators are int32, and alpha and beta are whole numbers, got 0.5
       help: scale in an epilogue: epilogue=lambda acc: acc * 0.5, with out_dtype=tw.float32
     """,
 )
@@ -223,7 +223,7 @@ def test_integers_scaled_by_a_fraction():
 @refused(
     tw.ArgumentError,
     """
-    the sums are float32 and out_dtype is int32, and a float does not become an integer by itself
+    the accumulators are float32 and out_dtype is int32, and a float does not become an integer by itself
       help: convert in an epilogue: epilogue=lambda acc: ...to(tw.int32)
     """,
 )
@@ -234,11 +234,11 @@ def test_float_into_integer():
 @refused(
     tw.ArgumentError,
     """
-    the sums are int32 and out_dtype is int8, and its sums do not fit
+    the accumulators are int32 and out_dtype is int8, which does not hold them
       help: convert in an epilogue: epilogue=lambda acc: ...to(tw.int8)
     """,
 )
-def test_sums_into_bytes():
+def test_accumulators_into_bytes():
     tw.matmul(A.astype(np.int8), B.astype(np.int8), out_dtype=tw.int8)
 
 
@@ -307,7 +307,7 @@ def test_array_in_an_attribute():
 
 
 def test_out_dtype_that_is_none():
-    with pytest.raises(tw.ArgumentError, match="out_dtype is no element type of Tilewright"):
+    with pytest.raises(tw.ArgumentError, match="out_dtype is not an element type of Tilewright"):
         tw.matmul(A, B, out_dtype="complex64")
 
 
@@ -332,7 +332,7 @@ def test_arrays_of_an_epilogue_on_another_device():
 
 def test_library_that_makes_no_arrays() -> None:
     found: Any = InterfaceArray((4, 4))
-    with pytest.raises(tw.ArgumentError, match="no array of its library can be made\n  help: give the array .*: out="):
+    with pytest.raises(tw.ArgumentError, match="matmul cannot allocate a .* array\n  help: give the array .*: out="):
         tw.matmul(found, found)
 
 

@@ -4,8 +4,8 @@ Shapes follow NumPy's matmul: batch modes broadcast, a one-dimensional `a` is a 
 that the result does without. A mode is a stride for each array, 0 where the array does not have it, so broadcasting,
 folding and transposing are arithmetic on strides:
 
-- batch modes that lie behind each other in every array become one;
-- a batch mode along which B stays the same becomes part of M where the rows lie behind each other: the product of
+- contiguous batch modes, of which one continues the other in every array, become one;
+- a batch mode along which B stays the same becomes part of M where its matrices' rows are contiguous: the product of
   (8, 128, 64) and (64, 32) is one of 1024 rows; and the same for A and N;
 - where D is contiguous along M, D^T = B^T A^T is computed in its place;
 - of the batch modes that are left the longest is L, and the host loops over the others.
@@ -224,7 +224,7 @@ def _fold(inner: _Mode, modes: Sequence[_Mode], *, without: int) -> tuple[_Mode,
 
 
 def _join(modes: Sequence[_Mode]) -> list[_Mode]:
-    """Make one mode of batch modes that lie behind each other in every array."""
+    """Make one mode of contiguous batch modes: those of which one continues the other in every array."""
     left = list(modes)
     while True:
         pairs = itertools.permutations(left, 2)

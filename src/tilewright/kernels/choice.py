@@ -1,60 +1,196 @@
-"""The choice of a kernel: every family's candidates, what the model says of each, and the fastest."""
+"""The choice of a kernel, and what `tw.matmul.explain` shows of it: all families' candidates, and the fastest."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import io
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any  # Any: JSON
 
-from tilewright.arch import Arch
 from tilewright.errors import ArgumentError
-from tilewright.kernels.candidates import Candidate, candidates
-from tilewright.kernels.configuration import Configuration
-from tilewright.kernels.model import Machine, Prediction, predict
-from tilewright.kernels.problem import Problem
+from tilewright.kernels.family import Candidate, Family
+from tilewright.kernels.model import Machine
+from tilewright.kernels.multistage import Multistage
+from tilewright.kernels.problem import Operand, Problem
+
+if TYPE_CHECKING:
+    from rich.console import Group
+    from rich.table import Table
+
+# The index of families, a line for each; of equally fast candidates the first is chosen.
+FAMILIES: tuple[Family, ...] = (
+    Multistage(),
+)  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Family:
-    """One way of computing products: its candidates for a problem, and what the model says of a legal one."""
-
-    name: str
-    candidates: Callable[[Problem, Arch], list[Candidate]]
-    predict: Callable[[Problem, Candidate, Machine], Prediction]
-
-
-# Kernels for newer GPUs join here, and in `dispatch.launcher_for`, which knows how each family is started.
-FAMILIES: tuple[Family, ...] = (Family("multistage", candidates, predict),)
-
-
-@dataclass(frozen=True)
-class Option:
-    """A candidate of a family; `prediction` is None where it cannot run."""
-
-    family: str
-    candidate: Candidate
-    prediction: Prediction | None
-
-    @property
-    def configuration(self) -> Configuration:
-        return self.candidate.configuration
-
-
-def options(problem: Problem, machine: Machine, families: Sequence[Family] = FAMILIES) -> list[Option]:
-    """Return all candidates of all families, those that can run with a prediction."""
+def all_candidates(problem: Problem, machine: Machine, families: Sequence[Family] | None = None) -> list[Candidate]:
+    """Return all candidates of families, without a list of those of the index."""
     return [
-        Option(family.name, candidate, None if candidate.rejection else family.predict(problem, candidate, machine))
-        for family in families
-        for candidate in family.candidates(problem, machine.arch)
+        candidate
+        for family in (FAMILIES if families is None else families)
+        for candidate in family.candidates(problem, machine)
     ]
 
 
-def fastest(problem: Problem, machine: Machine, found: Sequence[Option]) -> Option:
+def fastest(problem: Problem, machine: Machine, candidates: Sequence[Candidate]) -> Candidate:
     """Return the candidate that is predicted to be fastest, of equals the first; raise `ArgumentError` for none."""
-    legal = [(option.prediction.us, n) for n, option in enumerate(found) if option.prediction is not None]
+    legal = [(c.prediction.us, n) for n, c in enumerate(candidates) if c.prediction is not None]
     if not legal:
         raise ArgumentError(
             f"no kernel multiplies {problem.a.dtype} and {problem.b.dtype} on {machine.arch}",
-            details=[f"{o.family}, {o.configuration}: {o.candidate.rejection}" for o in found],
+            details=[f"{c.family.name}, {c.configuration}: {c.rejection}" for c in candidates],
             help="convert a and b to another type, for example float32 with precision='ieee'",
         )
-    return found[min(legal)[1]]
+    return candidates[min(legal)[1]]
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """How a product would be computed. `print` shows it, `to_json` and `to_dict` give it to programs.
+
+    `choice` is None for an empty result, for which nothing is launched.
+    """
+
+    problem: Problem
+    machine: Machine
+    launches: int
+    is_swapped: bool
+    candidates: tuple[Candidate, ...]
+    choice: Candidate | None
+
+    @property
+    def as_read(self) -> Problem:
+        """The problem as the chosen kernel reads it: A and B as they lie, or as they do after packing."""
+        return self.problem if self.choice is None else self.choice.problem
+
+    @property
+    def packed(self) -> tuple[bool, bool]:
+        """Whether A and B are packed first for the chosen kernel."""
+        return (False, False) if self.choice is None else self.choice.packed
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain values; times are in microseconds, sizes in bytes."""
+        problem = self.as_read
+        return {
+            "problem": {
+                **{name: getattr(problem, name) for name in ("m", "n", "k", "batch")},
+                **{name: _operand(getattr(problem, name)) for name in ("a", "b", "d")},
+                "compute": str(problem.compute),
+                "accumulator": str(problem.accumulator),
+                "c": None if problem.c is None else str(problem.c),
+                "bias": None if problem.bias is None else str(problem.bias),
+                "epilogue": None if problem.epilogue is None else str(problem.epilogue),
+                "elements": [str(dtype) for dtype in problem.elements],
+                "computes_transpose": self.is_swapped,
+                "packed_first": _names("ab", self.packed),
+                "launches": self.launches,
+                "flops": problem.flops,
+            },
+            "machine": {"arch": self.machine.arch.name, "multiprocessors": self.machine.multiprocessors},
+            "candidates": [_described(candidate) for candidate in self.candidates],
+            "choice": None if self.choice is None else self.candidates.index(self.choice),
+        }
+
+    def to_json(self) -> str:
+        """Return `to_dict` as JSON."""
+        return json.dumps(self.to_dict(), indent=2)
+
+    def __str__(self) -> str:
+        from rich.console import Console
+
+        console = Console(file=io.StringIO(), width=400, color_system=None)
+        console.print(self)
+        assert isinstance(console.file, io.StringIO)
+        return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines())
+
+    def __rich__(self) -> Group:
+        from rich.console import Group
+        from rich.text import Text
+
+        return Group(Text(self._heading()), self._table(), Text(self._conclusion()))
+
+    def _heading(self) -> str:
+        p = self.as_read
+        batch = f"{p.batch} times " if p.batch != 1 else ""
+        extra = [f"beta * c ({p.c})"] * p.has_c + [f"bias ({p.bias})"] * p.has_bias
+        arrays = f" with {', '.join(map(str, p.elements))}" if p.elements else ""
+        extra += [f"{p.epilogue}{arrays}"] * (p.epilogue is not None)
+        lines = [
+            f"{batch}{p.m} x {p.n} x {p.k}, {p.compute} with {p.accumulator} accumulators, on {self.machine.arch} "
+            f"with {self.machine.multiprocessors} multiprocessors",
+            f"A {_words(p.a, 'M')}; B {_words(p.b, 'N')}; D {_words(p.d, 'N')}",
+        ]
+        if extra:
+            lines.append(f"plus {', '.join(extra)}")
+        if self.is_swapped:
+            lines.append("D is contiguous along M, so its transpose is computed: A is the caller's b")
+        sides = zip("AB", "MN", self.packed, (self.problem.a, self.problem.b), strict=True)
+        lines += [
+            f"{name} is packed first, in a pass of its own, as its layout prevents vector loads: "
+            f"{_words(operand, other)}"
+            for name, other, is_packed, operand in sides
+            if is_packed
+        ]
+        if self.launches > 1:
+            lines.append(f"{self.launches} launches: the batch modes of the arrays do not join to one")
+        return "\n".join(lines)
+
+    def _table(self) -> Table:
+        from rich.table import Table
+
+        table = Table(box=None, pad_edge=False)
+        for name in ("", "kernel", "tile, warps, stages"):
+            table.add_column(name, no_wrap=True)
+        for name in ("predicted us", "compute", "memory", "packing", "tiles", "waves", "blocks/SM", "shared KB"):
+            table.add_column(name, justify="right")
+        table.add_column("rejected")
+        for candidate in self.candidates:
+            table.add_row(*_row(candidate, is_choice=candidate is self.choice))
+        return table
+
+    def _conclusion(self) -> str:
+        if self.choice is None or self.choice.prediction is None:
+            return "the result is empty: nothing is launched"
+        rate = self.problem.flops / self.choice.prediction.us / 1e6
+        return f"chosen: {self.choice.family.name}, {self.choice.configuration}: {rate:.3g} TFLOP/s predicted"
+
+
+def _row(candidate: Candidate, *, is_choice: bool) -> list[str]:
+    shared = f"{candidate.resources.shared_bytes / 1024:.0f}"
+    begin = ["->" if is_choice else "", candidate.family.name, str(candidate.configuration)]
+    p = candidate.prediction
+    if p is None:
+        return [*begin, *[""] * 7, shared, candidate.rejection or ""]
+    times = [f"{t:.2f}" for t in (p.us, p.compute_us, p.memory_us, p.packing_us)]
+    return [*begin, *times, str(p.tiles), str(p.waves), str(p.blocks), shared, ""]
+
+
+def _words(operand: Operand, other: str) -> str:
+    """Say how a matrix lies; `other` is the name of its mode beside K."""
+    layout = {"K": "contiguous along K", "MN": f"contiguous along {other}", "none": "non-contiguous"}[operand.major]
+    return f"{operand.dtype}, {layout}, aligned to {operand.alignment}"
+
+
+def _operand(operand: Operand) -> dict[str, Any]:
+    return {"dtype": str(operand.dtype), "major": operand.major, "alignment": operand.alignment}
+
+
+def _names(names: str, chosen: Sequence[bool]) -> list[str]:
+    return [name for name, is_chosen in zip(names, chosen, strict=True) if is_chosen]
+
+
+def _described(candidate: Candidate) -> dict[str, Any]:
+    p = candidate.prediction
+    configuration = asdict(candidate.configuration).items()
+    result: dict[str, Any] = {
+        "family": candidate.family.name,
+        **{name: list(value) if isinstance(value, tuple) else value for name, value in configuration},
+        "packed_first": _names("ab", candidate.packed),
+        "shared_bytes": candidate.resources.shared_bytes,
+        "rejection": candidate.rejection,
+    }
+    if p is not None:
+        result |= {"us": p.us, "compute_us": p.compute_us, "memory_us": p.memory_us, "packing_us": p.packing_us}
+        result |= {"tiles": p.tiles, "waves": p.waves, "blocks_per_multiprocessor": p.blocks}
+    return result

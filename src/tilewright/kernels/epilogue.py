@@ -1,4 +1,4 @@
-"""What happens to a block's sums: scaling, addends, a function of the user's, and the way to global memory."""
+"""The epilogue of a tile: scaling, addends, a function of the user's, and the way through shared to global memory."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tilewright.tiled import TiledCopy, make_tiled_copy
 
 @dataclass(frozen=True)
 class EpiloguePlan:
-    """D = function(alpha * sums + beta * C + bias, further elements...), rounded once.
+    """D = function(alpha * accumulators + beta * C + bias, further elements...), rounded once.
 
     The operands arrive in this order: C, bias, those of the function, and then the `numbers` that the function uses.
-    `smem` holds the block's part of D, in elements of `staged`: results in D's type, or sums where operands are still
-    to be added.
+    `smem` holds the block's part of D, in elements of `staged`: results in D's type, or accumulators where operands are
+    still to be added.
     """
 
     staged: DType
@@ -42,7 +42,7 @@ class EpiloguePlan:
         return replace(self, function=function.bind(self.numbers, numbers))
 
     def apply(self, total: Any, alpha: Any, beta: Any, elements: list[Any]) -> Any:  # Any: device numbers
-        """Return the result for one element of D, from its sum and the operands' elements there."""
+        """Return the result for one element of D, from its accumulator and the operands' elements there."""
         rest = list(elements)
         total = alpha * total
         if self.has_c:

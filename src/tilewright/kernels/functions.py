@@ -45,7 +45,7 @@ from tilewright.runtime.recent import Recent
 MAX_KNOWN = 1024  # functions that are kept at least, those used last; twice as many at most
 
 
-class _Family:
+class _Template:
     """Functions that differ in nothing but the numbers that they capture, of the same kinds at the same places.
 
     `constants` are the places of numbers that have to be compiled in. It grows when a function needs another's value.
@@ -71,9 +71,9 @@ class ElementFunction:
     captured arrays, and of the numbers only those that are compiled in.
     """
 
-    def __init__(self, family: _Family, constants: dict[int, Any]) -> None:
-        self.name = family.name
-        self._family = family
+    def __init__(self, template: _Template, constants: dict[int, Any]) -> None:
+        self.name = template.name
+        self._template = template
         self._constants = constants
         self._uses: dict[tuple[DType, ...], tuple[NumberUse, ...]] = {}
 
@@ -84,9 +84,9 @@ class ElementFunction:
         """Return the result for an accumulator; `uses` has the numbers that are not compiled in."""
         numbers = [
             self._constants[place] if place in self._constants else HostNumber(captured_number(place), kind, uses)
-            for place, kind in enumerate(self._family.kinds)
+            for place, kind in enumerate(self._template.kinds)
         ]
-        result = self._family.build(_Given(elements, numbers))(accumulator)
+        result = self._template.build(_Given(elements, numbers))(accumulator)
         if not isinstance(result, Scalar) and scalar_type(result) is None:
             raise LanguageError(
                 f"the epilogue {self.name} returns a {type(result).__name__}", help="return one number: the result"
@@ -99,7 +99,7 @@ class ElementFunction:
         return lambda accumulator, *elements: self.apply(accumulator, elements, given)
 
     def uses(self, accumulator: DType, elements: tuple[DType, ...], arch: Arch) -> tuple[NumberUse, ...]:
-        """Return what of its numbers a kernel is given, for sums and elements of these types.
+        """Return what of its numbers a kernel is given, for accumulators and elements of these types.
 
         The function is traced by itself to find out. Raises `NeedsConstant` where it needs another number's value:
         `captured` gives another function then.
@@ -111,7 +111,7 @@ class ElementFunction:
         return found
 
     def _find_uses(self, accumulator: DType, elements: tuple[DType, ...], arch: Arch) -> tuple[NumberUse, ...]:
-        if len(self._constants) == len(self._family.kinds):
+        if len(self._constants) == len(self._template.kinds):
             return ()
         uses = Uses()
         first, *rest = (Scalar(Value(x, None)) for x in (accumulator, *elements))
@@ -121,9 +121,9 @@ class ElementFunction:
             pass
         except Exception:
             # Whatever it is, the kernel's own trace meets it with the numbers themselves, and tells where.
-            uses.constants |= set(range(len(self._family.kinds)))
+            uses.constants |= set(range(len(self._template.kinds)))
         if uses.constants:  # also where the user's code caught what was raised
-            self._family.constants |= uses.constants
+            self._template.constants |= uses.constants
             raise NeedsConstant(self.name)
         return tuple(uses.recorded)
 
@@ -135,7 +135,7 @@ class ElementFunction:
 class Captured:
     """A function, the arrays and numbers that it captures, and what the arrays are called."""
 
-    family: _Family
+    template: _Template
     function: ElementFunction
     arrays: tuple[object, ...]
     names: tuple[str, ...]
@@ -143,11 +143,11 @@ class Captured:
 
     def again(self) -> Captured:
         """Return the same with the numbers compiled in that have to be by now."""
-        return Captured(self.family, self.family.function(self.numbers), self.arrays, self.names, self.numbers)
+        return Captured(self.template, self.template.function(self.numbers), self.arrays, self.names, self.numbers)
 
     def constant(self) -> Captured:
         """Return the same with all numbers compiled in, and remember that functions like it need that."""
-        self.family.constants = frozenset(range(len(self.numbers)))
+        self.template.constants = frozenset(range(len(self.numbers)))
         return self.again()
 
 
@@ -158,7 +158,7 @@ class _Given(NamedTuple):
     numbers: Sequence[Any]
 
 
-_families: Recent[Hashable, _Family] = Recent(MAX_KNOWN)
+_templates: Recent[Hashable, _Template] = Recent(MAX_KNOWN)
 _functions: Recent[Hashable, ElementFunction] = Recent(MAX_KNOWN)
 
 
@@ -177,14 +177,14 @@ def captured(target: object) -> Captured:
     reader = _Reader(_package(_plain_function(target)))
     key = reader.key("epilogue", target)
     numbers = tuple(reader.numbers)
-    family = _families.get(key)
-    if family is None:
+    template = _templates.get(key)
+    if template is None:
         _check_parameters(target)
         kinds = reader.kinds
         constants = frozenset() if reader.is_transparent else frozenset(range(len(kinds)))
-        family = _Family(_name(target), _Skeleton(reader).node(target, is_root=True), kinds, constants)
-        family = _families.add(key, family)
-    return Captured(family, family.function(numbers), tuple(reader.arrays), tuple(reader.names), numbers)
+        template = _Template(_name(target), _Skeleton(reader).node(target, is_root=True), kinds, constants)
+        template = _templates.add(key, template)
+    return Captured(template, template.function(numbers), tuple(reader.arrays), tuple(reader.names), numbers)
 
 
 def _name(target: object) -> str:

@@ -5,28 +5,33 @@ works on n tiles takes
 
     steps of K * step(n) + overhead
 
-where step(n) was measured on an H200 for each configuration (`measured`). On another GPU it is estimated: a step is
-arithmetic, at the share of the peak rate that the best step reached on the H200, and the rest, which is latency;
-arithmetic takes as much more or less as the peak rate of a multiprocessor differs, and latency is the same. No wave is
-faster than memory. Steps were measured in short runs at high clocks, so that long ones take up to a fifth longer than
-predicted, all candidates alike. The time of the launch itself, the same for all, is left out.
+and no wave is faster than memory. `StepTimes` gives step(n): measured on an H200 where a family has a figure, and
+otherwise
+
+    step(n) = n * multiply-adds of a step / (reached share * peak rate of a multiprocessor) + latency
+
+where the reached share is that of the best measured step of the element type, and the latency the median of what the
+measured steps take beside that arithmetic. On another GPU than an H200 arithmetic takes as much more or less as the
+peak rate of a multiprocessor differs, and latency is the same.
+
+Steps were measured in short runs at high clocks, so that long ones take up to a fifth longer than predicted, all
+candidates alike. The time of the launch itself, the same for all, is left out.
 """
 
 from __future__ import annotations
 
+import statistics
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
 from tilewright.arch import GPUS, Arch, Gpu, blocks_allowed, gpu_of
 from tilewright.dtypes import DType
-from tilewright.kernels.candidates import Candidate
-from tilewright.kernels.configuration import Configuration
-from tilewright.kernels.measured import measured_steps, steps_us
-from tilewright.kernels.problem import Problem
+from tilewright.kernels.problem import Configuration, Operand, Problem
 
-# What a wave takes beside its steps: the first tiles' way through memory, and the way out of the sums, which grows with
-# the tile. Both from the same measurements, less 2.5 microseconds of launch.
-_WAVE_US, _OUT_US = 1.0, 3.0 / (128 * 256)
+# What a wave takes beside its steps: the first tiles' way through memory, and the epilogue, which grows with the tile.
+# Both from the same measurements, less the microseconds of a launch, which a pass that packs an operand takes.
+_WAVE_US, _EPILOGUE_US, _LAUNCH_US = 1.0, 3.0 / (128 * 256), 2.5
 
 
 @dataclass(frozen=True)
@@ -68,68 +73,110 @@ class Prediction:
     waves: int
     compute_us: float
     memory_us: float
+    packing_us: float = 0.0  # of the passes before the kernel that pack A or B
 
     @property
     def us(self) -> float:
-        return max(self.compute_us, self.memory_us)
+        return max(self.compute_us, self.memory_us) + self.packing_us
 
 
-def predict(problem: Problem, candidate: Candidate, machine: Machine) -> Prediction:
-    """Return what a legal candidate is expected to take."""
-    configuration = candidate.configuration
+Tiling = tuple[tuple[int, int, int], tuple[int, int], int]  # tile, warps, stages
+
+
+class StepTimes:
+    """The time of a step of K: what was measured of a family on an H200, and a formula for what was not.
+
+    `measured` has for each element type and tiling the microseconds of a step by the number of tiles, 1, 2, ..., that a
+    multiprocessor works on at the same time.
+    """
+
+    def __init__(self, measured: Mapping[DType, Mapping[Tiling, tuple[float, ...]]]) -> None:
+        self.measured = measured
+        self._figures = cache(self._figures_of)
+
+    def steps_us(
+        self, compute: DType, configuration: Configuration, blocks: int, machine: Machine
+    ) -> tuple[float, ...]:
+        """Return the microseconds of a step for 1, 2, ... tiles on a multiprocessor, `blocks` at most.
+
+        Where fewer numbers of tiles were measured than a multiprocessor holds blocks, they are all that is returned.
+        """
+        tiling = configuration.tile, configuration.warps, configuration.stages
+        measured = self.measured.get(compute, {}).get(tiling)
+        here, there = machine.rate(compute), _MEASURED_ON.rate(compute)
+        flops = _flops(configuration.tile)
+        reached, latency = self._figures(compute)
+        if measured is None:
+            rate = here or there or _rate_by_width(compute, machine)
+            return tuple(tiles * flops / (reached * rate) + latency for tiles in range(1, blocks + 1))
+        if here is None or there is None or here == there:
+            return measured[:blocks]
+        more = flops / reached * (1 / here - 1 / there)
+        return tuple(us + tiles * more for tiles, us in enumerate(measured[:blocks], 1))
+
+    def _figures_of(self, compute: DType) -> tuple[float, float]:
+        """Return the share of its peak rate that an H200 reached in the best step, and the latency of a step.
+
+        Of an element type of which nothing was measured: the least share and the greatest latency of the others.
+        """
+        if not self.measured.get(compute):
+            others = [self._figures(dtype) for dtype, tilings in self.measured.items() if tilings]
+            return min((share for share, _ in others), default=0.5), max((us for _, us in others), default=0.5)
+        peak = _MEASURED_ON.rate(compute)
+        assert peak is not None, compute
+        steps = [
+            (tiles * _flops(tile), us)
+            for (tile, _, _), measured in self.measured[compute].items()
+            for tiles, us in enumerate(measured, 1)
+        ]
+        reached = max(flops / us / peak for flops, us in steps)
+        return reached, statistics.median(us - flops / (reached * peak) for flops, us in steps)
+
+
+def _flops(tile: tuple[int, int, int]) -> int:
+    m, n, k = tile
+    return 2 * m * n * k
+
+
+def _rate_by_width(compute: DType, machine: Machine) -> float:
+    """Return a rate for an element type that no table has: that of float32, by as much as the type is narrower."""
+    float32 = machine.gpu.rate_of("float32")
+    assert float32 is not None, machine.gpu.name
+    return float32 / machine.multiprocessors / 1e6 * 32 / compute.bits
+
+
+def predict_waves(
+    problem: Problem, configuration: Configuration, blocks: int, steps_us: tuple[float, ...], machine: Machine
+) -> Prediction:
+    """Return what a kernel takes that computes one tile of D in each block.
+
+    `blocks` are those that a multiprocessor holds, and `steps_us` the microseconds of a step of K for 1, 2, ... tiles
+    on a multiprocessor.
+    """
     m, n, k = configuration.tile
     tiles = -(-problem.m // m) * -(-problem.n // n) * problem.batch
-    steps, step = -(-problem.k // k), _steps_us(problem.compute, configuration, machine)
-    blocks = min(resident_blocks(candidate, machine.arch), len(step))
+    steps = -(-problem.k // k)
+    blocks = min(blocks, len(steps_us))
 
     def wave(held: int) -> float:
-        return steps * step[held - 1] + _WAVE_US + held * m * n * _OUT_US
+        return steps * steps_us[held - 1] + _WAVE_US + held * m * n * _EPILOGUE_US
 
-    full, rest = divmod(tiles, machine.multiprocessors * blocks)
+    full, left = divmod(tiles, machine.multiprocessors * blocks)
     compute = full * wave(blocks)
-    if rest:
-        compute += wave(-(-rest // machine.multiprocessors))
-    memory = _bytes(problem) / machine.bandwidth
-    return Prediction(tiles, blocks, full + (rest > 0), compute, memory)
+    if left:
+        compute += wave(-(-left // machine.multiprocessors))
+    return Prediction(tiles, blocks, full + (left > 0), compute, problem.bytes / machine.bandwidth)
 
 
-def _steps_us(compute: DType, configuration: Configuration, machine: Machine) -> tuple[float, ...]:
-    """Return the microseconds of a step for 1, 2, ... tiles at the same time on a multiprocessor of a machine."""
-    measured = steps_us(compute, configuration)
-    here, there = machine.rate(compute), _MEASURED_ON.rate(compute)
-    if here is None or there is None or here == there:
-        return measured
-    m, n, k = configuration.tile
-    more = 2 * m * n * k / _reached(compute) * (1 / here - 1 / there)
-    return tuple(us + tiles * more for tiles, us in enumerate(measured, 1))
+def resident_blocks(threads: int, accumulators: int, shared_bytes: int, arch: Arch) -> int:
+    """Return how many blocks a multiprocessor holds, at least 1; `accumulators` are the registers of a thread's.
 
-
-@cache
-def _reached(compute: DType) -> float:
-    """Return the share of its peak rate that an H200 reached in the best step of any configuration."""
-    peak = _MEASURED_ON.rate(compute)
-    assert peak is not None, compute
-    return max(
-        tiles * 2 * m * n * k / us / peak
-        for (m, n, k), steps in measured_steps(compute)
-        for tiles, us in enumerate(steps, 1)
-    )
-
-
-def resident_blocks(candidate: Candidate, arch: Arch) -> int:
-    """Return how many blocks of a candidate a multiprocessor holds, at least 1.
-
-    Beside the sums a thread takes as many registers again for the fragments of a step, up to 64, and 40 for addresses.
+    Beside them a thread takes as many registers again for the fragments of a step, up to 64, and 40 for addresses.
     """
-    registers = min(candidate.registers + min(candidate.registers, 64) + 40, arch.registers_per_thread)
-    threads, shared = candidate.configuration.threads, candidate.shared_bytes
-    return max(1, min(blocks_allowed(arch, threads=threads, registers=registers, shared_bytes=shared).values()))
+    registers = min(accumulators + min(accumulators, 64) + 40, arch.registers_per_thread)
+    return max(1, min(blocks_allowed(arch, threads=threads, registers=registers, shared_bytes=shared_bytes).values()))
 
 
-def _bytes(problem: Problem) -> int:
-    """Return the bytes that have to pass between device memory and the multiprocessors, each once."""
-    a = problem.m * problem.k * problem.a.dtype.bytes
-    b = problem.n * problem.k * problem.b.dtype.bytes
-    d = problem.m * problem.n * problem.d.dtype.bytes
-    c = problem.m * problem.n * problem.c.bytes if problem.c is not None else 0
-    return (a + b + c + d) * problem.batch
+def packing_us(operand: Operand, rows: int, k: int, batch: int, machine: Machine) -> float:
+    """Return what packing an operand takes: a launch, and its bytes read and written at the bandwidth of memory."""
+    return _LAUNCH_US + _WAVE_US + 2 * rows * k * batch * operand.dtype.bytes / machine.bandwidth

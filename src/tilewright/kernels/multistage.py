@@ -1,105 +1,179 @@
-"""A matrix product of any element type: several tiles of K under way, fragments a step ahead of the instructions.
+"""The multistage family: a ring of tiles of K filled by cp.async, multiplied by mma.sync or fused multiply-adds.
 
-Device code, traced into kernels.
+For every element type and every target; without cp.async (before sm_80) the copies go through registers. The kernel is
+`multistage_kernel`, and `multistage_plan` what it knows at compile time.
 """
 
 from __future__ import annotations
 
-import tilewright as tw
-from tilewright.kernels.finishing import finish
-from tilewright.kernels.loading import TileLoader, start_rows, start_tile, start_whole_tile
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from types import MappingProxyType
+
+from tilewright import dtypes as t
+from tilewright.arch import Arch
+from tilewright.dtypes import DType
+from tilewright.errors import LayoutError
+from tilewright.kernels.family import Family, KernelLaunch, LayoutNeeds, Needs, Resources
+from tilewright.kernels.functions import ElementFunction
+from tilewright.kernels.model import Machine, Prediction, StepTimes, Tiling, predict_waves, resident_blocks
+from tilewright.kernels.multistage_kernel import matmul_tiles
+from tilewright.kernels.multistage_plan import instruction_for, plan_for
+from tilewright.kernels.problem import Configuration, Operand, Problem
+from tilewright.launch import Kernel
+
+# Blocks along M before the next along N: between 8 and 64, what an H200 does at 4096 and 8192 cubed hardly differs.
+_GROUP = 32
+
+# Tile, warps and stages of the configurations for each type that the instruction takes, and the microseconds of a step
+# of K on an H200 with 1, 2, ... tiles on each multiprocessor: measured by `python -m benchmarks.matmul_model` on random
+# normal data; benchmarks/results/matmul_model_h200.json holds the record.
+#
+# A row of a tile along K is 64 or 128 bytes: whole sectors of memory, and all banks of shared memory with a swizzle.
+# Large tiles read least, and small ones fill the multiprocessors where the matrices are small.
+_Table = Mapping[Tiling, tuple[float, ...]]
+_HALF: _Table = {
+    ((128, 256, 64), (2, 4), 3): (1.020,),
+    ((128, 128, 64), (2, 4), 4): (0.658,),
+    ((128, 64, 64), (2, 2), 4): (0.379, 0.666),
+    ((64, 128, 64), (2, 2), 4): (0.398, 0.718),
+    ((64, 64, 64), (2, 2), 4): (0.252, 0.414, 0.611),
+    ((64, 64, 128), (2, 2), 3): (0.488, 0.839),
+    ((32, 64, 128), (1, 2), 4): (0.405, 0.549),
+    ((32, 32, 128), (1, 1), 4): (0.405, 0.429, 0.511),
+}
+_INTEGER: _Table = {
+    ((128, 256, 128), (2, 4), 3): (1.041,),
+    ((128, 256, 64), (2, 4), 4): (0.549,),
+    ((128, 128, 128), (2, 4), 3): (0.621,),
+    ((128, 64, 128), (2, 2), 4): (0.334, 0.638),
+    ((64, 64, 128), (2, 2), 4): (0.170, 0.389, 0.583),
+    ((32, 64, 128), (1, 2), 4): (0.149, 0.215, 0.403, 0.450),
+}
+# The instructions of these are emulated on Hopper, with registers of their own.
+_FLOAT8: _Table = {
+    ((128, 128, 64), (2, 4), 4): (0.620,),
+    ((64, 64, 128), (2, 2), 4): (0.387, 0.720, 1.084),
+}
+_STEPS_US: Mapping[DType, _Table] = MappingProxyType(
+    {
+        t.float16: _HALF,
+        t.bfloat16: _HALF,
+        t.tfloat32: {
+            ((128, 256, 32), (2, 4), 3): (1.068,),
+            ((128, 128, 32), (2, 4), 4): (0.615,),
+            ((128, 64, 32), (2, 2), 4): (0.411, 0.688),
+            ((64, 64, 32), (2, 2), 4): (0.271, 0.436, 0.645),
+            ((32, 64, 32), (1, 2), 4): (0.210, 0.288, 0.407, 0.478),
+        },
+        t.float8_e4m3fn: _FLOAT8,
+        t.float8_e5m2: _FLOAT8,
+        t.int8: _INTEGER,
+        t.uint8: _INTEGER,
+        t.float64: {
+            ((128, 128, 16), (2, 4), 3): (1.091,),
+            ((128, 64, 16), (4, 2), 4): (0.549,),
+            ((64, 64, 16), (2, 2), 4): (0.331, 0.565, 0.870),
+            ((32, 64, 16), (1, 2), 4): (0.316, 0.325, 0.574, 0.572),
+        },
+        t.float32: {
+            ((128, 256, 8), (2, 4), 4): (1.459,),
+            ((128, 128, 8), (2, 4), 4): (0.828,),
+            ((128, 64, 8), (2, 2), 4): (0.491, 0.843, 1.210),
+            ((64, 64, 8), (2, 2), 4): (0.314, 0.546, 0.810, 1.077),
+            ((64, 32, 16), (2, 1), 4): (0.477, 0.715, 1.177, 1.311, 1.675, 1.904, 2.546),
+            ((32, 32, 16), (1, 1), 4): (0.473, 0.527, 0.641, 0.752, 1.087, 1.193, 1.306, 1.473, 2.472, 2.869),
+        },
+    }
+)
+STEP_TIMES = StepTimes(_STEPS_US)
+
+# Those for which NVRTC 13 spills a few bytes when there are edges: element type, tile, and majors of A and B.
+_WITHOUT_EDGES = {
+    (t.float64, (128, 128, 16), "KMN"),
+    (t.float64, (128, 128, 16), "MNK"),
+    (t.tfloat32, (128, 256, 32), "MNK"),
+}
 
 
-@tw.kernel
-def matmul_tiles(D, A, B, alpha, beta, plan: tw.constexpr, *operands):
-    """Compute one tile of D[m, n, l] = epilogue(alpha * sum over k of A[m, k, l] * B[n, k, l], operands[m, n, l]).
+class Multistage(Family):
+    """Several tiles of K in shared memory, and one tile of D in each block."""
 
-    Behind the operands come the numbers that the epilogue's function uses.
+    name = "multistage"
 
-    Three things run at the same time: asynchronous copies bring the tiles of rounds to come into a ring of stages, the
-    fragments of the next step of K are read from shared memory, and those of this one are multiplied.
-    """
-    m_block, n_block, batch = block_of(plan, D.shape)
-    numbers = operands[len(operands) - len(plan.epilogue.numbers) :]
-    D, A, B, *operands = (x[:, :, batch] for x in (D, A, B, *operands[: len(operands) - len(numbers)]))
+    def configurations(self, problem: Problem, arch: Arch) -> Sequence[Configuration]:
+        """Return the table for the element type: all that the model was measured for."""
+        tilings = _STEPS_US.get(problem.compute, {})
+        return [Configuration(tile, warps, stages, _GROUP) for tile, warps, stages in tilings]
 
-    tid = tw.thread_idx.x
-    sA, sB = tw.shared(A.dtype, plan.a.smem), tw.shared(B.dtype, plan.b.smem)
-    tiles_a = TileLoader(plan.a, A, sA, m_block, tid)
-    tiles_b = TileLoader(plan.b, B, sB, n_block, tid)
+    def needs(self, problem: Problem) -> Needs:
+        """Return the layouts that the tile loader reads: 4 bytes at a time at least, 8-bit elements along K.
 
-    # Fragments of some steps of K; their loads see the same registers in their own order.
-    thread, loader_a, loader_b = (part.get_slice(tid) for part in (plan.mma, plan.a.load, plan.b.load))
-    held = plan.held_steps
-    rA = tw.registers(A.dtype, (*plan.mma.partition_shape((plan.a.rows, plan.a.depth), "A")[:2], held))
-    rB = tw.registers(B.dtype, (*plan.mma.partition_shape((plan.b.rows, plan.b.depth), "B")[:2], held))
-    acc = tw.registers(plan.mma.atom.dtype_c, plan.mma.partition_shape(plan.tile[:2], "C"))
-    tw.clear(acc)
-    tLsA, tLrA = loader_a.partition_S(sA), loader_a.retile_D(rA)
-    tLsB, tLrB = loader_b.partition_S(sB), loader_b.retile_D(rB)
+        cp.async copies 4 bytes or more, and ldmatrix transposes elements of 16 bits but none of 8. Elements of 4 bytes
+        and more are copied one by one where nothing wider is possible.
+        """
+        return Needs(a=_needs_of(problem.a), b=_needs_of(problem.b))
 
-    k_tiles, steps = tiles_a.tiles, tw.size(tLsA.shape[2])
-    pipe = tw.pipeline(plan.stages)
-    for k_tile in tw.static_range(pipe.ahead):
-        start_tile(tiles_a, k_tile, k_tile)
-        start_tile(tiles_b, k_tile, k_tile)
-        pipe.commit()
-    pipe.wait()
-    tw.copy(plan.a.load, tLsA[:, :, 0, 0], tLrA[:, :, 0])
-    tw.copy(plan.b.load, tLsB[:, :, 0, 0], tLrB[:, :, 0])
+    def resources(self, problem: Problem, configuration: Configuration, arch: Arch) -> Resources:
+        m, n, _ = configuration.tile
+        accumulators = m * n * problem.accumulator.bits // 32 // configuration.threads
+        if instruction_for(problem.compute, problem.a.dtype, problem.b.dtype, arch) is None:
+            return Resources(0, accumulators, f"{arch} has no matrix instruction for {problem.compute}")
+        try:
+            shared = plan_for(problem, configuration, arch).shared_bytes
+        except LayoutError as error:
+            return Resources(0, accumulators, error.summary)
+        rejection = _rejection(configuration, arch, shared, accumulators) or _rejection_at_edges(problem, configuration)
+        return Resources(shared, accumulators, rejection)
 
-    def start_next(k_tile, start):
-        """Begin to copy the tile that comes `pipe.ahead` tiles later."""
-        coming, free = k_tile + pipe.ahead, pipe.write_stage(k_tile)
-        start(tiles_a, coming, free)
-        start(tiles_b, coming, free)
-        pipe.commit()
+    def predict(
+        self, problem: Problem, configuration: Configuration, resources: Resources, machine: Machine
+    ) -> Prediction:
+        blocks = resident_blocks(configuration.threads, resources.accumulators, resources.shared_bytes, machine.arch)
+        steps_us = STEP_TIMES.steps_us(problem.compute, configuration, blocks, machine)
+        return predict_waves(problem, configuration, blocks, steps_us, machine)
 
-    @tw.function
-    def multiply(k_tile, start):
-        """Multiply a tile of K while the copies of a later one begin."""
-        stage = pipe.read_stage(k_tile)
-        # Guards need registers, of which more are free before the next fragments are there.
-        is_early = plan.has_edges
-        for k in tw.static_range(steps):
-            if k == 0 and is_early:
-                start_next(k_tile, start)
-            if k == steps - 1:  # the next fragments are those of the next tile
-                pipe.wait()
-                stage = pipe.read_stage(k_tile + 1)
-            following = (k + 1) % steps
-            tw.copy(plan.a.load, tLsA[:, :, following, stage], tLrA[:, :, (k + 1) % held])
-            tw.copy(plan.b.load, tLsB[:, :, following, stage], tLrB[:, :, (k + 1) % held])
-            if k == 0 and not is_early:
-                start_next(k_tile, start)
-            tw.gemm(plan.mma, acc, rA[:, :, k % held], rB[:, :, k % held], acc)
-
-    first = 0
-    if plan.has_edges:
-        # As long as the copies bring whole tiles of K only rows have to be guarded, and those only at the edges.
-        first = tw.maximum(tiles_a.whole_tiles - pipe.ahead, 0)
-        if first > 0 and tiles_a.has_all_rows() and tiles_b.has_all_rows():
-            for k_tile in range(first):
-                multiply(k_tile, start_whole_tile)
-        elif first > 0:
-            for k_tile in range(first):
-                multiply(k_tile, start_rows)
-    for k_tile in range(first, k_tiles):
-        multiply(k_tile, start_tile)
-    pipe.drain()
-    finish(plan.epilogue.bind(numbers), acc, thread, D, tuple(operands), (m_block, n_block), alpha, beta)
+    def launch(self, problem: Problem, configuration: Configuration, arch: Arch) -> KernelLaunch:
+        plan = plan_for(problem, configuration, arch)
+        function = problem.epilogue
+        if isinstance(function, ElementFunction):
+            numbers = function.uses(problem.accumulator, problem.elements, arch)
+            plan = replace(plan, epilogue=replace(plan.epilogue, numbers=numbers))
+        tile_m, tile_n, _ = configuration.tile
+        blocks = -(-problem.m // tile_m) * -(-problem.n // tile_n) * problem.batch
+        kernel = _kernel(len(problem.operands) + len(plan.epilogue.numbers))
+        return KernelLaunch(kernel[blocks, plan.threads], plan, plan.epilogue.numbers)
 
 
-def block_of(plan, extents):
-    """Return the tile of (M, N) and the matrix of the batch that this block computes.
+@cache
+def _kernel(further: int) -> Kernel:
+    # One block a multiprocessor will do: left to itself the compiler spills registers to make room for more.
+    return matmul_tiles.numbered(further).configure(min_blocks=1)
 
-    `plan.group` tiles along M come before the next along N: blocks that run at the same time share rows of A and B.
-    """
-    tiles_m, tiles_n = (tw.ceil_div(extent, tile) for extent, tile in zip(extents[:2], plan.tile[:2], strict=True))
-    block, batch = tw.block_idx.x, 0
-    if plan.batched:
-        block, batch = block % (tiles_m * tiles_n), block // (tiles_m * tiles_n)
-    first = block // (plan.group * tiles_n) * plan.group
-    height = tw.minimum(tiles_m - first, plan.group)
-    inside = block % (plan.group * tiles_n)
-    return first + inside % height, inside // height, batch
+
+def _needs_of(operand: Operand) -> LayoutNeeds:
+    if operand.dtype.bytes >= 4:
+        return LayoutNeeds()
+    return LayoutNeeds(("K",) if operand.dtype.bits == 8 else ("K", "MN"), alignment=4)
+
+
+def _rejection(configuration: Configuration, arch: Arch, shared: int, accumulators: int) -> str | None:
+    """Reject what a block of the target cannot have."""
+    if shared > arch.shared_bytes_optin:
+        return f"{shared} bytes of shared memory; a block of {arch} has {arch.shared_bytes_optin}"
+    if configuration.threads > arch.threads_per_block:
+        return f"{configuration.threads} threads; a block of {arch} has {arch.threads_per_block}"
+    # Addresses, fragments and loop counters take some 40 registers beside the accumulators.
+    if accumulators + 40 > arch.registers_per_thread:
+        return f"{accumulators} registers a thread for the accumulators alone; there are {arch.registers_per_thread}"
+    return None
+
+
+def _rejection_at_edges(problem: Problem, configuration: Configuration) -> str | None:
+    """Reject what would spill registers because it has edges to look after."""
+    if (problem.compute, configuration.tile, problem.a.major + problem.b.major) not in _WITHOUT_EDGES:
+        return None
+    extents = zip("MNK", (problem.m, problem.n, problem.k), configuration.tile, strict=True)
+    found = [f"{mode} is not a multiple of {tile}" for mode, extent, tile in extents if extent % tile]
+    return f"{found[0]}, and no registers are left for what edges need" if found else None

@@ -1,8 +1,8 @@
-"""Operands that no wide copy reads are packed first: copied so that K is contiguous and rows begin at 16 bytes.
+"""Packing: operands whose layout a kernel does not take are copied, so that K is contiguous and rows begin at 16 bytes.
 
-The tile loaders bring at least 4 bytes at a time into shared memory, asynchronously, and ldmatrix wants 8-bit elements
-contiguous along K. Matrices of 8 or 16 bits that lie otherwise (rows of odd length, columns of bytes, strides along
-both modes) cost one more pass over memory, which is short beside the product.
+Which operands, `Family.needs` decides: matrices of 8 or 16 bits, for example, with rows of odd length, columns of bytes
+or strides along both modes. Packing is one more pass over memory, which is short beside the product and counted in the
+predicted time.
 """
 
 from __future__ import annotations
@@ -11,34 +11,13 @@ from typing import Any, NamedTuple
 
 from tilewright.arch import VECTOR_BYTES
 from tilewright.kernels.arrangement import Placement
+from tilewright.kernels.packing_kernel import THREADS, TILE, pack_tiles
 from tilewright.kernels.problem import Operand
-from tilewright.kernels.rearranging import THREADS, TILE, pack_tiles
 from tilewright.kernels.results import Maker, maker_for
 from tilewright.runtime.arrays import Device
 from tilewright.runtime.views import View
 
 _LIBRARIES = ("numpy", "torch", "cupy")  # that make memory on request
-
-
-def is_packed_first(operand: Operand) -> bool:
-    """Say whether an operand has to be packed.
-
-    >>> import tilewright as tw
-    >>> is_packed_first(Operand(tw.bfloat16, "K", 2)), is_packed_first(Operand(tw.bfloat16, "MN", 4))
-    (True, False)
-    >>> is_packed_first(Operand(tw.int8, "MN", 16)), is_packed_first(Operand(tw.float32, "none", 4))
-    (True, False)
-    """
-    if operand.dtype.bytes >= 4:
-        return False
-    if operand.dtype.bits == 8 and operand.major != "K":
-        return True
-    return operand.major == "none" or operand.alignment < 4
-
-
-def packed(operand: Operand) -> Operand:
-    """Return how an operand lies after it was packed."""
-    return Operand(operand.dtype, "K", VECTOR_BYTES)
 
 
 def packed_row(operand: Operand, k: int) -> int:

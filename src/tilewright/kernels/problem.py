@@ -1,4 +1,4 @@
-"""What a matrix product asks for: extents, element types, and how each matrix lies in memory."""
+"""What a matrix product asks for: extents, element types, how each matrix lies in memory; and how it is cut up."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Literal
 
+from tilewright import dtypes as t
 from tilewright.dtypes import DType
+from tilewright.errors import ArgumentError
 
 # Which mode of a matrix has stride 1: its K (for D its N is "MN"), the other one, or neither.
 Major = Literal["K", "MN", "none"]
@@ -30,10 +32,11 @@ class Problem:
     """D[m, n, l] = epilogue(alpha * sum over k of A[m, k, l] * B[n, k, l] + beta * C[m, n, l] + bias[m, n, l]).
 
     `batch` is the extent of l. `compute` is the element type that the matrix instruction takes: tfloat32 for float32
-    operands that may be rounded; of 8-bit operands A's, while B may have another. `accumulator` is that of the sums and
-    of alpha and beta; C and bias are converted to it. D is contiguous along N ("MN") or nowhere ("none").
+    operands that may be rounded; of 8-bit operands A's, while B may have another. `accumulator` is the type of the
+    accumulators and of alpha and beta; C and bias are converted to it. D is contiguous along N ("MN") or along neither
+    mode ("none").
 
-    `epilogue` is None or a function called as `epilogue(sum, *elements)`, with one element for each type in
+    `epilogue` is None or a function called as `epilogue(accumulator, *elements)`, with one element for each type in
     `elements`; it is equal to others that mean the same.
     """
 
@@ -68,3 +71,119 @@ class Problem:
     def flops(self) -> int:
         """The number of multiplications and additions."""
         return 2 * self.m * self.n * self.k * self.batch
+
+    @property
+    def bytes(self) -> int:
+        """The bytes that pass between device memory and the multiprocessors when each element passes once."""
+        a = self.m * self.k * self.a.dtype.bytes
+        b = self.n * self.k * self.b.dtype.bytes
+        d = self.m * self.n * self.d.dtype.bytes
+        c = self.m * self.n * self.c.bytes if self.c is not None else 0
+        return (a + b + c + d) * self.batch
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """Tile, warps and stages of a kernel.
+
+    A block computes `tile` = (M, N) of D, the third extent of K at a time, with `warps` = (along M, along N) warps and
+    `stages` tiles of K in shared memory. `group` blocks along M are computed before the next along N. A family whose
+    kernel is cut up in more ways derives a class with more fields.
+    """
+
+    tile: tuple[int, int, int]
+    warps: tuple[int, int]
+    stages: int
+    group: int = 8
+
+    @property
+    def threads(self) -> int:
+        return 32 * self.warps[0] * self.warps[1]
+
+    def __str__(self) -> str:
+        m, n, k = self.tile
+        return f"{m}x{n}x{k}, {self.warps[0]}x{self.warps[1]} warps, {self.stages} stages"
+
+
+PRECISIONS = ("ieee", "tf32")
+_BYTES = (t.int8, t.uint8)
+
+# What the matrix instruction takes, and the type of the accumulators.
+_COMPUTED: dict[DType, tuple[DType, DType]] = {
+    t.float16: (t.float16, t.float32),
+    t.bfloat16: (t.bfloat16, t.float32),
+    t.float32: (t.float32, t.float32),
+    t.float64: (t.float64, t.float64),
+    t.int8: (t.int8, t.int32),
+    t.uint8: (t.uint8, t.int32),
+    t.float8_e4m3fn: (t.float8_e4m3fn, t.float32),
+    t.float8_e5m2: (t.float8_e5m2, t.float32),
+}
+
+
+@dataclass(frozen=True)
+class Types:
+    """The element types of a product: of the matrix instruction's A, of the accumulators, and of the result."""
+
+    compute: DType
+    accumulator: DType
+    out: DType
+
+
+def types_of(a: DType, b: DType, out: DType | None, precision: str | None, *, has_epilogue: bool = False) -> Types:
+    """Return the element types for those of a and b; raise `ArgumentError` for what no kernel computes.
+
+    >>> types_of(t.int8, t.int8, None, None).out, types_of(t.float32, t.float32, None, "tf32").compute
+    (tw.int32, tw.tfloat32)
+    """
+    for name, dtype in (("a", a), ("b", b)):
+        if dtype not in _COMPUTED:
+            raise ArgumentError(
+                f"{name} is {dtype}, and matmul takes {', '.join(map(str, _COMPUTED))}",
+                help="convert it to one of these",
+            )
+    if a is not b and not any(a in group and b in group for group in (t.FLOAT8, _BYTES)):
+        raise ArgumentError(
+            f"a is {a} and b is {b}; both have one element type, or are two of 8 bits that multiply each other",
+            help=f"convert one of them: to {t.promote(a, b)}"
+            if t.promote(a, b) in _COMPUTED
+            else "convert one of them",
+        )
+    if precision is not None and precision not in PRECISIONS:
+        raise ArgumentError(
+            f"precision is 'ieee' or 'tf32', got {precision!r}",
+            help="'ieee' multiplies float32 numbers as they are, 'tf32' rounds them to 10 bits of fraction first",
+        )
+    compute, accumulator = _COMPUTED[a]
+    if precision == "tf32":
+        if a is not t.float32:
+            raise ArgumentError(f"precision='tf32' is for float32, and a and b are {a}", help="leave precision out")
+        compute = t.tfloat32
+    return Types(compute, accumulator, _result(a, accumulator, out, has_epilogue))
+
+
+def _result(a: DType, accumulator: DType, out: DType | None, has_epilogue: bool) -> DType:
+    if out is None:
+        if accumulator is t.int32:
+            return t.int32
+        return t.bfloat16 if a in t.FLOAT8 else a
+    if out.storage is not out:
+        raise ArgumentError(f"out_dtype {out} is not a type of an array")
+    # An epilogue may give any type; without one floats stay floats, and integers become floats or wide integers.
+    if has_epilogue or out.is_float or (accumulator is t.int32 and out.is_integer and out.bits >= 32):
+        return out
+    whole = accumulator is t.int32
+    reason = "which does not hold them" if whole else "and a float does not become an integer by itself"
+    raise ArgumentError(
+        f"the accumulators are {accumulator} and out_dtype is {out}, {reason}",
+        help=f"convert in an epilogue: epilogue=lambda acc: ...to(tw.{out})",
+    )
+
+
+def check_addend(name: str, dtype: DType, accumulator: DType) -> None:
+    """Raise `ArgumentError` for a c or bias that cannot be converted to the type of the accumulators."""
+    if accumulator is t.int32 and dtype.is_float:
+        raise ArgumentError(
+            f"{name} is {dtype}, and the accumulators of integers are int32",
+            help="add it in an epilogue: epilogue=lambda acc: acc + bias, with out_dtype=tw.float32",
+        )

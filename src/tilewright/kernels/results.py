@@ -41,7 +41,7 @@ def maker_for(library: str, shape: tuple[int, ...], dtype: DType, device: Device
 
         return make_device
     raise ArgumentError(
-        f"a is an array that is known by {library} alone, and no array of its library can be made",
+        f"a is an array that is known by {library} alone, and matmul cannot allocate a {library} array",
         help="give the array that the result goes to: out=",
     )
 

@@ -111,6 +111,6 @@ def test_no_step_is_faster_than_the_peak(arch: Arch) -> None:
     for dtype in (tw.float16, tw.bfloat16, tw.float32, tw.float64, tw.int8, tw.uint8):
         found = tw.matmul.explain(tw.spec(dtype, (4096, 4096)), tw.spec(dtype, (4096, 4096)), arch=arch.name)
         rate = gpu_of(arch).rate_of(dtype.name)
-        for option in found.options:
-            if option.prediction is not None and rate is not None:
-                assert option.prediction.us > 2 * 4096**3 / rate * 1e6
+        for candidate in found.candidates:
+            if candidate.prediction is not None and rate is not None:
+                assert candidate.prediction.us > 2 * 4096**3 / rate * 1e6

@@ -144,7 +144,7 @@ VALUES = [0.5, -0.25, 1.0, 0.1, 0.0, -0.0, 1e-3, 1 + 2**-11 + 2**-40, 3e38, floa
 
 @pytest.fixture(autouse=True)
 def forget():
-    functions._families.clear()
+    functions._templates.clear()
 
 
 @tw.kernel
@@ -180,9 +180,9 @@ def compiled_in(make: Make, values: list[Any], monkeypatch: pytest.MonkeyPatch, 
     """Compute the same with every number a part of the code."""
     with monkeypatch.context() as patch:
         patch.setattr(functions, "number_kind", lambda value: None)
-        functions._families.clear()
+        functions._templates.clear()
         found = results(make, values, x)
-    functions._families.clear()
+    functions._templates.clear()
     return found
 
 
@@ -270,10 +270,10 @@ def test_errors_of_the_host_and_of_the_trace() -> None:
 def test_memory_of_many_values_is_bounded(traces: list[str]) -> None:
     for n in range(500):
         got = captured(GIVEN["product"](n / 8 + 0.125))
-    assert len(functions._families) == 1
+    assert len(functions._templates) == 1
     for n in range(3 * functions.MAX_KNOWN):
         captured(COMPILED_IN["if"](float(n))).constant()
-    assert len(functions._families) <= 2 * functions.MAX_KNOWN
+    assert len(functions._templates) <= 2 * functions.MAX_KNOWN
     assert len(functions._functions) <= 2 * functions.MAX_KNOWN
     assert got.numbers == (499 / 8 + 0.125,)
 

@@ -12,13 +12,10 @@ from hypothesis import strategies as st
 
 import tilewright as tw
 from tilewright.arch import ARCHES, Arch
-from tilewright.kernels.candidates import Candidate, candidate
-from tilewright.kernels.choice import Family, fastest, options
-from tilewright.kernels.configuration import Configuration
-from tilewright.kernels.explanation import Explanation
-from tilewright.kernels.measured import steps_us
-from tilewright.kernels.model import Machine, Prediction, resident_blocks
-from tilewright.kernels.problem import Problem
+from tilewright.kernels.choice import FAMILIES, Explanation
+from tilewright.kernels.model import Machine, resident_blocks
+from tilewright.kernels.multistage import STEP_TIMES, Multistage
+from tilewright.kernels.problem import Configuration
 
 H200 = Machine.of(Arch.parse("sm_90a"))
 TYPES = (tw.float16, tw.bfloat16, tw.float32, tw.float64, tw.int8, tw.uint8, tw.float8_e4m3fn, tw.float8_e5m2)
@@ -39,11 +36,11 @@ def test_the_choice_is_legal_and_the_fastest(extents: tuple[int, int, int], dtyp
         return
     found = explained(*extents, dtype, arch=arch)
     assert found.choice is not None and found.choice.prediction is not None
-    for option in found.options:
-        assert (option.prediction is None) == (option.candidate.rejection is not None)
-        if option.prediction is not None:
-            assert found.choice.prediction.us <= option.prediction.us
-            assert option.candidate.shared_bytes <= Arch.parse(arch).shared_bytes_optin
+    for candidate in found.candidates:
+        assert (candidate.prediction is None) == (candidate.rejection is not None)
+        if candidate.prediction is not None:
+            assert found.choice.prediction.us <= candidate.prediction.us
+            assert candidate.resources.shared_bytes <= Arch.parse(arch).shared_bytes_optin
 
 
 @pytest.mark.parametrize("dtype", TYPES)
@@ -63,23 +60,18 @@ def test_the_model_gives_the_rates_that_it_is_made_of() -> None:
     """A step was measured on its own: whole waves take as many of them, and their overhead."""
     for dtype, tile in ((tw.bfloat16, (128, 256, 64)), (tw.float64, (128, 128, 16)), (tw.float32, (128, 128, 8))):
         found = explained(132 * tile[0], 3 * tile[1], 100 * tile[2], dtype)
-        option = next(o for o in found.options if o.configuration.tile == tile)
-        assert option.prediction is not None and option.prediction.waves == 3
-        step = steps_us(dtype, option.configuration)[0]
-        assert option.prediction.compute_us == pytest.approx(300 * step, abs=3 * 5)
+        candidate = next(c for c in found.candidates if c.configuration.tile == tile)
+        assert candidate.prediction is not None and candidate.prediction.waves == 3
+        step = STEP_TIMES.steps_us(dtype, candidate.configuration, 1, H200)[0]
+        assert candidate.prediction.compute_us == pytest.approx(300 * step, abs=3 * 5)
 
 
-def test_every_configuration_has_its_steps() -> None:
-    for dtype in TYPES:
-        for option in explained(4096, 4096, 4096, dtype).options:
-            steps = steps_us(option_type(dtype), option.configuration)
+def test_more_tiles_at_the_same_time_take_longer_but_less_than_one_after_the_other() -> None:
+    """By more than the noise of measuring."""
+    for tilings in STEP_TIMES.measured.values():
+        for steps in tilings.values():
             assert all(x > 0 for x in steps)
-            # More tiles at the same time take longer, and less than one after the other (by more than the noise).
             assert all(a < 1.03 * b for a, b in itertools.pairwise(steps))
-
-
-def option_type(dtype: tw.DType) -> tw.DType:
-    return explained(64, 64, 64, dtype).problem.compute
 
 
 def test_memory_bounds_what_is_computed_fast() -> None:
@@ -91,10 +83,8 @@ def test_memory_bounds_what_is_computed_fast() -> None:
 
 @given(shared=st.integers(0, 227 * 1024), threads=st.sampled_from([128, 256, 512]), registers=st.integers(8, 200))
 def test_resident_blocks_fit(shared: int, threads: int, registers: int) -> None:
-    configuration = Configuration((64, 64, 64), (threads // 64, 2), 3)
-    assert configuration.threads == threads
     arch = H200.arch
-    blocks = resident_blocks(Candidate(configuration, shared, registers), arch)
+    blocks = resident_blocks(threads, registers, shared, arch)
     assert blocks >= 1
     if blocks > 1:
         assert blocks * (shared + 1024) <= arch.shared_bytes_per_multiprocessor
@@ -104,42 +94,29 @@ def test_resident_blocks_fit(shared: int, threads: int, registers: int) -> None:
 
 def test_rejections_name_the_hardware() -> None:
     found = explained(4096, 4096, 4096, arch="sm_86")
-    reasons = {o.configuration.tile: o.candidate.rejection for o in found.options}
+    reasons = {c.configuration.tile: c.rejection for c in found.candidates}
     assert reasons[128, 256, 64] == "147456 bytes of shared memory; a block of sm_86 has 101376"
     assert None in reasons.values()
 
 
-def test_tiles_whose_sums_fill_the_registers_are_rejected() -> None:
+def test_tiles_whose_accumulators_fill_the_registers_are_rejected() -> None:
     problem = explained(4096, 4096, 4096, tw.float32, out_dtype=tw.float16).problem
     configuration = Configuration((256, 256, 8), (2, 4), 2)
-    rejection = candidate(problem, configuration, H200.arch).rejection
-    assert rejection == "256 registers a thread for the sums alone; there are 255"
-
-
-def test_a_family_joins_by_its_candidates_and_predictions() -> None:
-    configuration = Configuration((16, 16, 16), (1, 1), 1)
-    other = Family(
-        "other",
-        lambda problem, arch: [Candidate(configuration, 0, 0)],
-        lambda problem, candidate, machine: Prediction(1, 1, 1, 0.001, 0.0),
-    )
-    problem = explained(64, 64, 64).problem
-    assert isinstance(problem, Problem)
-    found = options(problem, H200, [other])
-    assert fastest(problem, H200, found).family == "other"
+    rejection = Multistage().resources(problem, configuration, H200.arch).rejection
+    assert rejection == "256 registers a thread for the accumulators alone; there are 255"
 
 
 def test_explanation_as_text() -> None:
     found = explained(300, 200, 100, arch="sm_86", bias=tw.spec(tw.float32, (200,)))
     text = str(found)
-    assert "300 x 200 x 100, bfloat16 with sums of float32, on sm_86" in text
+    assert "300 x 200 x 100, bfloat16 with float32 accumulators, on sm_86" in text
     assert "A bfloat16, contiguous along K, aligned to 8; B bfloat16, contiguous along N, aligned to 16" in text
     assert "plus bias (float32)" in text
     assert "147456 bytes of shared memory; a block of sm_86 has 101376" in text
     chosen = [line for line in text.splitlines() if line.startswith("->")]
     assert found.choice is not None
     assert len(chosen) == 1 and str(found.choice.configuration) in chosen[0]
-    assert text.splitlines()[-1].startswith(f"chosen: multistage, {found.choice.configuration}")
+    assert text.splitlines()[-1].startswith(f"chosen: {FAMILIES[0].name}, {found.choice.configuration}")
 
 
 def test_explanation_as_json() -> None:

@@ -14,8 +14,8 @@ from tests.unit.runtime.fake_arrays import Tensor
 import tilewright as tw
 from tilewright.backends.cuda import CudaSource
 from tilewright.compile import Lowered
-from tilewright.kernels import entry
-from tilewright.kernels.multistage import matmul_tiles
+from tilewright.kernels import matmul as entry
+from tilewright.kernels.multistage_kernel import matmul_tiles
 
 MEGABYTE = 1 << 20
 STREAM = 77
@@ -66,16 +66,16 @@ def test_empty_results_launch_nothing(gpu: FakeCuda) -> None:
     assert gpu.launches == []
 
 
-def test_a_call_is_decided_once(gpu: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
-    decided = []
-    decide = entry.decide
-    monkeypatch.setattr(entry, "decide", lambda *args: decided.append(1) or decide(*args))
-    for turn in range(3):
-        tw.matmul(matrix(1 + turn, 96, 64), matrix(5 + turn, 64, 96), out=matrix(10 + turn, 96, 96))
-    assert len(decided) == 1 and len(gpu.launches) == 3
+def test_a_call_is_planned_once(gpu: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    planned = []
+    plan_call = entry.plan_call
+    monkeypatch.setattr(entry, "plan_call", lambda *args: planned.append(1) or plan_call(*args))
+    for call in range(3):
+        tw.matmul(matrix(1 + call, 96, 64), matrix(5 + call, 64, 96), out=matrix(10 + call, 96, 96))
+    assert len(planned) == 1 and len(gpu.launches) == 3
     misaligned = DeviceTensor((96, 64), pointer=MEGABYTE + 8, dtype="bfloat16")
     tw.matmul(misaligned, matrix(5, 64, 96), out=matrix(10, 96, 96))
-    assert len(decided) == 2
+    assert len(planned) == 2
 
 
 def test_overlap_is_found_from_addresses(gpu: FakeCuda) -> None:

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 import tilewright as tw
 from tilewright.kernels.arrangement import Placement
-from tilewright.kernels.packing import is_packed_first, packing_for
-from tilewright.kernels.problem import Operand
+from tilewright.kernels.multistage import Multistage
+from tilewright.kernels.packing import packing_for
+from tilewright.kernels.problem import Operand, Problem
 from tilewright.runtime.views import view
 
 
@@ -58,7 +59,9 @@ def test_packed_matrices_are_the_same(
     placement = Placement((rows, k, batch), (steps[1], steps[2], 0 if is_shared else steps[0]), major, None)
     source = view(memory, placement.shape, placement.strides)
     operand = Operand(dtype, major, 1)
-    assert is_packed_first(operand)
+    d = Operand(tw.float32, "MN", 16)
+    needs = Multistage().needs(Problem(rows, rows, k, batch, operand, operand, d, dtype, tw.float32))
+    assert needs.a.unmet(operand)
     found = packing_for(operand, placement, "numpy", "cpu").pack(source)
     assert found.strides[0] * dtype.bytes % 16 == 0 and found.strides[1] == 1
     assert (found.strides[2] == 0) == (is_shared or batch == 1)

@@ -6,14 +6,14 @@ import pytest
 
 import tilewright as tw
 from tilewright.arch import Arch
-from tilewright.kernels.candidates import candidates
-from tilewright.kernels.configuration import Configuration
-from tilewright.kernels.multistage import matmul_tiles
-from tilewright.kernels.plan import plan_for
-from tilewright.kernels.problem import Operand, Problem
+from tilewright.kernels.model import Machine
+from tilewright.kernels.multistage import Multistage
+from tilewright.kernels.multistage_kernel import matmul_tiles
+from tilewright.kernels.multistage_plan import plan_for
+from tilewright.kernels.problem import Configuration, Operand, Problem
 
 H200 = Arch.parse("sm_90a")
-TYPES = {  # of A and B, of the instruction, of the sums, and of D and C
+TYPES = {  # of A and B, of the instruction, of the accumulators, and of D and C
     "bfloat16": (tw.bfloat16, tw.bfloat16, tw.float32, tw.bfloat16),
     "tf32": (tw.float32, tw.tfloat32, tw.float32, tw.float32),
     "float32": (tw.float32, tw.float32, tw.float32, tw.float32),
@@ -34,14 +34,14 @@ def cases() -> list[tuple[str, tuple[int, int, int], str, Configuration]]:
     found = []
     for name in TYPES:
         for extents in ((4093, 4095, 4091), (4096, 4096, 4096)):
-            for candidate in candidates(problem_of(name, extents, "KK"), H200):
+            for candidate in Multistage().candidates(problem_of(name, extents, "KK"), Machine.of(H200)):
                 done = any(x[0] == name and x[3] == candidate.configuration for x in found)
                 if candidate.rejection is None and not done:
                     found.append((name, extents, "KK", candidate.configuration))
     for name in ("bfloat16", "tf32", "float64"):
         for majors in ("MM", "KM"):
             problem = problem_of(name, (4093, 4095, 4091), majors)
-            first = next(c for c in candidates(problem, H200) if c.rejection is None)
+            first = next(c for c in Multistage().candidates(problem, Machine.of(H200)) if c.rejection is None)
             found.append((name, (4093, 4095, 4091), majors, first.configuration))
     return found
 

@@ -1,8 +1,8 @@
-"""How a block's sums become its part of D; device code, traced into kernels.
+"""How a block's accumulators become its tile of D; device code, traced into kernels.
 
-The sums lie in registers as the instructions leave them, and pass through shared memory so that D is written in wide
-stores. Without operands the results pass, in D's type. With operands the sums pass, and are finished row by row on the
-other side, where C and the others are read as D is written: wide, and only where they are.
+The accumulators lie in registers as the instructions leave them, and pass through shared memory so that D is written in
+wide stores. Without operands the results pass, in D's type. With operands the accumulators pass, and are finished row
+by row on the other side, where C and the others are read as D is written: wide, and only where they are.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import tilewright as tw
 
 @tw.function
 def finish(plan, acc, thread, D, operands, block, alpha, beta):
-    """Compute and write the block's part of D from its sums."""
+    """Compute and write the block's tile of D from its accumulators."""
     if operands:
         finish_rows(plan, acc, thread, D, operands, block, alpha, beta)
     else:
@@ -21,7 +21,7 @@ def finish(plan, acc, thread, D, operands, block, alpha, beta):
 
 @tw.function
 def finish_fragments(plan, acc, thread, D, block, alpha, beta):
-    """Apply the epilogue to the sums where they are."""
+    """Apply the epilogue to the accumulators in registers."""
     sD = tw.shared(D.dtype, plan.smem)
     results = tw.registers(D.dtype, acc.shape)
     for i in tw.range(tw.size(acc), unroll=True):

@@ -13,18 +13,17 @@ from tilewright.arch import VECTOR_BYTES, Arch
 from tilewright.dtypes import DType
 from tilewright.dtypes import dtype as as_dtype
 from tilewright.errors import ArgumentError
-from tilewright.kernels.choice import fastest, options
-from tilewright.kernels.dispatch import Decision, decide, machine_of
-from tilewright.kernels.explanation import Explanation
+from tilewright.kernels.arguments import NAMES, OUT, C, Inputs, Options, arrange_problem
+from tilewright.kernels.choice import Explanation, all_candidates, fastest
+from tilewright.kernels.dispatch import CallPlan, machine_of, plan_call
 from tilewright.kernels.functions import Captured, captured
 from tilewright.kernels.model import Machine
-from tilewright.kernels.question import NAMES, OUT, C, Inputs, Options, pose
 from tilewright.lang.host_numbers import NeedsConstant
 from tilewright.runtime.arrays import ArrayInfo, ArraySpec, Static, adapter_for, describe
 from tilewright.runtime.plan import Signature
 
 _CONSTANTS = ("precision", "out_dtype", "reads_c", "function")
-MAX_DECISIONS = 512  # kinds of calls that are kept at least, those used last; twice as many at most
+MAX_PLANS = 512  # kinds of calls that are kept at least, those used last; twice as many at most
 
 
 class Matmul:
@@ -68,21 +67,22 @@ class Matmul:
         the CPU run in the simulator.
 
         **Element types**: both float16, bfloat16, float32, float64, or any two of int8 and uint8, or of float8_e4m3fn
-        and float8_e5m2. Sums are float32; for float64 float64; for integers int32, modulo 2**32. `out_dtype` is the
-        type of `a`, int32 for integers, and bfloat16 for float8. With `precision="ieee"`, the default, float32 is
-        multiplied in float32; "tf32" rounds it to 10 bits of fraction and multiplies on tensor cores. `c` and `bias`
-        are converted to the type of the sums.
+        and float8_e5m2. Accumulators are float32; for float64 float64; for integers int32, modulo 2**32. `out_dtype`
+        is the type of `a`, int32 for integers, and bfloat16 for float8. With `precision="ieee"`, the default, float32
+        is multiplied in float32; "tf32" rounds it to 10 bits of fraction and multiplies on tensor cores. `c` and
+        `bias` are converted to the type of the accumulators.
 
         **beta** = 0 does not read `c`; another beta without `c` adds beta * out, as BLAS does. `out` may be `c`,
         `bias` or an array of the epilogue itself, and must not share memory with what is read otherwise.
 
-        **epilogue** is compiled into the kernel. It is called with the sum (of the type of the sums) and returns the
-        result. Arrays that it captures (in variables around it, in defaults of parameters, through functools.partial)
-        stand for their element there. Python's and NumPy's numbers that it captures are given to the kernel, so that
-        a new value compiles nothing; they mean what a literal in their place would. Only where the function needs a
-        value while it is traced (in `if`, as an exponent, for math.sqrt, in a function of another package) does each
-        value make a kernel of its own. Python calls it as `epilogue(sum)`, so functools.partial(f, scale=y) calls
-        f(sum, scale=element). `if` and loops on device values need a function made with def, as `tw.function` does.
+        **epilogue** is compiled into the kernel. It is called with the accumulator, after alpha, beta and bias, and
+        returns the result. Arrays that it captures (in variables around it, in defaults of parameters, through
+        functools.partial) stand for their element there. Python's and NumPy's numbers that it captures are given to
+        the kernel, so that a new value compiles nothing; they mean what a literal in their place would. Only where the
+        function needs a value while it is traced (in `if`, as an exponent, for math.sqrt, in a function of another
+        package) does each value make a kernel of its own. Python calls it as `epilogue(accumulator)`, so
+        functools.partial(f, scale=y) calls f(accumulator, scale=element). `if` and loops on device values need a
+        function made with def, as `tw.function` does.
 
         Raises `ArgumentError` for arguments that do not fit together, before anything is written; for tensors that
         require a gradient, unless in torch.no_grad(), as no gradient would flow; and where the GPU has no kernel for
@@ -142,26 +142,16 @@ class Matmul:
         names = _names(function)
         infos = tuple(None if x is None else _describe(name, x) for name, x in zip(names, arrays, strict=True))
         asked = None if out_dtype is None else _element_type(out_dtype)
-        question = pose(
+        arranged = arrange_problem(
             Inputs(infos, names), Options(precision, asked, beta != 0, function.function if function else None)
         )
-        machine = machine_of(question.inputs.of(OUT).device)
-        if arch is not None:
-            machine = Machine.of(_arch(arch))
-        arrangement = question.arrangement
+        problem, arrangement = arranged.problem, arranged.arrangement
+        machine = machine_of(arranged.inputs.of(OUT).device) if arch is None else Machine.of(_arch(arch))
         if arrangement is None:
-            return Explanation(question.problem, machine, 0, False, (None, None), (), None)
-        found = options(question.problem, machine)
-        choice = fastest(question.problem, machine, found)
-        return Explanation(
-            question.problem,
-            machine,
-            len(arrangement.offsets),
-            arrangement.is_swapped,
-            question.unpacked,
-            tuple(found),
-            choice,
-        )
+            return Explanation(problem, machine, 0, False, (), None)
+        found = all_candidates(problem, machine)
+        choice = fastest(problem, machine, found)
+        return Explanation(problem, machine, len(arrangement.offsets), arrangement.is_swapped, tuple(found), choice)
 
     def __repr__(self) -> str:
         return "<function tilewright.matmul>"
@@ -183,31 +173,31 @@ def _compute(
     function = None if found is None else found.function
     reads_c = bool(beta != 0)
     plan, (call, values, described) = _signature(names).read((*arrays, precision, out_dtype, reads_c, function))
-    decision: Decision | None = call.kernel
-    if decision is None:
+    planned: CallPlan | None = call.kernel
+    if planned is None:
         known = plan.describe((*arrays, precision, out_dtype, reads_c, function))
         # Without owners: what is remembered of a call must not keep its arrays.
         infos = tuple(replace(x, owner=None) if isinstance(x, ArrayInfo) else None for x in known[: len(arrays)])
-        question = pose(Inputs(infos, names), Options(precision, out_dtype, reads_c, function))
+        arranged = arrange_problem(Inputs(infos, names), Options(precision, out_dtype, reads_c, function))
         try:
-            decision = decide(question, arrays, plan.starts)
+            planned = plan_call(arranged, arrays, plan.starts)
         except NeedsConstant:
             assert found is not None
             return _compute(arrays, found.again(), alpha, beta, out_dtype, precision)
-        call.kernel = decision
-    if decision.tensors:
-        _refuse_gradients(names, arrays, decision.tensors)
+        call.kernel = planned
+    if planned.tensors:
+        _refuse_gradients(names, arrays, planned.tensors)
     pointer = None
-    if decision.make is not None:
-        result, pointer = decision.make()
+    if planned.make is not None:
+        result, pointer = planned.make()
         arrays, out_dtype = (*arrays[:OUT], result, *arrays[C:]), None
         if pointer % VECTOR_BYTES:  # decided for one that is aligned
             return _compute(arrays, found, alpha, beta, out_dtype, precision)
     if found is None:
-        decision.run(arrays, values, described, alpha, beta, pointer)
+        planned.run(arrays, values, described, alpha, beta, pointer)
         return arrays[OUT]
     try:
-        decision.run(arrays, values, described, alpha, beta, pointer, found.numbers)
+        planned.run(arrays, values, described, alpha, beta, pointer, found.numbers)
     except NeedsConstant:  # the function did in the kernel what it did not do by itself; nothing is written yet
         return _compute(arrays, found.constant(), alpha, beta, out_dtype, precision)
     return arrays[OUT]
@@ -215,7 +205,7 @@ def _compute(
 
 @lru_cache(maxsize=256)
 def _signature(names: tuple[str, ...]) -> Signature:
-    return Signature((*names, *_CONSTANTS), _CONSTANTS, MAX_DECISIONS)
+    return Signature((*names, *_CONSTANTS), _CONSTANTS, MAX_PLANS)
 
 
 def _names(found: Captured | None) -> tuple[str, ...]:
@@ -275,7 +265,7 @@ def _element_type(spec: object) -> DType:
     try:
         return as_dtype(spec)
     except TypeError as error:
-        raise ArgumentError(f"out_dtype is no element type of Tilewright: {error}") from None
+        raise ArgumentError(f"out_dtype is not an element type of Tilewright: {error}") from None
 
 
 def _arch(spec: Arch | str) -> Arch:

@@ -1,4 +1,4 @@
-"""What one call of `tw.matmul` asks, checked: from arrays and options to a problem with its arrangement.
+"""A call's arguments, checked: from arrays and options to the problem that `tw.matmul` has to compute.
 
 Everything here depends on shapes, strides, element types, alignments and options alone, never on a pointer, so it is
 done once for calls of one kind.
@@ -22,10 +22,8 @@ from tilewright.kernels.arrangement import (
     broadcast_strides,
     extents_of,
 )
-from tilewright.kernels.element_types import check_addend, types_of
 from tilewright.kernels.functions import ElementFunction
-from tilewright.kernels.packing import is_packed_first, packed
-from tilewright.kernels.problem import Operand, Problem
+from tilewright.kernels.problem import Operand, Problem, check_addend, types_of
 from tilewright.runtime.addresses import may_overlap_itself
 from tilewright.runtime.arrays import ArrayInfo, common_device
 from tilewright.runtime.dlpack import row_major
@@ -65,22 +63,21 @@ class Inputs:
 
 
 @dataclass(frozen=True)
-class Question:
+class ArrangedProblem:
     """A call's problem and how its arrays lie for it; `arrangement` is None where there is nothing to compute.
 
     `inputs` has a result, also one that is still to be made. `operands` are the places of what the kernel gets beside
-    D, A and B, in order. `unpacked` are A and B as the caller's arrays lie, where they are packed first, else None.
+    D, A and B, in order.
     """
 
     problem: Problem
     inputs: Inputs
     arrangement: Arrangement | None
     operands: tuple[int, ...]
-    unpacked: tuple[Operand | None, Operand | None] = (None, None)
 
 
-def pose(inputs: Inputs, options: Options) -> Question:
-    """Return what a call asks; raise `ArgumentError` for what has no answer."""
+def arrange_problem(inputs: Inputs, options: Options) -> ArrangedProblem:
+    """Return the problem of a call; raise `ArgumentError` for arguments that do not fit together."""
     a, b, out = inputs.of(A), inputs.of(B), inputs.arrays[OUT]
     extents = extents_of(a.shape, b.shape)
     given = inputs.given()
@@ -109,13 +106,7 @@ def pose(inputs: Inputs, options: Options) -> Question:
         elements=tuple(inputs.of(place).dtype for place in operands if place > BIAS),
         epilogue=options.function,
     )
-    reads = arrangement is not None and extents.k > 0
-    unpacked = [x if reads and is_packed_first(x) else None for x in (problem.a, problem.b)]
-    a_read, b_read = (
-        read if given is None else packed(given) for read, given in zip((problem.a, problem.b), unpacked, strict=True)
-    )
-    problem = replace(problem, a=a_read, b=b_read)
-    return Question(problem, inputs, arrangement, operands, (unpacked[0], unpacked[1]))
+    return ArrangedProblem(problem, inputs, arrangement, operands)
 
 
 def _compute(compute: DType, b: DType, arrangement: Arrangement | None) -> DType:

@@ -1,0 +1,171 @@
+"""What a family of matmul kernels answers: candidates, needs, predicted time, launch.
+
+A family is one way of computing a problem, and one subclass of `Family` in a file of its own; `choice.FAMILIES` lists
+them. The base class derives from the answers what is the same for all: which operands are packed first, and what that
+adds to the predicted time.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar  # Any: a family's plan is whatever its kernel is compiled for
+
+from tilewright.arch import VECTOR_BYTES, Arch
+from tilewright.kernels.model import Machine, Prediction, packing_us
+from tilewright.kernels.problem import Configuration, Major, Operand, Problem
+from tilewright.lang.host_numbers import NumberUse
+
+
+@dataclass(frozen=True)
+class LayoutNeeds:
+    """The layouts of a matrix that a kernel takes: its contiguous mode, and the least alignment in bytes.
+
+    >>> import tilewright as tw
+    >>> needs = LayoutNeeds(majors=("K",), alignment=4)
+    >>> needs.unmet(Operand(tw.int8, "K", 16)), needs.unmet(Operand(tw.int8, "K", 2))
+    (None, 'it is aligned to 2 bytes, and 4 are needed')
+    """
+
+    majors: tuple[Major, ...] = ("K", "MN", "none")
+    alignment: int = 1
+
+    def unmet(self, operand: Operand) -> str | None:
+        """Return why a matrix cannot be taken as it lies, or None."""
+        if operand.major not in self.majors:
+            major = {"K": "along K", "MN": "along M or N", "none": "along neither mode"}
+            return (
+                f"it is contiguous {major[operand.major]}, and {' or '.join(major[m] for m in self.majors)} is needed"
+            )
+        if operand.alignment < self.alignment:
+            return f"it is aligned to {operand.alignment} bytes, and {self.alignment} are needed"
+        return None
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a kernel needs of the layouts of A, B and D.
+
+    A and B are packed where they do not meet it; for a D that does not the kernel is rejected. C, bias and the arrays
+    of an epilogue are read as they lie, whatever the family.
+    """
+
+    a: LayoutNeeds = LayoutNeeds()
+    b: LayoutNeeds = LayoutNeeds()
+    d: LayoutNeeds = LayoutNeeds()
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What a configuration takes of a multiprocessor, and why it cannot run (None: it can)."""
+
+    shared_bytes: int
+    accumulators: int  # registers of each thread for its accumulators
+    rejection: str | None = None
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A family's configuration for a problem: what it takes, and either a prediction or a reason why it cannot run.
+
+    `problem` is the problem as the kernel reads it: operands that are `packed` first lie there as they do then.
+    """
+
+    family: Family
+    problem: Problem
+    packed: tuple[bool, bool]  # A and B
+    configuration: Configuration
+    resources: Resources
+    prediction: Prediction | None = None
+
+    @property
+    def rejection(self) -> str | None:
+        return self.resources.rejection
+
+
+@dataclass(frozen=True, eq=False)
+class KernelLaunch:
+    """How a candidate is launched: `launch(D, A, B, alpha, beta, plan, *operands, *numbers)`.
+
+    The matrices are rank-3 views, A and B packed where the candidate says so, and `operands` those of C, bias and the
+    epilogue's arrays that the problem has. `numbers` says which of the numbers that the epilogue captures are passed.
+    `plan` is what the kernel is compiled for.
+    """
+
+    launch: Callable[..., None]
+    plan: Any
+    numbers: tuple[NumberUse, ...] = ()
+
+
+class Family(ABC):
+    """One way of computing matrix products, which answers for itself.
+
+    A family defines `configurations`, `needs`, `resources`, `predict` and `launch`.
+    """
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def configurations(self, problem: Problem, arch: Arch) -> Sequence[Configuration]:
+        """Return the configurations to consider for a problem, legal or not; none where the family is not for it."""
+
+    @abstractmethod
+    def needs(self, problem: Problem) -> Needs:
+        """Return what the kernel needs of the layouts of A, B and D."""
+
+    @abstractmethod
+    def resources(self, problem: Problem, configuration: Configuration, arch: Arch) -> Resources:
+        """Return what a configuration takes, with a reason of one line if it cannot run."""
+
+    @abstractmethod
+    def predict(
+        self, problem: Problem, configuration: Configuration, resources: Resources, machine: Machine
+    ) -> Prediction:
+        """Return what a configuration that can run is expected to take, packing left aside.
+
+        This holds for every legal configuration, measured or not.
+        """
+
+    @abstractmethod
+    def launch(self, problem: Problem, configuration: Configuration, arch: Arch) -> KernelLaunch:
+        """Plan the kernel for a problem whose `batch` is that of one launch.
+
+        Raises `NeedsConstant` where the epilogue's function needs the value of a number that it captures.
+        """
+
+    def candidates(self, problem: Problem, machine: Machine) -> list[Candidate]:
+        """Return every configuration for a problem: those that can run with a prediction, the others with a reason."""
+        needs = self.needs(problem)
+        packed = _unmet(problem, problem.a, needs.a), _unmet(problem, problem.b, needs.b)
+        read = replace(
+            problem,
+            a=packed_operand(problem.a) if packed[0] else problem.a,
+            b=packed_operand(problem.b) if packed[1] else problem.b,
+        )
+        before = 0.0
+        if packed[0]:
+            before += packing_us(problem.a, problem.m, problem.k, problem.batch, machine)
+        if packed[1]:
+            before += packing_us(problem.b, problem.n, problem.k, problem.batch, machine)
+        misplaced = needs.d.unmet(problem.d)
+        found = []
+        for configuration in self.configurations(read, machine.arch):
+            resources = self.resources(read, configuration, machine.arch)
+            if misplaced and not resources.rejection:
+                resources = replace(resources, rejection=f"D cannot be written: {misplaced}")
+            prediction = None
+            if not resources.rejection:
+                prediction = replace(self.predict(read, configuration, resources, machine), packing_us=before)
+            found.append(Candidate(self, read, packed, configuration, resources, prediction))
+        return found
+
+
+def _unmet(problem: Problem, operand: Operand, needs: LayoutNeeds) -> bool:
+    """Say whether an operand is read and has to be packed for that."""
+    return problem.k > 0 and needs.unmet(operand) is not None
+
+
+def packed_operand(operand: Operand) -> Operand:
+    """Return how an operand lies after it was packed."""
+    return Operand(operand.dtype, "K", VECTOR_BYTES)

@@ -1,0 +1,191 @@
+"""The multistage kernel: several tiles of K under way, fragments a step ahead of the instructions.
+
+Device code, traced into kernels. One text serves all element types: mma.sync where the target has it for them, and
+fused multiply-adds otherwise.
+"""
+
+from __future__ import annotations
+
+import tilewright as tw
+from tilewright.kernels.epilogue_kernel import finish
+
+
+@tw.kernel
+def matmul_tiles(D, A, B, alpha, beta, plan: tw.constexpr, *operands):
+    """Compute one tile of D[m, n, l] = epilogue(alpha * sum over k of A[m, k, l] * B[n, k, l], operands[m, n, l]).
+
+    Behind the operands come the numbers that the epilogue's function uses.
+
+    Three things run at the same time: asynchronous copies bring the tiles of rounds to come into a ring of stages, the
+    fragments of the next step of K are read from shared memory, and those of this one are multiplied.
+    """
+    m_block, n_block, batch = block_of(plan, D.shape)
+    numbers = operands[len(operands) - len(plan.epilogue.numbers) :]
+    D, A, B, *operands = (x[:, :, batch] for x in (D, A, B, *operands[: len(operands) - len(numbers)]))
+
+    tid = tw.thread_idx.x
+    sA, sB = tw.shared(A.dtype, plan.a.smem), tw.shared(B.dtype, plan.b.smem)
+    tiles_a = TileLoader(plan.a, A, sA, m_block, tid)
+    tiles_b = TileLoader(plan.b, B, sB, n_block, tid)
+
+    # Fragments of some steps of K; their loads see the same registers in their own order.
+    thread, loader_a, loader_b = (part.get_slice(tid) for part in (plan.mma, plan.a.load, plan.b.load))
+    held = plan.held_steps
+    rA = tw.registers(A.dtype, (*plan.mma.partition_shape((plan.a.rows, plan.a.depth), "A")[:2], held))
+    rB = tw.registers(B.dtype, (*plan.mma.partition_shape((plan.b.rows, plan.b.depth), "B")[:2], held))
+    acc = tw.registers(plan.mma.atom.dtype_c, plan.mma.partition_shape(plan.tile[:2], "C"))
+    tw.clear(acc)
+    tLsA, tLrA = loader_a.partition_S(sA), loader_a.retile_D(rA)
+    tLsB, tLrB = loader_b.partition_S(sB), loader_b.retile_D(rB)
+
+    k_tiles, steps = tiles_a.tiles, tw.size(tLsA.shape[2])
+    pipe = tw.pipeline(plan.stages)
+    for k_tile in tw.static_range(pipe.ahead):
+        start_tile(tiles_a, k_tile, k_tile)
+        start_tile(tiles_b, k_tile, k_tile)
+        pipe.commit()
+    pipe.wait()
+    tw.copy(plan.a.load, tLsA[:, :, 0, 0], tLrA[:, :, 0])
+    tw.copy(plan.b.load, tLsB[:, :, 0, 0], tLrB[:, :, 0])
+
+    def start_next(k_tile, start):
+        """Begin to copy the tile that comes `pipe.ahead` tiles later."""
+        coming, free = k_tile + pipe.ahead, pipe.write_stage(k_tile)
+        start(tiles_a, coming, free)
+        start(tiles_b, coming, free)
+        pipe.commit()
+
+    @tw.function
+    def multiply(k_tile, start):
+        """Multiply a tile of K while the copies of a later one begin."""
+        stage = pipe.read_stage(k_tile)
+        # Guards need registers, of which more are free before the next fragments are there.
+        is_early = plan.has_edges
+        for k in tw.static_range(steps):
+            if k == 0 and is_early:
+                start_next(k_tile, start)
+            if k == steps - 1:  # the next fragments are those of the next tile
+                pipe.wait()
+                stage = pipe.read_stage(k_tile + 1)
+            following = (k + 1) % steps
+            tw.copy(plan.a.load, tLsA[:, :, following, stage], tLrA[:, :, (k + 1) % held])
+            tw.copy(plan.b.load, tLsB[:, :, following, stage], tLrB[:, :, (k + 1) % held])
+            if k == 0 and not is_early:
+                start_next(k_tile, start)
+            tw.gemm(plan.mma, acc, rA[:, :, k % held], rB[:, :, k % held], acc)
+
+    first = 0
+    if plan.has_edges:
+        # As long as the copies bring whole tiles of K only rows have to be guarded, and those only at the edges.
+        first = tw.maximum(tiles_a.whole_tiles - pipe.ahead, 0)
+        if first > 0 and tiles_a.has_all_rows() and tiles_b.has_all_rows():
+            for k_tile in range(first):
+                multiply(k_tile, start_whole_tile)
+        elif first > 0:
+            for k_tile in range(first):
+                multiply(k_tile, start_rows)
+    for k_tile in range(first, k_tiles):
+        multiply(k_tile, start_tile)
+    pipe.drain()
+    finish(plan.epilogue.bind(numbers), acc, thread, D, tuple(operands), (m_block, n_block), alpha, beta)
+
+
+def block_of(plan, extents):
+    """Return the tile of (M, N) and the matrix of the batch that this block computes.
+
+    `plan.group` tiles along M come before the next along N: blocks that run at the same time share rows of A and B.
+    """
+    tiles_m, tiles_n = (tw.ceil_div(extent, tile) for extent, tile in zip(extents[:2], plan.tile[:2], strict=True))
+    block, batch = tw.block_idx.x, 0
+    if plan.batched:
+        block, batch = block % (tiles_m * tiles_n), block // (tiles_m * tiles_n)
+    first = block // (plan.group * tiles_n) * plan.group
+    height = tw.minimum(tiles_m - first, plan.group)
+    inside = block % (plan.group * tiles_n)
+    return first + inside % height, inside // height, batch
+
+
+class TileLoader:
+    """Copies an operand's tiles of K into the stages of shared memory, and zeros where the matrix has ended."""
+
+    def __init__(self, plan, matrix, smem, block, thread):
+        self.plan = plan
+        self.rows, self.depth = matrix.shape
+        tile = (plan.rows, plan.depth)
+        part = plan.copy.get_slice(thread)
+        self.source = part.partition_S(tw.local_tile(matrix, tile, (block, None)))  # (values, rows, K, tiles of K)
+        self.target = part.partition_D(smem)
+        # Where the thread's first vector stands in the matrix, and how far behind it the others do.
+        places = tw.local_tile(tw.identity_tensor(matrix.shape), tile, (block, 0))
+        self.first = part.partition_S(places)[0]
+        self.steps = plan.copy.get_slice(0).partition_S(tw.identity_tensor(tile))
+        self.tiles, self.whole_tiles = tw.size(self.source.shape[3]), self.depth // plan.depth
+        self.rows_end = block * plan.rows + plan.rows
+
+    def has_all_rows(self):
+        """Say whether the matrix has all rows of the block's tiles."""
+        return self.rows_end <= self.rows if self.plan.guard_rows else True
+
+    def copy(self, k_tile, stage, **guards):
+        """Begin to copy a tile, under a predicate or count."""
+        tw.copy(self.plan.copy, self.source[:, :, :, k_tile], self.target[:, :, :, stage], **guards)
+
+
+def start_whole_tile(loader, k_tile, stage):
+    """Begin to copy tile `k_tile`, all of which is there, into a stage."""
+    loader.copy(k_tile, stage)
+
+
+@tw.function
+def start_rows(loader, k_tile, stage):
+    """Begin to copy the rows that are there of tile `k_tile`, all of whose K is there, into a stage."""
+    plan = loader.plan
+    if not plan.guard_rows:
+        loader.copy(k_tile, stage)
+    elif plan.guard_parts and not plan.along_k:
+        counts = guards_of(loader, tw.int32, None)
+        loader.copy(k_tile, stage, count=counts)
+    else:
+        inside = guards_of(loader, tw.bool_, None)
+        loader.copy(k_tile, stage, pred=inside)
+
+
+@tw.function
+def start_tile(loader, k_tile, stage):
+    """Begin to copy tile `k_tile` into a stage as far as it is there; past the last tile come zeros."""
+    plan = loader.plan
+    if not plan.guard_rows and not plan.guard_k:
+        loader.copy(k_tile, stage, pred=k_tile < loader.tiles)
+    elif plan.guard_parts:
+        counts = guards_of(loader, tw.int32, k_tile)
+        loader.copy(k_tile, stage, count=counts)
+    else:
+        inside = guards_of(loader, tw.bool_, k_tile)
+        loader.copy(k_tile, stage, pred=inside)
+
+
+@tw.function
+def guards_of(loader, dtype, k_tile):
+    """Return how many elements of each vector are there (int32), or whether it is there (bool).
+
+    Without `k_tile` all of the tile's K is there.
+    """
+    plan = loader.plan
+    values, *rest = loader.source.shape[:3]
+    guards = tw.registers(dtype, tw.Layout((tw.size(values), *rest), (0, 1, rest[0])))
+    row, k = loader.first
+    rows_left = loader.rows - row
+    k_left = plan.depth if k_tile is None else loader.depth - k - k_tile * plan.depth
+    for i in tw.static_range(rest[0]):
+        for j in tw.static_range(rest[1]):
+            down, along = loader.steps[0, i, j]
+            rows, depth = rows_left - down, k_left - along
+            if k_tile is None:
+                guards[0, i, j] = rows > 0 if dtype is tw.bool_ else rows
+            elif dtype is tw.bool_:
+                guards[0, i, j] = (rows > 0) & (depth > 0)
+            elif plan.along_k:
+                guards[0, i, j] = tw.where(rows > 0, depth, 0)
+            else:
+                guards[0, i, j] = tw.where(depth > 0, rows, 0)
+    return guards
