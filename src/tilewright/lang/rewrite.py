@@ -39,9 +39,8 @@ def rewrite(function: types.FunctionType) -> types.FunctionType:
     rewritten = _FunctionRewriter(code.co_filename).function(parse(function))
     # Under another name, so that its own name means in it what it means around it: a global, say.
     rewritten.name = f"{FACTORY}{INNER}{rewritten.name}"
-    # A function around it gives the free variables a scope to come from, and the control functions one of their own:
-    # the globals stay the user's own dictionary, with nothing of ours in it, so that a kernel sees what is assigned there
-    # after its definition.
+    # A function around it gives the free variables a scope to come from, and the control functions too: the globals
+    # stay the user's own dictionary, with nothing of ours in it, so that a kernel sees what is assigned there later.
     factory = definition(FACTORY, [*code.co_freevars, CONTROL], [rewritten, ast.Return(name(rewritten.name))])
     module = ast.fix_missing_locations(ast.Module([factory], []))
     compiled = compile(module, code.co_filename, "exec", dont_inherit=True)

@@ -1,4 +1,4 @@
-"""The C functions that are called: what each takes and returns, so that ctypes converts and refuses as a compiler would.
+"""The C functions that are called: what each takes and returns, so that ctypes converts and refuses as C would.
 
 Without a prototype ctypes passes every Python int as a C int, which cuts a pointer or a size to 32 bits.
 """
@@ -12,8 +12,8 @@ from typing import Any  # Any: types of ctypes, and libraries
 
 _Ints, _Handles, _Sizes = POINTER(c_int), POINTER(c_void_p), POINTER(c_size_t)
 
-# Arguments by function. All return a status, an int, but those in `_RESULTS`. A CUdeviceptr is a c_uint64, handles of the
-# driver (contexts, modules, functions, streams, events) are c_void_p, a CUdevice is a c_int.
+# Arguments by function. All return a status, an int, but those in `_RESULTS`. A CUdeviceptr is a c_uint64, a CUdevice a
+# c_int; handles (of contexts, modules, functions, streams, events, programs) are c_void_p.
 DRIVER: Mapping[str, tuple[Any, ...]] = {
     "cuInit": (c_uint,),
     "cuGetErrorName": (c_int, POINTER(c_char_p)),
