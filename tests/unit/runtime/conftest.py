@@ -35,6 +35,9 @@ class FakeCuda:
         self.unloaded: list[tuple[int, int, int]] = []  # current context, module, capture mode
         self.capture_mode = 0
 
+    def __getitem__(self, name: str) -> Any:
+        return getattr(self, name)
+
     def cuInit(self, flags: int) -> int:
         return self.fail.get("cuInit", 0)
 
@@ -197,6 +200,16 @@ class Checked:
         function = CheckedFunction(name, getattr(self._functions, name))
         setattr(self, name, function)
         return function
+
+    def __getitem__(self, name: str) -> Any:
+        """Return a function without a prototype, which takes ctypes' own objects only."""
+        function = getattr(self._functions, name)
+
+        def call(*args: Any) -> Any:
+            assert all(isinstance(x, (ctypes._SimpleCData, ctypes.Array)) for x in args if x is not None), args
+            return function(*args)
+
+        return call
 
 
 class CheckedFunction:

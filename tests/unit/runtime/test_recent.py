@@ -105,12 +105,11 @@ def test_launch_tables_and_variants_are_bounded() -> None:
         assert nothing[grid, 32].grid == grid
     assert len(nothing._recent) <= 2 * _MAX_LAUNCHERS
     assert nothing[5, 32] is nothing[5, 32]
-    for block in range(1, 3 * _MAX_VARIANTS):
-        nothing[1, block]
-    assert len(nothing._variants) <= 2 * _MAX_VARIANTS
-    for smem in range(3 * _MAX_VARIANTS):
-        nothing.configure(smem=smem)
-    assert len(nothing._code.tables) <= 2 * _MAX_VARIANTS
+    for n in range(3 * _MAX_VARIANTS):
+        nothing.configure(min_blocks=n % 8)[1, 1 + n]
+    assert _MAX_VARIANTS <= len(nothing._code.variants) <= 2 * _MAX_VARIANTS
+    held = nothing.variant(5)
+    assert nothing.variant(5) is nothing.configure(stream=7).variant((5, 1)) is held
 
 
 FACTOR = 2
@@ -127,7 +126,6 @@ def test_what_a_table_forgot_is_traced_anew_when_a_captured_value_changes(monkey
     configured[1, 1](x)
     for n in range(2, 2 + 2 * _MAX_VARIANTS):  # what both hold is in no table any more
         scale.variant(n)
-        scale.configure(smem=n)
     monkeypatch.setitem(globals(), "FACTOR", 5)
     kept(x)
     assert x.tolist() == [20]
