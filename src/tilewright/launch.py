@@ -78,8 +78,8 @@ class Kernel(KernelByName):
     """A kernel: made by `@tw.kernel`, launched by `kernel[grid, block](*args)`.
 
     `grid` counts blocks and `block` threads, each an int or a tuple of up to three; `grid` may be a function of the
-    call's arguments. Raises `LanguageError` for what is no function, and when it is first traced for a function whose
-    source cannot be read.
+    call's arguments. Raises `LanguageError` for what is not a function, and when it is first traced for a function
+    whose source cannot be read.
     """
 
     def __init__(

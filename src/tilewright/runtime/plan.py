@@ -285,7 +285,7 @@ def _role(name: str, value: Any) -> _Role:
 
 
 def scalar_type(value: object) -> DType | None:
-    """Return the type in which a kernel gets a number, or None for what is no number.
+    """Return the type in which a kernel gets a number, or None for what is not a number.
 
     >>> scalar_type(3), scalar_type(2**40), scalar_type(0.5), scalar_type(True)
     (tw.int32, tw.int32, tw.float32, tw.bool)
