@@ -82,13 +82,15 @@ def main() -> None:
     slots += [ScalarSlot(3, int32), ScalarSlot(4, float32)]
     packer = Packer(slots, plan.starts)
     config = launch_config((64, 64), (32, 8))
+    bound = packer.bind(values, function)
 
     for arguments in args:
-        signature.read(arguments)[1][0].kernel = packer
+        _, (this_call, these_values, _) = signature.read(arguments)
+        this_call.kernel = packer.bind(these_values, function)
 
     def call(arguments: tuple[Any, ...]) -> None:
         _, (this_call, these_values, _) = signature.read(arguments)
-        this_call.kernel.launch(function, launch_config((64, 64), (32, 8)), 0, these_values)
+        this_call.kernel(launch_config((64, 64), (32, 8)), 0, these_values)
 
     def two_calls() -> None:
         call(args[0])
@@ -97,7 +99,7 @@ def main() -> None:
     rows: list[tuple[str, Callable[[], object], int]] = [
         ("read key and values", lambda: signature.read(args[0]), 1),
         ("grid and block", lambda: launch_config((64, 64), (32, 8)), 1),
-        ("pack and launch", lambda: packer.launch(function, config, 0, values), 1),
+        ("pack and launch", lambda: bound(config, 0, values), 1),
         ("all of a call, the arguments changing", two_calls, 2),
         ("prepared launch", packer.prepare(function, config, 0, values), 1),
     ]

@@ -9,6 +9,7 @@ arrays live decides the backend: NumPy arrays run on the simulator, CUDA arrays 
 from __future__ import annotations
 
 import inspect
+import threading
 import types
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -41,7 +42,7 @@ Extent = Any  # an int, a tuple of up to three, or (for the grid) a function of 
 
 # What a kernel keeps: those used last, and at most twice as many (see `Recent`).
 _MAX_LAUNCHERS = 512  # of grid and block
-_MAX_VARIANTS = 64  # of options, and of block shapes for each
+_MAX_VARIANTS = 256  # of options and block shapes
 
 
 class _Code:
@@ -54,10 +55,11 @@ class _Code:
         self._rewritten = function if is_traceable else None
         if not is_traceable:
             remember(function)
-        # By the numbers of bound and of further arguments and the options that code depends on; then by block.
-        self.tables: Recent[tuple[int, int | None, int, str | None], Recent[tuple[int, int, int], _Variant]]
-        self.tables = Recent(_MAX_VARIANTS)
-        self.variants: WeakSet[_Variant] = WeakSet()  # all that someone still holds, in the tables or not
+        # By the numbers of bound and of further arguments, the options that code depends on, and the block.
+        self.variants: Recent[tuple[int, int | None, int, str | None, tuple[int, int, int]], _Variant]
+        self.variants = Recent(_MAX_VARIANTS)
+        self.held: WeakSet[_Variant] = WeakSet()  # all that someone still holds, in the table or not
+        self.changes = 0  # how often something that the kernel was traced with was found changed
 
     def rewrite(self) -> types.FunctionType:
         """Return the function with its control flow made traceable."""
@@ -67,7 +69,8 @@ class _Code:
 
     def forget(self) -> None:
         """Drop what was compiled: something that the kernel was traced with has changed."""
-        for variant in list(self.variants):
+        self.changes += 1
+        for variant in list(self.held):
             variant.forget()
 
 
@@ -75,8 +78,8 @@ class Kernel(KernelByName):
     """A kernel: made by `@tw.kernel`, launched by `kernel[grid, block](*args)`.
 
     `grid` counts blocks and `block` threads, each an int or a tuple of up to three; `grid` may be a function of the
-    call's arguments. Raises `LanguageError` for what is no function, and when it is first traced for a function whose
-    source cannot be read.
+    call's arguments. Raises `LanguageError` for what is not a function, and when it is first traced for a function
+    whose source cannot be read.
     """
 
     def __init__(
@@ -110,8 +113,6 @@ class Kernel(KernelByName):
         self._named = sum(p.kind in _POSITIONAL for p in self.__signature__.parameters.values()) - len(bound)
         self.parameters = _parameters(function, self.__signature__, len(bound), further or 0)
         self.captures = self._code.captures
-        key = len(bound), further, self.options.min_blocks, self.options.arch
-        self._variants = self._code.tables.get(key) or self._code.tables.add(key, Recent(_MAX_VARIANTS))
         self._recent: Recent[Any, Launcher] = Recent(_MAX_LAUNCHERS)
         self._launchers = self._recent.young
 
@@ -271,11 +272,12 @@ class Kernel(KernelByName):
 
     def variant(self, block: Extent) -> _Variant:
         """Return what was compiled for a block shape."""
-        shape = launch_config(1, block).block
-        found = self._variants.get(shape)
+        shape, code = launch_config(1, block).block, self._code
+        key = self.bound, self._further, self.options.min_blocks, self.options.arch, shape
+        found = code.variants.get(key)
         if found is None:
-            found = self._variants.add(shape, _Variant(self, shape))
-            self._code.variants.add(found)
+            found = code.variants.add(key, _Variant(self, shape))
+            code.held.add(found)
         return found
 
     def __repr__(self) -> str:
@@ -363,7 +365,7 @@ class _Variant:
             found = plan.kernels.add(call.key, self._specialise(plan, args))
         ready: Ready = found.admit(reading[1])
         call.kernel = ready
-        call.is_ready = ready.is_simple and self.kernel.options.stream is None
+        call.is_ready = ready.is_simple and plan.current_stream is not None
         return ready
 
     def _specialise(self, plan: ArgumentPlan, args: tuple[Any, ...]) -> Specialisation:
@@ -373,7 +375,17 @@ class _Variant:
         parameters = self.kernel.parameters
         arguments = {p.name: _described_type(d) for p, d in zip(parameters, described, strict=True)}
 
+        code = self.kernel._code
+        changes, is_later = code.changes, False
+
         def build(arch: Arch, bounds: bool) -> Lowered:
+            nonlocal is_later
+            if is_later and (code.changes != changes or code.captures.changed()):
+                raise ArgumentError(
+                    f"what kernel {self.kernel.__name__!r} captures has changed since it was launched",
+                    help="ask for its registers, or print its report, before that",
+                )
+            is_later = True
             rewritten, options = self.kernel.rewrite(), self.kernel.options
             return lower(
                 rewritten, arguments, arch=arch, block=self.block, min_blocks=options.min_blocks, bounds=bounds
@@ -383,21 +395,27 @@ class _Variant:
         return specialise(build, names, described, plan.starts, self.kernel.options.arch)
 
 
+# What is told of a thread's launches, by the thread's number, and returns whether it ran them; see recording.py.
+observers: dict[int, Callable[[Launcher, tuple[Any, ...], dict[str, Any]], bool]] = {}
+
+
 class Launcher(LauncherByName):
     """A kernel with a grid and a block."""
 
-    __slots__ = ("_config", "_shared_bytes", "_variant", "block", "grid", "kernel")
+    __slots__ = ("_config", "_is_plain", "_variant", "block", "grid", "kernel")
 
     def __init__(self, kernel: Kernel, grid: Extent, block: Extent) -> None:
         self.kernel = kernel
         self.grid = grid
         self.block = block
+        self._is_plain = kernel.options.stream is None
         self._variant = kernel.variant(block)
         self._config: LaunchConfig | None = None
-        self._shared_bytes = -1
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
         """Launch. Raises `ArgumentError` for arguments the kernel cannot take, before anything is written."""
+        if observers and (observer := observers.get(threading.get_ident())) and observer(self, args, kwargs):
+            return
         variant, kernel = self._variant, self.kernel
         if kernel.captures.watched and kernel.captures.changed():
             kernel.forget()
@@ -406,18 +424,25 @@ class Launcher(LauncherByName):
                 kernel.numbered_for(args)[self.grid, self.block](*args, **kwargs)
                 return
             args = kernel.complete(args, kwargs)
-        plan = variant.signature.last
-        config = self._config
-        if plan is not None and plan.launch is not None and config is not None and plan.launch(config, *args):
-            return
+        plan: Any  # Any: an `ArgumentPlan`, whose reading is one of its own
+        plan, config = variant.signature.last, self._config
+        reading = None if plan is None else plan.read(*args)
+        if reading is not None and config is not None:
+            call, values, _ = reading
+            if call.is_ready and self._is_plain:  # as below, with fewer calls
+                ready: Any = call.kernel  # Any: a `Ready` on a GPU
+                if ready.dynamic_shared_bytes == config.shared_bytes:
+                    ready.launch(config, plan.current_stream(ready.ordinal), values)
+                    return
         if tracing() is not None:
             raise LanguageError(
                 f"kernel {kernel.__name__!r} is launched inside a kernel, and only the host launches kernels",
                 help="put what both do into a helper function: @tw.function",
             )
-        plan, reading = variant.signature.read(args)
+        if reading is None:
+            plan, reading = variant.signature.read(args)
         ready = reading[0].kernel or variant.admit(plan, reading, args)
-        if config is None or ready.dynamic_shared_bytes != self._shared_bytes:
+        if config is None or ready.dynamic_shared_bytes != config.shared_bytes:
             config = self._configure(ready, args)
         ready.run(config, plan, reading, args, kernel.options.stream)
 
@@ -427,7 +452,6 @@ class Launcher(LauncherByName):
         if callable(self.grid):
             return launch_config(self.grid(*args[self.kernel.bound :]), self.block, shared)
         self._config = launch_config(self.grid, self.block, shared)
-        self._shared_bytes = shared
         return self._config
 
     def admitted(self, args: tuple[Any, ...]) -> tuple[Ready, LaunchConfig]:

@@ -1,7 +1,7 @@
 """See which kernels a piece of host code launches: with `record_launches` they run, with `trace_launches` they do not.
 
-A launch pays nothing for this while nobody looks: the call of `Launcher` is replaced for the body of a `with`. Only
-launches of the thread that looks are seen; those of other threads run as ever.
+A launch pays one look at an empty dict for this while nobody records. Only launches of the thread that records are
+seen; those of other threads run as always.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from tilewright.arch import Arch
 from tilewright.compile import Lowered
-from tilewright.launch import Launcher
+from tilewright.launch import Launcher, observers
 from tilewright.runtime import driver
 
 Grid = tuple[int, int, int]
@@ -24,8 +24,8 @@ Grid = tuple[int, int, int]
 class Recorded:
     """One launch: the compiled kernel with its arguments by name, and how it was launched.
 
-    `function` is the machine code as loaded, None on the simulator and where the launch was only traced; `grid` is
-    None there too.
+    `lowered` is what a GPU runs, on the simulator too. `function` is the machine code as loaded, None on the simulator
+    and where the launch was only traced; `grid` is None there too.
     """
 
     kernel: str
@@ -47,66 +47,61 @@ class Recorded:
         return {name: self.arguments[name] for name in sorted(self.lowered.read)}
 
 
-@dataclass
-class _Watch:
-    """One recording under way: what it found, and the target for which launches are traced in place of run."""
+class _Recording:
+    """Recordings under way in one thread: what each found, and the target for which launches are traced, not run."""
 
-    found: list[Recorded] = field(default_factory=list)
-    arch: Arch | None = None
+    def __init__(self) -> None:
+        self.open: list[tuple[list[Recorded], Arch | None]] = []  # the innermost last
+        self._is_launching = False
+
+    def __call__(self, launcher: Launcher, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Launch and tell all recordings; where one only traces, tell the innermost such one and no more."""
+        if self._is_launching:  # the launch below
+            return False
+        if launcher.kernel.takes_any_number:
+            launcher = launcher.kernel.numbered_for(args)[launcher.grid, launcher.block]
+        for found, arch in reversed(self.open):
+            if arch is not None:
+                found.append(_traced(launcher, args, kwargs, arch))
+                return True
+        self._is_launching = True
+        try:
+            launcher(*args, **kwargs)
+        finally:
+            self._is_launching = False
+        recorded = _recorded(launcher, launcher.kernel.complete(args, kwargs))
+        for found, _ in self.open:
+            found.append(recorded)
+        return True
 
 
 @contextlib.contextmanager
 def record_launches() -> Iterator[list[Recorded]]:
-    """Collect the launches of the body of a `with`, which run as ever. Prepared launches are not seen."""
-    with _watching(_Watch()) as found:
+    """Collect the launches of the body of a `with`, which run as always. Prepared launches are not seen."""
+    with _recording(None) as found:
         yield found
 
 
 @contextlib.contextmanager
 def trace_launches(arch: Arch) -> Iterator[list[Recorded]]:
     """Collect the launches of the body of a `with` without running them: kernels are traced for `arch`, no more."""
-    with _watching(_Watch(arch=arch)) as found:
+    with _recording(arch) as found:
         yield found
 
 
-_launch = Launcher.__call__
-_watches: dict[int, list[_Watch]] = {}  # by thread, the innermost last
-_lock = threading.Lock()
-
-
 @contextlib.contextmanager
-def _watching(watch: _Watch) -> Iterator[list[Recorded]]:
-    thread = threading.get_ident()
-    with _lock:
-        _watches.setdefault(thread, []).append(watch)
-        Launcher.__call__ = _watched_launch  # type: ignore[assignment, method-assign]
+def _recording(arch: Arch | None) -> Iterator[list[Recorded]]:
+    thread = threading.get_ident()  # no other thread changes what is under its number
+    found: list[Recorded] = []
+    recording = observers.setdefault(thread, _Recording())
+    assert isinstance(recording, _Recording), recording
+    recording.open.append((found, arch))
     try:
-        yield watch.found
+        yield found
     finally:
-        with _lock:
-            _watches[thread].pop()
-            if not _watches[thread]:
-                del _watches[thread]
-            if not _watches:
-                Launcher.__call__ = _launch  # type: ignore[method-assign]
-
-
-def _watched_launch(launcher: Launcher, *args: Any, **kwargs: Any) -> None:
-    """Launch and tell every watch of this thread; where one only traces, tell the innermost such one and no more."""
-    watches = _watches.get(threading.get_ident())
-    if not watches:
-        _launch(launcher, *args, **kwargs)
-        return
-    if launcher.kernel.takes_any_number:
-        launcher = launcher.kernel.numbered_for(args)[launcher.grid, launcher.block]
-    for watch in reversed(watches):
-        if watch.arch is not None:
-            watch.found.append(_traced(launcher, args, kwargs, watch.arch))
-            return
-    _launch(launcher, *args, **kwargs)
-    recorded = _recorded(launcher, launcher.kernel.complete(args, kwargs))
-    for watch in watches:
-        watch.found.append(recorded)
+        recording.open[:] = [each for each in recording.open if each[0] is not found]
+        if not recording.open:
+            observers.pop(thread, None)
 
 
 def _traced(launcher: Launcher, args: tuple[Any, ...], kwargs: dict[str, Any], arch: Arch) -> Recorded:
@@ -119,11 +114,11 @@ def _traced(launcher: Launcher, args: tuple[Any, ...], kwargs: dict[str, Any], a
 
 def _recorded(launcher: Launcher, values: tuple[Any, ...]) -> Recorded:
     ready, config = launcher.admitted(values)
-    owner: Any = getattr(ready, "owner", ready)  # on a GPU what was admitted belongs to a specialisation
+    owner: Any = getattr(ready, "owner", ready)  # Any: on a GPU what was admitted belongs to a specialisation
     names = [p.name for p in launcher.kernel.parameters]
     return Recorded(
         launcher.kernel.__name__,
-        owner.lowered,
+        owner.lowered_for_gpu,
         dict(zip(names, values, strict=True)),
         config.block,
         config.grid,

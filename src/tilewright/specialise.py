@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 from tilewright.arch import Arch, default_arch
 from tilewright.compile import Lowered
 from tilewright.dtypes import DType
 from tilewright.errors import ArgumentError, DeviceError
+from tilewright.figures import Compiled
 from tilewright.ir.core import Buffer, Parameter
 from tilewright.pickling import Refused
 from tilewright.runtime import driver
@@ -20,11 +21,13 @@ from tilewright.runtime.launch import (
     ExtentSlot,
     LaunchConfig,
     Packer,
+    Pair,
     PointerSlot,
     PreparedLaunch,
     ScalarSlot,
     Slot,
     StrideSlot,
+    share_memory,
 )
 from tilewright.runtime.nvrtc import CompiledModule
 from tilewright.runtime.options import stream_handle
@@ -34,15 +37,15 @@ _PARTS = {"shape": 1, "stride": 2}  # where an array's parts stand behind its po
 
 
 class Ready(Protocol):
-    """A compiled form that was found fit for calls of one kind."""
+    """A compiled form that was found fit for calls of one kind: what runs them."""
 
     dynamic_shared_bytes: int
-    is_simple: bool  # nothing but pointers has to be looked at before a launch
+    is_simple: bool  # nothing but pointers has to be looked at: it has `ordinal`, its GPU's number, and `launch`
 
     def run(
         self, config: LaunchConfig, plan: ArgumentPlan, reading: Reading, args: tuple[Any, ...], stream: Any
     ) -> None:
-        """Launch with the arguments of a reading."""
+        """Launch with the arguments of a reading, after all that has to be looked at."""
 
     def prepare(
         self, config: LaunchConfig, plan: ArgumentPlan, reading: Reading, args: tuple[Any, ...], stream: Any
@@ -92,7 +95,7 @@ def specialise(
     lowered = build(target, simulate)
     _check_outputs(lowered, arrays)
     if simulate:
-        return OnSimulator(lowered, names, starts)
+        return OnSimulator(lowered, names, starts, lambda: build(target, False))
     assert isinstance(device, int)
     return OnDevice(lowered, names, starts, device)
 
@@ -128,15 +131,30 @@ def _lookup(names: Sequence[str], starts: Sequence[int], values: tuple[Any, ...]
 
 
 class OnSimulator:
-    """A kernel on the simulator; CUDA arrays are copied there and back."""
+    """A kernel on the simulator; CUDA arrays are copied there and back.
+
+    `lower_for_gpu` lowers it once more without the simulator's checks of coordinates, as a GPU runs it.
+    """
 
     dynamic_shared_bytes = 0
     is_simple = False
 
-    def __init__(self, lowered: Lowered, names: Sequence[str], starts: Sequence[int]) -> None:
+    def __init__(
+        self, lowered: Lowered, names: Sequence[str], starts: Sequence[int], lower_for_gpu: Callable[[], Lowered]
+    ) -> None:
         self.lowered = lowered
         self.names = names
         self.starts = starts
+        self._lower_for_gpu = lower_for_gpu
+
+    @cached_property
+    def lowered_for_gpu(self) -> Lowered:
+        """The kernel that a GPU would run, for those who ask its compiler."""
+        return self._lower_for_gpu()
+
+    def compiled(self) -> Compiled:
+        """Return what a profile needs to know of the GPU's machine code, as `Lowered.compiled`."""
+        return self.lowered_for_gpu.compiled()
 
     def admit(self, values: tuple[Any, ...]) -> Ready:
         return self  # the conditions are checked at each run, which is slow anyway
@@ -161,7 +179,7 @@ class OnSimulator:
             config.block,
             arguments,
             arch=lowered.arch.name,
-            compile=lowered.compiled,
+            compile=self.compiled,
             copies=frozenset(name for name, each in staged.items() if each.info.is_cuda),
         )
         for name in self.lowered.written:
@@ -250,6 +268,11 @@ class OnDevice:
         # Conditions on extents and strides are checked once for each kind of call, those on numbers at every call.
         self.checks_numbers = any(p.part == "value" for p in lowered.checked)
 
+    @property
+    def lowered_for_gpu(self) -> Lowered:
+        """The kernel that runs."""
+        return self.lowered
+
     def _load(self, module: CompiledModule) -> driver.Function:
         return driver.load_function(
             module.cubin, module.name, ordinal=self.ordinal, dynamic_shared_bytes=self.dynamic_shared_bytes
@@ -266,62 +289,41 @@ class OnDevice:
 
     def admit(self, values: tuple[Any, ...]) -> Ready:
         self.check(values)
-        return _Admitted(self, self.overlaps.pairs(values))
+        return _Admitted(self, values)
 
 
 class _Admitted:
     """A kernel on one GPU, for calls whose extents and strides were found fit."""
 
-    __slots__ = (
-        "checks_numbers",
-        "dynamic_shared_bytes",
-        "function",
-        "is_simple",
-        "launch",
-        "ordinal",
-        "owner",
-        "pairs",
-    )
+    __slots__ = ("dynamic_shared_bytes", "is_simple", "launch", "ordinal", "owner", "pairs")
 
-    def __init__(self, owner: OnDevice, pairs: tuple[Pair, ...]) -> None:
+    def __init__(self, owner: OnDevice, values: tuple[Any, ...]) -> None:
         self.owner = owner
-        self.pairs = pairs
-        self.checks_numbers = owner.checks_numbers
+        self.pairs = owner.overlaps.pairs(values)
         self.is_simple = not owner.checks_numbers
-        self.function = owner.function
         self.ordinal = owner.ordinal
-        self.launch = owner.packer.launch
         self.dynamic_shared_bytes = owner.dynamic_shared_bytes
-
-    def choose(self, values: tuple[Any, ...]) -> driver.Function:
-        """Return the machine code for these pointers."""
-        for written, read, low, high in self.pairs:
-            if low < values[written] - values[read] < high:
-                return self.owner.aliased_function
-        return self.function
+        self.launch = owner.packer.bind(values, owner.function, self.pairs, lambda: owner.aliased_function)
 
     def run(
         self, config: LaunchConfig, plan: ArgumentPlan, reading: Reading, args: tuple[Any, ...], stream: Any
     ) -> None:
-        _, values, described = reading
-        if self.checks_numbers:
-            self.owner.check(values)
-        handle = plan.stream(self.ordinal, described) if stream is None else stream_handle(stream)
-        self.launch(self.choose(values) if self.pairs else self.function, config, handle, values)
+        self.launch(config, self._stream(plan, reading, stream), reading[1])
 
     def prepare(
         self, config: LaunchConfig, plan: ArgumentPlan, reading: Reading, args: tuple[Any, ...], stream: Any
     ) -> Callable[[], None]:
+        handle = self._stream(plan, reading, stream)
         _, values, described = reading
-        if self.checks_numbers:
+        function = self.owner.aliased_function if share_memory(self.pairs, values) else self.owner.function
+        return self.owner.packer.prepare(function, config, handle, values, owners=(*args, *described))
+
+    def _stream(self, plan: ArgumentPlan, reading: Reading, stream: Any) -> int:
+        """Return the stream of a launch, after the conditions on numbers."""
+        _, values, described = reading
+        if not self.is_simple:
             self.owner.check(values)
-        handle = plan.stream(self.ordinal, described) if stream is None else stream_handle(stream)
-        return self.owner.packer.prepare(self.choose(values), config, handle, values, owners=(*args, *described))
-
-
-# Two arrays of a reading, the written one and the one that is only read, by the positions of their pointers, and the
-# bounds between which the difference of the pointers means that they share memory.
-Pair: TypeAlias = tuple[int, int, int, int]
+        return plan.stream(self.ordinal, described) if stream is None else stream_handle(stream)
 
 
 class Overlaps:
@@ -353,7 +355,7 @@ class Overlaps:
 
     def found(self, values: tuple[Any, ...]) -> bool:
         """Say whether the address ranges of a written and of a read array meet."""
-        return any(low < values[w] - values[r] < high for w, r, low, high in self.pairs(values))
+        return share_memory(self.pairs(values), values)
 
 
 def _slot(parameter: Parameter, position: dict[str, int]) -> Slot:

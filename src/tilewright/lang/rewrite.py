@@ -39,15 +39,13 @@ def rewrite(function: types.FunctionType) -> types.FunctionType:
     rewritten = _FunctionRewriter(code.co_filename).function(parse(function))
     # Under another name, so that its own name means in it what it means around it: a global, say.
     rewritten.name = f"{FACTORY}{INNER}{rewritten.name}"
-    # A function around it gives the free variables a scope to come from.
-    factory = definition(FACTORY, code.co_freevars, [rewritten, ast.Return(name(rewritten.name))])
+    # A function around it gives the free variables a scope to come from, and the control functions too: the globals
+    # stay the user's own dictionary, with nothing of ours in it, so that a kernel sees what is assigned there later.
+    factory = definition(FACTORY, [*code.co_freevars, CONTROL], [rewritten, ast.Return(name(rewritten.name))])
     module = ast.fix_missing_locations(ast.Module([factory], []))
     compiled = compile(module, code.co_filename, "exec", dont_inherit=True)
     inner = _find_code(_find_code(compiled, FACTORY), rewritten.name).replace(co_name=code.co_name)
-    # The control functions are found under a name of ours among the user's globals, which must stay the user's own
-    # dictionary: a kernel sees globals that are assigned after its definition.
-    function.__globals__.setdefault(CONTROL, hooks)
-    cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
+    cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True)) | {CONTROL: types.CellType(hooks)}
     closure = tuple(cells[variable] for variable in inner.co_freevars)
     result = types.FunctionType(inner, function.__globals__, function.__name__, function.__defaults__, closure)
     result.__kwdefaults__ = function.__kwdefaults__

@@ -147,9 +147,9 @@ class ArrayInfo:
         if isinstance(self.owner, np.ndarray):
             return self.owner
         # Types unknown to the interface are described by their bits.
-        stranger = self.dtype.is_narrow_float and self.dtype is not float16
-        array = np.asarray(_HostInterface(self, f"<u{self.dtype.bytes}" if stranger else self.dtype.numpy.str))
-        return array.view(self.dtype.numpy) if stranger else array
+        is_by_bits = self.dtype.is_narrow_float and self.dtype is not float16
+        array = np.asarray(_HostInterface(self, f"<u{self.dtype.bytes}" if is_by_bits else self.dtype.numpy.str))
+        return array.view(self.dtype.numpy) if is_by_bits else array
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,7 +193,7 @@ def _stride_class(extent: int, stride: int, widest: int) -> StrideClass:
 
 
 def describe(array: object) -> ArrayInfo | None:
-    """Return what is known of an array, or None for what is no array.
+    """Return what is known of an array, or None for what is not an array.
 
     Raises `ArgumentError` for an array that no kernel can take, such as one of complex numbers.
     """
@@ -424,7 +424,7 @@ _DLPACK = Adapter("DLPack", _describe_dlpack)
 
 
 def adapter_for(array: object) -> Adapter | None:
-    """Return the adapter for an array, or None for what is no array."""
+    """Return the adapter for an array, or None for what is not an array."""
     found = _adapter_of_type(cast("Hashable", type(array)))
     if found is None and hasattr(array, "__cuda_array_interface__") and not isinstance(array, type):
         return _INTERFACE  # some holders set it on the object, not on the class

@@ -2,35 +2,37 @@
 
 What `cuLaunchKernelEx` takes is laid out once for each compiled kernel, in one block of memory::
 
-    grid, block, shared bytes | stream | attributes | parameter 0 | parameter 1 | ...
+    grid, block, shared bytes | stream | attributes | pointers and numbers | extents and strides
 
-with a fixed array of pointers to the parameters beside it. A launch fills the block by one `struct` call and
-calls the driver with arguments that ctypes need not convert. A block that is in flight belongs to one
-thread: ctypes lets other threads run during the call.
+with a fixed array of pointers to the parameters beside it. Extents and strides are those of a kind of call: they are
+packed and checked once, when it is bound. A launch fills the block by one `struct` call and calls the driver with
+ctypes pointers that are there already. A block that is in flight belongs to one thread: ctypes lets other threads run
+during the call.
 """
 
 from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from operator import index
-from typing import Any, Union
+from operator import index, itemgetter
+from typing import Any, Union, cast
 
 from tilewright.arch import MAX_BLOCK, MAX_GRID, MAX_THREADS
 from tilewright.dtypes import DType, bfloat16, int32
 from tilewright.errors import ArgumentError, DeviceError
 from tilewright.pickling import Refused
 from tilewright.runtime.driver import Function, error_text, keep_loaded
+from tilewright.runtime.recent import Recent
 
 Extent3 = Union[int, Sequence[int]]
 
 
-# CUlaunchConfig: seven unsigned ints, stream, pointer to attributes, their number; there are none. What stands before
-# the stream is packed once for each configuration, as bytes.
-_CONFIG_FORMAT = "@28sQQI"
+# CUlaunchConfig: seven unsigned ints, stream, pointer to attributes, their number; there are none, so these are zeros.
+# What stands before the stream is packed once for each configuration, as bytes.
+_CONFIG_FORMAT = "@28sQ12x"
 _FORMATS = {
     "bool": "?",
     "int8": "b",
@@ -141,30 +143,82 @@ def _three(name: str, extents: Extent3, limits: tuple[int, int, int]) -> tuple[i
 
 # One block of launch memory: the buffer, pointers to the configuration in it and to the array of parameters.
 _Frame = tuple[Any, ctypes.c_void_p, Any]
-_Fill = Callable[[Any, LaunchConfig, int, tuple[Any, ...]], None]
-_Launch = Callable[[Function, LaunchConfig, int, tuple[Any, ...]], None]
+Launch = Callable[..., None]  # (config, stream, values), and the function where none is bound
+
+# Two arrays of a reading, the written one and the one that is only read, by the positions of their pointers, and the
+# bounds between which the difference of the pointers means that they share memory.
+Pair = tuple[int, int, int, int]
+
+_MAX_BOUND = 256  # kinds of calls for which `Packer.launch` remembers what it packed
+_UNFIT = (struct.error, OverflowError, TypeError)  # what `struct` raises for a value that does not fit
 
 
 class Packer:
     """The launch memory of one compiled kernel.
 
-    `slots` are the kernel's parameters in order, `starts` those of the argument plan whose readings it
-    takes. Any number of threads may launch at once.
+    `slots` are the kernel's parameters in order, `starts` those of the argument plan whose readings it takes. Any
+    number of threads may launch at once.
     """
 
     def __init__(self, slots: Sequence[Slot], starts: Sequence[int]) -> None:
         self.slots = tuple(slots)
-        formats = [_slot_format(slot) for slot in self.slots]
-        self._struct = struct.Struct(_CONFIG_FORMAT + "".join(formats))
-        self._offsets = [
-            struct.calcsize(_CONFIG_FORMAT + "".join(formats[: n + 1])) - struct.calcsize(formats[n])
-            for n in range(len(formats))
-        ]
-        parameters = _parameter_values(self.slots, starts)
-        self._fill = _compile_fill(parameters, self._struct)
-        self._idle: list[_Frame] = []
-        # launch(function, config, stream, values) launches a kernel with the values of one reading.
-        self.launch = _compile_launch(self, parameters)
+        changing = [slot for slot in slots if isinstance(slot, (PointerSlot, ScalarSlot))]
+        fixed = [slot for slot in slots if isinstance(slot, (ExtentSlot, StrideSlot))]
+        self._changing = _picker([(starts[slot.argument], _is_bfloat16(slot)) for slot in changing])
+        self._fixed = [_place(slot, starts) for slot in fixed]
+        self._fixed_struct = struct.Struct("@" + "".join(map(_slot_format, fixed)))
+        head = _CONFIG_FORMAT + "".join(map(_slot_format, changing)) + "0q"  # what is fixed begins at a multiple of 8
+        self._struct = struct.Struct(head)
+        places: dict[Slot, int] = dict(zip(changing, _offsets(_CONFIG_FORMAT, changing), strict=True))
+        offsets = _offsets("@", fixed)
+        places.update((slot, self._struct.size + offset) for slot, offset in zip(fixed, offsets, strict=True))
+        self._offsets = [places[slot] for slot in self.slots]
+        self._bound: Recent[Hashable, Launch] = Recent(_MAX_BOUND)
+
+    def bind(
+        self,
+        values: tuple[Any, ...],
+        function: Function | None = None,
+        pairs: Sequence[Pair] = (),
+        aliased: Callable[[], Function] | None = None,
+    ) -> Launch:
+        """Return launch(config, stream, values) for readings with the extents and strides of `values`.
+
+        A call in which a pair of arrays shares memory launches what `aliased` returns in place of `function`. Raises
+        `ArgumentError` for an extent or a stride that does not fit into its parameter.
+        """
+        fixed, bound = self._pack_fixed(values), cast("Function", function)
+        idle: list[_Frame] = []
+        new_frame, changing, pack_into = self._new_frame, self._changing, self._struct.pack_into
+
+        def launch(config: LaunchConfig, stream: int, values: tuple[Any, ...], function: Function = bound) -> None:
+            for written, read, low, high in pairs:  # as `share_memory`, without the call
+                if low < values[written] - values[read] < high:
+                    assert aliased is not None
+                    function = aliased()
+            try:
+                frame = idle.pop()
+            except IndexError:
+                frame = new_frame(fixed)
+            buffer, configuration, parameters = frame
+            try:
+                pack_into(buffer, 0, config.head, stream, *changing(values))
+            except _UNFIT as error:
+                raise self._refusal(values, error) from error
+            status = function.launch(configuration, function.handle, parameters, None)
+            idle.append(frame)
+            if stream:
+                keep_loaded(function)
+            if status:
+                finish_launch(status, function, config, configuration, parameters)
+
+        return launch
+
+    def launch(self, function: Function, config: LaunchConfig, stream: int, values: tuple[Any, ...]) -> None:
+        """Launch a kernel with the values of one reading."""
+        kind = tuple([values[start] for start, _ in self._fixed])
+        bound = self._bound.get(kind) or self._bound.add(kind, self.bind(values))
+        bound(config, stream, values, function)
 
     def prepare(
         self,
@@ -175,17 +229,23 @@ class Packer:
         owners: Sequence[object] = (),
     ) -> PreparedLaunch:
         """Return a launch with everything packed. It keeps `owners`, the arguments, alive."""
-        buffer, configuration, parameters = self._new_frame()
+        frame = self._new_frame(self._pack_fixed(values))
         try:
-            self._fill(buffer, config, stream, values)
-        except (struct.error, OverflowError, TypeError) as error:
+            self._struct.pack_into(frame[0], 0, config.head, stream, *self._changing(values))
+        except _UNFIT as error:
             raise self._refusal(values, error) from error
         if stream:
             keep_loaded(function)
-        return PreparedLaunch(function, config, (buffer, configuration, parameters), tuple(owners))
+        return PreparedLaunch(function, config, frame, tuple(owners))
 
-    def _new_frame(self) -> _Frame:
-        buffer = ctypes.create_string_buffer(self._struct.size)
+    def _pack_fixed(self, values: tuple[Any, ...]) -> bytes:
+        try:
+            return self._fixed_struct.pack(*[values[start][mode] for start, mode in self._fixed])
+        except _UNFIT as error:
+            raise self._refusal(values, error) from error
+
+    def _new_frame(self, fixed: bytes) -> _Frame:
+        buffer = ctypes.create_string_buffer(bytes(self._struct.size) + fixed)
         address = ctypes.addressof(buffer)
         pointers = (ctypes.c_void_p * max(len(self._offsets), 1))(*(address + offset for offset in self._offsets))
         return buffer, ctypes.c_void_p(address), pointers
@@ -243,81 +303,37 @@ def finish_launch(
     raise DeviceError(f"launching kernel {function.name!r} failed: {text}", details=details, help=help)
 
 
+def share_memory(pairs: Sequence[Pair], values: tuple[Any, ...]) -> bool:
+    """Say whether the arrays of a pair share memory in a call with these values."""
+    return any(low < values[written] - values[read] < high for written, read, low, high in pairs)
+
+
 def _slot_format(slot: Slot) -> str:
     return "Q" if isinstance(slot, PointerSlot) else _FORMATS[slot.dtype.name]
 
 
-def _parameter_values(slots: Sequence[Slot], starts: Sequence[int]) -> list[str]:
-    """Return the expressions that take each parameter out of the values `v` of a reading."""
-    values = []
-    for slot in slots:
-        start = starts[slot.argument]
-        if isinstance(slot, PointerSlot):
-            values.append(f"v[{start}]")
-        elif isinstance(slot, ExtentSlot):
-            values.append(f"v[{start + 1}][{slot.mode}]")
-        elif isinstance(slot, StrideSlot):
-            values.append(f"v[{start + 2}][{slot.mode}]")
-        else:
-            values.append(f"bfloat16_bits(v[{start}])" if slot.dtype is bfloat16 else f"v[{start}]")
-    return values
+def _offsets(before: str, slots: Sequence[Slot]) -> list[int]:
+    """Return where each parameter begins in a block that has the format `before` in front of them."""
+    formats = [_slot_format(slot) for slot in slots]
+    ends = [struct.calcsize(before + "".join(formats[: n + 1])) for n in range(len(formats))]
+    return [end - struct.calcsize(kind) for end, kind in zip(ends, formats, strict=True)]
 
 
-def _pack(parameters: Sequence[str]) -> str:
-    return f"pack_into({', '.join(['buffer', '0', 'config.head', 'stream', '0', '0', *parameters])})"
+def _place(slot: ExtentSlot | StrideSlot, starts: Sequence[int]) -> tuple[int, int]:
+    """Return the position of an array's shape or strides among the values of a reading, and the mode."""
+    return starts[slot.argument] + (1 if isinstance(slot, ExtentSlot) else 2), slot.mode
 
 
-def _compile_fill(parameters: Sequence[str], layout: struct.Struct) -> _Fill:
-    """Write and compile the function that fills a buffer.
-
-    For a pointer and an extent of one array it is::
-
-    def fill(buffer, config, stream, v):
-        pack_into(buffer, 0, config.head, stream, 0, 0, v[0], v[1][0])
-    """
-    names: dict[str, Any] = {"pack_into": layout.pack_into, "bfloat16_bits": _bfloat16_bits}
-    exec(
-        compile(f"def fill(buffer, config, stream, v):\n    {_pack(parameters)}", "<tilewright launch>", "exec"), names
-    )
-    fill: _Fill = names["fill"]
-    return fill
+def _is_bfloat16(slot: Slot) -> bool:
+    return isinstance(slot, ScalarSlot) and slot.dtype is bfloat16
 
 
-_LAUNCH = """
-def launch(function, config, stream, v):
-    try:
-        frame = idle.pop()
-    except IndexError:
-        frame = new_frame()
-    buffer, configuration, parameters = frame
-    try:
-        {pack}
-    except (struct_error, OverflowError, TypeError) as error:
-        raise refusal(v, error) from error
-    status = function.launch(configuration, function.handle, parameters, None)
-    idle.append(frame)
-    if stream:
-        keep_loaded(function)
-    if status:
-        finish_launch(status, function, config, configuration, parameters)
-"""
-
-
-def _compile_launch(packer: Packer, parameters: Sequence[str]) -> _Launch:
-    """Write and compile a packer's launch, with the filling of the buffer in place: a call less."""
-    names: dict[str, Any] = {
-        "idle": packer._idle,
-        "new_frame": packer._new_frame,
-        "pack_into": packer._struct.pack_into,
-        "bfloat16_bits": _bfloat16_bits,
-        "refusal": packer._refusal,
-        "struct_error": struct.error,
-        "finish_launch": finish_launch,
-        "keep_loaded": keep_loaded,
-    }
-    exec(compile(_LAUNCH.format(pack=_pack(parameters)), "<tilewright launch>", "exec"), names)
-    launch: _Launch = names["launch"]
-    return launch
+def _picker(places: Sequence[tuple[int, bool]]) -> Callable[[tuple[Any, ...]], Sequence[Any]]:
+    """Return what takes pointers and numbers out of the values of a reading, numbers of type bfloat16 as their bits."""
+    positions = [position for position, _ in places]
+    if len(places) > 1 and not any(is_bfloat16 for _, is_bfloat16 in places):
+        return itemgetter(*positions)
+    return lambda values: [_bfloat16_bits(values[n]) if is_bfloat16 else values[n] for n, is_bfloat16 in places]
 
 
 def _bfloat16_bits(value: Any) -> int:

@@ -1,7 +1,7 @@
 """Arrays in device memory without an array library, and the time between two points of a stream.
 
 Enough to run kernels where only Tilewright and the driver are installed: put NumPy arrays on a GPU, launch,
-take them back. It is no allocator; programs that use PyTorch or CuPy use their arrays.
+take them back. It is not an allocator; programs that use PyTorch or CuPy use their arrays.
 """
 
 from __future__ import annotations
@@ -71,11 +71,11 @@ class DeviceArray:
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        stranger = self.dtype.is_narrow_float and self.dtype.name != "float16"
+        is_by_bits = self.dtype.is_narrow_float and self.dtype.name != "float16"
         return {
             "version": 3,
             "shape": self.shape,
-            "typestr": f"<u{self.dtype.bytes}" if stranger else self.dtype.numpy.str,
+            "typestr": f"<u{self.dtype.bytes}" if is_by_bits else self.dtype.numpy.str,
             "data": (self.pointer, False),
             "strides": None,
             "stream": None,

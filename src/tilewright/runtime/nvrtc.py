@@ -2,8 +2,8 @@
 
 NVRTC is reached through ctypes and not through `cuda.bindings`. Importing the bindings costs 60 to 140 ms
 in a fresh process, more than NVRTC needs for most kernels and a large share of the half second that a cold
-first call may take; ctypes is there already, because NumPy imports it. The eleven functions used here have
-been the same since CUDA 11.1. The library itself comes from the `nvidia-cuda-nvrtc` wheel, from wherever
+first call may take; ctypes is there already, because NumPy imports it. The functions used here have been the
+same since CUDA 11.1. The library itself comes from the `nvidia-cuda-nvrtc` wheel, from wherever
 `cuda.pathfinder` finds a toolkit, or from the loader's path, in this order.
 """
 
@@ -27,6 +27,7 @@ from tilewright.runtime.compiler_log import (
     ptx_line_of,
 )
 from tilewright.runtime.libraries import INSTALL, WINDOWS, wheel_files
+from tilewright.runtime.prototypes import NVRTC, declared
 from tilewright.source import SourceLocation
 
 # Fused multiply-add is what the IR says explicitly, so that the simulator computes the same numbers.
@@ -235,7 +236,7 @@ def _library() -> ctypes.CDLL:
     names = [str(path)] if path is not None else [*_pathfinder_names(), *_NAMES]
     for name in names:
         try:
-            return ctypes.CDLL(name)
+            return declared(ctypes.CDLL(name), NVRTC)
         except OSError:
             continue
     raise CompileError(
@@ -259,6 +260,5 @@ def _call(function: str, *arguments: Any) -> None:  # Any: whatever ctypes takes
     library = _library()
     status = getattr(library, function)(*arguments)
     if status != 0:
-        library.nvrtcGetErrorString.restype = ctypes.c_char_p
         message = library.nvrtcGetErrorString(status)
         raise CompileError(f"{function} failed: {message.decode()}")

@@ -45,7 +45,7 @@ class Options:
 def checked_int(name: str, value: object, low: int, high: int, what: str) -> int:
     """Return an option that is an integer of Python or NumPy within bounds; raise `ArgumentError` for anything else.
 
-    A bool is no number here.
+    A bool is not a number here.
     """
     found = as_int(value)
     if found is None:

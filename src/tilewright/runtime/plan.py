@@ -15,26 +15,26 @@ int and a layout it is::
                 s0, a0.is_contiguous() or a0.stride(), a0.dtype, a0.get_device(),
                 s1, a1.is_contiguous() or a1.stride(), a1.dtype, a1.get_device(),
                 -2147483648 <= a2 <= 2147483647, a3,
+                (p0 | p1) & 15 and (alignment[p0 & 15], alignment[p1 & 15]),
             )
             call = calls.get(identity) or classify(identity, (a0, a1, a2, a3), ())
-            if (p0 | p1) & 15:
-                call = call.misaligned((alignment[p0 & 15], alignment[p1 & 15]))
             t0, t1 = call.strides
             return call, (p0, s0, t0, p1, s1, t1, a2), ()
         except Exception as error:
             raise explain((a0, a1, a2, a3), error)
 
-All that a kernel is specialised on, except the pointers' alignment, follows from shapes, strides, element types,
-devices and constants. For each combination of them what follows is worked out once and kept as a `Call`; later calls
-find it by one look into a table. Pointers that are all aligned to 16 bytes, which is the rule, take one test. A plan
-refuses other types itself, with None: that is faster than to look the plan up by the types of each call's arguments.
+All that a kernel is specialised on follows from shapes, strides, element types, devices, constants and the alignment of
+pointers. For each combination of them what follows is worked out once and kept as a `Call`; later calls find it, and
+with it what runs them, by one look into a table. Pointers that are all aligned to 16 bytes, which is the rule, take one
+test. A plan refuses other types itself, with None: that is faster than to look the plan up by the types of each call's
+arguments.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Hashable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Union
 
 from tilewright.dtypes import DType, bool_, dtype, float32, int32, int64
@@ -79,25 +79,16 @@ class Call:
     """What is known of calls whose arguments agree in all but pointers and numbers.
 
     `key` decides which compiled kernel runs, `strides` are those of each array in elements. `kernel` is the place for
-    what the caller found out for such calls: the compiled kernel, and that the call may run. `is_ready` says that
-    nothing else has to be looked at, so that `ArgumentPlan.launch` may launch it.
+    what the caller found out for such calls: what runs them. `is_ready` says that nothing else has to be looked at.
     """
 
-    __slots__ = ("_others", "is_ready", "kernel", "key", "strides")
+    __slots__ = ("is_ready", "kernel", "key", "strides")
 
     def __init__(self, key: tuple[Hashable, ...], strides: tuple[tuple[int, ...], ...]) -> None:
         self.key = key
         self.strides = strides
         self.kernel: Any = None  # Any: the caller's
         self.is_ready = False
-        self._others: dict[tuple[int, ...], Call] = {}
-
-    def misaligned(self, alignments: tuple[int, ...]) -> Call:
-        """Return the same for pointers of these alignments, in bytes."""
-        found = self._others.get(alignments)
-        if found is None:
-            found = self._others[alignments] = Call((*self.key, alignments), self.strides)
-        return found
 
 
 # The call, values to pass (pointer, shape, strides for each array; the number for each scalar), and the arrays
@@ -160,12 +151,10 @@ class ArgumentPlan:
         self.starts = tuple(starts)
         getters = [r.adapter.current_stream for r in self.roles if isinstance(r, _Array) and r.adapter.current_stream]
         self._streams: tuple[StreamGetter, ...] = tuple(dict.fromkeys(getters))
-        self._only_stream = self._streams[0] if len(self._streams) == 1 else None
-        kinds = list(map(type, args))
-        self.read: Callable[..., Reading | None] = _compile_read(self, kinds)
-        simple = self._only_stream is not None and all(r.adapter.fast for r in self.roles if isinstance(r, _Array))
-        # Launches a call met before, where its arrays are all of one framework; see `_compile_launch`.
-        self.launch = _compile_launch(self, kinds, self._only_stream) if simple and self._only_stream else None
+        is_one = len(self._streams) == 1 and all(r.adapter.fast for r in self.roles if isinstance(r, _Array))
+        # The current stream of the framework that all arrays are of; None where `stream` has more to look at.
+        self.current_stream = self._streams[0] if is_one else None
+        self.read = _compile_read(self, list(map(type, args)))
 
     def describe(self, args: tuple[Any, ...]) -> tuple[Argument, ...]:
         """Return what is known of each argument; raise `ArgumentError` naming one that cannot be taken."""
@@ -177,8 +166,8 @@ class ArgumentPlan:
         It is the current stream of the first array's framework; without one, the stream that an array of
         the reading names, and else the default stream.
         """
-        if self._only_stream is not None and not described:
-            return self._only_stream(ordinal)
+        if self.current_stream is not None:
+            return self.current_stream(ordinal)
         streams = [current(ordinal) for current in self._streams]
         streams += [info.stream for info in described if info.stream is not None]
         chosen = streams[0] if streams else 0
@@ -192,8 +181,11 @@ class ArgumentPlan:
         """The calls used last, by what tells them apart."""
         return self._calls.young
 
-    def classify(self, identity: Hashable, args: tuple[Any, ...], described: tuple[ArrayInfo, ...]) -> Call:
-        """Work out what follows from the arguments of a call of a new kind, and remember it."""
+    def classify(self, identity: tuple[Any, ...], args: tuple[Any, ...], described: tuple[ArrayInfo, ...]) -> Call:
+        """Work out what follows from the arguments of a call of a new kind, and remember it.
+
+        Where there are arrays, the last of `identity` are the alignments of their pointers, or 0 for all at 16 bytes.
+        """
         known = self._calls.get(identity)
         if known is not None:
             return known
@@ -209,6 +201,8 @@ class ArgumentPlan:
                 key.append(freeze(value) if role.needs_freezing else value)
             elif role.is_python_int:
                 key.append(int32.lowest <= value <= int32.highest)
+        if strides:
+            key.append(identity[-1])
         return self._calls.add(identity, Call(tuple(key), tuple(strides)))
 
     def explain(self, args: tuple[Any, ...], error: Exception) -> Exception:
@@ -291,7 +285,7 @@ def _role(name: str, value: Any) -> _Role:
 
 
 def scalar_type(value: object) -> DType | None:
-    """Return the type in which a kernel gets a number, or None for what is no number.
+    """Return the type in which a kernel gets a number, or None for what is not a number.
 
     >>> scalar_type(3), scalar_type(2**40), scalar_type(0.5), scalar_type(True)
     (tw.int32, tw.int32, tw.float32, tw.bool)
@@ -327,141 +321,63 @@ class _ClassNumbers:
 class_number = _ClassNumbers()
 
 
-@dataclass
-class _Parts:
-    """The pieces of source that the functions of a plan are put together from."""
-
-    statements: list[str] = field(default_factory=list)
-    identity: list[str] = field(default_factory=list)
-    values: list[str] = field(default_factory=list)
-    pointers: list[str] = field(default_factory=list)
-    described: list[str] = field(default_factory=list)
-    names: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def strides(self) -> str:
-        return f"{_tuple([f't{p[1:]}' for p in self.pointers])} = call.strides"
-
-    @property
-    def misaligned(self) -> str:
-        return f"if ({' | '.join(self.pointers)}) & 15:"
-
-
-def _parts_of(plan: ArgumentPlan) -> _Parts:
-    parts = _Parts()
+def _compile_read(plan: ArgumentPlan, kinds: Sequence[type]) -> Callable[..., Reading | None]:
+    """Write and compile the function that reads arguments of these types; the module's text shows one."""
+    statements: list[str] = []
+    identity: list[str] = []
+    values: list[str] = []
+    pointers: list[str] = []
+    described: list[str] = []
+    names: dict[str, Any] = {f"A{n}": kind for n, kind in enumerate(kinds)}
+    names |= {"alignment": ALIGNMENT, "freeze": freeze, "calls": plan.calls, "class_number": class_number}
+    names |= {"classify": plan.classify, "explain": plan.explain}
     for n, role in enumerate(plan.roles):
         a = f"a{n}"
         if isinstance(role, _Constant):
-            parts.identity.append(f"freeze({a})" if role.needs_freezing else a)
+            identity.append(f"freeze({a})" if role.needs_freezing else a)
         elif isinstance(role, _Number):
-            parts.identity += [f"{int32.lowest} <= {a} <= {int32.highest}"] if role.is_python_int else []
-            parts.values.append(a)
+            identity += [f"{int32.lowest} <= {a} <= {int32.highest}"] if role.is_python_int else []
+            values.append(a)
         else:
-            statements, told = _read_array(n, role, parts.names)
-            parts.statements += statements
-            parts.identity.append(told)
-            parts.pointers.append(f"p{n}")
-            parts.values += [f"p{n}", f"s{n}", f"t{n}"]
-            parts.described += [] if role.adapter.fast else [f"i{n}"]
-    return parts
-
-
-def _compile(plan: ArgumentPlan, kinds: Sequence[type], text: Sequence[str], names: dict[str, Any]) -> Any:
-    """Compile the body of a function of a plan's arguments; `text[0]` is its head."""
-    arguments = ", ".join(f"a{n}" for n in range(len(kinds)))
-    names |= {f"A{n}": kind for n, kind in enumerate(kinds)}
-    names |= {"alignment": ALIGNMENT, "freeze": freeze, "calls": plan.calls}
-    names |= {"classify": plan.classify, "explain": plan.explain}
-    lines = [text[0].format(arguments), *(f"    {line}" for line in text[1:])]
-    exec(compile("\n".join(lines), "<tilewright argument plan>", "exec"), names)
-    return names["function"]
-
-
-def _of_other_types(kinds: Sequence[type]) -> str:
-    return " or ".join(f"type(a{n}) is not A{n}" for n in range(len(kinds))) or "False"
-
-
-def _guarded(statements: Sequence[str], kinds: Sequence[type]) -> list[str]:
-    """Return statements that read arguments, with errors that name the argument."""
+            names[f"describe{n}"] = role.describe
+            statements += _reading_of_array(n, role)
+            identity += [f"s{n}", _identity_of_array(n, role)]
+            pointers.append(f"p{n}")
+            values += [f"p{n}", f"s{n}", f"t{n}"]
+            described += [] if role.adapter.fast else [f"i{n}"]
+    alignments = _tuple([f"alignment[{p} & 15]" for p in pointers])
+    identity += [f"({' | '.join(pointers)}) & 15 and {alignments}"] if pointers else []
     arguments = _tuple([f"a{n}" for n in range(len(kinds))])
-    return [
-        *("try:", *(f"    {s}" for s in statements)),
-        *("except Exception as error:", f"    raise explain({arguments}, error)"),
+    lines = [
+        f"def read({', '.join(f'a{n}' for n in range(len(kinds)))}):",
+        f"    if {' or '.join(f'type(a{n}) is not A{n}' for n in range(len(kinds))) or 'False'}:",
+        "        return None",
+        "    try:",
+        *(f"        {statement}" for statement in statements),
+        f"        identity = {_tuple(identity)}",
+        f"        call = calls.get(identity) or classify(identity, {arguments}, {_tuple(described)})",
+        *([f"        {_tuple([f't{p[1:]}' for p in pointers])} = call.strides"] if pointers else []),
+        f"        return call, {_tuple(values)}, {_tuple(described)}",
+        "    except Exception as error:",
+        f"        raise explain({arguments}, error)",
     ]
-
-
-def _compile_read(plan: ArgumentPlan, kinds: Sequence[type]) -> Callable[..., Reading | None]:
-    parts = _parts_of(plan)
-    arguments = _tuple([f"a{n}" for n in range(len(kinds))])
-    body = [*parts.statements, f"identity = {_tuple(parts.identity)}"]
-    body.append(f"call = calls.get(identity) or classify(identity, {arguments}, {_tuple(parts.described)})")
-    if parts.pointers:
-        alignments = _tuple([f"alignment[{p} & 15]" for p in parts.pointers])
-        body += [parts.misaligned, f"    call = call.misaligned({alignments})", parts.strides]
-    body.append(f"return call, {_tuple(parts.values)}, {_tuple(parts.described)}")
-    text = ["def function({}):", f"if {_of_other_types(kinds)}:", "    return None", *_guarded(body, kinds)]
-    read: Callable[..., Reading | None] = _compile(plan, kinds, text, parts.names)
+    exec(compile("\n".join(lines), "<tilewright argument plan>", "exec"), names)
+    read: Callable[..., Reading | None] = names["read"]
     return read
 
 
-def _compile_launch(plan: ArgumentPlan, kinds: Sequence[type], stream: StreamGetter) -> Callable[..., bool]:
-    """Write the function that launches a call met before, all in one; it returns False for any other.
-
-    It is `read` and what follows it without the calls between, which would cost as much as the work::
-
-        def function(config, a0, a1):
-            ...                                                     # as read
-            call = calls.get(identity)
-            if call is None or not call.is_ready or (p0 | p1) & 15:
-                return False
-            ready = call.kernel
-            if ready.dynamic_shared_bytes != config.shared_bytes:
-                return False
-            t0, t1 = call.strides
-            values = (p0, s0, t0, p1, s1, t1)
-            function = ready.function
-            for written, read, low, high in ready.pairs:            # arrays that might overlap
-                if low < values[written] - values[read] < high:
-                    function = ready.choose(values)
-            ready.launch(function, config, stream(ready.ordinal), values)
-            return True
-    """
-    parts = _parts_of(plan)
-    reading = [*parts.statements, f"call = calls.get({_tuple(parts.identity)})"]
-    body = [
-        *(f"if {_of_other_types(kinds)}:", "    return False"),
-        *_guarded(reading, kinds),
-        *("if call is None or not call.is_ready:", "    return False"),
-        *((parts.misaligned, "    return False", parts.strides) if parts.pointers else ()),
-        "ready = call.kernel",
-        *("if ready.dynamic_shared_bytes != config.shared_bytes:", "    return False"),
-        f"values = {_tuple(parts.values)}",
-        "function = ready.function",
-        "for written, read, low, high in ready.pairs:",
-        "    if low < values[written] - values[read] < high:",
-        "        function = ready.choose(values)",
-        "ready.launch(function, config, stream(ready.ordinal), values)",
-        "return True",
-    ]
-    launch: Callable[..., bool] = _compile(
-        plan, kinds, ["def function(config, {}):", *body], {"stream": stream, **parts.names}
-    )
-    return launch
-
-
-def _read_array(n: int, role: _Array, names: dict[str, Any]) -> tuple[list[str], str]:
-    """Return the statements that set p and s (pointer and shape) of argument `n`, and what identifies it."""
+def _reading_of_array(n: int, role: _Array) -> list[str]:
+    """Return the statements that set p and s (pointer and shape) of argument `n`."""
     fast = role.adapter.fast
     if fast is None:
-        names[f"describe{n}"] = role.describe
-        names["class_number"] = class_number
-        statements = [f"i{n} = describe{n}(a{n})", f"p{n} = i{n}.pointer", f"s{n} = i{n}.shape"]
-        return statements, f"s{n}, i{n}.strides, class_number(i{n})"
-    a = f"a{n}"
-    return [
-        f"p{n} = {fast.pointer.format(a=a)}",
-        f"s{n} = {fast.shape.format(a=a)}",
-    ], f"s{n}, {fast.identity.format(a=a)}"
+        return [f"i{n} = describe{n}(a{n})", f"p{n} = i{n}.pointer", f"s{n} = i{n}.shape"]
+    return [f"p{n} = {fast.pointer.format(a=f'a{n}')}", f"s{n} = {fast.shape.format(a=f'a{n}')}"]
+
+
+def _identity_of_array(n: int, role: _Array) -> str:
+    """Return the expressions that with the shape tell what a kernel is specialised on for argument `n`."""
+    fast = role.adapter.fast
+    return f"i{n}.strides, class_number(i{n})" if fast is None else fast.identity.format(a=f"a{n}")
 
 
 def _tuple(items: Sequence[str]) -> str:

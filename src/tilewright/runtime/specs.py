@@ -21,7 +21,7 @@ def spec(
     `align` is what the pointer is a multiple of, in bytes.
 
     Raises `ArgumentError` for a type that is not known, extents that are no integers or negative, shape and stride that
-    differ in length, and an alignment that is no power of two.
+    differ in length, and an alignment that is not a power of two.
     """
     try:
         element = as_dtype(dtype)

@@ -75,8 +75,8 @@ def view_class(adapter: Adapter) -> type[View]:
 def view(array: object, shape: tuple[int, ...], strides: tuple[int, ...], offset: int = 0) -> View:
     """Return an array's memory with another shape and other strides, `offset` elements further on.
 
-    Raises `ArgumentError` for what is no array, and for a shape and strides of different lengths. That the view stays
-    inside the array's memory is the caller's promise.
+    Raises `ArgumentError` for what is not an array, and for a shape and strides of different lengths. That the view
+    stays inside the array's memory is the caller's promise.
     """
     adapter = adapter_for(array)
     if adapter is None:

@@ -35,6 +35,9 @@ class FakeCuda:
         self.unloaded: list[tuple[int, int, int]] = []  # current context, module, capture mode
         self.capture_mode = 0
 
+    def __getitem__(self, name: str) -> Any:
+        return getattr(self, name)
+
     def cuInit(self, flags: int) -> int:
         return self.fail.get("cuInit", 0)
 
@@ -187,6 +190,47 @@ class FakeCuda:
         return self.fail.get("cuLaunchKernelEx", 0)
 
 
+class Checked:
+    """A library of Python functions that are called through prototypes, which every call has to agree with."""
+
+    def __init__(self, functions: object) -> None:
+        self._functions = functions
+
+    def __getattr__(self, name: str) -> Any:
+        function = CheckedFunction(name, getattr(self._functions, name))
+        setattr(self, name, function)
+        return function
+
+    def __getitem__(self, name: str) -> Any:
+        """Return a function without a prototype, which takes ctypes' own objects only."""
+        function = getattr(self._functions, name)
+
+        def call(*args: Any) -> Any:
+            assert all(isinstance(x, (ctypes._SimpleCData, ctypes.Array)) for x in args if x is not None), args
+            return function(*args)
+
+        return call
+
+
+class CheckedFunction:
+    """A function that takes what ctypes would take by `argtypes`; without them it refuses every call."""
+
+    argtypes: tuple[Any, ...] | None = None
+    restype: Any = None
+
+    def __init__(self, name: str, function: Any) -> None:
+        self.name, self.function = name, function
+
+    def __call__(self, *args: Any) -> Any:
+        assert self.argtypes is not None and self.restype is not None, f"{self.name} has no prototype"
+        assert len(args) == len(self.argtypes), (self.name, args)
+        for kind, value in zip(self.argtypes, args, strict=True):
+            kind.from_param(value)
+            if isinstance(value, int):  # what does not fit would be cut off
+                assert kind(value).value == value, (self.name, value)
+        return self.function(*args)
+
+
 CACHED = ("library", "_count", "device_properties", "primary_context", "_launcher")
 
 
@@ -203,7 +247,7 @@ def forget_devices() -> None:
 
 def install(monkeypatch: pytest.MonkeyPatch, fake: FakeCuda) -> FakeCuda:
     forget_devices()
-    monkeypatch.setattr(ctypes, "CDLL", lambda name: fake)
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: Checked(fake))
     return fake
 
 

@@ -82,7 +82,7 @@ def test_every_type_of_scalar() -> None:
 
 def test_parameters_are_aligned() -> None:
     packer = Packer([ScalarSlot(0, bool_), PointerSlot(1), ScalarSlot(2, int8), ScalarSlot(3, float64)], (0, 1, 4, 5))
-    _, configuration, parameters = packer._new_frame()
+    _, configuration, parameters = packer._new_frame(b"")
     assert [address % size for address, size in zip(parameters, (1, 8, 1, 8), strict=True)] == [0] * 4
     assert parameters[0] - (configuration.value or 0) == 56 - 4  # the last field needs no padding after it
 
@@ -125,6 +125,19 @@ def test_a_prepared_launch_keeps_its_arguments() -> None:
     assert alive() is None
 
 
+def count_frames(packer: Packer) -> list[Any]:
+    """Return a list that holds the launch memory that a packer makes from here on."""
+    made: list[Any] = []
+    new_frame = packer._new_frame
+
+    def counted(fixed: bytes) -> Any:
+        made.append(new_frame(fixed))
+        return made[-1]
+
+    packer._new_frame = counted  # type: ignore[method-assign]
+    return made
+
+
 def test_threads_do_not_share_memory_in_flight() -> None:
     """Each thread stops inside its launch until all are there, then reads its own value."""
     count = 8
@@ -138,6 +151,7 @@ def test_threads_do_not_share_memory_in_flight() -> None:
 
     function = Function("kernel", 0, ctypes.c_void_p(6), stop_and_read)
     packer = Packer([ScalarSlot(0, int32)], (0,))
+    frames = count_frames(packer)
     threads = [
         threading.Thread(target=packer.launch, args=(function, launch_config(1, 32), 0, (n,))) for n in range(count)
     ]
@@ -146,15 +160,16 @@ def test_threads_do_not_share_memory_in_flight() -> None:
     for thread in threads:
         thread.join()
     assert sorted(seen) == list(range(count))
-    assert len(packer._idle) == count
+    assert len(frames) == count
 
 
 def test_memory_is_used_again() -> None:
     packer = Packer([ScalarSlot(0, int32)], (0,))
+    frames = count_frames(packer)
     recorder = Recorder(ctypes.c_int32)
     for n in range(100):
         packer.launch(recorder.function, launch_config(1, 32), 0, (n,))
-    assert len(packer._idle) == 1
+    assert len(frames) == 1
     assert recorder.seen == [(n,) for n in range(100)]
 
 

@@ -289,50 +289,24 @@ def test_both_names_of_the_default_stream_are_one(fake_cuda: FakeCuda, monkeypat
     assert fake_cuda.waits == []
 
 
-# The launch in one
-
-
-def test_a_call_met_before_is_launched_in_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_alignment_of_pointers_is_part_of_what_finds_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
     kind = torch_kind(70, monkeypatch)
-    plan, (call, _, _) = Signature(["a", "n"]).read((kind((4, 8)), 3))
-    assert plan.launch is not None
-    launched: list[tuple[Any, ...]] = []
-    config = SimpleNamespace(shared_bytes=0)
-    call.kernel = SimpleNamespace(
-        dynamic_shared_bytes=0, pairs=(), function="code", ordinal=2, launch=lambda *given: launched.append(given)
-    )
-    assert not plan.launch(config, kind((4, 8)), 3)  # nobody said that nothing else is to be looked at
-    call.is_ready = True
-    assert plan.launch(config, kind((4, 8), pointer=8192), 5)
-    assert launched == [("code", config, 72, (8192, (4, 8), (8, 1), 5))]
-    others: list[tuple[Any, ...]] = [
-        (SimpleNamespace(shared_bytes=8), kind((4, 8)), 3),
-        (config, kind((4, 8), pointer=8200), 3),
-        (config, kind((4, 4)), 3),
-        (config, kind((4, 8), (16, 1)), 3),
-        (config, kind((4, 8)), 2**40),
-        (config, kind((4, 8)), 3.0),
-    ]
-    for other in others:
-        assert not plan.launch(*other)
-    assert len(launched) == 1
+    signature = Signature(["a", "b"])
+
+    def call(first: int, second: int) -> Any:
+        return signature.read((kind((4,), pointer=first), kind((4,), pointer=second)))[1][0]
+
+    assert call(4096, 8192) is call(64, 16) is not call(4096, 8200)
+    assert call(4096, 8200) is call(32, 24) is not call(4104, 8192)
+    assert call(4097, 8192).key != call(4098, 8192).key
 
 
-def test_overlapping_arrays_get_their_own_code_in_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    kind = torch_kind(0, monkeypatch)
-    plan, (call, _, _) = Signature(["a"]).read((kind((4,)),))
-    seen: list[Any] = []
-    call.is_ready = True
-    call.kernel = SimpleNamespace(
-        dynamic_shared_bytes=0, pairs=((0, 0, -1, 1),), ordinal=0, function=None, choose=lambda values: values[0],
-        launch=lambda function, *_: seen.append(function),
-    )  # fmt: skip
-    assert plan.launch is not None
-    assert plan.launch(SimpleNamespace(shared_bytes=0), kind((4,), pointer=4096))
-    assert seen == [4096]
-
-
-def test_arrays_of_several_kinds_are_read_first(fake_cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_whose_arrays_are_of_one_framework_has_its_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     kind = torch_kind(70, monkeypatch)
-    assert Signature(["a", "b"]).read((kind((4,)), InterfaceArray((4,))))[0].launch is None
-    assert Signature(["a"]).read((np.zeros(4, np.float32),))[0].launch is None
+    assert Signature(["a", "n"]).plan((kind((4,)), 3)).current_stream(2) == 72
+    assert Signature(["a"]).plan((np.zeros(4, np.float32),)).current_stream is None
+
+
+def test_arrays_of_several_kinds_have_no_stream_in_common(fake_cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    kind = torch_kind(70, monkeypatch)
+    assert Signature(["a", "b"]).plan((kind((4,)), InterfaceArray((4,)))).current_stream is None
