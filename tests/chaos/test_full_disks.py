@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from tests.chaos.processes import compile_all, forget, needs_fork, start, wait
+from tests.helpers.slow import slow
 
 from tilewright.errors import TilewrightWarning, TuningError
 from tilewright.runtime.cache import DiskCache
@@ -46,7 +47,7 @@ def left_behind(folder: Path) -> list[Path]:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs tmpfs")
-@pytest.mark.parametrize("rounds", [4, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rounds", [4, slow(200)])
 def test_no_space_for_the_cache(tmp_path: Path, chance: random.Random, rounds: int) -> None:
     for _ in range(rounds):
         limit = chance.choice([f"size={chance.randrange(4, 500)}k", f"nr_inodes={chance.randrange(2, 16)}"])
@@ -66,7 +67,7 @@ def test_no_space_for_the_cache(tmp_path: Path, chance: random.Random, rounds: i
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs tmpfs")
-@pytest.mark.parametrize("rounds", [3, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rounds", [3, slow(100)])
 def test_no_space_for_the_store(tmp_path: Path, chance: random.Random, rounds: int) -> None:
     for _ in range(rounds):
         with small_disk(tmp_path / "disk", f"size={4 * chance.randrange(6, 40)}k") as disk:
@@ -122,7 +123,7 @@ def test_a_disk_without_space_is_told_before_a_tuning(tmp_path: Path) -> None:
 
 
 @needs_fork
-@pytest.mark.parametrize("rounds", [4, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rounds", [4, slow(200)])
 def test_files_of_limited_size(tmp_path: Path, chance: random.Random, rounds: int) -> None:
     """RLIMIT_FSIZE, as batch systems set it: a write stops in the middle of a file."""
     import resource
