@@ -15,7 +15,7 @@ from tests.helpers.portable import Family, configured, double, racy, tuned
 
 import tilewright as tw
 from tilewright.errors import ArgumentError, CheckError, ScheduleError, TilewrightError
-from tilewright.schedule import Array, Nest, Package, Role, Target, create_parameters
+from tilewright.schedule import Array, MMAShape, Nest, Package, Role, Target, create_parameters
 from tilewright.schedule.affine import Dimension, Index
 from tilewright.source import SourceLocation
 
@@ -149,10 +149,10 @@ def test_a_finding_in_a_worker_reaches_the_parent(method):
 def test_kernels_go_by_their_names(way):
     for kernel in (double, racy, tuned, Family.scale, configured, portable.clamp, tuned.__wrapped__):
         assert way(kernel) is kernel
-    options = double.configure(min_blocks=2, smem=128, arch="sm_80", cluster=(2, 1, 1))
+    options = double.configure(min_blocks=2, arch="sm_80")
     back = way(options)
     assert back.options == options.options and back._code is double._code
-    assert way(configured.configure(smem=0)).options.smem == 0
+    assert way(configured.configure(min_blocks=3)).options.min_blocks == 3
     for bound in (Family(3).scale, Family(5).hidden):
         y = np.zeros(4)
         way(bound)[1, 4](y, np.ones(4))
@@ -175,7 +175,7 @@ def test_kernels_without_a_name_say_so():
     traced = portable.plan_of_a_product()[0].build("mm").kernel
     for kernel in (
         local,
-        local.configure(smem=4),
+        local.configure(min_blocks=4),
         local[1, 4],
         replaced,
         traced,
@@ -278,6 +278,26 @@ def test_plans_and_packages_come_back_whole(way):
     tile = create_parameters(1, "tile")
     delayed = way(portable.product(16, 16, 8, tile)[0])
     assert delayed.with_parameters({"tile": 4}).block == (4, 4, 1)
+
+
+@every_way
+def test_a_tensorized_kernel_comes_back_without_what_its_trace_noted(way):
+    A, B = Array(Role.INPUT, tw.float16, (16, 64)), Array(Role.INPUT, tw.float16, (64, 16))
+    C = Array(Role.INPUT_OUTPUT, tw.float32, (16, 16))
+    nest = Nest((16, 16, 64))
+    i, j, k = nest.get_indices()
+    nest.iteration_logic(lambda: C.__setitem__((i, j), C[i, j] + A[i, k] * B[k, j]))
+    schedule = nest.create_schedule()
+    tile = schedule.tile({i: 16, j: 16, k: 16})
+    plan = schedule.create_plan(Target("NVIDIA A100"))
+    plan.tensorize(tile, MMAShape.M16N16K16)
+    kernel = plan.build("mm", (A, B, C))
+    attributes, report = vars(kernel).keys() - {"kernel"}, str(kernel.report())
+    assert kernel.roles and kernel.k_indices
+    back = way(kernel)
+    assert vars(back).keys() - {"kernel"} == attributes
+    assert back.roles == {} and back.k_indices == set()
+    assert str(back.report()) == report
 
 
 def test_a_copy_of_a_plan_or_a_package_goes_its_own_way():

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.demo.case import Array, Backend
+from tilewright.demo.examples import Array, Backend
 from tilewright.errors import DeviceError
 
 
@@ -35,14 +35,19 @@ def pick_backend(wanted: str | None = None) -> tuple[Backend, str | None]:
 def put(array: Array, backend: Backend) -> Any:  # Any: an array of NumPy, torch, CuPy or our own
     """Return a copy of `array`, with its order of dimensions in memory, where `backend` computes.
 
-    On the GPU the element type has to be one of NumPy's own.
+    Raises `DeviceError` for element types on the GPU that NumPy has not by itself, such as bfloat16, without torch.
     """
     if backend == "sim":
         return np.array(array, order="K")
+    own = array.dtype.isbuiltin == 1
+    if not own and array_library() != "torch":
+        raise DeviceError(f"{array.dtype.name} matrices on a GPU need torch", help="pip install torch")
     match array_library():
         case "torch":
             import torch
 
+            if not own:
+                return torch.from_numpy(array.astype(np.float32)).cuda().to(getattr(torch, array.dtype.name))
             # By way of a copy, because torch refuses to look at read-only memory.
             return torch.from_numpy(np.array(array, order="K")).cuda()
         case "cupy":

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 
 from tilewright.bench.device import Gpu
-from tilewright.bench.machine import machine
 from tilewright.bench.progress import Progress
-from tilewright.bench.spread import median_interval, quantile
+from tilewright.bench.timing import median_interval, quantile
 from tilewright.demo.arrays import put
 from tilewright.language import block_idx, thread_idx
 from tilewright.launch import kernel
@@ -38,10 +37,7 @@ def add_first(a, b, c):  # type: ignore[no-untyped-def]  # the arguments of a ke
 def new_report() -> Report:
     """Return the report before anything is measured. Raises `DeviceError` without a GPU."""
     Gpu()
-    report = Report("launch", "host time of a launch with three arrays", _COLUMNS)
-    report.settings = {"calls": CALLS, "rounds": ROUNDS}
-    report.machine = machine()
-    return report
+    return Report("launch", "host time of a launch with three arrays", _COLUMNS, {"calls": CALLS, "rounds": ROUNDS})
 
 
 def measure(report: Report) -> None:

@@ -1,4 +1,4 @@
-"""The ladder of matmul kernels: every rung checked, then all of them and cuBLAS timed in turns.
+"""The ladder of matmul kernels: every rung checked, then all of them and cuBLAS timed interleaved.
 
 A rung is a file NN_name.py of `examples/sgemm` with a function `matmul(C, A, B, alpha, beta)`, and perhaps others
 whose names begin with matmul and that take the same. `DTYPES` in the file names the element types it takes
@@ -19,20 +19,14 @@ from typing import Any
 from tilewright.bench.ceilings import Ceilings, measure_ceilings
 from tilewright.bench.comparison import Comparison
 from tilewright.bench.device import Gpu
-from tilewright.bench.machine import DATA, Monitor, Sampler, machine
+from tilewright.bench.machine import DATA, Monitor, Sampler
 from tilewright.bench.progress import Progress
 from tilewright.bench.race import Race
-from tilewright.bench.spread import quantile
-from tilewright.demo.case import Backend
-from tilewright.demo.examples import example_files, examples_folder, load_example
+from tilewright.bench.timing import quantile
+from tilewright.demo.examples import Backend, example_files, examples_folder, load_example
 from tilewright.errors import ArgumentError
-from tilewright.profile import simulate
-from tilewright.recording import record_launches
-from tilewright.suites.counting import COLUMNS as COUNTED
-from tilewright.suites.counting import counted
 from tilewright.suites.products import Product, Shape, full_precision, library_product
-from tilewright.suites.report import Column, Report, Row, told
-from tilewright.suites.resources import resources_of, summary
+from tilewright.suites.report import COUNTED, RESOURCES, Column, Report, Row, observed, told
 
 PARAMETERS = ["C", "A", "B", "alpha", "beta"]
 ROUNDS, BATCH_MS = 15, 20.0
@@ -46,9 +40,7 @@ _COLUMNS = (
     Column("of_library_range", "95 %"),
     Column("of_ceiling", "of ceiling", "{:.1f} %", 100),
     *COUNTED,
-    Column("registers", "registers"),
-    Column("shared_bytes", "shared", "{:,}"),
-    Column("occupancy", "occupancy", "{:.0f} %", 100),
+    *RESOURCES,
     Column("error", "error/bound", "{:.2g}"),
 )
 
@@ -94,7 +86,7 @@ def find_rungs(numbers: Sequence[int] | None = None, folder: Path | None = None)
         )
     for number in numbers or ():
         if number not in files:
-            raise ArgumentError(f"there is no rung {number}; there are {', '.join(map(str, sorted(files)))}")
+            raise ArgumentError(f"rung {number} does not exist; the rungs are {', '.join(map(str, sorted(files)))}")
     wanted = sorted(files) if numbers is None else numbers
     return [rung for number in wanted for rung in _rungs_of(number, files[number])]
 
@@ -110,7 +102,7 @@ def _rungs_of(number: int, path: Path) -> Iterable[Rung]:
             suffix = name.removeprefix("matmul").strip("_").replace("_", " ")
             yield Rung(number, f"{title}, {suffix}" if suffix else title, value, dtypes)
     if not found:
-        raise ArgumentError(f"{path.name} is no rung: it has no function matmul(C, A, B, alpha, beta)")
+        raise ArgumentError(f"{path.name} is not a rung: it has no function matmul(C, A, B, alpha, beta)")
 
 
 def _takes_a_product(value: object) -> bool:
@@ -155,10 +147,12 @@ def measure(
 def new_report(backend: Backend, dtype: str, shapes: Sequence[Shape]) -> Report:
     """Return the report before anything is measured."""
     where = "on the GPU" if backend == "cuda" else "on the simulator"
-    report = Report("sgemm", f"C = alpha A B + beta C in {dtype}, {where}; data: {DATA}", _COLUMNS)
-    report.settings = {"backend": backend, "dtype": dtype, "sizes": [str(shape) for shape in shapes], "data": DATA}
-    report.machine = machine()
-    return report
+    return Report(
+        "sgemm",
+        f"C = alpha A B + beta C in {dtype}, {where}; data: {DATA}",
+        _COLUMNS,
+        {"backend": backend, "dtype": dtype, "sizes": [str(shape) for shape in shapes], "data": DATA},
+    )
 
 
 def _measure_on_gpu(
@@ -205,21 +199,19 @@ def _checked(rung: Rung, product: Product) -> Row:
         if product.backend == "cuda":
             rung.matmul(*arguments)  # a rung may tune itself at its first call, which is not what is recorded
         product.reset()
-        with record_launches() as launches:
-            rung.matmul(*arguments)
-        row.figures["error"] = _finite(error := product.error())
-        row.kernels = resources_of(launches)
     except Exception as exception:
         row.failure = told(exception)
         return row
-    row.figures |= summary(row.kernels)
-    if not error <= 1:
-        row.failure = f"wrong: the greatest error is {error:.3g} times what rounding explains"
+    with observed(row, simulated=product.backend == "sim"):
+        rung.matmul(*arguments)
+        row.figures["error"] = _finite(error := product.error())
+        if not error <= 1:
+            row.failure = f"wrong: the greatest error is {error:.3g} times what rounding explains"
     return row
 
 
 def _race(report: Report, product: Product, right: dict[str, tuple[Rung, Row]], ceiling: float | None) -> None:
-    """Time the rungs that are right, and the library, in turns."""
+    """Time the rungs that are right, interleaved with the library."""
     p = product
     runs: dict[str, Callable[[], object]] = {
         name: partial(rung.matmul, p.C, p.A, p.B, p.alpha, p.beta) for name, (rung, _) in right.items()
@@ -236,10 +228,9 @@ def _race(report: Report, product: Product, right: dict[str, tuple[Rung, Row]], 
     watch = Gpu()
     race = None
     try:
-        with Sampler(Monitor(watch.ordinal)) as samples, Progress(f"timing {p.shape}", ROUNDS * len(runs)) as bar:
+        with Sampler(Monitor(watch.ordinal)) as samples:
             race = Race(runs, baseline=baseline, batch_ms=BATCH_MS, stopwatch=watch)
-            for _ in range(ROUNDS):
-                race.round(bar.advance)
+            race.run(ROUNDS, f"timing {p.shape}")
     finally:
         if race is not None and race.rounds:
             found = race.result()
@@ -284,10 +275,7 @@ def _count_on_simulator(report: Report, rungs: Sequence[Rung], shapes: Sequence[
             product = Product(shape, dtype, "sim")
             for rung in rungs:
                 bar.describe(f"{rung.name} ({shape})")
-                with simulate(profile=True) as run:
-                    row = _checked(rung, product)
-                report.rows.append(row)
-                row.figures |= counted(run)
+                report.rows.append(_checked(rung, product))
                 bar.advance()
 
 

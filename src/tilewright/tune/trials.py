@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.arch import Arch
-from tilewright.bench.contents import Kept, fill, read, share_memory, spoil
+from tilewright.bench.checking import Kept, fill, read, share_memory, spoil
 from tilewright.bench.device import Stopwatch, current_stream
 from tilewright.bench.progress import Progress
 from tilewright.bench.race import compare
@@ -20,11 +20,10 @@ from tilewright.recording import Recorded, trace_launches
 from tilewright.runtime.arrays import describe
 from tilewright.tune.compiling import CompilePool, Source
 from tilewright.tune.configs import Config
-from tilewright.tune.report import Status, Trial, Tuning
-from tilewright.tune.verdicts import Verdicts
+from tilewright.tune.results import Status, Trial, Tuning, Verdicts
 
 _FINALISTS = 4
-_NEAR = 1.05  # candidates within 5 % of the best are compared once more, in turns
+_NEAR = 1.05  # candidates within 5 % of the best are compared once more, interleaved
 
 Launch = Callable[[Config], object]
 
@@ -144,7 +143,7 @@ class Tuner:
 
     def _keep(self, name: str) -> None:
         if name not in self.call.arrays:
-            raise ArgumentError(f"{name} is no array among the arguments: {', '.join(self.call.arrays)}")
+            raise ArgumentError(f"{name} is not an array among the arguments: {', '.join(self.call.arrays)}")
         if name in self._kept:
             return
         self._kept[name] = Kept(self.call.arrays[name])
@@ -274,7 +273,7 @@ class Tuner:
         return Tuning(best.config, trials, "measured", best.milliseconds, complete)
 
     def _final(self, ranked: Sequence[Trial], stopwatch: Stopwatch) -> Trial:
-        """Return the fastest of those near the top, timed again in turns so that the order does not decide."""
+        """Return the fastest of those near the top, timed again, interleaved, so that the order does not decide."""
         limit = (ranked[0].milliseconds or 0.0) * _NEAR
         near = [trial for trial in ranked[:_FINALISTS] if (trial.milliseconds or 0.0) <= limit]
         if len(near) == 1 or self._changing():
