@@ -152,7 +152,7 @@ def test_kernels_go_by_their_names(way):
     options = double.configure(min_blocks=2, arch="sm_80")
     back = way(options)
     assert back.options == options.options and back._code is double._code
-    assert way(configured.configure(min_blocks=3)).options.min_blocks == 3
+    assert way(configured.configure(min_blocks=0)).options.min_blocks == 0
     for bound in (Family(3).scale, Family(5).hidden):
         y = np.zeros(4)
         way(bound)[1, 4](y, np.ones(4))

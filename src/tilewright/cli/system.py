@@ -19,7 +19,7 @@ from tilewright.errors import TilewrightError
 # What is shown, and the distributions that bring it: the wheels of CuPy carry the CUDA release in their names. The
 # last three hold arrays on a GPU, any one of them will do.
 _DISTRIBUTIONS = {
-    **{name: (name,) for name in ("numpy", "ml_dtypes", "cuda-core", "cuda-bindings", "nvidia-cuda-nvdisasm")},
+    **{name: (name,) for name in ("numpy", "ml_dtypes", "cuda-pathfinder", "nvidia-cuda-nvdisasm")},
     **{"torch": ("torch",), "cupy": ("cupy", "cupy-cuda13x", "cupy-cuda12x"), "jax": ("jax",)},
 }
 
