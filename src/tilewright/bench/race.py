@@ -190,7 +190,7 @@ class Race:
         """Return what the complete rounds gave. Raises `ArgumentError` before the first one."""
         if not self._times:
             raise ArgumentError("no round is complete yet")
-        found = {
+        candidates = {
             name: Candidate(
                 name,
                 tuple(times[name] for times in self._times),
@@ -201,4 +201,4 @@ class Race:
             )
             for name, batch in self._batches.items()
         }
-        return Comparison(found, self._baseline, self._flush_bytes)
+        return Comparison(candidates, self._baseline, self._flush_bytes)

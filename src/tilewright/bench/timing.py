@@ -216,8 +216,8 @@ def summarise(times: Sequence[float], quantiles: Sequence[float] | None, return_
     """
     _check_mode(quantiles, return_mode)
     if quantiles is not None:
-        found = [quantile(times, q) for q in quantiles]
-        return found[0] if len(found) == 1 else found
+        values = [quantile(times, q) for q in quantiles]
+        return values[0] if len(values) == 1 else values
     if return_mode == "all":
         return list(times)
     return float(_MODES[return_mode](times))

@@ -13,19 +13,19 @@ from tilewright.demo.examples import Array, Backend
 from tilewright.errors import DeviceError
 
 
-def pick_backend(wanted: str | None = None) -> tuple[Backend, str | None]:
+def pick_backend(backend: str | None = None) -> tuple[Backend, str | None]:
     """Return the backend to run on, and a note where something is missing for comparisons.
 
-    That is `wanted`, or without a wish "cuda" where a GPU can be used, else "sim". Raises `DeviceError` where "cuda"
-    is wanted and cannot be had.
+    That is `backend`, or by default "cuda" where a GPU can be used, else "sim". Raises `DeviceError` where "cuda"
+    is asked for and cannot be had.
     """
-    if wanted == "sim" or (wanted is None and os.environ.get("TILEWRIGHT_BACKEND") == "sim"):
+    if backend == "sim" or (backend is None and os.environ.get("TILEWRIGHT_BACKEND") == "sim"):
         return "sim", None
     from tilewright.runtime import driver
 
     reason = driver.why_unavailable()
     if reason is not None:
-        if wanted == "cuda":
+        if backend == "cuda":
             raise DeviceError("no GPU can be used here", details=[reason])
         return "sim", None
     note = "Without torch or CuPy there is nothing to compare with: pip install torch"

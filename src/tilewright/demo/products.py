@@ -51,13 +51,13 @@ def _case(name: str, function: Matmul, extents: tuple[int, int, int], backend: B
 
 def _limit(k: int, dtype: DType) -> float:
     """Return how far rounding can take an element: of k products, of the operands, and of the result."""
-    sums = k * 2.0**-23 * 4
+    accumulation = k * 2.0**-23 * 4
     if dtype is float32:
-        return sums
+        return accumulation
     # TF32 keeps 10 bits of each operand; each other type was rounded before both sides computed.
     operands = 2.0**-10 * k**0.5 * 8 if dtype is tfloat32 else 0.0
     result = 0.0 if dtype is tfloat32 else 2.0**-8 * 4 * k**0.5
-    return sums * 4 + operands + result
+    return accumulation * 4 + operands + result
 
 
 def _wide(array: Any) -> Array:
@@ -95,10 +95,10 @@ def scheduled_case(name: str, kernel: ScheduledKernel, backend: Backend) -> Case
 
 def _filled(array: Declared, random: np.random.Generator) -> Array:
     """Return normal random elements as they are declared to lie in memory; nothing but NaN in what is only written."""
-    found: Array = random.standard_normal(_extents(array)).astype(array.element_type.numpy)
+    elements: Array = random.standard_normal(_extents(array)).astype(array.element_type.numpy)
     if array.role is Role.OUTPUT:
-        found[...] = np.nan
-    return found if array.layout is Declared.Layout.FIRST_MAJOR else np.asfortranarray(found)
+        elements[...] = np.nan
+    return elements if array.layout is Declared.Layout.FIRST_MAJOR else np.asfortranarray(elements)
 
 
 def _extents(array: Declared) -> tuple[int, ...]:
@@ -107,9 +107,9 @@ def _extents(array: Declared) -> tuple[int, ...]:
 
 
 def _scheduled_limit(k: int, C: Declared) -> float:
-    """Return how far rounding can take an element: sums of k products in float32, and the result in C's type."""
-    sums = k * 2.0**-23 * 16
-    return sums if C.element_type.bits == 32 else sums + 2.0**-11 * 8 * k**0.5
+    """Return how far rounding can take an element: k products accumulated in float32, and the result in C's type."""
+    accumulation = k * 2.0**-23 * 16
+    return accumulation if C.element_type.bits == 32 else accumulation + 2.0**-11 * 8 * k**0.5
 
 
 def _by_library(a: Any, b: Any, c: Any, *, adds: bool) -> None:  # Any: tensors of torch

@@ -78,11 +78,11 @@ def _timed(report: Report, trial: Trial) -> Report:
     """Time the launch and the library's routine interleaved, so that a change of the clock rate affects both."""
     runs = {"launch": trial.launch} if trial.library is None else {"launch": trial.launch, "library": trial.library}
     try:
-        found = compare(runs, rounds=_ROUNDS, batch_ms=_BATCH_MS, flush=False)
+        comparison = compare(runs, rounds=_ROUNDS, batch_ms=_BATCH_MS, flush=False)
     except Exception as exception:
         return replace(report, failure=f"{type(exception).__name__} while timing: {exception}")
-    library = found["library"].median / 1000 if "library" in found else None
-    return replace(report, seconds=found["launch"].median / 1000, library_seconds=library)
+    library = comparison["library"].median / 1000 if "library" in comparison else None
+    return replace(report, seconds=comparison["launch"].median / 1000, library_seconds=library)
 
 
 def as_table(reports: Sequence[Report], backend: Backend) -> Table:

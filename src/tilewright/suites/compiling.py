@@ -36,13 +36,13 @@ def new_report(arch: str) -> Report:
 
 def measure(report: Report) -> None:
     """Compile each kernel that an example shows, in a cache folder of its own; rows land in `report` as they come."""
-    found = list(_kernels())
+    kernels = list(_kernels())
     # What a process imports and loads once is not charged to a kernel.
     importlib.import_module("tilewright.backends.cuda")
-    with tempfile.TemporaryDirectory() as folder, Progress("compiling", len(found)) as bar:
+    with tempfile.TemporaryDirectory() as folder, Progress("compiling", len(kernels)) as bar:
         warm = 'extern "C" __global__ void nothing() {}'
         DiskCache(Path(folder)).compile(warm, name="nothing", arch=report.settings["arch"])
-        for name, kernel, launch in found:
+        for name, kernel, launch in kernels:
             bar.describe(name)
             report.rows.append(_row(name, kernel, launch, report.settings["arch"], Path(folder)))
             bar.advance()

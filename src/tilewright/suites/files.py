@@ -86,10 +86,10 @@ def plot(report: Report, path: Path) -> None:
     axes = drawing.add_subplot()
     values = [row.figures[figure] for row in rows]
     labels = [f"{row.name} ({row.figures['size']})" if "size" in row.figures else row.name for row in rows]
-    places = range(len(rows))
-    bars = axes.barh(places, values, color="#4477aa", xerr=_spread(rows, figure))
+    positions = range(len(rows))
+    bars = axes.barh(positions, values, color="#4477aa", xerr=_spread(rows, figure))
     axes.bar_label(bars, [f"{value:,.4g}" for value in values], label_type="center", color="white", fontsize="small")
-    axes.set_yticks(list(places), labels)
+    axes.set_yticks(list(positions), labels)
     axes.invert_yaxis()
     axes.set_xlabel(unit)
     axes.set_title(_title(report), fontsize="medium", loc="left")

@@ -90,14 +90,14 @@ def measure(report: Report) -> None:
                 report.rows.append(_row(name, found))
 
 
-def _row(name: str, found: list[float]) -> Row:
-    interval = median_interval(found)
+def _row(name: str, microseconds: list[float]) -> Row:
+    interval = median_interval(microseconds)
     return Row(
         name,
         {
-            "microseconds": statistics.median(found),
-            "p10_us": quantile(found, 0.1),
-            "p90_us": quantile(found, 0.9),
+            "microseconds": statistics.median(microseconds),
+            "p10_us": quantile(microseconds, 0.1),
+            "p90_us": quantile(microseconds, 0.9),
             "low_us": interval.low,
             "high_us": interval.high,
             "confidence": interval.confidence,

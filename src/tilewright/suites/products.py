@@ -109,15 +109,15 @@ class Product:
         Small products are compared element by element with one in float64. Of large ones some rows are, and the whole
         by random signs x: C x = alpha A (B x) + beta C x up to rounding (Freivalds).
         """
-        found = read(self.C).astype(np.float64)
-        if not np.isfinite(found).all():
+        computed = read(self.C).astype(np.float64)
+        if not np.isfinite(computed).all():
             return float("inf")
         rows = self._rows
-        worst = float(np.abs(found[rows] - self._expected).max(initial=0.0)) / self._limit
+        worst = float(np.abs(computed[rows] - self._expected).max(initial=0.0)) / self._limit
         if len(rows) == self.shape.m:
             return worst
         limit = self._limit * np.sqrt(self.shape.n)
-        return max(worst, *(float(np.abs(found @ x - y).max() / limit) for x, y in self._probes))
+        return max(worst, *(float(np.abs(computed @ x - y).max() / limit) for x, y in self._probes))
 
     @cached_property
     def _rows(self) -> Array:

@@ -183,14 +183,14 @@ def resources_of(launches: Sequence[Recorded]) -> list[dict[str, Any]]:
     On a GPU registers and occupancy are those of the loaded code. Elsewhere they come from NVRTC, where it is there,
     and from the rules of `arch.occupancy`.
     """
-    found: dict[str, dict[str, Any]] = {}
+    kernels: dict[str, dict[str, Any]] = {}
     for launch in launches:
-        entry = found.get(launch.kernel)
+        entry = kernels.get(launch.kernel)
         if entry is None:
-            found[launch.kernel] = _entry(launch)
+            kernels[launch.kernel] = _entry(launch)
         else:
             entry["launches"] += 1
-    return list(found.values())
+    return list(kernels.values())
 
 
 def _summary(kernels: Sequence[dict[str, Any]]) -> dict[str, Any]:

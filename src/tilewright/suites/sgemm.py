@@ -63,32 +63,32 @@ def parse_rungs(text: str) -> list[int]:
 
     Raises `ArgumentError` for any other text.
     """
-    found: list[int] = []
+    numbers: list[int] = []
     for part in text.split(","):
         match = re.fullmatch(r"\s*([0-9]{1,4})\s*(?:-\s*([0-9]{1,4})\s*)?", part)
         if match is None or (match[2] and int(match[2]) < int(match[1])):
             raise ArgumentError(
                 f"rungs are numbers and ranges such as 1-12 or 5,6,10, of at most 4 digits, got {text[:60]!r}"
             )
-        found += range(int(match[1]), int(match[2] or match[1]) + 1)
-    return list(dict.fromkeys(found))
+        numbers += range(int(match[1]), int(match[2] or match[1]) + 1)
+    return list(dict.fromkeys(numbers))
 
 
 def find_rungs(numbers: Sequence[int] | None = None, folder: Path | None = None) -> list[Rung]:
     """Load the rungs of these numbers, all without; raise `ArgumentError` for a number that no file has."""
-    place = examples_folder() / "sgemm" if folder is None else folder
-    files = {int(match[1]): path for path in example_files(place) if (match := _NUMBER.match(path.name))}
+    searched = examples_folder() / "sgemm" if folder is None else folder
+    files = {int(match[1]): path for path in example_files(searched) if (match := _NUMBER.match(path.name))}
     if not files:
         raise ArgumentError(
             "this installation of tilewright has no rungs",
-            details=[f"looked for NN_name.py in {place}"],
+            details=[f"looked for NN_name.py in {searched}"],
             help="install it again from a checkout: pip install .",
         )
     for number in numbers or ():
         if number not in files:
             raise ArgumentError(f"rung {number} does not exist; the rungs are {', '.join(map(str, sorted(files)))}")
-    wanted = sorted(files) if numbers is None else numbers
-    return [rung for number in wanted for rung in _rungs_of(number, files[number])]
+    chosen = sorted(files) if numbers is None else numbers
+    return [rung for number in chosen for rung in _rungs_of(number, files[number])]
 
 
 def _rungs_of(number: int, path: Path) -> Iterable[Rung]:
@@ -233,22 +233,24 @@ def _race(report: Report, product: Product, right: dict[str, tuple[Rung, Row]], 
             race.run(ROUNDS, f"timing {p.shape}")
     finally:
         if race is not None and race.rounds:
-            found = race.result()
+            comparison = race.result()
             rows = {name: row for name, (_, row) in right.items()}
             if library is not None:
                 rows[baseline] = row
             for name, each in rows.items():
-                _fill(each, found, name, p.shape, None if library is None else baseline, ceiling)
+                _fill(each, comparison, name, p.shape, None if library is None else baseline, ceiling)
             report.facts[f"race of {p.shape}"] = {
                 "rounds": race.rounds,
                 "sm_clock_mhz": statistics.median(samples.sm_clocks) if samples.sm_clocks else None,
                 "power_w": statistics.median(samples.powers) if samples.powers else None,
-                **{k: v for k, v in found.as_json().items() if k != "candidates"},
+                **{k: v for k, v in comparison.as_json().items() if k != "candidates"},
             }
 
 
-def _fill(row: Row, found: Comparison, name: str, shape: Shape, library: str | None, ceiling: float | None) -> None:
-    candidate = found[name]
+def _fill(
+    row: Row, comparison: Comparison, name: str, shape: Shape, library: str | None, ceiling: float | None
+) -> None:
+    candidate = comparison[name]
     rate = shape.flops / candidate.median * 1e3
     row.figures |= {
         "milliseconds": candidate.median,
@@ -259,7 +261,7 @@ def _fill(row: Row, found: Comparison, name: str, shape: Shape, library: str | N
         "host_bound": candidate.host_bound,
     }
     if library is not None:
-        ratio = found.ratio(name)
+        ratio = comparison.ratio(name)
         row.figures |= {
             "of_library": ratio.median,
             "of_library_low": ratio.low,

@@ -95,12 +95,12 @@ def _race(report: Report, runs: dict[str, Run], src: Any, dst: Any, moved: int) 
         race.run(ROUNDS)
     finally:
         if race.rounds:
-            found = race.result()
+            comparison = race.result()
             for name, row in rows.items():
-                rate = moved / found[name].median * 1e3
+                rate = moved / comparison[name].median * 1e3
                 row.figures |= {
-                    "milliseconds": found[name].median,
+                    "milliseconds": comparison[name].median,
                     "gigabytes_per_second": rate / 1e9,
                     "of_ceiling": rate / ceilings.bytes_per_second,
                 }
-            report.facts["race"] = found.as_json()
+            report.facts["race"] = comparison.as_json()

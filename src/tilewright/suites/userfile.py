@@ -85,14 +85,14 @@ def measure_function(report: Report, name: str, function: Callable[..., Any]) ->
             help="write a function without parameters that does the work, or returns what does it",
         )
     try:
-        found = function()
+        returned = function()
     except Exception as exception:
         report.rows.append(Row(name, failure=told(exception)))
         return
-    if callable(found):
-        runs: dict[str, Run] = {name: found}
-    elif isinstance(found, Mapping) and found and all(callable(run) for run in found.values()):
-        runs = {str(key): run for key, run in found.items()}
+    if callable(returned):
+        runs: dict[str, Run] = {name: returned}
+    elif isinstance(returned, Mapping) and returned and all(callable(run) for run in returned.values()):
+        runs = {str(key): run for key, run in returned.items()}
     else:
         runs = {name: function}
     _measure(report, runs, {})
@@ -138,19 +138,19 @@ def _measure(report: Report, runs: Mapping[str, Run], work: Work) -> None:
 
 
 def _fill(rows: Mapping[str, Row], race: Race, names: Iterable[str], work: Work) -> None:
-    found = race.result()
+    comparison = race.result()
     for name in names:
-        times = found[name].milliseconds
+        times = comparison[name].milliseconds
         each = work.get(name, {})
         flops, moved = each.get("flops"), each.get("bytes_moved")
         rows[name].figures |= {
-            "milliseconds": found[name].median,
+            "milliseconds": comparison[name].median,
             "p10_ms": quantile(times, 0.1),
             "p90_ms": quantile(times, 0.9),
-            "of_first": found.ratio(name).median if len(found) > 1 else None,
-            "gflops": flops / found[name].median / 1e6 if flops else None,
-            "gigabytes_per_second": moved / found[name].median / 1e6 if moved and not flops else None,
-            "host_bound": found[name].host_bound,
+            "of_first": comparison.ratio(name).median if len(comparison) > 1 else None,
+            "gflops": flops / comparison[name].median / 1e6 if flops else None,
+            "gigabytes_per_second": moved / comparison[name].median / 1e6 if moved and not flops else None,
+            "host_bound": comparison[name].host_bound,
         }
 
 

@@ -189,16 +189,16 @@ class _Candidates:
 
     def kernel(self, config: Config) -> ScheduledKernel:
         """Return the kernel of a candidate; raises what building it raised."""
-        found = self._built.get(config)
-        if found is None:
+        built = self._built.get(config)
+        if built is None:
             try:
-                found = kernel_of(self.source, self.choices[config], self.name, self.args)
+                built = kernel_of(self.source, self.choices[config], self.name, self.args)
             except TilewrightError as error:
-                found = error
-            self._built[config] = found
-        if isinstance(found, Exception):
-            raise found
-        return found
+                built = error
+            self._built[config] = built
+        if isinstance(built, Exception):
+            raise built
+        return built
 
     def first(self, configs: Sequence[Config]) -> ScheduledKernel:
         """Return the first kernel that can be built. Raises `TuningError` with all reasons where none can."""

@@ -198,14 +198,14 @@ def searched(space: Space, parameters: Sequence[str], times: Times, *, seed: int
         yield batch
         measured = [(t, p) for p, c in made.items() if (t := times.get(c)) is not None]
         ranked = [p for _, p in sorted(measured, key=lambda item: item[0])]
-        wanted: list[Point] = []
+        proposed: list[Point] = []
         if ranked:
-            wanted += [p for p in space.neighbours(ranked[0]) if p not in made]
-            source.shuffle(wanted)
-            wanted = wanted[: BATCH // 2]
-            wanted += [p for p in _children(space, ranked[:_PARENTS], source) if p not in made]
-        wanted += space.sample(source, max(0, BATCH - len(wanted)), set(made) | set(wanted))
-        batch = make(wanted[:BATCH])
+            proposed += [p for p in space.neighbours(ranked[0]) if p not in made]
+            source.shuffle(proposed)
+            proposed = proposed[: BATCH // 2]
+            proposed += [p for p in _children(space, ranked[:_PARENTS], source) if p not in made]
+        proposed += space.sample(source, max(0, BATCH - len(proposed)), set(made) | set(proposed))
+        batch = make(proposed[:BATCH])
 
 
 def _children(space: Space, parents: Sequence[Point], source: random.Random) -> list[Point]:

@@ -122,13 +122,13 @@ class Tuner:
         for config in batch:
             bar.describe(f"tracing {config}")
             try:
-                with trace_launches(self.call.arch or Arch.parse("sm_90a")) as found:
+                with trace_launches(self.call.arch or Arch.parse("sm_90a")) as launches:
                     self.call.launch(config)
             except Exception as error:
                 self._out(config, "failed", error)
                 continue
-            traced[config] = found
-            for launch in found:
+            traced[config] = launches
+            for launch in launches:
                 self._learn(launch)
         for name in (*self.call.outputs, *self.call.reset_to_zero, *(self.call.restore_value or ())):
             self._keep(name)
@@ -279,9 +279,9 @@ class Tuner:
         if len(near) == 1 or self._changing():
             return near[0]
         runs = {str(n): (lambda config=trial.config: self.call.launch(config)) for n, trial in enumerate(near)}
-        found = compare(runs, rounds=7, batch_ms=self.rep / 2, stopwatch=stopwatch)
-        winner = max(found, key=lambda name: found.ratio(name).median)
-        return replace(near[int(winner)], milliseconds=found[winner].median)
+        comparison = compare(runs, rounds=7, batch_ms=self.rep / 2, stopwatch=stopwatch)
+        winner = max(comparison, key=lambda name: comparison.ratio(name).median)
+        return replace(near[int(winner)], milliseconds=comparison[winner].median)
 
 
 def _sources(traced: Mapping[Config, list[Recorded]], arch: Arch) -> list[Source]:
