@@ -2,8 +2,8 @@
 
     python -m benchmarks.first [--json FILE]
 
-Needs torch for the arrays and for what is compared with. Candidates run in turns on normal random data, outputs are
-poisoned before and checked after; the buffers of the bandwidth tests are larger than the L2 cache.
+Needs torch for the arrays and for what is compared with. Candidates are interleaved on normal random data, outputs are
+filled with NaN before and checked after; the buffers of the bandwidth tests are larger than the L2 cache.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -24,8 +23,8 @@ from typing import Any
 import torch
 from benchmarks.timing import interleaved, machine
 
-import tilewright as tw
 from tilewright.demo.examples import examples_folder, load_example
+from tilewright.suites import launching
 
 
 def example(name: str) -> ModuleType:
@@ -99,52 +98,11 @@ def matmul(n: int = 4096) -> dict[str, Any]:
     }
 
 
-@tw.kernel
-def nothing(a, b, c):
-    """Do next to nothing to three tensors: what is left of a launch is its host time."""
-    i = tw.block_idx.x * tw.block_dim.x + tw.thread_idx.x
-    if i < 1:
-        c[i] = a[i] + b[i]
-
-
-def launch(calls: int = 400, rounds: int = 60) -> dict[str, Any]:
-    """Measure the host time of a launch with three torch tensors that change from call to call."""
-    sets = [[torch.randn(1000 + n, device="cuda") for _ in range(3)] for n in range(16)]
-    for arrays in sets:
-        nothing[1, 32](*arrays)
-    prepared = nothing[1, 32].prepare(*sets[0])
-    add = sets[0][0]
-
-    def changing() -> None:
-        for n in range(calls):
-            nothing[1, 32](*sets[n % 16])
-
-    def fixed() -> None:
-        for _ in range(calls):
-            prepared()
-
-    def library() -> None:
-        for _ in range(calls):
-            add.add_(1.0)
-
-    def loop_only() -> None:
-        for n in range(calls):
-            sets[n % 16]
-
-    result: dict[str, Any] = {}
-    runs = {"changing arguments": changing, "prepared": fixed, "torch add_": library, "empty loop": loop_only}
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    for _ in range(rounds):
-        for name, run in runs.items():
-            torch.cuda.synchronize()
-            begin = time.perf_counter()
-            run()
-            # Fewer calls than the queue of launches holds: the host never waits for the GPU.
-            times[name].append((time.perf_counter() - begin) / calls)
-            torch.cuda.synchronize()
-    for name, seconds in times.items():
-        result[name] = {"microseconds": statistics.median(seconds) * 1e6, "low": min(seconds) * 1e6}
-    return result
+def launch() -> dict[str, Any]:
+    """Measure the host time of a launch with three tensors that change from call to call."""
+    report = launching.new_report()
+    launching.measure(report)
+    return {row.name: row.figures for row in report.rows}
 
 
 _COLD = """

@@ -4,7 +4,7 @@
 
 NT is A by rows and B by columns (K contiguous in both), NN both by rows.
 Each type's grid is tuned first: all plans are built, compiled, checked against float64 and timed. The best one is then
-measured in turns with cuBLAS (PyTorch) and `tw.matmul`, on normal random numbers.
+measured interleaved with cuBLAS (PyTorch) and `tw.matmul`, on normal random numbers.
 """
 
 from __future__ import annotations

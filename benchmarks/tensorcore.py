@@ -2,9 +2,9 @@
 
     python -m benchmarks.tensorcore [--json FILE]
 
-C = A B^T, candidates in turns on normal random data (int8: uniform), outputs poisoned before and the first and last
-rows checked after: floats against float64, integers exactly. The first of each group is what the others are compared
-with: cuBLAS, or for shapes with edges the aligned shape, by the rate.
+C = A B^T, candidates interleaved on normal random data (int8: uniform), outputs filled with NaN before and the first
+and last rows checked after: floats against float64, integers exactly. The first of each group is what the others are
+compared with: cuBLAS, or for shapes with edges the aligned shape, by the rate.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def by_matmul(precision: str | None = None, **options: Any) -> Callable[..., obj
 
 
 def measure(products: dict[str, Product]) -> dict[str, Any]:
-    """Check every product, and time them in turns."""
+    """Check every product, and time them interleaved."""
     errors = {}
     for name, each in products.items():
         if each.out is None or each.expected is None:

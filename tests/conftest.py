@@ -39,6 +39,9 @@ QUICK = (
     "src/tilewright/layout",
 )
 
+# The limit of a slow test. The longest takes under three minutes on two busy cores.
+SLOW_SECONDS = 1800
+
 hypothesis.settings.register_profile(
     "tilewright",
     deadline=None,
@@ -71,8 +74,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     folders = [config.rootpath / path for path in QUICK]
     for item in items:
         is_quick = any(folder == item.path or folder in item.path.parents for folder in folders)
-        if is_quick and item.get_closest_marker("slow") is None:
+        is_slow = item.get_closest_marker("slow") is not None
+        if is_quick and not is_slow:
             item.add_marker("quick")
+        if is_slow and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(SLOW_SECONDS))
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -1,7 +1,8 @@
 """Faults at random: killed writers, damaged files, full disks, foreign owners, processes that race.
 
-Each test runs for a few rounds in the suite and for many with `pytest -m slow tests/chaos`. Where one fails, its output
-has the seed: TILEWRIGHT_CHAOS_SEED=<seed> draws the same faults again (what other processes do meanwhile, it cannot).
+Each test runs for a few rounds in the suite and for many with `pytest -m slow tests/chaos`; TILEWRIGHT_SLOW_FACTOR
+multiplies those (0.1: a tenth). Where one fails, its output has the seed: TILEWRIGHT_CHAOS_SEED=<seed> draws the same
+faults again (what other processes do meanwhile, it cannot).
 """
 
 from __future__ import annotations

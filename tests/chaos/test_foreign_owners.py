@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from tests.chaos.processes import compile_all, needs_fork, start, wait
 from tests.helpers.cache_process import NOBODY, open_folder
+from tests.helpers.slow import slow
 
 from tilewright.runtime.cache import DiskCache
 from tilewright.runtime.compiler_log import Resources
@@ -32,7 +33,7 @@ def plant(folder: Path, source: str) -> Path:
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid"), reason="needs owners and modes of files")
-@pytest.mark.parametrize("rounds", [60, pytest.param(1500, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rounds", [60, slow(1500)])
 def test_planted_entries(tmp_path: Path, chance: random.Random, rounds: int) -> None:
     """Whatever others can do: own entries, entries that all may write, links to entries of theirs."""
     folder, theirs = tmp_path / "cache", tmp_path / "theirs"
@@ -65,7 +66,7 @@ def test_planted_entries(tmp_path: Path, chance: random.Random, rounds: int) -> 
 
 
 @needs_fork
-@pytest.mark.parametrize("rounds", [8, pytest.param(150, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rounds", [8, slow(150)])
 def test_two_users_and_one_folder(chance: random.Random, rounds: int) -> None:
     """Root and another user compile in one folder at once, that either of them has made, with any mode."""
     if os.geteuid() != 0:

@@ -13,9 +13,12 @@ from pathlib import Path
 
 import pytest
 from tests.chaos.processes import compile_all, forget, needs_fork, start, wait
+from tests.helpers.slow import slow
 
 from tilewright.errors import TilewrightWarning, TuningError
+from tilewright.runtime import nvrtc
 from tilewright.runtime.cache import DiskCache
+from tilewright.runtime.entries import pack
 from tilewright.tune.rows import Place, Winner
 from tilewright.tune.store import Store
 
@@ -46,7 +49,7 @@ def left_behind(folder: Path) -> list[Path]:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs tmpfs")
-@pytest.mark.parametrize("rounds", [4, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rounds", [4, slow(200)])
 def test_no_space_for_the_cache(tmp_path: Path, chance: random.Random, rounds: int) -> None:
     for _ in range(rounds):
         limit = chance.choice([f"size={chance.randrange(4, 500)}k", f"nr_inodes={chance.randrange(2, 16)}"])
@@ -66,7 +69,7 @@ def test_no_space_for_the_cache(tmp_path: Path, chance: random.Random, rounds: i
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs tmpfs")
-@pytest.mark.parametrize("rounds", [3, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rounds", [3, slow(100)])
 def test_no_space_for_the_store(tmp_path: Path, chance: random.Random, rounds: int) -> None:
     for _ in range(rounds):
         with small_disk(tmp_path / "disk", f"size={4 * chance.randrange(6, 40)}k") as disk:
@@ -122,18 +125,21 @@ def test_a_disk_without_space_is_told_before_a_tuning(tmp_path: Path) -> None:
 
 
 @needs_fork
-@pytest.mark.parametrize("rounds", [4, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rounds", [4, slow(200)])
 def test_files_of_limited_size(tmp_path: Path, chance: random.Random, rounds: int) -> None:
     """RLIMIT_FSIZE, as batch systems set it: a write stops in the middle of a file."""
     import resource
 
     for n in range(rounds):
-        limit, texts, folder = chance.randrange(1, 100_000), sources(chance), tmp_path / str(n)
+        texts, folder = sources(chance), tmp_path / str(n)
+        modules = (nvrtc.compile_cuda(text, name="k", arch="sm_80") for text in texts)
+        largest = max(len(pack("0" * 64, module)) for module in modules)
+        limit = chance.choice([chance.randrange(1, 100_000), largest, largest - 1])
 
         def work() -> None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
             warned = compile_all(DiskCache(folder), texts)
-            assert len(warned) == any(len(text) + 200 > limit for text in texts), (limit, warned)
+            assert len(warned) == (largest > limit), (limit, warned)
             assert not left_behind(folder)
 
         assert wait([start(work)]) == [0]

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from tests.chaos.processes import compile_all, kill, needs_fork, start
 from tests.helpers.cache_process import environment
+from tests.helpers.slow import scaled, slow
 
 from tilewright.runtime.cache import DiskCache
 from tilewright.tune.rows import Place, Winner
@@ -23,7 +24,7 @@ pytestmark = needs_fork
 SOURCES = [f"{n} " + "x" * (300_000 * (n + 1)) + f" {n}" for n in range(4)]
 
 
-@pytest.mark.parametrize("kills", [15, pytest.param(300, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [15, slow(300)])
 def test_writers_of_the_cache(tmp_path: Path, chance: random.Random, kills: int) -> None:
     folder = tmp_path / "cache"
 
@@ -48,7 +49,7 @@ def test_writers_of_the_cache(tmp_path: Path, chance: random.Random, kills: int)
     assert not [path for path in folder.rglob("*") if path.is_file()], "what they left is cleared"
 
 
-@pytest.mark.parametrize("kills", [15, pytest.param(300, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [15, slow(300)])
 def test_writers_of_the_store(tmp_path: Path, chance: random.Random, kills: int) -> None:
     path = tmp_path / "tuning.sqlite"
     base = Place("GPU", "d", "k", "before")
@@ -102,7 +103,7 @@ def test_real_compilers(tmp_path: Path, chance: random.Random) -> None:
     except Exception:
         pytest.skip("needs NVRTC")
     folder = tmp_path / "cache"
-    for _ in range(25):
+    for _ in range(scaled(25)):
         process = subprocess.Popen(
             [sys.executable, "-c", _COMPILER],
             env=environment(TILEWRIGHT_CACHE_DIR=str(folder)), stdout=subprocess.PIPE, stderr=subprocess.PIPE,

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from tests.chaos.processes import compile_all, forget, kill, needs_fork, start, wait
+from tests.helpers.slow import slow
 
 from tilewright.errors import TilewrightWarning
 from tilewright.runtime.cache import DiskCache
@@ -24,7 +25,7 @@ pytestmark = needs_fork
 SOURCES = [f"source {n} " + "x" * (20_000 * n) for n in range(8)]
 
 
-@pytest.mark.parametrize("rounds", [3, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rounds", [3, slow(100)])
 def test_threads_and_forks_on_one_cache(tmp_path: Path, chance: random.Random, rounds: int) -> None:
     """Threads compile all kernels in random order; meanwhile the process forks, and each child does the same."""
 
@@ -59,7 +60,7 @@ def test_threads_and_forks_on_one_cache(tmp_path: Path, chance: random.Random, r
         assert compile_all(DiskCache(cache.folder), SOURCES) == []
 
 
-@pytest.mark.parametrize("seconds", [1.0, pytest.param(20.0, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seconds", [1.0, slow(20.0)])
 def test_a_cache_that_is_cleared_and_removed_meanwhile(tmp_path: Path, chance: random.Random, seconds: float) -> None:
     folder = tmp_path / "cache"
 
@@ -83,7 +84,7 @@ def test_a_cache_that_is_cleared_and_removed_meanwhile(tmp_path: Path, chance: r
     assert all(entry.name == "k" for entry in DiskCache(folder).entries())
 
 
-@pytest.mark.parametrize("results", [12, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("results", [12, slow(200)])
 def test_tuners_on_one_store(
     tmp_path: Path, chance: random.Random, results: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

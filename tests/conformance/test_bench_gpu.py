@@ -23,7 +23,7 @@ from tilewright.runtime import driver
 from tilewright.runtime.cache import DiskCache, default_folder
 from tilewright.runtime.memory import DeviceArray
 from tilewright.suites import sgemm
-from tilewright.suites.resources import resources_of
+from tilewright.suites.report import resources_of
 from tilewright.tune.store import Store
 
 pytestmark = pytest.mark.gpu

@@ -8,6 +8,7 @@ import random
 import pytest
 from click.testing import CliRunner
 from tests.fuzz.watchdog import TooMuchError, watched
+from tests.helpers.slow import scaled
 
 import tilewright as tw
 from tilewright import cli, suites
@@ -130,7 +131,7 @@ def test_expressions_end_soon(first):
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(1000, 5000, 500))
 def test_more_expressions_end_soon(first):
-    for seed in range(first, first + 500):
+    for seed in range(first, first + scaled(500)):
         try:
             one(seed)
         except (AssertionError, TooMuchError) as error:

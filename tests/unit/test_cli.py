@@ -64,7 +64,7 @@ def call(*arguments: str) -> Result:
 def test_help_lists_the_commands_and_each_has_help() -> None:
     listing = call("--help")
     assert listing.exit_code == 0
-    for name, summary in _COMMANDS.items():
+    for name, (_, summary) in _COMMANDS.items():
         assert f"{name}  " in listing.output and summary.split(",")[0] in listing.output
         detail = call(name, "--help")
         assert detail.exit_code == 0
@@ -194,7 +194,7 @@ def test_show_lists_kernels_where_none_is_named(file: str) -> None:
     [
         (["{file}:nothing"], 2, "nothing is not defined"),
         (["{file}:number"], 2, "number is not a kernel"),
-        (["{file}x:fake"], 2, "there is no file"),
+        (["{file}x:fake"], 2, "does not exist"),
         (["{file}:bare"], 1, "bare needs a value for dst, src"),
         (["{file}:bare", "--arg", "other=1"], 2, "is not NAME=VALUE with a NAME of: dst, src, threads"),
         (["{file}:bare", "--arg", "dst"], 2, "is not NAME=VALUE"),

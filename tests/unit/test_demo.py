@@ -12,8 +12,7 @@ import pytest
 
 from tilewright.demo import Case, Trial, collect_cases, example_files, fetch, main, put, run_case, run_cases, with_parts
 from tilewright.demo.arrays import _Transposed
-from tilewright.demo.runner import greatest_difference
-from tilewright.demo.table import as_json, failures, format_seconds
+from tilewright.demo.runner import as_json, failures, format_seconds, greatest_difference
 
 
 def double(offset: float = 0.0, limit: float = 0.0) -> Case:

@@ -15,7 +15,7 @@ from tests.helpers.portable import Family, configured, double, racy, tuned
 
 import tilewright as tw
 from tilewright.errors import ArgumentError, CheckError, ScheduleError, TilewrightError
-from tilewright.schedule import Array, Nest, Package, Role, Target, create_parameters
+from tilewright.schedule import Array, MMAShape, Nest, Package, Role, Target, create_parameters
 from tilewright.schedule.affine import Dimension, Index
 from tilewright.source import SourceLocation
 
@@ -278,6 +278,26 @@ def test_plans_and_packages_come_back_whole(way):
     tile = create_parameters(1, "tile")
     delayed = way(portable.product(16, 16, 8, tile)[0])
     assert delayed.with_parameters({"tile": 4}).block == (4, 4, 1)
+
+
+@every_way
+def test_a_tensorized_kernel_comes_back_without_what_its_trace_noted(way):
+    A, B = Array(Role.INPUT, tw.float16, (16, 64)), Array(Role.INPUT, tw.float16, (64, 16))
+    C = Array(Role.INPUT_OUTPUT, tw.float32, (16, 16))
+    nest = Nest((16, 16, 64))
+    i, j, k = nest.get_indices()
+    nest.iteration_logic(lambda: C.__setitem__((i, j), C[i, j] + A[i, k] * B[k, j]))
+    schedule = nest.create_schedule()
+    tile = schedule.tile({i: 16, j: 16, k: 16})
+    plan = schedule.create_plan(Target("NVIDIA A100"))
+    plan.tensorize(tile, MMAShape.M16N16K16)
+    kernel = plan.build("mm", (A, B, C))
+    attributes, report = vars(kernel).keys() - {"kernel"}, str(kernel.report())
+    assert kernel.roles and kernel.k_indices
+    back = way(kernel)
+    assert vars(back).keys() - {"kernel"} == attributes
+    assert back.roles == {} and back.k_indices == set()
+    assert str(back.report()) == report
 
 
 def test_a_copy_of_a_plan_or_a_package_goes_its_own_way():

@@ -1,13 +1,13 @@
-"""Timing that can be trusted: one function, several in turns, and what the machine itself can do.
+"""Timing that can be trusted: one function, several compared round by round, and what the machine itself can do.
 
 milliseconds = tw.bench.do_bench(lambda: kernel[grid, block](C, A, B))
 print(tw.bench.compare({"mine": mine, "library": library}, baseline="library"))
 
 device        the stopwatch: events on the current stream, the flush of the L2 cache, CUDA graphs
-timing        do_bench: one function, each run apart
-comparison    compare: candidates in turns, ratios round by round
-spread        medians, quantiles and the confidence of a median
-contents      arrays as bytes: keep, restore, spoil, compare
+timing        do_bench: one function, each run apart; quantiles and the confidence of a median
+race          compare: a batch of every candidate in each round, in another order
+comparison    what a comparison found: times and ratios with their confidence
+checking      what candidates compute: keep, restore, spoil and compare arrays
 machine       what figures depend on: GPU, clocks, power, versions
 ceilings      the most that this machine does: a large copy, and multiply-adds in registers
 occupancy     how many blocks of a kernel fit on a multiprocessor (`tilewright.arch.occupancy`)

@@ -31,8 +31,8 @@ VECTORS = 4  # 16-byte accesses of a thread that are under way at once
 TILE = THREADS * 4 * VECTORS
 COPY = make_tiled_copy(atoms.UniversalCopy(), Layout(THREADS), Layout(4))
 
-CHAINS = 32  # independent sums of a thread: a multiply-add takes 4 cycles, and none may wait for another
-TURNS = 16  # multiply-adds of each sum in one turn of the loop
+CHAINS = 32  # independent accumulators of a thread: a multiply-add takes 4 cycles, and none may wait for another
+UNROLLED = 16  # multiply-adds of each accumulator in one iteration of the loop
 
 
 @kernel
@@ -48,15 +48,15 @@ def copy_stream(dst, src):  # type: ignore[no-untyped-def]  # the arguments of a
 
 
 @kernel
-def multiply_add(out, factors, turns):  # type: ignore[no-untyped-def]  # as above
-    """Apply x = x factors[0] + factors[1] `turns * TURNS` times to CHAINS numbers a thread; write their sum."""
+def multiply_add(out, factors, iterations):  # type: ignore[no-untyped-def]  # as above
+    """Apply x = x factors[0] + factors[1] `iterations * UNROLLED` times to CHAINS numbers a thread; write their sum."""
     sums = lang.registers("float32", CHAINS)
     thread = lang.block_idx.x * lang.block_dim.x + lang.thread_idx.x
     scale, offset = factors[0], factors[1]
     for i in lang.static_range(CHAINS):
         sums[i] = lang.thread_idx.x.to("float32") + float(i)
-    for _ in range(turns):
-        for _ in lang.static_range(TURNS):
+    for _ in range(iterations):
+        for _ in lang.static_range(UNROLLED):
             for i in lang.static_range(CHAINS):
                 sums[i] = lang.fma(sums[i], scale, offset)
     total = sums[0]
@@ -82,7 +82,7 @@ class Ceilings:
     matrix_flops_by_clock: dict[str, float] | None
 
     def flops_of(self, dtype: str) -> float | None:
-        """Return the ceiling for products of an element type, None where there is no measure for it.
+        """Return the ceiling for products of an element type, None where it was not measured.
 
         float32 has a measured one; the types of tensor cores are counted by the clock.
         """
@@ -148,15 +148,15 @@ def _multiply_add_rate(ordinal: int) -> tuple[float, float | None, float | None]
     blocks = driver.device_properties(ordinal).multiprocessors * 8
     out = DeviceArray((blocks * THREADS,), ordinal=ordinal)
     factors = DeviceArray.from_numpy(np.array([0.5, 1.0], np.float32), ordinal=ordinal)
-    turns = 4096
+    iterations = 4096
     launcher = multiply_add.configure(stream=current_stream(ordinal))[blocks, THREADS]
-    launch = launcher.prepare(out, factors, turns)
+    launch = launcher.prepare(out, factors, iterations)
     with Sampler(Monitor(ordinal)) as samples:
         timing = time_runs(launch, 100, 200, stopwatch=Gpu(ordinal))
     # x = x / 2 + 1 ends at its fixed point 2, whatever it began with.
     if not np.array_equal(out.numpy(), np.full(blocks * THREADS, 2.0 * CHAINS, np.float32)):
         raise CheckError("the multiply-adds of the ceiling gave a wrong sum")
-    flops = 2 * blocks * THREADS * CHAINS * TURNS * turns
+    flops = 2 * blocks * THREADS * CHAINS * UNROLLED * iterations
     clocks = samples.sm_clocks[len(samples.sm_clocks) // 3 :]  # the first readings are of a clock that still rises
     return (
         flops / timing.median * 1e3,

@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.table import Table
 
-from tilewright.bench.spread import Interval, median_interval, quantile
+from tilewright.bench.timing import Interval, median_interval, quantile
 
 
 @dataclass(frozen=True)

@@ -66,16 +66,16 @@ def _gpu(ordinal: int) -> dict[str, Any] | None:
 
 
 def _versions() -> dict[str, str | None]:
-    found: dict[str, str | None] = {"tilewright": __version__, "python": platform.python_version()}
+    versions: dict[str, str | None] = {"tilewright": __version__, "python": platform.python_version()}
     for name, distributions in _DISTRIBUTIONS.items():
-        found[name] = next((v for v in map(_version_of, distributions) if v is not None), None)
+        versions[name] = next((v for v in map(_version_of, distributions) if v is not None), None)
     torch = sys.modules.get("torch")
-    found["cuda_of_torch"] = None if torch is None else torch.version.cuda
+    versions["cuda_of_torch"] = None if torch is None else torch.version.cuda
     try:
-        found["nvrtc"] = "{}.{}".format(*nvrtc_version())
+        versions["nvrtc"] = "{}.{}".format(*nvrtc_version())
     except TilewrightError:
-        found["nvrtc"] = None
-    return found
+        versions["nvrtc"] = None
+    return versions
 
 
 def _version_of(distribution: str) -> str | None:

@@ -1,17 +1,78 @@
-"""Run candidates in turns, so that a change of clocks meets all of them alike."""
+"""Time several candidates in rounds: each round runs a batch of every candidate, in another order."""
 
 from __future__ import annotations
 
 import random
+import statistics
 from collections.abc import Callable, Mapping
 
 from tilewright.arguments import given, instance, number
-from tilewright.bench.batches import ColdBatch, WarmBatch
 from tilewright.bench.checking import Checker
 from tilewright.bench.comparison import Candidate, Comparison
 from tilewright.bench.device import Gpu, Run, Stopwatch
 from tilewright.bench.progress import Progress
+from tilewright.bench.timing import time_runs
 from tilewright.errors import ArgumentError
+
+_MAX_CALLS = 200  # in one batch
+
+
+class ColdBatch:
+    """Calls with a cold cache, each between two marks; the figure of a round is their median."""
+
+    captured = False
+
+    def __init__(self, run: Run, watch: Stopwatch, batch_ms: float) -> None:
+        first = time_runs(run, 0, batch_ms, stopwatch=watch)
+        self._call, self._watch, self._holds = run, watch, first.holds
+        self.calls = min(_MAX_CALLS, len(first.milliseconds))
+        self.host_bound = first.host_bound
+
+    def run(self) -> float:
+        """Return the milliseconds of a call in this round."""
+        marks = []
+        for _ in range(self.calls):
+            for _ in range(self._holds):
+                self._watch.flush()
+            start = self._watch.mark()
+            self._call()
+            marks.append((start, self._watch.mark()))
+        return statistics.median(self._watch.milliseconds(start, end) for start, end in marks)
+
+
+class WarmBatch:
+    """A batch of calls back to back between two marks; the figure of a round is their mean."""
+
+    def __init__(self, run: Run, watch: Stopwatch, batch_ms: float) -> None:
+        self._watch = watch
+        self._replay: Callable[[], object] | None = None
+        self._call = run
+        self.calls = 3
+        self.run()
+        probe = self.run()
+        self.calls = max(2, min(_MAX_CALLS, round(batch_ms / max(probe, 1e-4))))
+        before = watch.host_seconds()
+        for _ in range(self.calls):
+            run()
+        host_ms = (watch.host_seconds() - before) * 1000 / self.calls
+        watch.synchronize()
+        # Where the device has done all before the host has queued all, the host's time is what is measured.
+        if 1.2 * host_ms >= probe:
+            self._replay = watch.capture(run, self.calls)
+        self.captured = self._replay is not None
+        self.host_bound = 1.2 * host_ms >= probe and not self.captured
+        if self.captured:
+            self.run()
+
+    def run(self) -> float:
+        """Return the milliseconds of a call in this round."""
+        start = self._watch.mark()
+        if self._replay is not None:
+            self._replay()
+        else:
+            for _ in range(self.calls):
+                self._call()
+        return self._watch.milliseconds(start, self._watch.mark()) / self.calls
 
 
 def compare(
@@ -28,10 +89,10 @@ def compare(
     stopwatch: Stopwatch | None = None,
     progress: bool = False,
 ) -> Comparison:
-    """Time candidates in turns and return their times and ratios.
+    """Time candidates interleaved, round by round, and return their times and ratios.
 
     In each of `rounds` rounds every candidate runs for about `batch_ms`; each round has another order, drawn from a
-    fixed seed, because what runs behind a kernel that draws full power finds lower clocks, and a fixed or a rotating
+    fixed seed, because what runs after a kernel that draws full power runs at lower clocks, and a fixed or a rotating
     order would charge that to one candidate. With `flush` every call runs with a cold L2 cache between two events, as
     in `do_bench`. Without, a round is one batch of calls back to back, as a CUDA graph where a launch takes longer
     than its work and PyTorch or CuPy can capture it. `baseline` (the first candidate) is what ratios refer to.
@@ -59,9 +120,7 @@ def compare(
     )
     if rounds < 1:
         raise ArgumentError(f"rounds is at least 1, got {rounds}")
-    with Progress("comparing", rounds * len(candidates), shown=progress) as bar:
-        for _ in range(rounds):
-            race.round(bar.advance)
+    race.run(rounds, "comparing", progress=progress)
     return race.result()
 
 
@@ -116,6 +175,12 @@ class Race:
         self._times.append(times)
         self._restore()
 
+    def run(self, rounds: int, title: str = "timing", *, progress: bool = True) -> None:
+        """Run some rounds, with a progress bar on stderr where that is a terminal and `progress` is true."""
+        with Progress(title, rounds * len(self._batches), shown=progress) as bar:
+            for _ in range(rounds):
+                self.round(bar.advance)
+
     @property
     def rounds(self) -> int:
         """The rounds that are complete."""
@@ -125,7 +190,7 @@ class Race:
         """Return what the complete rounds gave. Raises `ArgumentError` before the first one."""
         if not self._times:
             raise ArgumentError("no round is complete yet")
-        found = {
+        candidates = {
             name: Candidate(
                 name,
                 tuple(times[name] for times in self._times),
@@ -136,4 +201,4 @@ class Race:
             )
             for name, batch in self._batches.items()
         }
-        return Comparison(found, self._baseline, self._flush_bytes)
+        return Comparison(candidates, self._baseline, self._flush_bytes)

@@ -1,4 +1,4 @@
-"""The command line: `tilewright demo`, `check`, `profile`, `show`, `draw`, `layout`, `info` and `cache`.
+"""The command line: `tilewright demo`, `bench`, `check`, `profile`, `show`, `draw`, `layout`, `info` and `cache`.
 
 Commands are imported when they are called, so that `tilewright --help` and `tilewright cache` start fast.
 """
@@ -12,18 +12,18 @@ import click
 from tilewright._version import __version__
 from tilewright.errors import TilewrightError
 
-# Name -> its one-line help, given here so that listing the commands imports none of them. The command is the
-# function of that name in the module of that name.
+# Name -> the module that has a command of that name, and its one-line help: given here so that listing the commands
+# imports none of them.
 _COMMANDS = {
-    "bench": "Measure the matmul ladder and other kernels, or a function of a file.",
-    "cache": "Show the size of the cache of compiled kernels, or clear it.",
-    "check": "Run a script on the simulator; report faults in its kernels.",
-    "demo": "Run the example kernels and check each against NumPy.",
-    "draw": "Draw a layout to an SVG, PNG, PDF or Typst file, or as a table.",
-    "info": "Show versions, devices and the cache, and what is missing.",
-    "layout": "Work out an expression of layouts and show the result as a table.",
-    "profile": "Run a script on the simulator; report what each line costs.",
-    "show": "Show the CUDA C++, PTX or machine code of a kernel, and what it uses.",
+    "bench": ("bench", "Measure the matmul ladder and other kernels, or a function of a file."),
+    "cache": ("system", "Show the size of the cache of compiled kernels, or clear it."),
+    "check": ("scripts", "Run a script on the simulator; report faults in its kernels."),
+    "demo": ("demo", "Run the example kernels and check each against NumPy."),
+    "draw": ("layouts", "Draw a layout to an SVG, PNG, PDF or Typst file, or as a table."),
+    "info": ("system", "Show versions, devices and the cache, and what is missing."),
+    "layout": ("layouts", "Work out an expression of layouts and show the result as a table."),
+    "profile": ("scripts", "Run a script on the simulator; report what each line costs."),
+    "show": ("kernels", "Show the CUDA C++, PTX or machine code of a kernel, and what it uses."),
 }
 
 
@@ -36,13 +36,14 @@ class _LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
-        command = getattr(importlib.import_module(f"tilewright.cli.{cmd_name}"), cmd_name)
+        module, _ = _COMMANDS[cmd_name]
+        command = getattr(importlib.import_module(f"tilewright.cli.{module}"), cmd_name)
         assert isinstance(command, click.Command), command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl(sorted(_COMMANDS.items()))
+            formatter.write_dl([(name, text) for name, (_, text) in sorted(_COMMANDS.items())])
 
     def invoke(self, ctx: click.Context) -> object:
         try:

@@ -77,7 +77,7 @@ def sgemm(
 ) -> None:
     """Measure the ladder of matmul kernels against cuBLAS.
 
-    Each rung is checked, then all are timed in turns. On the simulator each is checked and its instructions, bytes,
+    Each rung is checked, then all are timed, interleaved. On the simulator each is checked and its instructions, bytes,
     sectors and bank conflicts are counted.
     """
     from tilewright.suites import sgemm as suite
@@ -85,7 +85,7 @@ def sgemm(
 
     chosen = _pick(backend)
     if dtype not in DTYPES:
-        raise click.BadParameter(f"{dtype!r} is none of {', '.join(DTYPES)}", param_hint="--dtype")
+        raise click.BadParameter(f"{dtype!r} is not one of {', '.join(DTYPES)}", param_hint="--dtype")
     shapes = [Shape.parse(text) for text in sizes or (("4096",) if chosen == "cuda" else ("128",))]
     numbers = None if rungs is None else suite.parse_rungs(rungs)
     for shape in shapes:
@@ -200,8 +200,7 @@ def _pick(backend: str | None) -> Any:  # Any: "sim" or "cuda"
 
 def _run(report: Report, measure: Callable[[Report], None], json_file: Path | None, plot_file: Path | None) -> None:
     """Measure, print, and write the files; what was measured is printed also where it ends early."""
-    from tilewright.suites.files import check_target, write_json
-    from tilewright.suites.plotting import check_plot, plot
+    from tilewright.suites.files import check_plot, check_target, plot, write_json
 
     to_stdout = json_file is not None and str(json_file) == "-"
     if json_file is not None and not to_stdout:
@@ -234,7 +233,7 @@ def _print(report: Report, *, to_stderr: bool) -> None:
     from rich.console import Console
 
     stream = sys.stderr if to_stderr else sys.stdout
-    # In a pipe or a log there is no width to fit: do not cut the cells.
+    # A pipe or a log has no width to fit: do not cut the cells.
     console = Console(file=stream) if stream.isatty() else Console(file=stream, width=240)
     console.print(report.table())
     for note in report.notes:

@@ -17,7 +17,7 @@ def demo(names: tuple[str, ...], backend: str | None, full: bool, as_json: bool)
 
     With EXAMPLE, run only the files whose names contain it. The exit status is 1 when a check fails.
     """
-    from tilewright.demo import collect_cases, example_files, pick_backend, run_cases, script, table, with_parts
+    from tilewright.demo import collect_cases, example_files, pick_backend, run_cases, runner, with_parts
 
     chosen, note = pick_backend(backend)
     if note is not None:
@@ -32,9 +32,9 @@ def demo(names: tuple[str, ...], backend: str | None, full: bool, as_json: bool)
     quick = chosen == "sim" and not full
     reports = run_cases(collect_cases(files, chosen, quick), chosen)
     if as_json:
-        print_json(table.as_json(reports, chosen))
+        print_json(runner.as_json(reports, chosen))
     else:
-        script.print_reports(reports, chosen)
+        runner.print_reports(reports, chosen)
     # No case at all is a failure too: nothing was checked.
     if not reports or not all(report.passed for report in reports):
         raise SystemExit(1)

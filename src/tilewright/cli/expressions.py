@@ -174,7 +174,7 @@ class _Reader:
         if function is None:
             near = difflib.get_close_matches(name[:_SHOWN], functions(), 1)
             raise self.error(
-                f"{excerpt(name)!r} is no function of layouts" + (f"; did you mean {near[0]!r}?" if near else "")
+                f"{excerpt(name)!r} is not a function of layouts" + (f"; did you mean {near[0]!r}?" if near else "")
             )
         self.advance()
         self.take("(")

@@ -1,4 +1,7 @@
-"""Run a user's script under the simulator, unchanged, and keep what the simulator says of its kernels."""
+"""`tilewright check SCRIPT` and `profile SCRIPT`: run a user's script on the simulator, unchanged.
+
+`check` reports what is wrong with its kernels, `profile` what each of their lines costs.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,18 @@ import runpy
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 import click
+from rich.console import Console
 
+from tilewright.arch import DEFAULT_GPU, GPUS, find_gpu
+from tilewright.cli.output import json_option, print_json
 from tilewright.profile import Run, simulate
+from tilewright.profile.text import write
 
 _Command = TypeVar("_Command", bound=Callable[..., object])
 
@@ -83,3 +90,79 @@ def _as_program(script: str, arguments: Sequence[str]) -> Iterator[None]:
             del os.environ["TILEWRIGHT_BACKEND"]
         else:
             os.environ["TILEWRIGHT_BACKEND"] = backend
+
+
+@click.command(context_settings=SCRIPT)
+@script_arguments
+@json_option
+def check(script: str, arguments: tuple[str, ...], as_json: bool) -> None:
+    """Run a Python script with its kernels on the simulator, and report what is wrong with them.
+
+    The script runs unchanged, with the ARGUMENTS given; every launch goes to the simulator, and findings do not stop
+    it. Options of the script that are spelled like ours go behind `--`. The exit status is 1 when something was
+    found, else the script's own.
+    """
+    outcome = run_script(script, arguments, profile=False, quiet=as_json)
+    findings = outcome.run.findings
+    if as_json:
+        print_json(
+            {
+                "findings": [
+                    {
+                        "kind": finding.kind,
+                        "file": finding.file,
+                        "line": finding.line,
+                        "message": finding.message,
+                        "buffer": finding.buffer,
+                        "block": finding.block,
+                        "thread": finding.thread,
+                        "count": finding.count,
+                    }
+                    for finding in findings
+                ],
+                "script_status": outcome.status,
+                "script_failure": outcome.failure,
+            }
+        )
+    else:
+        for finding in findings:
+            click.echo(f"{finding.kind}: {finding.message}\n")
+        click.echo(f"{len(findings)} findings" if len(findings) != 1 else "1 finding")
+    if outcome.failure is not None:
+        click.echo(outcome.failure, err=True)
+    raise SystemExit(1 if findings else outcome.status)
+
+
+@click.command(context_settings=SCRIPT)
+@script_arguments
+@click.option("--html", metavar="FILE", help="Write the report with pictures to one HTML file.")
+@click.option("--gpu", default=DEFAULT_GPU, show_default=True, help=f"The GPU whose limits count: {', '.join(GPUS)}.")
+@click.option("--blocks", type=click.IntRange(min=1), help="Measure about so many blocks of a launch, and scale.")
+@json_option
+def profile(
+    script: str, arguments: tuple[str, ...], html: str | None, gpu: str, blocks: int | None, as_json: bool
+) -> None:
+    """Run a Python script with its kernels on the simulator, and report what each line costs.
+
+    The script runs unchanged, with the ARGUMENTS given. Options of the script that are spelled like ours go behind
+    `--`. The exit status is the script's own.
+    """
+    find_gpu(gpu)  # refused before the script runs
+    outcome = run_script(script, arguments, profile=True, quiet=as_json, blocks=blocks)
+    console = Console(stderr=True)
+    # Looking for layouts takes a while; a pipe or a log wants no spinner.
+    with console.status("looking for layouts without conflicts") if console.is_terminal else nullcontext():
+        report = outcome.run.profile.report(gpu)
+        if html is not None:
+            Path(html).write_text(report.html(), encoding="utf-8")
+    if as_json:
+        click.echo(report.json())
+    elif sys.stdout.isatty():
+        write(Console(), report.launches)
+    else:
+        click.echo(str(report))
+    for finding in outcome.run.findings:
+        click.echo(f"{finding.kind}: {finding.message}\n", err=True)
+    if outcome.failure is not None:
+        click.echo(outcome.failure, err=True)
+    raise SystemExit(outcome.status)

@@ -1,4 +1,7 @@
-"""Facts about the machine for `tilewright info`. Each is asked for by itself: what fails is reported as absent."""
+"""`tilewright info` and `cache`: versions, devices, what is missing, and the folder of compiled kernels.
+
+Each fact is asked for by itself: what fails is reported as absent.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,10 @@ import importlib.util
 import platform
 from typing import Any
 
+import click
+
 from tilewright._version import __version__
+from tilewright.cli.output import format_bytes, json_option, print_json
 from tilewright.errors import TilewrightError
 
 # What is shown, and the distributions that bring it: the wheels of CuPy carry the CUDA release in their names. The
@@ -18,7 +24,7 @@ _DISTRIBUTIONS = {
 }
 
 
-def versions() -> dict[str, str | None]:
+def _versions() -> dict[str, str | None]:
     """Return the versions of all that takes part, None for what is not there."""
     found: dict[str, str | None] = {"tilewright": __version__, "python": platform.python_version()}
     for name, distributions in _DISTRIBUTIONS.items():
@@ -29,7 +35,7 @@ def versions() -> dict[str, str | None]:
     return found
 
 
-def devices() -> list[dict[str, Any]]:
+def _devices() -> list[dict[str, Any]]:
     """Return what is known of each GPU, as plain data."""
     from tilewright.runtime import driver
 
@@ -45,7 +51,7 @@ def devices() -> list[dict[str, Any]]:
     ]
 
 
-def cache() -> dict[str, Any]:
+def _cache() -> dict[str, Any]:
     """Return the cache's folder, its number of kernels and their size; under "problem" why it is unusable, if it is."""
     from tilewright.runtime.cache import default_cache
     from tilewright.runtime.folders import shown
@@ -61,7 +67,7 @@ def cache() -> dict[str, Any]:
     }
 
 
-def missing() -> list[dict[str, str]]:
+def _missing() -> list[dict[str, str]]:
     """Return what is missing, what it is for, and the command that installs it."""
     from tilewright.runtime import driver
     from tilewright.runtime.libraries import INSTALL, find_program
@@ -118,3 +124,94 @@ def _driver_version() -> str | None:
         return "{}.{}".format(*driver.driver_version())
     except TilewrightError:
         return None
+
+
+@click.command()
+@json_option
+def info(as_json: bool) -> None:
+    """Show versions, devices and the cache, and what is missing with the command that installs it."""
+    facts: dict[str, Any] = {
+        "versions": _versions(),
+        "devices": _devices(),
+        "cache": _cache(),
+        "missing": _missing(),
+    }
+    if as_json:
+        print_json(facts)
+    else:
+        _print_info(facts)
+
+
+def _print_info(facts: dict[str, Any]) -> None:
+    width = max(len(name) for name in facts["versions"])
+    for name, version in facts["versions"].items():
+        click.echo(f"{name:{width}}  {version or 'not there'}")
+    click.echo()
+    if not facts["devices"]:
+        click.echo("no GPU: kernels run on the simulator")
+    for device in facts["devices"]:
+        memory = format_bytes(device["memory_bytes"])
+        click.echo(f"GPU {device['index']}: {device['name']}, {device['arch']}, {memory}")
+    cache = facts["cache"]
+    click.echo(f"cache: {cache['folder']}, {cache['kernels']} compiled kernels, {format_bytes(cache['bytes'])}")
+    if "problem" in cache:
+        click.echo(f"  {cache['problem']}")
+    if facts["missing"]:
+        click.echo("\nmissing:")
+    for entry in facts["missing"]:
+        click.echo(f"  {entry['what']}, for {entry['purpose']}\n    {entry['install']}")
+
+
+@click.group(invoke_without_command=True)
+@json_option
+@click.pass_context
+def cache(ctx: click.Context, as_json: bool) -> None:
+    """Show the size of the cache of compiled kernels, or clear it.
+
+    The folder is TILEWRIGHT_CACHE_DIR where that is set.
+    """
+    if ctx.invoked_subcommand is None:
+        _show(as_json)
+
+
+@cache.command()
+@json_option
+def size(as_json: bool) -> None:
+    """Show the folder, the number of compiled kernels and their size."""
+    _show(as_json)
+
+
+@cache.command()
+@json_option
+def clear(as_json: bool) -> None:
+    """Remove all compiled kernels."""
+    from tilewright.runtime.cache import default_cache
+
+    disk_cache = default_cache()
+    size = disk_cache.size()
+    removed = disk_cache.clear()
+    facts = _cache()
+    left, folder, problem = facts["kernels"], facts["folder"], facts.get("problem")
+    if as_json:
+        print_json(
+            {"folder": folder, "removed": removed, "left": left, **({} if problem is None else {"problem": problem})}
+        )
+    else:
+        click.echo(f"removed {removed} compiled kernels ({format_bytes(size - facts['bytes'])}) from {folder}")
+        _tell(problem)
+    if left:
+        raise click.ClickException(f"{left} files could not be removed from {folder}")
+
+
+def _show(as_json: bool) -> None:
+    facts = _cache()
+    if as_json:
+        print_json(facts)
+    else:
+        click.echo(f"{facts['folder']}: {facts['kernels']} compiled kernels, {format_bytes(facts['bytes'])}")
+        _tell(facts.get("problem"))
+
+
+def _tell(problem: str | None) -> None:
+    if problem is not None:
+        click.echo(f"warning: {problem}", err=True)

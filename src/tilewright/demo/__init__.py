@@ -24,11 +24,18 @@ prepares its own data and hands back a `Trial`; the runner launches, compares wi
 from __future__ import annotations
 
 from tilewright.demo.arrays import fetch, pick_backend, put
-from tilewright.demo.case import Backend, Case, CasesFunction, Report, Trial
-from tilewright.demo.examples import example_files, load_example, with_parts
-from tilewright.demo.runner import run_case
-from tilewright.demo.scheduled import scheduled_case
-from tilewright.demo.script import collect_cases, main, run_cases
+from tilewright.demo.examples import (
+    Backend,
+    Case,
+    CasesFunction,
+    Report,
+    Trial,
+    example_files,
+    load_example,
+    with_parts,
+)
+from tilewright.demo.products import scheduled_case
+from tilewright.demo.runner import collect_cases, main, run_case, run_cases
 
 __all__ = [
     "Backend",

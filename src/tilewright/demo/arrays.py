@@ -9,23 +9,23 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.demo.case import Array, Backend
+from tilewright.demo.examples import Array, Backend
 from tilewright.errors import DeviceError
 
 
-def pick_backend(wanted: str | None = None) -> tuple[Backend, str | None]:
+def pick_backend(backend: str | None = None) -> tuple[Backend, str | None]:
     """Return the backend to run on, and a note where something is missing for comparisons.
 
-    That is `wanted`, or without a wish "cuda" where a GPU can be used, else "sim". Raises `DeviceError` where "cuda"
-    is wanted and cannot be had.
+    That is `backend`, or by default "cuda" where a GPU can be used, else "sim". Raises `DeviceError` where "cuda"
+    is asked for and cannot be had.
     """
-    if wanted == "sim" or (wanted is None and os.environ.get("TILEWRIGHT_BACKEND") == "sim"):
+    if backend == "sim" or (backend is None and os.environ.get("TILEWRIGHT_BACKEND") == "sim"):
         return "sim", None
     from tilewright.runtime import driver
 
     reason = driver.why_unavailable()
     if reason is not None:
-        if wanted == "cuda":
+        if backend == "cuda":
             raise DeviceError("no GPU can be used here", details=[reason])
         return "sim", None
     note = "Without torch or CuPy there is nothing to compare with: pip install torch"
@@ -35,14 +35,19 @@ def pick_backend(wanted: str | None = None) -> tuple[Backend, str | None]:
 def put(array: Array, backend: Backend) -> Any:  # Any: an array of NumPy, torch, CuPy or our own
     """Return a copy of `array`, with its order of dimensions in memory, where `backend` computes.
 
-    On the GPU the element type has to be one of NumPy's own.
+    Raises `DeviceError` for element types on the GPU that NumPy has not by itself, such as bfloat16, without torch.
     """
     if backend == "sim":
         return np.array(array, order="K")
+    own = array.dtype.isbuiltin == 1
+    if not own and array_library() != "torch":
+        raise DeviceError(f"{array.dtype.name} matrices on a GPU need torch", help="pip install torch")
     match array_library():
         case "torch":
             import torch
 
+            if not own:
+                return torch.from_numpy(array.astype(np.float32)).cuda().to(getattr(torch, array.dtype.name))
             # By way of a copy, because torch refuses to look at read-only memory.
             return torch.from_numpy(np.array(array, order="K")).cuda()
         case "cupy":

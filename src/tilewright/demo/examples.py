@@ -1,14 +1,103 @@
-"""Find and load the example files."""
+"""Example files: what one hands to the runner (cases and their trials), and finding and loading the files."""
 
 from __future__ import annotations
 
 import importlib.util
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
 
 import tilewright.source
 from tilewright.errors import ArgumentError
+
+Backend: TypeAlias = Literal["sim", "cuda"]
+
+# Any: the element type is the example's matter
+Array: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One kernel with its data in place, ready to launch.
+
+    `launch` starts the kernel (or kernels) once and may be called again: it must overwrite its output, not add to
+    it. `result` brings the output to the host, and `expected` is what NumPy computed; the check passes where no
+    element differs by more than `limit`. `library` does the same work by the routine of the array library (torch's
+    matmul, a device-to-device copy), for the ratio; it is timed on a GPU only.
+    """
+
+    launch: Callable[[], object]
+    result: Callable[[], Array]
+    expected: Array
+    limit: float
+    library: Callable[[], object] | None = None
+
+
+@dataclass(frozen=True)
+class Case:
+    """One line of the demo's table.
+
+    `prepare` makes the data; it runs just before the launch, so that only one case's arrays are alive at a time.
+    `bytes_moved` (read plus written) or `flops` turn the time of a launch into a rate. A `simulated` case has its
+    arrays on the host even where the others run on a GPU: its kernel is for another kind of GPU.
+    """
+
+    name: str
+    size: str
+    prepare: Callable[[], Trial]
+    bytes_moved: int | None = None
+    flops: int | None = None
+    simulated: bool = False
+
+
+CasesFunction: TypeAlias = Callable[[Backend, bool], list[Case]]
+
+
+@dataclass(frozen=True)
+class Report:
+    """What came of a case.
+
+    `seconds` is the time of one launch: on the simulator of the first one, tracing included, on a GPU the median
+    of repeated ones. `error` is the greatest absolute difference from NumPy, `failure` what went wrong (None where
+    the check passed), and `library_seconds` the time of the library's routine for the same work.
+    """
+
+    name: str
+    size: str
+    seconds: float | None = None
+    error: float | None = None
+    limit: float | None = None
+    failure: str | None = None
+    bytes_moved: int | None = None
+    flops: int | None = None
+    library_seconds: float | None = None
+
+    @property
+    def passed(self) -> bool:
+        return self.failure is None
+
+    @property
+    def rate(self) -> tuple[float, str] | None:
+        """The rate and its unit, GB/s or GFLOP/s, where the case says how much work it does."""
+        if not self.seconds:
+            return None
+        if self.flops is not None:
+            return self.flops / self.seconds / 1e9, "GFLOP/s"
+        if self.bytes_moved is not None:
+            return self.bytes_moved / self.seconds / 1e9, "GB/s"
+        return None
+
+    @property
+    def ratio(self) -> float | None:
+        """How fast the kernel is against the library's routine: 2.0 takes half its time."""
+        if not self.seconds or self.library_seconds is None:
+            return None
+        return self.library_seconds / self.seconds
 
 
 def examples_folder() -> Path:

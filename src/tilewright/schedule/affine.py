@@ -153,7 +153,7 @@ class Numbered:
 
 
 def next_number() -> tuple[int, int]:
-    """Return the number of what is made now, and is no copy."""
+    """Return the number of what is made now and is not a copy."""
     return next(_numbers), 0
 
 

@@ -4,7 +4,7 @@ Two accesses of a loop nest depend on each other where some integers, the indice
 conditions: both lie in the loops, both reach the same element, and one comes before the other. `System` states such
 conditions and `solve` decides them exactly: it answers None only where no integers meet them all. The method is the
 Omega test with a search in reduced lattices (`tilewright.schedule.omega`). It always ends, but no method is known that
-ends soon for every system; so it has a limit of work, beyond which there is no answer instead of a wrong one.
+ends soon for every system; so the work is limited, and beyond the limit no answer is given.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ def _whole(text: str) -> int:
 def read_file(path: Path, most: int) -> bytes:
     """Return the contents of a regular file of at most so many bytes, and of nothing that can block or has no end.
 
-    Raises `OSError` for what is no such file.
+    Raises `OSError` for what is not such a file.
     """
     flags = (getattr(os, name, 0) for name in ("O_NONBLOCK", "O_BINARY", "O_CLOEXEC"))
     handle = os.open(path, functools.reduce(operator.or_, flags, os.O_RDONLY))

@@ -154,8 +154,8 @@ class Package:
         """Write the package's files to a folder, which is made where it is missing; return them by name.
 
         Everything is compiled before anything is written, each file appears whole, and the manifest and the loader come
-        last. Raises `ScheduleError` for an empty package, a name that is no identifier of C and Python, and files that
-        are there already unless `overwrite`; `CompileError` where the compiler refuses a kernel. For an AMD target
+        last. Raises `ScheduleError` for an empty package, a name that is not an identifier of C and Python, and files
+        that are there already unless `overwrite`; `CompileError` where the compiler refuses a kernel. For an AMD target
         without a compiler on this machine the source is written and no machine code; the manifest says so.
         """
         instance("Package.build", "name", name, str, "a text")
@@ -215,7 +215,7 @@ class Package:
 def kernel_of(source: Any, choice: Choice, name: str, args: Sequence[Array | str] | None) -> ScheduledKernel:
     """Return the kernel of a plan (or of what makes one) for a choice of parameters. `source` is a `Source`.
 
-    Raises `ScheduleError` for what is no source.
+    Raises `ScheduleError` for what is not a source.
     """
     from tilewright.schedule.delayed import Resolution
 
@@ -253,7 +253,7 @@ def check_name(what: str, name: str) -> None:
     """Raise `ScheduleError` for a name that C, C++ or Python does not take."""
     if not _IDENTIFIER.match(name) or name.startswith("__") or name in C_WORDS or keyword.iskeyword(name):
         raise ScheduleError(
-            f"{name!r} is no name for a {what}",
+            f"{name!r} is not a name for a {what}",
             help="take letters, digits and _, no digit or __ first, and no word of C++",
         )
 

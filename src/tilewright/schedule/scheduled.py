@@ -48,7 +48,7 @@ class ScheduledKernel:
 
     def __getstate__(self) -> dict[str, Any]:  # Any: attributes
         # What was traced, compiled and brought to devices is made again; so is what the trace noted.
-        return {**without_caches(self), "roles": {}, "turns": set(), "_launchers": {}, "_placed": {}}
+        return {**without_caches(self), "roles": {}, "k_indices": set(), "_launchers": {}, "_placed": {}}
 
     @cached_property
     def kernel(self) -> Kernel:

@@ -58,7 +58,7 @@ def evaluate(text: int | str, sizes: Mapping[str, int]) -> int:
             raise KeyError(len(text))
         return _value(ast.parse(text, mode="eval").body, sizes)
     except (SyntaxError, ValueError, KeyError, ZeroDivisionError, RecursionError, MemoryError):
-        raise ScheduleError(f"{_shown(text)} is no expression of {', '.join(sizes) or 'numbers'}") from None
+        raise ScheduleError(f"{_shown(text)} is not an expression of {', '.join(sizes) or 'numbers'}") from None
 
 
 def _value(node: ast.expr, sizes: Mapping[str, int]) -> int:

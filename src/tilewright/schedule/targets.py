@@ -78,7 +78,7 @@ class TensorCoreInfo:
         """Return whether the target computes a shape of these types, in that many passes along K.
 
         Passes that are no whole numbers from 1, or that the fused ones do not divide, are not supported. Raises
-        `ScheduleError` for a shape that is no `MMAShape`.
+        `ScheduleError` for a shape that is not an `MMAShape`.
 
         >>> info = Target("A100").tensor_core_info
         >>> info.supports("float16", "float32", MMAShape.M16N16K16, 8, 2)
@@ -170,7 +170,7 @@ def _is_count(number: object) -> bool:
 
 def _check_shape(shape: object) -> None:
     if not isinstance(shape, MMAShape):
-        raise ScheduleError(f"{shape!r} is no MMAShape", help="such as MMAShape.M16N16K16")
+        raise ScheduleError(f"{shape!r} is not an MMAShape", help="such as MMAShape.M16N16K16")
 
 
 def _machines_own() -> tuple[str, Arch]:

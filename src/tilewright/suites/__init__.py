@@ -1,4 +1,4 @@
-"""What `tilewright bench` measures.
+"""What `tilewright bench` measures: a module for each of its commands.
 
 sgemm         the ladder of matmul kernels, rung by rung, against cuBLAS
 transposing   a transpose against a copy
@@ -8,11 +8,8 @@ simulating    how fast the simulator is
 userfile      a function or a kernel of a user's file
 
 products      matrices, the library's product, and the check of a product
-counting      what the simulator counts in place of a time
-resources     registers, shared memory and occupancy of what was launched
-report        rows, their table and their JSON
-files         whole files or none
-plotting      bars of a report
+report        rows of figures: their table, what the simulator counts, what kernels take of the hardware
+files         a report as JSON and as bars, whole files or none
 """
 
 from __future__ import annotations

@@ -10,7 +10,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from tilewright.bench.machine import machine
 from tilewright.bench.progress import Progress
 from tilewright.demo.examples import example_files, examples_folder, load_example
 from tilewright.launch import Kernel
@@ -32,21 +31,18 @@ _COLUMNS = (
 def new_report(arch: str) -> Report:
     """Return the report before anything is measured. Raises `CompileError` without NVRTC."""
     nvrtc_version()
-    report = Report("compile", f"the kernels of the examples, compiled for {arch}", _COLUMNS)
-    report.settings = {"arch": arch}
-    report.machine = machine()
-    return report
+    return Report("compile", f"the kernels of the examples, compiled for {arch}", _COLUMNS, {"arch": arch})
 
 
 def measure(report: Report) -> None:
     """Compile each kernel that an example shows, in a cache folder of its own; rows land in `report` as they come."""
-    found = list(_kernels())
-    # What is imported and loaded once in a process is no kernel's.
+    kernels = list(_kernels())
+    # What a process imports and loads once is not charged to a kernel.
     importlib.import_module("tilewright.backends.cuda")
-    with tempfile.TemporaryDirectory() as folder, Progress("compiling", len(found)) as bar:
+    with tempfile.TemporaryDirectory() as folder, Progress("compiling", len(kernels)) as bar:
         warm = 'extern "C" __global__ void nothing() {}'
         DiskCache(Path(folder)).compile(warm, name="nothing", arch=report.settings["arch"])
-        for name, kernel, launch in found:
+        for name, kernel, launch in kernels:
             bar.describe(name)
             report.rows.append(_row(name, kernel, launch, report.settings["arch"], Path(folder)))
             bar.advance()

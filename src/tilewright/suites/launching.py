@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 
 from tilewright.bench.device import Gpu
-from tilewright.bench.machine import machine
 from tilewright.bench.progress import Progress
-from tilewright.bench.spread import median_interval, quantile
+from tilewright.bench.timing import median_interval, quantile
 from tilewright.demo.arrays import put
 from tilewright.language import block_idx, thread_idx
 from tilewright.launch import kernel
@@ -38,10 +37,7 @@ def add_first(a, b, c):  # type: ignore[no-untyped-def]  # the arguments of a ke
 def new_report() -> Report:
     """Return the report before anything is measured. Raises `DeviceError` without a GPU."""
     Gpu()
-    report = Report("launch", "host time of a launch with three arrays", _COLUMNS)
-    report.settings = {"calls": CALLS, "rounds": ROUNDS}
-    report.machine = machine()
-    return report
+    return Report("launch", "host time of a launch with three arrays", _COLUMNS, {"calls": CALLS, "rounds": ROUNDS})
 
 
 def measure(report: Report) -> None:
@@ -94,14 +90,14 @@ def measure(report: Report) -> None:
                 report.rows.append(_row(name, found))
 
 
-def _row(name: str, found: list[float]) -> Row:
-    interval = median_interval(found)
+def _row(name: str, microseconds: list[float]) -> Row:
+    interval = median_interval(microseconds)
     return Row(
         name,
         {
-            "microseconds": statistics.median(found),
-            "p10_us": quantile(found, 0.1),
-            "p90_us": quantile(found, 0.9),
+            "microseconds": statistics.median(microseconds),
+            "p10_us": quantile(microseconds, 0.1),
+            "p90_us": quantile(microseconds, 0.9),
             "low_us": interval.low,
             "high_us": interval.high,
             "confidence": interval.confidence,

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
 from tilewright.bench.ceilings import free_bytes
-from tilewright.bench.contents import read
+from tilewright.bench.checking import read
 from tilewright.demo.arrays import array_library, put
-from tilewright.demo.case import Array, Backend
+from tilewright.demo.examples import Array, Backend
+from tilewright.demo.products import ALPHA, BETA
 from tilewright.dtypes import DType, float32
 from tilewright.dtypes import dtype as dtype_of
 from tilewright.errors import ArgumentError
-
-# beta below 1 in size, so that C stays bounded however often a kernel runs; both far from 0 and 1.
-ALPHA, BETA = 0.5, 0.25
 
 DTYPES = ("float32", "tfloat32", "float16", "bfloat16", "float64")
 RESERVED = 512 << 20  # bytes of the GPU for the flush of the L2 cache and the library's workspace
@@ -90,14 +88,14 @@ class Product:
         self.a, self.b, self.c = (
             random.standard_normal(shape, dtype=wide).astype(element) for shape in ((s.m, s.k), (s.k, s.n), (s.m, s.n))
         )
-        self.A, self.B, self.C = (_place(x, self.backend) for x in (self.a, self.b, self.c))
+        self.A, self.B, self.C = (put(x, self.backend) for x in (self.a, self.b, self.c))
 
     def reset(self) -> None:
         """Give C its first contents back."""
         if self.backend == "sim":
             self.C[...] = self.c
             return
-        fresh = _place(self.c, self.backend)
+        fresh = put(self.c, self.backend)
         if hasattr(self.C, "copy_"):
             self.C.copy_(fresh)
         elif hasattr(self.C, "fill_from"):
@@ -111,15 +109,15 @@ class Product:
         Small products are compared element by element with one in float64. Of large ones some rows are, and the whole
         by random signs x: C x = alpha A (B x) + beta C x up to rounding (Freivalds).
         """
-        found = read(self.C).astype(np.float64)
-        if not np.isfinite(found).all():
+        computed = read(self.C).astype(np.float64)
+        if not np.isfinite(computed).all():
             return float("inf")
         rows = self._rows
-        worst = float(np.abs(found[rows] - self._expected).max(initial=0.0)) / self._limit
+        worst = float(np.abs(computed[rows] - self._expected).max(initial=0.0)) / self._limit
         if len(rows) == self.shape.m:
             return worst
         limit = self._limit * np.sqrt(self.shape.n)
-        return max(worst, *(float(np.abs(found @ x - y).max() / limit) for x, y in self._probes))
+        return max(worst, *(float(np.abs(computed @ x - y).max() / limit) for x, y in self._probes))
 
     @cached_property
     def _rows(self) -> Array:
@@ -209,19 +207,7 @@ def full_precision(dtype: str) -> Iterator[None]:
         torch.backends.cuda.matmul.allow_tf32 = before
 
 
-def _place(array: Array, backend: Backend) -> Any:  # Any: an array of NumPy, torch, CuPy or our own
-    if backend == "sim" or array.dtype.name in ("float16", "float32", "float64"):
-        return put(array, backend)
-    if array_library() == "torch":
-        import torch
-
-        return torch.from_numpy(array.astype(np.float32)).cuda().to(getattr(torch, array.dtype.name))
-    raise ArgumentError(f"{array.dtype.name} matrices on a GPU need torch", help="pip install torch")
-
-
 def _host_bytes() -> int | None:
-    import os
-
     try:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):  # Windows, macOS

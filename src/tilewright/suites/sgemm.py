@@ -1,4 +1,4 @@
-"""The ladder of matmul kernels: every rung checked, then all of them and cuBLAS timed in turns.
+"""The ladder of matmul kernels: every rung checked, then all of them and cuBLAS timed interleaved.
 
 A rung is a file NN_name.py of `examples/sgemm` with a function `matmul(C, A, B, alpha, beta)`, and perhaps others
 whose names begin with matmul and that take the same. `DTYPES` in the file names the element types it takes
@@ -19,20 +19,14 @@ from typing import Any
 from tilewright.bench.ceilings import Ceilings, measure_ceilings
 from tilewright.bench.comparison import Comparison
 from tilewright.bench.device import Gpu
-from tilewright.bench.machine import DATA, Monitor, Sampler, machine
+from tilewright.bench.machine import DATA, Monitor, Sampler
 from tilewright.bench.progress import Progress
 from tilewright.bench.race import Race
-from tilewright.bench.spread import quantile
-from tilewright.demo.case import Backend
-from tilewright.demo.examples import example_files, examples_folder, load_example
+from tilewright.bench.timing import quantile
+from tilewright.demo.examples import Backend, example_files, examples_folder, load_example
 from tilewright.errors import ArgumentError
-from tilewright.profile import simulate
-from tilewright.recording import record_launches
-from tilewright.suites.counting import COLUMNS as COUNTED
-from tilewright.suites.counting import counted
 from tilewright.suites.products import Product, Shape, full_precision, library_product
-from tilewright.suites.report import Column, Report, Row, told
-from tilewright.suites.resources import resources_of, summary
+from tilewright.suites.report import COUNTED, RESOURCES, Column, Report, Row, observed, told
 
 PARAMETERS = ["C", "A", "B", "alpha", "beta"]
 ROUNDS, BATCH_MS = 15, 20.0
@@ -46,9 +40,7 @@ _COLUMNS = (
     Column("of_library_range", "95 %"),
     Column("of_ceiling", "of ceiling", "{:.1f} %", 100),
     *COUNTED,
-    Column("registers", "registers"),
-    Column("shared_bytes", "shared", "{:,}"),
-    Column("occupancy", "occupancy", "{:.0f} %", 100),
+    *RESOURCES,
     Column("error", "error/bound", "{:.2g}"),
 )
 
@@ -71,32 +63,32 @@ def parse_rungs(text: str) -> list[int]:
 
     Raises `ArgumentError` for any other text.
     """
-    found: list[int] = []
+    numbers: list[int] = []
     for part in text.split(","):
         match = re.fullmatch(r"\s*([0-9]{1,4})\s*(?:-\s*([0-9]{1,4})\s*)?", part)
         if match is None or (match[2] and int(match[2]) < int(match[1])):
             raise ArgumentError(
                 f"rungs are numbers and ranges such as 1-12 or 5,6,10, of at most 4 digits, got {text[:60]!r}"
             )
-        found += range(int(match[1]), int(match[2] or match[1]) + 1)
-    return list(dict.fromkeys(found))
+        numbers += range(int(match[1]), int(match[2] or match[1]) + 1)
+    return list(dict.fromkeys(numbers))
 
 
 def find_rungs(numbers: Sequence[int] | None = None, folder: Path | None = None) -> list[Rung]:
     """Load the rungs of these numbers, all without; raise `ArgumentError` for a number that no file has."""
-    place = examples_folder() / "sgemm" if folder is None else folder
-    files = {int(match[1]): path for path in example_files(place) if (match := _NUMBER.match(path.name))}
+    searched = examples_folder() / "sgemm" if folder is None else folder
+    files = {int(match[1]): path for path in example_files(searched) if (match := _NUMBER.match(path.name))}
     if not files:
         raise ArgumentError(
             "this installation of tilewright has no rungs",
-            details=[f"looked for NN_name.py in {place}"],
+            details=[f"looked for NN_name.py in {searched}"],
             help="install it again from a checkout: pip install .",
         )
     for number in numbers or ():
         if number not in files:
-            raise ArgumentError(f"there is no rung {number}; there are {', '.join(map(str, sorted(files)))}")
-    wanted = sorted(files) if numbers is None else numbers
-    return [rung for number in wanted for rung in _rungs_of(number, files[number])]
+            raise ArgumentError(f"rung {number} does not exist; the rungs are {', '.join(map(str, sorted(files)))}")
+    chosen = sorted(files) if numbers is None else numbers
+    return [rung for number in chosen for rung in _rungs_of(number, files[number])]
 
 
 def _rungs_of(number: int, path: Path) -> Iterable[Rung]:
@@ -110,7 +102,7 @@ def _rungs_of(number: int, path: Path) -> Iterable[Rung]:
             suffix = name.removeprefix("matmul").strip("_").replace("_", " ")
             yield Rung(number, f"{title}, {suffix}" if suffix else title, value, dtypes)
     if not found:
-        raise ArgumentError(f"{path.name} is no rung: it has no function matmul(C, A, B, alpha, beta)")
+        raise ArgumentError(f"{path.name} is not a rung: it has no function matmul(C, A, B, alpha, beta)")
 
 
 def _takes_a_product(value: object) -> bool:
@@ -155,10 +147,12 @@ def measure(
 def new_report(backend: Backend, dtype: str, shapes: Sequence[Shape]) -> Report:
     """Return the report before anything is measured."""
     where = "on the GPU" if backend == "cuda" else "on the simulator"
-    report = Report("sgemm", f"C = alpha A B + beta C in {dtype}, {where}; data: {DATA}", _COLUMNS)
-    report.settings = {"backend": backend, "dtype": dtype, "sizes": [str(shape) for shape in shapes], "data": DATA}
-    report.machine = machine()
-    return report
+    return Report(
+        "sgemm",
+        f"C = alpha A B + beta C in {dtype}, {where}; data: {DATA}",
+        _COLUMNS,
+        {"backend": backend, "dtype": dtype, "sizes": [str(shape) for shape in shapes], "data": DATA},
+    )
 
 
 def _measure_on_gpu(
@@ -205,21 +199,19 @@ def _checked(rung: Rung, product: Product) -> Row:
         if product.backend == "cuda":
             rung.matmul(*arguments)  # a rung may tune itself at its first call, which is not what is recorded
         product.reset()
-        with record_launches() as launches:
-            rung.matmul(*arguments)
-        row.figures["error"] = _finite(error := product.error())
-        row.kernels = resources_of(launches)
     except Exception as exception:
         row.failure = told(exception)
         return row
-    row.figures |= summary(row.kernels)
-    if not error <= 1:
-        row.failure = f"wrong: the greatest error is {error:.3g} times what rounding explains"
+    with observed(row, simulated=product.backend == "sim"):
+        rung.matmul(*arguments)
+        row.figures["error"] = _finite(error := product.error())
+        if not error <= 1:
+            row.failure = f"wrong: the greatest error is {error:.3g} times what rounding explains"
     return row
 
 
 def _race(report: Report, product: Product, right: dict[str, tuple[Rung, Row]], ceiling: float | None) -> None:
-    """Time the rungs that are right, and the library, in turns."""
+    """Time the rungs that are right, interleaved with the library."""
     p = product
     runs: dict[str, Callable[[], object]] = {
         name: partial(rung.matmul, p.C, p.A, p.B, p.alpha, p.beta) for name, (rung, _) in right.items()
@@ -236,28 +228,29 @@ def _race(report: Report, product: Product, right: dict[str, tuple[Rung, Row]], 
     watch = Gpu()
     race = None
     try:
-        with Sampler(Monitor(watch.ordinal)) as samples, Progress(f"timing {p.shape}", ROUNDS * len(runs)) as bar:
+        with Sampler(Monitor(watch.ordinal)) as samples:
             race = Race(runs, baseline=baseline, batch_ms=BATCH_MS, stopwatch=watch)
-            for _ in range(ROUNDS):
-                race.round(bar.advance)
+            race.run(ROUNDS, f"timing {p.shape}")
     finally:
         if race is not None and race.rounds:
-            found = race.result()
+            comparison = race.result()
             rows = {name: row for name, (_, row) in right.items()}
             if library is not None:
                 rows[baseline] = row
             for name, each in rows.items():
-                _fill(each, found, name, p.shape, None if library is None else baseline, ceiling)
+                _fill(each, comparison, name, p.shape, None if library is None else baseline, ceiling)
             report.facts[f"race of {p.shape}"] = {
                 "rounds": race.rounds,
                 "sm_clock_mhz": statistics.median(samples.sm_clocks) if samples.sm_clocks else None,
                 "power_w": statistics.median(samples.powers) if samples.powers else None,
-                **{k: v for k, v in found.as_json().items() if k != "candidates"},
+                **{k: v for k, v in comparison.as_json().items() if k != "candidates"},
             }
 
 
-def _fill(row: Row, found: Comparison, name: str, shape: Shape, library: str | None, ceiling: float | None) -> None:
-    candidate = found[name]
+def _fill(
+    row: Row, comparison: Comparison, name: str, shape: Shape, library: str | None, ceiling: float | None
+) -> None:
+    candidate = comparison[name]
     rate = shape.flops / candidate.median * 1e3
     row.figures |= {
         "milliseconds": candidate.median,
@@ -268,7 +261,7 @@ def _fill(row: Row, found: Comparison, name: str, shape: Shape, library: str | N
         "host_bound": candidate.host_bound,
     }
     if library is not None:
-        ratio = found.ratio(name)
+        ratio = comparison.ratio(name)
         row.figures |= {
             "of_library": ratio.median,
             "of_library_low": ratio.low,
@@ -284,10 +277,7 @@ def _count_on_simulator(report: Report, rungs: Sequence[Rung], shapes: Sequence[
             product = Product(shape, dtype, "sim")
             for rung in rungs:
                 bar.describe(f"{rung.name} ({shape})")
-                with simulate(profile=True) as run:
-                    row = _checked(rung, product)
-                report.rows.append(row)
-                row.figures |= counted(run)
+                report.rows.append(_checked(rung, product))
                 bar.advance()
 
 

@@ -7,11 +7,9 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
 
-from tilewright.bench.machine import machine
 from tilewright.bench.progress import Progress
-from tilewright.demo.case import Case
-from tilewright.demo.examples import example_files, load_example
-from tilewright.demo.runner import greatest_difference
+from tilewright.demo.examples import Case, example_files, load_example
+from tilewright.demo.runner import check
 from tilewright.profile import Run, simulate
 from tilewright.recording import record_launches
 from tilewright.suites.report import Column, Report, Row, told
@@ -34,10 +32,12 @@ MODES: dict[str, Callable[[], AbstractContextManager[Run]]] = {
 
 def new_report() -> Report:
     """Return the report before anything is measured."""
-    report = Report("simulate", "the simulator on the cases of the examples, the best of several runs", _COLUMNS)
-    report.settings = {"repeats": REPEATS}
-    report.machine = machine()
-    return report
+    return Report(
+        "simulate",
+        "the simulator on the cases of the examples, the best of several runs",
+        _COLUMNS,
+        {"repeats": REPEATS},
+    )
 
 
 def measure(report: Report) -> None:
@@ -66,12 +66,10 @@ def _row(case: Case) -> Row:
                     trial.launch()
                     seconds.append(time.perf_counter() - begin)
             row.figures[name] = min(seconds)
-        error = greatest_difference(trial.result(), trial.expected)
+        _, row.failure = check(trial)
     except Exception as exception:
         row.failure = told(exception)
         return row
-    if not error <= trial.limit:
-        row.failure = f"the greatest error is {error:.3g}, the limit {trial.limit:.3g}"
     threads = 0
     for launch in launches:
         assert launch.grid is not None

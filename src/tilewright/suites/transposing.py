@@ -8,22 +8,16 @@ from typing import Any
 import numpy as np
 
 from tilewright.bench.ceilings import measure_ceilings
-from tilewright.bench.contents import read, spoil
+from tilewright.bench.checking import read, spoil
 from tilewright.bench.device import Gpu
-from tilewright.bench.machine import DATA, machine
+from tilewright.bench.machine import DATA
 from tilewright.bench.progress import Progress
 from tilewright.bench.race import Race
 from tilewright.demo.arrays import put
-from tilewright.demo.case import Backend
-from tilewright.demo.examples import examples_folder, load_example
+from tilewright.demo.examples import Backend, examples_folder, load_example
 from tilewright.errors import ArgumentError
-from tilewright.profile import simulate
-from tilewright.recording import record_launches
-from tilewright.suites.counting import COLUMNS as COUNTED
-from tilewright.suites.counting import counted
 from tilewright.suites.products import Shape, check_memory
-from tilewright.suites.report import Column, Report, Row, told
-from tilewright.suites.resources import resources_of, summary
+from tilewright.suites.report import COUNTED, RESOURCES, Column, Report, Row, observed
 
 TILE = 64  # what extents have to be a multiple of
 ROUNDS, BATCH_MS = 15, 10.0
@@ -32,9 +26,7 @@ _COLUMNS = (
     Column("gigabytes_per_second", "GB/s", "{:,.0f}"),
     Column("of_ceiling", "of a copy", "{:.1f} %", 100),
     *COUNTED,
-    Column("registers", "registers"),
-    Column("shared_bytes", "shared", "{:,}"),
-    Column("occupancy", "occupancy", "{:.0f} %", 100),
+    *RESOURCES,
 )
 
 Run = Callable[[], object]
@@ -46,10 +38,12 @@ def new_report(backend: Backend, size: int) -> Report:
         raise ArgumentError(f"the size of a transpose is a multiple of {TILE}, got {size}")
     check_memory(Shape(size, size, size), "float32", backend)
     where = "on the GPU" if backend == "cuda" else "on the simulator"
-    report = Report("transpose", f"transpose of {size} x {size} float32 {where}; data: {DATA}", _COLUMNS)
-    report.settings = {"backend": backend, "size": size, "data": DATA}
-    report.machine = machine()
-    return report
+    return Report(
+        "transpose",
+        f"transpose of {size} x {size} float32 {where}; data: {DATA}",
+        _COLUMNS,
+        {"backend": backend, "size": size, "data": DATA},
+    )
 
 
 def measure(report: Report) -> None:
@@ -78,21 +72,10 @@ def measure(report: Report) -> None:
 def _checked(name: str, run: Run, dst: Any, expected: np.ndarray[Any, Any], simulated: bool) -> Row:
     row = Row(name)
     spoil(dst)
-    try:
-        if simulated:
-            with simulate(profile=True) as counts, record_launches() as launches:
-                run()
-            row.figures |= counted(counts)
-        else:
-            with record_launches() as launches:
-                run()
-        row.kernels = resources_of(launches)
+    with observed(row, simulated=simulated):
+        run()
         if not np.array_equal(read(dst), expected):
             row.failure = "wrong: the result is not the transpose"
-    except Exception as exception:
-        row.failure = told(exception)
-        return row
-    row.figures |= summary(row.kernels)
     return row
 
 
@@ -109,17 +92,15 @@ def _race(report: Report, runs: dict[str, Run], src: Any, dst: Any, moved: int) 
             report.rows.append(rows[name])
     race = Race(runs, batch_ms=BATCH_MS, stopwatch=Gpu())
     try:
-        with Progress("timing", ROUNDS * len(runs)) as bar:
-            for _ in range(ROUNDS):
-                race.round(bar.advance)
+        race.run(ROUNDS)
     finally:
         if race.rounds:
-            found = race.result()
+            comparison = race.result()
             for name, row in rows.items():
-                rate = moved / found[name].median * 1e3
+                rate = moved / comparison[name].median * 1e3
                 row.figures |= {
-                    "milliseconds": found[name].median,
+                    "milliseconds": comparison[name].median,
                     "gigabytes_per_second": rate / 1e9,
                     "of_ceiling": rate / ceilings.bytes_per_second,
                 }
-            report.facts["race"] = found.as_json()
+            report.facts["race"] = comparison.as_json()

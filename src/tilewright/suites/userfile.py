@@ -9,21 +9,16 @@ from typing import Any
 import numpy as np
 
 from tilewright.bench.device import Gpu
-from tilewright.bench.machine import DATA, machine
-from tilewright.bench.progress import Progress
+from tilewright.bench.machine import DATA
 from tilewright.bench.race import Race
-from tilewright.bench.spread import quantile
+from tilewright.bench.timing import quantile
 from tilewright.demo.arrays import put
-from tilewright.demo.case import Backend, Case
-from tilewright.demo.runner import greatest_difference
+from tilewright.demo.examples import Backend, Case
+from tilewright.demo.runner import check
 from tilewright.errors import ArgumentError
-from tilewright.profile import simulate
 from tilewright.recording import record_launches
 from tilewright.runtime.arrays import ArrayInfo, ArraySpec, Static
-from tilewright.suites.counting import COLUMNS as COUNTED
-from tilewright.suites.counting import counted
-from tilewright.suites.report import Column, Report, Row, told
-from tilewright.suites.resources import resources_of, summary
+from tilewright.suites.report import COUNTED, RESOURCES, Column, Report, Row, observed, told
 
 Run = Callable[[], object]
 Work = Mapping[str, Mapping[str, "int | None"]]  # by candidate: flops, bytes_moved
@@ -36,9 +31,7 @@ _COLUMNS = (
     Column("gflops", "GFLOP/s", "{:,.0f}"),
     Column("gigabytes_per_second", "GB/s", "{:,.0f}"),
     *COUNTED,
-    Column("registers", "registers"),
-    Column("shared_bytes", "shared", "{:,}"),
-    Column("occupancy", "occupancy", "{:.0f} %", 100),
+    *RESOURCES,
 )
 
 
@@ -47,10 +40,7 @@ def new_report(target: str, backend: Backend) -> Report:
     if backend == "cuda":
         Gpu()
     where = "on the GPU" if backend == "cuda" else "on the simulator"
-    report = Report("file", f"{target} {where}", _COLUMNS)
-    report.settings = {"target": target, "backend": backend}
-    report.machine = machine()
-    return report
+    return Report("file", f"{target} {where}", _COLUMNS, {"target": target, "backend": backend})
 
 
 def measure_kernel(report: Report, name: str, launcher: Callable[..., object], arguments: Sequence[Any]) -> None:
@@ -95,14 +85,14 @@ def measure_function(report: Report, name: str, function: Callable[..., Any]) ->
             help="write a function without parameters that does the work, or returns what does it",
         )
     try:
-        found = function()
+        returned = function()
     except Exception as exception:
         report.rows.append(Row(name, failure=told(exception)))
         return
-    if callable(found):
-        runs: dict[str, Run] = {name: found}
-    elif isinstance(found, Mapping) and found and all(callable(run) for run in found.values()):
-        runs = {str(key): run for key, run in found.items()}
+    if callable(returned):
+        runs: dict[str, Run] = {name: returned}
+    elif isinstance(returned, Mapping) and returned and all(callable(run) for run in returned.values()):
+        runs = {str(key): run for key, run in returned.items()}
     else:
         runs = {name: function}
     _measure(report, runs, {})
@@ -114,12 +104,10 @@ def _measure_cases(report: Report, cases: Sequence[Case]) -> None:
         try:
             trial = case.prepare()
             trial.launch()
-            error = greatest_difference(trial.result(), trial.expected)
+            _, failure = check(trial)
         except Exception as exception:
-            report.rows.append(Row(label, failure=told(exception)))
-            continue
-        if not error <= trial.limit:
-            failure = f"the greatest error is {error:.3g}, the limit {trial.limit:.3g}"
+            failure = told(exception)
+        if failure is not None:
             report.rows.append(Row(label, failure=failure))
             continue
         runs: dict[str, Run] = {label: trial.launch}
@@ -130,51 +118,39 @@ def _measure_cases(report: Report, cases: Sequence[Case]) -> None:
 
 
 def _measure(report: Report, runs: Mapping[str, Run], work: Work) -> None:
-    """Run each candidate once, then time all in turns; on the simulator count instead."""
+    """Run each candidate once, then time all interleaved; on the simulator count instead."""
     on_gpu = report.settings["backend"] == "cuda"
     rows = {}
     for name, run in runs.items():
         row = rows[name] = Row(name)
         report.rows.append(row)
-        try:
-            if on_gpu:
-                with record_launches() as launches:
-                    run()
-            else:
-                with simulate(profile=True) as counts, record_launches() as launches:
-                    run()
-                row.figures |= counted(counts)
-            row.kernels = resources_of(launches)
-            row.figures |= summary(row.kernels)
-        except Exception as exception:
-            row.failure = told(exception)
+        with observed(row, simulated=not on_gpu):
+            run()
     right = {name: run for name, run in runs.items() if rows[name].failure is None}
     if not on_gpu or not right:
         return
     race = Race(right, batch_ms=BATCH_MS, stopwatch=Gpu())
     try:
-        with Progress("timing", ROUNDS * len(right)) as bar:
-            for _ in range(ROUNDS):
-                race.round(bar.advance)
+        race.run(ROUNDS)
     finally:
         if race.rounds:
             _fill(rows, race, right, work)
 
 
 def _fill(rows: Mapping[str, Row], race: Race, names: Iterable[str], work: Work) -> None:
-    found = race.result()
+    comparison = race.result()
     for name in names:
-        times = found[name].milliseconds
+        times = comparison[name].milliseconds
         each = work.get(name, {})
         flops, moved = each.get("flops"), each.get("bytes_moved")
         rows[name].figures |= {
-            "milliseconds": found[name].median,
+            "milliseconds": comparison[name].median,
             "p10_ms": quantile(times, 0.1),
             "p90_ms": quantile(times, 0.9),
-            "of_first": found.ratio(name).median if len(found) > 1 else None,
-            "gflops": flops / found[name].median / 1e6 if flops else None,
-            "gigabytes_per_second": moved / found[name].median / 1e6 if moved and not flops else None,
-            "host_bound": found[name].host_bound,
+            "of_first": comparison.ratio(name).median if len(comparison) > 1 else None,
+            "gflops": flops / comparison[name].median / 1e6 if flops else None,
+            "gigabytes_per_second": moved / comparison[name].median / 1e6 if moved and not flops else None,
+            "host_bound": comparison[name].host_bound,
         }
 
 

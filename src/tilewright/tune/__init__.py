@@ -1,14 +1,14 @@
 """Autotuning: measure the candidates for a kernel's compile-time values, check them, and keep the best on disk.
 
 configs       Config: values, grid, block and launch options of one candidate
-space         Space: all combinations of values that constraints allow
-search        which candidates to try next: all, or a search by seed
+space         Space: all combinations of values that constraints allow, and the order in which they are tried
 compiling     compile candidates ahead, in parallel processes
-verdicts      which candidates compute the right result
+results       what a tuning finds: times, and which candidates compute the right result
 trials        trace, compile, check and time candidates: one tuning
-report        what came of a tuning
-store         results on disk
-autotuner     @tw.autotune
+keys          what a result holds for: device, source, kind of the arguments
+rows, store   results on disk
+autotuner     what @tw.autotune makes of a function
+decorator     @tw.autotune
 plans         tune_plan: the best of a grid of parameters for a plan
 """
 
@@ -18,7 +18,7 @@ from tilewright.tune.autotuner import Autotuned
 from tilewright.tune.configs import Config
 from tilewright.tune.decorator import autotune
 from tilewright.tune.plans import PlanTuning, tune_plan
-from tilewright.tune.report import Trial, Tuning
+from tilewright.tune.results import Trial, Tuning
 from tilewright.tune.space import Space
 
 __all__ = ["Autotuned", "Config", "PlanTuning", "Space", "Trial", "Tuning", "autotune", "tune_plan"]

@@ -6,6 +6,7 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tilewright.bench.device import Gpu
@@ -18,14 +19,33 @@ from tilewright.runtime.arrays import describe
 from tilewright.runtime.plan import ArgumentPlan, Signature, scalar_type
 from tilewright.tune.configs import Config, Extent
 from tilewright.tune.keys import arch_of, arrays_of, fingerprint, is_simulated, key_value, kind_of, ordinal_of
-from tilewright.tune.report import Tuning, as_text, trials_table
+from tilewright.tune.results import Tuning, as_text, trials_table
 from tilewright.tune.rows import Place, Winner
-from tilewright.tune.search import config_of, listed, searched
-from tilewright.tune.settings import Settings
-from tilewright.tune.space import Space
+from tilewright.tune.space import Space, config_of, listed, searched
+from tilewright.tune.store import Store
 from tilewright.tune.trials import Call, Tuner
 
 _TRIES_ON_SIMULATOR = 64
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The arguments of `autotune` beside the candidates. `store` is None where results stay in this process."""
+
+    key: tuple[str, ...]
+    reset_to_zero: tuple[str, ...]
+    restore_value: tuple[str, ...] | None
+    outputs: tuple[str, ...]
+    reference: Callable[..., object] | None
+    tolerance: float | None
+    warmup: float
+    rep: float
+    seed: int
+    budget: float | None
+    max_trials: int
+    workers: int | None
+    progress: bool
+    store: Store | None
 
 
 class Autotuned(ByName):
@@ -55,7 +75,7 @@ class Autotuned(ByName):
         kinds = {p.kind for p in self._own_signature.parameters.values()}
         self._is_plain = kinds <= {inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD}
         self._plans: Signature | None = None
-        # By plan: the names of the key, and where a reading has their arrays; None for what is no array.
+        # By plan: the names of the key, and where a reading has their arrays; None for what is not an array.
         self._places: dict[ArgumentPlan, list[tuple[str, int | None]]] = {}
         self._best: dict[Hashable, Config] = {}
         self._configured: dict[Hashable, Kernel] = {}
@@ -150,7 +170,7 @@ class Autotuned(ByName):
     def _index(self, meta: Mapping[str, Any]) -> Hashable:
         """Return what tells calls apart: the kind of every argument, and the values of the key."""
         if self._plans is None:
-            # What is no array and no number is a constant of the call.
+            # What is neither an array nor a number is a constant of the call.
             fixed = [n for n, value in meta.items() if describe(value) is None and scalar_type(value) is None]
             self._plans = Signature(tuple(meta), fixed)
         plan, (call, values, _) = self._plans.read(tuple(meta.values()))

@@ -11,9 +11,8 @@ from typing import Any
 from tilewright.arguments import instance, names
 from tilewright.errors import ArgumentError
 from tilewright.launch import Kernel
-from tilewright.tune.autotuner import Autotuned
+from tilewright.tune.autotuner import Autotuned, Settings
 from tilewright.tune.configs import Config
-from tilewright.tune.settings import Settings
 from tilewright.tune.space import Space
 from tilewright.tune.store import Store
 
@@ -61,11 +60,11 @@ def autotune(
     something is found by then.
 
     Each candidate runs once and is checked before it is timed as `tw.bench.do_bench` does with `warmup` and `rep`
-    milliseconds; those within 5 % of the best run once more in turns. What is compared are the arrays that the kernels
-    write (seen while they are traced) or that `outputs` names, and what the function returns. Right is what agrees
-    with `reference`, a function of the same arguments that writes the same outputs; without one, what most candidates
-    agree on. The bound is max |x - y| <= tolerance max |y|, by default 1e-4 in float32, nothing for integers. A
-    candidate that fails or is wrong is left out and listed.
+    milliseconds; those within 5 % of the best run once more, interleaved. What is compared are the arrays that the
+    kernels write (seen while they are traced) or that `outputs` names, and what the function returns. Right is what
+    agrees with `reference`, a function of the same arguments that writes the same outputs; without one, what most
+    candidates agree on. The bound is max |x - y| <= tolerance max |y|, by default 1e-4 in float32, nothing for
+    integers. A candidate that fails or is wrong is left out and listed.
 
     Outputs that candidates read (C = alpha A B + beta C) get their contents back before each run; `restore_value`
     names others, `reset_to_zero` those that begin with zeros. Afterwards all arrays are as they were, and the call

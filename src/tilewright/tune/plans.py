@@ -31,9 +31,9 @@ from tilewright.schedule.scheduled import ScheduledKernel
 from tilewright.tune.configs import Config
 from tilewright.tune.decorator import store_of
 from tilewright.tune.keys import arch_of, is_simulated, kind_of, ordinal_of
-from tilewright.tune.report import Trial, Tuning, as_text, trial_json
+from tilewright.tune.results import Trial, Tuning, as_text, trial_json
 from tilewright.tune.rows import Place, Winner
-from tilewright.tune.search import listed
+from tilewright.tune.space import listed
 from tilewright.tune.store import Store
 from tilewright.tune.trials import Call, Tuner
 
@@ -111,8 +111,8 @@ def tune_plan(
     check refuses stay in the report with the reason. Each one's results (those of the arrays that it writes, or
     `outputs`) are compared with those of `reference`, a function of the same arguments that writes them, or
     else with those of most candidates. Then they are timed as `tw.autotune` does, `warmup` and `rep` milliseconds each
-    and the best ones again in turns. What won is stored on disk and found again, unless `force`. With NumPy arrays all
-    run in the simulator, and the right one with the least estimate for `gpu` is the best; that is not stored.
+    and the best ones again, interleaved. What won is stored on disk and found again, unless `force`. With NumPy arrays
+    all run in the simulator, and the right one with the least estimate for `gpu` is the best; that is not stored.
 
     All arrays hold afterwards what they held before. Raises `ScheduleError` for an empty grid, `TuningError` where no
     candidate can be used.
@@ -167,12 +167,12 @@ def estimate(profile: Profile, gpu: GpuFigures) -> float:
 
     Of each launch that is max over resources of amount / (rate * share): the resource that takes longest at its peak
     rate. The share is 1 for DRAM. For what each multiprocessor has, it is blocks / (n ceil(blocks / n)) with n
-    multiprocessors: in the last turn some of them have no block.
+    multiprocessors: in the last wave some of them have no block.
     """
     seconds = 0.0
     for launch in profile.launches:
-        turns = -(-launch.blocks // gpu.multiprocessors)
-        share = launch.blocks / (turns * gpu.multiprocessors) if turns else 1.0
+        waves = -(-launch.blocks // gpu.multiprocessors)
+        share = launch.blocks / (waves * gpu.multiprocessors) if waves else 1.0
         limits = bounds_of(launch, gpu).limits
         seconds += max((x.seconds / (1.0 if x.name == "DRAM" else share) for x in limits), default=0.0)
     return seconds
@@ -189,16 +189,16 @@ class _Candidates:
 
     def kernel(self, config: Config) -> ScheduledKernel:
         """Return the kernel of a candidate; raises what building it raised."""
-        found = self._built.get(config)
-        if found is None:
+        built = self._built.get(config)
+        if built is None:
             try:
-                found = kernel_of(self.source, self.choices[config], self.name, self.args)
+                built = kernel_of(self.source, self.choices[config], self.name, self.args)
             except TilewrightError as error:
-                found = error
-            self._built[config] = found
-        if isinstance(found, Exception):
-            raise found
-        return found
+                built = error
+            self._built[config] = built
+        if isinstance(built, Exception):
+            raise built
+        return built
 
     def first(self, configs: Sequence[Config]) -> ScheduledKernel:
         """Return the first kernel that can be built. Raises `TuningError` with all reasons where none can."""

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.arch import Arch
-from tilewright.bench.contents import Kept, fill, read, share_memory, spoil
+from tilewright.bench.checking import Kept, fill, read, share_memory, spoil
 from tilewright.bench.device import Stopwatch, current_stream
 from tilewright.bench.progress import Progress
 from tilewright.bench.race import compare
@@ -20,11 +20,10 @@ from tilewright.recording import Recorded, trace_launches
 from tilewright.runtime.arrays import describe
 from tilewright.tune.compiling import CompilePool, Source
 from tilewright.tune.configs import Config
-from tilewright.tune.report import Status, Trial, Tuning
-from tilewright.tune.verdicts import Verdicts
+from tilewright.tune.results import Status, Trial, Tuning, Verdicts
 
 _FINALISTS = 4
-_NEAR = 1.05  # candidates within 5 % of the best are compared once more, in turns
+_NEAR = 1.05  # candidates within 5 % of the best are compared once more, interleaved
 
 Launch = Callable[[Config], object]
 
@@ -123,13 +122,13 @@ class Tuner:
         for config in batch:
             bar.describe(f"tracing {config}")
             try:
-                with trace_launches(self.call.arch or Arch.parse("sm_90a")) as found:
+                with trace_launches(self.call.arch or Arch.parse("sm_90a")) as launches:
                     self.call.launch(config)
             except Exception as error:
                 self._out(config, "failed", error)
                 continue
-            traced[config] = found
-            for launch in found:
+            traced[config] = launches
+            for launch in launches:
                 self._learn(launch)
         for name in (*self.call.outputs, *self.call.reset_to_zero, *(self.call.restore_value or ())):
             self._keep(name)
@@ -144,7 +143,7 @@ class Tuner:
 
     def _keep(self, name: str) -> None:
         if name not in self.call.arrays:
-            raise ArgumentError(f"{name} is no array among the arguments: {', '.join(self.call.arrays)}")
+            raise ArgumentError(f"{name} is not an array among the arguments: {', '.join(self.call.arrays)}")
         if name in self._kept:
             return
         self._kept[name] = Kept(self.call.arrays[name])
@@ -274,15 +273,15 @@ class Tuner:
         return Tuning(best.config, trials, "measured", best.milliseconds, complete)
 
     def _final(self, ranked: Sequence[Trial], stopwatch: Stopwatch) -> Trial:
-        """Return the fastest of those near the top, timed again in turns so that the order does not decide."""
+        """Return the fastest of those near the top, timed again, interleaved, so that the order does not decide."""
         limit = (ranked[0].milliseconds or 0.0) * _NEAR
         near = [trial for trial in ranked[:_FINALISTS] if (trial.milliseconds or 0.0) <= limit]
         if len(near) == 1 or self._changing():
             return near[0]
         runs = {str(n): (lambda config=trial.config: self.call.launch(config)) for n, trial in enumerate(near)}
-        found = compare(runs, rounds=7, batch_ms=self.rep / 2, stopwatch=stopwatch)
-        winner = max(found, key=lambda name: found.ratio(name).median)
-        return replace(near[int(winner)], milliseconds=found[winner].median)
+        comparison = compare(runs, rounds=7, batch_ms=self.rep / 2, stopwatch=stopwatch)
+        winner = max(comparison, key=lambda name: comparison.ratio(name).median)
+        return replace(near[int(winner)], milliseconds=comparison[winner].median)
 
 
 def _sources(traced: Mapping[Config, list[Recorded]], arch: Arch) -> list[Source]:

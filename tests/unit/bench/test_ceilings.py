@@ -8,7 +8,7 @@ import numpy as np
 
 import tilewright as tw
 from tilewright.bench import ceilings
-from tilewright.bench.ceilings import CHAINS, THREADS, TILE, TURNS
+from tilewright.bench.ceilings import CHAINS, THREADS, TILE, UNROLLED
 
 
 def test_copy_copies() -> None:
@@ -29,7 +29,7 @@ def test_multiply_adds_iterate_the_map() -> None:
     out = np.zeros(2 * THREADS, np.float32)
     ceilings.multiply_add[2, THREADS](out, np.array([scale, offset], np.float32), turns)
     x = np.arange(THREADS)[:, None] + np.arange(CHAINS, dtype=np.float64)
-    steps = turns * TURNS
+    steps = turns * UNROLLED
     exact = (x * scale**steps + offset * (1 - scale**steps) / (1 - scale)).sum(axis=1)
     assert np.allclose(out, np.tile(exact, 2), rtol=1e-5)
 
@@ -38,7 +38,7 @@ def test_the_loop_is_multiply_adds_on_registers() -> None:
     """Each is there once, none is folded away, and nothing spills."""
     arguments = tw.spec("float32", (THREADS,)), tw.spec("float32", (2,)), 8
     launcher = ceilings.multiply_add[1, THREADS]
-    assert launcher.sass(*arguments).count("FFMA") == CHAINS * TURNS
+    assert launcher.sass(*arguments).count("FFMA") == CHAINS * UNROLLED
     resources = launcher.resources(*arguments)
     assert not resources.spills and resources.local_bytes == 0
 

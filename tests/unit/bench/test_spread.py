@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tilewright as tw
-from tilewright.bench.spread import median_interval, quantile
+from tilewright.bench.timing import median_interval, quantile
 
 VALUES = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=40)
 

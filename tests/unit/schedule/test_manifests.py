@@ -104,7 +104,7 @@ def test_names_of_functions_and_arrays_stay_names(tmp_path):
         nest, _ = with_constants([name])
         with pytest.raises(ScheduleError, match="has an array that is called"):
             package.add(nest, base_name="f")
-    with pytest.raises(ScheduleError, match="no name for a function"):
+    with pytest.raises(ScheduleError, match="not a name for a function"):
         package.add(*product(16, 16, 8), "__all__")
 
 

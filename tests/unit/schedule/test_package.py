@@ -235,10 +235,10 @@ def test_names_that_c_does_not_take_are_refused(name, tmp_path):
     plan, arrays = product(16, 16, 8)
     package = Package()
     if name:
-        with pytest.raises(ScheduleError, match="no name for a function"):
+        with pytest.raises(ScheduleError, match="not a name for a function"):
             package.add(plan, arrays, name)
     package.add(plan, arrays, "mm")
-    with pytest.raises(ScheduleError, match="no name for a package"):
+    with pytest.raises(ScheduleError, match="not a name for a package"):
         package.build(name, Package.Format.SOURCE, tmp_path)
 
 

@@ -153,7 +153,7 @@ def test_splits_of_half_a_pass() -> None:
 @refused(
     ScheduleError,
     """
-    'M16N16K16' is no MMAShape
+    'M16N16K16' is not an MMAShape
       help: such as MMAShape.M16N16K16
     """,
 )
@@ -168,7 +168,7 @@ def test_splits_of_no_pass(passes: Any) -> None:
 
 
 def test_support_of_the_name_of_a_shape() -> None:
-    with pytest.raises(ScheduleError, match="is no MMAShape"):
+    with pytest.raises(ScheduleError, match="is not an MMAShape"):
         Target("A100").tensor_core_info.supports("float16", "float32", "M16N16K16")  # type: ignore[arg-type]
 
 

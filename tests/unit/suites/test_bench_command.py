@@ -98,14 +98,14 @@ def test_rungs_take_what_element_types_they_name(rungs: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--rungs", "3"], "there is no rung 3; there are 1, 2, 10, 11"),
+        (["--rungs", "3"], "rung 3 does not exist; the rungs are 1, 2, 10, 11"),
         (["--rungs", "1-"], "rungs are numbers and ranges such as 1-12"),
         (["--rungs", "5-3"], "rungs are numbers and ranges"),
         (["--size", "big"], "a size is N or MxNxK"),
         (["--size", "1000000"], "GiB of this machine are free"),
-        (["--dtype", "int3"], "'int3' is none of float32"),
+        (["--dtype", "int3"], "'int3' is not one of float32"),
         (["--backend", "cuda"], "no GPU can be used here"),
-        (["--json", "/nonexistent/x.json"], "there is no folder /nonexistent"),
+        (["--json", "/nonexistent/x.json"], "the folder /nonexistent, to write x.json to, does not exist"),
         (["--json", "/proc/x.json"], "cannot be written"),
         (["--plot", "x.gif"], "a plot is one of .svg, .png, .pdf"),
     ],

@@ -27,7 +27,7 @@ def copy(p: Parameters, blocks: int) -> float:
 
 def multiply_add(p: Parameters, blocks: int) -> float:
     p.array(0, blocks * ceilings.THREADS)[...] = 2 * ceilings.CHAINS
-    flops = 2 * blocks * ceilings.THREADS * ceilings.CHAINS * ceilings.TURNS * p.integer(2)
+    flops = 2 * blocks * ceilings.THREADS * ceilings.CHAINS * ceilings.UNROLLED * p.integer(2)
     return flops / 50e9  # 50 TFLOP/s
 
 

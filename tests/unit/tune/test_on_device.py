@@ -18,7 +18,7 @@ from tilewright.bench import do_bench
 from tilewright.recording import record_launches
 from tilewright.runtime.cache import DiskCache
 from tilewright.runtime.memory import DeviceArray
-from tilewright.suites.resources import resources_of
+from tilewright.suites.report import resources_of
 from tilewright.tune.autotuner import Autotuned
 
 THREADS = 128

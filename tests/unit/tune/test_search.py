@@ -9,7 +9,7 @@ import pytest
 
 import tilewright as tw
 from tilewright.tune.configs import Config
-from tilewright.tune.search import listed, searched
+from tilewright.tune.space import listed, searched
 
 
 def walk(space: tw.Space, cost, seed: int, limit: int) -> dict[Config, float | None]:

@@ -10,7 +10,7 @@ from tests.unit.bench.fake_stopwatch import FakeStopwatch
 
 import tilewright as tw
 from tilewright.tune.configs import Config
-from tilewright.tune.search import listed
+from tilewright.tune.space import listed
 from tilewright.tune.trials import Call, Tuner
 
 
