@@ -27,8 +27,8 @@ from tilewright.ir.core import Value
 from tilewright.ir.effects import Effects, Order, Scope, Waits
 from tilewright.ir.fields import attribute, operand
 from tilewright.ir.instruction import Instruction
-from tilewright.lang.scalar import as_scalar
-from tilewright.lang.tracer import current
+from tilewright.trace.scalar import as_scalar
+from tilewright.trace.tracer import current
 
 if TYPE_CHECKING:
     from tilewright.backends.cpp.printer import Printer

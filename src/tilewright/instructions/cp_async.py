@@ -31,16 +31,16 @@ from tilewright.ir.effects import Completion, Effects, Order
 from tilewright.ir.fields import attribute, operand, reads, writes
 from tilewright.ir.instruction import Instruction
 from tilewright.ir.ops import Constant
-from tilewright.lang.scalar import as_scalar
-from tilewright.lang.tracer import current
 from tilewright.layout import Layout
+from tilewright.trace.scalar import as_scalar
+from tilewright.trace.tracer import current
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tilewright.backends.cpp.printer import Printer
     from tilewright.backends.sim.compiler import Compiler, Step
-    from tilewright.lang.copying import VectorCopy
+    from tilewright.language.copying import VectorCopy
 
 CacheMode = Literal["always", "global"]
 SIZES = (4, 8, 16)  # bytes; past L1 only 16

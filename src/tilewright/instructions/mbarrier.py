@@ -28,12 +28,12 @@ from tilewright.ir.core import Buffer, Space, Value
 from tilewright.ir.effects import Completion, Effects, Order, Waits
 from tilewright.ir.fields import operand, updates, writes
 from tilewright.ir.instruction import Instruction
-from tilewright.lang.carry import DeviceObject
-from tilewright.lang.control import branch
-from tilewright.lang.engine import allocate
-from tilewright.lang.scalar import Scalar, as_scalar
-from tilewright.lang.special import linear_thread
-from tilewright.lang.tracer import current
+from tilewright.trace.carry import DeviceObject
+from tilewright.trace.control import branch
+from tilewright.trace.engine import allocate
+from tilewright.trace.scalar import Scalar, as_scalar
+from tilewright.trace.threads import linear_thread
+from tilewright.trace.tracer import current
 
 if TYPE_CHECKING:
     from tilewright.backends.cpp.printer import Printer

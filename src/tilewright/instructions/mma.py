@@ -35,13 +35,12 @@ from tilewright.ir.effects import Effects, Scope
 from tilewright.ir.fields import attribute, operands
 from tilewright.ir.instruction import Instruction, TypedValues
 from tilewright.ir.ops import Select
-from tilewright.lang import targets
-from tilewright.lang.control import nest
-from tilewright.lang.matrix import Fragment
-from tilewright.lang.scalar import Scalar
-from tilewright.lang.tracer import Tracer, current
 from tilewright.layout import Layout, complement
 from tilewright.tensors import Tensor
+from tilewright.trace.control import nest
+from tilewright.trace.fragments import Fragment
+from tilewright.trace.scalar import Scalar
+from tilewright.trace.tracer import Tracer, current, refuse_partial_warps
 
 if TYPE_CHECKING:
     from tilewright.backends.cpp.printer import Printer
@@ -161,7 +160,7 @@ def multiply_fragments(op_class: type[WarpProduct], atom: MMAAtom, d: Tensor, a:
     before it.
     """
     tracer = current("tw.gemm")
-    targets.demand_whole_warps(tracer, str(atom))
+    refuse_partial_warps(tracer, str(atom))
     fragments = (
         Fragment("A", a, atom.registers_a, atom),
         Fragment("B", b, atom.registers_b, atom),

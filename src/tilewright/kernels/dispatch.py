@@ -22,12 +22,12 @@ from tilewright.kernels.packing import Packing, packing_for
 from tilewright.kernels.plan import plan_for
 from tilewright.kernels.question import OUT, A, B, Question, matrices
 from tilewright.kernels.results import Maker, maker_for
-from tilewright.lang.host_numbers import NumberUse
 from tilewright.launch import Kernel
 from tilewright.runtime import driver
 from tilewright.runtime.addresses import Overlap, overlap_of, share_memory
 from tilewright.runtime.arrays import Adapter, ArrayInfo, Device, adapter_for
 from tilewright.runtime.views import View, view_class
+from tilewright.trace.host_numbers import NumberUse
 
 
 def machine_of(device: Device) -> Machine:

@@ -19,9 +19,9 @@ from tilewright.kernels.explanation import Explanation
 from tilewright.kernels.functions import Captured, captured
 from tilewright.kernels.model import Machine
 from tilewright.kernels.question import NAMES, OUT, C, Inputs, Options, pose
-from tilewright.lang.host_numbers import NeedsConstant
 from tilewright.runtime.arrays import ArrayInfo, ArraySpec, Static, adapter_for, describe
 from tilewright.runtime.plan import Signature
+from tilewright.trace.host_numbers import NeedsConstant
 
 _CONSTANTS = ("precision", "out_dtype", "reads_c", "function")
 MAX_DECISIONS = 512  # kinds of calls that are kept at least, those used last; twice as many at most
