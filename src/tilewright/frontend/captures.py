@@ -1,7 +1,7 @@
 """What a kernel reads from its globals and closure: when something there changes, the kernel is traced anew.
 
 Watched are the constants, functions and objects that the kernel's code names, and those of the helper functions that
-it can call, in the same package. Modules, and what hangs on attributes, are taken to stay what they are.
+it can call, in the same package. Modules and attributes of objects are assumed not to change.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 import dis
 import types
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any  # Any: whatever the user's variables hold
+from functools import cache
+from typing import Any, NamedTuple  # Any: whatever the user's variables hold
 
 from tilewright.dtypes import DType
 from tilewright.freezing import same
@@ -17,7 +18,7 @@ from tilewright.layout import ComposedLayout, Layout, Swizzle
 
 # Objects of ours that may be replaced by equal ones without a change of meaning.
 _BY_VALUE = (DType, Layout, Swizzle, ComposedLayout)
-_UNASSIGNED = object()  # what a variable of a closure holds that has no value yet
+UNASSIGNED = object()  # what a variable of a closure holds that has no value yet
 
 
 class Captures:
@@ -30,15 +31,13 @@ class Captures:
         self._is_as_seen: Callable[[], bool] = lambda: True
 
     def note(self) -> None:
-        """Take note of what the function captures now, before it is traced."""
-        found: dict[tuple[int, str | None], tuple[Any, str | None, Any]] = {}
+        """Record what the function captures now, before it is traced."""
+        seen: dict[tuple[int, str | None], tuple[Any, str | None, Any]] = {}
         for function in _reachable(self._function):
-            variables = function.__globals__
-            for name in _global_names(function):
-                found[id(variables), name] = variables, name, variables[name]
-            for cell in function.__closure__ or ():
-                found[id(cell), None] = cell, None, _content(cell)
-        self.watched = [w for w in found.values() if _is_watched(w[2])]
+            for name, value, holder in captured_variables(function):
+                key = name if isinstance(holder, dict) else None
+                seen[id(holder), key] = holder, key, value
+        self.watched = [w for w in seen.values() if _is_watched(w[2])]
         self._is_as_seen = _compile_comparison(self.watched)
 
     def changed(self) -> bool:
@@ -46,7 +45,7 @@ class Captures:
         try:
             if self._is_as_seen():
                 return False
-            now = [_content(holder) if name is None else holder[name] for holder, name, _ in self.watched]
+            now = [content(holder) if name is None else holder[name] for holder, name, _ in self.watched]
         except (KeyError, ValueError):  # a variable was deleted
             return True
         return not all(same(value, seen, _BY_VALUE) for value, (_, _, seen) in zip(now, self.watched, strict=True))
@@ -68,30 +67,13 @@ def _compile_comparison(watched: Sequence[tuple[Any, str | None, Any]]) -> Calla
     return comparison
 
 
-def _content(cell: types.CellType) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # not assigned yet
-        return _UNASSIGNED
-
-
 def _is_watched(value: Any) -> bool:
-    return value is not _UNASSIGNED and not isinstance(value, types.ModuleType)
-
-
-def _global_names(function: types.FunctionType) -> Iterator[str]:
-    """Yield the global variables that a function's code reads, the functions inside it included."""
-    pending, found = [function.__code__], set()
-    while pending:
-        code = pending.pop()
-        found |= {i.argval for i in dis.get_instructions(code) if i.opname == "LOAD_GLOBAL"}
-        pending += [c for c in code.co_consts if isinstance(c, types.CodeType)]
-    yield from sorted(name for name in found if name in function.__globals__)
+    return value is not UNASSIGNED and not isinstance(value, types.ModuleType)
 
 
 def _reachable(function: types.FunctionType) -> Iterator[types.FunctionType]:
     """Yield a function and those of its package that it captures, and so on."""
-    package = _package(function)
+    package = package_of(function)
     pending, seen = [function], set()
     while pending:
         current = pending.pop()
@@ -99,13 +81,58 @@ def _reachable(function: types.FunctionType) -> Iterator[types.FunctionType]:
             continue
         seen.add(current)
         yield current
-        captured = [current.__globals__[name] for name in _global_names(current)]
-        captured += [_content(cell) for cell in current.__closure__ or ()]
-        for value in captured:
-            inner = getattr(value, "__wrapped__", value)  # what @tw.function made
-            if isinstance(inner, types.FunctionType) and _package(inner) == package:
+        for variable in captured_variables(current):
+            inner = getattr(variable.value, "__wrapped__", variable.value)  # what @tw.function made
+            if isinstance(inner, types.FunctionType) and package_of(inner) == package:
                 pending.append(inner)
 
 
-def _package(function: types.FunctionType) -> str:
+# --- the variables of one function ---------------------------------------------------------------------
+
+
+class Variable(NamedTuple):
+    """A variable that a function captures, and its value: of a closure, where `holder` is a cell, or a global."""
+
+    name: str
+    value: Any
+    holder: types.CellType | dict[str, Any]
+
+
+def captured_variables(function: types.FunctionType) -> Iterator[Variable]:
+    """Yield what a function captures: the variables of its closure, then the globals that its code reads.
+
+    A variable of a closure without a value yet has the value `UNASSIGNED`; globals without one are left out.
+    """
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        yield Variable(name, content(cell), cell)
+    variables = function.__globals__
+    for name in global_names(function.__code__):
+        if name in variables:
+            yield Variable(name, variables[name], variables)
+
+
+def content(cell: types.CellType) -> Any:
+    """Return the value of a variable of a closure, `UNASSIGNED` where it has none yet."""
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return UNASSIGNED
+
+
+@cache
+def global_names(code: types.CodeType) -> tuple[str, ...]:
+    """Return the names that code reads from outside of its functions, those of functions and classes in it included."""
+    names = {i.argval for i in dis.get_instructions(code) if i.opname in _READS_GLOBAL}
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            names.update(global_names(constant))
+    return tuple(sorted(names))
+
+
+# The body of a class reads a global as any other name.
+_READS_GLOBAL = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
+
+
+def package_of(function: types.FunctionType) -> str:
+    """Return the package of a function: what is outside of it stays what it is while the program runs."""
     return (function.__module__ or "").partition(".")[0]

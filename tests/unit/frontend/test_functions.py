@@ -13,6 +13,7 @@ import pytest
 from tests.helpers.language import run, zeros
 
 import tilewright as tw
+from tilewright.frontend.captures import UNASSIGNED, captured_variables
 
 SCALE = 3
 TILE = (2, 2)
@@ -293,6 +294,54 @@ def test_unchanged_captures_do_not_trace_again():
         run(counted, zeros(1))
         layout = tw.Layout((2, 2))  # another object, equal to the first
     assert len(traces) == 1
+
+
+@pytest.mark.parametrize("reads", ["body", "lambda", "comprehension", "nested class"])
+def test_a_global_that_only_an_inner_scope_reads_is_watched(monkeypatch, reads):
+    module = sys.modules[__name__]
+    monkeypatch.setattr(module, "SCALE", 2)
+
+    def in_body():
+        return SCALE
+
+    def in_lambda():
+        return (lambda: SCALE)()
+
+    def in_comprehension():
+        return [SCALE for _ in range(1)][0]
+
+    def in_class():
+        class Outer:
+            class Inner:
+                value = SCALE
+
+        return Outer.Inner.value
+
+    read = {"body": in_body, "lambda": in_lambda, "comprehension": in_comprehension, "nested class": in_class}[reads]
+
+    @tw.kernel
+    def scaled(out):
+        out[0] = read()
+
+    assert run(scaled, zeros(1)).tolist() == [2]
+    monkeypatch.setattr(module, "SCALE", 3)
+    assert run(scaled, zeros(1)).tolist() == [3]
+
+
+def test_captured_variables_are_named_with_their_values_and_holders():
+    before, late = 1, 2
+
+    def function():
+        return before, late, SCALE, np.pi, len
+
+    before_holder, late_holder = function.__closure__
+    found = {variable.name: variable for variable in captured_variables(function)}
+    assert set(found) == {"before", "late", "SCALE", "np"}  # a builtin is not a variable of the module
+    assert found["before"].value == 1 and found["before"].holder is before_holder
+    assert found["SCALE"].holder is function.__globals__
+    del late
+    values = {variable.name: variable.value for variable in captured_variables(function)}
+    assert values["late"] is UNASSIGNED
 
 
 # --- where the source comes from ------------------------------------------------------------------------
