@@ -329,19 +329,18 @@ def test_a_global_that_only_an_inner_scope_reads_is_watched(monkeypatch, reads):
 
 
 def test_captured_variables_are_named_with_their_values_and_holders():
-    before, late = 1, 2
+    before = 1
 
     def function():
         return before, late, SCALE, np.pi, len
 
-    before_holder, late_holder = function.__closure__
-    found = {variable.name: variable for variable in captured_variables(function)}
-    assert set(found) == {"before", "late", "SCALE", "np"}  # a builtin is not a variable of the module
-    assert found["before"].value == 1 and found["before"].holder is before_holder
-    assert found["SCALE"].holder is function.__globals__
-    del late
-    values = {variable.name: variable.value for variable in captured_variables(function)}
-    assert values["late"] is UNASSIGNED
+    variables = {variable.name: variable for variable in captured_variables(function)}
+    assert set(variables) == {"before", "late", "SCALE", "np"}  # a builtin is not a variable of the module
+    assert variables["before"].value == 1 and variables["before"].holder is function.__closure__[0]
+    assert variables["SCALE"].holder is function.__globals__
+    assert variables["late"].value is UNASSIGNED
+    late = 2
+    assert [variable.value for variable in captured_variables(function)][:2] == [1, 2]
 
 
 # --- where the source comes from ------------------------------------------------------------------------
