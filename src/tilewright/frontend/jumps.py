@@ -9,8 +9,8 @@
                                                                                      B
 
 What follows a branch of which one side always jumps moves into the other side; what follows any other branch that
-may jump asks a flag. A break also sets a flag, which the loop asks for after each turn. A returned value is assigned
-to a variable that the function returns at its end; a return inside a loop sets a flag of its own and breaks.
+may jump is guarded by a flag. A break also sets a flag, which the loop tests after each iteration. A returned value is
+assigned to a variable that the function returns at its end; a return inside a loop sets a flag of its own and breaks.
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ def function(target: F) -> F:
     >>> clamp(7, 0, 5)
     5
 
-    Raises `LanguageError` for what is no function, and when first traced for Python that has no meaning on a device.
+    Raises `LanguageError` for what is not a function, and when first traced for Python that has no meaning on a device.
     """
     if not isinstance(target, types.FunctionType):
         raise LanguageError(

@@ -55,8 +55,8 @@ def _stamp(file: str) -> _Stamp | None:
 def parse(function: types.FunctionType) -> ast.FunctionDef:
     """Return the definition of a function; its nodes have the places of the file.
 
-    Raises `LanguageError` when the source cannot be read, is no def statement, or is not what the function was compiled
-    from.
+    Raises `LanguageError` when the source cannot be read, is not a def statement, or is not what the function was
+    compiled from.
     """
     code = function.__code__
     lines = _lines(function)
@@ -64,7 +64,7 @@ def parse(function: types.FunctionType) -> ast.FunctionDef:
         is_file = os.path.isabs(code.co_filename) and _stamps.get(function) is not None
         raise LanguageError(
             f"the source of {function.__name__!r} cannot be read, and a kernel is made from its source",
-            details=[f"{code.co_filename} is not there any more"] if is_file else (),
+            details=[f"{code.co_filename} does not exist any more"] if is_file else (),
             help="keep the file until the kernel was launched"
             if is_file
             else "define the kernel in a file or in a notebook cell, not through exec or the interactive prompt",
@@ -168,8 +168,8 @@ def _compiles_to(found: ast.FunctionDef, code: types.CodeType, owner: str | None
         compiled = compile(module, code.co_filename, "exec", flags=code.co_flags & _FUTURES, dont_inherit=True)
     except (SyntaxError, ValueError):
         return False
-    wanted = _meaning(code)
-    return any(inner.co_name == code.co_name and _meaning(inner) == wanted for inner in codes_in(compiled))
+    meaning = _meaning(code)
+    return any(inner.co_name == code.co_name and _meaning(inner) == meaning for inner in codes_in(compiled))
 
 
 def codes_in(code: types.CodeType) -> Iterator[types.CodeType]:

@@ -111,7 +111,7 @@ def _collect_assigned(node: ast.AST, names: dict[str, None]) -> None:
 
 
 def assigned_in_blocks(nodes: Iterable[ast.AST]) -> set[str]:
-    """Return the names that loops and branches assign: those that may have no value behind them."""
+    """Return the names that loops and branches assign: those that may have no value after them."""
     found: set[str] = set()
     for node in nodes:
         if isinstance(node, (ast.FunctionDef, ast.ClassDef, *_SCOPES)):
@@ -134,7 +134,7 @@ def read(nodes: Iterable[ast.AST]) -> set[str]:
 
 
 def captured(nodes: Iterable[ast.AST]) -> set[str]:
-    """Return the names that functions defined among the nodes read: when, nobody can say."""
+    """Return the names that functions defined among the nodes read, at a time that is not known."""
     inner = (n for node in nodes for n in ast.walk(node) if isinstance(n, (ast.FunctionDef, ast.Lambda)))
     return read(inner)
 

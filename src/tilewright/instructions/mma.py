@@ -4,7 +4,7 @@ A name says all: `SM80_16x8x8_F32TF32TF32F32_TN` is from sm_80 on, has M x N x K
 these types, A row-major (T: K contiguous) and B column-major (N: K contiguous). So the table is a list of names,
 and an atom is made of its name when it is first asked for. Operands and results are fragments in registers.
 
-Source: PTX ISA, "mma"; CUTLASS, include/cute/arch/mma_sm70.hpp to mma_sm90.hpp. CuTe's complex types (C64) are no
+Source: PTX ISA, "mma"; CUTLASS, include/cute/arch/mma_sm70.hpp to mma_sm90.hpp. CuTe's complex types (C64) are not
 instructions but four of float64 each, and are not here.
 """
 

@@ -1,10 +1,10 @@
-"""`tw.copy`, `tw.fill`, `tw.clear`, `tw.axpby`: what is done element by element to whole tensors.
+"""`tw.copy`, `tw.fill`, `tw.clear`, `tw.axpby`: operations on all elements of tensors.
 
     copy(src, dst)           the widest vector that both layouts and the known alignment allow
     copy(tiled_copy, s, d)   the atom's instruction and width, or an error that says what does not fit
 
 A copy lowers to loops over register and view indices. From global to shared memory it uses cp.async where the
-target has it (sm_80 and later) and the vector is 4, 8 or 16 bytes; such a copy lands at `tw.cp_async_wait`.
+target has it (sm_80 and later) and the vector is 4, 8 or 16 bytes; such a copy is complete after `tw.cp_async_wait`.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from tilewright.trace.walks import Walk, common_walk, each_step, place, split_ve
 
 
 def copy(*arguments: Any, pred: Any = None, count: Any = None) -> None:
-    """Copy a tensor: `copy(src, dst)`, or `copy(atom_or_tiled_copy, src, dst)` by a certain instruction.
+    """Copy a tensor: `copy(src, dst)`, or `copy(atom_or_tiled_copy, src, dst)` by the instruction of an atom.
 
     Law: dst[c] = src[c] for every coordinate c; with `pred`, only where pred[c] holds, and elsewhere zeros in shared
     memory and registers, nothing in global memory. `pred` is a bool, or a bool tensor of the shape of the tensors
     (modes of stride 0 let one bool stand for many elements).
 
     With `count`, only where the position in mode 0 is less than count[c], so that the last access of a row may hold
-    fewer elements than its width: mode 0 of a partition is what one thread copies side by side. `count` is an integer
+    fewer elements than its width: mode 0 of a partition is what one thread copies at once. `count` is an integer
     (zero or less: nothing) or an integer tensor of the shape of the tensors, with stride 0 in mode 0.
 
     Raises `LanguageError` for shapes or element types that differ, and for an atom whose width or alignment the
@@ -72,7 +72,7 @@ def copy(*arguments: Any, pred: Any = None, count: Any = None) -> None:
     if atom is not None and atom.threads > 1:
         if pred is not None or count is not None:
             raise LanguageError(
-                f"tw.copy: {atom.name} has no pred or count: a whole warp carries it out",
+                f"tw.copy: {atom.name} takes neither pred nor count: a whole warp executes it",
                 help="predicate the copy that fills shared memory",
             )
         atom.copy_together(src, dst)
@@ -96,7 +96,7 @@ class VectorCopy:
         if isinstance(self.guard, Tensor):
             tensors.append(self.guard)
         self.tensors = tensors
-        # What is walked beside them is where an element stands in mode 0, for `count`.
+        # For `count`, the positions in mode 0 are walked with them.
         self.walk = common_walk([*tensors, _positions(src)] if self.counts else tensors, "tw.copy")
         self.spaces = (src.engine.buffer.space, dst.engine.buffer.space)
         self.hints = split_hints(self.tracer, atom, src, dst)
@@ -158,7 +158,7 @@ class VectorCopy:
                 details=[
                     f"from {self.src.title}",
                     f"to {self.dst.title}",
-                    f"what is known of them allows {self._widest(limit) * element} bits at most",
+                    f"their known alignment allows {self._widest(limit) * element} bits at most",
                 ],
                 help="pass a contiguous, aligned array, use a narrower atom, or a layout whose strides are multiples "
                 "of the width",
@@ -166,7 +166,7 @@ class VectorCopy:
         return width
 
     def _widest(self, limit: int) -> int:
-        """Return the widest vector up to a limit whose elements lie side by side in both tensors."""
+        """Return the widest vector up to a limit whose elements are contiguous in both tensors."""
         while limit > 1 and self._vector_walk(limit) is None:
             limit //= 2
         return limit
@@ -182,12 +182,12 @@ class VectorCopy:
 
     def _step(self, steps: tuple[Any, ...], width: int, atom: CopyAtom) -> None:
         """Move one vector."""
-        places = [place(t, s) for t, s in zip(self.tensors, steps, strict=False)]
-        guard = self.guard.engine.load(places[2]) if isinstance(self.guard, Tensor) else self.guard
+        offsets = [place(t, s) for t, s in zip(self.tensors, steps, strict=False)]
+        guard = self.guard.engine.load(offsets[2]) if isinstance(self.guard, Tensor) else self.guard
         if self.counts:
             left = as_scalar(guard - steps[-1]).to(int32)  # how many elements from here on are there
             guard = left if width > 1 else left > 0
-        atom.move(self, places, width, guard)
+        atom.move(self, offsets, width, guard)
 
     def load_and_store(self, places: list[Any], width: int, guard: Any) -> None:  # Any: numbers of host or device
         """Move one vector by a load and a store: where `guard` holds, or as many elements as it says."""
@@ -224,8 +224,8 @@ class VectorCopy:
 
 def _positions(tensor: Tensor) -> Tensor:
     """Return a tensor to walk along with another: its offsets are the positions in mode 0."""
-    first, *rest = (tensor.layout[mode] for mode in range(tensor.rank))
-    still = [Layout(mode.shape, map_leaves(lambda _: 0, mode.shape)) for mode in rest]
+    first, *others = (tensor.layout[mode] for mode in range(tensor.rank))
+    still = [Layout(mode.shape, map_leaves(lambda _: 0, mode.shape)) for mode in others]
     return Tensor(tensor.engine, make_layout(Layout(first.shape), *still))
 
 
@@ -315,5 +315,5 @@ def split_hints(
 
 
 def _is_global(tensor: Tensor) -> bool:
-    found: bool = tensor.engine.buffer.space is Space.GLOBAL
-    return found
+    is_global: bool = tensor.engine.buffer.space is Space.GLOBAL
+    return is_global

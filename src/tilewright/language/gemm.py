@@ -69,18 +69,18 @@ def _with_k(tensor: Tensor) -> Tensor:
     return tensor.map_layout(inside(lambda layout: make_layout(*(layout[mode] for mode in modes), *missing)))
 
 
-def _with_both_modes(sums: Tensor, a: Tensor, b: Tensor) -> Tensor:
+def _with_both_modes(accumulator: Tensor, a: Tensor, b: Tensor) -> Tensor:
     """Return c or d with the modes (V, M, N), where M and N may be missing as they are in a and b."""
-    if sums.rank != 3 - (a.rank == 1) - (b.rank == 1):
-        return sums  # refused later, where the extents are compared
+    if accumulator.rank != 3 - (a.rank == 1) - (b.rank == 1):
+        return accumulator  # refused later, where the extents are compared
 
     def widen(layout: Layout) -> Layout:
-        rest = [layout[mode] for mode in range(1, sums.rank)]
-        m = rest.pop(0) if a.rank > 1 else Layout(1, 0)
-        n = rest.pop(0) if b.rank > 1 else Layout(1, 0)
+        modes = [layout[mode] for mode in range(1, accumulator.rank)]
+        m = modes.pop(0) if a.rank > 1 else Layout(1, 0)
+        n = modes.pop(0) if b.rank > 1 else Layout(1, 0)
         return make_layout(layout[0], m, n)
 
-    return sums.map_layout(widen) if sums.rank < 3 else sums
+    return accumulator.map_layout(widen) if accumulator.rank < 3 else accumulator
 
 
 def _extent(tensor: Tensor, mode: int) -> int:
@@ -92,11 +92,11 @@ def _extent(tensor: Tensor, mode: int) -> int:
 
 def _check(atom: MMAAtom, d: Tensor, a: Tensor, b: Tensor, c: Tensor) -> None:
     m, n = _extent(a, 1), _extent(b, 1)
-    wanted = {"c": (c, (m, n)), "d": (d, (m, n))}
-    for name, (tensor, extents) in wanted.items():
+    extents = (m, n)
+    for name, tensor in (("c", c), ("d", d)):
         if tensor.rank != 3 or (_extent(tensor, 1), _extent(tensor, 2)) != extents:
             raise LanguageError(
-                f"tw.gemm: {name} has modes {tensor.layout.shape}, and a and b ask for (V, {m}, {n})",
+                f"tw.gemm: {name} has modes {tensor.layout.shape}, and a and b need (V, {m}, {n})",
                 details=[f"a: {a.title}", f"b: {b.title}", f"{name}: {tensor.title}"],
                 help=f"the mode V of {name} holds {atom.layout_c[1].size} values; partition_fragment_C of a tile of "
                 "these extents makes it",
@@ -107,19 +107,19 @@ def _check(atom: MMAAtom, d: Tensor, a: Tensor, b: Tensor, c: Tensor) -> None:
             details=[f"a: {a.title}", f"b: {b.title}"],
             help="partition tiles of one extent along K, or take the same steps of both: a[:, :, k], b[:, :, k]",
         )
-    for name, tensor, wanted_type in (
+    for name, tensor, type in (
         ("a", a, atom.dtype_a),
         ("b", b, atom.dtype_b),
         ("c", c, atom.dtype_c),
         ("d", d, atom.dtype_d),
     ):
-        if tensor.dtype is not wanted_type.storage:
+        if tensor.dtype is not type.storage:
             raise LanguageError(
-                f"tw.gemm: {name} is {tensor.dtype}, and {atom.name} takes {wanted_type}",
+                f"tw.gemm: {name} is {tensor.dtype}, and {atom.name} takes {type}",
                 details=[f"{name}: {tensor.title}"],
                 help="use tw.atoms.<name>.in_words() on tensors of uint32"
-                if wanted_type.bits < 8
-                else f"convert it (fragment.to(tw.{wanted_type.storage})), or take an atom for {tensor.dtype}",
+                if type.bits < 8
+                else f"convert it (fragment.to(tw.{type.storage})), or take an atom for {tensor.dtype}",
             )
 
 
@@ -138,14 +138,14 @@ def _alternatives(atom: MMAAtom, arch: Arch) -> str:
     fitting = [
         name
         for name in (*WARP_MMAS, *MFMAS)
-        if arch.has_instructions_of(Arch.parse((found := getattr(atoms, name)).arch))
-        and (found.dtype_a, found.dtype_b, found.dtype_d) == (atom.dtype_a, atom.dtype_b, atom.dtype_d)
+        if arch.has_instructions_of(Arch.parse((known := getattr(atoms, name)).arch))
+        and (known.dtype_a, known.dtype_b, known.dtype_d) == (atom.dtype_a, atom.dtype_b, atom.dtype_d)
     ]
     if fitting:
         return f"{arch.name} has {', '.join(fitting)}"
     return (
         f"no atom of {arch.name} multiplies {atom.dtype_a} by {atom.dtype_b} to {atom.dtype_d}; convert the operands, "
-        "to float16 say"
+        "for example to float16"
     )
 
 

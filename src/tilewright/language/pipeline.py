@@ -11,7 +11,7 @@ from tilewright.trace.scalar import Scalar
 
 
 class Pipeline:
-    """A ring of `stages` tiles in shared memory: one is read while the copies of the others are under way.
+    """A ring of `stages` tiles in shared memory: one is read while the others are filled.
 
     Tile k lives in stage k % stages. `ahead` = stages - 1 tiles are begun before the loop; round k begins tile
     k + ahead, in the stage that round k - 1 has read. Each tile is one group of asynchronous copies, closed by
@@ -27,7 +27,7 @@ class Pipeline:
             pipe.commit()
             use(smem[:, pipe.read_stage(k)])
 
-    What is under way when three stages come to `wait`, and the stages that each round reads and fills::
+    With three stages, the groups that were committed before each `wait`, and the stages that a round reads and fills::
 
         round  committed  wait leaves    reads     fills
         0      0 1        1              stage 0   stage 2 with tile 2
@@ -41,10 +41,10 @@ class Pipeline:
     """
 
     def __init__(self, stages: int) -> None:
-        given: object = stages  # a device value can come, too
-        if not isinstance(given, int) or given < 2:
+        number: object = stages  # a device value can come, too
+        if not isinstance(number, int) or number < 2:
             raise LanguageError(
-                f"tw.pipeline has at least 2 stages, known while tracing, not {given!r}",
+                f"tw.pipeline takes at least 2 stages, known while tracing, not {number!r}",
                 help="with one stage there is nothing to overlap: tw.copy, tw.cp_async_wait(), tw.sync_threads()",
             )
         self.stages = stages
@@ -59,15 +59,15 @@ class Pipeline:
         cp_async_commit()
 
     def wait(self) -> None:
-        """Wait for the oldest tile under way, in all threads; they are then also done with what they read before.
+        """Wait for the oldest pending tile, in all threads; they have then also read the tile before it.
 
-        After `ahead` commits and one for each round, the newest stages - 2 groups may still be under way.
+        After `ahead` commits and one for each round, the newest stages - 2 groups may still be pending.
         """
         cp_async_wait(self.stages - 2)
         sync_threads()
 
     def drain(self) -> None:
-        """Wait for all copies, in all threads: the stages may then serve for something else."""
+        """Wait for all copies, in all threads: the stages may then be used for something else."""
         cp_async_wait(0)
         sync_threads()
 

@@ -59,7 +59,7 @@ def _join_sides(
         if a is b or (_plain(a) and _plain(b) and type(a) is type(b) and a == b):
             merged.append(a)
         elif name == RESULT and isinstance(a, Undefined) != isinstance(b, Undefined):
-            # The side without a value did not return yet, and its value is never looked at.
+            # The side without a value did not return yet, and its value is never read.
             side = sides[0] if isinstance(a, Undefined) else sides[1]
             side[n] = placeholder(b if isinstance(a, Undefined) else a)
             merged.append(None)
@@ -172,10 +172,10 @@ def contains(item: Any, container: Any) -> Any:
         return item in container
     if isinstance(container, DeviceRange) and isinstance(item, Scalar):
         return container.contains(item)
-    found: Any = False
-    for other in container:
-        found = or_(found, partial(_equal, item, other))
-    return found
+    held: Any = False
+    for candidate in container:
+        held = or_(held, partial(_equal, item, candidate))
+    return held
 
 
 def _equal(a: Any, b: Any) -> Any:

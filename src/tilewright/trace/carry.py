@@ -51,8 +51,8 @@ def read_state(names: Names, variables: Mapping[str, Any]) -> list[Any]:
 
 
 @dataclass(frozen=True)
-class _Place:
-    """Where a variable's values stand: which leaves, and how the variable is made of them again."""
+class _Part:
+    """The leaves of one variable: how many, and how the variable is made of them again."""
 
     count: int
     rebuild: Callable[[list[Value]], Any]
@@ -68,14 +68,14 @@ class Carried:
     leaves: list[Value] = field(default_factory=list)
     leaf_names: list[str] = field(default_factory=list)
     weak: list[bool] = field(default_factory=list)
-    places: list[_Place] = field(default_factory=list)
+    parts: list[_Part] = field(default_factory=list)
 
     def rebuild(self, values: list[Value]) -> list[Any]:
         """Return the variables with other values in place of the leaves."""
         result, start = [], 0
-        for place in self.places:
-            result.append(place.rebuild(values[start : start + place.count]))
-            start += place.count
+        for part in self.parts:
+            result.append(part.rebuild(values[start : start + part.count]))
+            start += part.count
         return result
 
 
@@ -83,37 +83,37 @@ def flatten(values: Iterable[Any], names: Names, like: Carried | None = None) ->
     """Take variables apart. `like` is what they were before a loop: those without a value then stay out."""
     carried = Carried(names)
     for n, (value, name) in enumerate(zip(values, names, strict=True)):
-        left_out = like is not None and like.places[n].shape == ("undefined",)
-        carried.places.append(_UNDEFINED if left_out else _place(value, name, carried))
+        left_out = like is not None and like.parts[n].shape == ("undefined",)
+        carried.parts.append(_UNDEFINED if left_out else _part(value, name, carried))
     return carried
 
 
-_UNDEFINED = _Place(0, lambda _: None, ("undefined",), "nothing")
+_UNDEFINED = _Part(0, lambda _: None, ("undefined",), "nothing")
 
 
-def _place(value: Any, name: str, carried: Carried) -> _Place:
+def _part(value: Any, name: str, carried: Carried) -> _Part:
     if isinstance(value, Undefined):
-        return _Place(0, lambda _: value, ("undefined",), "nothing")
+        return _Part(0, lambda _: value, ("undefined",), "nothing")
     if isinstance(value, Scalar) or is_number(value) or is_numpy_number(value):
         _leaf(value, name, carried)
-        return _Place(1, lambda v: Scalar(v[0]), ("number",), _describe(value))
+        return _Part(1, lambda v: Scalar(v[0]), ("number",), _describe(value))
     if isinstance(value, Tensor) and isinstance(value.engine, BufferEngine):
-        return _tensor_place(value, name, carried)
+        return _tensor_part(value, name, carried)
     if isinstance(value, DeviceObject):
         leaf = value.leaf()
         if leaf is not None:
             _leaf(leaf, name, carried)
             kind = type(value).__name__
-            return _Place(1, lambda v: value.with_leaf(Scalar(v[0])), (kind, _Same(value.memory())), repr(value))
+            return _Part(1, lambda v: value.with_leaf(Scalar(v[0])), (kind, _Same(value.memory())), repr(value))
     if isinstance(value, dict):
-        inner = [_place(v, f"{name}_{k}", carried) for k, v in value.items()]
+        inner = [_part(v, f"{name}_{k}", carried) for k, v in value.items()]
         keys = tuple(value)
         return _group(inner, lambda items: dict(zip(keys, items, strict=True)), ("dict", keys))
     if isinstance(value, (tuple, list)):
-        inner = [_place(v, f"{name}_{k}", carried) for k, v in enumerate(value)]
+        inner = [_part(v, f"{name}_{k}", carried) for k, v in enumerate(value)]
         make: Any = getattr(type(value), "_make", type(value))
         return _group(inner, make, (type(value).__name__,))
-    return _Place(0, lambda _: value, ("constant", _Same(value)), repr(value))
+    return _Part(0, lambda _: value, ("constant", _Same(value)), repr(value))
 
 
 def _leaf(value: Any, name: str, carried: Carried) -> None:
@@ -123,16 +123,16 @@ def _leaf(value: Any, name: str, carried: Carried) -> None:
     carried.weak.append(weak)
 
 
-def _group(inner: list[_Place], make: Callable[[list[Any]], Any], shape: tuple[Any, ...]) -> _Place:
+def _group(inner: list[_Part], make: Callable[[list[Any]], Any], shape: tuple[Any, ...]) -> _Part:
     def rebuild(values: list[Value]) -> Any:
         items, start = [], 0
-        for place in inner:
-            items.append(place.rebuild(values[start : start + place.count]))
-            start += place.count
+        for part in inner:
+            items.append(part.rebuild(values[start : start + part.count]))
+            start += part.count
         return make(items)
 
-    count = sum(place.count for place in inner)
-    return _Place(count, rebuild, (*shape, *(p.shape for p in inner)), f"{shape[0]} of {len(inner)}")
+    count = sum(part.count for part in inner)
+    return _Part(count, rebuild, (*shape, *(p.shape for p in inner)), f"{shape[0]} of {len(inner)}")
 
 
 class _Same:
@@ -157,7 +157,7 @@ class _Same:
 # --- tensors -------------------------------------------------------------------------------------------
 
 
-def _tensor_place(tensor: Tensor, name: str, carried: Carried) -> _Place:
+def _tensor_part(tensor: Tensor, name: str, carried: Carried) -> _Part:
     engine: BufferEngine = tensor.engine
     dynamic = list(_dynamic_leaves(tensor.layout))
     offset = engine.start
@@ -171,7 +171,7 @@ def _tensor_place(tensor: Tensor, name: str, carried: Carried) -> _Place:
 
     pattern = str(_with_leaves(tensor.layout, iter([_Hole()] * len(dynamic))))
     shape = ("tensor", _Same(engine.buffer), pattern)
-    return _Place(1 + len(dynamic), rebuild, shape, f"a {engine.space} tensor of {engine.dtype} with layout {pattern}")
+    return _Part(1 + len(dynamic), rebuild, shape, f"a {engine.space} tensor of {engine.dtype} with layout {pattern}")
 
 
 class _Hole(DynamicInt):
@@ -217,9 +217,9 @@ def merge_types(before: Carried, after: Carried, both: bool = False) -> Carried 
     Raises `LanguageError` naming the variable where the two cannot be one. `both` is for the two sides of an if,
     where either side's Python numbers give way.
     """
-    for name, one, other in zip(before.names, before.places, after.places, strict=True):
-        if one.shape != other.shape:
-            raise _disagreement(name, one.text, other.text, both)
+    for name, old, new in zip(before.names, before.parts, after.parts, strict=True):
+        if old.shape != new.shape:
+            raise _disagreement(name, old.text, new.text, both)
     leaves, weak = list(before.leaves), list(before.weak)
     for n, (a, b) in enumerate(zip(before.leaves, after.leaves, strict=True)):
         if a.type == b.type:
@@ -231,7 +231,7 @@ def merge_types(before: Carried, after: Carried, both: bool = False) -> Carried 
             raise _disagreement(before.leaf_names[n], str(a.type), str(b.type), both)
     if leaves == before.leaves:
         return None
-    return Carried(before.names, leaves, before.leaf_names, weak, before.places)
+    return Carried(before.names, leaves, before.leaf_names, weak, before.parts)
 
 
 def _gives_way(number: Value, other: Value) -> bool:
@@ -270,7 +270,7 @@ def _disagreement(name: str, before: str, after: str, both: bool) -> LanguageErr
 
 
 def placeholder(value: Any) -> Any:
-    """Return some value of the same kind, for a variable that is not looked at before it gets another."""
+    """Return some value of the same kind, for a variable that is not read before it gets another."""
     if isinstance(value, Scalar):
         return as_scalar(0, value.dtype) if value.dtype is not bool_ else as_scalar(False)
     if isinstance(value, (tuple, list)):

@@ -101,7 +101,7 @@ def nest(
 ) -> None:
     """Emit a loop for each extent, the first outermost, and `body(*indices)` inside of all.
 
-    An extent of 1 needs no loop: its index is the number 0.
+    An extent of 1 gets no loop: its index is the number 0.
     """
 
     def level(indices: tuple[Any, ...]) -> None:
@@ -182,8 +182,8 @@ def _nothing() -> None:
 
 
 def _disagreement(what: str, types: Sequence[Sequence[object]]) -> LanguageError:
-    first, second = (", ".join(map(str, found)) or "nothing" for found in types)
-    return LanguageError(f"{what} {first} and {second}", help="let both have as many numbers, of the same types")
+    first, second = (", ".join(map(str, side)) or "nothing" for side in types)
+    return LanguageError(f"{what} {first} and {second}", help="return equally many numbers of the same types")
 
 
 # --- ranges --------------------------------------------------------------------------------------------
@@ -217,7 +217,7 @@ class DeviceRange:
         for bound in (self.start, self.stop, self.step):
             if isinstance(bound, Scalar):
                 raise LanguageError(
-                    "this range has bounds that only the device knows, and only a for statement can loop over it",
+                    "this range has bounds that only the device knows, so only a for statement can loop over it",
                     help="write a for loop, or make the bound a tw.constexpr parameter",
                 )
         return iter(builtins.range(self.start, self.stop, self.step))

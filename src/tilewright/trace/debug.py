@@ -35,7 +35,7 @@ def _text(value: Any) -> str:
     text = str(value)
     if "<device " in text:
         raise LanguageError(
-            f"tw.device_print got the text of a device value, which has no number yet: {text!r}",
+            f"tw.device_print got the text of a device value, whose number is not known yet: {text!r}",
             help="give each value as an argument of its own: tw.device_print('x is', x)",
         )
     return text

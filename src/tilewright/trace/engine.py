@@ -111,7 +111,7 @@ class BufferEngine(Refused):
         )
         if not _converts(scalar.dtype, self.dtype):
             raise LanguageError(
-                f"{self.name or 'the tensor'} is {self.dtype}, and a {scalar.dtype} does not convert to it by itself",
+                f"{self.name or 'the tensor'} is {self.dtype}, and a {scalar.dtype} is not converted to it implicitly",
                 help=f"write value.to(tw.{self.dtype})",
             )
         self.store_value(elements, scalar.to(self.dtype).value)
@@ -142,7 +142,7 @@ class BufferEngine(Refused):
         return isinstance(self.start, int) and self.start == 0 and layout.rank == 1
 
     def guard(self, dividend: Any, divisor: Any, what: str) -> BufferEngine:
-        """Remember that the view is right only if the divisor divides the dividend."""
+        """Record that the view is right only if the divisor divides the dividend."""
         if not isinstance(divisor, int):
             return self
         if isinstance(dividend, Scalar) and dividend.facts.divisor % divisor == 0:
@@ -176,12 +176,12 @@ class BufferEngine(Refused):
         require_multiple(tracer, guard.dividend.value, guard.divisor, message, help, guard.location)
 
     def slice_of(self, tiled: Any, thread: Any, layout: Any) -> BufferEngine:  # Any: a TiledCopy or TiledMMA, an Int
-        """Remember that the view will be what a thread gets of a tiled copy or mma."""
+        """Record that the view will be what a thread gets of a tiled copy or mma."""
         title = f"{self.name + ', ' if self.name else ''}{self.space} {self.dtype} {layout}"
         return dataclasses.replace(self, slices=(*self.slices, slice_of(current("a slice"), tiled, thread, title)))
 
     def note_slices(self, condition: Value | None = None) -> None:
-        """Refuse an access by slices that the threads of the block do not have, where the condition names none."""
+        """Refuse an access by slices that threads of the block do not have, unless a condition may leave those out."""
         for taken in self.slices:
             note_access(current("an access"), taken, condition)
 
@@ -239,7 +239,7 @@ def _demand_storage(dtype: DType, space: Space) -> None:
 
 
 def _converts(source: DType, target: DType) -> bool:
-    """Say whether a store converts by itself: NumPy's same-kind rule, bool to anything."""
+    """Say whether a store converts implicitly: NumPy's same-kind rule, bool to anything."""
     if source is target or source.kind == "bool":
         return True
     return target.is_float or (source.is_integer and target.is_integer)

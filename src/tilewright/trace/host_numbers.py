@@ -122,24 +122,24 @@ class NumberUse:
 class Uses:
     """The parameters that a function's numbers need, in the order of their first use.
 
-    Without `given` they are recorded; with it they are those scalars, and nothing else can be asked for.
+    Without `parameters` they are recorded; with it they are those scalars, and others make `NeedsConstant`.
     """
 
-    def __init__(self, given: dict[NumberUse, Scalar] | None = None) -> None:
-        self.given = given
+    def __init__(self, parameters: dict[NumberUse, Scalar] | None = None) -> None:
+        self.parameters = parameters
         self.recorded: dict[NumberUse, Scalar] = {}
         self.constants: set[int] = set()  # places of captured numbers whose values were needed
 
     def scalar(self, use: NumberUse) -> Scalar:
         """Return the parameter of a use."""
-        known = self.recorded if self.given is None else self.given
-        found = known.get(use)
-        if found is None:
-            if self.given is not None:
+        known = self.recorded if self.parameters is None else self.parameters
+        parameter = known.get(use)
+        if parameter is None:
+            if self.parameters is not None:
                 self.need(use.expression)
-            found = Scalar(Value(use.held, None, None if use.held.is_float else unknown(use.held)))
-            self.recorded[use] = found
-        return found
+            parameter = Scalar(Value(use.held, None, None if use.held.is_float else unknown(use.held)))
+            self.recorded[use] = parameter
+        return parameter
 
     def need(self, expression: Expression) -> NoReturn:
         """Note that an expression's numbers have to be compiled in, and give up the trace."""
@@ -178,7 +178,7 @@ class HostNumber(Scalar):
         """Give up the trace: the value is needed."""
         self._uses.need(self._expression)
 
-    @property  # type: ignore[misc]  # asked for by isinstance(x, float), which is to be true; nobody sets it
+    @property  # type: ignore[misc]  # read by isinstance(x, float), which is to be true; never set
     def __class__(self) -> Any:
         self.need()
 

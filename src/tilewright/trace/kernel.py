@@ -1,4 +1,4 @@
-"""From a rewritten function and what its arguments are to a kernel's IR, and what is refused of the whole kernel."""
+"""From a rewritten function and the types of its arguments to a kernel's IR, and the checks of the whole kernel."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _run(tracer: Tracer, function: types.FunctionType, values: Mapping[str, Any]
         raise error.at(locate_error(error)) from error.__cause__
     except RecursionError:
         raise LanguageError(
-            f"kernel {function.__name__!r} nests its calls too deeply to be traced",
+            f"kernel {function.__name__!r} nests calls too deeply to be traced",
             help="a recursion must end for values that are known while tracing; no device value can end it",
         ) from None
     except Exception as error:
@@ -107,8 +107,8 @@ def _annotate(error: Exception, kernel: str, place: SourceLocation | None) -> No
 
 # --- values that left the loop or branch in which they were computed -----------------------------------
 
-# A variable takes its value along; what a list, an attribute or a closure was given inside a loop is not seen by the
-# tracer, and outside means nothing: the loop has run many times by then, or not at all.
+# Loops and branches carry variables. The tracer does not see what a list, an attribute or a closure is given inside of
+# them, and outside the value does not exist: the loop has run many times by then, or not at all.
 
 
 def refuse_escapes(kernel: Kernel) -> None:
@@ -150,7 +150,7 @@ _FLOAT8_ARCH = 89  # PTX ISA, "cvt": .e4m3x2 and .e5m2x2 need sm_89
 def refuse_missing_arithmetic(kernel: Kernel, arch: Arch) -> None:
     """Raise `LanguageError` at a conversion from or to an 8-bit float that the target has no instruction for.
 
-    Arithmetic on them converts to float32 and back, so there is no other op.
+    Arithmetic on them converts to float32 and back, so no other op can need it.
     """
     if arch.number >= _FLOAT8_ARCH:
         return

@@ -168,10 +168,10 @@ def _device_while(condition: Callable[..., Any], body: Body, state: list[Any], n
 def _settle(
     tracer: Tracer, state: list[Any], names: Names, trace: Callable[[list[Value], Carried], tuple[Block, State]]
 ) -> tuple[Block, Carried, tuple[Value, ...]]:
-    """Trace a loop's body until what it assumes of the carried variables is what it hands on.
+    """Trace a loop's body until what it assumes of the carried variables holds after an iteration.
 
     The types of Python numbers (`acc = 0.0`) and the facts of integers are assumed from the initial values;
-    where the body hands on something wider, it is traced again with that.
+    where they are wider after an iteration, the body is traced again with that.
     """
     carried = flatten(state, names)
     assumed: list[Facts | None] = [v.facts for v in carried.leaves]
@@ -198,7 +198,7 @@ def _settle(
         if wider is not None:
             carried = wider
             assumed = [v.facts for v in carried.leaves]
-    raise LanguageError(f"the types of the loop's variables do not settle: {', '.join(names)}")
+    raise LanguageError(f"the types of the loop's variables change with each iteration: {', '.join(names)}")
 
 
 def _returned_first_time(state: list[Any], result: State, names: Names) -> bool:
@@ -224,12 +224,12 @@ def _widened(assumed: Facts | None, needed: Facts | None, value: Value, attempt:
 
 
 def _after(carried: Carried, results: list[Value], names: Names) -> State:
-    """Return the variables after a loop; one that had no value before it has none, because the loop may run no time."""
+    """Return the variables after a loop; one without a value before it has none after it: the loop may not run."""
     values = carried.rebuild(results)
     for result, name in zip(results, carried.leaf_names, strict=True):
         result.name = name
     return tuple(
-        Undefined(name, "it is assigned only inside a loop, which may run no time")
+        Undefined(name, "it is assigned only inside a loop, which may not run at all")
         if isinstance(value, Undefined)
         else value
         for name, value in zip(names, values, strict=True)

@@ -1,6 +1,6 @@
 """Math functions: on device scalars they become instructions, on host numbers they are NumPy's.
 
-A value that is neither may have a method `__tilewright_apply__(name, function, operands)`, which says what they are on
+A value that is neither may have a method `__tilewright_apply__(name, function, operands)`, which defines them for
 it: the expressions of a loop nest's logic record the function, and apply it to device scalars when a kernel is built.
 """
 
@@ -63,7 +63,7 @@ def _function(name: str, text: str) -> Any:
 
 
 def _on_other(name: str, function: Any, *values: Any) -> Any:
-    """Apply a function to what is no device scalar: values that say themselves what it is, or host numbers."""
+    """Apply a function to values that are not device scalars: those that define it themselves, or host numbers."""
     for x in values:
         if hasattr(x, "__tilewright_apply__"):
             return x.__tilewright_apply__(function.__name__, function, values)

@@ -32,11 +32,11 @@ def shared(element: Any, layout: Any, *, alignment: int = SHARED_ALIGNMENT) -> T
     `layout` is a static Layout or a shape (then column-major). Tensors whose uses a block-wide barrier separates
     may get the same bytes. Raises `LanguageError` for a dynamic layout.
     """
-    given = _as_layout(layout)
+    static = _as_layout(layout)
     integer("tw.shared", "alignment", alignment, minimum=1)
-    engine = allocate(Space.SHARED, dtype(element), cosize(given), alignment)
-    engine.buffer.layout = given
-    return Tensor(engine, given)
+    engine = allocate(Space.SHARED, dtype(element), cosize(static), alignment)
+    engine.buffer.layout = static
+    return Tensor(engine, static)
 
 
 def registers(element: Any, layout: Any) -> Tensor:
@@ -45,8 +45,8 @@ def registers(element: Any, layout: Any) -> Tensor:
     Its indices must be known when loops are unrolled; one that stays dynamic moves the tensor to local memory.
     Raises `LanguageError` for a dynamic layout.
     """
-    given = _as_layout(layout)
-    return Tensor(allocate(Space.REGISTER, dtype(element), cosize(given), VECTOR_BYTES), given)
+    static = _as_layout(layout)
+    return Tensor(allocate(Space.REGISTER, dtype(element), cosize(static), VECTOR_BYTES), static)
 
 
 def fragment_like(tensor: Any, element: Any = None) -> Tensor:
@@ -90,7 +90,7 @@ def _atomic(kind: str, tensor: Tensor, coord: Any, value: Any) -> Any:
         raise LanguageError(f"tw.atomic_{kind} works on global and shared memory, not on a {tensor.space} tensor")
     element = tensor.dtype
     if element.bits < 32 and not (kind == "add" and element in (float16, bfloat16)):
-        raise LanguageError(f"there is no atomic {kind} on {element}", help="use a 32-bit or 64-bit type")
+        raise LanguageError(f"atomic {kind} does not exist for {element}", help="use a 32-bit or 64-bit type")
     engine.demand_guards()
     place = tensor.offset_of(coord)
     operand = as_scalar(value, element)

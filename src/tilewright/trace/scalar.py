@@ -1,6 +1,6 @@
 """Device scalars: stand-ins for numbers that exist only when the kernel runs.
 
-The arithmetic is written down here once:
+The rules of arithmetic:
 
 - Types promote by `tilewright.dtypes.promote`; a Python number takes the type of the other operand, except
   that a Python float with an integer gives float32.
@@ -41,7 +41,7 @@ class Scalar(Refused, DynamicInt):
     __array_ufunc__ = None
 
     _why_no_copy = (
-        "it is a value of a kernel that is being traced, and means nothing outside of it",
+        "it is a value of a kernel that is being traced, and does not exist outside of it",
         "keep what is known while tracing (numbers, layouts) apart from device values",
     )
 
@@ -242,7 +242,7 @@ class Scalar(Refused, DynamicInt):
     def __float__(self) -> float:
         raise _undecided(
             "the value of a device number as a float",
-            "convert with tw.float32(x); tw.sqrt and its like stand for the functions of math",
+            "convert with tw.float32(x); use tw.sqrt and the like in place of math's functions",
         )
 
     def __iter__(self) -> Any:
@@ -252,7 +252,7 @@ class Scalar(Refused, DynamicInt):
         return self.value.name or "?"
 
     def __format__(self, spec: str) -> str:
-        return repr(self)  # in a text it shall be seen that there is no number
+        return repr(self)  # shows in the text that the number is not known yet
 
     def __repr__(self) -> str:
         return f"<device {self.dtype}{' ' + self.value.name if self.value.name else ''}>"
@@ -306,7 +306,7 @@ def as_scalar(x: object, target: DType | None = None) -> Scalar:
     if not target.is_float:
         if isinstance(x, float):
             raise LanguageError(
-                f"{x!r} is a float and does not convert to {target} by itself", help=f"write tw.{target}({x!r})"
+                f"{x!r} is a float and is not converted to {target} implicitly", help=f"write tw.{target}({x!r})"
             )
         if target is bool_:
             x = bool(x)
@@ -349,7 +349,7 @@ def common_type(a: object, b: object) -> DType:
     typed, number = (x, b) if x is not None else (y, a)
     assert typed is not None
     if not isinstance(number, (int, float)):
-        raise LanguageError(f"a device {typed} and a {type(number).__name__} do not go together: {number!r}")
+        raise LanguageError(f"a device {typed} and a {type(number).__name__} cannot be combined: {number!r}")
     if isinstance(number, bool):
         return typed
     if isinstance(number, float):

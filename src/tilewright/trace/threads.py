@@ -2,12 +2,12 @@
 
 A tiled copy for 128 threads in a block of 64 leaves half of each tile untouched; in a block of 256, half of the threads
 reach past it. What a thread's number may be is known where it is computed of `tw.thread_idx` alone: the expression is
-evaluated for every thread of the block. Refused is what is wrong for certain:
+evaluated for every thread of the block. What is certainly wrong is refused:
 
 - an access that all threads make, or all or none, where some of them take a slice that does not exist;
 - slices that no thread takes, of all those by which the kernel accesses memory.
 
-A thread number that is computed of other things, or an access under a branch, may be right, and is let pass.
+A thread number that is computed of other things, or an access under a branch, may be right, and is accepted.
 """
 
 from __future__ import annotations
@@ -123,10 +123,10 @@ def _numbers(tracer: Tracer, thread: Any) -> frozenset[int] | None:
         return frozenset({thread})
     if not isinstance(thread, Scalar):
         return None
-    found = tracer.thread_numbers.get(thread.value)
-    if found is None:
-        found = tracer.thread_numbers[thread.value] = _evaluated(tracer.block_shape, thread.value)
-    return found or None
+    numbers = tracer.thread_numbers.get(thread.value)
+    if numbers is None:
+        numbers = tracer.thread_numbers[thread.value] = _evaluated(tracer.block_shape, thread.value)
+    return numbers or None
 
 
 def _evaluated(block: tuple[int, int, int], value: Value) -> frozenset[int]:
@@ -138,14 +138,14 @@ def _evaluated(block: tuple[int, int, int], value: Value) -> frozenset[int]:
         if axis is None:
             return frozenset()
         indices.setdefault(axis, []).append(leaf)
-    found = set()
+    numbers = set()
     for place in product(*(range(block[axis]) for axis in indices)):
         known = {leaf: n for leaves, n in zip(indices.values(), place, strict=True) for leaf in leaves}
         try:
-            found.add(evaluate(value, known))
+            numbers.add(evaluate(value, known))
         except KeyError:  # an operation that the host does not evaluate
             return frozenset()
-    return frozenset(found)
+    return frozenset(numbers)
 
 
 def _leaves(value: Value) -> Iterable[Value]:
@@ -164,7 +164,7 @@ def _leaves(value: Value) -> Iterable[Value]:
 
 
 def note_access(tracer: Tracer, taken: Slice, condition: Value | None = None) -> None:
-    """Remember that the kernel accesses memory by a slice, under a condition if one is given.
+    """Record that the kernel accesses memory by a slice, under a condition if one is given.
 
     Refuses a slice that some threads do not have, unless a branch or the condition may leave those out.
     """

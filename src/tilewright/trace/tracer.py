@@ -111,15 +111,15 @@ def locate_error(error: BaseException) -> SourceLocation | None:
 
 def _linked(steps: Iterable[tuple[CodeType, int, int]]) -> SourceLocation | None:
     """Return the places of the steps that are the user's, innermost first, as one linked place."""
-    found: list[SourceLocation] = []
+    places: list[SourceLocation] = []
     for code, instruction, line in steps:
         if _is_user_code(code):
             place = _place(code, instruction, line)
             # A loop's body is a function of its own after rewriting, and stands in the user's function.
-            if not (found and found[-1].function == place.function and found[-1].file == place.file):
-                found.append(place)
+            if not (places and places[-1].function == place.function and places[-1].file == place.file):
+                places.append(place)
     result: SourceLocation | None = None
-    for place in reversed(found):
+    for place in reversed(places):
         result = SourceLocation(place.file, place.line, place.function, place.column, place.end_column, result)
     return result
 
@@ -159,7 +159,7 @@ def current(what: str) -> Tracer:
     tracer = _current.tracer
     if tracer is None:
         raise LanguageError(
-            f"{what} means something only inside a kernel",
+            f"{what} can be used only inside a kernel",
             help="call it in a function decorated with @tw.kernel, or in one that a kernel calls",
         )
     return tracer
@@ -208,8 +208,8 @@ def require_multiple(
     if not known_to_host(value, tracer):
         return
     with tracer.builder.inside(Block()):  # the host computes it, not the kernel
-        rest = tracer.pure(Binary("rem", value, constant(divisor, value.dtype)), value.dtype)
-        condition = tracer.pure(Compare("eq", rest, constant(0, value.dtype)), bool_)
+        remainder = tracer.pure(Binary("rem", value, constant(divisor, value.dtype)), value.dtype)
+        condition = tracer.pure(Compare("eq", remainder, constant(0, value.dtype)), bool_)
     tracer.require(Requirement(condition, message, help, location, value), (message, id(value)))
 
 
@@ -223,11 +223,11 @@ def require_equal(tracer: Tracer, a: Value, b: Value, message: str, help: str) -
 
 
 def refuse_partial_warps(tracer: Tracer, what: str, lanes: int = 0) -> None:
-    """Refuse what lanes, by default those of a warp, do together in a block whose last warp has no whole such group.
+    """Refuse an operation of `lanes` lanes, by default those of a warp, in a block whose last such group is partial.
 
-    Threads fill warps by their linear number, and the lanes behind the last thread do not exist: a matrix instruction
+    Threads fill warps by their linear number, and the lanes after the last thread do not exist: a matrix instruction
     of such a warp is undefined, and a shuffle may read a lane that holds nothing. Under a branch, which may leave that
-    warp out, the simulator watches who comes.
+    warp out, the simulator checks which threads take part.
     """
     if tracer.block_shape is None or tracer.branch_depth:
         return

@@ -1,10 +1,10 @@
 """Refuses block-wide barriers that only some threads of the block may reach, and named ones that split a warp.
 
-Each value is classed by what it depends on: the same in the whole block, certainly on the thread's index, or not
-known (what memory holds, what other lanes have). A barrier in a branch or loop that depends on the thread's index
-is refused; what is not known is left to the simulator, which watches the barriers as they are met.
+Each value has a class: the same in the whole block, certainly dependent on the thread's index, or not known (the
+contents of memory, the values of other lanes). A barrier in a branch or loop that depends on the thread's index
+is refused; what is not known is left to the simulator, which checks each barrier as threads arrive.
 
-Named barriers are met by whole warps, in any branch: one is refused where the condition differs within a warp. A value
+Whole warps arrive at named barriers, in any branch: one is refused where the condition differs within a warp. A value
 that depends on the thread's index alone is computed for every thread of the block to learn that; one that depends
 on other things too differs where a part of it does.
 """
@@ -25,7 +25,7 @@ from tilewright.source import SourceLocation
 
 @dataclass(frozen=True)
 class _Control:
-    """A branch or loop that threads of a block or of a warp, the `group`, leave in different ways."""
+    """A branch or loop at which the threads of a `group`, a block or a warp, diverge."""
 
     kind: str
     location: SourceLocation | None
@@ -33,18 +33,18 @@ class _Control:
 
 
 def refuse_divergent_barriers(kernel: Kernel) -> None:
-    """Raise `LanguageError` at a barrier under a condition or loop that divides those who meet at it."""
+    """Raise `LanguageError` at a barrier in a branch or loop at which the threads that must meet diverge."""
     if not any(_group_of(op) for op in kernel.body.walk()):
         return
     analysis = _Analysis()
-    while analysis.grows:  # carried values hand a class on from turn to turn
+    while analysis.grows:  # a carried value takes its class to the next iteration
         analysis.grows = False
         analysis.block(kernel.body)
     _check(kernel.body, analysis.divergent, _Warps(kernel), {})
 
 
 def _group_of(op: Op) -> str | None:
-    """Return which threads come to a barrier together, None for other ops."""
+    """Return which threads must arrive at a barrier together, None for other ops."""
     if not op.effects.refused_apart:
         return None
     return "warp" if op.effects.together <= Scope.WARP else "block"
@@ -60,14 +60,14 @@ class _Warps:
         self._answers: dict[Value, bool] = {}
 
     def divides(self, op: For | While | If) -> bool:
-        """Say whether threads of one warp take different ways through a branch or loop."""
+        """Say whether threads of one warp diverge at a branch or loop."""
         if isinstance(op, If):
             return self.differs(op.condition)
         if isinstance(op, While):
             last = op.condition.ops[-1]
             assert isinstance(last, Yield), last
             return self.differs(last.values[0])
-        return any(self.differs(v) for v in (op.start, op.stop, op.step)) and not _same_number_of_turns(op)
+        return any(self.differs(v) for v in (op.start, op.stop, op.step)) and not _same_number_of_iterations(op)
 
     def differs(self, value: Value) -> bool:
         """Say whether a value surely differs between threads of some warp."""
@@ -150,23 +150,23 @@ class _Analysis:
 
 
 def depends_on_thread(op: For | While | If, divergent: set[Value]) -> bool:
-    """Say whether the threads of a block may take different ways through a branch or loop, for all that is known."""
+    """Say whether the threads of a block may diverge at a branch or loop, as far as is known."""
     if isinstance(op, If):
         return op.condition in divergent
     if isinstance(op, While):
         last = op.condition.ops[-1]
         assert isinstance(last, Yield), last
         return last.values[0] in divergent
-    return any(v in divergent for v in (op.start, op.stop, op.step)) and not _same_number_of_turns(op)
+    return any(v in divergent for v in (op.start, op.stop, op.step)) and not _same_number_of_iterations(op)
 
 
-def _same_number_of_turns(op: For) -> bool:
-    """Say whether the ranges of the bounds leave one number of turns: `range(thread, 256, 32)` of 32 threads."""
+def _same_number_of_iterations(op: For) -> bool:
+    """Say whether the ranges of the bounds leave one number of iterations: `range(thread, 256, 32)` of 32 threads."""
     start, stop, step = facts_of(op.start), facts_of(op.stop), facts_of(op.step)
     if step.constant is None or step.low == 0:
         return False
-    turns = {len(range(a, b, step.low)) for a in (start.low, start.high) for b in (stop.low, stop.high)}
-    return len(turns) == 1
+    counts = {len(range(a, b, step.low)) for a in (start.low, start.high) for b in (stop.low, stop.high)}
+    return len(counts) == 1
 
 
 def _check(block: Block, divergent: set[Value], warps: _Warps, controls: dict[str, _Control]) -> None:
@@ -194,17 +194,17 @@ def _refusal(barrier: Op, control: _Control) -> LanguageError:
         ]
     if control.group == "warp":
         return LanguageError(
-            f"a named barrier stands in a {control.kind} that only some threads of a warp run",
+            f"a named barrier is in a {control.kind} that only some threads of a warp run",
             details=details,
             location=barrier.location,
-            help="whole warps meet at a named barrier: let the condition depend on tw.warp_id(), or move the barrier "
+            help="whole warps arrive at a named barrier: let the condition depend on tw.warp_id(), or move the barrier "
             "out; a single thread can arrive at a tw.mbarrier",
         )
     return LanguageError(
-        f"tw.sync_threads stands in a {control.kind} that only some threads of the block may run",
+        f"tw.sync_threads is in a {control.kind} that only some threads of the block may run",
         details=details,
         location=barrier.location,
-        help="move the barrier out, so that every thread of the block comes to it; what follows an early return, "
+        help="move the barrier out, so that every thread of the block reaches it; what follows an early return, "
         "break or continue counts as a branch too",
     )
 

@@ -23,7 +23,7 @@ from tilewright.trace.control import loop
 from tilewright.trace.scalar import Scalar
 from tilewright.trace.tracer import current, extent_name, require_equal
 
-_UNROLL_LIMIT = 64  # steps of a copy that are written out, so that the compiler can have all loads under way
+_UNROLL_LIMIT = 64  # steps of a copy that are written out, so that the compiler can issue all loads first
 _INDEX_NAMES = "ijklmnpq"
 
 
@@ -46,7 +46,7 @@ class Walk:
 def common_walk(tensors: Sequence[Tensor], what: str) -> Walk:
     """Return modes in which all tensors step regularly, as few as possible.
 
-    Raises `LanguageError` when the tensors differ in size, or in the order in which dynamic modes are nested.
+    Raises `LanguageError` when the tensors differ in size, or in the order of dynamic modes.
     """
     modes = [_flat(t) for t in tensors]
     extents, strides = _refine(modes, tensors, what)
@@ -65,11 +65,11 @@ def _refine(
     modes: list[list[tuple[Any, Any]]], tensors: Sequence[Tensor], what: str
 ) -> tuple[list[Any], list[tuple[Any, ...]]]:
     """Split static modes until all tensors have the same extents: (4, 2) and 8 become (4, 2) and (4, 2)."""
-    rests = [list(m) for m in modes]
+    pending = [list(m) for m in modes]
     extents: list[Any] = []
     strides: list[tuple[Any, ...]] = []
-    while any(rests):
-        heads = [r[0] if r else (1, 0) for r in rests]
+    while any(pending):
+        heads = [m[0] if m else (1, 0) for m in pending]
         sizes = [s for s, _ in heads]
         if all(s is sizes[0] or (type(s) is type(sizes[0]) is int and s == sizes[0]) for s in sizes):
             step = sizes[0]
@@ -77,23 +77,23 @@ def _refine(
             step = math.gcd(*sizes)
             if step == 1:
                 raise _mismatch(tensors, what)
-        elif all(isinstance(s, Scalar) for s in sizes) and len(rests[0]) == len(rests[1]):
+        elif all(isinstance(s, Scalar) for s in sizes) and len(pending[0]) == len(pending[1]):
             step = sizes[0]
-            for other in sizes[1:]:
-                assert isinstance(step, Scalar) and isinstance(other, Scalar), sizes
-                _demand_equal(step, other, what)
+            for size in sizes[1:]:
+                assert isinstance(step, Scalar) and isinstance(size, Scalar), sizes
+                _demand_equal(step, size, what)
             heads = [(step, d) for _, d in heads]
-            rests = [[heads[n], *r[1:]] for n, r in enumerate(rests)]
+            pending = [[heads[n], *m[1:]] for n, m in enumerate(pending)]
             sizes = [step] * len(sizes)
         else:
             raise _mismatch(tensors, what)
         extents.append(step)
         strides.append(tuple(d for _, d in heads))
-        for n, rest in enumerate(rests):
+        for n, left in enumerate(pending):
             if sizes[n] is step or sizes[n] == step:
-                rest.pop(0)
+                left.pop(0)
             else:
-                rest[0] = (sizes[n] // step, heads[n][1] * step)
+                left[0] = (sizes[n] // step, heads[n][1] * step)
     return extents, strides
 
 
@@ -101,7 +101,7 @@ def _demand_equal(a: Scalar, b: Scalar, what: str) -> None:
     """Make it a condition of the launch that two extents are equal."""
     tracer = current(what)
     names = [extent_name(tracer, x.value) or "an extent" for x in (a, b)]
-    message = f"{what}: {names[0]} is {{value}}, and {names[1]} is another"
+    message = f"{what}: {names[0]} is {{value}}, and {names[1]} differs"
     if a.dtype is b.dtype:
         require_equal(tracer, a.value, b.value, message, "pass arrays of one shape")
 
@@ -115,12 +115,12 @@ def _mismatch(tensors: Sequence[Tensor], what: str) -> LanguageError:
 
 
 def _sorted_and_joined(extents: list[Any], strides: list[tuple[Any, ...]], count: int) -> Walk:
-    """Order static modes by the last tensor's stride, dynamic ones behind, and join what steps as one."""
+    """Order static modes by the last tensor's stride, dynamic ones last, and join modes that step as one."""
 
     def rank(k: int) -> tuple[bool, int, int]:
         known = type(strides[k][-1]) is int
-        other = strides[k][0] if type(strides[k][0]) is int else 1 << 40
-        return (not known, strides[k][-1] if known else 0, other)
+        first = strides[k][0] if type(strides[k][0]) is int else 1 << 40
+        return (not known, strides[k][-1] if known else 0, first)
 
     order = sorted(range(len(extents)), key=rank)
     joined: list[tuple[Any, tuple[Any, ...]]] = []
@@ -137,7 +137,7 @@ def _sorted_and_joined(extents: list[Any], strides: list[tuple[Any, ...]], count
 
 
 def split_vector(walk: Walk, width: int) -> Walk | None:
-    """Return the walk in steps of `width` adjacent elements, or None where they do not lie side by side."""
+    """Return the walk in steps of `width` adjacent elements, or None where they are not contiguous."""
     if width == 1:
         return walk
     for k, extent in enumerate(walk.extents):
@@ -163,15 +163,15 @@ def each_step(walk: Walk, body: Callable[[tuple[Any, ...]], None]) -> None:  # A
     unroll = True if size is not None and size <= _UNROLL_LIMIT else None
     wide = [_is_wide(walk.extents, strides) for strides in walk.strides]
 
-    def level(mode: int, places: tuple[Any, ...]) -> None:
+    def level(mode: int, offsets: tuple[Any, ...]) -> None:
         if mode < 0:
-            body(places)
+            body(offsets)
             return
 
         def at(index: Scalar) -> None:
             steps = [index.to(int64) if w else index for w in wide]
             moved = [
-                p + i * s[mode] if _moves(s[mode]) else p for p, i, s in zip(places, steps, walk.strides, strict=True)
+                p + i * s[mode] if _moves(s[mode]) else p for p, i, s in zip(offsets, steps, walk.strides, strict=True)
             ]
             level(mode - 1, tuple(moved))
 

@@ -244,21 +244,21 @@ def test_jump_in_a_branch_inside_a_branch():
 
     @tw.kernel
     def inner(out, p, limit):
-        a, turns = p, 0
+        a, iterations = p, 0
         while True:
-            turns += 1
-            if turns > limit:
+            iterations += 1
+            if iterations > limit:
                 if a != 5:
                     break
             a -= (a + a) & 63
-        out[0], out[1] = a, turns
+        out[0], out[1] = a, iterations
 
     def python(p, limit):
-        a, turns = p, 0
+        a, iterations = p, 0
         while True:
-            turns += 1
-            if turns > limit and a != 5:
-                return [a, turns]
+            iterations += 1
+            if iterations > limit and a != 5:
+                return [a, iterations]
             a -= (a + a) & 63
 
     for p, limit in [(2, 2), (7, 0), (-3, 5)]:

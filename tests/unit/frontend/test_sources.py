@@ -149,7 +149,7 @@ EDITS = {
     ),
     "its name": ("def fill", "def full", "fill"),
     "all of it": (TEXT, "", "fill"),
-    "what is no Python": ("import numpy as np", "def ((\n", "fill"),
+    "what is not Python": ("import numpy as np", "def ((\n", "fill"),
     "the function that it calls": ("return x * SCALE", "return x / SCALE", "fill"),
     "a method": ("self.amount + self.__private", "self.amount - self.__private", "method"),
     "an inner kernel": ("sum([scale * n", "sum([scale + n", "inner"),
@@ -211,7 +211,7 @@ def test_a_file_that_is_gone(tmp_path: Path) -> None:
         result(module.fill)
     assert str(caught.value) == (
         "the source of 'fill' cannot be read, and a kernel is made from its source\n"
-        f"  {module.__file__} is not there any more\n"
+        f"  {module.__file__} does not exist any more\n"
         "  help: keep the file until the kernel was launched"
     )
 
@@ -238,7 +238,7 @@ def test_text_of_exec_with_a_name_of_a_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("separate", [False, True])
 def test_cells_of_a_notebook(separate: bool) -> None:
-    """A cell's text is in linecache under a name that is no file's; imports may stand in another cell."""
+    """A cell's text is in linecache under a name that is not a file; imports may stand in another cell."""
     names: dict[str, object] = {"__name__": "__main__"}
     head, body = TEXT.split("SCALE = 2.0", 1)
     cells = [head, "SCALE = 2.0" + body] if separate else [TEXT]

@@ -151,7 +151,7 @@ def test_conditions_that_whole_warps_share(condition, block):
 @pytest.mark.parametrize(("condition", "block"), DIVIDED)
 def test_conditions_that_divide_a_warp(condition, block):
     with pytest.raises(
-        tw.LanguageError, match="a named barrier stands in a branch that only some threads of a warp run"
+        tw.LanguageError, match="a named barrier is in a branch that only some threads of a warp run"
     ):
         under.lower(OUT, condition, 3, block=block)
 
@@ -170,7 +170,7 @@ def test_loops():
     loop.lower(OUT, tw.warp_id, named, block=64)
     with pytest.raises(tw.LanguageError, match="in a loop that only some threads of a warp run"):
         loop.lower(OUT, lambda: tw.thread_idx.x, named, block=64)
-    with pytest.raises(tw.LanguageError, match="tw.sync_threads stands in a loop"):
+    with pytest.raises(tw.LanguageError, match="tw.sync_threads is in a loop"):
         loop.lower(OUT, lambda: tw.thread_idx.x, tw.sync_threads, block=64)
 
 
@@ -186,5 +186,5 @@ def single(out, barrier: tw.constexpr):
 
 def test_mbarriers_stand_where_they_like_and_barriers_of_the_block_do_not():
     assert any(isinstance(op, Elect) for op in lowered(single, OUT, False, block=64))
-    with pytest.raises(tw.LanguageError, match="tw.sync_threads stands in a branch"):
+    with pytest.raises(tw.LanguageError, match="tw.sync_threads is in a branch"):
         single.lower(OUT, True, block=64)

@@ -36,7 +36,7 @@ def reverse_tiles(out, x, pipe: tw.constexpr):
 
 @tw.kernel
 def reverse_tiles_early(out, x, pipe: tw.constexpr):
-    """The same, with each tile read one round before its turn, as fragments are: the wait follows the commit."""
+    """The same, with each tile read one round early, as fragments are: the wait follows the commit."""
     i, tiles = tw.thread_idx.x, tw.size(x.shape[1])
     smem = tw.shared(x.dtype, (THREADS, 1, pipe.stages))
     copier = COPY.get_slice(i)

@@ -1,4 +1,4 @@
-"""Loops: over ranges of the device, unrolled while tracing, and while; with what they carry from turn to turn."""
+"""Loops: over ranges of the device, unrolled while tracing, and while; with what they carry from one iteration to the next."""
 
 from __future__ import annotations
 
@@ -114,22 +114,22 @@ def test_while_on_a_device_value():
     @tw.kernel
     def collatz(out):
         x = tw.thread_idx.x + 1
-        turns = 0
+        iterations = 0
         while x != 1:
             if x % 2 == 0:
                 x = x // 2
             else:
                 x = 3 * x + 1
-            turns += 1
-        out[tw.thread_idx.x] = turns
+            iterations += 1
+        out[tw.thread_idx.x] = iterations
 
-    def turns(x):
+    def iterations(x):
         n = 0
         while x != 1:
             x, n = (x // 2 if x % 2 == 0 else 3 * x + 1), n + 1
         return n
 
-    assert run(collatz, zeros(30), block=30).tolist() == [turns(x + 1) for x in range(30)]
+    assert run(collatz, zeros(30), block=30).tolist() == [iterations(x + 1) for x in range(30)]
     assert "while (" in compiles(collatz, tw.spec("int32", 1), block=30)
 
 
@@ -261,7 +261,7 @@ def test_list_comprehension_makes_registers_of_a_thread():
 
 
 def test_carried_counters_do_not_trace_for_ever():
-    turns = []
+    iterations = []
 
     @tw.kernel
     def nest(out, n):
@@ -269,13 +269,13 @@ def test_carried_counters_do_not_trace_for_ever():
         for i in range(n):
             for j in range(n):
                 for k in range(n):
-                    turns.append(0)
+                    iterations.append(0)
                     total += i * j + k
         out[0] = total
 
     expected = sum(i * j + k for i in range(3) for j in range(3) for k in range(3))
     assert run(nest, zeros(1), 3).tolist() == [expected]
-    assert len(turns) <= 64
+    assert len(iterations) <= 64
 
 
 def test_ping_pong_stage_keeps_its_range():

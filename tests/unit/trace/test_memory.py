@@ -141,7 +141,7 @@ def test_atomics_that_do_not_exist_are_refused():
         mine = tw.registers("int32", 1)
         tw.atomic_add(mine, 0, 1)
 
-    with pytest.raises(tw.LanguageError, match="there is no atomic max on float16"):
+    with pytest.raises(tw.LanguageError, match="atomic max does not exist for float16"):
         run(narrow, zeros(1, np.float16))
     with pytest.raises(
         tw.LanguageError, match="atomic_add works on global and shared memory, not on a register tensor"

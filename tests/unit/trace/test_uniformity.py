@@ -12,7 +12,7 @@ SYNC = tw.sync_threads
 
 
 def refused(kernel, *args, block=64):
-    with pytest.raises(tw.LanguageError, match="tw.sync_threads stands in a") as caught:
+    with pytest.raises(tw.LanguageError, match="tw.sync_threads is in a") as caught:
         kernel.lower(*args, block=block)
     return str(caught.value)
 
@@ -109,7 +109,7 @@ def test_loops_with_bounds_of_the_thread():
     accepted(strided, OUT, 100, lambda i: 0, 64)
 
 
-def test_loop_whose_number_of_turns_is_one():
+def test_loop_whose_number_of_iterations_is_one():
     @tw.kernel
     def strided(out, n: tw.constexpr):
         for k in range(tw.thread_idx.x, n, 64):
@@ -150,7 +150,7 @@ def test_loops_that_the_thread_ends():
     accepted(fine, OUT, 3)
 
 
-def test_values_carried_over_turns():
+def test_values_carried_over_iterations():
     @tw.kernel
     def carried(out, n, first: tw.constexpr):
         a, b = 0, 0
@@ -176,10 +176,10 @@ def test_values_chosen_by_the_thread():
 
     @tw.kernel
     def counted(out, n):
-        turns = 0
+        iterations = 0
         for _ in range(tw.thread_idx.x):
-            turns += 1
-        if turns > n:
+            iterations += 1
+        if iterations > n:
             tw.sync_threads()
         out[0] = 1
 
