@@ -150,9 +150,7 @@ def test_conditions_that_whole_warps_share(condition, block):
 
 @pytest.mark.parametrize(("condition", "block"), DIVIDED)
 def test_conditions_that_divide_a_warp(condition, block):
-    with pytest.raises(
-        tw.LanguageError, match="a named barrier is in a branch that only some threads of a warp run"
-    ):
+    with pytest.raises(tw.LanguageError, match="a named barrier is in a branch that only some threads of a warp run"):
         under.lower(OUT, condition, 3, block=block)
 
 
