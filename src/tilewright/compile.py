@@ -13,9 +13,9 @@ from tilewright.errors import ArgumentError, LanguageError
 from tilewright.figures import Compiled
 from tilewright.ir.core import Buffer, Kernel, Parameter, Space, Value
 from tilewright.ir.evaluate import evaluate
-from tilewright.lang.parameters import ArgumentType
-from tilewright.lang.trace import trace
 from tilewright.passes.pipeline import run_passes
+from tilewright.trace.kernel import trace
+from tilewright.trace.parameters import ArgumentType
 
 if TYPE_CHECKING:
     from tilewright.backends.cpp.generate import DeviceSource

@@ -19,12 +19,9 @@ from weakref import WeakSet
 from tilewright.arch import Arch, default_arch
 from tilewright.compile import Lowered, lower
 from tilewright.errors import ArgumentError, LanguageError
-from tilewright.lang.captures import Captures
-from tilewright.lang.parameters import ArgumentType, ArrayType, ConstantValue, Dynamic, ScalarType
-from tilewright.lang.rewrite import rewrite
-from tilewright.lang.sources import remember
-from tilewright.lang.trace import constexpr
-from tilewright.lang.tracer import tracing
+from tilewright.frontend.captures import Captures
+from tilewright.frontend.rewrite import rewrite
+from tilewright.frontend.sources import remember
 from tilewright.pickling import KernelByName, LauncherByName
 from tilewright.runtime.arrays import ArrayInfo, ArraySpec, Static, describe
 from tilewright.runtime.launch import LaunchConfig, launch_config
@@ -33,6 +30,8 @@ from tilewright.runtime.plan import ArgumentPlan, Constexpr, Reading, Scalar, Si
 from tilewright.runtime.recent import Recent
 from tilewright.source import SourceLocation
 from tilewright.specialise import Ready, Specialisation, specialise
+from tilewright.trace.parameters import ArgumentType, ArrayType, ConstantValue, Dynamic, ScalarType, constexpr
+from tilewright.trace.tracer import tracing
 
 if TYPE_CHECKING:
     from tilewright.profile import Profile

@@ -20,13 +20,13 @@ def divided(out):
 @refused(
     LanguageError,
     """
-    a named barrier stands in a branch that only some threads of a warp run
+    a named barrier is in a branch that only some threads of a warp run
       the branch at test_barriers.py:N differs between the threads of a warp:
         if tw.lane_id() < 4:
       test_barriers.py:N, in divided:
         tw.named_barrier(1, 64).sync()
         ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-      help: whole warps meet at a named barrier: let the condition depend on tw.warp_id(), or move the barrier out; \
+      help: whole warps arrive at a named barrier: let the condition depend on tw.warp_id(), or move the barrier out; \
 a single thread can arrive at a tw.mbarrier
     """,
 )

@@ -79,7 +79,7 @@ def test_rank_too_large():
 @refused(
     tw.LanguageError,
     """
-    dst is int32, and a float32 does not convert to it by itself
+    dst is int32, and a float32 is not converted to it implicitly
       test_launch.py:N, in increase:
         dst[i] = src[i] + 1
         ^^^^^^
@@ -149,7 +149,7 @@ def test_tile_that_does_not_divide_a_static_array():
 @refused(
     tw.ArgumentError,
     """
-    tw.copy: src.shape[1] is 5, and dst.shape[1] is another
+    tw.copy: src.shape[1] is 5, and dst.shape[1] differs
       test_launch.py:N, in whole:
         tw.copy(src, dst)
         ^^^^^^^^^^^^^^^^^
@@ -187,7 +187,7 @@ def test_tile_that_does_not_divide_is_fine_where_a_branch_guards_it():
     tw.copy: UniversalCopy(128) needs 4 adjacent float32, aligned to 16 bytes
       from src, global float32 (4):(src_stride0)
       to dst, global float32 (4):(1)
-      what is known of them allows 32 bits at most
+      their known alignment allows 32 bits at most
       test_launch.py:N, in vectors:
         tw.copy(tw.atoms.UniversalCopy(128), g_src, g_dst)
         ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
@@ -205,7 +205,7 @@ def test_strided_array_where_vectors_are_asked_for():
     tw.copy: UniversalCopy(128) needs 4 adjacent float32, aligned to 16 bytes
       from src, global float32 (4):(1)
       to dst, global float32 (4):(1)
-      what is known of them allows 32 bits at most
+      their known alignment allows 32 bits at most
       test_launch.py:N, in vectors:
         tw.copy(tw.atoms.UniversalCopy(128), g_src, g_dst)
         ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^

@@ -114,4 +114,4 @@ def test_no_predicate() -> None:
     def what(x: Any) -> None:
         tw.copy(LDSM, tw.shared(tw.float16, (8,)), tw.registers(tw.float16, (8,)), pred=True)
 
-    assert "SM75_U32x4_LDSM_N has no pred or count: a whole warp carries it out" in refusal(what)
+    assert "SM75_U32x4_LDSM_N takes neither pred nor count: a whole warp executes it" in refusal(what)

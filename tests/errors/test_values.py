@@ -70,7 +70,7 @@ def test_python_list_indexed_by_a_device_value():
       test_values.py:N, in kernel:
         x[0] = math.sqrt(x[1])
                ^^^^^^^^^^^^^^^
-      help: convert with tw.float32(x); tw.sqrt and its like stand for the functions of math
+      help: convert with tw.float32(x); use tw.sqrt and the like in place of math's functions
     """,
 )
 def test_function_of_math():
@@ -102,7 +102,7 @@ def test_function_of_numpy():
 @refused(
     tw.LanguageError,
     """
-    this range has bounds that only the device knows, and only a for statement can loop over it
+    this range has bounds that only the device knows, so only a for statement can loop over it
       test_values.py:N, in kernel:
         x[0] = list(range(n))[0]
                ^^^^^^^^^^^^^^
@@ -180,7 +180,7 @@ def test_endless_loop_while_tracing():
 @refused(
     tw.LanguageError,
     """
-    kernel 'kernel' nests its calls too deeply to be traced
+    kernel 'kernel' nests calls too deeply to be traced
       help: a recursion must end for values that are known while tracing; no device value can end it
     """,
 )
@@ -369,13 +369,13 @@ def test_shared_memory_of_dynamic_size():
 @refused(
     tw.LanguageError,
     """
-    tw.sync_threads stands in a branch that only some threads of the block may run
+    tw.sync_threads is in a branch that only some threads of the block may run
       the branch at test_values.py:N depends on tw.thread_idx:
         if tw.thread_idx.x < 16:
       test_values.py:N, in kernel:
         tw.sync_threads()
         ^^^^^^^^^^^^^^^^^
-      help: move the barrier out, so that every thread of the block comes to it; what follows an early return, break or continue counts as a branch too
+      help: move the barrier out, so that every thread of the block reaches it; what follows an early return, break or continue counts as a branch too
     """,
 )
 def test_barrier_in_a_divergent_branch():
@@ -391,7 +391,7 @@ def test_barrier_in_a_divergent_branch():
 @refused(
     tw.LanguageError,
     """
-    tw.sync_threads means something only inside a kernel
+    tw.sync_threads can be used only inside a kernel
       help: call it in a function decorated with @tw.kernel, or in one that a kernel calls
     """,
 )

@@ -56,7 +56,7 @@ def test_variable_defined_in_a_branch_that_is_not_taken():
 @refused(
     tw.LanguageError,
     """
-    variable 'last' may have no value here: it is assigned only inside a loop, which may run no time
+    variable 'last' may have no value here: it is assigned only inside a loop, which may not run at all
       test_variables.py:N, in kernel:
         x[0] = last
                ^^^^

@@ -67,7 +67,7 @@ def test_import_is_fast() -> None:
 def test_import_brings_neither_numpy_nor_backends(module: str) -> None:
     loaded = run(f"import sys, {module}; print(*sys.modules)").split()
     heavy = {"numpy", "ml_dtypes", "cuda", "rich", "click"}
-    layers = ("tilewright.backends", "tilewright.runtime", "tilewright.lang", "tilewright.ir")
+    layers = ("tilewright.backends", "tilewright.runtime", "tilewright.trace", "tilewright.frontend", "tilewright.ir")
     assert [name for name in loaded if name in heavy or name.startswith(layers)] == []
 
 

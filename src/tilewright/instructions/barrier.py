@@ -27,8 +27,8 @@ from tilewright.ir.core import Value
 from tilewright.ir.effects import Effects, Order, Scope, Waits
 from tilewright.ir.fields import attribute, operand
 from tilewright.ir.instruction import Instruction
-from tilewright.lang.scalar import as_scalar
-from tilewright.lang.tracer import current
+from tilewright.trace.scalar import as_scalar
+from tilewright.trace.tracer import current
 
 if TYPE_CHECKING:
     from tilewright.backends.cpp.printer import Printer
@@ -51,10 +51,10 @@ def sync_warp() -> None:
 
 
 class named_barrier:  # a word of kernels, like range
-    """One of a block's barriers 1 to 15, at which `threads` threads meet, whole warps each time.
+    """One of a block's barriers 1 to 15, at which `threads` threads meet, in whole warps.
 
     A phase of the barrier is over when `threads` threads have come, by `sync` or by `arrive`; the next one begins with
-    none. A thread that leaves `sync` sees what all of them wrote before they came. The warps that meet may stand
+    none. A thread that leaves `sync` sees what all of them wrote before they came. The warps that meet may be
     in different branches:
 
     >>> import numpy as np
@@ -74,8 +74,8 @@ class named_barrier:  # a word of kernels, like range
     [31, 30, 29, 28]
 
     `number` may be a device value, the same in all threads of a warp; `threads` is known while tracing. Raises
-    `LanguageError` for a number out of 1 to 15 (barrier 0 is `tw.sync_threads`), and for threads that are no whole
-    warps or more than the block has. Source: PTX ISA, barrier.sync and barrier.arrive.
+    `LanguageError` for a number out of 1 to 15 (barrier 0 is `tw.sync_threads`), and for threads that are not whole
+    warps or are more than the block has. Source: PTX ISA, barrier.sync and barrier.arrive.
     """
 
     def __init__(self, number: Any, threads: int) -> None:
@@ -89,14 +89,14 @@ class named_barrier:  # a word of kernels, like range
         warp = tracer.arch.warp_size
         if not isinstance(given, int) or given <= 0 or given % warp:
             raise LanguageError(
-                f"tw.named_barrier is met by whole warps: its threads are a multiple of {warp}, not {given!r}",
+                f"whole warps arrive at a tw.named_barrier: its threads are a multiple of {warp}, not {given!r}",
                 help="count all threads of the warps that sync or arrive; the number must be known while tracing",
             )
         shape = tracer.block_shape
         if shape is not None and given > _whole_warps(shape[0] * shape[1] * shape[2], warp):
             raise LanguageError(
                 f"tw.named_barrier waits for {given} threads, and the block has {shape[0] * shape[1] * shape[2]}",
-                help="the barrier would never be complete: count the threads that come in one phase",
+                help="the barrier would never complete: count the threads that arrive in one phase",
             )
         scalar = as_scalar(number, int32)
         facts = scalar.facts
@@ -150,7 +150,7 @@ class Barrier(Instruction):
         expect(self.scope in ("block", "warp"), f"no barrier of scope {self.scope}")
 
     def simulate(self, compiler: Compiler) -> Step:
-        """Be seen: where nobody waits for part of a block, threads run in step."""
+        """Tell the observers: where no op waits for part of a block, threads run in step."""
         machine = compiler.machine
 
         def run(frame: Frame) -> None:

@@ -1,4 +1,4 @@
-"""cp.async: copies of 4, 8 or 16 bytes by one thread from global to shared memory, which land later.
+"""cp.async: copies of 4, 8 or 16 bytes by one thread from global to shared memory, which complete later.
 
     AsyncCopy       cp.async.ca, cp.async.cg     starts a copy; it belongs to the thread's open group
     AsyncCommit     cp.async.commit_group        closes the group
@@ -31,16 +31,16 @@ from tilewright.ir.effects import Completion, Effects, Order
 from tilewright.ir.fields import attribute, operand, reads, writes
 from tilewright.ir.instruction import Instruction
 from tilewright.ir.ops import Constant
-from tilewright.lang.scalar import as_scalar
-from tilewright.lang.tracer import current
 from tilewright.layout import Layout
+from tilewright.trace.scalar import as_scalar
+from tilewright.trace.tracer import current
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tilewright.backends.cpp.printer import Printer
     from tilewright.backends.sim.compiler import Compiler, Step
-    from tilewright.lang.copying import VectorCopy
+    from tilewright.language.copying import VectorCopy
 
 CacheMode = Literal["always", "global"]
 SIZES = (4, 8, 16)  # bytes; past L1 only 16
@@ -59,7 +59,7 @@ class AsyncCopyAtom(CopyAtom):
 
     @property
     def is_asynchronous(self) -> bool:
-        """True: what it copies is there after `tw.cp_async_wait`."""
+        """True: the copy is complete after `tw.cp_async_wait`."""
         return True
 
     def check(self, copy: VectorCopy, width: int) -> None:
@@ -96,7 +96,7 @@ def CpAsync(
     >>> print(CpAsync(128, cache="global", policy="evict_last", prefetch=128))
     CpAsync(128, cache='global', policy='evict_last', prefetch=128)
 
-    Raises `LayoutError` for other widths: the instruction has no others. Source: PTX ISA, "cp.async"; CuTe
+    Raises `LayoutError` for other widths: the instruction moves no others. Source: PTX ISA, "cp.async"; CuTe
     `SM80_CP_ASYNC_CACHEALWAYS` and `SM80_CP_ASYNC_CACHEGLOBAL`.
     """
     bits = bits_of(width)
@@ -157,14 +157,14 @@ def cp_async_commit() -> None:
 def cp_async_wait(pending: int | None = None) -> None:
     """Wait for the thread's asynchronous copies.
 
-    With a number, wait until at most that many of the newest committed groups are under way
+    With a number, wait until at most that many of the newest committed groups are pending
     (PTX cp.async.wait_group); without one, for all copies, committed or not (cp.async.wait_all). Other threads'
     copies are visible after a `sync_threads` that follows each thread's wait.
     """
     groups: object = pending
     if groups is not None and (not isinstance(groups, int) or groups < 0):
         raise LanguageError(
-            f"tw.cp_async_wait takes the number of groups left under way, got {groups!r}",
+            f"tw.cp_async_wait takes the number of groups left pending, got {groups!r}",
             help="the number is part of the instruction: a Python int, at least 0",
         )
     current("tw.cp_async_wait").emit(AsyncWait(pending))
@@ -278,7 +278,7 @@ class AsyncCommit(Instruction):
 
 @dataclass(eq=False)
 class AsyncWait(Instruction):
-    """Wait until at most `pending` of the thread's newest groups are still under way (cp.async.wait_group).
+    """Wait until at most `pending` of the thread's newest groups are still pending (cp.async.wait_group).
 
     `pending` None waits for every asynchronous copy, committed or not (cp.async.wait_all).
     """

@@ -10,10 +10,10 @@ from typing import Any
 
 from tilewright.atoms.mma import MMAAtom
 from tilewright.dtypes import DType
-from tilewright.lang.access import common_walk, each_step, place
-from tilewright.lang.mathematics import fma
 from tilewright.layout import Layout, make_layout
 from tilewright.tensors import Tensor
+from tilewright.trace.mathematics import fma
+from tilewright.trace.walks import common_walk, each_step, place
 
 
 @dataclass(frozen=True)

@@ -36,14 +36,13 @@ from tilewright.ir.core import Buffer, Space, Value
 from tilewright.ir.effects import Effects, Scope
 from tilewright.ir.fields import attribute, operand, operands, reads, writes
 from tilewright.ir.instruction import Instruction
-from tilewright.lang import targets
-from tilewright.lang.access import common_walk, each_step, place, vector_limit
-from tilewright.lang.matrix import Words
-from tilewright.lang.tracer import Tracer, current
 from tilewright.layout import ComposedLayout, Layout, coalesce, make_layout
 from tilewright.layout.layouts import flat_modes
 from tilewright.layout.lift import inside
 from tilewright.tensors import Tensor
+from tilewright.trace.fragments import Words
+from tilewright.trace.tracer import Tracer, current, refuse_partial_warps
+from tilewright.trace.walks import common_walk, each_step, place, vector_limit
 
 if TYPE_CHECKING:
     from tilewright.backends.cpp.printer import Printer
@@ -180,7 +179,7 @@ class MatrixCopy:
     def __init__(self, tracer: Tracer, atom: MatrixCopyAtom, src: Tensor, dst: Tensor) -> None:
         self.tracer, self.atom, self.src, self.dst = tracer, atom, src, dst
         self._demand_target()
-        targets.demand_whole_warps(tracer, atom.name)
+        refuse_partial_warps(tracer, atom.name)
         dtype = src.dtype
         if dtype.bits > _WORD or (dtype.bits != 16 and (atom.transposed or atom.memory is None)):
             raise self._refusal(f"moves elements of 16 bits{'' if atom.transposed else ' or 8 or 32'}, not {dtype}")

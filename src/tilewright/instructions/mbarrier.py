@@ -28,12 +28,12 @@ from tilewright.ir.core import Buffer, Space, Value
 from tilewright.ir.effects import Completion, Effects, Order, Waits
 from tilewright.ir.fields import operand, updates, writes
 from tilewright.ir.instruction import Instruction
-from tilewright.lang.carry import DeviceObject
-from tilewright.lang.control import branch
-from tilewright.lang.engine import allocate
-from tilewright.lang.scalar import Scalar, as_scalar
-from tilewright.lang.special import linear_thread
-from tilewright.lang.tracer import current
+from tilewright.trace.carry import DeviceObject
+from tilewright.trace.control import branch
+from tilewright.trace.engine import allocate
+from tilewright.trace.scalar import Scalar, as_scalar
+from tilewright.trace.threads import linear_thread
+from tilewright.trace.tracer import current
 
 if TYPE_CHECKING:
     from tilewright.backends.cpp.printer import Printer
@@ -155,13 +155,13 @@ class MBarrier(DeviceObject):
 
     def wait(self, parity: Any) -> None:
         """Wait until the phase of this parity, 0 or 1, is over (PTX mbarrier.try_wait.parity in a loop)."""
-        index, wanted = self._place("wait"), _parity(parity)
-        current("mbarrier.wait").emit(MbarrierWait(self.buffer, index.value, wanted.value))
+        index, awaited = self._place("wait"), _parity(parity)
+        current("mbarrier.wait").emit(MbarrierWait(self.buffer, index.value, awaited.value))
 
     def test(self, parity: Any) -> Scalar:
         """Return whether the phase of this parity, 0 or 1, is over (PTX mbarrier.test_wait.parity)."""
-        index, wanted = self._place("test"), _parity(parity)
-        return Scalar(current("mbarrier.test").emit(MbarrierTest(self.buffer, index.value, wanted.value), bool_)[0])
+        index, tested = self._place("test"), _parity(parity)
+        return Scalar(current("mbarrier.test").emit(MbarrierTest(self.buffer, index.value, tested.value), bool_)[0])
 
     def _place(self, what: str) -> Scalar:
         if self.stage is None and self.stages > 1:
@@ -390,7 +390,7 @@ class _Wait(Pause):
 
 
 class _Test(Poll):
-    """A test of an mbarrier: made when a barrier has changed, and again and again in vain otherwise."""
+    """A test of an mbarrier: made when a barrier has changed, and repeated while none has."""
 
     def __init__(self, op: MbarrierTest, compiler: Compiler, live: Sequence[int]) -> None:
         super().__init__(live, op)

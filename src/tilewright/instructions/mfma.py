@@ -14,7 +14,7 @@ log2 n one of A's blocks, number ABID, stands for all of them: the instruction m
 
     C, D   value i:  column R * (i / w) + l % R,  row R * ABID + the row above of value i % w     w = R * R / 64
 
-There is no atom for n products of separate blocks, which is not one matrix product.
+An instruction of n products of separate blocks is not one matrix product, and has no atom.
 
 Source: AMD, "Instinct MI100 (CDNA1) instruction set architecture", "Matrix arithmetic instructions": layouts, CBSZ and
 ABID. The builtins are LLVM's (BuiltinsAMDGPU.def).

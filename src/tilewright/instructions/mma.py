@@ -4,7 +4,7 @@ A name says all: `SM80_16x8x8_F32TF32TF32F32_TN` is from sm_80 on, has M x N x K
 these types, A row-major (T: K contiguous) and B column-major (N: K contiguous). So the table is a list of names,
 and an atom is made of its name when it is first asked for. Operands and results are fragments in registers.
 
-Source: PTX ISA, "mma"; CUTLASS, include/cute/arch/mma_sm70.hpp to mma_sm90.hpp. CuTe's complex types (C64) are no
+Source: PTX ISA, "mma"; CUTLASS, include/cute/arch/mma_sm70.hpp to mma_sm90.hpp. CuTe's complex types (C64) are not
 instructions but four of float64 each, and are not here.
 """
 
@@ -35,13 +35,12 @@ from tilewright.ir.effects import Effects, Scope
 from tilewright.ir.fields import attribute, operands
 from tilewright.ir.instruction import Instruction, TypedValues
 from tilewright.ir.ops import Select
-from tilewright.lang import targets
-from tilewright.lang.control import nest
-from tilewright.lang.matrix import Fragment
-from tilewright.lang.scalar import Scalar
-from tilewright.lang.tracer import Tracer, current
 from tilewright.layout import Layout, complement
 from tilewright.tensors import Tensor
+from tilewright.trace.control import nest
+from tilewright.trace.fragments import Fragment
+from tilewright.trace.scalar import Scalar
+from tilewright.trace.tracer import Tracer, current, refuse_partial_warps
 
 if TYPE_CHECKING:
     from tilewright.backends.cpp.printer import Printer
@@ -163,7 +162,7 @@ def multiply_fragments(op_class: type[WarpProduct], atom: MMAAtom, d: Tensor, a:
     before it.
     """
     tracer = current("tw.gemm")
-    targets.demand_whole_warps(tracer, str(atom))
+    refuse_partial_warps(tracer, str(atom))
     fragments = (
         Fragment("A", a, atom.registers_a, atom),
         Fragment("B", b, atom.registers_b, atom),

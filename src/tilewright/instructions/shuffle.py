@@ -25,9 +25,8 @@ from tilewright.ir.core import Value, VectorType
 from tilewright.ir.effects import Effects, Scope
 from tilewright.ir.fields import attribute, operand
 from tilewright.ir.instruction import Instruction
-from tilewright.lang import targets
-from tilewright.lang.scalar import Scalar, as_scalar
-from tilewright.lang.tracer import current
+from tilewright.trace.scalar import Scalar, as_scalar
+from tilewright.trace.tracer import current, refuse_partial_warps
 
 if TYPE_CHECKING:
     from tilewright.backends.cpp.printer import Printer
@@ -65,7 +64,7 @@ def _shuffle(kind: str, value: Any, lane: Any, width: int | None) -> Scalar:
     width = lanes if width is None else width
     if width not in [1 << n for n in range(lanes.bit_length())]:
         raise LanguageError(f"the width of a shuffle is a power of two up to {lanes}, got {width}")
-    targets.demand_whole_warps(tracer, "a shuffle", width)
+    refuse_partial_warps(tracer, "a shuffle", width)
     source = as_scalar(value)
     result = tracer.emit(Shuffle(kind, source.value, as_scalar(lane, int32).value, width), source.dtype)
     return Scalar(result[0])

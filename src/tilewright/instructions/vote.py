@@ -22,9 +22,9 @@ from tilewright.ir.core import Value
 from tilewright.ir.effects import Effects, Scope
 from tilewright.ir.fields import attribute, operand
 from tilewright.ir.instruction import Instruction
-from tilewright.lang.control import truth
-from tilewright.lang.scalar import Scalar, as_scalar
-from tilewright.lang.tracer import current
+from tilewright.trace.control import truth
+from tilewright.trace.scalar import Scalar, as_scalar
+from tilewright.trace.tracer import current
 
 if TYPE_CHECKING:
     from tilewright.backends.cpp.printer import Printer

@@ -9,10 +9,10 @@ from typing import Any
 from tilewright.atoms import UniversalCopy
 from tilewright.dtypes import DType
 from tilewright.kernels.problem import Problem
-from tilewright.lang.host_numbers import NumberUse
-from tilewright.lang.scalar import Scalar
 from tilewright.layout import ComposedLayout, Layout, Swizzle
 from tilewright.tiled import TiledCopy, make_tiled_copy
+from tilewright.trace.host_numbers import NumberUse
+from tilewright.trace.scalar import Scalar
 
 
 @dataclass(frozen=True)

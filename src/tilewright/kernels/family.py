@@ -15,7 +15,7 @@ from typing import Any, ClassVar  # Any: a family's plan is whatever its kernel 
 from tilewright.arch import VECTOR_BYTES, Arch
 from tilewright.kernels.model import Machine, Prediction, packing_us
 from tilewright.kernels.problem import Configuration, Major, Operand, Problem
-from tilewright.lang.host_numbers import NumberUse
+from tilewright.trace.host_numbers import NumberUse
 
 
 @dataclass(frozen=True)

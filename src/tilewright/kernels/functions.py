@@ -25,8 +25,12 @@ from tilewright.arch import Arch
 from tilewright.dtypes import DType
 from tilewright.errors import ArgumentError, LanguageError
 from tilewright.freezing import freeze
+from tilewright.frontend.rewrite import function as traced_function
 from tilewright.ir.core import Value
-from tilewright.lang.host_numbers import (
+from tilewright.runtime.arrays import adapter_for
+from tilewright.runtime.plan import scalar_type
+from tilewright.runtime.recent import Recent
+from tilewright.trace.host_numbers import (
     HostNumber,
     NeedsConstant,
     NumberKind,
@@ -35,12 +39,8 @@ from tilewright.lang.host_numbers import (
     captured_number,
     number_kind,
 )
-from tilewright.lang.scalar import Scalar, as_scalar
-from tilewright.lang.trace import function as traced_function
-from tilewright.lang.tracer import Tracer, run
-from tilewright.runtime.arrays import adapter_for
-from tilewright.runtime.plan import scalar_type
-from tilewright.runtime.recent import Recent
+from tilewright.trace.scalar import Scalar, as_scalar
+from tilewright.trace.tracer import Tracer, run
 
 MAX_KNOWN = 1024  # functions that are kept at least, those used last; twice as many at most
 

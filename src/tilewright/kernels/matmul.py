@@ -18,9 +18,9 @@ from tilewright.kernels.choice import Explanation, all_candidates, fastest
 from tilewright.kernels.dispatch import CallPlan, machine_of, plan_call
 from tilewright.kernels.functions import Captured, captured
 from tilewright.kernels.model import Machine
-from tilewright.lang.host_numbers import NeedsConstant
 from tilewright.runtime.arrays import ArrayInfo, ArraySpec, Static, adapter_for, describe
 from tilewright.runtime.plan import Signature
+from tilewright.trace.host_numbers import NeedsConstant
 
 _CONSTANTS = ("precision", "out_dtype", "reads_c", "function")
 MAX_PLANS = 512  # kinds of calls that are kept at least, those used last; twice as many at most

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from tilewright.frontend.rewrite import function
 from tilewright.instructions.barrier import named_barrier, sync_threads, sync_warp
 from tilewright.instructions.cp_async import cp_async_commit, cp_async_wait
 from tilewright.instructions.mbarrier import MBarrier as mbarrier  # a word of kernels, like range
 from tilewright.instructions.shuffle import shuffle, shuffle_down, shuffle_up, shuffle_xor
 from tilewright.instructions.vote import ballot, elect_one, vote_all, vote_any
-from tilewright.lang.copying import axpby, clear, copy, fill
-from tilewright.lang.debug import device_assert, device_print
-from tilewright.lang.gemm import gemm
-from tilewright.lang.mathematics import (
+from tilewright.language.copying import axpby, clear, copy, fill
+from tilewright.language.gemm import gemm
+from tilewright.language.pipeline import Pipeline as pipeline  # a word of kernels, like range
+from tilewright.trace.control import DeviceRange as range  # noqa: A004  # a kernel's range
+from tilewright.trace.control import static_range
+from tilewright.trace.debug import device_assert, device_print
+from tilewright.trace.mathematics import (
     abs,  # noqa: A004  # the field's names, as in NumPy
     acos,
     asin,
@@ -50,7 +54,7 @@ from tilewright.lang.mathematics import (
     trunc,
     where,
 )
-from tilewright.lang.memory import (
+from tilewright.trace.memory import (
     atomic_add,
     atomic_max,
     atomic_min,
@@ -58,11 +62,8 @@ from tilewright.lang.memory import (
     registers,
     shared,
 )
-from tilewright.lang.pipeline import Pipeline as pipeline  # a word of kernels, like range
-from tilewright.lang.ranges import DeviceRange as range  # noqa: A004  # a kernel's range
-from tilewright.lang.ranges import static_range
-from tilewright.lang.special import block_dim, block_idx, grid_dim, lane_id, thread_idx, warp_id
-from tilewright.lang.trace import constexpr, function
+from tilewright.trace.parameters import constexpr
+from tilewright.trace.threads import block_dim, block_idx, grid_dim, lane_id, thread_idx, warp_id
 
 __all__ = [
     "abs", "acos", "asin", "atan", "atan2", "atomic_add", "atomic_max", "atomic_min", "axpby", "ballot", "block_dim",

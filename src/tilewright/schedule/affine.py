@@ -20,8 +20,8 @@ from tilewright.arguments import function as check_function
 from tilewright.dtypes import DType
 from tilewright.dtypes import dtype as as_dtype
 from tilewright.errors import ScheduleError
-from tilewright.lang.mathematics import where as device_where
 from tilewright.schedule.naming import assigned_names
+from tilewright.trace.mathematics import where as device_where
 
 _numbers = itertools.count()
 _copies = itertools.count(1)

@@ -14,7 +14,6 @@ from tilewright.arguments import text
 from tilewright.dtypes import DType
 from tilewright.dtypes import dtype as as_dtype
 from tilewright.errors import ScheduleError
-from tilewright.lang.tracer import locate
 from tilewright.schedule.affine import (
     Affine,
     Dimension,
@@ -29,6 +28,7 @@ from tilewright.schedule.affine import (
 from tilewright.schedule.naming import assigned_names
 from tilewright.schedule.parameters import Delayed
 from tilewright.source import SourceLocation
+from tilewright.trace.tracer import locate
 
 
 class Role(enum.Enum):

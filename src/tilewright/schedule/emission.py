@@ -10,13 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from tilewright.lang.carry import rename
-from tilewright.lang.control import branch
-from tilewright.lang.control import loop as emit_loop
-from tilewright.lang.copying import copy
-from tilewright.lang.memory import registers
-from tilewright.lang.scalar import as_scalar
-from tilewright.lang.special import block_idx, thread_idx
+from tilewright.language.copying import copy
 from tilewright.layout import Layout
 from tilewright.schedule.affine import Affine, Index
 from tilewright.schedule.arrays import Array, Load, Role, Store
@@ -29,6 +23,12 @@ from tilewright.schedule.plan_state import PlanState
 from tilewright.schedule.scope import Parts, Scope, compute_type, evaluate, located
 from tilewright.schedule.tiles import Tiles
 from tilewright.tensors import Tensor
+from tilewright.trace.carry import rename
+from tilewright.trace.control import branch
+from tilewright.trace.control import loop as emit_loop
+from tilewright.trace.memory import registers
+from tilewright.trace.scalar import as_scalar
+from tilewright.trace.threads import block_idx, thread_idx
 
 
 class Emission:

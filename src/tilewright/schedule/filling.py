@@ -8,17 +8,17 @@ from typing import Any
 
 from tilewright.errors import ScheduleError
 from tilewright.ir.core import Space
-from tilewright.lang.carry import rename
-from tilewright.lang.control import branch, nest
-from tilewright.lang.copying import copy
-from tilewright.lang.engine import BufferEngine
-from tilewright.lang.memory import registers
-from tilewright.lang.scalar import Scalar, as_scalar
+from tilewright.language.copying import copy
 from tilewright.layout import ComposedLayout, Layout
 from tilewright.schedule.affine import Affine, Dimension, Index
 from tilewright.schedule.caches import Cache, Location, Region, order_of
 from tilewright.schedule.scope import Scope, Storage
 from tilewright.tensors import Tensor
+from tilewright.trace.carry import rename
+from tilewright.trace.control import branch, nest
+from tilewright.trace.engine import BufferEngine
+from tilewright.trace.memory import registers
+from tilewright.trace.scalar import Scalar, as_scalar
 
 
 class Filling:

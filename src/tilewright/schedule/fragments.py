@@ -11,15 +11,7 @@ from tilewright.atoms import CopyAtom
 from tilewright.dtypes import DType
 from tilewright.errors import ScheduleError
 from tilewright.ir.core import Space
-from tilewright.lang.carry import rename
-from tilewright.lang.control import branch, nest
-from tilewright.lang.copying import copy, fill
-from tilewright.lang.fragments import convert_fragment
-from tilewright.lang.mathematics import maximum, where
-from tilewright.lang.memory import registers
-from tilewright.lang.scalar import as_scalar
-from tilewright.lang.special import thread_idx
-from tilewright.lang.tracer import current
+from tilewright.language.copying import copy, fill
 from tilewright.layout import ComposedLayout, Layout, coalesce, composition, make_layout
 from tilewright.schedule.affine import Affine, Index
 from tilewright.schedule.arrays import Load
@@ -31,6 +23,14 @@ from tilewright.schedule.plan_state import Operation, Tensorization
 from tilewright.schedule.scope import Parts, Scope, Storage
 from tilewright.tensors import Tensor
 from tilewright.tiled import TiledMMA, make_tiled_copy_A, make_tiled_copy_B
+from tilewright.trace.carry import rename
+from tilewright.trace.control import branch, nest
+from tilewright.trace.mathematics import maximum, where
+from tilewright.trace.memory import registers
+from tilewright.trace.scalar import as_scalar
+from tilewright.trace.threads import thread_idx
+from tilewright.trace.tracer import current
+from tilewright.trace.walks import convert_fragment
 
 Side = Literal["A", "B"]
 View = Callable[[], Tensor]  # of elements in memory, looked at only where they are needed

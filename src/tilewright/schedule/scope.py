@@ -13,10 +13,6 @@ from typing import Any
 
 from tilewright.dtypes import DType, float32, int32, promote
 from tilewright.errors import ScheduleError
-from tilewright.lang.control import branch
-from tilewright.lang.control import loop as emit_loop
-from tilewright.lang.scalar import Scalar, as_scalar
-from tilewright.lang.tracer import current
 from tilewright.layout import Layout
 from tilewright.schedule.affine import Affine, Apply, Convert, Dimension, Expression, Index, Number, Position
 from tilewright.schedule.arrays import Array, Load, Role
@@ -25,6 +21,10 @@ from tilewright.schedule.loop_nest import Condition, Loop, Part, Statement, at_p
 from tilewright.schedule.plan_state import PlanState
 from tilewright.source import SourceLocation
 from tilewright.tensors import Tensor
+from tilewright.trace.control import branch
+from tilewright.trace.control import loop as emit_loop
+from tilewright.trace.scalar import Scalar, as_scalar
+from tilewright.trace.tracer import current
 
 Parts = tuple[Part, ...]
 

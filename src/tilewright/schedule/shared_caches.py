@@ -13,19 +13,19 @@ from tilewright.dtypes import DType, bool_
 from tilewright.errors import LayoutError, ScheduleError
 from tilewright.instructions import cp_async
 from tilewright.ir.core import Space
-from tilewright.lang.carry import rename
-from tilewright.lang.control import branch, loop
-from tilewright.lang.copying import clear, copy
-from tilewright.lang.fragments import convert_fragment
-from tilewright.lang.memory import registers, shared
-from tilewright.lang.special import linear_thread
-from tilewright.lang.tracer import current
+from tilewright.language.copying import clear, copy
 from tilewright.layout import ComposedLayout, Layout, Swizzle, append, composition, select, tile_to_shape
 from tilewright.schedule.affine import Index
 from tilewright.schedule.caches import Cache, Region, Strategy
 from tilewright.schedule.filling import Filling, divisor_of, divisor_of_affine, is_private, static_layout
 from tilewright.schedule.scope import Scope
 from tilewright.tensors import Tensor
+from tilewright.trace.carry import rename
+from tilewright.trace.control import branch, loop
+from tilewright.trace.memory import registers, shared
+from tilewright.trace.threads import linear_thread
+from tilewright.trace.tracer import current
+from tilewright.trace.walks import convert_fragment
 from tilewright.transactions import ROW
 
 _VECTOR = 16  # bytes: the widest access, and what ldmatrix reads of a row

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tilewright.lang.control import loop, nest
-from tilewright.lang.gemm import gemm
+from tilewright.language.gemm import gemm
 from tilewright.layout import Layout, coalesce, make_layout
 from tilewright.schedule.affine import Index
 from tilewright.schedule.arrays import Array
@@ -28,6 +27,7 @@ from tilewright.schedule.mma_shapes import MMASchedulingPolicy
 from tilewright.schedule.plan_state import Tensorization
 from tilewright.schedule.scope import Parts, Scope, Storage
 from tilewright.tensors import Tensor, identity_tensor
+from tilewright.trace.control import loop, nest
 
 SIDES: tuple[Side, Side] = ("A", "B")
 

@@ -26,10 +26,10 @@ from tilewright.ir.effects import Effects, Order, Scope
 from tilewright.ir.fields import attribute, operand, reads, updates
 from tilewright.ir.instruction import Instruction
 from tilewright.ir.verify import verify
-from tilewright.lang.scalar import Scalar, as_scalar
-from tilewright.lang.tracer import current
 from tilewright.passes.pipeline import PASSES
 from tilewright.runtime.disassemble import disassemble
+from tilewright.trace.scalar import Scalar, as_scalar
+from tilewright.trace.tracer import current
 
 if TYPE_CHECKING:
     from tilewright.backends.cpp.printer import Printer

@@ -17,7 +17,7 @@ import tilewright.compile as compile_module
 from tilewright.arch import Arch
 from tilewright.kernels import functions
 from tilewright.kernels.functions import captured
-from tilewright.lang.host_numbers import NeedsConstant, number_kind
+from tilewright.trace.host_numbers import NeedsConstant, number_kind
 
 Array = np.ndarray[Any, Any]
 Make = Callable[[Any], Callable[[Any], Any]]

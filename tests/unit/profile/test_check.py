@@ -155,7 +155,7 @@ def test_a_copy_of_16_bytes_is_as_wide_as_can_be() -> None:
 REASONS: dict[str, dict[str, Any]] = {
     "rows of the destination are not known to begin at multiples of 16 bytes": {"layout": PADDED},
     "rows of the source are not known to begin at multiples of 16 bytes": {"src": tw.spec(tw.float32, (256, 255))},
-    "the elements of one thread do not lie side by side in the destination": {"layout": tw.Layout((32, 32), (1, 32))},
+    "the elements of one thread are not contiguous in the destination": {"layout": tw.Layout((32, 32), (1, 32))},
     "the source is known to begin at a multiple of 4 bytes only": {"src": tw.spec(tw.float32, (256, 256), align=4)},
     "keeps only 1 elements of the destination together": {"layout": tw.composition(tw.Swizzle(5, 0, 5), ROWS)},
     "the copy was told to take 1 at once": {"told": True},
@@ -190,4 +190,4 @@ def test_a_predicate_of_each_element_makes_a_copy_narrow() -> None:
     arguments = tw.spec(tw.float32, (32,)), tw.static(tw.spec(tw.float32, (128,))), 100
     (remark,) = tw.check(masked, arguments, block=32)
     assert remark.line == line_with(masked, "# element by element")
-    assert "the predicate or count may differ within 4 neighbours" in remark.message
+    assert "the predicate or count may differ within 4 adjacent elements" in remark.message

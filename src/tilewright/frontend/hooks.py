@@ -1,0 +1,129 @@
+"""What rewritten code calls: the rewriter puts this module under a name of its own among the user's globals.
+
+Loops, branches and logic are those of `trace`. What assignments, assertions and some builtins mean stands here.
+"""
+
+from __future__ import annotations
+
+import builtins
+from builtins import locals  # noqa: A004  # the user may have another
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from tilewright.dtypes import DType, bool_, dtype, int32
+from tilewright.errors import LanguageError
+from tilewright.tensors import Tensor
+from tilewright.trace.branches import and_, compare_chain, contains, if_expression, if_statement, not_, or_
+from tilewright.trace.carry import rename, value_of
+from tilewright.trace.control import DeviceRange
+from tilewright.trace.debug import device_assert
+from tilewright.trace.loops import for_loop, while_loop
+from tilewright.trace.mathematics import round as device_round
+from tilewright.trace.scalar import Scalar, arithmetic, as_scalar
+
+__all__ = [
+    "and_", "annotated", "assertion", "builtin", "compare_chain", "contains", "for_loop", "if_expression",
+    "if_statement", "locals", "named", "named_all", "not_", "or_", "value_of", "while_loop",
+]  # fmt: skip
+
+
+def named(name: str, value: Any) -> Any:
+    """Give a fresh device value the name of the variable that it is assigned to."""
+    rename(name, value)
+    return value
+
+
+def named_all(names: tuple[str | None, ...], value: Any) -> Any:
+    """Give the parts of a tuple the names of the variables they are unpacked into."""
+    if isinstance(value, (Scalar, Tensor, str)) or not hasattr(value, "__iter__"):
+        return value
+    parts = value if isinstance(value, (tuple, list)) else tuple(value)
+    if len(parts) == len(names):
+        for name, part in zip(names, parts, strict=True):
+            if name is not None:
+                rename(name, part)
+    return parts
+
+
+def annotated(name: str, value: Any, annotation: Any) -> Any:
+    """Return the value of `name: annotation = value`: converted where the annotation is an element type."""
+    if isinstance(annotation, DType):
+        value = annotation(value) if isinstance(value, Scalar) else as_scalar(value, annotation)
+    return named(name, value)
+
+
+def assertion(condition: Any, message: Callable[[], Any]) -> None:
+    """Run an assert statement: now where Python knows the condition, on the device otherwise."""
+    if isinstance(condition, Scalar):
+        device_assert(condition, str(message()))
+    elif not condition:
+        raise AssertionError(message())
+
+
+def builtin(function: Any) -> Any:
+    """Return what a Python builtin means in a kernel; any other function as it is."""
+    try:
+        return _BUILTINS.get(function, function)
+    except TypeError:  # not hashable
+        return function
+
+
+def _extreme(kind: str, python: Callable[..., Any]) -> Callable[..., Any]:
+    def choose(*values: Any, **options: Any) -> Any:
+        if options:
+            return python(*values, **options)
+        items = list(values[0]) if len(values) == 1 and not isinstance(values[0], (Scalar, Tensor)) else list(values)
+        if not any(isinstance(v, Scalar) for v in items):
+            return python(items)
+        result = items[0]
+        for item in items[1:]:
+            both = isinstance(result, Scalar) or isinstance(item, Scalar)
+            result = arithmetic(kind, result, item) if both else python(result, item)
+        return result
+
+    return choose
+
+
+def _conversion(python: type, target: DType) -> Callable[..., Any]:
+    def convert_to(*values: Any) -> Any:
+        if len(values) == 1 and isinstance(values[0], Scalar):
+            return values[0].to(target)
+        return python(*values)
+
+    return convert_to
+
+
+def _joined(join: Callable[..., Any], empty: bool) -> Callable[[Any], Any]:
+    def over(items: Any) -> Any:
+        result: Any = empty
+        for item in items:
+            result = join(result, partial(_itself, item))
+        return result if isinstance(result, Scalar) else bool(result)
+
+    return over
+
+
+def _itself(x: Any) -> Any:
+    return x
+
+
+def _round(x: Any, digits: int | None = None) -> Any:
+    if not isinstance(x, Scalar):
+        return builtins.round(x, digits)
+    if digits is not None:
+        raise LanguageError("round(x, digits) has no device form", help="write tw.round(x * 10**digits) / 10**digits")
+    return device_round(x)
+
+
+_BUILTINS: dict[Any, Any] = {
+    builtins.range: DeviceRange,
+    builtins.min: _extreme("min", builtins.min),
+    builtins.max: _extreme("max", builtins.max),
+    builtins.int: _conversion(int, int32),
+    builtins.float: _conversion(float, dtype("float32")),
+    builtins.bool: _conversion(bool, bool_),
+    builtins.round: _round,
+    builtins.any: _joined(or_, False),
+    builtins.all: _joined(and_, True),
+}

@@ -1,0 +1,289 @@
+"""Rewrites a kernel's Python: loops, branches and logic become calls that decide now or build device control.
+
+    for i in range(n):          def for__in__kernel(item, acc):
+        acc += x[i]                 i = named("i", item)
+                                    acc += x[i]; acc = named("acc", acc)
+                         ->         return (acc,)
+                                (acc,) = for_loop(builtin(range)(n), for__in__kernel, ("acc",), locals())
+
+Everything else stays plain Python, with its line numbers, so that errors and debuggers show the user's source.
+"""
+
+from __future__ import annotations
+
+import ast
+import types
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+from weakref import WeakValueDictionary
+
+from tilewright.errors import LanguageError
+from tilewright.frontend import hooks
+from tilewright.frontend.expressions import ExpressionRewriter, refused_construct
+from tilewright.frontend.jumps import JumpRemover
+from tilewright.frontend.sources import codes_in, parse, remember
+from tilewright.frontend.syntax import (
+    CONTROL,
+    FACTORY,
+    ITEM,
+    assigned,
+    assigned_in_blocks,
+    at,
+    call,
+    captured,
+    definition,
+    exposed,
+    lambda_,
+    live_before,
+    name,
+    strings,
+    variables,
+)
+from tilewright.source import SourceLocation
+from tilewright.trace.tracer import INNER, tracing
+
+F = TypeVar("F", bound=Callable[..., Any])
+Node = TypeVar("Node", bound=ast.AST)
+
+
+def rewrite(function: types.FunctionType) -> types.FunctionType:
+    """Return a function like the given one with its control flow made traceable, over the same closure.
+
+    Raises `LanguageError` when the source cannot be read, or for Python that has no meaning on a device.
+    """
+    code = function.__code__
+    rewritten = _FunctionRewriter(code.co_filename).function(parse(function))
+    # Under another name, so that its own name means in it what it means around it: a global, say.
+    rewritten.name = f"{FACTORY}{INNER}{rewritten.name}"
+    # A function around it gives the free variables a scope to come from, and the control functions too: the globals
+    # stay the user's own dictionary, with nothing of ours in it, so that a kernel sees what is assigned there later.
+    factory = definition(FACTORY, [*code.co_freevars, CONTROL], [rewritten, ast.Return(name(rewritten.name))])
+    module = ast.fix_missing_locations(ast.Module([factory], []))
+    compiled = compile(module, code.co_filename, "exec", dont_inherit=True)
+    inner = _find_code(_find_code(compiled, FACTORY), rewritten.name).replace(co_name=code.co_name)
+    cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True)) | {CONTROL: types.CellType(hooks)}
+    closure = tuple(cells[variable] for variable in inner.co_freevars)
+    result = types.FunctionType(inner, function.__globals__, function.__name__, function.__defaults__, closure)
+    result.__kwdefaults__ = function.__kwdefaults__
+    _made.update((id(each), each) for each in codes_in(inner))
+    return result
+
+
+# The code of functions that stand in rewritten ones, and so are rewritten too; by identity: equal code is not theirs.
+_made: WeakValueDictionary[int, types.CodeType] = WeakValueDictionary()
+
+
+def is_rewritten(function: types.FunctionType) -> bool:
+    """Return whether a function stands in one that was rewritten: then its control flow is traceable as it is."""
+    return _made.get(id(function.__code__)) is function.__code__
+
+
+def _find_code(code: types.CodeType, name: str) -> types.CodeType:
+    return next(c for c in code.co_consts if isinstance(c, types.CodeType) and c.co_name == name)
+
+
+def function(target: F) -> F:
+    """Make a helper function whose loops and branches on device values become device control flow.
+
+    A plain helper runs as Python while tracing; one that holds `for i in range(n)` or `if` on device values needs
+    this decorator. It may be called from kernels and from other helpers; outside of a kernel it is the plain function.
+
+    >>> import tilewright as tw
+    >>> @tw.function
+    ... def clamp(x, low, high):
+    ...     if x < low:
+    ...         return low
+    ...     return high if x > high else x
+    >>> clamp(7, 0, 5)
+    5
+
+    Raises `LanguageError` for what is not a function, and when first traced for Python that has no meaning on a device.
+    """
+    if not isinstance(target, types.FunctionType):
+        raise LanguageError(
+            f"@tw.function takes a function, got {type(target).__name__}",
+            help="put @staticmethod or @classmethod above @tw.function, not below it",
+        )
+    remember(target)
+    rewritten: list[types.FunctionType] = []
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if tracing() is None:
+            return target(*args, **kwargs)
+        if not rewritten:
+            rewritten.append(target if is_rewritten(target) else rewrite(target))
+        return rewritten[0](*args, **kwargs)
+
+    call.__name__, call.__qualname__, call.__doc__ = target.__name__, target.__qualname__, target.__doc__
+    call.__module__ = target.__module__
+    call.__wrapped__ = target  # type: ignore[attr-defined]
+    return call  # type: ignore[return-value]
+
+
+class _FunctionRewriter:
+    """Rewrites one function; nested functions get a rewriter of their own.
+
+    `uncertain` are variables of the functions around it that may have no value where they are read.
+    """
+
+    def __init__(self, file: str, uncertain: frozenset[str] = frozenset()) -> None:
+        self.file = file
+        self.uncertain = uncertain
+        self.name = ""
+        self._captured: set[str] = set()
+        self._stop_flags: dict[ast.stmt, str] = {}
+
+    def refuse(self, node: ast.AST, what: str, help: str) -> LanguageError:
+        """Return the error for a construct that a kernel cannot have."""
+        line, end = getattr(node, "lineno", 0), getattr(node, "end_lineno", 0)
+        end_column = getattr(node, "end_col_offset", None) if line == end else None
+        place = SourceLocation(self.file, line, self.name, getattr(node, "col_offset", None), end_column)
+        return LanguageError(f"{what} is not possible in a kernel", location=place, help=help)
+
+    def function(self, function: ast.FunctionDef) -> ast.FunctionDef:
+        """Rewrite a definition in place, without its decorators."""
+        self.name = function.name
+        function.decorator_list = []
+        jumps = JumpRemover(self.refuse)
+        body = jumps.function_body(function.body)
+        self._stop_flags = jumps.stop_flags
+        self._captured = captured(body)
+        self.uncertain |= assigned_in_blocks(body)
+        function.body = self._statements(body, self._captured) or [ast.Pass()]
+        arguments = function.args
+        for argument in [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]:
+            argument.annotation = None  # evaluated already, where the user's def stands
+        function.returns = None
+        return function
+
+    def _statements(self, statements: Sequence[ast.stmt], live: set[str]) -> list[ast.stmt]:
+        """Rewrite a list of statements; `live` are the names that may be read after it."""
+        result: list[list[ast.stmt]] = []
+        for statement in reversed(statements):
+            before = live_before(statement, live) | self._captured
+            result.append(self._statement(statement, live))
+            live = before
+        return [s for group in reversed(result) for s in group]
+
+    def _statement(self, statement: ast.stmt, live: set[str]) -> list[ast.stmt]:
+        refused = refused_construct(statement)
+        if refused is not None:
+            raise self.refuse(statement, *refused)
+        if isinstance(statement, ast.For):
+            return self._for(statement, live)
+        if isinstance(statement, ast.While):
+            return self._while(statement, live)
+        if isinstance(statement, ast.If):
+            return self._if(statement, live)
+        if isinstance(statement, ast.With):
+            statement.items = [self._expression(item) for item in statement.items]
+            statement.body = self._statements(statement.body, live)
+            return [statement]
+        if isinstance(statement, ast.FunctionDef):
+            return [self._nested(statement)]
+        if isinstance(statement, ast.Assert):
+            message = self._expression(statement.msg) if statement.msg else ast.Constant("assertion failed")
+            checked = call("assertion", self._expression(statement.test), lambda_(message))
+            return [at(ast.Expr(checked), statement)]
+        return [*self._checked_target(statement), *_named(self._expression(statement))]
+
+    def _checked_target(self, statement: ast.stmt) -> list[ast.stmt]:
+        """Return what checks that the variable of `x += y` has a value."""
+        target = statement.target if isinstance(statement, ast.AugAssign) else None
+        if not isinstance(target, ast.Name) or target.id not in self.uncertain:
+            return []
+        checked = at(call("value_of", name(target.id)), target)
+        return [at(ast.Assign([ast.Name(target.id, ast.Store())], checked), statement)]
+
+    def _nested(self, function: ast.FunctionDef) -> ast.FunctionDef:
+        """Rewrite a function inside the function. Its defaults and decorators belong to the outer one."""
+        decorators = [self._expression(d) for d in function.decorator_list]
+        own = set(assigned(function.body)) | {a.arg for a in ast.walk(function.args) if isinstance(a, ast.arg)}
+        _FunctionRewriter(self.file, self.uncertain - own).function(function)
+        function.args.defaults = [self._expression(d) for d in function.args.defaults]
+        function.args.kw_defaults = [d and self._expression(d) for d in function.args.kw_defaults]
+        function.decorator_list = decorators
+        return function
+
+    def _for(self, loop: ast.For, live: set[str]) -> list[ast.stmt]:
+        body = [at(ast.Assign([loop.target], name(ITEM)), loop.target), *loop.body]
+        names, flag = self._carried(body, loop, live)
+        inner = self._block("for", [ITEM, *names], body, names, loop, live | exposed(body) | set(names))
+        iterable = self._expression(loop.iter)
+        looped = call("for_loop", iterable, name(inner.name), strings(names), variables(), flag)
+        return [inner, self._assign_state(names, looped, loop)]
+
+    def _while(self, loop: ast.While, live: set[str]) -> list[ast.stmt]:
+        test_first: list[ast.stmt] = [at(ast.Expr(loop.test), loop.test), *loop.body]
+        names, flag = self._carried(test_first, loop, live)
+        inner = self._block("while", names, loop.body, names, loop, live | exposed(test_first) | set(names))
+        holds = at(ast.Return(self._expression(loop.test, deferred=True)), loop.test)
+        test = at(definition(f"test{INNER}{self.name}", names, [holds]), loop)
+        looped = call("while_loop", name(test.name), name(inner.name), strings(names), variables(), flag)
+        return [test, inner, self._assign_state(names, looped, loop)]
+
+    def _if(self, branch: ast.If, live: set[str]) -> list[ast.stmt]:
+        read_first = exposed(branch.body) | exposed(branch.orelse)
+        all_assigned = assigned([*branch.body, *branch.orelse])
+        parameters = [n for n in all_assigned if n in live or n in read_first]
+        results = [n for n in all_assigned if n in live]
+        test = self._expression(branch.test)
+        sides = [
+            self._block(kind, parameters, side, results, branch, live)
+            for kind, side in (("then", branch.body), ("else", branch.orelse))
+        ]
+        functions = [name(side.name) for side in sides]
+        branched = call("if_statement", test, *functions, strings(parameters), strings(results), variables())
+        return [*sides, self._assign_state(results, branched, branch)]
+
+    def _carried(
+        self, body: Sequence[ast.stmt], loop: ast.For | ast.While, live: set[str]
+    ) -> tuple[list[str], ast.expr]:
+        """Return the variables that a loop carries, and its stop flag as an expression."""
+        needed = live | exposed(body)
+        names = [n for n in assigned(body) if n in needed]
+        flag = self._stop_flags.get(loop)
+        if flag is None:
+            return names, ast.Constant(None)
+        return [n for n in names if n != flag] + [flag], ast.Constant(flag)
+
+    def _block(
+        self, kind: str, parameters: Sequence[str], body: Sequence[ast.stmt], results: Sequence[str],
+        place: ast.stmt, live: set[str],
+    ) -> ast.FunctionDef:  # fmt: skip
+        """Make the function of a block. A variable that it leaves unassigned comes back as it came in."""
+        state = ast.Tuple([name(n) for n in results], ast.Load())
+        rewritten = self._statements(body, live)
+        rewritten.append(at(ast.Return(state), rewritten[-1] if rewritten else place))
+        return at(definition(f"{kind}{INNER}{self.name}", parameters, rewritten), place)
+
+    def _assign_state(self, names: Sequence[str], value: ast.expr, place: ast.stmt) -> ast.stmt:
+        if not names:
+            return at(ast.Expr(value), place)
+        target = ast.Tuple([ast.Name(n, ast.Store()) for n in names], ast.Store())
+        return at(ast.Assign([target], value), place)
+
+    def _expression(self, node: Node, *, deferred: bool = False) -> Node:
+        """Rewrite the operators and builtins of an expression (or a simple statement)."""
+        return ExpressionRewriter(self.refuse, self.uncertain, deferred=deferred).visit(node)  # type: ignore[no-any-return]
+
+
+def _named(statement: ast.stmt) -> list[ast.stmt]:
+    """Tell device values the names of the variables they are assigned to."""
+    if isinstance(statement, ast.Assign):
+        target = statement.targets[0]
+        if isinstance(target, ast.Name):
+            if not target.id.startswith(CONTROL):
+                statement.value = at(call("named", ast.Constant(target.id), statement.value), statement.value)
+        elif isinstance(target, (ast.Tuple, ast.List)) and not any(isinstance(e, ast.Starred) for e in target.elts):
+            names: list[ast.expr] = [ast.Constant(e.id if isinstance(e, ast.Name) else None) for e in target.elts]
+            named = call("named_all", ast.Tuple(names, ast.Load()), statement.value)
+            statement.value = at(named, statement.value)
+    elif isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name) and statement.value:
+        named = call("annotated", ast.Constant(statement.target.id), statement.value, statement.annotation)
+        return [at(ast.Assign([statement.target], named), statement)]
+    elif isinstance(statement, ast.AugAssign) and isinstance(statement.target, ast.Name):
+        variable = statement.target.id
+        named = call("named", ast.Constant(variable), name(variable))
+        return [statement, at(ast.Assign([ast.Name(variable, ast.Store())], named), statement)]
+    return [statement]

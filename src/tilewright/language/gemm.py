@@ -1,0 +1,153 @@
+"""`tw.gemm`: fragments multiplied by an instruction of a TiledMMA.
+
+    D[v, m, n] += sum over k of A[v, m, k] * B[v, n, k]
+
+It lowers to loops over the fragments' modes with one instruction inside; the universal multiply-add becomes a
+fused multiply-add of the element type, an atom of a warp its instruction (`matrix`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tilewright import atoms
+from tilewright.arch import Arch
+from tilewright.arguments import instance
+from tilewright.atoms import MMAAtom
+from tilewright.errors import LanguageError
+from tilewright.instructions.mfma import NAMES as MFMAS
+from tilewright.instructions.mma import NAMES as WARP_MMAS
+from tilewright.ir.core import Space
+from tilewright.language.copying import copied_fragment
+from tilewright.layout import Layout, make_layout
+from tilewright.layout.lift import inside
+from tilewright.tensors import Tensor
+from tilewright.tiled import TiledMMA
+from tilewright.trace.tracer import current
+
+
+def gemm(mma: Any, *tensors: Tensor) -> None:
+    """Multiply fragments and add: `gemm(mma, d, a, b, c)` computes d = a b + c, `gemm(mma, a, b, c)` adds to c.
+
+    The fragments are those of `mma` (or of an atom): a with modes (V, M, K), b (V, N, K), c and d (V, M, N). The mode K
+    may be left out, and M of a and N of b as well, where c and d leave them out too: (V) times (V, N) adds to (V, N).
+    Shared-memory operands are first copied into registers, a step of K at a time.
+
+    Raises `LanguageError` where the modes do not match the atom or one another. Source: CuTe `gemm`.
+    """
+    atom = mma.atom if isinstance(mma, TiledMMA) else mma
+    if not isinstance(atom, MMAAtom):
+        raise LanguageError(f"tw.gemm: the first argument is a tiled mma or an atom, got {mma!r}")
+    if len(tensors) == 3:
+        a, b, c = tensors
+        d = c
+    elif len(tensors) == 4:
+        d, a, b, c = tensors
+    else:
+        raise LanguageError("tw.gemm takes (mma, a, b, c) or (mma, d, a, b, c)")
+    for name, tensor in zip("abcd", (a, b, c, d), strict=True):
+        instance("tw.gemm", name, tensor, Tensor, "a tensor")
+    c, d = (_with_both_modes(t, a, b) for t in (c, d))
+    a, b = _with_k(a), _with_k(b)
+    _check(atom, d, a, b, c)
+    _demand_target(atom, a, b)
+    in_place = all(t.engine.buffer.space is Space.REGISTER for t in (a, b))
+    if in_place and (c is d or _extent(a, 2) == 1):
+        atom.multiply(d, a, b, c)
+        return
+    for k in range(_extent(a, 2)):
+        step_a, step_b = (_with_k(_operand(t[:, :, k])) for t in (a, b))
+        atom.multiply(d, step_a, step_b, c if k == 0 else d)
+
+
+def _with_k(tensor: Tensor) -> Tensor:
+    """Return an operand with all of its three modes, those left out of extent 1."""
+    if not 1 <= tensor.rank <= 3:
+        raise LanguageError(f"tw.gemm: a fragment has the modes (V, M) or (V, M, K), got {tensor.layout}")
+    missing = [Layout(1, 0)] * (3 - tensor.rank)
+    modes = range(tensor.rank)
+    return tensor.map_layout(inside(lambda layout: make_layout(*(layout[mode] for mode in modes), *missing)))
+
+
+def _with_both_modes(accumulator: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """Return c or d with the modes (V, M, N), where M and N may be missing as they are in a and b."""
+    if accumulator.rank != 3 - (a.rank == 1) - (b.rank == 1):
+        return accumulator  # refused later, where the extents are compared
+
+    def widen(layout: Layout) -> Layout:
+        modes = [layout[mode] for mode in range(1, accumulator.rank)]
+        m = modes.pop(0) if a.rank > 1 else Layout(1, 0)
+        n = modes.pop(0) if b.rank > 1 else Layout(1, 0)
+        return make_layout(layout[0], m, n)
+
+    return accumulator.map_layout(widen) if accumulator.rank < 3 else accumulator
+
+
+def _extent(tensor: Tensor, mode: int) -> int:
+    size = tensor.layout[mode].size
+    if not isinstance(size, int):
+        raise LanguageError(f"tw.gemm: the extents of a fragment are static, got {tensor.layout}")
+    return size
+
+
+def _check(atom: MMAAtom, d: Tensor, a: Tensor, b: Tensor, c: Tensor) -> None:
+    m, n = _extent(a, 1), _extent(b, 1)
+    extents = (m, n)
+    for name, tensor in (("c", c), ("d", d)):
+        if tensor.rank != 3 or (_extent(tensor, 1), _extent(tensor, 2)) != extents:
+            raise LanguageError(
+                f"tw.gemm: {name} has modes {tensor.layout.shape}, and a and b need (V, {m}, {n})",
+                details=[f"a: {a.title}", f"b: {b.title}", f"{name}: {tensor.title}"],
+                help=f"the mode V of {name} holds {atom.layout_c[1].size} values; partition_fragment_C of a tile of "
+                "these extents makes it",
+            )
+    if _extent(a, 2) != _extent(b, 2):
+        raise LanguageError(
+            f"tw.gemm: a has {_extent(a, 2)} steps of K and b has {_extent(b, 2)}",
+            details=[f"a: {a.title}", f"b: {b.title}"],
+            help="partition tiles of one extent along K, or take the same steps of both: a[:, :, k], b[:, :, k]",
+        )
+    for name, tensor, type in (
+        ("a", a, atom.dtype_a),
+        ("b", b, atom.dtype_b),
+        ("c", c, atom.dtype_c),
+        ("d", d, atom.dtype_d),
+    ):
+        if tensor.dtype is not type.storage:
+            raise LanguageError(
+                f"tw.gemm: {name} is {tensor.dtype}, and {atom.name} takes {type}",
+                details=[f"{name}: {tensor.title}"],
+                help="use tw.atoms.<name>.in_words() on tensors of uint32"
+                if type.bits < 8
+                else f"convert it (fragment.to(tw.{type.storage})), or take an atom for {tensor.dtype}",
+            )
+
+
+def _demand_target(atom: MMAAtom, a: Tensor, b: Tensor) -> None:
+    arch = current("tw.gemm").arch
+    if atom.arch and not arch.has_instructions_of(Arch.parse(atom.arch)):
+        raise LanguageError(
+            f"tw.gemm: {atom.name} needs {atom.arch} or later, and the target is {arch.name}",
+            details=[f"a: {a.title}", f"b: {b.title}"],
+            help=_alternatives(atom, arch),
+        )
+
+
+def _alternatives(atom: MMAAtom, arch: Arch) -> str:
+    """Return which atoms of a target take the types that an atom takes, as a help text."""
+    fitting = [
+        name
+        for name in (*WARP_MMAS, *MFMAS)
+        if arch.has_instructions_of(Arch.parse((known := getattr(atoms, name)).arch))
+        and (known.dtype_a, known.dtype_b, known.dtype_d) == (atom.dtype_a, atom.dtype_b, atom.dtype_d)
+    ]
+    if fitting:
+        return f"{arch.name} has {', '.join(fitting)}"
+    return (
+        f"no atom of {arch.name} multiplies {atom.dtype_a} by {atom.dtype_b} to {atom.dtype_d}; convert the operands, "
+        "for example to float16"
+    )
+
+
+def _operand(tensor: Tensor) -> Tensor:
+    return tensor if tensor.engine.buffer.space is Space.REGISTER else copied_fragment(tensor)

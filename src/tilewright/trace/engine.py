@@ -1,0 +1,245 @@
+"""The engine of device tensors: a buffer of the IR and an offset into it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from tilewright.arch import VECTOR_BYTES
+from tilewright.atoms.cache import CacheHints
+from tilewright.dtypes import OPERANDS, DType, int32, int64, uint32
+from tilewright.errors import LanguageError
+from tilewright.ir.core import Buffer, Space, Value, VectorType
+from tilewright.ir.infer import facts_of
+from tilewright.ir.ops import Allocate, Inside, Load, Store
+from tilewright.layout import DynamicInt, Layout, cosize
+from tilewright.layout.tuples import tuple_size
+from tilewright.pickling import Refused
+from tilewright.source import SourceLocation
+from tilewright.tensors import Tensor
+from tilewright.trace.scalar import Scalar, as_scalar
+from tilewright.trace.threads import Slice, note_access, slice_of
+from tilewright.trace.tracer import current, extent_name, require_multiple
+from tilewright.trace.walks import convert_fragment
+
+
+@dataclass(frozen=True, eq=False)
+class Guard:
+    """A view of a tensor is right only if `divisor` divides `dividend`, the extent that `what` names."""
+
+    dividend: Scalar | int
+    divisor: int
+    what: str
+    location: SourceLocation | None
+
+
+@dataclass(frozen=True, eq=False)
+class BufferEngine(Refused):
+    """Elements of a buffer from `start` on.
+
+    `guards` are the conditions under which all of the view is inside the tensor; an access that no branch and
+    no predicate protects makes them conditions of the launch. `slices` are the parts of tiled copies and mmas that
+    the view is. `index_type` is int64 for arrays whose offsets need it.
+    """
+
+    _why_no_copy = (
+        "it is memory of a kernel that is being traced, which Python cannot copy",
+        "copy the elements: tw.copy(source, destination), or tensor.to(dtype) for a fragment of their own",
+    )
+    buffer: Buffer
+    start: Scalar | int = 0
+    index_type: DType = int32
+    guards: tuple[Guard, ...] = ()
+    slices: tuple[Slice, ...] = ()
+
+    @property
+    def dtype(self) -> DType:
+        return self.buffer.dtype
+
+    @property
+    def name(self) -> str:
+        """The argument's or variable's name."""
+        return self.buffer.name
+
+    @property
+    def space(self) -> str:
+        return self.buffer.space.value
+
+    def offset(self, elements: Any) -> BufferEngine:
+        """Return the engine that begins so many elements later."""
+        if isinstance(elements, int) and elements == 0:
+            return self
+        return dataclasses.replace(self, start=self._sum(elements))
+
+    def at(self, start: Scalar) -> BufferEngine:
+        """Return the engine that begins at an element of the buffer."""
+        return dataclasses.replace(self, start=start)
+
+    def coordinate(self, c: Any) -> Any:
+        """Return a coordinate in the type that offsets of this buffer are computed in: int64 for a wide array."""
+        return c.to(int64) if self.index_type is int64 and isinstance(c, Scalar) and c.dtype.bits < 64 else c
+
+    def _sum(self, elements: Any) -> Scalar | int:
+        if isinstance(self.start, int) and self.start == 0:
+            return elements  # type: ignore[no-any-return]
+        if isinstance(elements, int):
+            return self.start + elements if elements else self.start
+        return elements + self.start  # type: ignore[no-any-return]
+
+    def index(self, elements: Any) -> Value:
+        """Return the buffer index of an element as a value."""
+        total = as_scalar(self._sum(elements))
+        if not total.dtype.is_integer:
+            raise LanguageError(f"an index is {total.dtype}, and it must be an integer")
+        return total.value
+
+    def load(self, elements: Any) -> Scalar:
+        """Return one element."""
+        return Scalar(self.load_value(elements, self.dtype))
+
+    def load_value(self, elements: Any, type: DType | VectorType, hints: CacheHints | None = None) -> Value:
+        """Return an element or an aligned vector."""
+        self.demand_guards()
+        return current("reading a device tensor").emit(Load(self.buffer, self.index(elements), hints), type)[0]
+
+    def store(self, elements: Any, value: Any) -> None:
+        """Write one element, converted within its kind (a float to a narrower float, an integer to a float)."""
+        scalar = (
+            as_scalar(value) if isinstance(value, Scalar) or hasattr(value, "dtype") else as_scalar(value, self.dtype)
+        )
+        if not _converts(scalar.dtype, self.dtype):
+            raise LanguageError(
+                f"{self.name or 'the tensor'} is {self.dtype}, and a {scalar.dtype} is not converted to it implicitly",
+                help=f"write value.to(tw.{self.dtype})",
+            )
+        self.store_value(elements, scalar.to(self.dtype).value)
+
+    def store_value(self, elements: Any, value: Value, hints: CacheHints | None = None) -> None:
+        """Write an element or an aligned vector."""
+        self.demand_guards()
+        current("writing a device tensor").emit(Store(self.buffer, self.index(elements), value, hints))
+
+    def demand_inside(self, coord: Any, layout: Any) -> None:
+        """Let the simulator check a coordinate against the extents of a layout, where neither is certain to fit."""
+        tracer = current("an access")
+        if not tracer.bounds or self._is_all_of_it(layout):
+            return
+        parts = coord if type(coord) is tuple else (coord,)
+        modes = layout.shape if type(coord) is tuple else (layout.shape,)
+        for mode, (c, shape) in enumerate(zip(parts, modes, strict=True)):
+            extent = tuple_size(shape)
+            if type(c) is tuple or not (isinstance(c, Scalar) or isinstance(extent, Scalar)):
+                continue
+            index, limit = as_scalar(c), as_scalar(extent)
+            known, least = facts_of(index.value), facts_of(limit.value).low
+            if known.low < 0 or known.high >= least:
+                tracer.emit(Inside(self.buffer, mode, index.value, limit.value))
+
+    def _is_all_of_it(self, layout: Any) -> bool:
+        """Return whether the bounds of the buffer are those of a vector that begins where it does."""
+        return isinstance(self.start, int) and self.start == 0 and layout.rank == 1
+
+    def guard(self, dividend: Any, divisor: Any, what: str) -> BufferEngine:
+        """Record that the view is right only if the divisor divides the dividend."""
+        if not isinstance(divisor, int):
+            return self
+        if isinstance(dividend, Scalar) and dividend.facts.divisor % divisor == 0:
+            return self
+        tracer = current("tiling")
+        axis = extent_name(tracer, dividend.value) if isinstance(dividend, Scalar) else None
+        guard = Guard(dividend, divisor, axis or f"the extent of {what} of {self.name}", tracer.location())
+        return dataclasses.replace(self, guards=(*self.guards, guard))
+
+    def demand_guards(self) -> None:
+        """Make the guards conditions of the launch, unless a branch protects the access."""
+        self.note_slices()
+        if not self.guards:
+            return
+        tracer = current("an access")
+        if tracer.branch_depth:
+            return
+        for guard in self.guards:
+            self._demand(guard)
+
+    def _demand(self, guard: Guard) -> None:
+        tracer = current("an access")
+        help = "pad the array, take a tile that divides it, or guard the access with if or pred="
+        if isinstance(guard.dividend, int):
+            raise LanguageError(
+                f"{guard.what} is {guard.dividend}, and the tile of {guard.divisor} does not divide it",
+                location=guard.location,
+                help=help,
+            )
+        message = f"{guard.what} is {{value}}, and the tile of {guard.divisor} does not divide it"
+        require_multiple(tracer, guard.dividend.value, guard.divisor, message, help, guard.location)
+
+    def slice_of(self, tiled: Any, thread: Any, layout: Any) -> BufferEngine:  # Any: a TiledCopy or TiledMMA, an Int
+        """Record that the view will be what a thread gets of a tiled copy or mma."""
+        title = f"{self.name + ', ' if self.name else ''}{self.space} {self.dtype} {layout}"
+        return dataclasses.replace(self, slices=(*self.slices, slice_of(current("a slice"), tiled, thread, title)))
+
+    def note_slices(self, condition: Value | None = None) -> None:
+        """Refuse an access by slices that threads of the block do not have, unless a condition may leave those out."""
+        for taken in self.slices:
+            note_access(current("an access"), taken, condition)
+
+    def recast(self, dtype: DType) -> BufferEngine:
+        """Refuse: a buffer of the IR has one element type."""
+        raise LanguageError(
+            f"a kernel cannot see {self.dtype} memory as {dtype}",
+            help="pass the array with that element type, or read a value and use .bitcast(dtype)",
+        )
+
+    def fragment(self, layout: Layout, dtype: DType) -> BufferEngine:
+        """Return registers for a layout."""
+        return allocate(Space.REGISTER, dtype, cosize(layout), VECTOR_BYTES)
+
+    def convert_into(self, source: Tensor, target: Tensor, element: DType) -> None:
+        """Write the elements of a tensor of this engine to another, each converted."""
+        convert_fragment(source, target, element)
+
+    @property
+    def alignment(self) -> int:
+        """What the address of the first element is a multiple of, in bytes, as far as is known."""
+        if isinstance(self.start, Scalar):
+            divisor = self.start.facts.divisor
+        else:
+            divisor = abs(self.start)
+        return math.gcd(self.buffer.alignment, divisor * self.dtype.bytes)
+
+
+def allocate(space: Space, dtype: DType, size: int | DynamicInt, alignment: int) -> BufferEngine:
+    """Begin a shared or register buffer and return its engine."""
+    if not isinstance(size, int):
+        raise LanguageError(
+            f"{space.value} memory needs a size that is known while tracing, and the layout is dynamic",
+            help="make the layout a tw.constexpr parameter",
+        )
+    _demand_storage(dtype, space)
+    buffer = Buffer("", dtype, space, size, max(alignment, dtype.bytes), current("an allocation").location())
+    current("an allocation").emit(Allocate(buffer))
+    return BufferEngine(buffer)
+
+
+def _demand_storage(dtype: DType, space: Space) -> None:
+    """Refuse the types that only matrix instructions know: memory holds their operands in wider ones."""
+    if dtype not in OPERANDS:
+        return
+    held = dtype.storage if dtype.bits == 32 else uint32
+    packed = f"{32 // dtype.bits} {dtype} a word along K" if dtype.bits < 32 else f"{dtype} in the upper 19 bits"
+    raise LanguageError(
+        f"{space.value} memory does not hold {dtype}: it is an operand type of matrix instructions",
+        details=[f"a tensor holds it as {held}: {packed}"],
+        help=f"use tw.{held}, with atom.in_words() for the atom over words"
+        if dtype.bits < 32
+        else f"use tw.{held}; x.to(tw.{dtype}) rounds a value to what a tensor core reads",
+    )
+
+
+def _converts(source: DType, target: DType) -> bool:
+    """Say whether a store converts implicitly: NumPy's same-kind rule, bool to anything."""
+    if source is target or source.kind == "bool":
+        return True
+    return target.is_float or (source.is_integer and target.is_integer)

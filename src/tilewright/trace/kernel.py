@@ -1,0 +1,168 @@
+"""From a rewritten function and the types of its arguments to a kernel's IR, and the checks of the whole kernel."""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Mapping
+from typing import Any
+
+from tilewright.arch import Arch
+from tilewright.dtypes import FLOAT8
+from tilewright.errors import LanguageError, TilewrightError
+from tilewright.ir.core import Block, Kernel, Op, Value
+from tilewright.ir.ops import Cast, CastPair, Constant
+from tilewright.source import SourceLocation
+from tilewright.trace.parameters import ArgumentType, stand_ins
+from tilewright.trace.threads import refuse_wrong_slices
+from tilewright.trace.tracer import Tracer, locate_error, run
+from tilewright.trace.uniformity import refuse_divergent_barriers
+
+# What an error of Python says that comes from using a stand-in as if it were a number, an array or a list.
+_STAND_INS = ("Scalar", "Tensor", "BufferEngine", "DeviceRange", "Index3")
+
+
+def trace(
+    function: types.FunctionType,
+    arguments: Mapping[str, ArgumentType],
+    *,
+    arch: Arch,
+    block: tuple[int, int, int] | None,
+    bounds: bool = False,
+) -> Kernel:
+    """Run a rewritten kernel function once on stand-ins and return the IR that it built.
+
+    With `bounds` the coordinates of single elements are checked against the extents of their tensors, by the simulator.
+
+    Errors of the package, and Python errors that the user's code raises, get the user's line. Raises `LanguageError`
+    for what has no meaning on a device.
+    """
+    tracer = Tracer(function.__name__, arch, block)
+    tracer.bounds = bounds
+    result = _run(tracer, function, stand_ins(tracer, arguments))
+    if result is not None:
+        raise LanguageError(
+            f"kernel {function.__name__!r} returns a value",
+            location=_definition(function),
+            help="store results in a tensor that is an argument",
+        )
+    kernel = Kernel(
+        name=function.__name__,
+        parameters=tuple(tracer.parameters),
+        body=tracer.body,
+        block=block,
+        requirements=tuple(tracer.requirements.values()),
+        location=_definition(function),
+        copies_to_shared=tracer.copies_to_shared,
+        remarks=tuple(tracer.remarks),
+        warp_size=arch.warp_size,
+    )
+    refuse_wrong_slices(tracer)
+    refuse_missing_arithmetic(kernel, arch)
+    refuse_escapes(kernel)
+    refuse_divergent_barriers(kernel)
+    return kernel
+
+
+def _definition(function: types.FunctionType) -> SourceLocation:
+    code = function.__code__
+    return SourceLocation(code.co_filename, code.co_firstlineno, function.__name__)
+
+
+def _run(tracer: Tracer, function: types.FunctionType, values: Mapping[str, Any]) -> Any:
+    """Call the function; what it raises gets the user's line."""
+    named = {n for n, p in inspect.signature(function).parameters.items() if p.kind is inspect.Parameter.KEYWORD_ONLY}
+    positional = [value for name, value in values.items() if name not in named]
+    try:
+        return run(tracer, function, positional, {name: values[name] for name in named})
+    except TilewrightError as error:
+        raise error.at(locate_error(error)) from error.__cause__
+    except RecursionError:
+        raise LanguageError(
+            f"kernel {function.__name__!r} nests calls too deeply to be traced",
+            help="a recursion must end for values that are known while tracing; no device value can end it",
+        ) from None
+    except Exception as error:
+        place = locate_error(error)
+        if isinstance(error, (TypeError, AttributeError)) and any(name in str(error) for name in _STAND_INS):
+            raise LanguageError(
+                f"{type(error).__name__}: {error}",
+                location=place,
+                help="device values take Python's operators and the functions of tilewright (tw.sqrt, tw.where, ...); "
+                "NumPy and math work on numbers that are known while tracing",
+            ) from error
+        _annotate(error, tracer.name, place)
+        raise
+
+
+def _annotate(error: Exception, kernel: str, place: SourceLocation | None) -> None:
+    """Tell an error of the user's own code where in the kernel it was raised; its type stays what it is."""
+    lines = [f"while kernel {kernel!r} was traced", *([] if place is None else place.excerpt())]
+    text = "\n  ".join(lines)
+    if hasattr(error, "add_note"):
+        error.add_note("  " + text)
+    elif len(error.args) == 1 and isinstance(error.args[0], str):  # Python 3.10 has no notes
+        error.args = (f"{error.args[0]}\n  {text}",)
+
+
+# --- values that left the loop or branch in which they were computed -----------------------------------
+
+# Loops and branches carry variables. The tracer does not see what a list, an attribute or a closure is given inside of
+# them, and outside the value does not exist: the loop has run many times by then, or not at all.
+
+
+def refuse_escapes(kernel: Kernel) -> None:
+    """Raise `LanguageError` at the first use of a value that is not visible there."""
+    _block(kernel.body, {p.target for p in kernel.parameters if isinstance(p.target, Value)})
+
+
+def _block(block: Block, visible: set[Value]) -> None:
+    own = set(block.arguments) - visible
+    visible |= own
+    for op in block.ops:
+        for value in op.operands:
+            if value not in visible and not isinstance(value.definition, Constant):
+                raise _escape(op, value)
+        for inner in op.blocks:
+            _block(inner, visible)
+        own.update(op.results)
+        visible.update(op.results)
+    visible -= own
+
+
+def _escape(op: Op, value: Value) -> LanguageError:
+    name = f"the value {value.name!r}" if value.name else "a value"
+    source = value.definition.location if value.definition is not None else None
+    return LanguageError(
+        f"{name} is used outside of the loop or branch that computes it",
+        details=[] if source is None else [f"it is computed at {source}"],
+        location=op.location,
+        help="keep it in a variable, tw.registers or a tensor; a list or an attribute that is changed inside a loop "
+        "or branch of the device does not carry it (tw.static_range loops while tracing)",
+    )
+
+
+# --- arithmetic that the target lacks ------------------------------------------------------------------
+
+_FLOAT8_ARCH = 89  # PTX ISA, "cvt": .e4m3x2 and .e5m2x2 need sm_89
+
+
+def refuse_missing_arithmetic(kernel: Kernel, arch: Arch) -> None:
+    """Raise `LanguageError` at a conversion from or to an 8-bit float that the target has no instruction for.
+
+    Arithmetic on them converts to float32 and back, so no other op can need it.
+    """
+    if arch.number >= _FLOAT8_ARCH:
+        return
+    for op in kernel.body.walk():
+        if isinstance(op, (Cast, CastPair)) and (op.x.dtype in FLOAT8 or op.result.dtype in FLOAT8):
+            raise _missing(op, arch)
+
+
+def _missing(op: Op, arch: Arch) -> LanguageError:
+    return LanguageError(
+        f"arithmetic and conversion of 8-bit floats need sm_89 or later, and the target is {arch}",
+        details=[f"{op.operands[0].dtype} to {op.result.dtype}"],
+        location=op.location,
+        help="copying them works everywhere; convert on the host, or keep the data in float16",
+    )

@@ -1,0 +1,187 @@
+"""Math functions: on device scalars they become instructions, on host numbers they are NumPy's.
+
+A value that is neither may have a method `__tilewright_apply__(name, function, operands)`, which defines them for
+it: the expressions of a loop nest's logic record the function, and apply it to device scalars when a kernel is built.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tilewright.arguments import given
+from tilewright.dtypes import float32, int32
+from tilewright.errors import ArgumentError, LanguageError
+from tilewright.ir.ops import Fma
+from tilewright.trace.branches import select
+from tilewright.trace.control import truth
+from tilewright.trace.scalar import Scalar, arithmetic, as_scalar, common_type, convert, is_typed, unary
+from tilewright.trace.tracer import current
+
+_FLOAT_ONLY = {
+    "sqrt": "the square root",
+    "rsqrt": "1 / sqrt(x)",
+    "cbrt": "the cube root",
+    "exp": "e ** x",
+    "exp2": "2 ** x",
+    "expm1": "e ** x - 1, exact for small x",
+    "log": "the natural logarithm",
+    "log2": "the logarithm to base 2",
+    "log10": "the logarithm to base 10",
+    "log1p": "log(1 + x), exact for small x",
+    "sin": "the sine of x in radians",
+    "cos": "the cosine of x in radians",
+    "tan": "the tangent of x in radians",
+    "asin": "the arc sine, in radians",
+    "acos": "the arc cosine, in radians",
+    "atan": "the arc tangent, in radians",
+    "sinh": "the hyperbolic sine",
+    "cosh": "the hyperbolic cosine",
+    "tanh": "the hyperbolic tangent",
+    "erf": "the error function",
+    "floor": "the greatest integer not above x",
+    "ceil": "the least integer not below x",
+    "trunc": "x without its fraction",
+    "round": "the nearest integer, halves to even",
+    "isnan": "whether x is not a number",
+    "isinf": "whether x is infinite",
+    "isfinite": "whether x is neither infinite nor NaN",
+}
+_ROUNDINGS = frozenset({"floor", "ceil", "trunc", "round"})
+
+
+def _function(name: str, text: str) -> Any:
+    def apply(x: Any) -> Any:
+        if isinstance(x, Scalar):
+            if name in _ROUNDINGS and not x.dtype.is_float:
+                return x
+            return unary(name, x if x.dtype.is_float else x.to(float32))
+        return _on_other(name, apply, x)
+
+    apply.__name__ = apply.__qualname__ = name
+    apply.__doc__ = f"Return {text}, in the type of x (float32 for an integer)."
+    return apply
+
+
+def _on_other(name: str, function: Any, *values: Any) -> Any:
+    """Apply a function to values that are not device scalars: those that define it themselves, or host numbers."""
+    for x in values:
+        if hasattr(x, "__tilewright_apply__"):
+            return x.__tilewright_apply__(function.__name__, function, values)
+    try:
+        return _on_host(name, *values)
+    except (TypeError, ValueError, AttributeError) as error:
+        came = " and ".join(map(given, values))
+        raise ArgumentError(f"tw.{function.__name__} takes numbers, got {came}") from error
+
+
+def _on_host(name: str, *values: Any) -> Any:
+    import numpy as np
+
+    if name == "rsqrt":
+        return 1 / np.sqrt(values[0])
+    if name == "erf":
+        return np.vectorize(__import__("math").erf)(values[0])
+    return getattr(np, {"round": "rint", "pow": "power", "asin": "arcsin", "acos": "arccos", "atan": "arctan",
+                        "atan2": "arctan2"}.get(name, name))(*values)  # fmt: skip
+
+
+(
+    sqrt, rsqrt, cbrt, exp, exp2, expm1, log, log2, log10, log1p, sin, cos, tan, asin, acos, atan, sinh, cosh, tanh,
+    erf, floor, ceil, trunc, round, isnan, isinf, isfinite,
+) = (_function(name, text) for name, text in _FLOAT_ONLY.items())  # fmt: skip
+
+
+def abs(x: Any) -> Any:
+    """Return the absolute value, in the type of x."""
+    return x.__abs__() if isinstance(x, Scalar) else _on_other("abs", abs, x)
+
+
+def popcount(x: Any) -> Any:
+    """Return the number of one bits of an integer, as int32."""
+    return _bits("popcount", popcount, x)
+
+
+def clz(x: Any) -> Any:
+    """Return the number of leading zero bits of an integer, as int32; the width of the type for 0."""
+    return _bits("clz", clz, x)
+
+
+def _bits(kind: str, function: Any, x: Any) -> Any:
+    if hasattr(x, "__tilewright_apply__"):
+        return x.__tilewright_apply__(kind, function, (x,))
+    if not isinstance(x, Scalar) or not x.dtype.is_integer or x.dtype.bits < 32:
+        raise LanguageError(f"tw.{kind} takes a device integer of 32 or 64 bits, got {x!r}")
+    return convert(unary(kind, x), int32)
+
+
+def _binary(kind: str, function: Any, a: Any, b: Any, host: str) -> Any:
+    if isinstance(a, Scalar) or isinstance(b, Scalar):
+        return arithmetic(kind, a, b)
+    return _on_other(host, function, a, b)
+
+
+def _float_binary(kind: str, function: Any, a: Any, b: Any) -> Any:
+    if isinstance(a, Scalar) or isinstance(b, Scalar):
+        type = common_type(a, b)
+        if not type.is_float:
+            a, b = as_scalar(a, None).to(float32), as_scalar(b, None).to(float32)
+        return arithmetic(kind, a, b)
+    return _on_other(kind, function, a, b)
+
+
+def minimum(a: Any, b: Any) -> Any:
+    """Return the lesser of two numbers; where one is NaN, the other (IEEE minNum, CUDA fminf)."""
+    return _binary("min", minimum, a, b, "fmin")
+
+
+def maximum(a: Any, b: Any) -> Any:
+    """Return the greater of two numbers; where one is NaN, the other (IEEE maxNum, CUDA fmaxf)."""
+    return _binary("max", maximum, a, b, "fmax")
+
+
+def pow(a: Any, b: Any) -> Any:
+    """Return a ** b in floating point."""
+    return _float_binary("pow", pow, a, b)
+
+
+def atan2(a: Any, b: Any) -> Any:
+    """Return the angle of the point (b, a) in radians, from -pi to pi."""
+    return _float_binary("atan2", atan2, a, b)
+
+
+def copysign(a: Any, b: Any) -> Any:
+    """Return the magnitude of a with the sign of b."""
+    return _float_binary("copysign", copysign, a, b)
+
+
+def fmod(a: Any, b: Any) -> Any:
+    """Return the remainder of a / b with the sign of a."""
+    return _float_binary("fmod", fmod, a, b)
+
+
+def fma(a: Any, b: Any, c: Any) -> Any:
+    """Return a * b + c, rounded once; in float32 for narrower types, then rounded to them."""
+    scalars = [x for x in (a, b, c) if is_typed(x)] or [x for x in (a, b, c) if isinstance(x, Scalar)]
+    if not scalars:
+        for x in (a, b, c):
+            if hasattr(x, "__tilewright_apply__"):
+                return x.__tilewright_apply__("fma", fma, (a, b, c))
+        return a * b + c
+    type = scalars[0].dtype
+    for x in (a, b, c):
+        type = common_type(as_scalar(0, type), x)
+    if not type.is_float:
+        return a * b + c
+    wide = type if type.bits >= 32 else float32
+    x, y, z = (as_scalar(v, wide) for v in (a, b, c))
+    return convert(Scalar(current("tw.fma").pure(Fma(x.value, y.value, z.value), wide)), type)
+
+
+def where(condition: Any, a: Any, b: Any) -> Any:
+    """Return a where the condition holds and b elsewhere; both are computed."""
+    condition = truth(condition)
+    if isinstance(condition, Scalar):
+        return select(condition, a, b)
+    if isinstance(condition, bool):
+        return a if condition else b
+    return _on_other("where", where, condition, a, b)

@@ -1,0 +1,103 @@
+"""What a kernel is specialised on, argument by argument, and the stand-ins that its function is traced with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from tilewright.dtypes import DType, int32, int64
+from tilewright.errors import ArgumentError
+from tilewright.ir.core import Buffer, Parameter, Space, Value
+from tilewright.ir.facts import Facts, unknown
+from tilewright.layout import Layout
+from tilewright.tensors import Tensor
+from tilewright.trace.engine import BufferEngine
+from tilewright.trace.scalar import Scalar
+from tilewright.trace.tracer import Tracer
+
+
+class constexpr:
+    """Annotates a kernel parameter that is known while tracing: `layout: tw.constexpr`.
+
+    Its value (a layout, tiled copy, element type, int, function, ...) must be hashable, and each value makes a
+    specialisation of its own.
+    """
+
+
+@dataclass(frozen=True)
+class Dynamic:
+    """An extent or stride that only the launch knows; `divisor` divides it."""
+
+    divisor: int = 1
+
+
+@dataclass(frozen=True)
+class ArrayType:
+    """An array argument: static and dynamic extents and strides, in elements, and the pointer's alignment in bytes.
+
+    `wide` arrays reach over more than 2**31 elements, and their offsets are computed in int64.
+    """
+
+    dtype: DType
+    shape: tuple[int | Dynamic, ...]
+    stride: tuple[int | Dynamic, ...]
+    alignment: int
+    wide: bool = False
+
+
+@dataclass(frozen=True)
+class ScalarType:
+    """A number that only the launch knows."""
+
+    dtype: DType
+
+
+@dataclass(frozen=True, eq=False)
+class ConstantValue:
+    """A compile-time argument, passed to the function as it is."""
+
+    value: Any  # Any: whatever the user gives
+
+
+ArgumentType: TypeAlias = "ArrayType | ScalarType | ConstantValue"
+
+
+def stand_ins(tracer: Tracer, arguments: Mapping[str, ArgumentType]) -> dict[str, Any]:
+    """Return the values that the kernel's function is called with, and declare the machine parameters."""
+    result: dict[str, Any] = {}
+    for name, argument in arguments.items():
+        if isinstance(argument, ArrayType):
+            result[name] = _array(tracer, name, argument)
+        elif isinstance(argument, ScalarType):
+            value = Value(argument.dtype, name, None if argument.dtype.is_float else unknown(argument.dtype))
+            tracer.parameters.append(Parameter(name, "value", value))
+            result[name] = Scalar(value)
+        else:
+            result[name] = argument.value
+    return result
+
+
+def _array(tracer: Tracer, name: str, array: ArrayType) -> Tensor:
+    if 0 in array.shape:
+        raise ArgumentError(
+            f"argument {name!r} has shape {array.shape}, and the extents of a static layout are at least 1",
+            help="pass it without tw.static, or do not launch for an empty array",
+        )
+    buffer = Buffer(name, array.dtype, Space.GLOBAL, None, array.alignment)
+    tracer.parameters.append(Parameter(name, "pointer", buffer))
+    index_type = int64 if array.wide else int32
+    shape = [_leaf(tracer, name, "shape", mode, extent, index_type) for mode, extent in enumerate(array.shape)]
+    stride = [_leaf(tracer, name, "stride", mode, step, index_type) for mode, step in enumerate(array.stride)]
+    engine = BufferEngine(buffer, index_type=index_type)
+    return Tensor(engine, Layout(tuple(shape), tuple(stride)))
+
+
+def _leaf(tracer: Tracer, name: str, part: str, mode: int, leaf: int | Dynamic, type: DType) -> int | Scalar:
+    if isinstance(leaf, int):
+        return leaf
+    # Extents are counts. Strides may be negative: NumPy's views have such.
+    facts = Facts(0, type.highest, leaf.divisor) if part == "shape" else unknown(type, leaf.divisor)
+    value = Value(type, f"{name}_{part}{mode}", facts)
+    tracer.parameters.append(Parameter(name, (part, mode), value))
+    return Scalar(value)

@@ -1,0 +1,253 @@
+"""The state of one trace: where ops go, what the kernel takes, which source line is being executed.
+
+A kernel's Python function runs once for each specialisation. While it runs, its values are stand-ins
+(`Scalar`, `Tensor` over a `BufferEngine`) whose operations append ops here.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from types import CodeType, FrameType
+from typing import TYPE_CHECKING, Any
+
+import tilewright
+from tilewright.arch import Arch
+from tilewright.dtypes import bool_
+from tilewright.errors import LanguageError
+from tilewright.ir.builder import Builder
+from tilewright.ir.core import Block, Op, Parameter, Requirement, Type, Value
+from tilewright.ir.ops import Binary, Compare, Special, constant
+from tilewright.remarks import Remark
+from tilewright.source import SourceLocation
+
+if TYPE_CHECKING:
+    from tilewright.tiled import TiledCopy, TiledMMA
+    from tilewright.trace.threads import Slice
+
+PACKAGE = os.path.dirname(os.path.abspath(tilewright.__file__)) + os.sep
+EXAMPLES = PACKAGE + "examples" + os.sep
+
+INNER = "__in__"  # the rewriter makes functions of loops and branches, called WHAT__in__FUNCTION
+
+
+@dataclass(eq=False)
+class Tracer:
+    """One trace in progress. `block_shape` is None where the kernel is traced without a launch."""
+
+    name: str
+    arch: Arch
+    block_shape: tuple[int, int, int] | None
+
+    def __post_init__(self) -> None:
+        self.body = Block()
+        self.builder = Builder(self.body, self.location)
+        self.parameters: list[Parameter] = []
+        self.requirements: dict[tuple[str, int], Requirement] = {}
+        self.remarks: dict[Remark, None] = {}
+        self.branch_depth = 0
+        self.bounds = False  # whether coordinates are checked where the program runs
+        self.copies_to_shared = False  # whether tw.copy was called from global to shared memory
+        self.place: SourceLocation | None = None  # what ops are built for, where that is not the line that builds them
+        # What `threads` knows: the thread numbers that expressions give, and the slices that were accessed.
+        self.thread_numbers: dict[Value, frozenset[int]] = {}
+        self.slices: dict[TiledCopy | TiledMMA, dict[object, Slice]] = {}
+        self.conditional_slices: list[tuple[Slice, Value]] = []
+
+    def emit(self, op: Op, *types: Type) -> tuple[Value, ...]:
+        """Append an op with effects."""
+        return self.builder.emit(op, *types)
+
+    def pure(self, op: Op, type: Type) -> Value:
+        """Return the result of a pure op, folded where it can be."""
+        return self.builder.pure(op, type)
+
+    @contextmanager
+    def inside(self, block: Block, *, branch: bool = False) -> Iterator[Block]:
+        """Append to a nested block for a while; `branch` where threads may skip it."""
+        self.branch_depth += branch
+        try:
+            with self.builder.inside(block):
+                yield block
+        finally:
+            self.branch_depth -= branch
+
+    def location(self) -> SourceLocation | None:
+        """Return the user's source line that is being traced, with the calls that led to it."""
+        return self.place or locate(sys._getframe(1))
+
+    def require(self, requirement: Requirement, key: tuple[str, int]) -> None:
+        """Add a condition that the launch must check, once for each `key`."""
+        self.requirements.setdefault(key, requirement)
+
+
+def locate(frame: FrameType | None) -> SourceLocation | None:
+    """Return the place of the innermost frame of the user's code, linked to the calls that led to it."""
+    steps = []
+    while frame is not None and frame.f_code is not _run_code:
+        steps.append((frame.f_code, frame.f_lasti, frame.f_lineno))
+        frame = frame.f_back
+    return _linked(steps)
+
+
+def locate_error(error: BaseException) -> SourceLocation | None:
+    """Return the innermost place of the user's code that an exception came through, linked likewise."""
+    steps: list[tuple[CodeType, int, int]] = []
+    traceback = error.__traceback__
+    while traceback is not None:
+        code = traceback.tb_frame.f_code
+        if code is _run_code:
+            steps.clear()
+        steps.append((code, traceback.tb_lasti, traceback.tb_lineno))
+        traceback = traceback.tb_next
+    return _linked(steps[::-1])
+
+
+def _linked(steps: Iterable[tuple[CodeType, int, int]]) -> SourceLocation | None:
+    """Return the places of the steps that are the user's, innermost first, as one linked place."""
+    places: list[SourceLocation] = []
+    for code, instruction, line in steps:
+        if _is_user_code(code):
+            place = _place(code, instruction, line)
+            # A loop's body is a function of its own after rewriting, and stands in the user's function.
+            if not (places and places[-1].function == place.function and places[-1].file == place.file):
+                places.append(place)
+    result: SourceLocation | None = None
+    for place in reversed(places):
+        result = SourceLocation(place.file, place.line, place.function, place.column, place.end_column, result)
+    return result
+
+
+# The file's name is a part of the key: code objects that differ in nothing else are equal.
+_places: dict[tuple[str, CodeType, int], SourceLocation] = {}
+
+
+def _place(code: CodeType, instruction: int, line: int) -> SourceLocation:
+    key = code.co_filename, code, instruction
+    known = _places.get(key)
+    if known is None:
+        column = end_column = None
+        if hasattr(code, "co_positions") and instruction >= 0:  # Python 3.11 and later
+            _, end_line, column, end_column = next(islice(code.co_positions(), instruction // 2, None))
+            if end_line != line:
+                end_column = None
+        function = code.co_name.rsplit(INNER, 1)[-1]
+        known = _places[key] = SourceLocation(code.co_filename, line, function, column, end_column)
+    return known
+
+
+def _is_user_code(code: CodeType) -> bool:
+    file = code.co_filename
+    return not file.startswith(PACKAGE) or file.startswith(EXAMPLES)
+
+
+class _Current(threading.local):
+    tracer: Tracer | None = None
+
+
+_current = _Current()
+
+
+def current(what: str) -> Tracer:
+    """Return the trace in progress; raise `LanguageError` outside of one. `what` names the caller."""
+    tracer = _current.tracer
+    if tracer is None:
+        raise LanguageError(
+            f"{what} can be used only inside a kernel",
+            help="call it in a function decorated with @tw.kernel, or in one that a kernel calls",
+        )
+    return tracer
+
+
+def tracing() -> Tracer | None:
+    """Return the trace in progress, or None."""
+    return _current.tracer
+
+
+def run(
+    tracer: Tracer, call: Callable[..., Any], arguments: Sequence[Any], options: Mapping[str, Any]
+) -> Any:  # Any: whatever the user's function takes and returns
+    """Run a rewritten kernel function under a tracer."""
+    outer, _current.tracer = _current.tracer, tracer
+    try:
+        return call(*arguments, **options)
+    finally:
+        _current.tracer = outer
+
+
+# Frames outside this one belong to the caller of the kernel, not to the kernel.
+_run_code = run.__code__
+
+
+# --- what a kernel requires of its launch ------------------------------------------------------------------
+
+
+def known_to_host(value: Value, tracer: Tracer) -> bool:
+    """Say whether a launch can compute a value: from parameters and constants, by pure ops."""
+    op = value.definition
+    if op is None:
+        return any(parameter.target is value for parameter in tracer.parameters)
+    if not op.is_pure or isinstance(op, Special):
+        return False
+    return all(known_to_host(operand, tracer) for operand in op.operands)
+
+
+def require_multiple(
+    tracer: Tracer, value: Value, divisor: int, message: str, help: str, location: SourceLocation | None
+) -> None:
+    """Make it a condition of the launch that `divisor` divides a value; `{value}` in the message stands for it.
+
+    A value that only a thread knows is left to the simulator, which checks each access.
+    """
+    if not known_to_host(value, tracer):
+        return
+    with tracer.builder.inside(Block()):  # the host computes it, not the kernel
+        remainder = tracer.pure(Binary("rem", value, constant(divisor, value.dtype)), value.dtype)
+        condition = tracer.pure(Compare("eq", remainder, constant(0, value.dtype)), bool_)
+    tracer.require(Requirement(condition, message, help, location, value), (message, id(value)))
+
+
+def require_equal(tracer: Tracer, a: Value, b: Value, message: str, help: str) -> None:
+    """Make it a condition of the launch that two values of one type are equal; `{value}` stands for the first."""
+    if a is b or not (known_to_host(a, tracer) and known_to_host(b, tracer)):
+        return
+    with tracer.builder.inside(Block()):
+        condition = tracer.pure(Compare("eq", a, b), bool_)
+    tracer.require(Requirement(condition, message, help, tracer.location(), a), (message, id(a)))
+
+
+def refuse_partial_warps(tracer: Tracer, what: str, lanes: int = 0) -> None:
+    """Refuse an operation of `lanes` lanes, by default those of a warp, in a block whose last such group is partial.
+
+    Threads fill warps by their linear number, and the lanes after the last thread do not exist: a matrix instruction
+    of such a warp is undefined, and a shuffle may read a lane that holds nothing. Under a branch, which may leave that
+    warp out, the simulator checks which threads take part.
+    """
+    if tracer.block_shape is None or tracer.branch_depth:
+        return
+    lanes = lanes or tracer.arch.warp_size
+    threads = math.prod(tracer.block_shape)
+    if threads % lanes == 0:
+        return
+    below = threads // lanes * lanes
+    raise LanguageError(
+        f"{what} is done by {lanes} lanes together, and the block of {threads} threads leaves "
+        f"{threads - below} in its last group",
+        details=[f"block: {' x '.join(map(str, tracer.block_shape))} threads"],
+        help=f"launch blocks of a multiple of {lanes} threads: {below + lanes}" + (f" or {below}" if below else ""),
+    )
+
+
+def extent_name(tracer: Tracer, extent: Value) -> str | None:
+    """Return the name of an argument's axis, such as x.shape[0], or None where the value is not one."""
+    for parameter in tracer.parameters:
+        if parameter.target is extent and isinstance(parameter.part, tuple):
+            part, axis = parameter.part
+            return f"{parameter.argument}.{part}[{axis}]"
+    return None

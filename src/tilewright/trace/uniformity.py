@@ -1,0 +1,213 @@
+"""Refuses block-wide barriers that only some threads of the block may reach, and named ones that split a warp.
+
+Each value has a class: the same in the whole block, certainly dependent on the thread's index, or not known (the
+contents of memory, the values of other lanes). A barrier in a branch or loop that depends on the thread's index
+is refused; what is not known is left to the simulator, which checks each barrier as threads arrive.
+
+Whole warps arrive at named barriers, in any branch: one is refused where the condition differs within a warp. A value
+that depends on the thread's index alone is computed for every thread of the block to learn that; one that depends
+on other things too differs where a part of it does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tilewright.errors import LanguageError
+from tilewright.ir.core import Block, Kernel, Op, Value
+from tilewright.ir.effects import Scope
+from tilewright.ir.evaluate import evaluate
+from tilewright.ir.infer import facts_of
+from tilewright.ir.ops import For, If, Special, While, Yield
+from tilewright.source import SourceLocation
+
+
+@dataclass(frozen=True)
+class _Control:
+    """A branch or loop at which the threads of a `group`, a block or a warp, diverge."""
+
+    kind: str
+    location: SourceLocation | None
+    group: str
+
+
+def refuse_divergent_barriers(kernel: Kernel) -> None:
+    """Raise `LanguageError` at a barrier in a branch or loop at which the threads that must meet diverge."""
+    if not any(_group_of(op) for op in kernel.body.walk()):
+        return
+    analysis = _Analysis()
+    while analysis.grows:  # a carried value takes its class to the next iteration
+        analysis.grows = False
+        analysis.block(kernel.body)
+    _check(kernel.body, analysis.divergent, _Warps(kernel), {})
+
+
+def _group_of(op: Op) -> str | None:
+    """Return which threads must arrive at a barrier together, None for other ops."""
+    if not op.effects.refused_apart:
+        return None
+    return "warp" if op.effects.together <= Scope.WARP else "block"
+
+
+class _Warps:
+    """Says which values surely differ between the threads of a warp."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._block, self._warp_size = kernel.block, kernel.warp_size
+        specials = (op for op in kernel.body.walk() if isinstance(op, Special) and op.name.startswith("thread_idx"))
+        self._axes = {op.result: "xyz".index(op.name[-1]) for op in specials}
+        self._answers: dict[Value, bool] = {}
+
+    def divides(self, op: For | While | If) -> bool:
+        """Say whether threads of one warp diverge at a branch or loop."""
+        if isinstance(op, If):
+            return self.differs(op.condition)
+        if isinstance(op, While):
+            last = op.condition.ops[-1]
+            assert isinstance(last, Yield), last
+            return self.differs(last.values[0])
+        return any(self.differs(v) for v in (op.start, op.stop, op.step)) and not _same_number_of_iterations(op)
+
+    def differs(self, value: Value) -> bool:
+        """Say whether a value surely differs between threads of some warp."""
+        if value not in self._answers:
+            self._answers[value] = self._differs(value)
+        return self._answers[value]
+
+    def _differs(self, value: Value) -> bool:
+        op = value.definition
+        if op is not None and op.effects.varies:
+            return True
+        if op is None or not op.is_pure or self._block is None:
+            return False
+        try:
+            numbers = [evaluate(value, known) for known in self._threads()]
+        except KeyError:  # more than the index of the thread is in it
+            return any(self.differs(v) for v in op.operands)
+        return any(len(set(numbers[n : n + self._warp_size])) > 1 for n in range(0, len(numbers), self._warp_size))
+
+    def _threads(self) -> Iterator[dict[Value, int]]:
+        """Yield the index of each thread of the block, as the values that stand for it."""
+        assert self._block is not None
+        x, y, z = self._block
+        for thread in range(x * y * z):
+            index = thread % x, thread // x % y, thread // (x * y)
+            yield {value: index[axis] for value, axis in self._axes.items()}
+
+
+class _Analysis:
+    """Collects the values that depend on the thread's index."""
+
+    def __init__(self) -> None:
+        self.divergent: set[Value] = set()
+        self.grows = True
+
+    def block(self, block: Block) -> tuple[Value, ...]:
+        """Class the values of a block and return what it yields."""
+        for op in block.ops:
+            self._op(op)
+        last = block.ops[-1] if block.ops else None
+        return last.values if isinstance(last, Yield) else ()
+
+    def _mark(self, value: Value) -> None:
+        if value not in self.divergent:
+            self.divergent.add(value)
+            self.grows = True
+
+    def _op(self, op: Op) -> None:
+        if isinstance(op, Special):
+            if op.name.startswith("thread_idx"):
+                self._mark(op.result)
+        elif op.effects.varies:
+            for result in op.results:
+                self._mark(result)
+        elif isinstance(op, For):
+            self._carry(op, op.body.arguments[1:], self.block(op.body), depends_on_thread(op, self.divergent))
+            if op.start in self.divergent or op.step in self.divergent:
+                self._mark(op.body.arguments[0])
+        elif isinstance(op, While):
+            for carried, tested in zip(op.body.arguments, op.condition.arguments, strict=True):
+                if carried in self.divergent:
+                    self._mark(tested)
+            self.block(op.condition)
+            self._carry(op, op.body.arguments, self.block(op.body), depends_on_thread(op, self.divergent))
+        elif isinstance(op, If):
+            sides = zip(op.results, self.block(op.then), self.block(op.otherwise), strict=True)
+            for result, one, other in sides:
+                chosen = op.condition in self.divergent and one is not other
+                if chosen or one in self.divergent or other in self.divergent:
+                    self._mark(result)
+        elif op.is_pure and any(v in self.divergent for v in op.operands):
+            self._mark(op.result)
+
+    def _carry(self, op: For | While, carried: tuple[Value, ...], after: tuple[Value, ...], diverges: bool) -> None:
+        for result, argument, first, value in zip(op.results, carried, op.init, after, strict=True):
+            if first in self.divergent or value in self.divergent:
+                self._mark(argument)
+            if argument in self.divergent or (diverges and value is not argument):
+                self._mark(result)
+
+
+def depends_on_thread(op: For | While | If, divergent: set[Value]) -> bool:
+    """Say whether the threads of a block may diverge at a branch or loop, as far as is known."""
+    if isinstance(op, If):
+        return op.condition in divergent
+    if isinstance(op, While):
+        last = op.condition.ops[-1]
+        assert isinstance(last, Yield), last
+        return last.values[0] in divergent
+    return any(v in divergent for v in (op.start, op.stop, op.step)) and not _same_number_of_iterations(op)
+
+
+def _same_number_of_iterations(op: For) -> bool:
+    """Say whether the ranges of the bounds leave one number of iterations: `range(thread, 256, 32)` of 32 threads."""
+    start, stop, step = facts_of(op.start), facts_of(op.stop), facts_of(op.step)
+    if step.constant is None or step.low == 0:
+        return False
+    counts = {len(range(a, b, step.low)) for a in (start.low, start.high) for b in (stop.low, stop.high)}
+    return len(counts) == 1
+
+
+def _check(block: Block, divergent: set[Value], warps: _Warps, controls: dict[str, _Control]) -> None:
+    """Check a block inside of branches and loops; `controls` has one that divides blocks and one that divides warps."""
+    for op in block.ops:
+        group = _group_of(op)
+        if group in controls:
+            raise _refusal(op, controls[group])
+        inner = controls
+        if isinstance(op, (For, While, If)) and depends_on_thread(op, divergent):
+            kind = "branch" if isinstance(op, If) else "loop"
+            inner = {**controls, "block": _Control(kind, op.location, "block")}
+            if any(_group_of(o) == "warp" for b in op.blocks for o in b.walk()) and warps.divides(op):
+                inner["warp"] = _Control(kind, op.location, "warp")
+        for nested in op.blocks:
+            _check(nested, divergent, warps, inner)
+
+
+def _refusal(barrier: Op, control: _Control) -> LanguageError:
+    details = []
+    if control.location is not None:
+        details = [
+            f"the {control.kind} at {control.location} {_reason(control)}:",
+            f"  {control.location.text.strip()}",
+        ]
+    if control.group == "warp":
+        return LanguageError(
+            f"a named barrier is in a {control.kind} that only some threads of a warp run",
+            details=details,
+            location=barrier.location,
+            help="whole warps arrive at a named barrier: let the condition depend on tw.warp_id(), or move the barrier "
+            "out; a single thread can arrive at a tw.mbarrier",
+        )
+    return LanguageError(
+        f"tw.sync_threads is in a {control.kind} that only some threads of the block may run",
+        details=details,
+        location=barrier.location,
+        help="move the barrier out, so that every thread of the block reaches it; what follows an early return, "
+        "break or continue counts as a branch too",
+    )
+
+
+def _reason(control: _Control) -> str:
+    return "depends on tw.thread_idx" if control.group == "block" else "differs between the threads of a warp"
