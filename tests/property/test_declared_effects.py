@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.backends.sim.machine import Machine
-from tilewright.backends.sim.observers import Access, AccessKind, Observer, Signal
+from tilewright.backends.sim.machine import Access, AccessKind, Machine, Observer, Signal
 from tilewright.demo import Case, collect_cases, example_files, run_case
 from tilewright.demo.examples import examples_folder
 from tilewright.ir import fields

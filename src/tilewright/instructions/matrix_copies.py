@@ -27,8 +27,7 @@ from tilewright.backends.cpp.arithmetic import exact
 from tilewright.backends.cpp.calls import declare_results, hand_on, print_call
 from tilewright.backends.cpp.memory import address
 from tilewright.backends.cpp.prelude import FUNCTION
-from tilewright.backends.sim.divergence import demand_whole_warps
-from tilewright.backends.sim.observers import Access, AccessKind
+from tilewright.backends.sim.machine import Access, AccessKind, demand_whole_warps
 from tilewright.backends.sim.values import Array, Frame, at_least_2d, both, by_lanes, by_threads, fill, without
 from tilewright.dtypes import uint32
 from tilewright.errors import LanguageError

@@ -27,7 +27,7 @@ from tilewright.atoms.mma import MMAAtom, Registers, unpack
 from tilewright.backends.cpp.arithmetic import exact
 from tilewright.backends.cpp.calls import declare_results, hand_on, print_call
 from tilewright.backends.cpp.prelude import FUNCTION
-from tilewright.backends.sim.divergence import demand_whole_warps
+from tilewright.backends.sim.machine import demand_whole_warps
 from tilewright.backends.sim.values import Array, Frame, Lanes, at_least_2d, by_lanes, by_threads
 from tilewright.dtypes import DType, float32, float64, int32, uint32
 from tilewright.ir.core import Value

@@ -15,8 +15,7 @@ import pytest
 import tilewright as tw
 from tilewright.backends.cpp.calls import declare_results, hand_on, print_call
 from tilewright.backends.cpp.memory import address
-from tilewright.backends.sim.divergence import demand_whole_warps
-from tilewright.backends.sim.observers import Access, AccessKind
+from tilewright.backends.sim.machine import Access, AccessKind, demand_whole_warps
 from tilewright.backends.sim.values import Frame, fill
 from tilewright.dtypes import int32, uint32
 from tilewright.errors import CheckError, InternalError

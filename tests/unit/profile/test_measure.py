@@ -13,7 +13,7 @@ from tests.unit.profile import oracle
 
 import tilewright as tw
 from tilewright.backends.sim import measure
-from tilewright.backends.sim.instructions import operations_of
+from tilewright.backends.sim.counting import operations_of
 from tilewright.errors import ArgumentError
 from tilewright.figures import Line
 from tilewright.instructions.mma import Mma

@@ -6,11 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from tilewright.backends.sim.barriers import Mbarriers, NamedBarriers
 from tilewright.backends.sim.copies import CopyQueue
-from tilewright.backends.sim.machine import Machine
-from tilewright.backends.sim.mbarriers import Mbarriers
-from tilewright.backends.sim.named_barriers import NamedBarriers
-from tilewright.backends.sim.observers import Observer
+from tilewright.backends.sim.machine import Machine, Observer
 from tilewright.backends.sim.values import Frame, Lanes
 from tilewright.errors import InternalError
 from tilewright.ir.core import Block, Buffer, Kernel, Op, Value

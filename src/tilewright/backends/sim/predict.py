@@ -13,9 +13,8 @@ import numpy as np
 from tilewright.backends.sim import program
 from tilewright.backends.sim.compiler import Compiler, Step
 from tilewright.backends.sim.findings import Collector
-from tilewright.backends.sim.machine import Machine
+from tilewright.backends.sim.machine import Access, AccessKind, Machine
 from tilewright.backends.sim.measure import Meter
-from tilewright.backends.sim.observers import Access, AccessKind
 from tilewright.backends.sim.values import Array, Frame, Lanes, Mask, at_least_2d, both, merge, without
 from tilewright.figures import SharedBuffer
 from tilewright.ir import ops
