@@ -21,7 +21,7 @@ from tilewright.atoms.copy import CopyAtom, bits_of, one_thread
 from tilewright.backends.cpp.arithmetic import exact
 from tilewright.backends.cpp.memory import address
 from tilewright.backends.cpp.prelude import FUNCTION
-from tilewright.backends.cuda.hinted import hinted_name, policy_statement, second_level
+from tilewright.backends.cuda.cache_hints import hinted_name, policy_statement, second_level
 from tilewright.backends.sim.machine import Access, AccessKind
 from tilewright.backends.sim.values import Frame, Lanes, Mask, both, merge, without
 from tilewright.dtypes import DType, bool_, int32

@@ -15,8 +15,7 @@ import numpy as np
 
 from tilewright.backends.cpp.arithmetic import exact
 from tilewright.backends.cpp.conversions import is_half
-from tilewright.backends.cpp.expression import Expression, Rank, binary, call, prefix
-from tilewright.backends.cpp.literals import literal
+from tilewright.backends.cpp.expression import Expression, Rank, binary, call, literal, prefix
 from tilewright.backends.sim.machine import demand_whole_warps
 from tilewright.backends.sim.values import Array, Frame, Lanes, at_least_2d, fill
 from tilewright.dtypes import DType, bool_, int32, uint8, uint16, uint32

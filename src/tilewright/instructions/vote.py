@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from tilewright.backends.cpp.arithmetic import exact
-from tilewright.backends.cpp.expression import Expression, Rank, binary, call
-from tilewright.backends.cpp.literals import literal
+from tilewright.backends.cpp.expression import Expression, Rank, binary, call, literal
 from tilewright.backends.cpp.prelude import FUNCTION
 from tilewright.backends.sim.machine import demand_whole_warps
 from tilewright.backends.sim.values import Array, Frame, Mask, at_least_2d, fill, over_warps

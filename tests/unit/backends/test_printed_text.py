@@ -21,6 +21,9 @@ from tilewright.backends.cpp.names import KEYWORDS, entry_name, legal
 from tilewright.backends.cpp.prelude import defined_names
 from tilewright.backends.hip.library import PIECES
 from tilewright.errors import CompileError
+from tilewright.instructions.barrier import NamedBarrier
+from tilewright.instructions.mbarrier import MbarrierInit, MbarrierWait
+from tilewright.instructions.vote import Elect
 from tilewright.ir import ops
 from tilewright.ir.core import Kernel
 from tilewright.runtime import nvrtc
@@ -174,12 +177,12 @@ def _with_every_helper(kernel: str, name: str) -> Kernel:
     n = draft.scalar("n")
     tile = draft.shared(name, 128)
     barrier = draft.shared("barrier", 2, tw.uint64)
-    draft.builder.emit(ops.MbarrierInit(barrier, ops.constant(0, tw.int32), ops.constant(1, tw.int32)))
+    draft.builder.emit(MbarrierInit(barrier, ops.constant(0, tw.int32), ops.constant(1, tw.int32)))
     (x,) = draft.builder.emit(ops.Load(src, i, CacheHints("cs")), tw.float32)
     draft.store(tile, i, x)
-    draft.builder.emit(ops.MbarrierWait(barrier, ops.constant(0, tw.int32), ops.constant(0, tw.int32)))
-    draft.builder.emit(ops.NamedBarrier("sync", 128, ops.constant(1, tw.int32)))
-    (one,) = draft.builder.emit(ops.Elect(), tw.bool_)
+    draft.builder.emit(MbarrierWait(barrier, ops.constant(0, tw.int32), ops.constant(0, tw.int32)))
+    draft.builder.emit(NamedBarrier("sync", 128, ops.constant(1, tw.int32)))
+    (one,) = draft.builder.emit(Elect(), tw.bool_)
     draft.builder.emit(ops.Assert(one, "one"))
     draft.builder.emit(ops.Print(("x is ",), (x,)))
     with draft.loop(n, name=name):

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.backends.cpp.calls import declare_results, hand_on, print_call
 from tilewright.backends.cpp.memory import address
+from tilewright.backends.cpp.printer import bind_results, declare_results, print_call
 from tilewright.backends.sim.machine import Access, AccessKind, demand_whole_warps
 from tilewright.backends.sim.values import Frame, fill
 from tilewright.dtypes import int32, uint32
@@ -77,7 +77,7 @@ class TakeTile(Instruction):
         results = declare_results(printer, self, "word")
         places = [address(printer, self.tile, self.index), address(printer, self.barrier, self.stage)]
         print_call(printer, self, "take_tile", [results, [p.text for p in places]])
-        hand_on(printer, self, results)
+        bind_results(printer, self, results)
 
 
 _TAKE = """\

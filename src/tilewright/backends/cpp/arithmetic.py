@@ -6,9 +6,8 @@ from dataclasses import replace
 
 from tilewright.backends.cpp import prelude
 from tilewright.backends.cpp.conversions import from_float, is_half, to_float
-from tilewright.backends.cpp.expression import Expression, Rank, binary, call, conditional, negated, prefix
+from tilewright.backends.cpp.expression import Expression, Rank, binary, call, conditional, literal, negated, prefix
 from tilewright.backends.cpp.inlining import MODULAR_KINDS
-from tilewright.backends.cpp.literals import literal
 from tilewright.backends.cpp.printer import Printer
 from tilewright.dtypes import DType, bool_, float32, int32, uint8, uint16, uint32
 from tilewright.errors import InternalError
@@ -213,7 +212,7 @@ def fma(printer: Printer, op: Fma) -> Expression:
     """Return a call of fmaf or fma."""
     dtype = _scalar(op, op.a)
     if dtype.bits < 32:
-        raise InternalError(f"there is no fma of {dtype}", location=op.location)
+        raise InternalError(f"{dtype} has no fma", location=op.location)
     arguments = tuple(printer.expression(v) for v in (op.a, op.b, op.c))
     return call("fmaf" if dtype is float32 else "fma", arguments, dtype)
 

@@ -7,11 +7,9 @@ NaN into another number, and narrow integers it does not saturate to, so these c
 
 from __future__ import annotations
 
-from tilewright.backends.cpp.expression import Expression, binary, call, converted, prefix
-from tilewright.backends.cpp.literals import literal
-from tilewright.backends.cpp.prelude import FUNCTION
+from tilewright.backends.cpp.expression import Expression, binary, call, converted, literal, prefix
+from tilewright.backends.cpp.prelude import FUNCTION, c_type
 from tilewright.backends.cpp.printer import Printer
-from tilewright.backends.cpp.vectors import c_type
 from tilewright.dtypes import (
     DType,
     bfloat16,

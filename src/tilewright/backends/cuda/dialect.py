@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from tilewright.arch import Arch
 from tilewright.backends.cpp.dialect import Dialect
 from tilewright.backends.cpp.expression import Expression, call
-from tilewright.backends.cpp.handlers import EXPRESSIONS, STATEMENTS
+from tilewright.backends.cpp.generate import EXPRESSIONS, STATEMENTS, DeviceSource
+from tilewright.backends.cpp.generate import generate as generate_cpp
 from tilewright.backends.cpp.memory import address, pointer_to
 from tilewright.backends.cpp.prelude import FUNCTION
 from tilewright.backends.cpp.printer import Printer
-from tilewright.backends.cuda import conversions, hinted, threads
-from tilewright.backends.cuda.prelude import BIT_CAST
+from tilewright.backends.cuda import cache_hints, conversions, messages
+from tilewright.backends.cuda.conversions import BIT_CAST
 from tilewright.dtypes import DType, float16
 from tilewright.ir import ops
 from tilewright.ir.core import Kernel, Type
@@ -27,8 +29,8 @@ class Cuda(Dialect):
     }
     statements = {
         **STATEMENTS,
-        ops.Print: threads.print_values,
-        ops.Assert: threads.check,
+        ops.Print: messages.print_values,
+        ops.Assert: messages.check,
     }
 
     def instruction(self, printer: Printer, op: Instruction) -> Expression | None:
@@ -70,7 +72,7 @@ class Cuda(Dialect):
     def hinted_load(self, printer: Printer, op: ops.Load, type: Type) -> Expression | None:
         assert op.hints is not None, op
         read_only = printer.restrict and op.buffer not in printer.written
-        name, definition = hinted.load_function(op.hints, type.bytes, read_only=read_only)
+        name, definition = cache_hints.load_function(op.hints, type.bytes, read_only=read_only)
         printer.prelude.need(BIT_CAST)
         printer.prelude.need(definition)
         same = type is op.buffer.dtype
@@ -79,7 +81,7 @@ class Cuda(Dialect):
 
     def hinted_store(self, printer: Printer, op: ops.Store, type: Type, value: Expression) -> bool:
         assert op.hints is not None, op
-        name, definition = hinted.store_function(op.hints, type.bytes)
+        name, definition = cache_hints.store_function(op.hints, type.bytes)
         printer.prelude.need(BIT_CAST)
         printer.prelude.need(definition)
         place = pointer_to(printer, op.buffer, op.index, type, "")
@@ -88,3 +90,13 @@ class Cuda(Dialect):
 
 
 CUDA = Cuda()
+
+
+CudaSource = DeviceSource  # CUDA C++ has nothing to add to it
+
+
+def generate(
+    kernel: Kernel, arch: Arch | str = "sm_90a", *, line_directives: bool = False, restrict: bool = True
+) -> CudaSource:
+    """Return a kernel as freestanding CUDA C++ for one architecture; see `cpp.generate`."""
+    return generate_cpp(kernel, Arch.parse(arch), CUDA, line_directives=line_directives, restrict=restrict)

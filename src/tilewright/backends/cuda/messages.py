@@ -1,4 +1,4 @@
-"""How threads exchange values and speak in CUDA C++: shuffles, votes, printing, assertions."""
+"""What a thread says in CUDA C++: printf and assertions."""
 
 from __future__ import annotations
 
@@ -8,11 +8,17 @@ from tilewright.backends.cpp.arithmetic import exact
 from tilewright.backends.cpp.conversions import is_half, to_float
 from tilewright.backends.cpp.expression import Rank, negated
 from tilewright.backends.cpp.printer import Printer
-from tilewright.backends.cpp.text import string
-from tilewright.backends.cuda import prelude
+from tilewright.backends.cpp.writer import string
 from tilewright.dtypes import bool_, uint64
 from tilewright.ir.core import Value, VectorType
 from tilewright.ir.ops import Assert, Print
+
+ASSERTION_FAILED = """\
+__device__ __noinline__ void assertion_failed(const char* message) {
+    printf("%s: in block (%u, %u, %u), thread (%u, %u, %u)\\n", message, blockIdx.x, blockIdx.y, blockIdx.z,
+           threadIdx.x, threadIdx.y, threadIdx.z);
+    __trap();
+}"""
 
 
 def print_values(printer: Printer, op: Print) -> None:
@@ -43,7 +49,7 @@ def _printed(printer: Printer, op: Print, value: Value) -> tuple[str, str]:
 
 def check(printer: Printer, op: Assert) -> None:
     """Print the test of an assertion."""
-    printer.prelude.need(prelude.ASSERTION_FAILED)
+    printer.prelude.need(ASSERTION_FAILED)
     place = f"{op.location}: " if op.location is not None else ""
     condition = exact(printer, op.condition)
     message = string(f"{place}{op.message}")
