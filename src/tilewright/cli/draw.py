@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tilewright.cli.output import json_option, print_json
-from tilewright.layout.limits import excerpt
+from tilewright.layout.text import excerpt
 
 # Of one grid, of which a picture has at most a few: a picture that no one can look at takes minutes and gigabytes.
 _MOST_CELLS = 65536

@@ -15,7 +15,7 @@ from typing import Any, Protocol, runtime_checkable
 import click
 
 from tilewright.errors import ArgumentError, LayoutError
-from tilewright.layout.limits import excerpt, whole
+from tilewright.layout.text import excerpt, whole
 
 # An array without its data: float32[2048,2048], float32[:,:], with strides float32[64,64]:[1,64].
 _ARRAY = re.compile(r"(?P<dtype>[a-z]+[0-9]*_?)\[(?P<shape>[0-9:,\s]*)\](:\[(?P<stride>[0-9,\s]*)\])?")

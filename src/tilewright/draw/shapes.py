@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from tilewright.draw.colours import INK, PALE_INK, RULE
-from tilewright.draw.model import Axis, Cell, Drawing, Grid
+from tilewright.draw.model import INK, PALE_INK, RULE, Axis, Cell, Drawing, Grid
 
 Anchor = Literal["start", "middle", "end"]
 

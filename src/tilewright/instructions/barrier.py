@@ -23,8 +23,7 @@ from tilewright.backends.sim.values import Array, Frame, Lanes
 from tilewright.dtypes import int32
 from tilewright.errors import LanguageError
 from tilewright.ir.core import Value
-from tilewright.ir.effects import Effects, Order, Scope, Waits
-from tilewright.ir.fields import attribute, operand
+from tilewright.ir.effects import Effects, Order, Scope, Waits, attribute, operand
 from tilewright.ir.instruction import Instruction
 from tilewright.lang.scalar import as_scalar
 from tilewright.lang.tracer import current

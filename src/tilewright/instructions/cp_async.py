@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 
 from tilewright.arch import Arch
-from tilewright.atoms.cache import CacheHints, hints_or_none
-from tilewright.atoms.copy import CopyAtom, bits_of, one_thread
+from tilewright.atoms.copy import CacheHints, CopyAtom, bits_of, hints_or_none, one_thread
 from tilewright.backends.cpp.arithmetic import exact
 from tilewright.backends.cpp.memory import address
 from tilewright.backends.cpp.prelude import FUNCTION
@@ -27,8 +26,7 @@ from tilewright.backends.sim.values import Frame, Lanes, Mask, both, merge, with
 from tilewright.dtypes import DType, bool_, int32
 from tilewright.errors import LanguageError, LayoutError
 from tilewright.ir.core import Buffer, Space, Value
-from tilewright.ir.effects import Completion, Effects, Order
-from tilewright.ir.fields import attribute, operand, reads, writes
+from tilewright.ir.effects import Completion, Effects, Order, attribute, operand, reads, writes
 from tilewright.ir.instruction import Instruction
 from tilewright.ir.ops import Constant
 from tilewright.lang.scalar import as_scalar

@@ -32,16 +32,14 @@ from tilewright.backends.sim.values import Array, Frame, at_least_2d, both, by_l
 from tilewright.dtypes import uint32
 from tilewright.errors import LanguageError
 from tilewright.ir.core import Buffer, Space, Value
-from tilewright.ir.effects import Effects, Scope
-from tilewright.ir.fields import attribute, operand, operands, reads, writes
+from tilewright.ir.effects import Effects, Scope, attribute, operand, operands, reads, writes
 from tilewright.ir.instruction import Instruction
 from tilewright.lang import targets
 from tilewright.lang.access import common_walk, each_step, place, vector_limit
 from tilewright.lang.matrix import Words
 from tilewright.lang.tracer import Tracer, current
 from tilewright.layout import ComposedLayout, Layout, coalesce, make_layout
-from tilewright.layout.layouts import flat_modes
-from tilewright.layout.lift import inside
+from tilewright.layout.layouts import flat_modes, inside
 from tilewright.tensors import Tensor
 
 if TYPE_CHECKING:

@@ -24,8 +24,7 @@ from tilewright.backends.sim.values import Array, Frame, Lanes, both
 from tilewright.dtypes import bool_, int32, uint64
 from tilewright.errors import InternalError, LanguageError
 from tilewright.ir.core import Buffer, Space, Value
-from tilewright.ir.effects import Completion, Effects, Order, Waits
-from tilewright.ir.fields import operand, updates, writes
+from tilewright.ir.effects import Completion, Effects, Order, Waits, operand, updates, writes
 from tilewright.ir.instruction import Instruction
 from tilewright.lang.carry import DeviceObject
 from tilewright.lang.control import branch

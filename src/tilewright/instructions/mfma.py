@@ -38,7 +38,7 @@ from tilewright.backends.cpp.prelude import FUNCTION
 from tilewright.backends.cpp.printer import bind_results, declare_results, filled, print_call
 from tilewright.dtypes import DType, bfloat16, float16
 from tilewright.instructions.mma import WarpProduct, multiply_fragments
-from tilewright.ir.fields import attribute
+from tilewright.ir.effects import attribute
 from tilewright.layout import Layout
 from tilewright.tensors import Tensor
 

@@ -31,8 +31,7 @@ from tilewright.backends.sim.machine import demand_whole_warps
 from tilewright.backends.sim.values import Array, Frame, Lanes, at_least_2d, by_lanes, by_threads
 from tilewright.dtypes import DType, float32, float64, int32, uint32
 from tilewright.ir.core import Value
-from tilewright.ir.effects import Effects, Scope
-from tilewright.ir.fields import attribute, operands
+from tilewright.ir.effects import Effects, Scope, attribute, operands
 from tilewright.ir.instruction import Instruction, TypedValues
 from tilewright.ir.ops import Select
 from tilewright.lang import targets

@@ -21,8 +21,7 @@ from tilewright.backends.sim.values import Array, Frame, Lanes, at_least_2d, fil
 from tilewright.dtypes import DType, bool_, int32, uint8, uint16, uint32
 from tilewright.errors import LanguageError
 from tilewright.ir.core import Value, VectorType
-from tilewright.ir.effects import Effects, Scope
-from tilewright.ir.fields import attribute, operand
+from tilewright.ir.effects import Effects, Scope, attribute, operand
 from tilewright.ir.instruction import Instruction
 from tilewright.lang import targets
 from tilewright.lang.scalar import Scalar, as_scalar

@@ -18,8 +18,7 @@ from tilewright.backends.sim.machine import demand_whole_warps
 from tilewright.backends.sim.values import Array, Frame, Mask, at_least_2d, fill, over_warps
 from tilewright.dtypes import bool_, int32, uint32, uint64
 from tilewright.ir.core import Value
-from tilewright.ir.effects import Effects, Scope
-from tilewright.ir.fields import attribute, operand
+from tilewright.ir.effects import Effects, Scope, attribute, operand
 from tilewright.ir.instruction import Instruction
 from tilewright.lang.control import truth
 from tilewright.lang.scalar import Scalar, as_scalar

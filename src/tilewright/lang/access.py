@@ -10,7 +10,7 @@ from typing import Any
 from tilewright.arch import VECTOR_BYTES
 from tilewright.dtypes import int32, int64
 from tilewright.errors import LanguageError
-from tilewright.ir.infer import facts_of
+from tilewright.ir.evaluate import facts_of
 from tilewright.lang.conditions import require_equal
 from tilewright.lang.control import loop
 from tilewright.lang.engine import BufferEngine, extent_name

@@ -22,7 +22,7 @@ from typing import Any
 from tilewright.dtypes import bool_
 from tilewright.errors import LanguageError
 from tilewright.ir.core import Block, Value
-from tilewright.ir.infer import index_facts
+from tilewright.ir.evaluate import index_facts
 from tilewright.ir.ops import For, If, While, Yield
 from tilewright.lang.ranges import DeviceRange
 from tilewright.lang.scalar import Scalar, as_scalar, convert

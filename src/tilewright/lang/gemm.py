@@ -21,7 +21,7 @@ from tilewright.ir.core import Space
 from tilewright.lang.copying import copied_fragment
 from tilewright.lang.tracer import current
 from tilewright.layout import Layout, make_layout
-from tilewright.layout.lift import inside
+from tilewright.layout.layouts import inside
 from tilewright.tensors import Tensor
 from tilewright.tiled import TiledMMA
 

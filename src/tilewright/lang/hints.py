@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tilewright.arch import Arch
 from tilewright.atoms import CopyAtom
-from tilewright.atoms.cache import LOADS, STORES, CacheHints
+from tilewright.atoms.copy import LOADS, STORES, CacheHints
 from tilewright.errors import LanguageError
 from tilewright.ir.core import Space
 from tilewright.lang.tracer import Tracer

@@ -7,8 +7,7 @@ from typing import Any
 
 from tilewright.errors import LayoutError
 from tilewright.layout.ints import Basis, Int, Leaf, Shape, mul, same_int
-from tilewright.layout.layouts import Layout, flat_modes, from_modes, modes_of, raw_layout
-from tilewright.layout.lift import lift
+from tilewright.layout.layouts import Layout, flat_modes, from_modes, lift, modes_of, raw_layout
 from tilewright.layout.tuples import leaves, show
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from tilewright.dtypes import DType
 from tilewright.ir.core import Block, Kernel, Op, Value
-from tilewright.ir.infer import facts_of
+from tilewright.ir.evaluate import facts_of
 from tilewright.ir.ops import Binary, Cast, For, Special, Unary, While
 
 WORTH_A_LINE = 2

@@ -6,7 +6,7 @@
                                                               a[base + k * 512 + l * 4096]
 
 Only sums are taken whose invariant terms are scattered: nested in a product with what changes, or on both sides of it.
-The compiler does not mend them, since it may not reorder sums that could overflow; on an H200 the addresses of a
+The compiler does not fix them, since it may not reorder sums that could overflow; on an H200 the addresses of a
 multistage matrix product kept its registers full and its reads of shared memory late, at 3 to 8 % of its time.
 Taking terms apart and adding them in another order is exact modulo the type. Constants come last, where they are part
 of the instruction that uses the address.

@@ -21,8 +21,7 @@ from tilewright.dtypes import int32, uint32
 from tilewright.errors import CheckError, InternalError
 from tilewright.instructions.mbarrier import MBarrier
 from tilewright.ir.core import Buffer, Op, Space, Value
-from tilewright.ir.effects import Effects, Order, Scope
-from tilewright.ir.fields import attribute, operand, reads, updates
+from tilewright.ir.effects import Effects, Order, Scope, attribute, operand, reads, updates
 from tilewright.ir.instruction import Instruction
 from tilewright.ir.verify import verify
 from tilewright.lang.scalar import Scalar, as_scalar

@@ -12,7 +12,7 @@ from tilewright.backends.cpp.printer import Printer
 from tilewright.dtypes import DType, bool_, float32, int32, uint8, uint16, uint32
 from tilewright.errors import InternalError
 from tilewright.ir.core import Op, Value, VectorType
-from tilewright.ir.infer import facts_of
+from tilewright.ir.evaluate import facts_of
 from tilewright.ir.ops import Binary, Compare, Constant, Fma, Select, Unary
 
 _OPERATORS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "rem": "%", "and": "&", "or": "|", "xor": "^"}
@@ -66,7 +66,7 @@ def unary(printer: Printer, op: Unary) -> Expression:
         return call("abs", (_as_argument(x, op.x),), _promoted(dtype)) if dtype.is_signed else x
     if op.kind in ("popcount", "clz"):
         return _count_bits(op.kind, x, op.x, dtype)
-    raise InternalError(f"there is no {op.kind} of {dtype}", location=op.location)
+    raise InternalError(f"{dtype} has no {op.kind}", location=op.location)
 
 
 def _float_unary(kind: str, x: Expression, dtype: DType) -> Expression:
@@ -105,14 +105,14 @@ def binary_op(printer: Printer, op: Binary) -> Expression:
         return _float_binary(op, a, b, dtype)
     if dtype is bool_:
         if op.kind not in _BOOL_OPERATORS:
-            raise InternalError(f"there is no {op.kind} of bool", location=op.location)
+            raise InternalError(f"bool has no {op.kind}", location=op.location)
         return binary(_BOOL_OPERATORS[op.kind], exactly(a, op.lhs), exactly(b, op.rhs), bool_)
     if op.kind in ("min", "max"):
         return call(op.kind, (_as_argument(a, op.lhs), _as_argument(b, op.rhs)), _promoted(dtype))
     if op.kind in ("shl", "shr"):
         return _shift(printer, op, a, dtype)
     if op.kind not in _OPERATORS:
-        raise InternalError(f"there is no {op.kind} of {dtype}", location=op.location)
+        raise InternalError(f"{dtype} has no {op.kind}", location=op.location)
     return _integer_binary(op, a, b)
 
 
@@ -122,7 +122,7 @@ def _float_binary(op: Binary, a: Expression, b: Expression, dtype: DType) -> Exp
     if op.kind in ("mul", "div"):
         return binary(_OPERATORS[op.kind], a, b, dtype)
     if op.kind in ("and", "or", "xor", "shl", "shr"):
-        raise InternalError(f"there is no {op.kind} of {dtype}", location=op.location)
+        raise InternalError(f"{dtype} has no {op.kind}", location=op.location)
     return call(float_function(op.kind, dtype), (a, b), dtype)
 
 

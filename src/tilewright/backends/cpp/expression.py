@@ -111,7 +111,7 @@ def _operand(x: Expression, outer: Rank, *, clear: bool) -> str:
 
 
 def _confuses(inner: Rank, outer: Rank) -> bool:
-    """Return whether people take a mix of two operators for another one, though the grammar has no doubt."""
+    """Return whether the precedence of two operators is easily misread."""
     if inner == outer or inner >= Rank.UNARY:
         return False
     if outer in _BITWISE or inner in _BITWISE:
@@ -262,7 +262,7 @@ def bfloat16_bits(value: float) -> int:
 
 
 def _round_to_odd(value: float) -> float:
-    """Return a float32 from which rounding once more to bfloat16 is as rounding once: inexact results are odd."""
+    """Return a float32 that rounds to the bfloat16 that one rounding gives: inexact results are odd."""
     near = _to_float32(value)
     if near == value:
         return near

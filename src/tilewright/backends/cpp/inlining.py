@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from tilewright.ir.core import Block, Kernel, Op, Value
 from tilewright.ir.effects import Order, Scope, Use
-from tilewright.ir.infer import facts_of
+from tilewright.ir.evaluate import facts_of
 from tilewright.ir.instruction import Instruction
 from tilewright.ir.ops import (
     Binary,

@@ -20,7 +20,7 @@ from tilewright.backends.cpp.printer import Printer
 from tilewright.dtypes import DType, bfloat16, float16, float32, float64, int32, int64, uint32, uint64
 from tilewright.errors import InternalError
 from tilewright.ir.core import Buffer, Kernel, Space, Type, Value, VectorType
-from tilewright.ir.infer import facts_of
+from tilewright.ir.evaluate import facts_of
 from tilewright.ir.ops import Allocate, Atomic, Bitcast, Constant, Load, Store
 
 _ARENA_ALIGNMENT = 128  # at least; more where a buffer asks for it
@@ -139,7 +139,7 @@ def load_as(printer: Printer, op: Load, type: Type) -> Expression:
 
 
 def _as_type(printer: Printer, buffer: Buffer, index: Value, type: Type, const: str) -> Expression:
-    """Return what lies at an index as a type of several elements: one access of its size."""
+    """Return the elements at an index as one value of a wider type: one access of its size."""
     return prefix("*", pointer_to(printer, buffer, index, type, const), type)
 
 

@@ -123,7 +123,7 @@ class _Assigner:
         return variable
 
     def _taken_over(self, value: Value, op: Op, held: list[Value]) -> Variable | None:
-        """Return the variable of `value` for `op` to go on with, if nobody needs the value once `op` assigns it."""
+        """Return the variable of `value` for `op` to go on with, if `op` is the last that reads the value."""
         if not self._has_storage(value) or not self.structure.is_live(op):
             return None
         defined = self.structure.block_of(value)

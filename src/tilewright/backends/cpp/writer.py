@@ -2,7 +2,7 @@ r"""The lines of a text, each with the Python line that it comes from; comments 
 
 Lines of Python, messages, names of files and arrays go through `line_comment`, `block_comment` and `string`; names go
 through `names.legal`. C++ gives a meaning to signs outside of tokens: a backslash at the end of a line joins the next
-line to it (g++ and NVRTC allow blanks behind the backslash), `??/` is another spelling of a backslash, `\u000a` may
+line to it (g++ and NVRTC allow blanks after the backslash), `??/` is another spelling of a backslash, `\u000a` may
 stand for a sign, and compilers differ in what ends a line. So that no such sign is left, a comment
 
 - is one line of printable characters: each other one, and half of a surrogate pair, is written as its code, [U+2028];
@@ -95,7 +95,7 @@ class Writer:
     """Lines of text at a depth of indentation.
 
     `line_directives` adds `#line` before every line whose place in Python is known, so that the compiler's
-    line table, and with it the profiler, speaks of the Python file.
+    line table, and with it the profiler, refers to the Python file.
     """
 
     def __init__(self, *, line_directives: bool = False) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilewright.atoms.cache import CacheHints
+from tilewright.atoms.copy import CacheHints
 from tilewright.backends.cpp.prelude import FUNCTION
 
 # The bytes of an access -> the type of its words together, the words, PTX's type, the letter of a word's register.

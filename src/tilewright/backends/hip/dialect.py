@@ -78,7 +78,7 @@ def _demand(printer: Printer, op: Unary | Binary) -> None:
 
 
 def check(printer: Printer, op: Assert) -> None:
-    """Print the test of an assertion; there is no printf, so the message stands beside it."""
+    """Print the test of an assertion; printf is missing, so the message is a comment beside it."""
     message = line_comment(" ".join(op.message.split()))
     printer.statement(f"if ({negated(exact(printer, op.condition)).text}) __builtin_trap();  {message}", op)
 

@@ -11,7 +11,7 @@ From the top down, as the imports run:
     control        handlers of branches, loops, prints and assertions
     memory         handlers of allocation, loads, stores and atomic updates
     scalars        handlers of the pure ops; what they compute is in floats and integers
-    compiler       what a handler needs to turn its op into a step, a closure over slots of values
+    compiler       what a handler needs to compile its op to a step, a closure over slots of values
 
     checks         the checker of bounds, alignment, initialisation and barriers in divergent code
     races          the race checker, over shadow (who accessed each piece of memory last) and order (happens-before)

@@ -130,7 +130,7 @@ def name_threads(threads: Array, warp: int = 32) -> str:
     return f"{unit}{'s' if len(numbers) > 1 else ''} {text}"
 
 
-# How often in a row agents may test an mbarrier without success, while nobody else can run and no barrier changes.
+# How often in a row agents may test an mbarrier without success, while no other agent can run and no barrier changes.
 _MAX_IDLE_POLLS = 1 << 14
 
 
@@ -145,7 +145,7 @@ class Agent:
 
     @property
     def path(self) -> tuple[int, ...]:
-        """How far it has come: less is behind."""
+        """How far it has come: the agent with the smaller path is behind."""
         return (*self.loops, self.pc)
 
 
@@ -262,7 +262,7 @@ class Scheduler:
             instruction = code[agent.pc]
             if not isinstance(instruction, Pause):
                 instruction(agent, self)
-            elif type(instruction) is Pause and len(self.agents) == 1:  # nobody to meet
+            elif type(instruction) is Pause and len(self.agents) == 1:  # no agent to meet
                 agent.pc += 1
             else:
                 return

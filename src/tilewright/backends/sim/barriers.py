@@ -122,7 +122,7 @@ class NamedBarriers:
         lowest = BLOCK_BARRIER if op.effects.together is Scope.BLOCK else 1
         if (wrong := active & ((least < lowest) | (greatest >= NUMBERS))).any():
             numbers, wrong = np.broadcast_arrays(np.where(least < lowest, least, greatest), wrong)
-            block, summary = int(np.argwhere(wrong)[0][0]), f"there is no named barrier {numbers[wrong][0]}"
+            block, summary = int(np.argwhere(wrong)[0][0]), f"named barrier {numbers[wrong][0]} does not exist"
             self._report(op, block, summary, f"a block has named barriers 1 to {NUMBERS - 1}")
         return np.asarray(greatest.clip(0, NUMBERS - 1))
 
@@ -224,7 +224,7 @@ class Mbarriers:
         self.version += 1
 
     def defer_arrival(self, op: Op, index: Lanes, mask: Mask) -> None:
-        """Let the threads arrive when their copies issued so far have landed: when somebody waits for that."""
+        """Let the threads arrive when their copies issued so far have landed: once threads wait for it."""
         mask = self._used(op, index, mask)
         full = np.broadcast_to(np.True_ if mask is None else mask, self._threads_shape)
         self._deferred.append(_DeferredArrival(op, index, np.array(full), self._queue.issued))
@@ -247,7 +247,7 @@ class Mbarriers:
         return mask
 
     def over(self, index: Lanes, parity: Lanes, mask: Mask) -> Array:
-        """Return for each thread whether the phase it asks for is over, after letting copies land that it hangs on."""
+        """Return for each thread whether the phase it asks for is over, after landing the copies it depends on."""
         ready = self._over(index, parity)
         if self._deferred and not (ready if mask is None else ready | ~mask).all():
             waiting = both(mask, ~ready)

@@ -316,7 +316,7 @@ def _either(a: Array | None, b: Array | None) -> Array | None:
 
 
 def _is_plain(storage: RegisterStorage, access: Access) -> bool:
-    """Return whether all threads reach the same existing register, and nobody reads what was not written."""
+    """Return whether all threads reach the same existing register, and no thread reads what was not written."""
     if isinstance(access.index, np.ndarray):
         return False
     index = int(access.index)

@@ -1,4 +1,4 @@
-"""What a handler needs to turn an op into a step: slots, nested blocks, and the machine."""
+"""What a handler needs to compile an op to a step: slots, nested blocks, and the machine."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Steps:
 # Any: each handler takes its own op class.
 Handler: TypeAlias = "Callable[[Any, Compiler], Step]"
 Handlers: TypeAlias = "Mapping[type[Op], Handler]"
-# What turns an op of any class into a step.
+# What compiles an op of any class to a step.
 Meaning: TypeAlias = "Callable[[Op, Compiler], Step]"
 
 
@@ -71,7 +71,7 @@ class Compiler:
 
     @property
     def barrier_version(self) -> int:
-        """A number that changes whenever somebody arrives at a barrier."""
+        """A number that changes with each arrival at a barrier."""
         return self.named_barriers.version + sum(m.version for m in self._mbarriers.values())
 
     def hidden_slot(self) -> int:

@@ -1,6 +1,6 @@
 """Asynchronous copies under way, which land in shared memory when waited for; the checker of waits for nothing.
 
-A wait at the end of a pipeline, or in the first round of a loop, may find nothing that it has to wait for. One that
+A wait at the end of a pipeline, or in the first iteration of a loop, may find nothing that it has to wait for. One that
 leaves copies under way each time, and never completes one, is a mistake: a group that is committed too late, or a
 number of groups that is too large. So is one in a kernel without asynchronous copies, unless it is written with
 `tw.copy` and specialised for arrays that cannot be copied asynchronously, or of which there is nothing to copy: with

@@ -101,7 +101,7 @@ def is_wanted(option: bool | None) -> bool:
 class Outputs:
     """The arrays that a launch writes, with what they hold now if `keep`.
 
-    `copies` are the names of arguments whose arrays are copies that nobody sees where the launch fails.
+    `copies` are the names of arguments whose arrays are copies that the caller does not see where the launch fails.
     """
 
     def __init__(

@@ -24,7 +24,7 @@ from tilewright.backends.sim.values import Array, Lanes, Mask, at_least_2d
 from tilewright.dtypes import int32, uint32
 from tilewright.figures import MOST_EVENTS, Compiled, Event, Launch, Line, Timeline
 from tilewright.ir.core import Kernel, Op
-from tilewright.ir.fields import roles_of
+from tilewright.ir.effects import roles_of
 from tilewright.ir.ops import Atomic
 from tilewright.transactions import SECTOR, fewest_sectors, sectors, wavefronts
 
@@ -235,7 +235,7 @@ class Meter(Observer):
     def _pieces(self, written: Access, blocks: int) -> Array:
         """Return the pieces of 32 bytes of shared memory that requests write: a copy past L1 has a sector for each.
 
-        Rows padded to 80 bytes lie across such pieces, and 64 bytes of them then take three sectors in place of two:
+        Rows padded to 80 bytes cross such pieces, and 64 bytes of them then take three sectors in place of two:
         the simplest rule that fits an H200's counters, told from others by that one kernel of `benchmarks/counters.py`.
         """
         at = at_least_2d(written.index)

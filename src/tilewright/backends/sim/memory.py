@@ -163,7 +163,7 @@ def _active(position: Lanes, value: Lanes, mask: Mask, shape: tuple[int, int]) -
 
 
 def _apply(flat: Array, position: Array, value: Array, update: Update, wanted: bool) -> Array | None:
-    """Update flat[position] by value in order; return the old values, or None where nobody wants them."""
+    """Update flat[position] by value in order; return the old values, or None where they are not read."""
     if not wanted and update is operator.add:
         np.add.at(flat, position, value)
         return None
@@ -172,7 +172,7 @@ def _apply(flat: Array, position: Array, value: Array, update: Update, wanted: b
     first = np.flatnonzero(np.r_[True, position[1:] != position[:-1]]) if position.size else position
     sizes = np.diff(np.r_[first, position.size])
     old = np.empty(position.size, flat.dtype)
-    # Round by round: the k-th update of every address at once, in as many rounds as the busiest address has updates.
+    # In passes: the k-th update of every address at once, in as many passes as the busiest address has updates.
     # A few busy addresses are walked through one by one instead.
     if len(first) and len(first) < sizes.max():
         for begin, size in zip(first, sizes, strict=True):

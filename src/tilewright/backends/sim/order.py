@@ -12,7 +12,7 @@ known[s, s'] = e for all s' in S. That is a vector clock for each thread (Matter
 
 Copies whose landing counts as an arrival at an mbarrier are made by an agent beside the thread that issued them.
 `known` has a further column for each: who waits for the mbarrier knows of the agents, and the thread itself does not
-before it waits. They land when somebody waits, who is at the next barrier of the block too, so that such a barrier
+before it waits. They land when a thread waits, which is at the next barrier of the block too, so that such a barrier
 covers agents.
 
 A kernel that has barriers of whole blocks and whole warps only needs no matrix. After a barrier of the block all of
@@ -244,7 +244,7 @@ class _Meeting:
         )
 
     def bring(self, brought: Array, phase: Array, lasts: bool) -> None:
-        """Add to a phase; a new one ends those before it. Blocks in which nobody arrives have phase -1."""
+        """Add to a phase; a new one ends those before it. Blocks in which no thread arrives have phase -1."""
         new = phase > self.phase
         self._earlier = np.where(new, self._here, self._earlier)
         self.phase = np.maximum(self.phase, phase)

@@ -1,9 +1,9 @@
 """The checker of address arithmetic: signed sums, products and shifts that do not fit, on their way to an index.
 
-The simulator wraps, as the hardware does; in CUDA C++ such a result is undefined. Which ops can overflow is told by the
-ranges of the launch (`Ranges`, from its sizes and numbers): mostly none, and then nothing is wrapped. The others also
-compute exactly, and take down in which threads a result is wrong; what is computed of wrong values is wrong. An access
-by such a thread is reported. A wrong value that a loop or branch yields is reported at once.
+The simulator wraps, as the hardware does; in CUDA C++ such a result is undefined. Which ops can overflow follows from
+the ranges of the launch (`Ranges`, from its sizes and numbers): mostly none, and then nothing is wrapped. The others
+also compute exactly, and record in which threads a result is wrong; what is computed of wrong values is wrong. An
+access by such a thread is reported. A wrong value that a loop or branch yields is reported at once.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from tilewright.backends.sim.machine import Machine
 from tilewright.backends.sim.values import Array, Frame, Lanes, Mask, at_least_2d, both
 from tilewright.ir import facts as rules
 from tilewright.ir.core import Block, Buffer, Kernel, Op, Space, Value, VectorType
+from tilewright.ir.evaluate import facts_of
 from tilewright.ir.facts import Facts, exactly
-from tilewright.ir.infer import facts_of
 from tilewright.ir.ops import Binary, Cast, Constant, For, If, Select, Special, While
 
 ARITHMETIC = ("add", "sub", "mul", "shl")

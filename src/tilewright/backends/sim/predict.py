@@ -1,8 +1,8 @@
-"""Shared memory's accesses told from the IR alone: what follows from the thread's index, evaluated for one block.
+"""Shared memory's accesses as the IR alone gives them: what follows from the thread's index, for one block.
 
 The IR is walked once with the values of all threads where they are known: thread indices, constants and what is
 computed of them. Everything else (arguments, block indices, what memory holds) is unknown, and an access at an unknown
-place is not told. Loops with known bounds run as long as the budget lasts, others once with their first index; of
+place is left out. Loops with known bounds run as long as the budget lasts, others once with their first index; of
 a branch on something unknown both sides are walked.
 """
 

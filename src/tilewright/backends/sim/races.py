@@ -61,7 +61,7 @@ class Party:
 class Conflict:
     """Two accesses to one place without an order: the one that came second in the simulator, and the first.
 
-    `under_way` says that the first is an asynchronous copy that nobody has waited for.
+    `under_way` says that the first is an asynchronous copy that no thread has waited for.
     """
 
     late: Party
@@ -132,7 +132,7 @@ def _meeting(conflict: Conflict) -> str:
 
 
 def _help(conflict: Conflict, kind: str, warp: int) -> str:
-    """Return what usually mends it."""
+    """Return what usually fixes it."""
     late, early = conflict.late, conflict.early
     if conflict.under_way:
         if early.kind is AccessKind.COPY_READ:
@@ -159,7 +159,7 @@ def _help(conflict: Conflict, kind: str, warp: int) -> str:
 
 _WRITES = (AccessKind.STORE, AccessKind.COPY_WRITE)
 _INDIVISIBLE = (AccessKind.ATOMIC, AccessKind.BARRIER)
-_MOST_PARTNERS = 8  # different ops that one op's conflicts are told apart by, each time it runs
+_MOST_PARTNERS = 8  # different ops for which one op's conflicts are reported, each time it runs
 
 
 @dataclass(slots=True)
@@ -306,7 +306,7 @@ class RaceChecker(Observer):
             self._tell(region, access, touch, at[bad], words[bad])
 
     def _record(self, region: Region, access: Access, touch: Touch, event: int) -> None:
-        """Take down the access in the cells."""
+        """Record the access in the cells."""
         kind, cells = access.kind, region.cells
         if kind in _INDIVISIBLE:
             assert cells.atomics is not None

@@ -4,7 +4,7 @@ Memory is seen in cells of the narrowest access that a kernel makes. A cell's re
 
     bit 62        an asynchronous copy to the cell is under way
     bits 61..16   the event of the access (see `order`)
-    bits 15..0    who: the thread, or for global memory its number in the chunk of blocks; 0 events mean nobody
+    bits 15..0    who: the thread, or for global memory its number in the chunk of blocks; event 0 means no thread
 
 One last write is enough: whoever is not ordered after an earlier one was reported then, or is not ordered after the
 last either. Of reads two are kept. For a later write to be ordered after all reads, those of other blocks, then of
@@ -57,7 +57,8 @@ def event_of(words: Array) -> Array:
 class Marks:
     """The accesses of one kind, reads or atomic updates, of which several may stand side by side: two a cell.
 
-    They are written down when somebody asks. What a barrier of all threads overtakes before is never written.
+    They are written to the arrays when they are asked for. What a barrier of all threads orders before that is never
+    written.
     """
 
     def __init__(self, cells: int, order: Order, is_global: bool) -> None:
@@ -87,7 +88,7 @@ class Marks:
         self._waiting = 0
 
     def add(self, touch: Touch, event: int) -> None:
-        """Take down an access."""
+        """Record an access."""
         self._pending.append((touch, event))
         self._waiting += touch.cells.size
         if self._waiting > _MOST_PENDING:
@@ -206,7 +207,7 @@ class Region:
 
     @property
     def rows(self) -> int:
-        """How many blocks of the chunk are told apart."""
+        """How many blocks of the chunk have rows of their own."""
         return self._machine.blocks if self.is_global else self.cells.rows
 
     def begin(self) -> None:
@@ -300,7 +301,7 @@ class _Uses:
 
 
 def _is_split(storage: object) -> bool:
-    """Return whether the elements of an array lie across the places where elements should begin."""
+    """Return whether elements of an array begin at addresses that are not multiples of their size."""
     return isinstance(storage, GlobalStorage) and storage.address % storage.flat.itemsize != 0
 
 

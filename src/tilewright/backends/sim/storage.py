@@ -189,7 +189,7 @@ class SharedStorage(FlatStorage):
         self._base = np.empty((0, 1), np.intp)
 
     def attach(self, arena: Array) -> None:
-        """Lie in the arena, an array of bytes (blocks, bytes), from now on."""
+        """Use the arena, an array of bytes (blocks, bytes), as memory from now on."""
         self._rows_of_blocks = arena.view(self.buffer.dtype.numpy)
         self.flat = self._rows_of_blocks.reshape(-1)
         blocks, pitch = self._rows_of_blocks.shape

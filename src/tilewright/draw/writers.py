@@ -1,8 +1,97 @@
-"""Drawings as text: a table for each grid, with rules where nested modes end and brackets around marked cells."""
+"""Drawings written as SVG, as Typst source and as text.
+
+- SVG without any other program, for notebooks: small, and with text that can be searched and copied;
+- Typst with its standard library only, one line for each thing on the page;
+- text as a table for each grid, with rules where nested modes end and brackets around marked cells.
+"""
 
 from __future__ import annotations
 
+from html import escape
+
 from tilewright.draw.model import Axis, Drawing, Grid
+from tilewright.draw.shapes import Box, Label, Line, Scene
+
+_FONTS = "'DejaVu Sans Mono', Menlo, Consolas, monospace"
+
+
+def svg_text(scene: Scene) -> str:
+    """Write a scene as an SVG document on white, so that it can be read on a dark page too."""
+    w, h = _number(scene.width), _number(scene.height)
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{w}pt" height="{h}pt" viewBox="0 0 {w} {h}" '
+        f'font-family="{_FONTS}">\n<rect width="{w}" height="{h}" fill="#ffffff"/>\n'
+    )
+    return head + "\n".join([_svg_shape(s) for s in scene.shapes]) + "\n</svg>\n"
+
+
+def _svg_shape(shape: Box | Line | Label) -> str:
+    if isinstance(shape, Box):
+        return (
+            f'<rect x="{_number(shape.x)}" y="{_number(shape.y)}" width="{_number(shape.w)}" '
+            f'height="{_number(shape.h)}" fill="{shape.fill}"/>'
+        )
+    if isinstance(shape, Line):
+        return (
+            f'<line x1="{_number(shape.x1)}" y1="{_number(shape.y1)}" x2="{_number(shape.x2)}" '
+            f'y2="{_number(shape.y2)}" stroke="{shape.colour}" stroke-width="{_number(shape.width)}" '
+            'stroke-linecap="square"/>'
+        )
+    weight = ' font-weight="bold"' if shape.bold else ""
+    # A third of the size below its middle is where the line that digits stand on runs.
+    return (
+        f'<text x="{_number(shape.x)}" y="{_number(shape.y + shape.size * 0.36)}" font-size="{_number(shape.size)}" '
+        f'fill="{shape.colour}" text-anchor="{shape.anchor}"{weight}>{escape(shape.text)}</text>'
+    )
+
+
+def _number(value: float) -> str:
+    """Write a number with at most two places."""
+    return f"{value:.2f}".rstrip("0").rstrip(".")
+
+
+_FONT = "DejaVu Sans Mono"
+
+_PAGE = """#set page(width: {w}pt, height: {h}pt, margin: 0pt, fill: white)
+"""
+
+# What the lines below are made of. Positions and sizes are in points from the upper left corner of the drawing.
+_HEAD = """#let label(x, y, size, ink, anchor, body, weight: "regular") = place(dx: x * 1pt, dy: y * 1pt,
+  place(anchor + horizon, text(font: "{font}", size: size * 1pt, fill: rgb(ink), weight: weight, body)))
+#let tile(x, y, w, h, fill) = place(dx: x * 1pt, dy: y * 1pt, rect(width: w * 1pt, height: h * 1pt, fill: rgb(fill)))
+#let rule(x1, y1, x2, y2, ink, width) = place(line(start: (x1 * 1pt, y1 * 1pt), end: (x2 * 1pt, y2 * 1pt),
+  stroke: (paint: rgb(ink), thickness: width * 1pt, cap: "square")))
+"""
+
+_ANCHORS = {"start": "left", "middle": "center", "end": "right"}
+
+
+def typst_text(scene: Scene, page: bool = True) -> str:
+    """Write a scene as a Typst document, or without `page` as a piece to put into one."""
+    head = _HEAD.format(font=_FONT)
+    if page:
+        head = _PAGE.format(w=_number(scene.width), h=_number(scene.height)) + head
+    body = "\n".join([f"  {_typst_shape(s)}" for s in scene.shapes])
+    return f"{head}#block(width: {_number(scene.width)}pt, height: {_number(scene.height)}pt, {{\n{body}\n}})\n"
+
+
+def _typst_shape(shape: Box | Line | Label) -> str:
+    if isinstance(shape, Box):
+        place = ", ".join(map(_number, (shape.x, shape.y, shape.w, shape.h)))
+        return f'tile({place}, "{shape.fill}")'
+    if isinstance(shape, Line):
+        ends = ", ".join(map(_number, (shape.x1, shape.y1, shape.x2, shape.y2)))
+        return f'rule({ends}, "{shape.colour}", {_number(shape.width)})'
+    weight = ', weight: "bold"' if shape.bold else ""
+    place = ", ".join(map(_number, (shape.x, shape.y, shape.size)))
+    return f'label({place}, "{shape.colour}", {_ANCHORS[shape.anchor]}, {_string(shape.text)}{weight})'
+
+
+def _string(text: str) -> str:
+    """Write a Typst string; what stands in it is never read as markup."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'"{escaped}"'
+
 
 _GAP = "   "
 
