@@ -151,9 +151,11 @@ class Kernel(KernelByName):
             raise ArgumentError(
                 f"kernel {self.__name__!r} is launched as kernel[grid, block](...), got kernel[{configuration!r}]"
             ) from None
+        launcher = Launcher(self, grid, block)
         if callable(grid) or not _is_hashable(configuration):
-            return Launcher(self, grid, block)
-        return self._recent.get(configuration) or self._recent.add(configuration, Launcher(self, grid, block))
+            return launcher
+        known = self._recent.add(configuration, launcher)
+        return known if type(known.grid) is type(grid) and type(known.block) is type(block) else launcher
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
         raise ArgumentError(

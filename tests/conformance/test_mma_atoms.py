@@ -171,7 +171,7 @@ def add_to_another(D, A, B, C, mma: tw.constexpr):
 def test_sums_in_other_registers(backend: Backend, atom: MMAAtom) -> None:
     """C is added once, however many steps K has, and stays as it is."""
     skip_without(backend, "sm_80")
-    mma = tw.make_tiled_mma(atom, (1, 1, 1) if atom.instruction else (16, 2, 1))
+    mma = tw.make_tiled_mma(atom, (1, 1, 1) if atom.threads > 1 else (16, 2, 1))
     rng = np.random.default_rng(3)
     # Few bits, so that every product and sum is exact.
     a, b, c = (rng.integers(-8, 9, shape).astype(np.float32) for shape in ((32, 24), (16, 24), (32, 16)))

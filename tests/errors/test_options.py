@@ -20,7 +20,6 @@ def fill(x):
 
 
 BLOCKS = "(blocks on a multiprocessor of any target)"
-BYTES = "(bytes of shared memory in a block of any target)"
 NAMES = ", ".join(ARCHES)
 
 CONFIGURED = [
@@ -38,14 +37,6 @@ CONFIGURED = [
         {"min_blocks": 24, "arch": "sm_86"},
         "configure: min_blocks is 24; expected 0 to 16 (blocks on a multiprocessor of sm_86)",
     ),
-    ({"smem": -1}, f"configure: smem is -1; expected 0 to 232448 {BYTES}"),
-    ({"smem": 10**9}, f"configure: smem is 1000000000; expected 0 to 232448 {BYTES}"),
-    ({"smem": "1"}, f"configure: smem is '1'; expected an int from 0 to 232448 {BYTES}"),
-    ({"smem": False}, f"configure: smem is False; expected an int from 0 to 232448 {BYTES}"),
-    (
-        {"smem": 100000, "arch": "sm_75"},
-        "configure: smem is 100000; expected 0 to 65536 (bytes of shared memory in a block of sm_75)",
-    ),
     ({"stream": "x"}, "configure: a stream is a CUDA handle or a framework's stream object, got 'x'"),
     ({"stream": -1}, "configure: a stream's handle is a pointer, got -1"),
     ({"stream": 2**64}, "configure: a stream's handle is a pointer, got 18446744073709551616"),
@@ -55,14 +46,6 @@ CONFIGURED = [
         {"stream": SimpleNamespace(ptr="x")},
         "configure: a stream is a CUDA handle or a framework's stream object, got SimpleNamespace",
     ),
-    ({"cluster": 9}, "configure: cluster 9 has 9 in x; it takes 1 to 8"),
-    ({"cluster": 0}, "configure: cluster 0 has 0 in x; it takes 1 to 8"),
-    ({"cluster": (2, 2, 4)}, "configure: cluster (2, 2, 4) has 16 blocks; a cluster has at most 8"),
-    ({"cluster": (1, 1, 1, 1)}, "configure: cluster (1, 1, 1, 1) has 4 modes; it takes 1 to 3"),
-    ({"cluster": "a"}, "configure: cluster 'a' is neither an int nor a tuple of ints"),
-    ({"cluster": True}, "configure: cluster True is neither an int nor a tuple of ints"),
-    ({"cluster": {}}, "configure: cluster {} is neither an int nor a tuple of ints"),
-    ({"cluster": 2, "arch": "sm_80"}, "configure: cluster is 2, and sm_80 has no clusters\n  help: sm_90 has"),
     ({"arch": ""}, f"configure: no architecture is called ''; there are {NAMES}"),
     ({"arch": "sm_1"}, f"configure: no architecture is called 'sm_1'; there are {NAMES}"),
     ({"arch": "sm_\uff18\uff10"}, f"configure: no architecture is called 'sm_\uff18\uff10'; there are {NAMES}"),
@@ -70,7 +53,7 @@ CONFIGURED = [
     ({"arch": ("9", "0")}, f"configure: no architecture is called ('9', '0'); there are {NAMES}"),
     ({"arch": True}, f"configure: no architecture is called True; there are {NAMES}"),
     ({"arch": b"sm_80"}, f"configure: no architecture is called b'sm_80'; there are {NAMES}"),
-    ({"warps": 3, "smem": "x"}, "configure takes cluster, smem, stream, min_blocks and arch, got warps"),
+    ({"warps": 3, "min_blocks": "x"}, "configure takes stream, min_blocks and arch, got warps"),
 ]
 
 
@@ -82,11 +65,8 @@ def test_configure(options: dict[str, Any], message: str) -> None:
 
 
 def test_options_that_can_be() -> None:
-    found = fill.configure(
-        min_blocks=np.int64(2), smem=np.uint32(1024), cluster=[np.int32(2), 1], stream=SimpleNamespace(cuda_stream=7)
-    ).options
-    assert (found.min_blocks, found.smem, found.cluster) == (2, 1024, (2, 1, 1))
-    assert type(found.min_blocks) is type(found.smem) is int
+    found = fill.configure(min_blocks=np.int64(2), stream=SimpleNamespace(cuda_stream=7)).options
+    assert found.min_blocks == 2 and type(found.min_blocks) is int
     assert fill.configure(arch=90).options.arch == "sm_90" and fill.configure(arch=(8, 0)).options.arch == "sm_80"
     assert fill.configure(stream=0, arch=None).options.stream == 0
     text = fill.configure(min_blocks=np.int8(3))[1, 32].source(tw.spec(tw.float32, (32,)))
@@ -242,7 +222,9 @@ def test_counts_of_unrolling(unroll: Any) -> None:
         loop.source(tw.spec(tw.float32, (32,)))
 
 
-@pytest.mark.parametrize("options", [{"min_blocks": "x"}, {"smem": -1}, {"cluster": 64}, {"min_blocks": True}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{"min_blocks": "x"}, {"min_blocks": -1}, {"min_blocks": 64}, {"min_blocks": True}], ids=str
+)
 def test_options_of_a_config(options: dict[str, Any]) -> None:
-    with pytest.raises(tw.ArgumentError, match=r"tw\.Config: (min_blocks|smem|cluster)"):
+    with pytest.raises(tw.ArgumentError, match=r"tw\.Config: min_blocks"):
         tw.Config(BM=64, **options)

@@ -62,7 +62,7 @@ def configured(y, x):
     y[tw.thread_idx.x] = x[tw.thread_idx.x]
 
 
-configured = tw.kernel(configured).configure(smem=64)
+configured = tw.kernel(configured).configure(min_blocks=2)
 
 
 def blocks(y, x):

@@ -149,10 +149,10 @@ def test_a_finding_in_a_worker_reaches_the_parent(method):
 def test_kernels_go_by_their_names(way):
     for kernel in (double, racy, tuned, Family.scale, configured, portable.clamp, tuned.__wrapped__):
         assert way(kernel) is kernel
-    options = double.configure(min_blocks=2, smem=128, arch="sm_80", cluster=(2, 1, 1))
+    options = double.configure(min_blocks=2, arch="sm_80")
     back = way(options)
     assert back.options == options.options and back._code is double._code
-    assert way(configured.configure(smem=0)).options.smem == 0
+    assert way(configured.configure(min_blocks=0)).options.min_blocks == 0
     for bound in (Family(3).scale, Family(5).hidden):
         y = np.zeros(4)
         way(bound)[1, 4](y, np.ones(4))
@@ -175,7 +175,7 @@ def test_kernels_without_a_name_say_so():
     traced = portable.plan_of_a_product()[0].build("mm").kernel
     for kernel in (
         local,
-        local.configure(smem=4),
+        local.configure(min_blocks=4),
         local[1, 4],
         replaced,
         traced,

@@ -193,8 +193,9 @@ def configured(module: ModuleType, name: str) -> tw.Kernel:
 
 
 # Bytes. NVRTC 13.5 does not always make the same machine code of the same source: of 40 processes that compiled this
-# kernel three made another one (two had compiled other kernels before, one had not; neither stack, environment nor
-# address layout decides it). None of these spilled, but a worker of two has been seen in which 16 bytes were.
+# kernel three made another one (two had compiled other kernels before, one had not; a few runs each with other stack
+# sizes, environments and address layouts made the usual one). None of these spilled, but a worker of two has been seen in
+# which 16 bytes were.
 SPILLED = {("07", "multiply_tiles"): 16}
 
 

@@ -58,6 +58,8 @@ class WarpMMAAtom(MMAAtom):
 
     def multiply(self, d: Tensor, a: Tensor, b: Tensor, c: Tensor) -> None:
         """Emit loops over K, M and N of register fragments, with one instruction inside."""
+        if not self.instruction:
+            super().multiply(d, a, b, c)
         multiply_fragments(Mma, self, d, a, b, c)
 
 

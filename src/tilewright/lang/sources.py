@@ -158,6 +158,8 @@ def _compiles_to(found: ast.FunctionDef, code: types.CodeType, owner: str | None
     `imported` are the names that its module imports: later Pythons call methods of these by other instructions.
     """
     body: list[ast.stmt] = [found]
+    if owner is None and found.name not in code.co_freevars:
+        body = [ast.Global([found.name]), found]  # one that calls itself finds itself in its module, not in the factory
     if owner is not None:
         made = ast.parse(f"class {owner}: pass").body[0]
         assert isinstance(made, ast.ClassDef)

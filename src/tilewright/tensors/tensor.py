@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from tilewright.arguments import instance
 from tilewright.dtypes import DType
 from tilewright.dtypes import dtype as as_dtype
 from tilewright.errors import LayoutError
@@ -229,6 +230,7 @@ def fragment_like(t: Tensor, dtype: Any = None) -> Tensor:  # Any: whatever name
 
     Raises `LayoutError` when the shape is dynamic: registers have to be counted. Source: CuTe `make_fragment_like`.
     """
+    instance("fragment_like", "t", t, Tensor, "a tensor")
     layout = Layout(t.shape)
     if not layout.is_static:
         raise LayoutError(

@@ -6,7 +6,7 @@ import pytest
 
 import tilewright as tw
 from tilewright.atoms.fragments import positions
-from tilewright.instructions.matrix_copies import NAMES
+from tilewright.instructions.matrix_copies import NAMES, StoreMatrixAtom, TransposeMatrixAtom
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -14,7 +14,7 @@ def test_layouts_are_those_of_the_isa(name: str) -> None:
     atom = getattr(tw.atoms, name)
     transposes = name.endswith("_T")
     registers, memory = atom.dst_tv(tw.float16), atom.src_tv(tw.float16)
-    if atom.kind == "stmatrix":
+    if isinstance(atom, StoreMatrixAtom):
         registers, memory = memory, registers
     matrices = atom.values(tw.float16) // 2
     table = positions(registers)
@@ -25,7 +25,7 @@ def test_layouts_are_those_of_the_isa(name: str) -> None:
             if transposes:
                 row, column = column, row
             assert table[lane, i] == 64 * matrix + 8 * row + column
-    if atom.kind == "movmatrix":
+    if isinstance(atom, TransposeMatrixAtom):
         assert (positions(memory) == positions(tw.atoms.SM75_U32x1_LDSM_N.dst_tv(tw.float16))).all()
         return
     rows = positions(memory)
@@ -36,10 +36,10 @@ def test_layouts_are_those_of_the_isa(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_registers_hold_each_bit_once(name: str) -> None:
     atom = getattr(tw.atoms, name)
-    table = positions(atom.layout_src if atom.kind == "stmatrix" else atom.layout_dst)
+    table = positions(atom.layout_src if isinstance(atom, StoreMatrixAtom) else atom.layout_dst)
     assert sorted(table.ravel().tolist()) == list(range(32 * table.shape[1]))
     assert atom.threads == 32
-    assert atom.arch == ("sm_90" if atom.kind == "stmatrix" else "sm_75")
+    assert atom.arch == ("sm_90" if isinstance(atom, StoreMatrixAtom) else "sm_75")
 
 
 def test_values_count_registers_and_not_addresses() -> None:

@@ -13,6 +13,7 @@ import tilewright as tw
 from tilewright import dtypes as t
 from tilewright.errors import LanguageError
 from tilewright.instructions.mfma import NAMES, Mfma, MFMAAtom
+from tilewright.instructions.mma import Mma
 from tilewright.runtime.clang import find_clang
 
 WAVE = tw.Layout(64)
@@ -57,7 +58,9 @@ def product(atom: MFMAAtom) -> Draft:
         buffer = d.pointer(name, registers.dtype)
         start = d.mul(lane, registers.count)
         groups.append(tuple(d.load(buffer, d.add(start, i)) for i in range(registers.count)))
-    results = d.emit(Mfma(atom, *groups), *[atom.registers_d.dtype] * atom.registers_d.count)
+    results = d.emit(
+        (Mfma if isinstance(atom, MFMAAtom) else Mma)(atom, *groups), *[atom.registers_d.dtype] * atom.registers_d.count
+    )
     out = d.pointer("d", atom.registers_d.dtype)
     for i, result in enumerate(results):
         d.store(out, d.add(d.mul(lane, atom.registers_d.count), i), result)
