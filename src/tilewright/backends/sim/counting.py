@@ -1,7 +1,7 @@
 """What the meter counts and keeps: classes of instructions and operations, accesses to memory and sectors touched.
 
 Ops are counted as the IR has them. What is free or gone in machine code (registers' loads and stores, packing,
-constants) is not counted; loops that are unrolled have no branches.
+constants, checks of coordinates) is not counted; loops that are unrolled have no branches.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ _SPECIAL_FUNCTIONS = frozenset({
     "sqrt", "rsqrt", "cbrt", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin",
     "acos", "atan", "sinh", "cosh", "tanh", "erf", "pow", "atan2", "fmod", "div",
 })
-_UNCOUNTED = (ops.Constant, ops.Bitcast, ops.Pack, ops.Extract, ops.Allocate, ops.While, ops.Yield)
+_UNCOUNTED = (ops.Constant, ops.Bitcast, ops.Pack, ops.Extract, ops.Allocate, ops.Inside, ops.While, ops.Yield)
 # fmt: on
 
 
@@ -119,6 +119,7 @@ _CLASSES: dict[type[Op], str | Callable[[Any], str | None]] = {
     ops.Fma: "fma",
     ops.Select: "select",
     ops.Cast: "convert",
+    ops.CastPair: "convert",
     ops.RoundToTfloat32: "convert",
     ops.Load: _memory("load"),
     ops.Store: _memory("store"),
