@@ -110,7 +110,7 @@ class CopyAtom:
         """True where what the instruction copies is there only after a wait."""
         return False
 
-    def copy_together(self, src: Any, dst: Any) -> None:  # Any: tensors of a kernel, which stand above atoms
+    def copy_together(self, src: Any, dst: Any) -> None:  # Any: tensors of a kernel, a layer above atoms
         """Emit the copy of partitions of a tiled copy, for an instruction that several threads carry out together."""
         raise LanguageError(
             f"tw.copy: {self.name} is carried out by {self.threads} threads together and names no instruction"

@@ -53,7 +53,7 @@ def _level(index: int, extents: list[int]) -> int:
 
 @dataclass(frozen=True)
 class Frame:
-    """Where the coordinates of a shape stand: grids down and across, each with the same rows and columns."""
+    """Where the coordinates of a shape are drawn: grids down and across, each with the same rows and columns."""
 
     panels: tuple[tuple[tuple[str, tuple[Any, ...]], ...], ...]  # Any: a title, and the coordinates past mode 1
     rows: Axis

@@ -7,7 +7,7 @@ under black text: it stays distinct in the common forms of colour blindness, and
 on each. They are ordered here so that neighbours also differ when printed in grey. The next eight numbers have the same
 hues in a paler tint, four tints in all, so that the 32 threads of a warp and the 32 banks each have a fill of their
 own. Offsets get a ramp of a single hue from pale to mid blue, which keeps its order in grey. No fact is shown by colour
-alone: cells carry labels, and marked ones stand in a heavy outline.
+alone: cells carry labels, and marked ones have a heavy outline.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def contrast(a: str, b: str) -> float:
 class Cell:
     """One square: up to two lines of label on a fill.
 
-    Marked cells stand in a heavy outline, neighbours of one fill in a common one; a faded cell has a pale label.
+    Marked cells have a heavy outline, neighbours of one fill in a common one; a faded cell has a pale label.
     """
 
     lines: tuple[str, ...]
@@ -142,7 +142,7 @@ class Grid:
 
 @dataclass(frozen=True)
 class Drawing(Displayed):
-    """Grids arranged as a table (None where nothing stands), with a title above and notes below.
+    """Grids arranged as a table (None for an empty place), with a title above and notes below.
 
     `colour_key` says what the colours mean, which text leaves out.
 

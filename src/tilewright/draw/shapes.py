@@ -1,4 +1,4 @@
-"""Where everything of a drawing stands, in points: boxes, lines and labels, for the printers of Typst and SVG."""
+"""Where everything of a drawing is placed, in points: boxes, lines and labels, for the printers of Typst and SVG."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Label:
-    """Text whose middle stands at height y; `anchor` says which end of it is at x."""
+    """Text whose middle is at height y; `anchor` says which end of it is at x."""
 
     x: float
     y: float

@@ -81,9 +81,9 @@ def _fitting_type(copy: TiledCopy) -> DType:
 
 
 def mma_drawing(mma: TiledMMA, limit: Limit = LIMIT) -> Drawing:
-    """Draw a tiled matrix product as one stands on paper: A to the left of C, B above it.
+    """Draw a tiled matrix product as it is written on paper: A to the left of C, B above it.
 
-    B is stored (N,K) and drawn transposed, K down and N across, so that an element of C stands where the row of A and
+    B is stored (N,K) and drawn transposed, K down and N across, so that an element of C is where the row of A and
     the column of B that make it meet. Heavier lines are the ends of atoms, and of the atoms side by side.
     """
     m, n, k = mma.shape_mnk
@@ -96,7 +96,7 @@ def mma_drawing(mma: TiledMMA, limit: Limit = LIMIT) -> Drawing:
     grid_a = single_grid(frame, a, f"A (M,K) = ({m},{k})", m_axis, k_axis)
     grid_b = single_grid(frame, lambda p: b((p[1], p[0])), f"B (N,K) = ({n},{k})", k_axis, n_axis)
     grid_c = single_grid(frame, c, f"C (M,N) = ({m},{n})", m_axis, n_axis)
-    # A's rows and B's columns are C's too: their headers stand once.
+    # A's rows and B's columns are C's too: their headers appear once.
     grid_c = replace(grid_c, show_rows=False, show_columns=False)
     title = f"{mma.atom}: {mma.size} threads, tile {show((m, n, k))}"
     return Drawing(((None, grid_b), (grid_a, grid_c)), title, _notes(max(shared_a, shared_b, shared_c)), _KEY)

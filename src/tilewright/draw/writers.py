@@ -38,7 +38,7 @@ def _svg_shape(shape: Box | Line | Label) -> str:
             'stroke-linecap="square"/>'
         )
     weight = ' font-weight="bold"' if shape.bold else ""
-    # A third of the size below its middle is where the line that digits stand on runs.
+    # A third of the size below its middle is where the baseline of digits runs.
     return (
         f'<text x="{_number(shape.x)}" y="{_number(shape.y + shape.size * 0.36)}" font-size="{_number(shape.size)}" '
         f'fill="{shape.colour}" text-anchor="{shape.anchor}"{weight}>{escape(shape.text)}</text>'
@@ -88,7 +88,7 @@ def _typst_shape(shape: Box | Line | Label) -> str:
 
 
 def _string(text: str) -> str:
-    """Write a Typst string; what stands in it is never read as markup."""
+    """Write a Typst string; what it holds is never read as markup."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     return f'"{escaped}"'
 
@@ -158,7 +158,7 @@ class _Style:
 
 
 def _label(lines: tuple[str, ...]) -> str:
-    """Join the lines of a label: T3 over V1 is T3V1, and what could be misread as one word stands apart."""
+    """Join the lines of a label: T3 over V1 is T3V1, and what could be misread as one word is kept apart."""
     apart = len(lines) > 1 and (lines[1].startswith(("#", "b")) or "+" in lines[0])
     return (" " if apart else "").join(lines)
 

@@ -257,7 +257,7 @@ class Requirement:
     """Something that must hold at launch for the kernel to be right, over scalar parameters only.
 
     `condition` is a bool value computed by pure ops from parameters; `message` names the argument, with `{value}`
-    where the value of `shown` stands.
+    where the value of `shown` is.
     """
 
     condition: Value

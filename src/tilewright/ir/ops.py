@@ -34,7 +34,7 @@ from tilewright.ir.facts import exactly
 
 @dataclass(eq=False)
 class Constant(Op):
-    """A number known at compile time, already of the result's type. Constants stand in no block."""
+    """A number known at compile time, already of the result's type. Constants are in no block."""
 
     value: int | float | bool = attribute()
 

@@ -88,7 +88,7 @@ def _is_one(x: Leaf) -> bool:
 
 
 def layout_of_flat(shape: list[Int], stride: list[Leaf], static: bool | None = None) -> Layout:
-    """Make a layout of flat modes: none gives 1:0, one stands without a tuple."""
+    """Make a layout of flat modes: none gives 1:0, one is written without a tuple."""
     if len(shape) == 1:
         return raw_layout(shape[0], stride[0], static)
     if not shape:
@@ -101,7 +101,7 @@ def coalesce(
 ) -> Any:  # Any: a layout or tensor gives the same; profile is a nested tuple
     """Write the same function with as few modes as possible.
 
-    With a `profile` (a nested tuple), each mode that stands against a leaf of it is coalesced by itself, and
+    With a `profile` (a nested tuple), each mode that corresponds to a leaf of it is coalesced by itself, and
     the profile's nesting is kept.
 
     Law: coalesce(layout)(i) == layout(i) for 0 <= i < size(layout), and depth(coalesce(layout)) <= 1.

@@ -121,7 +121,7 @@ class _Folder:
         self.keep(op)
 
     def inline(self, block: Block, results: tuple[Value, ...]) -> None:
-        """Put a nested block's ops where the enclosing op stands."""
+        """Put a nested block's ops where the enclosing op is."""
         end = yield_of(block)
         self.ops(block.ops[:-1])
         end.substitute(self.replaced)

@@ -52,7 +52,7 @@ def _take_out(block: Block) -> list[Op]:
 
 
 def _candidates(block: Block) -> dict[Value, Op]:
-    """Return the ops that could stand outside, by their result, in order."""
+    """Return the ops that could be outside, by their result, in order."""
     inside = set(block.arguments)
     found: dict[Value, Op] = {}
     for op in block.ops:

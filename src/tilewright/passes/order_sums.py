@@ -26,7 +26,7 @@ from tilewright.ir.ops import Binary, For, While, constant
 
 @dataclass(frozen=True)
 class _Term:
-    """factor * value, which changes in the loop that so many loops stand around, itself counted."""
+    """factor * value, which changes in the loop that is nested so deep, itself counted."""
 
     value: Value
     factor: int
@@ -35,7 +35,7 @@ class _Term:
 
 @dataclass(frozen=True)
 class _Sum:
-    """Terms and a constant; scattered where terms that stay the same in a loop stand apart, with others between."""
+    """Terms and a constant; scattered where terms that stay the same in a loop are apart, with others between."""
 
     terms: tuple[_Term, ...]
     constant: int = 0
@@ -91,7 +91,7 @@ class _Ordering:
         block.ops = [op for op in builder.block.ops if op not in consumed]
 
     def _depth_of(self, op: Op, depth: int) -> int:
-        """Return in how many loops a result changes; the op itself may stand in more."""
+        """Return in how many loops a result changes; the op itself may be in more."""
         if op.is_pure:
             return max((self.depths.get(value, 0) for value in op.operands), default=0)
         return depth

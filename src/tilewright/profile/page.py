@@ -1,6 +1,6 @@
 """A report as one HTML file: annotated source, bank maps, roofline, timelines. It loads nothing from anywhere.
 
-Its style and its script stand at the top of this file: no network, no library.
+Its style and its script are at the top of this file: no network, no library.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ class Expression:
     `arithmetic.exact` brings the text to the IR's type where more than the low bits matter. `reads` names the
     variables in the text that may still change. `unconverted` is the text before a conversion that C++ makes
     by itself next to an operand of this type. `parts` is (left text, operator, right side) of a binary operator, and
-    `chain` the operators of its rank that stand side by side in the text.
+    `chain` the operators of its rank that are side by side in the text.
     """
 
     text: str

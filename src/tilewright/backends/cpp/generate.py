@@ -121,7 +121,7 @@ def generate(
             memory.declare_arena(printer)
             printer.block(kernel.body)
         above = _above(printer, signature)
-        # Which functions stand above the kernel is known once it is printed. A variable of such a name would hide the
+        # Which functions are above the kernel is known once it is printed. A variable of such a name would hide the
         # function: then the text is printed anew, with these names taken.
         hidden = printer.names.given & defined_names(above)
         if not hidden:
@@ -135,7 +135,7 @@ def generate(
 
 
 def _above(printer: Printer, signature: list[str]) -> list[str]:
-    """Return what stands above the kernel: helper functions, and where it comes from."""
+    """Return what comes above the kernel: helper functions, and where it comes from."""
     lines: list[str] = []
     for definition in printer.prelude.texts():
         lines += [*definition.split("\n"), ""]

@@ -1,4 +1,4 @@
-"""Which values stand inside the expression that uses them, and which get a line of their own.
+"""Which values are written inside the expression that uses them, and which get a line of their own.
 
 A value that the user named keeps its line: the reader looks for it. An unnamed value that is used once goes
 into its user's expression, unless that would compute it again in every iteration of a loop or make the expression
@@ -165,7 +165,7 @@ class _Chooser:
         return frozenset(self.inlined)
 
     def _is_safe_unsigned(self, value: Value) -> bool:
-        """Return whether a special register, unsigned in C++, can stand in all expressions that it is part of.
+        """Return whether a special register, unsigned in C++, can be used in all expressions that it is part of.
 
         Where only the low bits matter it can; where the value does, it must be known not to be negative. A
         register that cannot gets a name, and with it the type int.

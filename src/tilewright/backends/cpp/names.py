@@ -117,7 +117,7 @@ class Names:
         self._scopes: list[dict[str, int]] = [dict.fromkeys(reserved, 0)]
         # What the functions of instructions are called, as a regular expression.
         self._taken = re.compile(taken) if taken else None
-        self.given: set[str] = set()  # all names that stand in the text, of whichever scope
+        self.given: set[str] = set()  # all names that are in the text, of whichever scope
 
     @contextmanager
     def scope(self) -> Iterator[None]:

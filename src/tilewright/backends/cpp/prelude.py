@@ -1,4 +1,4 @@
-"""The small device functions and types that stand above a kernel: collected while it is printed, only those used.
+"""The small device functions and types above a kernel: collected while it is printed, only those used.
 
 Short vectors are float4 and its like where CUDA and HIP have one of that name, a small template elsewhere.
 """
@@ -91,7 +91,7 @@ HALF_TYPES = {
 }
 
 
-# What begins at the start of a line of a definition: a function, whose name stands before its parameters, a struct, a
+# What begins at the start of a line of a definition: a function, whose name comes before its parameters, a struct, a
 # macro, a typedef or an object.
 _DEFINED = re.compile(
     r"^(?:__device__[^(]*?(\w+)\(|struct\b.*?(\w+) \{|#define (\w+)|typedef .*? (\w+)(?: __attribute__.*)?;$"
@@ -101,7 +101,7 @@ _DEFINED = re.compile(
 
 
 def defined_names(definitions: Iterable[str]) -> set[str]:
-    """Return the names that definitions give to what stands below them.
+    """Return the names that definitions give to what comes below them.
 
     >>> sorted(defined_names(["struct half {", "__device__ float to_float(half x) {", "    return twice(x);"]))
     ['half', 'to_float']

@@ -97,7 +97,7 @@ class Printer:
                 self._op(op)
 
     def is_silent(self, op: Op) -> bool:
-        """Return whether an op writes nothing where it stands: it is unused, or printed where it is used."""
+        """Return whether an op writes nothing where it is: it is unused, or printed where it is used."""
         return isinstance(op, Yield) or not self.structure.is_live(op) or any(r in self.inlined for r in op.results)
 
     def _op(self, op: Op) -> None:

@@ -1,4 +1,4 @@
-"""What HIP's headers would declare, written with clang's builtins: a kernel's text stands on no header.
+"""What HIP's headers would declare, written with clang's builtins: a kernel's text needs no header.
 
 Each piece is a definition and the names that it gives to a text. A text gets the pieces whose names it uses, and
 those that they use themselves, in the order of this table.
@@ -303,7 +303,7 @@ def _bit_functions() -> Iterator[tuple[str, str]]:
         yield name, f"{FUNCTION} {to} {name}({source} x) {{\n    return __builtin_bit_cast({to}, x);\n}}"
 
 
-# The pieces by the name that each gives, in an order in which a piece uses only what stands before it.
+# The pieces by the name that each gives, in an order in which a piece uses only what comes before it.
 PIECES: dict[str, str] = {
     **_MACROS,
     **dict(_vectors()),

@@ -1,13 +1,13 @@
 """Threads that wait for one another: agents, each with its own place in the program, run one at a time.
 
 A kernel that waits at named barriers or mbarriers is laid out as a list of instructions (see `linearisation`), and runs
-as agents. An agent is a set of threads, of any blocks of the chunk, that stand at the same place: a mask, values of its
+as agents. An agent is a set of threads, of any blocks of the chunk, that are at the same place: a mask, values of its
 own, the number of the next instruction, and the iteration of each loop around it. Memory is shared. At the start all
 threads are one agent, and run in step as everywhere else. Agents divide and unite:
 
 - where threads take different sides of a branch, or leave a loop after different iterations, each part becomes an
   agent;
-- agents that stand at the same pause, in the same iteration of the same loops, become one again.
+- agents that are at the same pause, in the same iteration of the same loops, become one again.
 
 Pauses are the places where an agent may stop: waits, the ends of branches and loops, and places where whole warps are
 needed. The rule by which the next agent is chosen, at a pause:
@@ -135,7 +135,7 @@ _MAX_IDLE_POLLS = 1 << 14
 
 
 class Agent:
-    """Threads that stand at the same place. `loops` holds the number and the iteration of each loop around it."""
+    """Threads that are at the same place. `loops` holds the number and the iteration of each loop around it."""
 
     __slots__ = ("frame", "loops", "pc", "seen")
 
@@ -252,7 +252,7 @@ class Scheduler:
         return any(bool((warps_of(other, threads, warp)[0] & partial).any()) for other in behind)
 
     def _advance(self, agent: Agent) -> None:
-        """Let an agent leave the pause where it stands, and run it to the next."""
+        """Let an agent leave the pause where it is, and run it to the next."""
         code = self.code
         pause = self._pause(agent)
         if pause is not None:
@@ -307,7 +307,7 @@ class Scheduler:
         return found if isinstance(found, Pause) else None
 
     def _unite(self) -> None:
-        """Make one agent of those that stand at the same pause."""
+        """Make one agent of those that are at the same pause."""
         if len(self.agents) == 1:
             return
         self.agents.sort(key=lambda agent: agent.path)

@@ -1,7 +1,7 @@
 """Laying out a kernel whose threads wait for one another, as a list of instructions for agents (see `agents`).
 
 Blocks of ops that can wait become instructions with jumps, one after another in the order of the program; all others
-stay steps, as everywhere else. What an agent needs to know of a loop stands in its slots and in its path.
+stay steps, as everywhere else. What an agent needs to know of a loop is in its slots and in its path.
 """
 
 from __future__ import annotations

@@ -117,7 +117,7 @@ Update = Callable[[Lanes, Lanes], Lanes]
 
 
 def atomic(op: Atomic, compiler: Compiler) -> Step:
-    """Update elements of memory and return what stood there before."""
+    """Update elements of memory and return what was there before."""
     machine, storage = compiler.machine, compiler.machine.storages[op.buffer]
     assert isinstance(storage, FlatStorage), "atomics reach global and shared memory only"
     memory = storage

@@ -55,7 +55,7 @@ def event_of(words: Array) -> Array:
 
 
 class Marks:
-    """The accesses of one kind, reads or atomic updates, of which several may stand side by side: two a cell.
+    """The accesses of one kind, reads or atomic updates, of which several are kept side by side: two a cell.
 
     They are written to the arrays when they are asked for. What a barrier of all threads orders before that is never
     written.
@@ -115,7 +115,7 @@ class Marks:
         if self._slots > 1:
             slots = slots * self._slots + threads // order.warp
         if self._newest and (self._is_global or self._newest >= order.lowest_floor):
-            # What stood there comes first, as older accesses.
+            # What was there comes first, as older accesses.
             words = np.concatenate([self._second.take(slots), self._first.take(slots), words])
             slots, rows = np.concatenate([slots, slots, slots]), np.concatenate([rows, rows, rows])
         self._newest = self._pending[-1][1]

@@ -219,7 +219,7 @@ class RegisterStorage:
         assert buffer.size is not None, buffer.name
         self.buffer = buffer
         self.low, self.high = 0, buffer.size
-        # What stands in a register before anything is written: all bits set, which is NaN or -1.
+        # What a register holds before anything is written: all bits set, which is NaN or -1.
         self._undefined = np.frombuffer(b"\xff" * buffer.dtype.bytes, buffer.dtype.numpy)[0]
         if buffer.dtype.kind == "bool":
             self._undefined = np.False_
@@ -230,7 +230,7 @@ class RegisterStorage:
     def allocate(self, mask: Mask = None) -> None:
         """Begin a new life with undefined contents, in the threads of the mask."""
         if mask is not None:
-            # Other threads may still be at an earlier life: where they stand apart they keep what they have.
+            # Other threads may still be at an earlier life: where lives differ they keep what they have.
             self.written = [w if w is None else ~mask if w is True else w & ~mask for w in self.written]
             return
         self.elements = [self._undefined] * self.high
