@@ -7,7 +7,7 @@ Every error derives from `TilewrightError`. Its text has one shape::
       gemm.py:42, in mainloop:
         sA = tw.composition(A, B)
              ^^^^^^^^^^^^^^^^^^^^
-      help: what usually mends it
+      help: what usually fixes it
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class TilewrightError(Exception):
     """The root of all errors of this package.
 
     `summary` is one sentence with the values in it, `details` are further lines, `location` is the
-    user's source line where one is known, and `help` says what usually mends it.
+    user's source line where one is known, and `help` says what usually fixes it.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class TilewrightError(Exception):
         return self
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Exceptions are made anew from `args` unless told otherwise, which errors with other parameters do not survive.
+        # Exceptions are made anew from `args` by default, which errors with other parameters do not survive.
         return _restored, (type(self), self.args), self.__dict__.copy()
 
     def __str__(self) -> str:

@@ -183,8 +183,8 @@ class SharedBuffer:
         """Return the buffer with the patterns that cost most only, itself where it has no more."""
         if len(self.patterns) <= count:
             return self
-        dear = sorted(self.each_cost(), key=lambda each: (each[2] - each[1]) * each[0].times)
-        return replace(self, patterns=[pattern for pattern, _, _ in dear[:count]])
+        costly = sorted(self.each_cost(), key=lambda each: (each[2] - each[1]) * each[0].times)
+        return replace(self, patterns=[pattern for pattern, _, _ in costly[:count]])
 
     @cached_property
     def groups(self) -> list[tuple[str, int, Array, Array]]:
@@ -267,7 +267,7 @@ class Launch:
     """One launch of a kernel.
 
     `measured_blocks` below `blocks` says that the figures were taken from so many blocks and scaled.
-    `touched_bytes` is what the launch touches of global memory, each sector counted once, and once more where it is
+    `touched_bytes` is what the launch touches of global memory, each sector counted once, and again where it is
     both read and written: the least that can come from and go to DRAM. `compile` returns what the compiler says,
     or raises where there is none.
     """

@@ -1,4 +1,4 @@
-"""What could be faster, said of a source line, and the layout that would mend it."""
+"""What could be faster, said of a source line, and the layout that would avoid it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Suggestion:
 class Remark:
     """Something that costs time at one source line.
 
-    `kind` is "bank-conflict" or "narrow-copy". `message` is the whole text; `suggestion` a layout that mends it,
+    `kind` is "bank-conflict" or "narrow-copy". `message` is the whole text; `suggestion` a layout that avoids it,
     verified on the accesses, where there is one.
     """
 

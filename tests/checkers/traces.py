@@ -13,8 +13,7 @@ from functools import cache
 import numpy as np
 
 from tilewright.backends.sim.findings import Collector
-from tilewright.backends.sim.machine import Machine
-from tilewright.backends.sim.observers import Access, AccessKind, Observer, Signal
+from tilewright.backends.sim.machine import Access, AccessKind, Machine, Observer, Signal
 from tilewright.backends.sim.program import Program
 from tilewright.backends.sim.storage import GlobalStorage, SharedStorage
 from tilewright.instructions.barrier import Barrier

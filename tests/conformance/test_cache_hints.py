@@ -10,7 +10,7 @@ from tests.conformance.harness import Backend, assert_same_bits
 
 import tilewright as tw
 from tilewright.atoms import CpAsync, UniversalCopy
-from tilewright.atoms.cache import LOADS, POLICIES, STORES
+from tilewright.atoms.copy import LOADS, POLICIES, STORES
 
 N = 64
 

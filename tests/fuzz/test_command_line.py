@@ -14,8 +14,7 @@ import tilewright as tw
 from tilewright import cli, suites
 from tilewright.cli import main
 from tilewright.cli.expressions import functions
-from tilewright.layout import limits
-from tilewright.layout.text import layout_from_text
+from tilewright.layout.text import DEPTH, LARGEST, layout_from_text
 
 # Imported before anything is counted.
 for _module in [
@@ -265,10 +264,10 @@ def test_text_of_layouts_is_bounded_in_the_library():
         with watched(STEPS, MEMORY), pytest.raises(tw.LayoutError) as caught:
             layout_from_text(text)
         assert len(str(caught.value)) < 400
-    for layout in (tw.Layout(limits.LARGEST, -limits.LARGEST), tw.Layout((2, 3), (1 * tw.layout.E(63), 5))):
+    for layout in (tw.Layout(LARGEST, -LARGEST), tw.Layout((2, 3), (1 * tw.layout.E(63), 5))):
         assert layout_from_text(str(layout)) == layout
     deep = 4
-    for _ in range(limits.DEPTH):
+    for _ in range(DEPTH):
         deep = (deep,)
     assert layout_from_text(str(tw.Layout(deep))) == tw.Layout(deep)
     with watched(STEPS, MEMORY):

@@ -13,8 +13,8 @@ from tilewright.instructions.barrier import Barrier
 from tilewright.instructions.cp_async import AsyncCommit, AsyncCopy, AsyncWait
 from tilewright.ir.builder import Builder
 from tilewright.ir.core import Block, Buffer, Kernel, Op, Parameter, Space, Type, Value
+from tilewright.ir.evaluate import index_facts
 from tilewright.ir.facts import Facts
-from tilewright.ir.infer import index_facts
 from tilewright.ir.ops import (
     Allocate,
     Assert,

@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.backends.sim.machine import Machine
-from tilewright.backends.sim.observers import Access, AccessKind, Observer, Signal
+from tilewright.backends.sim.machine import Access, AccessKind, Machine, Observer, Signal
 from tilewright.demo import Case, collect_cases, example_files, run_case
 from tilewright.demo.examples import examples_folder
-from tilewright.ir import fields
+from tilewright.ir import effects
 from tilewright.ir.effects import Order, Use
 from tilewright.ir.ops import Store
 
@@ -88,10 +87,10 @@ def test_examples(law: Law, case: Case) -> None:
 
 
 def test_a_law_that_can_fail(law: Law, monkeypatch: pytest.MonkeyPatch) -> None:
-    declared = fields.roles_of(Store)
+    declared = effects.roles_of(Store)
     x = np.zeros(32, np.float32)
     write[1, 32](x)
-    monkeypatch.setitem(fields._known, Store, declared._replace(uses=()))
+    monkeypatch.setitem(effects._known, Store, declared._replace(uses=()))
     with pytest.raises(AssertionError, match="Store does not declare"):
         write[1, 32](x)
 

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from tilewright.dtypes import DType, bool_, int8, int32, int64, uint8, uint32
 from tilewright.ir.builder import Builder
 from tilewright.ir.core import Block, Value
-from tilewright.ir.evaluate import evaluate
+from tilewright.ir.evaluate import evaluate, facts_of, index_facts
 from tilewright.ir.facts import Facts
-from tilewright.ir.infer import facts_of, index_facts
 from tilewright.ir.ops import Binary, Cast, Compare, Select, Unary, constant
 
 INTEGERS = [int8, uint8, int32, uint32, int64]

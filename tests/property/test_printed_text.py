@@ -13,7 +13,7 @@ from tests.unit.backends.kernels import Draft
 
 from tilewright.backends import cuda, hip
 from tilewright.backends.cpp.names import Names, entry_name, is_reserved, legal
-from tilewright.backends.cpp.text import block_comment, line_comment, string
+from tilewright.backends.cpp.writer import block_comment, line_comment, string
 from tilewright.ir.core import Kernel
 from tilewright.ir.ops import Assert
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tests.property.test_sim_programs import BLOCK, GRID, programs, reference
 from tests.unit.backends.sim_kernels import Sketch
 
-from tilewright.backends.sim.mbarriers import Mbarriers
+from tilewright.backends.sim.barriers import Mbarriers
 from tilewright.backends.sim.values import Array, Lanes, Mask
 from tilewright.dtypes import int32, uint64
 from tilewright.instructions.barrier import Barrier

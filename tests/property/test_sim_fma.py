@@ -11,8 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tilewright.backends.sim.conversions import round_float64
-from tilewright.backends.sim.fused import fma
+from tilewright.backends.sim.floats import fma, round_float64
 from tilewright.dtypes import DType, bfloat16, float16, float32, float64
 
 # Digits of the significand, and the exponents of the smallest subnormal and of the first power of two too large.

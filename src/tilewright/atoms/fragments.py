@@ -60,7 +60,7 @@ def _thread_value(threads: list[_Mode], values: list[_Mode]) -> Layout:
 
 # --- sm_70: 8 x 8 x 4 by quad pairs ----------------------------------------------------------------------
 
-# Four threads and the four that stand 16 lanes above them; a warp has four such pairs.
+# Four threads and the four that are 16 lanes above them; a warp has four such pairs.
 QUAD_PAIR = Layout((4, 2), (1, 16))
 # Operands of 8 rows and 4 of K: a thread holds one row where K is contiguous (A row, B col), else four rows of one k.
 QUAD_PAIR_ROW = Layout((8, 4), (1, 8))

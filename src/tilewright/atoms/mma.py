@@ -72,7 +72,7 @@ class MMAAtom:
     b_place: ClassVar[OperandPlace] = OperandPlace.REGISTERS
     is_asynchronous: ClassVar[bool] = False
 
-    def multiply(self, d: Any, a: Any, b: Any, c: Any) -> None:  # Any: tensors of a kernel, which stand above atoms
+    def multiply(self, d: Any, a: Any, b: Any, c: Any) -> None:  # Any: tensors of a kernel, a layer above atoms
         """Emit d = a b + c for fragments with the modes (V, M, K), (V, N, K) and (V, M, N)."""
         raise LanguageError(
             f"tw.gemm: {self.name} is {' x '.join(map(str, self.shape_mnk))} and names no instruction",
@@ -155,7 +155,7 @@ class MMAAtom:
         )
 
     def reference(self, a: Array, b: Array, c: Array) -> Array:
-        """Compute the instruction in NumPy: A is (M,K), B is (N,K), C and D are (M,N); further axes may stand in front.
+        """Compute the instruction in NumPy: A is (M,K), B is (N,K), C and D are (M,N); further axes may come first.
 
         >>> import numpy as np
         >>> import tilewright as tw

@@ -8,7 +8,7 @@
     argument   = [ NAME "=" ] expression
 
 Nothing else can be called and nothing has attributes, so that an expression from anywhere is safe to work out. What it
-may hold is bounded as in the text of a layout (`tilewright.layout.limits`), and so is every value on the way: how large
+may hold is bounded as in the text of a layout (`tilewright.layout.text`), and so is every value on the way: how large
 its numbers are, how many there are, and how deep they are nested.
 """
 
@@ -25,7 +25,7 @@ import tilewright.layout as algebra
 from tilewright.errors import ArgumentError, TilewrightError
 from tilewright.layout import ComposedLayout, E, Layout, Swizzle
 from tilewright.layout.ints import Basis
-from tilewright.layout.limits import DEPTH, MODES, PATH, check_length, excerpt, path_of, whole
+from tilewright.layout.text import DEPTH, MODES, PATH, check_length, excerpt, path_of, whole
 
 _TOKEN = re.compile(r"\s*(?:(?P<number>-?\d+(?:@\d+)*)|(?P<name>[A-Za-z_]\w*)|(?P<sign>[():,=<>]))")
 _MOST_LEAVES = 256  # numbers in a value; operations take a time that grows with the square of it

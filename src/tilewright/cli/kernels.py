@@ -17,7 +17,7 @@ import click
 
 from tilewright.cli.output import json_option, print_json
 from tilewright.errors import ArgumentError, LayoutError, TilewrightError
-from tilewright.layout.limits import excerpt, whole
+from tilewright.layout.text import excerpt, whole
 
 # An array without its data: float32[2048,2048], float32[:,:], with strides float32[64,64]:[1,64].
 _ARRAY = re.compile(r"(?P<dtype>[a-z]+[0-9]*_?)\[(?P<shape>[0-9:,\s]*)\](:\[(?P<stride>[0-9,\s]*)\])?")

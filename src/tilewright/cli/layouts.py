@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tilewright.cli.output import json_option, print_json
-from tilewright.layout.limits import excerpt
+from tilewright.layout.text import excerpt
 
 # Layouts of at most this size list their offsets in JSON, and of at most so many numbers where offsets are coordinates.
 _MOST_OFFSETS = 4096

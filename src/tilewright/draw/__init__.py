@@ -6,13 +6,10 @@ layout, swizzle, tensor, TiledCopy or TiledMMA, or a drawing made by `banks`, `t
 
 from __future__ import annotations
 
-from tilewright.draw.bank_conflicts import Traffic, traffic
-from tilewright.draw.bank_pictures import banks
-from tilewright.draw.files import save
+from tilewright.draw.bank_pictures import Traffic, banks, traffic
 from tilewright.draw.model import Drawing, beside
-from tilewright.draw.printing import print_typst, svg, text, typst
-from tilewright.draw.subjects import picture
-from tilewright.draw.tiling_pictures import tiling
+from tilewright.draw.printing import picture, print_typst, save, svg, text, typst
+from tilewright.draw.thread_pictures import tiling
 
 __all__ = [
     "Drawing",

@@ -1,12 +1,11 @@
-"""Where everything of a drawing stands, in points: boxes, lines and labels, for the printers of Typst and SVG."""
+"""Where everything of a drawing is placed, in points: boxes, lines and labels, for the printers of Typst and SVG."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Literal
 
-from tilewright.draw.colours import INK, PALE_INK, RULE
-from tilewright.draw.model import Axis, Cell, Drawing, Grid
+from tilewright.draw.model import INK, PALE_INK, RULE, Axis, Cell, Drawing, Grid
 
 Anchor = Literal["start", "middle", "end"]
 
@@ -49,7 +48,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Label:
-    """Text whose middle stands at height y; `anchor` says which end of it is at x."""
+    """Text whose middle is at height y; `anchor` says which end of it is at x."""
 
     x: float
     y: float

@@ -1,4 +1,4 @@
-"""Pictures of thread-value layouts: which thread holds each element of a tile, as which of its values."""
+"""Pictures of thread-value layouts and tilings: which thread holds each element, which part a thread or block takes."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from tilewright.draw.colours import categorical
-from tilewright.draw.frames import LIMIT, Limit, axis_of, frame_of
-from tilewright.draw.layout_pictures import single_grid
-from tilewright.draw.model import Axis, Cell, Drawing, Grid
+from tilewright.arguments import instance
+from tilewright.draw.layout_pictures import LIMIT, Limit, axis_of, frame_of, single_grid, value_text
+from tilewright.draw.model import PAPER, Axis, Cell, Drawing, Grid, categorical
 from tilewright.dtypes import DType, uint8, uint16, uint32, uint64
 from tilewright.errors import LayoutError
-from tilewright.layout import Layout, crd2idx
-from tilewright.layout.tuples import show
+from tilewright.layout import ComposedLayout, Layout, crd2idx, idx2crd
+from tilewright.layout.tuples import leaves, show
+from tilewright.tensors import CoordinateEngine, NumpyEngine, Tensor, identity_tensor
 from tilewright.tiled import TiledCopy, TiledMMA
 
 _NOTE = "T: thread, V: its value"
@@ -81,9 +81,9 @@ def _fitting_type(copy: TiledCopy) -> DType:
 
 
 def mma_drawing(mma: TiledMMA, limit: Limit = LIMIT) -> Drawing:
-    """Draw a tiled matrix product as one stands on paper: A to the left of C, B above it.
+    """Draw a tiled matrix product as it is written on paper: A to the left of C, B above it.
 
-    B is stored (N,K) and drawn transposed, K down and N across, so that an element of C stands where the row of A and
+    B is stored (N,K) and drawn transposed, K down and N across, so that an element of C is where the row of A and
     the column of B that make it meet. Heavier lines are the ends of atoms, and of the atoms side by side.
     """
     m, n, k = mma.shape_mnk
@@ -96,7 +96,7 @@ def mma_drawing(mma: TiledMMA, limit: Limit = LIMIT) -> Drawing:
     grid_a = single_grid(frame, a, f"A (M,K) = ({m},{k})", m_axis, k_axis)
     grid_b = single_grid(frame, lambda p: b((p[1], p[0])), f"B (N,K) = ({n},{k})", k_axis, n_axis)
     grid_c = single_grid(frame, c, f"C (M,N) = ({m},{n})", m_axis, n_axis)
-    # A's rows and B's columns are C's too: their headers stand once.
+    # A's rows and B's columns are C's too: their headers appear once.
     grid_c = replace(grid_c, show_rows=False, show_columns=False)
     title = f"{mma.atom}: {mma.size} threads, tile {show((m, n, k))}"
     return Drawing(((None, grid_b), (grid_a, grid_c)), title, _notes(max(shared_a, shared_b, shared_c)), _KEY)
@@ -109,3 +109,105 @@ def _mma_axis(mma: TiledMMA, mode: int, most: int) -> Axis:
     nested = (atom, covered // atom, extent // covered)
     axis = axis_of(extent if isinstance(mma.permutation(mode), Layout) else nested, "MNK"[mode], most)
     return replace(axis, headers=axis.headers[:1])
+
+
+Part = Tensor | Callable[[Tensor], Tensor]
+
+
+def tiling(whole: Any, *parts: Part, limit: Limit = LIMIT) -> Drawing:  # Any: a tensor, layout or shape
+    """Draw a tensor, layout or shape with parts of it marked, such as one thread's partition or one block's tile.
+
+    A part is a function from a tensor to its part, which works for all of them, or a part that was cut from the
+    host tensor `whole` itself. Marked cells show below their offset (or value) the place in the part; each part has
+    its own colour.
+
+    >>> import tilewright as tw
+    >>> threads = tw.Layout((2, 2))
+    >>> drawing = tiling((4, 4), lambda t: tw.local_partition(t, threads, 3))
+    >>> print(tw.draw.text(drawing))
+    tiling of (4,4):(1,4)
+             0       1       2       3
+      ┌────────────────────────────────
+    0 │      0       4       8      12
+    1 │      1  [ 5 #0]      9  [13 #2]
+    2 │      2       6      10      14
+    3 │      3  [ 7 #1]     11  [15 #3]
+    #n: element n of the part
+
+    Raises `LayoutError` when a part is not one of the tensor's.
+    """
+    kinds = (int, tuple, Layout, ComposedLayout, Tensor)
+    instance("draw.tiling", "whole", whole, kinds, "a tensor, a layout or a shape")
+    for part in parts:
+        if not callable(part):
+            instance("draw.tiling", "each part", part, Tensor, "a function from a tensor to its part, or a tensor")
+    tensor = _as_tensor(whole)
+    shape = tensor.shape
+    frame = frame_of(shape, limit, "a tensor")
+    owners: dict[Any, list[tuple[int, int]]] = {}
+    for number, part in enumerate(parts):
+        for place, coord in enumerate(_coords_of(part, tensor)):
+            owners.setdefault(coord, []).append((number, place))
+
+    def cell(coord: Any) -> Cell:
+        label = value_text(tensor, coord)
+        held = owners.get(_flat(coord, shape))
+        if held is None:
+            return Cell((label,), PAPER, faded=bool(parts))
+        number, place = held[0]
+        others = f"+{len(held) - 1}" if len(held) > 1 else ""
+        return Cell((label, f"#{place}{others}"), categorical(number), mark=True)
+
+    title = f"tiling of {tensor.layout if not isinstance(whole, Tensor) else tensor.title}"
+    notes = ("#n: element n of the part",) if parts else ()
+    return Drawing(frame.grids(cell), title, frame.notes + notes)
+
+
+def _as_tensor(whole: Any) -> Tensor:
+    if isinstance(whole, Tensor):
+        return whole
+    layout = whole if isinstance(whole, (Layout, ComposedLayout)) else Layout(whole)
+    # Without memory, an element stands for its own offset.
+    return Tensor(CoordinateEngine(0), layout)
+
+
+def _flat(coord: Any, shape: Any) -> Any:
+    """Return a coordinate with one integer for each leaf of the shape, the key that parts are compared by."""
+    return tuple(leaves(idx2crd(coord, shape)))
+
+
+def _coords_of(part: Part, whole: Tensor) -> list[Any]:
+    """Return the coordinates of a part's elements in the whole, in the part's own order."""
+    if isinstance(part, Tensor):
+        return _coords_in_storage(part, whole)
+    cut: Any = part(_coordinates_like(whole.shape, whole.dtype))
+    if not isinstance(cut, Tensor) or not isinstance(cut.engine, CoordinateEngine):
+        raise LayoutError(f"a part is a function from a tensor to a part of it; this one returned {cut!r}")
+    return [tuple(leaves(cut[i])) for i in range(_count(cut))]
+
+
+def _coordinates_like(shape: Any, dtype: DType) -> Tensor:
+    """Make the identity tensor of a shape that claims an element type, so that copy atoms see the tensor's own."""
+    tensor = identity_tensor(shape)
+    engine = CoordinateEngine(tensor.engine.base)
+    engine.dtype = dtype
+    return Tensor(engine, tensor.layout)
+
+
+def _coords_in_storage(part: Tensor, whole: Tensor) -> list[Any]:
+    ours, theirs = whole.engine, part.engine
+    if not isinstance(ours, NumpyEngine) or not isinstance(theirs, NumpyEngine) or ours.storage is not theirs.storage:
+        raise LayoutError(
+            f"{part.title} was not cut from {whole.title}",
+            help="pass the host tensor that it was cut from, or a function: lambda t: tw.local_tile(t, tile, coord)",
+        )
+    places = {ours.start + whole.layout(i): i for i in range(_count(whole))}
+    found = [places.get(theirs.start + part.layout(i)) for i in range(_count(part))]
+    return [_flat(i, whole.shape) for i in found if i is not None]
+
+
+def _count(tensor: Tensor) -> int:
+    count = tensor.size
+    if not isinstance(count, int):
+        raise LayoutError(f"a tensor of shape {show(tensor.shape)} cannot be drawn: an extent is dynamic")
+    return count

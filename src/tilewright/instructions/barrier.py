@@ -16,16 +16,14 @@ import numpy as np
 
 from tilewright.backends.cpp.arithmetic import exact
 from tilewright.backends.cpp.prelude import FUNCTION
-from tilewright.backends.sim.agents import Agent, Crew, Pause
-from tilewright.backends.sim.deadlocks import Waiting, groups_of
-from tilewright.backends.sim.named_barriers import BLOCK_BARRIER
-from tilewright.backends.sim.observers import Signal
+from tilewright.backends.sim.agents import Agent, Pause, Scheduler, Waiting, groups_of
+from tilewright.backends.sim.barriers import BLOCK_BARRIER
+from tilewright.backends.sim.machine import Signal
 from tilewright.backends.sim.values import Array, Frame, Lanes
 from tilewright.dtypes import int32
 from tilewright.errors import LanguageError
 from tilewright.ir.core import Value
-from tilewright.ir.effects import Effects, Order, Scope, Waits
-from tilewright.ir.fields import attribute, operand
+from tilewright.ir.effects import Effects, Order, Scope, Waits, attribute, operand
 from tilewright.ir.instruction import Instruction
 from tilewright.trace.scalar import as_scalar
 from tilewright.trace.tracer import current
@@ -240,7 +238,7 @@ class _BlockWait(Pause):
         threads = -(-self._machine.threads // warp) * warp
         frame.values[self._phase] = self._named.arrive(self.op, self._number, threads, frame.mask)[1]
 
-    def ready(self, agent: Agent, crew: Crew) -> Lanes:
+    def ready(self, agent: Agent, scheduler: Scheduler) -> Lanes:
         return self._named.phase_of(self._number) > agent.frame.values[self._phase]
 
     def passed(self, agent: Agent) -> None:
@@ -270,7 +268,7 @@ class _NamedWait(Pause):
             self.op, values[self._given], self.op.threads, frame.mask
         )
 
-    def ready(self, agent: Agent, crew: Crew) -> Lanes:
+    def ready(self, agent: Agent, scheduler: Scheduler) -> Lanes:
         values = agent.frame.values
         return self._named.phase_of(values[self._number]) > values[self._phase]
 

@@ -16,19 +16,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 
 from tilewright.arch import Arch
-from tilewright.atoms.cache import CacheHints, hints_or_none
-from tilewright.atoms.copy import CopyAtom, bits_of, one_thread
+from tilewright.atoms.copy import CacheHints, CopyAtom, bits_of, hints_or_none, one_thread
 from tilewright.backends.cpp.arithmetic import exact
 from tilewright.backends.cpp.memory import address
 from tilewright.backends.cpp.prelude import FUNCTION
-from tilewright.backends.cuda.hinted import hinted_name, policy_statement, second_level
-from tilewright.backends.sim.observers import Access, AccessKind
+from tilewright.backends.cuda.cache_hints import hinted_name, policy_statement, second_level
+from tilewright.backends.sim.machine import Access, AccessKind
 from tilewright.backends.sim.values import Frame, Lanes, Mask, both, merge, without
 from tilewright.dtypes import DType, bool_, int32
 from tilewright.errors import LanguageError, LayoutError
 from tilewright.ir.core import Buffer, Space, Value
-from tilewright.ir.effects import Completion, Effects, Order
-from tilewright.ir.fields import attribute, operand, reads, writes
+from tilewright.ir.effects import Completion, Effects, Order, attribute, operand, reads, writes
 from tilewright.ir.instruction import Instruction
 from tilewright.ir.ops import Constant
 from tilewright.layout import Layout

@@ -24,21 +24,18 @@ from tilewright.arch import Arch
 from tilewright.atoms.copy import CopyAtom
 from tilewright.atoms.mma import Registers
 from tilewright.backends.cpp.arithmetic import exact
-from tilewright.backends.cpp.calls import declare_results, hand_on, print_call
 from tilewright.backends.cpp.memory import address
 from tilewright.backends.cpp.prelude import FUNCTION
-from tilewright.backends.sim.divergence import demand_whole_warps
-from tilewright.backends.sim.observers import Access, AccessKind
+from tilewright.backends.cpp.printer import bind_results, declare_results, print_call
+from tilewright.backends.sim.machine import Access, AccessKind, demand_whole_warps
 from tilewright.backends.sim.values import Array, Frame, at_least_2d, both, by_lanes, by_threads, fill, without
 from tilewright.dtypes import uint32
 from tilewright.errors import LanguageError
 from tilewright.ir.core import Buffer, Space, Value
-from tilewright.ir.effects import Effects, Scope
-from tilewright.ir.fields import attribute, operand, operands, reads, writes
+from tilewright.ir.effects import Effects, Scope, attribute, operand, operands, reads, writes
 from tilewright.ir.instruction import Instruction
 from tilewright.layout import ComposedLayout, Layout, coalesce, make_layout
-from tilewright.layout.layouts import flat_modes
-from tilewright.layout.lift import inside
+from tilewright.layout.layouts import flat_modes, inside
 from tilewright.tensors import Tensor
 from tilewright.trace.fragments import Words
 from tilewright.trace.tracer import Tracer, current, refuse_partial_warps
@@ -322,7 +319,7 @@ class LoadMatrix(Instruction):
         printer.prelude.need(definition)
         results = declare_results(printer, self, "matrix")
         print_call(printer, self, name, [results, [address(printer, self.buffer, self.index).text]])
-        hand_on(printer, self, results)
+        bind_results(printer, self, results)
 
 
 @dataclass(eq=False)
@@ -414,7 +411,7 @@ class TransposeMatrix(Instruction):
         printer.prelude.need(_MOVMATRIX)
         results = declare_results(printer, self, "matrix")
         print_call(printer, self, "movmatrix_trans", [results, [exact(printer, self.value).text]])
-        hand_on(printer, self, results)
+        bind_results(printer, self, results)
 
 
 def _verify(op: LoadMatrix | StoreMatrix, values: tuple[Value, ...], expect: Callable[[bool, str], None]) -> None:

@@ -19,14 +19,12 @@ from tilewright.backends.cpp.arithmetic import exact
 from tilewright.backends.cpp.expression import Expression, call
 from tilewright.backends.cpp.memory import address
 from tilewright.backends.cpp.prelude import FUNCTION
-from tilewright.backends.sim.agents import Agent, Crew, Pause, Poll
-from tilewright.backends.sim.deadlocks import Waiting, groups_of
+from tilewright.backends.sim.agents import Agent, Pause, Poll, Scheduler, Waiting, groups_of
 from tilewright.backends.sim.values import Array, Frame, Lanes, both
 from tilewright.dtypes import bool_, int32, uint64
 from tilewright.errors import InternalError, LanguageError
 from tilewright.ir.core import Buffer, Space, Value
-from tilewright.ir.effects import Completion, Effects, Order, Waits
-from tilewright.ir.fields import operand, updates, writes
+from tilewright.ir.effects import Completion, Effects, Order, Waits, operand, updates, writes
 from tilewright.ir.instruction import Instruction
 from tilewright.trace.carry import DeviceObject
 from tilewright.trace.control import branch
@@ -282,7 +280,7 @@ class MbarrierCopies(_Mbarrier):
         index, mbarriers = compiler.slot(self.index), compiler.mbarriers(self.buffer)
 
         def run(frame: Frame) -> None:
-            mbarriers.follow_copies(self, frame.values[index], frame.mask)
+            mbarriers.defer_arrival(self, frame.values[index], frame.mask)
 
         return run
 
@@ -368,7 +366,7 @@ class _Wait(Pause):
         allowed = self._mbarriers.begin_wait(self.op, values[self._index], values[self._parity], frame.mask)
         values[self._allowed] = np.True_ if allowed is None or allowed is frame.mask else allowed
 
-    def ready(self, agent: Agent, crew: Crew) -> Lanes:
+    def ready(self, agent: Agent, scheduler: Scheduler) -> Lanes:
         values = agent.frame.values
         over = self._mbarriers.over(values[self._index], values[self._parity], agent.frame.mask)
         return over | ~values[self._allowed]
@@ -397,7 +395,7 @@ class _Test(Poll):
         self._index, self._parity, self._result = compiler.slots((op.index, op.parity, op.result))
         self._compiler, self._mbarriers = compiler, compiler.mbarriers(op.buffer)
 
-    def finish(self, agent: Agent, crew: Crew) -> None:
+    def finish(self, agent: Agent, scheduler: Scheduler) -> None:
         """Test, once the agent may go on."""
         assert self.op is not None
         values, mask = agent.frame.values, agent.frame.mask
@@ -408,7 +406,7 @@ class _Test(Poll):
         values[self._result] = held
         if held.any():
             self._mbarriers.passed(self.op, index, held)
-        crew.vain_tests = 0 if held.any() else crew.vain_tests + 1
+        scheduler.idle_polls = 0 if held.any() else scheduler.idle_polls + 1
         agent.seen = self._compiler.barrier_version
 
 

@@ -34,11 +34,11 @@ from tilewright import dtypes as t
 from tilewright.atoms.arithmetic import multiply_add_in_order
 from tilewright.atoms.mma import MMAAtom, Registers
 from tilewright.backends.cpp.arithmetic import exact
-from tilewright.backends.cpp.calls import declare_results, filled, hand_on, print_call
 from tilewright.backends.cpp.prelude import FUNCTION
+from tilewright.backends.cpp.printer import bind_results, declare_results, filled, print_call
 from tilewright.dtypes import DType, bfloat16, float16
 from tilewright.instructions.mma import WarpProduct, multiply_fragments
-from tilewright.ir.fields import attribute
+from tilewright.ir.effects import attribute
 from tilewright.layout import Layout
 from tilewright.tensors import Tensor
 
@@ -169,7 +169,7 @@ class Mfma(WarpProduct):
         results = declare_results(printer, self, "d")
         given = [[exact(printer, v).text for v in group] for group in (self.a, self.b, self.c)]
         print_call(printer, self, name, [results, *given])
-        hand_on(printer, self, results)
+        bind_results(printer, self, results)
 
 
 # --- how it is written -----------------------------------------------------------------------------------

@@ -25,14 +25,13 @@ from tilewright.atoms.arithmetic import count_and, count_xor, multiply_add_satur
 from tilewright.atoms.fragments import positions
 from tilewright.atoms.mma import MMAAtom, Registers, unpack
 from tilewright.backends.cpp.arithmetic import exact
-from tilewright.backends.cpp.calls import declare_results, hand_on, print_call
 from tilewright.backends.cpp.prelude import FUNCTION
-from tilewright.backends.sim.divergence import demand_whole_warps
+from tilewright.backends.cpp.printer import bind_results, declare_results, print_call
+from tilewright.backends.sim.machine import demand_whole_warps
 from tilewright.backends.sim.values import Array, Frame, Lanes, at_least_2d, by_lanes, by_threads
 from tilewright.dtypes import DType, float32, float64, int32, uint32
 from tilewright.ir.core import Value
-from tilewright.ir.effects import Effects, Scope
-from tilewright.ir.fields import attribute, operands
+from tilewright.ir.effects import Effects, Scope, attribute, operands
 from tilewright.ir.instruction import Instruction, TypedValues
 from tilewright.ir.ops import Select
 from tilewright.layout import Layout, complement
@@ -270,7 +269,7 @@ class Mma(WarpProduct):
         results = declare_results(printer, self, "d")
         given = [[exact(printer, v).text for v in group] for group in (self.a, self.b, self.c)]
         print_call(printer, self, name, [results, *given])
-        hand_on(printer, self, results)
+        bind_results(printer, self, results)
 
     def hip(self, printer: Printer) -> None:
         raise printer.refuse(

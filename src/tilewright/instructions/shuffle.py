@@ -15,15 +15,13 @@ import numpy as np
 
 from tilewright.backends.cpp.arithmetic import exact
 from tilewright.backends.cpp.conversions import is_half
-from tilewright.backends.cpp.expression import Expression, Rank, binary, call, prefix
-from tilewright.backends.cpp.literals import literal
-from tilewright.backends.sim.divergence import demand_whole_warps
+from tilewright.backends.cpp.expression import Expression, Rank, binary, call, literal, prefix
+from tilewright.backends.sim.machine import demand_whole_warps
 from tilewright.backends.sim.values import Array, Frame, Lanes, at_least_2d, fill
 from tilewright.dtypes import DType, bool_, int32, uint8, uint16, uint32
 from tilewright.errors import LanguageError
 from tilewright.ir.core import Value, VectorType
-from tilewright.ir.effects import Effects, Scope
-from tilewright.ir.fields import attribute, operand
+from tilewright.ir.effects import Effects, Scope, attribute, operand
 from tilewright.ir.instruction import Instruction
 from tilewright.trace.scalar import Scalar, as_scalar
 from tilewright.trace.tracer import current, refuse_partial_warps

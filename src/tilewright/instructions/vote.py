@@ -12,15 +12,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from tilewright.backends.cpp.arithmetic import exact
-from tilewright.backends.cpp.expression import Expression, Rank, binary, call
-from tilewright.backends.cpp.literals import literal
+from tilewright.backends.cpp.expression import Expression, Rank, binary, call, literal
 from tilewright.backends.cpp.prelude import FUNCTION
-from tilewright.backends.sim.divergence import demand_whole_warps
+from tilewright.backends.sim.machine import demand_whole_warps
 from tilewright.backends.sim.values import Array, Frame, Mask, at_least_2d, fill, over_warps
 from tilewright.dtypes import bool_, int32, uint32, uint64
 from tilewright.ir.core import Value
-from tilewright.ir.effects import Effects, Scope
-from tilewright.ir.fields import attribute, operand
+from tilewright.ir.effects import Effects, Scope, attribute, operand
 from tilewright.ir.instruction import Instruction
 from tilewright.trace.control import truth
 from tilewright.trace.scalar import Scalar, as_scalar

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 from tilewright.dtypes import DType
 from tilewright.ir.core import Block, Op, Type, Value
+from tilewright.ir.evaluate import infer
 from tilewright.ir.fold import simplify
-from tilewright.ir.infer import infer
 from tilewright.ir.ops import constant
 from tilewright.source import SourceLocation
 

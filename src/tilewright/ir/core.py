@@ -13,9 +13,8 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from tilewright.dtypes import DType
-from tilewright.ir.effects import NO_EFFECTS, BufferUse, Effects
+from tilewright.ir.effects import NO_EFFECTS, BufferUse, Effects, roles_of
 from tilewright.ir.facts import Facts
-from tilewright.ir.fields import roles_of
 from tilewright.layout import ComposedLayout, Layout
 from tilewright.remarks import Remark
 from tilewright.source import SourceLocation
@@ -152,7 +151,7 @@ class Op:
 
     @property
     def is_removable(self) -> bool:
-        """True where the op may go when nobody reads its results."""
+        """True where the op may be removed when its results are not read."""
         return self.EFFECTS.removable and not any(u.use.is_write for u in roles_of(type(self)).uses)
 
     @property
@@ -258,7 +257,7 @@ class Requirement:
     """Something that must hold at launch for the kernel to be right, over scalar parameters only.
 
     `condition` is a bool value computed by pure ops from parameters; `message` names the argument, with `{value}`
-    where the value of `shown` stands.
+    where the value of `shown` is.
     """
 
     condition: Value

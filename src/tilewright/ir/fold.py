@@ -10,8 +10,8 @@ from __future__ import annotations
 from tilewright.dtypes import DType, bool_
 from tilewright.ir import evaluate
 from tilewright.ir.core import Op, Type, Value
+from tilewright.ir.evaluate import facts_of
 from tilewright.ir.facts import Facts
-from tilewright.ir.infer import facts_of
 from tilewright.ir.ops import Binary, Bitcast, Cast, Compare, Constant, Extract, Pack, Select, Unary, constant
 
 Simplified = Value | Op | int | float | None
@@ -113,7 +113,7 @@ def _parts(value: Value, kind: str) -> tuple[Value, int] | None:
 
 
 def _sum(op: Binary, a: Value, y: int, type: DType) -> Simplified:
-    """(x + c) + y -> x + (c + y), likewise with differences; x + -3 -> x - 3, because people write that."""
+    """(x + c) + y -> x + (c + y), likewise with differences; x + -3 -> x - 3, which is how it is written by hand."""
     total = y if op.kind == "add" else -y
     x = a
     if (inner := _parts(a, "add")) is not None:
@@ -241,7 +241,7 @@ def _moved(op: Compare) -> Op | None:
     """Compare x + 2 < 10 as x < 8, where nothing overflows.
 
     Besides being shorter, it keeps NVRTC from a fault: `for (f = 0; f < 3; f += 1)` whose body asks for `f + 1 < 3`
-    and `f == 2` ends after one turn (13.0 and 13.5 do so).
+    and `f == 2` ends after one iteration (13.0 and 13.5 do so).
     """
     inner, number = op.lhs.definition, constant_of(op.rhs)
     if not isinstance(inner, Binary) or inner.kind not in ("add", "sub") or number is None:

@@ -11,19 +11,30 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tilewright.atoms.cache import CacheHints
+from tilewright.atoms.copy import CacheHints
 from tilewright.dtypes import DType
 from tilewright.ir.core import Block, Buffer, Op, Value, lanes_of
-from tilewright.ir.effects import STAYS, Effects
+from tilewright.ir.effects import (
+    STAYS,
+    Effects,
+    attribute,
+    begins,
+    block,
+    names,
+    operand,
+    operands,
+    reads,
+    updates,
+    writes,
+)
 from tilewright.ir.facts import exactly
-from tilewright.ir.fields import attribute, begins, block, names, operand, operands, reads, updates, writes
 
 # --- scalars -------------------------------------------------------------------------------------------
 
 
 @dataclass(eq=False)
 class Constant(Op):
-    """A number known at compile time, already of the result's type. Constants stand in no block."""
+    """A number known at compile time, already of the result's type. Constants are in no block."""
 
     value: int | float | bool = attribute()
 
@@ -199,7 +210,7 @@ class Store(Op):
 
 @dataclass(eq=False)
 class Inside(Op):
-    """Check 0 <= coordinate < extent, in a mode of a tensor that lies in `buffer`, for the access that follows.
+    """Check 0 <= coordinate < extent, in a mode of a tensor in `buffer`, for the access that follows.
 
     It is there for the simulator only; a launch on a GPU does without.
     """

@@ -259,7 +259,7 @@ def _extract(op: Extract) -> None:
 
 
 def _print(op: Print) -> None:
-    _expect(len(op.texts) - len(op.values) in (0, 1), op, "texts and values take turns")
+    _expect(len(op.texts) - len(op.values) in (0, 1), op, "texts and values alternate")
 
 
 _RULES: dict[type[Op], Callable[..., None]] = {

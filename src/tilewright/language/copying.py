@@ -15,7 +15,7 @@ from typing import Any
 from tilewright.arch import Arch
 from tilewright.arguments import instance
 from tilewright.atoms import CopyAtom, UniversalCopy
-from tilewright.atoms.cache import LOADS, STORES, CacheHints
+from tilewright.atoms.copy import LOADS, STORES, CacheHints
 from tilewright.dtypes import bool_, int32
 from tilewright.errors import LanguageError
 from tilewright.instructions import cp_async

@@ -20,7 +20,7 @@ from tilewright.instructions.mma import NAMES as WARP_MMAS
 from tilewright.ir.core import Space
 from tilewright.language.copying import copied_fragment
 from tilewright.layout import Layout, make_layout
-from tilewright.layout.lift import inside
+from tilewright.layout.layouts import inside
 from tilewright.tensors import Tensor
 from tilewright.tiled import TiledMMA
 from tilewright.trace.tracer import current

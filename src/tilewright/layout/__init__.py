@@ -6,12 +6,11 @@ layout that equals its law on every index, or raises `LayoutError`.
 
 from __future__ import annotations
 
-from tilewright.layout.complements import complement
 from tilewright.layout.compose import composition
 from tilewright.layout.coordinates import crd2crd, crd2idx, idx2crd
 from tilewright.layout.division import flat_divide, logical_divide, tiled_divide, zipped_divide
 from tilewright.layout.ints import Basis, Coord, DynamicInt, E, Int, IntTuple, Shape, Stride, is_static
-from tilewright.layout.inverses import left_inverse, nullspace, right_inverse
+from tilewright.layout.inverses import complement, left_inverse, nullspace, right_inverse
 from tilewright.layout.layouts import Layout, Tiler, cosize, depth, rank, size
 from tilewright.layout.modes import (
     append,

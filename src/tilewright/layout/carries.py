@@ -31,7 +31,7 @@ Terms = list[tuple[int, int, Any]]
 def compose_with_carries(
     shape: Sequence[Any], stride: Sequence[Any], n: int, r: int
 ) -> list[tuple[Any, Any, Any]] | None:
-    """Return the modes (extent, step, stride) of `i -> A(r * i)` on [0, n), or None when it is no layout."""
+    """Return the modes (extent, step, stride) of `i -> A(r * i)` on [0, n), or None when it is not a layout."""
     known = [s if type(s) is int else None for s in shape[:-1]]
     if None in known:
         raise LayoutError(

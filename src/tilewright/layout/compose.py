@@ -16,8 +16,7 @@ from typing import Any
 from tilewright.errors import LayoutError
 from tilewright.layout.carries import compose_with_carries, leaves_add_up
 from tilewright.layout.ints import Basis, Int, Leaf, mul, need_static, scale
-from tilewright.layout.layouts import Layout, Tiler, flat_modes, from_modes, modes_of, raw_layout
-from tilewright.layout.lift import as_layout
+from tilewright.layout.layouts import Layout, Tiler, as_layout, flat_modes, from_modes, modes_of, raw_layout
 from tilewright.layout.simplify import merge_flat
 from tilewright.layout.swizzle import ComposedLayout, Swizzle
 from tilewright.layout.tuples import show

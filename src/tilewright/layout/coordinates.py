@@ -137,7 +137,7 @@ def idx2crd(index: Any, shape: Any) -> Any:  # Any: integers or nested tuples
     >>> idx2crd(9, (4, 8)), idx2crd(9, ((2, 2), 8))
     ((1, 2), ((1, 0), 2))
 
-    Raises `LayoutError` when a tuple stands against one extent. Source: CuTe `idx2crd`.
+    Raises `LayoutError` when a tuple meets one extent. Source: CuTe `idx2crd`.
     """
     coord = checked_coord(index)
     return _to_coord(coord, shape)

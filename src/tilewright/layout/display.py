@@ -10,7 +10,7 @@ import importlib
 from typing import Any
 
 # The package that draws: `svg_or_none(x)` and `rich_table(x)`.
-_DRAWINGS = "tilewright.draw.notebook"
+_DRAWINGS = "tilewright.draw.printing"
 
 
 class Displayed:

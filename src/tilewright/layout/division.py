@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from tilewright.errors import LayoutError
-from tilewright.layout.complements import complement
 from tilewright.layout.compose import composition
 from tilewright.layout.ints import Int, Leaf, ceildiv, scale
-from tilewright.layout.layouts import Layout, Tiler, flat_modes, from_modes, modes_of, raw_layout
-from tilewright.layout.lift import lift
+from tilewright.layout.inverses import complement
+from tilewright.layout.layouts import Layout, Tiler, flat_modes, from_modes, lift, modes_of, raw_layout
 from tilewright.layout.modes import ONE
 from tilewright.layout.simplify import layout_of_flat, merge_flat
 from tilewright.layout.tuples import show, tuple_size

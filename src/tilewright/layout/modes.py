@@ -9,8 +9,7 @@ from tilewright.arguments import integer
 from tilewright.errors import LayoutError
 from tilewright.layout.coordinates import Offset, checked_coord, offset_of
 from tilewright.layout.ints import Coord, Int, Shape, Stride, mul, need_static
-from tilewright.layout.layouts import Layout, from_modes, modes_of, raw_layout
-from tilewright.layout.lift import as_layout, lift
+from tilewright.layout.layouts import Layout, as_layout, from_modes, lift, modes_of, raw_layout
 from tilewright.layout.tuples import basis_strides, leaves, show, unflatten
 
 ONE = raw_layout(1, 0, True)
@@ -262,7 +261,7 @@ def select(layout: Any, *modes: int) -> Any:  # Any: a layout, tensor or shape g
     >>> print(select(Layout((2, 3, 5)), 2, 0))
     (5,2):(6,1)
 
-    Raises `LayoutError` when there is no such mode. Source: CuTe `select`.
+    Raises `LayoutError` when a mode does not exist. Source: CuTe `select`.
     """
     if isinstance(layout, Layout):
         parts = modes_of(layout)
@@ -328,7 +327,7 @@ def replace(layout: Any, index: int, mode: Any) -> Any:  # Any: layouts or shape
     >>> print(replace(Layout((2, 3)), 1, Layout(5, 7)))
     (2,5):(1,7)
 
-    Raises `LayoutError` when there is no such mode. Source: CuTe `replace`.
+    Raises `LayoutError` when a mode does not exist. Source: CuTe `replace`.
     """
     if isinstance(layout, Layout):
         _check_range("replace", layout, index, index + 1)

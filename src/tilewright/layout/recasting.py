@@ -6,8 +6,7 @@ from typing import Any
 
 from tilewright.errors import LayoutError
 from tilewright.layout.ints import Basis, DynamicInt, Int, Leaf, floordiv, mul, need_static
-from tilewright.layout.layouts import Layout, flat_modes, raw_layout
-from tilewright.layout.lift import as_layout
+from tilewright.layout.layouts import Layout, as_layout, flat_modes, raw_layout
 from tilewright.layout.tuples import unflatten
 
 

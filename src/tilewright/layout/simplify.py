@@ -7,8 +7,7 @@ from typing import Any
 
 from tilewright.errors import LayoutError
 from tilewright.layout.ints import Basis, Int, Leaf, Shape, mul, same_int
-from tilewright.layout.layouts import Layout, flat_modes, from_modes, modes_of, raw_layout
-from tilewright.layout.lift import lift
+from tilewright.layout.layouts import Layout, flat_modes, from_modes, lift, modes_of, raw_layout
 from tilewright.layout.tuples import leaves, show
 
 
@@ -89,7 +88,7 @@ def _is_one(x: Leaf) -> bool:
 
 
 def layout_of_flat(shape: list[Int], stride: list[Leaf], static: bool | None = None) -> Layout:
-    """Make a layout of flat modes: none gives 1:0, one stands without a tuple."""
+    """Make a layout of flat modes: none gives 1:0, one is written without a tuple."""
     if len(shape) == 1:
         return raw_layout(shape[0], stride[0], static)
     if not shape:
@@ -102,7 +101,7 @@ def coalesce(
 ) -> Any:  # Any: a layout or tensor gives the same; profile is a nested tuple
     """Write the same function with as few modes as possible.
 
-    With a `profile` (a nested tuple), each mode that stands against a leaf of it is coalesced by itself, and
+    With a `profile` (a nested tuple), each mode that corresponds to a leaf of it is coalesced by itself, and
     the profile's nesting is kept.
 
     Law: coalesce(layout)(i) == layout(i) for 0 <= i < size(layout), and depth(coalesce(layout)) <= 1.

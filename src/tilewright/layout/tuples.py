@@ -192,7 +192,7 @@ def congruent(a: Any, b: Any) -> bool:  # Any: shapes, strides or layouts
 
 
 def weakly_congruent(a: Any, b: Any) -> bool:  # Any: shapes or layouts
-    """Say whether `b` is nested like `a` or deeper: each leaf of `a` stands against any mode of `b`.
+    """Say whether `b` is nested like `a` or deeper: each leaf of `a` corresponds to any mode of `b`.
 
     Law: congruent(a, b)  =>  weakly_congruent(a, b), and weakly_congruent(n, b) for every integer n.
 

@@ -8,8 +8,7 @@ from typing import Any
 from tilewright.errors import LayoutError
 from tilewright.layout.carries import leaves_add_up
 from tilewright.layout.inverses import right_inverse
-from tilewright.layout.layouts import Layout, flat_modes
-from tilewright.layout.lift import as_layout
+from tilewright.layout.layouts import Layout, as_layout, flat_modes
 from tilewright.layout.modes import ONE
 from tilewright.layout.simplify import coalesce, layout_of_flat, merge_flat
 from tilewright.layout.tuples import leaves, prefix_products, shape_of, show

@@ -8,8 +8,8 @@
 CUDA code is compiled with -fmad=false and the simulator executes op for op, so both compute the same bits and
 neither fuses anything by itself; this pass makes the fused op explicit, without which a matmul would run at half
 the speed. Only float32 and float64 are contracted: narrower floats are computed in float32 between casts.
-The product must have no other use, or it would be computed twice, and stand in the same block as the sum, or
-a product made once before a loop would be made in each of its rounds.
+The product must have no other use, or it would be computed twice, and be in the same block as the sum, or
+a product made once before a loop would be made in each of its iterations.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Count the remainders of a loop's turns instead of dividing in each of them.
+"""Count the remainders of a loop's iterations instead of dividing in each of them.
 
     for (k = 0; k < n; k += 64)              stage = 0
         use(k / 64 % 3)                  ->  for (k = 0; k < n; k += 64)
@@ -20,13 +20,12 @@ from tilewright.ir.core import Block, Kernel, Op, Value
 from tilewright.ir.facts import Facts
 from tilewright.ir.fold import constant_of
 from tilewright.ir.ops import Binary, Compare, For, Select, constant
-from tilewright.passes.slots import add_slot
-from tilewright.passes.trips import trip_count
+from tilewright.passes.structured_ops import add_slot, trip_count
 
 
 @dataclass(frozen=True)
 class _Line:
-    """An integer of turn t = 0, 1, ... of a loop: factor * t + start."""
+    """An integer of iteration t = 0, 1, ... of a loop: factor * t + start."""
 
     factor: int
     start: int
@@ -72,7 +71,7 @@ def _count(loop: For) -> None:
 
 
 def _line_of(op: Binary, lines: dict[Value, _Line]) -> _Line | None:
-    """Return how an integer grows with the turns, if it does so by a sum, product or exact quotient of constants."""
+    """Return how an integer grows by iteration, if it does so by a sum, product or exact quotient of constants."""
     for value, other in ((op.lhs, op.rhs), (op.rhs, op.lhs)):
         line, number = lines.get(value), constant_of(other)
         if line is None or type(number) is not int or number <= 0:
@@ -87,7 +86,7 @@ def _line_of(op: Binary, lines: dict[Value, _Line]) -> _Line | None:
 
 
 def _remainder_of(op: Binary, lines: dict[Value, _Line]) -> tuple[int, int, int, DType] | None:
-    """Return (value in turn 0, growth, divisor, type) of a remainder that is worth counting."""
+    """Return (value in iteration 0, growth, divisor, type) of a remainder that is worth counting."""
     line, divisor = lines.get(op.lhs), constant_of(op.rhs)
     if op.kind != "rem" or line is None or type(divisor) is not int or divisor <= 2 or divisor & (divisor - 1) == 0:
         return None

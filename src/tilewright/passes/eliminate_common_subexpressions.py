@@ -15,7 +15,7 @@ Pure ops need no more than that. A load is reused while no op that may change wh
 - an op that acquires: a barrier or a wait for asynchronous copies, after which other threads' writes are visible.
 
 A loop's body begins with no loads at hand, because its end runs before its beginning. Writes of other threads
-without a barrier between are races, which no order of the loads mends.
+without a barrier between are races, which no order of the loads fixes.
 """
 
 from __future__ import annotations
@@ -23,10 +23,9 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 from tilewright.ir.core import Block, Buffer, Kernel, Op, Space, Value
-from tilewright.ir.effects import Order
-from tilewright.ir.fields import roles_of
+from tilewright.ir.effects import Order, roles_of
 from tilewright.ir.ops import Binary, If, Load
-from tilewright.passes.identity import identity, take_over_name
+from tilewright.passes.structured_ops import identity, take_over_name
 
 _COMMUTATIVE = frozenset({"add", "mul", "and", "or", "xor"})  # also of floats; min and max of floats are not
 

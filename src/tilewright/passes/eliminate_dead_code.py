@@ -19,7 +19,7 @@ from collections import defaultdict
 
 from tilewright.ir.core import Block, Buffer, Kernel, Op, Space, Value
 from tilewright.ir.ops import Allocate, For, If, While, Yield
-from tilewright.passes.slots import Structured, carried, keep_slots, yield_of
+from tilewright.passes.structured_ops import Structured, carried, keep_slots, yield_of
 
 
 def eliminate_dead_code(kernel: Kernel) -> None:

@@ -17,13 +17,11 @@ from __future__ import annotations
 from tilewright.dtypes import DType
 from tilewright.ir.builder import Builder
 from tilewright.ir.core import Block, Kernel, Op, Value
+from tilewright.ir.evaluate import facts_of, index_facts, infer, special_facts
 from tilewright.ir.facts import Facts
 from tilewright.ir.fold import constant_of, simplify
-from tilewright.ir.infer import facts_of, index_facts, infer, special_facts
 from tilewright.ir.ops import Assert, For, If, Special, While, constant
-from tilewright.passes.identity import take_over_name
-from tilewright.passes.slots import yield_of
-from tilewright.passes.trips import trip_count
+from tilewright.passes.structured_ops import take_over_name, trip_count, yield_of
 
 
 def fold_constants(kernel: Kernel) -> None:
@@ -123,7 +121,7 @@ class _Folder:
         self.keep(op)
 
     def inline(self, block: Block, results: tuple[Value, ...]) -> None:
-        """Put a nested block's ops where the enclosing op stands."""
+        """Put a nested block's ops where the enclosing op is."""
         end = yield_of(block)
         self.ops(block.ops[:-1])
         end.substitute(self.replaced)

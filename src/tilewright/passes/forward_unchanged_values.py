@@ -12,8 +12,7 @@ from __future__ import annotations
 
 from tilewright.ir.core import Block, Kernel, Value
 from tilewright.ir.ops import For, If, While
-from tilewright.passes.identity import identity, take_over_name
-from tilewright.passes.slots import carried, keep_slots, yield_of
+from tilewright.passes.structured_ops import carried, identity, keep_slots, take_over_name, yield_of
 
 
 def forward_unchanged_values(kernel: Kernel) -> None:

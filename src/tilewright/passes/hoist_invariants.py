@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from tilewright.dtypes import DType
 from tilewright.ir.core import Block, Kernel, Op, Value
-from tilewright.ir.infer import facts_of
+from tilewright.ir.evaluate import facts_of
 from tilewright.ir.ops import Binary, Cast, For, Special, Unary, While
 
 WORTH_A_LINE = 2
@@ -52,7 +52,7 @@ def _take_out(block: Block) -> list[Op]:
 
 
 def _candidates(block: Block) -> dict[Value, Op]:
-    """Return the ops that could stand outside, by their result, in order."""
+    """Return the ops that could be outside, by their result, in order."""
     inside = set(block.arguments)
     found: dict[Value, Op] = {}
     for op in block.ops:

@@ -6,7 +6,7 @@
                                                               a[base + k * 512 + l * 4096]
 
 Only sums are taken whose invariant terms are scattered: nested in a product with what changes, or on both sides of it.
-The compiler does not mend them, since it may not reorder sums that could overflow; on an H200 the addresses of a
+The compiler does not fix them, since it may not reorder sums that could overflow; on an H200 the addresses of a
 multistage matrix product kept its registers full and its reads of shared memory late, at 3 to 8 % of its time.
 Taking terms apart and adding them in another order is exact modulo the type. Constants come last, where they are part
 of the instruction that uses the address.
@@ -26,7 +26,7 @@ from tilewright.ir.ops import Binary, For, While, constant
 
 @dataclass(frozen=True)
 class _Term:
-    """factor * value, which changes in the loop that so many loops stand around, itself counted."""
+    """factor * value, which changes in the loop that is nested so deep, itself counted."""
 
     value: Value
     factor: int
@@ -35,7 +35,7 @@ class _Term:
 
 @dataclass(frozen=True)
 class _Sum:
-    """Terms and a constant; scattered where terms that stay the same in a loop stand apart, with others between."""
+    """Terms and a constant; scattered where terms that stay the same in a loop are apart, with others between."""
 
     terms: tuple[_Term, ...]
     constant: int = 0
@@ -91,7 +91,7 @@ class _Ordering:
         block.ops = [op for op in builder.block.ops if op not in consumed]
 
     def _depth_of(self, op: Op, depth: int) -> int:
-        """Return in how many loops a result changes; the op itself may stand in more."""
+        """Return in how many loops a result changes; the op itself may be in more."""
         if op.is_pure:
             return max((self.depths.get(value, 0) for value in op.operands), default=0)
         return depth

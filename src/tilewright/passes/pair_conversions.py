@@ -3,8 +3,8 @@
     for (i = 0; i < 16; i += 1)                for (i = 0; i < 16; i += 2)
         narrow[i] = (float8)wide[i]        ->      narrow[i : i + 2] = (float8)wide[i : i + 2]
 
-Both sides are registers, and where an even round goes, the round behind it goes to the next element. The compiler packs
-conversions to 16-bit floats by itself, but not these.
+Both sides are registers, and where an even iteration goes, the iteration after it goes to the next element. The
+compiler packs conversions to 16-bit floats by itself, but not these.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _is_read_elsewhere(body: Block, load: Load, cast: Cast) -> bool:
 
 
 def _steps_by_pairs(loop: For, index: Value) -> bool:
-    """Say whether rounds 2 n and 2 n + 1 go to neighbours, the first of them even."""
+    """Say whether iterations 2 n and 2 n + 1 go to neighbours, the first of them even."""
     bounds = [_number(v) for v in (loop.start, loop.stop, loop.step)]
     if bounds[0] != 0 or bounds[1] is None or bounds[1] % 2 or bounds[2] != 1:
         return False

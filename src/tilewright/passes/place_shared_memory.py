@@ -7,8 +7,8 @@
     ... B ...                         ...
 
 Two buffers share bytes only if a barrier of the whole block separates the last access to one from the first
-access to the other. Only barriers that stand in no loop or branch count: all threads pass each exactly once. An
-access inside a loop or branch counts for all of it, because the next round comes back to it. The destination of
+access to the other. Only barriers outside of loops and branches count: all threads pass each exactly once. An
+access inside a loop or branch counts for all of it, because the next iteration comes back to it. The destination of
 an asynchronous copy is in use until a wait outside all loops and branches that surely covers the copy. Memory that
 has become an mbarrier stays one.
 """

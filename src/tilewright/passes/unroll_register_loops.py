@@ -19,8 +19,7 @@ from tilewright.errors import TilewrightWarning
 from tilewright.ir.core import Buffer, Kernel, Op, Space, Value
 from tilewright.ir.fold import constant_of
 from tilewright.ir.ops import For, If, Special, While
-from tilewright.passes.slots import Structured, carried, yield_of
-from tilewright.passes.trips import trip_bounds
+from tilewright.passes.structured_ops import Structured, carried, trip_bounds, yield_of
 
 # No loop over registers is longer: a thread has at most 255 of them, and four narrow elements fit into one.
 MAX_TRIPS = 1024
@@ -59,7 +58,7 @@ class _Sources:
                 self.slots.update((value, (op, n)) for n, value in enumerate(group))
 
     def unroll_behind(self, index: Value) -> str | None:
-        """Mark the loops behind an index; or mark nothing and return why it stays dynamic."""
+        """Mark the loops that an index depends on; or mark nothing and return why it stays dynamic."""
         loops: dict[For, None] = {}
         seen: set[Value] = set()
         pending = [index]
@@ -102,7 +101,7 @@ def _operands(value: Value) -> list[Value] | None:
 
 
 def _refusal(loop: For) -> str | None:
-    """Return why a loop behind an index cannot be unrolled fully, or None."""
+    """Return why a loop that an index depends on cannot be unrolled fully, or None."""
     place = f" at {loop.location}" if loop.location is not None else ""
     if loop.unroll:
         return f"the loop{place} asks for unroll={loop.unroll}, which keeps its index dynamic"

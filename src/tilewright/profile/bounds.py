@@ -95,7 +95,7 @@ class LaunchOccupancy:
     """How many blocks and warps a multiprocessor holds, and what keeps it from more.
 
     `limits` gives the blocks that each resource allows; `limiter` names the least of them. `registers` is None where
-    no compiler told them; then they are not counted, and `problem` says why.
+    no compiler reported them; then they are not counted, and `problem` says why.
     """
 
     blocks: int

@@ -42,7 +42,7 @@ class LineCost:
 
 @dataclass(frozen=True)
 class Conflict:
-    """A buffer with bank conflicts: the lines where they arise, the dearest first, and the way out."""
+    """A buffer with bank conflicts: the lines where they arise, the most expensive first, and the fix."""
 
     buffer: SharedBuffer
     lines: tuple[LineCost, ...]
@@ -59,11 +59,11 @@ def conflicts_of(buffers: list[SharedBuffer]) -> list[Conflict]:
     for buffer in buffers:
         took, least = buffer.cost()
         if took > least:
-            found.append(Conflict(buffer, tuple(_dear_lines(buffer)), suggest(buffer)))
+            found.append(Conflict(buffer, tuple(_costly_lines(buffer)), suggest(buffer)))
     return found
 
 
-def _dear_lines(buffer: SharedBuffer) -> list[LineCost]:
+def _costly_lines(buffer: SharedBuffer) -> list[LineCost]:
     lines: dict[tuple[str | None, int | None], LineCost] = {}
     for pattern, took, least in buffer.each_cost():
         line = lines.setdefault(place_of(pattern.location), LineCost(pattern.location))
@@ -72,8 +72,8 @@ def _dear_lines(buffer: SharedBuffer) -> list[LineCost]:
         line.requests += pattern.times
         line.worst = max(line.worst, took)
         line.kinds.add(pattern.kind)
-    dear = [line for line in lines.values() if line.wavefronts > line.ideal]
-    return sorted(dear, key=lambda line: line.ideal - line.wavefronts)
+    costly = [line for line in lines.values() if line.wavefronts > line.ideal]
+    return sorted(costly, key=lambda line: line.ideal - line.wavefronts)
 
 
 def place_of(location: SourceLocation | None) -> tuple[str | None, int | None]:

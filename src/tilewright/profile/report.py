@@ -11,8 +11,7 @@ from tilewright.errors import ArgumentError
 from tilewright.figures import Figures, Launch, Line, total
 from tilewright.profile.bounds import LaunchReport
 from tilewright.profile.page import as_html
-from tilewright.profile.tables import as_data
-from tilewright.profile.text import as_text
+from tilewright.profile.text import as_data, as_text
 from tilewright.remarks import Remark
 
 
@@ -112,7 +111,7 @@ class Profile:
 
     @property
     def remarks(self) -> list[Remark]:
-        """What could be faster, line by line: bank conflicts with the layouts that mend them, and narrow copies."""
+        """What could be faster, line by line: bank conflicts with the layouts that avoid them, and narrow copies."""
         return self.report().remarks
 
     def report(self, gpu: str = DEFAULT_GPU) -> Report:

@@ -53,7 +53,7 @@ def simulate(
     """Set how the simulator runs the kernels called inside, and collect what it finds.
 
     With `check=False` nothing is checked: faster, and only for kernels known to be right. A wrong kernel runs on to its
-    end: a load out of bounds gives 0, a wrong store is dropped, and everything found stands in `run.findings`. Then
+    end: a load out of bounds gives 0, a wrong store is dropped, and everything found is in `run.findings`. Then
     the launch raises `CheckError`, or nothing with `raise_errors=False`. `nan=True` also reports operations that
     make NaN or infinity of finite operands. What is found, and by which rules, is written in docs/simulator.md.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tilewright.backends.cpp.text import block_comment, string
+from tilewright.backends.cpp.writer import block_comment, string
 from tilewright.schedule.arrays import Array
 from tilewright.schedule.functions import ALIGNMENT, PackagedFunction, c_name, constant_file
 

@@ -13,7 +13,7 @@ from tilewright.instructions.mma import WarpProduct
 from tilewright.ir.core import Block, Buffer, Op, Value, VectorType
 from tilewright.ir.ops import Constant, For, Load, Store
 from tilewright.layout.tuples import tuple_size
-from tilewright.passes.trips import trip_count
+from tilewright.passes.structured_ops import trip_count
 from tilewright.schedule.plan_state import Tensorization
 from tilewright.tiled import TiledMMA
 

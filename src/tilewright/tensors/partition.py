@@ -35,7 +35,7 @@ def _dice_tiler(tiler: Any, proj: Any) -> Any:
 def local_tile(t: Any, tiler: Any, coord: Any, proj: Any = None) -> Any:  # Any: a tensor or layout gives the same
     """Return the tile at `coord` when `t` is cut into tiles of shape `tiler`.
 
-    The tile's modes come first; a None in `coord` keeps all tiles along its mode, behind them. With `proj`, the
+    The tile's modes come first; a None in `coord` keeps all tiles along its mode, after them. With `proj`, the
     entries of tiler and coord whose entry in `proj` is None are left out, so one tiler serves A, B and C.
 
     Law: local_tile(t, tiler, c)[i] == zipped_divide(t, tiler)[i, c].

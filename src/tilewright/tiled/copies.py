@@ -30,8 +30,7 @@ from tilewright.layout import (
     zipped_divide,
 )
 from tilewright.layout.display import Displayed
-from tilewright.layout.layouts import flat_modes, from_modes, modes_of
-from tilewright.layout.lift import inside
+from tilewright.layout.layouts import flat_modes, from_modes, inside, modes_of
 from tilewright.layout.tuples import product_each, show, tuple_size
 from tilewright.pickling import without_caches
 from tilewright.tensors import Tensor

@@ -21,8 +21,7 @@ from tilewright.layout import (
     zipped_divide,
 )
 from tilewright.layout.display import Displayed
-from tilewright.layout.layouts import from_modes, modes_of
-from tilewright.layout.lift import inside
+from tilewright.layout.layouts import from_modes, inside, modes_of
 from tilewright.layout.tuples import show, tuple_size
 from tilewright.pickling import without_caches
 from tilewright.tensors import Tensor, fragment_like

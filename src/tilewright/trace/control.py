@@ -25,7 +25,7 @@ from tilewright.arguments import integer
 from tilewright.dtypes import DType, bool_, int32, promote
 from tilewright.errors import LanguageError
 from tilewright.ir.core import Block, Value
-from tilewright.ir.infer import index_facts
+from tilewright.ir.evaluate import index_facts
 from tilewright.ir.ops import For, If, While, Yield
 from tilewright.trace.scalar import Scalar, as_scalar, convert, default_type
 from tilewright.trace.tracer import current

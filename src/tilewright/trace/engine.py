@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilewright.arch import VECTOR_BYTES
-from tilewright.atoms.cache import CacheHints
+from tilewright.atoms.copy import CacheHints
 from tilewright.dtypes import OPERANDS, DType, int32, int64, uint32
 from tilewright.errors import LanguageError
 from tilewright.ir.core import Buffer, Space, Value, VectorType
-from tilewright.ir.infer import facts_of
+from tilewright.ir.evaluate import facts_of
 from tilewright.ir.ops import Allocate, Inside, Load, Store
 from tilewright.layout import DynamicInt, Layout, cosize
 from tilewright.layout.tuples import tuple_size

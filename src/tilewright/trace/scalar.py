@@ -21,8 +21,8 @@ from typing import Any, TypeAlias
 from tilewright.dtypes import DType, bool_, dtype, float32, float64, int32, int64, promote, tfloat32
 from tilewright.errors import LanguageError
 from tilewright.ir.core import Value
+from tilewright.ir.evaluate import facts_of
 from tilewright.ir.facts import Facts
-from tilewright.ir.infer import facts_of
 from tilewright.ir.ops import Binary, Bitcast, Cast, Compare, RoundToTfloat32, Unary, constant
 from tilewright.layout import DynamicInt
 from tilewright.pickling import Refused

@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from tilewright.errors import LanguageError
 from tilewright.ir.core import Block, Kernel, Op, Value
 from tilewright.ir.effects import Scope
-from tilewright.ir.evaluate import evaluate
-from tilewright.ir.infer import facts_of
+from tilewright.ir.evaluate import evaluate, facts_of
 from tilewright.ir.ops import For, If, Special, While, Yield
 from tilewright.source import SourceLocation
 

@@ -14,7 +14,7 @@ from tilewright.arch import VECTOR_BYTES
 from tilewright.dtypes import FLOAT8, DType, float16, float32, int32, int64
 from tilewright.errors import LanguageError
 from tilewright.ir.core import Space, VectorType
-from tilewright.ir.infer import facts_of
+from tilewright.ir.evaluate import facts_of
 from tilewright.ir.ops import CastPair
 from tilewright.layout import Basis, ComposedLayout, Layout, Swizzle
 from tilewright.layout.layouts import flat_modes

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.unit.backends.c_text import run
 
 from tilewright import dtypes as t
-from tilewright.backends.cpp.literals import bfloat16_bits, float16_bits, literal
+from tilewright.backends.cpp.expression import bfloat16_bits, float16_bits, literal
 
 ANY = st.floats(allow_nan=False)
 FLOAT32 = st.floats(width=32, allow_nan=False, allow_infinity=False)

@@ -14,7 +14,7 @@ import pytest
 from tests.unit.backends.kernels import Draft
 
 import tilewright as tw
-from tilewright.atoms.cache import CacheHints
+from tilewright.atoms.copy import CacheHints
 from tilewright.backends import cuda, hip
 from tilewright.backends.cpp.generate import DeviceSource
 from tilewright.backends.cpp.names import KEYWORDS, entry_name, legal

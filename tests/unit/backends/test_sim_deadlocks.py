@@ -170,8 +170,8 @@ def numbers(out, x):
 @pytest.mark.parametrize(
     ("given", "text"),
     [
-        ([0] * 64, "there is no named barrier 0"),
-        ([16] * 64, "there is no named barrier 16"),
+        ([0] * 64, "named barrier 0 does not exist"),
+        ([16] * 64, "named barrier 16 does not exist"),
         ([1] * 5 + [2] + [1] * 58, "threads of warp 0 name different barriers: 1 and 2"),
     ],
 )

@@ -14,7 +14,7 @@ import pytest
 import tilewright as tw
 from tilewright import Layout, draw
 from tilewright.atoms import UniversalCopy, UniversalFMA
-from tilewright.draw import colours
+from tilewright.draw import model
 from tilewright.errors import ArgumentError, TilewrightError
 from tilewright.layout import DynamicInt
 
@@ -44,7 +44,7 @@ def test_notebooks_show_a_picture(name: str) -> None:
 @pytest.mark.parametrize("name", SHOWN)
 def test_typst_compiles_it(name: str) -> None:
     pytest.importorskip("typst")
-    from tilewright.draw.files import compile_typst
+    from tilewright.draw.printing import compile_typst
 
     assert b"<svg" in compile_typst(draw.typst(SHOWN[name]), "svg")
 
@@ -112,15 +112,15 @@ def test_print_typst(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_labels_can_be_read_on_every_fill() -> None:
-    fills = [colours.categorical(i) for i in range(32)] + [colours.ramp(i / 10) for i in range(11)]
-    fills += [colours.tint(c, i) for c in (colours.ALARM, colours.CALM) for i in range(4)]
-    assert min(colours.contrast(colours.INK, fill) for fill in fills) > 7  # WCAG AAA
-    assert colours.contrast(colours.PALE_INK, colours.PAPER) > 4.5  # WCAG AA
-    assert len({colours.categorical(i) for i in range(32)}) == 32
+    fills = [model.categorical(i) for i in range(32)] + [model.ramp(i / 10) for i in range(11)]
+    fills += [model.tint(c, i) for c in (model.ALARM, model.CALM) for i in range(4)]
+    assert min(model.contrast(model.INK, fill) for fill in fills) > 7  # WCAG AAA
+    assert model.contrast(model.PALE_INK, model.PAPER) > 4.5  # WCAG AA
+    assert len({model.categorical(i) for i in range(32)}) == 32
 
 
 def test_neighbouring_threads_differ_in_grey() -> None:
     def grey(index: int) -> float:
-        return colours.luminance(colours.categorical(index)) ** (1 / 3)
+        return model.luminance(model.categorical(index)) ** (1 / 3)
 
     assert min(abs(grey(i) - grey(i + 1)) for i in range(7)) > 0.05

@@ -13,17 +13,15 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.backends.cpp.calls import declare_results, hand_on, print_call
 from tilewright.backends.cpp.memory import address
-from tilewright.backends.sim.divergence import demand_whole_warps
-from tilewright.backends.sim.observers import Access, AccessKind
+from tilewright.backends.cpp.printer import bind_results, declare_results, print_call
+from tilewright.backends.sim.machine import Access, AccessKind, demand_whole_warps
 from tilewright.backends.sim.values import Frame, fill
 from tilewright.dtypes import int32, uint32
 from tilewright.errors import CheckError, InternalError
 from tilewright.instructions.mbarrier import MBarrier
 from tilewright.ir.core import Buffer, Op, Space, Value
-from tilewright.ir.effects import Effects, Order, Scope
-from tilewright.ir.fields import attribute, operand, reads, updates
+from tilewright.ir.effects import Effects, Order, Scope, attribute, operand, reads, updates
 from tilewright.ir.instruction import Instruction
 from tilewright.ir.verify import verify
 from tilewright.passes.pipeline import PASSES
@@ -78,7 +76,7 @@ class TakeTile(Instruction):
         results = declare_results(printer, self, "word")
         places = [address(printer, self.tile, self.index), address(printer, self.barrier, self.stage)]
         print_call(printer, self, "take_tile", [results, [p.text for p in places]])
-        hand_on(printer, self, results)
+        bind_results(printer, self, results)
 
 
 _TAKE = """\

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from tilewright.dtypes import bool_, int8, int32, uint8
 from tilewright.ir import evaluate
 from tilewright.ir.core import Value, VectorType
+from tilewright.ir.evaluate import infer, special_facts
 from tilewright.ir.facts import Facts, exactly, unknown
-from tilewright.ir.infer import infer, special_facts
 from tilewright.ir.ops import Binary, Cast, Compare, Select, Special, Unary, constant
 
 BINARY = ["add", "sub", "mul", "div", "rem", "min", "max", "and", "or", "xor", "shl", "shr"]

@@ -9,7 +9,7 @@ import pytest
 
 import tilewright as tw
 from tilewright.atoms import CpAsync, UniversalCopy
-from tilewright.atoms.cache import LOADS, POLICIES, PREFETCHES, STORES, CacheHints
+from tilewright.atoms.copy import LOADS, POLICIES, PREFETCHES, STORES, CacheHints
 
 VECTOR = tw.static(tw.spec(tw.float32, (1024,)))
 TARGETS = ("sm_80", "sm_90a")

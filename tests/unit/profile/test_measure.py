@@ -12,11 +12,13 @@ from hypothesis import strategies as st
 from tests.unit.profile import oracle
 
 import tilewright as tw
-from tilewright.backends.sim import measure
-from tilewright.backends.sim.instructions import operations_of
+from tilewright.backends.sim import counting, measure
+from tilewright.backends.sim.counting import operations_of
 from tilewright.errors import ArgumentError
 from tilewright.figures import Line
 from tilewright.instructions.mma import Mma
+from tilewright.ir import ops
+from tilewright.ir.core import Op
 from tilewright.profile import Profile
 
 THREADS = tw.Layout((8, 32), (32, 1))
@@ -409,3 +411,10 @@ def test_accesses_that_differ_from_block_to_block_are_kept_as_a_sample() -> None
     requests = [[4 * int(n) for n in x[32 * w : 32 * w + 32]] for w in range(16 * 8)]
     assert line.shared_wavefronts == sum(oracle.wavefronts(lanes, 4, "atomic")[0] for lanes in requests)
     assert "of a sample" in profile.report()
+
+
+@pytest.mark.parametrize(
+    "op", [c for c in vars(ops).values() if isinstance(c, type) and issubclass(c, Op) and c is not Op]
+)
+def test_every_op_is_counted_in_a_class_or_declared_uncounted(op: type[Op]) -> None:
+    assert (op in counting._CLASSES) != (op in counting._UNCOUNTED)

@@ -6,14 +6,13 @@ from dataclasses import replace
 
 from tilewright.backends.cpp import prelude
 from tilewright.backends.cpp.conversions import from_float, is_half, to_float
-from tilewright.backends.cpp.expression import Expression, Rank, binary, call, conditional, negated, prefix
+from tilewright.backends.cpp.expression import Expression, Rank, binary, call, conditional, literal, negated, prefix
 from tilewright.backends.cpp.inlining import MODULAR_KINDS
-from tilewright.backends.cpp.literals import literal
 from tilewright.backends.cpp.printer import Printer
 from tilewright.dtypes import DType, bool_, float32, int32, uint8, uint16, uint32
 from tilewright.errors import InternalError
 from tilewright.ir.core import Op, Value, VectorType
-from tilewright.ir.infer import facts_of
+from tilewright.ir.evaluate import facts_of
 from tilewright.ir.ops import Binary, Compare, Constant, Fma, Select, Unary
 
 _OPERATORS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "rem": "%", "and": "&", "or": "|", "xor": "^"}
@@ -67,7 +66,7 @@ def unary(printer: Printer, op: Unary) -> Expression:
         return call("abs", (_as_argument(x, op.x),), _promoted(dtype)) if dtype.is_signed else x
     if op.kind in ("popcount", "clz"):
         return _count_bits(op.kind, x, op.x, dtype)
-    raise InternalError(f"there is no {op.kind} of {dtype}", location=op.location)
+    raise InternalError(f"{dtype} has no {op.kind}", location=op.location)
 
 
 def _float_unary(kind: str, x: Expression, dtype: DType) -> Expression:
@@ -106,14 +105,14 @@ def binary_op(printer: Printer, op: Binary) -> Expression:
         return _float_binary(op, a, b, dtype)
     if dtype is bool_:
         if op.kind not in _BOOL_OPERATORS:
-            raise InternalError(f"there is no {op.kind} of bool", location=op.location)
+            raise InternalError(f"bool has no {op.kind}", location=op.location)
         return binary(_BOOL_OPERATORS[op.kind], exactly(a, op.lhs), exactly(b, op.rhs), bool_)
     if op.kind in ("min", "max"):
         return call(op.kind, (_as_argument(a, op.lhs), _as_argument(b, op.rhs)), _promoted(dtype))
     if op.kind in ("shl", "shr"):
         return _shift(printer, op, a, dtype)
     if op.kind not in _OPERATORS:
-        raise InternalError(f"there is no {op.kind} of {dtype}", location=op.location)
+        raise InternalError(f"{dtype} has no {op.kind}", location=op.location)
     return _integer_binary(op, a, b)
 
 
@@ -123,7 +122,7 @@ def _float_binary(op: Binary, a: Expression, b: Expression, dtype: DType) -> Exp
     if op.kind in ("mul", "div"):
         return binary(_OPERATORS[op.kind], a, b, dtype)
     if op.kind in ("and", "or", "xor", "shl", "shr"):
-        raise InternalError(f"there is no {op.kind} of {dtype}", location=op.location)
+        raise InternalError(f"{dtype} has no {op.kind}", location=op.location)
     return call(float_function(op.kind, dtype), (a, b), dtype)
 
 
@@ -213,7 +212,7 @@ def fma(printer: Printer, op: Fma) -> Expression:
     """Return a call of fmaf or fma."""
     dtype = _scalar(op, op.a)
     if dtype.bits < 32:
-        raise InternalError(f"there is no fma of {dtype}", location=op.location)
+        raise InternalError(f"{dtype} has no fma", location=op.location)
     arguments = tuple(printer.expression(v) for v in (op.a, op.b, op.c))
     return call("fmaf" if dtype is float32 else "fma", arguments, dtype)
 

@@ -7,7 +7,7 @@ from tilewright.backends.cpp.expression import Expression, Rank, negated
 from tilewright.backends.cpp.printer import Printer
 from tilewright.backends.cpp.variables import Variable, yielded
 from tilewright.ir.core import Block, Op, Value
-from tilewright.ir.infer import facts_of
+from tilewright.ir.evaluate import facts_of
 from tilewright.ir.ops import Constant, For, If, While
 
 

@@ -1,17 +1,15 @@
 """How values change their type: casts, bit casts, and the functions that 16-bit floats need.
 
 A float becomes an integer by truncation, saturates at the ends of the integer's range, and NaN becomes 0.
-The instruction cvt.rzi does that for float to 32 bits; where the source or the result has 64 bits it turns
-NaN into another number, and narrow integers it does not saturate to, so these cases are written out.
+The instruction cvt.rzi does that for float to 32 bits; where the source or the result has 64 bits it makes
+NaN another number, and narrow integers it does not saturate to, so these cases are written out.
 """
 
 from __future__ import annotations
 
-from tilewright.backends.cpp.expression import Expression, binary, call, converted, prefix
-from tilewright.backends.cpp.literals import literal
-from tilewright.backends.cpp.prelude import FUNCTION
+from tilewright.backends.cpp.expression import Expression, binary, call, converted, literal, prefix
+from tilewright.backends.cpp.prelude import FUNCTION, c_type
 from tilewright.backends.cpp.printer import Printer
-from tilewright.backends.cpp.vectors import c_type
 from tilewright.dtypes import (
     DType,
     bfloat16,
@@ -26,7 +24,7 @@ from tilewright.dtypes import (
 )
 from tilewright.errors import LanguageError
 from tilewright.ir.core import Value
-from tilewright.ir.infer import facts_of
+from tilewright.ir.evaluate import facts_of
 from tilewright.ir.ops import Bitcast, Cast
 
 _INTRINSIC = {int32: "int", uint32: "uint", int64: "ll", uint64: "ull", float32: "float", float64: "double"}

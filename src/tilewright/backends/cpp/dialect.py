@@ -34,7 +34,7 @@ class Dialect(ABC):
 
     @abstractmethod
     def attributes(self, kernel: Kernel) -> str:
-        """Return what stands between a kernel's `void` and its name, with a space behind it where there is any."""
+        """Return what is written between a kernel's `void` and its name, ending with a space, or nothing."""
 
     @abstractmethod
     def from_float16(self) -> str:
@@ -69,5 +69,5 @@ class Dialect(ABC):
         """Print a store with cache hints; return False where the target stores as without them."""
 
     def above(self, lines: Sequence[str]) -> list[str]:
-        """Return definitions to stand above those of the text, for what its lines use."""
+        """Return definitions for what the lines of the text use, to be written above its own."""
         return []

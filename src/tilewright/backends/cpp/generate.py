@@ -1,4 +1,7 @@
-"""From a kernel's IR to C++ that reads as if a person had written it, in a vendor's dialect."""
+"""From a kernel's IR to C++ that reads as if a person had written it, in a vendor's dialect.
+
+`EXPRESSIONS` and `STATEMENTS` are the handlers that all dialects share, by the op that each prints.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,73 @@ from types import MappingProxyType
 from typing import Any
 
 from tilewright.arch import Arch
-from tilewright.backends.cpp import buffers
-from tilewright.backends.cpp.dialect import Dialect
+from tilewright.backends.cpp import arithmetic, control, conversions, memory, prelude
+from tilewright.backends.cpp.dialect import Dialect, ExpressionHandler, StatementHandler
+from tilewright.backends.cpp.expression import Expression, Rank
 from tilewright.backends.cpp.names import entry_name
 from tilewright.backends.cpp.prelude import defined_names
 from tilewright.backends.cpp.printer import Printer
-from tilewright.backends.cpp.text import line_comment
-from tilewright.ir.core import Buffer, Kernel, Parameter
+from tilewright.backends.cpp.writer import line_comment
+from tilewright.dtypes import uint32
+from tilewright.ir import ops
+from tilewright.ir.core import Buffer, Kernel, Op, Parameter, VectorType
+from tilewright.ir.ops import Inside, Special
 from tilewright.source import SourceLocation
+
+
+def special(printer: Printer, op: Special) -> Expression:
+    """Return a special register: `thread_idx.x` is threadIdx.x, which is unsigned in C++."""
+    group, axis = op.name.split(".")
+    head, _, tail = group.partition("_")
+    return Expression(f"{head}{tail.capitalize()}.{axis}", Rank.POSTFIX, uint32)
+
+
+def nothing(printer: Printer, op: Inside) -> None:
+    """Print nothing: the op is there for the simulator."""
+
+
+def _pack(printer: Printer, op: ops.Pack) -> Expression:
+    type = op.result.type
+    assert isinstance(type, VectorType), op
+    printer.type_name(type)
+    return prelude.packed(tuple(arithmetic.exact(printer, e) for e in op.elements), type)
+
+
+def _bitcast(printer: Printer, op: ops.Bitcast) -> Expression:
+    load, type = op.x.definition, op.result.type
+    if isinstance(load, ops.Load) and op.x in printer.inlined and isinstance(op.x.type, VectorType):
+        return memory.load_as(printer, load, type)
+    return conversions.bitcast(printer, op)
+
+
+def _extract(printer: Printer, op: ops.Extract) -> Expression:
+    return prelude.lane_of(printer.expression(op.vector), op.lane)
+
+
+EXPRESSIONS: Mapping[type[Op], ExpressionHandler] = {
+    ops.Constant: arithmetic.constant,
+    ops.Special: special,
+    ops.Unary: arithmetic.unary,
+    ops.Binary: arithmetic.binary_op,
+    ops.Compare: arithmetic.compare,
+    ops.Fma: arithmetic.fma,
+    ops.Select: arithmetic.select,
+    ops.Cast: conversions.cast,
+    ops.Bitcast: _bitcast,
+    ops.Pack: _pack,
+    ops.Extract: _extract,
+    ops.Load: memory.load,
+    ops.Atomic: memory.atomic,
+}
+
+STATEMENTS: Mapping[type[Op], StatementHandler] = {
+    ops.Allocate: memory.allocate,
+    ops.Store: memory.store,
+    ops.For: control.for_loop,
+    ops.While: control.while_loop,
+    ops.If: control.branch,
+    ops.Inside: nothing,
+}
 
 
 @dataclass(frozen=True)
@@ -56,10 +118,10 @@ def generate(
         printer.names.reserve(name)
         signature = _signature(printer, name, restrict=restrict)
         with printer.writer.indented(), printer.names.scope():
-            buffers.declare_arena(printer)
+            memory.declare_arena(printer)
             printer.block(kernel.body)
         above = _above(printer, signature)
-        # Which functions stand above the kernel is known once it is printed. A variable of such a name would hide the
+        # Which functions are above the kernel is known once it is printed. A variable of such a name would hide the
         # function: then the text is printed anew, with these names taken.
         hidden = printer.names.given & defined_names(above)
         if not hidden:
@@ -68,12 +130,12 @@ def generate(
     lines = [*above, *signature, *printer.writer.lines, "}"]
     start = len(above) + len(signature)
     places = {line + start: place for line, place in printer.writer.places.items()}
-    dynamic = buffers.dynamic_shared_bytes(kernel, arch)
+    dynamic = memory.dynamic_shared_bytes(kernel, arch)
     return _source("\n".join(lines) + "\n", name, places, dynamic)
 
 
 def _above(printer: Printer, signature: list[str]) -> list[str]:
-    """Return what stands above the kernel: helper functions, and where it comes from."""
+    """Return what comes above the kernel: helper functions, and where it comes from."""
     lines: list[str] = []
     for definition in printer.prelude.texts():
         lines += [*definition.split("\n"), ""]
@@ -100,7 +162,7 @@ def _parameter(printer: Printer, parameter: Parameter, *, restrict: bool) -> str
     name = printer.names.declare(named)
     if isinstance(target, Buffer):
         printer.buffer_names[target] = name
-        return f"{buffers.pointer(printer, target, restrict=restrict)} {name}"
+        return f"{memory.pointer(printer, target, restrict=restrict)} {name}"
     printer.hold(target, name)
     variable = printer.variables.get(target)
     if variable is not None:

@@ -1,17 +1,22 @@
-"""Which values stand inside the expression that uses them, and which get a line of their own.
+"""Which values are written inside the expression that uses them, and which get a line of their own.
 
 A value that the user named keeps its line: the reader looks for it. An unnamed value that is used once goes
-into its user's expression, unless that would compute it again in every round of a loop or make the expression
+into its user's expression, unless that would compute it again in every iteration of a loop or make the expression
 long. A load, a shuffle or a vote does so only within its block, where nothing lies between that could change
 what it gives.
+
+`Structure` says where each op of a kernel is and which live ops read each value; variables and names rest on it too.
 """
 
 from __future__ import annotations
 
-from tilewright.backends.cpp.structure import Structure
-from tilewright.ir.core import Op, Value
+import enum
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from tilewright.ir.core import Block, Kernel, Op, Value
 from tilewright.ir.effects import Order, Scope, Use
-from tilewright.ir.infer import facts_of
+from tilewright.ir.evaluate import facts_of
 from tilewright.ir.instruction import Instruction
 from tilewright.ir.ops import (
     Binary,
@@ -19,6 +24,7 @@ from tilewright.ir.ops import (
     Constant,
     Extract,
     For,
+    If,
     Load,
     Select,
     Special,
@@ -27,13 +33,110 @@ from tilewright.ir.ops import (
     Yield,
 )
 
+
+class Position(enum.Enum):
+    """How one op runs relative to another."""
+
+    BEFORE = "before"
+    SAME = "same"
+    AROUND = "around"  # the other is in a block of it
+    INSIDE = "inside"  # in a block nested in the other
+    AFTER = "after"  # or perhaps after: also in the next iteration of a loop
+    NEVER_BOTH = "never both"  # in the two branches of one `if`
+
+
+@dataclass
+class Structure:
+    """The places of all ops, and the readers of all values: one entry an operand, by live ops only.
+
+    An op is live when it does something besides computing, or when a live op reads a result of it.
+    """
+
+    kernel: Kernel
+    places: dict[Op, tuple[Block, int]] = field(default_factory=dict)
+    owners: dict[Block, Op] = field(default_factory=dict)
+    argument_blocks: dict[Value, Block] = field(default_factory=dict)
+    readers: dict[Value, list[Op]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._enter(self.kernel.body)
+        self._read(self.kernel.body)
+
+    def _enter(self, block: Block) -> None:
+        self.argument_blocks.update((a, block) for a in block.arguments)
+        for index, op in enumerate(block.ops):
+            self.places[op] = (block, index)
+            for inner in op.blocks:
+                self.owners[inner] = op
+                self._enter(inner)
+
+    def _read(self, block: Block) -> None:
+        for op in reversed(block.ops):
+            if not self.is_live(op):
+                continue
+            for operand in op.operands:
+                self.readers.setdefault(operand, []).append(op)
+            for inner in op.blocks:
+                self._read(inner)
+
+    def is_live(self, op: Op) -> bool:
+        return not op.is_removable or any(r in self.readers for r in op.results)
+
+    def live_ops(self) -> Iterator[Op]:
+        """Yield the live ops in the order of the text."""
+        return (op for op in self.kernel.body.walk() if self.is_live(op))
+
+    def block_of(self, value: Value) -> Block:
+        """Return the block that defines a value; a parameter of the kernel belongs to its body."""
+        if value.definition is not None:
+            return self.places[value.definition][0]
+        return self.argument_blocks.get(value, self.kernel.body)
+
+    def crosses_loop(self, block: Block, outer: Block) -> bool:
+        """Return whether a loop lies between a block and one that encloses it."""
+        while block is not outer:
+            owner = self.owners[block]
+            if not isinstance(owner, If):
+                return True
+            block = self.places[owner][0]
+        return False
+
+    def encloses(self, outer: Op | None, op: Op) -> bool:
+        """Return whether `op` is in a block of `outer`."""
+        block = self.places[op][0]
+        while block in self.owners:
+            owner = self.owners[block]
+            if owner is outer:
+                return True
+            block = self.places[owner][0]
+        return False
+
+    def order(self, op: Op, other: Op) -> Position:
+        """Return how `op` runs relative to `other`."""
+        if op is other:
+            return Position.SAME
+        path, other_path = self._path(op), self._path(other)
+        for (block, index), (other_block, other_index) in zip(path, other_path, strict=False):
+            if block is not other_block:
+                return Position.NEVER_BOTH if isinstance(self.owners[block], If) else Position.AFTER
+            if index != other_index:
+                return Position.BEFORE if index < other_index else Position.AFTER
+        return Position.INSIDE if len(path) > len(other_path) else Position.AROUND
+
+    def _path(self, op: Op) -> list[tuple[Block, int]]:
+        path = [self.places[op]]
+        while path[-1][0] in self.owners:
+            path.append(self.places[self.owners[path[-1][0]]])
+        return path[::-1]
+
+
 # Kinds whose result's low bits depend on the operands' low bits alone, and those that are functions in C++.
 MODULAR_KINDS = frozenset({"add", "sub", "mul", "and", "or", "xor", "neg", "bit_not"})
 _CALLED_KINDS = frozenset({"min", "max", "abs"})
 
 _MOST_REPEATED = 4  # times that `k + 1` or `i * 8` is written out before it gets a name
 _LONGEST = 12  # ops in one expression
-_LONGEST_BOUND = 4  # ops in the bound of a loop, which C++ computes in every round
+_LONGEST_BOUND = 4  # ops in the bound of a loop, which C++ computes in every iteration
 
 
 def choose_inlined(structure: Structure) -> frozenset[Value]:
@@ -62,7 +165,7 @@ class _Chooser:
         return frozenset(self.inlined)
 
     def _is_safe_unsigned(self, value: Value) -> bool:
-        """Return whether a special register, unsigned in C++, can stand in all expressions that it is part of.
+        """Return whether a special register, unsigned in C++, can be used in all expressions that it is part of.
 
         Where only the low bits matter it can; where the value does, it must be known not to be negative. A
         register that cannot gets a name, and with it the type int.
@@ -148,7 +251,7 @@ def _changes_memory(op: Op) -> bool:
 
 
 def is_bound(value: Value, reader: Op) -> bool:
-    """Return whether an op is a loop that reads the value in every round."""
+    """Return whether an op is a loop that reads the value in every iteration."""
     return isinstance(reader, For) and (value is reader.stop or value is reader.step)
 
 

@@ -1,4 +1,7 @@
-"""Names for C++: legal, unique where they are visible, and as close to the user's as can be."""
+"""Names for C++: legal, unique where they are visible, and as close to the user's as can be.
+
+`suggest` names values that the user did not name, from what they are and what they are used for.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,18 @@ import re
 import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+from tilewright.backends.cpp.inlining import Structure
+from tilewright.dtypes import bool_
+from tilewright.ir.core import Op, Value, VectorType
+from tilewright.ir.ops import (
+    Atomic,
+    Binary,
+    Cast,
+    Constant,
+    Load,
+    Special,
+)
 
 # Words of the language, and the names that NVRTC declares and generated code may use. A variable of such a
 # name would hide the function from the lines below it, so it gets an underscore.
@@ -102,7 +117,7 @@ class Names:
         self._scopes: list[dict[str, int]] = [dict.fromkeys(reserved, 0)]
         # What the functions of instructions are called, as a regular expression.
         self._taken = re.compile(taken) if taken else None
-        self.given: set[str] = set()  # all names that stand in the text, of whichever scope
+        self.given: set[str] = set()  # all names that are in the text, of whichever scope
 
     @contextmanager
     def scope(self) -> Iterator[None]:
@@ -118,9 +133,9 @@ class Names:
         self._scopes[0].setdefault(name, 0)
         self.given.add(name)
 
-    def declare(self, *wishes: str) -> str:
-        """Take the first wish that is free here, or the last one with a number, and return it."""
-        names = [self._free(legal(w)) for w in wishes]
+    def declare(self, *candidates: str) -> str:
+        """Take the first candidate that is free here, or the last one with a number, and return it."""
+        names = [self._free(legal(c)) for c in candidates]
         for name in names:
             if self._take(name):
                 return name
@@ -140,3 +155,69 @@ class Names:
         self._scopes[-1].setdefault(name, 0)
         self.given.add(name)
         return True
+
+
+_FARTHEST = 32  # values that are looked at to find what an offset is for
+
+
+def suggest(value: Value, structure: Structure) -> str:
+    """Return the user's name for a value, or one that says something about it."""
+    op = value.definition
+    if value.name:
+        return value.name
+    if isinstance(op, Load):
+        return f"{op.buffer.name}_{'vector' if isinstance(value.type, VectorType) else 'value'}"
+    if isinstance(op, Atomic):
+        return f"old_{op.buffer.name}"
+    if isinstance(op, Special):
+        return _register(op)
+    if isinstance(value.type, VectorType):
+        return "vector"
+    if value.type is bool_:
+        return "condition"
+    if value.type.is_float:
+        return "x"
+    return _part(op) or _place(value, structure) or "n"
+
+
+def _register(op: Special) -> str:
+    """Return bx for block_idx.x, ty for thread_idx.y, and block_dim_x in full."""
+    group, axis = op.name.split(".")
+    return f"{group[0]}{axis}" if group.endswith("idx") else f"{group}_{axis}"
+
+
+def _part(op: Op | None) -> str | None:
+    """Return tid_div_32 or tid_mod_32 for a quotient or remainder of something with a name."""
+    if not (isinstance(op, Binary) and op.kind in ("div", "rem") and isinstance(op.rhs.definition, Constant)):
+        return None
+    whole = op.lhs.definition
+    base = op.lhs.name or (_register(whole) if isinstance(whole, Special) else None)
+    divisor = op.rhs.definition.value
+    return f"{base}_{'div' if op.kind == 'div' else 'mod'}_{divisor}" if base and divisor > 0 else None
+
+
+def _place(value: Value, structure: Structure) -> str | None:
+    """Return index for what a buffer is indexed by, and offset or A_offset for a part of that."""
+    readers = structure.readers.get(value, [])
+    if any(_indexed_by(value, reader) for reader in readers):
+        return "index"
+    buffers = _indexed(value, structure)
+    if not buffers:
+        return None
+    return f"{next(iter(buffers))}_offset" if len(buffers) == 1 else "offset"
+
+
+def _indexed(value: Value, structure: Structure) -> dict[str, None]:
+    """Return the names of the buffers whose indices a value is a part of, looking a few ops ahead."""
+    found: dict[str, None] = {}
+    parts = [value]
+    for part in parts:  # grows meanwhile
+        for reader in structure.readers.get(part, []):
+            found.update(_indexed_by(part, reader))
+            if isinstance(reader, (Binary, Cast)) and reader.result not in parts and len(parts) < _FARTHEST:
+                parts.append(reader.result)
+    return found
+
+
+def _indexed_by(value: Value, op: Op) -> dict[str, None]:
+    return {use.buffer.name: None for use in op.uses if use.index is value}

@@ -1,17 +1,19 @@
-"""The state of printing one kernel, and the few operations that all handlers are made of."""
+"""The state of printing one kernel, and the few operations that all handlers are made of.
+
+For calls of functions with several results: the variables that take these, and lines that are not too long.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from tilewright.arch import Arch
 from tilewright.backends.cpp.dialect import Dialect
 from tilewright.backends.cpp.expression import Expression, Rank
-from tilewright.backends.cpp.inlining import choose_inlined
-from tilewright.backends.cpp.names import Names
-from tilewright.backends.cpp.prelude import Prelude
-from tilewright.backends.cpp.structure import Structure
-from tilewright.backends.cpp.suggest import suggest
+from tilewright.backends.cpp.inlining import Structure, choose_inlined
+from tilewright.backends.cpp.names import Names, suggest
+from tilewright.backends.cpp.prelude import Prelude, built_in, c_type
 from tilewright.backends.cpp.variables import Variable, assign_variables
-from tilewright.backends.cpp.vectors import built_in, c_type
 from tilewright.backends.cpp.writer import Writer
 from tilewright.errors import LanguageError
 from tilewright.ir.core import Block, Buffer, Kernel, Op, Type, Value, VectorType
@@ -95,7 +97,7 @@ class Printer:
                 self._op(op)
 
     def is_silent(self, op: Op) -> bool:
-        """Return whether an op writes nothing where it stands: it is unused, or printed where it is used."""
+        """Return whether an op writes nothing where it is: it is unused, or printed where it is used."""
         return isinstance(op, Yield) or not self.structure.is_live(op) or any(r in self.inlined for r in op.results)
 
     def _op(self, op: Op) -> None:
@@ -158,3 +160,49 @@ def _defined_by(kernel: Kernel) -> str:
     """Return the names, as a regular expression, that the functions of the kernel's instructions take."""
     taken = {op.RESERVED for op in kernel.body.walk() if isinstance(op, Instruction) and op.RESERVED}
     return "|".join(sorted(taken))
+
+
+_LONGEST_CALL = 100
+
+
+def declare_results(printer: Printer, op: Op, stem: str) -> list[str]:
+    """Declare variables for the results on one line, and return their names."""
+    several = len(op.results) > 1
+    names = [
+        printer.names.declare(value.name or (f"{stem}{number}" if several else stem))
+        for number, value in enumerate(op.results)
+    ]
+    printer.statement(f"{printer.type_name(op.results[0].type)} {', '.join(names)};", op)
+    return names
+
+
+def print_call(printer: Printer, op: Op, name: str, groups: Sequence[Sequence[str]]) -> None:
+    """Print a call; where one line would be too long, each group of arguments begins a line."""
+    text = f"{name}({', '.join(a for group in groups for a in group)});"
+    if len(text) > _LONGEST_CALL:
+        lines = [line for group in groups for line in filled(group)]
+        text = f"{name}(\n    " + ",\n    ".join(lines) + ");"
+    printer.statement(text, op)
+
+
+def filled(arguments: Sequence[str]) -> list[str]:
+    """Return arguments as lines that are not too long."""
+    lines: list[str] = []
+    for argument in arguments:
+        if lines and len(lines[-1]) + len(argument) < _LONGEST_CALL:
+            lines[-1] += f", {argument}"
+        else:
+            lines.append(argument)
+    return lines
+
+
+def bind_results(printer: Printer, op: Op, names: Sequence[str]) -> None:
+    """Bind the results to the names that hold them, or assign these to the variables that the results share."""
+    for value, name in zip(op.results, names, strict=True):
+        variable = printer.variables.get(value)
+        if variable is None:
+            printer.hold(value, name)
+        elif variable.text is None:
+            variable.text = name
+        else:
+            printer.statement(f"{variable.text} = {name};", op)

@@ -16,8 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tilewright.backends.cpp.inlining import is_bound
-from tilewright.backends.cpp.structure import Order, Structure
+from tilewright.backends.cpp.inlining import Position, Structure, is_bound
 from tilewright.ir.core import Block, Op, Type, Value
 from tilewright.ir.ops import Constant, For, If, While, Yield
 
@@ -66,8 +65,8 @@ class _Assigner:
         self.variables: dict[Value, Variable] = {}
         self.readings: dict[Value, frozenset[_Reading]] = {}
 
-    def block(self, block: Block, wishes: dict[Value, Variable]) -> None:
-        """Assign variables in a block; `wishes` are those that the op around it would have for its yields."""
+    def block(self, block: Block, candidates: dict[Value, Variable]) -> None:
+        """Assign variables in a block; `candidates` are those that the op around it would have for its yields."""
         for op in block.ops:
             if isinstance(op, For):
                 self._loop(op, op.init, (op.body.arguments[1:],), op.body)
@@ -75,7 +74,7 @@ class _Assigner:
                 self._loop(op, op.init, (op.condition.arguments, op.body.arguments), op.body)
                 self.block(op.condition, {})
             elif isinstance(op, If):
-                self._branch(op, wishes)
+                self._branch(op, candidates)
 
     def _loop(
         self, op: For | While, init: tuple[Value, ...], arguments: tuple[tuple[Value, ...], ...], body: Block
@@ -87,13 +86,13 @@ class _Assigner:
             targets.append(self._hold(variable or Variable(start.type), held))
         self._body(body, targets)
 
-    def _branch(self, op: If, wishes: dict[Value, Variable]) -> None:
+    def _branch(self, op: If, candidates: dict[Value, Variable]) -> None:
         targets: list[Variable] = []
         for i, result in enumerate(op.results):
             variable = None
-            wish = wishes.get(result)
-            if wish is not None and self._fits([result], wish) and self._is_clear(wish, op):
-                variable = wish
+            candidate = candidates.get(result)
+            if candidate is not None and self._fits([result], candidate) and self._is_clear(candidate, op):
+                variable = candidate
             for block in (op.otherwise, op.then):
                 variable = variable or self._taken_over(yielded(block)[i], op, [result])
             if variable is None or variable in targets:
@@ -124,7 +123,7 @@ class _Assigner:
         return variable
 
     def _taken_over(self, value: Value, op: Op, held: list[Value]) -> Variable | None:
-        """Return the variable of `value` for `op` to go on with, if nobody needs the value once `op` assigns it."""
+        """Return the variable of `value` for `op` to go on with, if `op` is the last that reads the value."""
         if not self._has_storage(value) or not self.structure.is_live(op):
             return None
         defined = self.structure.block_of(value)
@@ -163,8 +162,8 @@ class _Assigner:
         A branch assigns at the end of its blocks, so it may read inside; a loop may not. The results of the ops
         around `op` are read after these have ended, and what they hold is assigned last.
         """
-        fine = {Order.BEFORE, Order.NEVER_BOTH} | ({Order.INSIDE} if isinstance(op, If) else set())
-        once = fine | {Order.SAME, Order.AROUND}  # for an operand that is read before anything is assigned
+        fine = {Position.BEFORE, Position.NEVER_BOTH} | ({Position.INSIDE} if isinstance(op, If) else set())
+        once = fine | {Position.SAME, Position.AROUND}  # for an operand that is read before anything is assigned
         return all(
             self.structure.order(reading.statement, op) in (fine if reading.every_round else once)
             for value in variable.values

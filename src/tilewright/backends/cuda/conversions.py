@@ -1,4 +1,4 @@
-"""The conversions that PTX has instructions for: of float16, bfloat16 and 8-bit floats."""
+"""The conversions that PTX has instructions for: of float16, bfloat16 and 8-bit floats. `bit_cast` between types."""
 
 from __future__ import annotations
 
@@ -6,12 +6,20 @@ from tilewright.backends.cpp.conversions import demand_float8, to_float
 from tilewright.backends.cpp.expression import Expression, Rank, call
 from tilewright.backends.cpp.prelude import FUNCTION
 from tilewright.backends.cpp.printer import Printer
-from tilewright.backends.cuda.prelude import BIT_CAST
 from tilewright.dtypes import DType, float8_e4m3fn, float8_e5m2, float16, float32, float64, int32, int64, uint32, uint64
 from tilewright.ir.ops import CastPair, RoundToTfloat32
 
 _LETTER = {float32: "f", float64: "d", int32: "r", uint32: "r", int64: "l", uint64: "l"}
 _PTX = {float32: "f32", float64: "f64", int32: "s32", uint32: "u32", int64: "s64", uint64: "u64"}
+
+BIT_CAST = f"""\
+template <typename To, typename From>
+{FUNCTION} To bit_cast(From from) {{
+    static_assert(sizeof(To) == sizeof(From), "the sizes differ");
+    To to;
+    memcpy(&to, &from, sizeof(To));
+    return to;
+}}"""
 
 FROM_FLOAT16 = 'float y;\n    asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits));\n    return y;'
 

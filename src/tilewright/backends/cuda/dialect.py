@@ -1,19 +1,69 @@
-"""CUDA C++: which handler prints which op, and the definitions that the shared handlers ask for."""
+"""CUDA C++: which handler prints which op, printf and assertions, and the definitions that shared handlers ask for."""
 
 from __future__ import annotations
 
+from itertools import zip_longest
+
+from tilewright.arch import Arch
+from tilewright.backends.cpp.arithmetic import exact
+from tilewright.backends.cpp.conversions import is_half, to_float
 from tilewright.backends.cpp.dialect import Dialect
-from tilewright.backends.cpp.expression import Expression, call
-from tilewright.backends.cpp.handlers import EXPRESSIONS, STATEMENTS
+from tilewright.backends.cpp.expression import Expression, Rank, call, negated
+from tilewright.backends.cpp.generate import EXPRESSIONS, STATEMENTS, DeviceSource
+from tilewright.backends.cpp.generate import generate as generate_cpp
 from tilewright.backends.cpp.memory import address, pointer_to
 from tilewright.backends.cpp.prelude import FUNCTION
 from tilewright.backends.cpp.printer import Printer
-from tilewright.backends.cuda import conversions, hinted, threads
-from tilewright.backends.cuda.prelude import BIT_CAST
-from tilewright.dtypes import DType, float16
+from tilewright.backends.cpp.writer import string
+from tilewright.backends.cuda import cache_hints, conversions
+from tilewright.backends.cuda.conversions import BIT_CAST
+from tilewright.dtypes import DType, bool_, float16, uint64
 from tilewright.ir import ops
-from tilewright.ir.core import Kernel, Type
+from tilewright.ir.core import Kernel, Type, Value, VectorType
 from tilewright.ir.instruction import Instruction
+from tilewright.ir.ops import Assert, Print
+
+ASSERTION_FAILED = """\
+__device__ __noinline__ void assertion_failed(const char* message) {
+    printf("%s: in block (%u, %u, %u), thread (%u, %u, %u)\\n", message, blockIdx.x, blockIdx.y, blockIdx.z,
+           threadIdx.x, threadIdx.y, threadIdx.z);
+    __trap();
+}"""
+
+
+def print_values(printer: Printer, op: Print) -> None:
+    """Print a call of printf."""
+    pieces, arguments = [], []
+    for text, value in zip_longest(op.texts, op.values):
+        pieces.append((text or "").replace("%", "%%"))
+        if value is not None:
+            directive, argument = _printed(printer, op, value)
+            pieces.append(directive)
+            arguments.append(argument)
+    printer.statement(f"printf({', '.join([string(''.join(pieces) + chr(10)), *arguments])});", op)
+
+
+def _printed(printer: Printer, op: Print, value: Value) -> tuple[str, str]:
+    """Return printf's directive for a value and its argument; printf takes int, 64-bit integers and double."""
+    if isinstance(value.type, VectorType):
+        raise printer.refuse(op, "a vector cannot be printed as a whole", "print its lanes")
+    x, dtype = exact(printer, value), value.type
+    if dtype is bool_:
+        return "%s", f'{x.at_least(Rank.OR)} ? "True" : "False"'
+    if dtype.is_float:
+        return "%g", (to_float(printer, x) if is_half(dtype) else x).text
+    if dtype.bits == 64:
+        return ("%llu" if dtype is uint64 else "%lld"), x.text
+    return ("%u" if dtype.kind == "uint" else "%d"), x.text
+
+
+def check(printer: Printer, op: Assert) -> None:
+    """Print the test of an assertion."""
+    printer.prelude.need(ASSERTION_FAILED)
+    place = f"{op.location}: " if op.location is not None else ""
+    condition = exact(printer, op.condition)
+    message = string(f"{place}{op.message}")
+    printer.statement(f"if ({negated(condition).text}) assertion_failed({message});", op)
 
 
 class Cuda(Dialect):
@@ -27,8 +77,8 @@ class Cuda(Dialect):
     }
     statements = {
         **STATEMENTS,
-        ops.Print: threads.print_values,
-        ops.Assert: threads.check,
+        ops.Print: print_values,
+        ops.Assert: check,
     }
 
     def instruction(self, printer: Printer, op: Instruction) -> Expression | None:
@@ -70,7 +120,7 @@ class Cuda(Dialect):
     def hinted_load(self, printer: Printer, op: ops.Load, type: Type) -> Expression | None:
         assert op.hints is not None, op
         read_only = printer.restrict and op.buffer not in printer.written
-        name, definition = hinted.load_function(op.hints, type.bytes, read_only=read_only)
+        name, definition = cache_hints.load_function(op.hints, type.bytes, read_only=read_only)
         printer.prelude.need(BIT_CAST)
         printer.prelude.need(definition)
         same = type is op.buffer.dtype
@@ -79,7 +129,7 @@ class Cuda(Dialect):
 
     def hinted_store(self, printer: Printer, op: ops.Store, type: Type, value: Expression) -> bool:
         assert op.hints is not None, op
-        name, definition = hinted.store_function(op.hints, type.bytes)
+        name, definition = cache_hints.store_function(op.hints, type.bytes)
         printer.prelude.need(BIT_CAST)
         printer.prelude.need(definition)
         place = pointer_to(printer, op.buffer, op.index, type, "")
@@ -88,3 +138,13 @@ class Cuda(Dialect):
 
 
 CUDA = Cuda()
+
+
+CudaSource = DeviceSource  # CUDA C++ has nothing to add to it
+
+
+def generate(
+    kernel: Kernel, arch: Arch | str = "sm_90a", *, line_directives: bool = False, restrict: bool = True
+) -> CudaSource:
+    """Return a kernel as freestanding CUDA C++ for one architecture; see `cpp.generate`."""
+    return generate_cpp(kernel, Arch.parse(arch), CUDA, line_directives=line_directives, restrict=restrict)

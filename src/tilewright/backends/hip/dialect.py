@@ -1,22 +1,104 @@
-"""HIP C++: which handler prints which op, and the definitions that the shared handlers ask for."""
+"""HIP C++: which handler prints which op, and the definitions that the shared handlers ask for.
+
+Ops of NVIDIA's GPUs that AMD's have no counterpart of are refused at their line, and so are functions of floats that
+the library cannot make of the GPU's instructions. Conversions of float16 use clang's own type; bfloat16 is rounded as
+on all targets without an instruction.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NoReturn
 
 from tilewright.arch import Arch
+from tilewright.backends.cpp import arithmetic
+from tilewright.backends.cpp.arithmetic import exact
 from tilewright.backends.cpp.dialect import Dialect
-from tilewright.backends.cpp.expression import Expression
-from tilewright.backends.cpp.handlers import EXPRESSIONS, STATEMENTS
+from tilewright.backends.cpp.expression import Expression, negated
+from tilewright.backends.cpp.generate import EXPRESSIONS, STATEMENTS, DeviceSource
+from tilewright.backends.cpp.generate import generate as generate_cpp
+from tilewright.backends.cpp.prelude import FUNCTION
 from tilewright.backends.cpp.printer import Printer
-from tilewright.backends.hip import conversions, mathematics, threads
-from tilewright.backends.hip.library import pieces_for
-from tilewright.backends.hip.missing import MISSING_STATEMENTS, MISSING_VALUES, refuse
-from tilewright.dtypes import DType
+from tilewright.backends.cpp.writer import line_comment
+from tilewright.backends.hip.library import PIECES, pieces_for
+from tilewright.dtypes import DType, float32
 from tilewright.errors import InternalError
 from tilewright.ir import ops
-from tilewright.ir.core import Kernel, Type
+from tilewright.ir.core import Kernel, Op, Type
 from tilewright.ir.instruction import Instruction
+from tilewright.ir.ops import Assert, Binary, Unary
+
+# What the instruction is called, and what to do without it: of ops with a result, and of the others.
+MISSING_VALUES: dict[type[Op], tuple[str, str]] = {
+    ops.RoundToTfloat32: ("cvt.rna.tf32", "multiply float32 by a MFMA instruction for float32"),
+    ops.CastPair: ("conversion of 8-bit floats", "convert on the host, or keep the data in float16"),
+}
+MISSING_STATEMENTS: dict[type[Op], tuple[str, str]] = {
+    ops.Print: ("printf", "write the values to an array, or print on the simulator"),
+}
+
+
+def refuse(printer: Printer, op: Op) -> NoReturn:
+    """Raise `LanguageError` for an op that only NVIDIA's GPUs have."""
+    what, help = {**MISSING_VALUES, **MISSING_STATEMENTS}[type(op)]
+    raise printer.refuse(op, f"{printer.arch} has no {what}", help)
+
+
+_OPERATORS = ("neg", "not", "add", "sub", "mul", "div")
+
+
+def unary(printer: Printer, op: Unary) -> Expression:
+    """Return a sign, a negation, or a call of a function of one argument."""
+    _demand(printer, op)
+    return arithmetic.unary(printer, op)
+
+
+def binary(printer: Printer, op: Binary) -> Expression:
+    """Return an operator between two operands, or a call of a function of two."""
+    _demand(printer, op)
+    return arithmetic.binary_op(printer, op)
+
+
+def _demand(printer: Printer, op: Unary | Binary) -> None:
+    dtype = op.operands[0].dtype
+    if not dtype.is_float or op.kind in _OPERATORS:
+        return
+    computed = float32 if dtype.is_narrow_float else dtype
+    name = op.kind if op.kind.startswith("is") else arithmetic.float_function(op.kind, computed)
+    if name in PIECES:
+        return
+    single = arithmetic.float_function(op.kind, float32) in PIECES
+    raise printer.refuse(
+        op,
+        f"{printer.arch} has no instruction for {op.kind} of {dtype}, and the math library of ROCm is not linked",
+        "compute it in float32, for which there is one"
+        if single
+        else "compute it on the host, or from exp, exp2, log, log2, log10, sqrt and rsqrt of float32",
+    )
+
+
+def check(printer: Printer, op: Assert) -> None:
+    """Print the test of an assertion; printf is missing, so the message is a comment beside it."""
+    message = line_comment(" ".join(op.message.split()))
+    printer.statement(f"if ({negated(exact(printer, op.condition)).text}) __builtin_trap();  {message}", op)
+
+
+BIT_CAST = f"""\
+template <typename To, typename From>
+{FUNCTION} To bit_cast(From from) {{
+    return __builtin_bit_cast(To, from);
+}}"""
+
+FROM_FLOAT16 = "return (float)__builtin_bit_cast(_Float16, x.bits);"
+
+
+def to_float16(source: DType) -> str:
+    """Return the definition of a rounding to float16."""
+    return f"""\
+{FUNCTION} half to_half({source.c_name} x) {{
+    return half{{__builtin_bit_cast(unsigned short, (_Float16)x)}};
+}}"""
+
 
 _SIMDS = 4  # of a compute unit, each of which holds waves of its own
 
@@ -24,17 +106,17 @@ _SIMDS = 4  # of a compute unit, each of which holds waves of its own
 class Hip(Dialect):
     """AMD's C++ as clang compiles it, without ROCm's headers and libraries."""
 
-    bit_cast = conversions.BIT_CAST
+    bit_cast = BIT_CAST
     expressions = {
         **EXPRESSIONS,
         **dict.fromkeys(MISSING_VALUES, refuse),
-        ops.Unary: mathematics.unary,
-        ops.Binary: mathematics.binary,
+        ops.Unary: unary,
+        ops.Binary: binary,
     }
     statements = {
         **STATEMENTS,
         **dict.fromkeys(MISSING_STATEMENTS, refuse),
-        ops.Assert: threads.check,
+        ops.Assert: check,
     }
 
     def __init__(self, arch: Arch) -> None:
@@ -55,10 +137,10 @@ class Hip(Dialect):
         return f"{bounds}__attribute__((amdgpu_waves_per_eu({-(-min(waves, most) // _SIMDS)}))) "
 
     def from_float16(self) -> str:
-        return conversions.FROM_FLOAT16
+        return FROM_FLOAT16
 
     def to_float16(self, source: DType) -> str:
-        return conversions.to_float16(source)
+        return to_float16(source)
 
     def to_bfloat16(self) -> str:
         raise InternalError(f"{self.arch} has no instruction that rounds to bfloat16")
@@ -86,3 +168,14 @@ def _spaced(piece: str) -> list[str]:
     """Return the lines of a definition, with an empty one below it where it is long."""
     lines = piece.split("\n")
     return lines if len(lines) == 1 else [*lines, ""]
+
+
+HipSource = DeviceSource  # HIP C++ has nothing to add to it
+
+
+def generate(
+    kernel: Kernel, arch: Arch | str = "gfx90a", *, line_directives: bool = False, restrict: bool = True
+) -> HipSource:
+    """Return a kernel as freestanding HIP C++ for one architecture; see `cpp.generate`."""
+    target = Arch.parse(arch)
+    return generate_cpp(kernel, target, Hip(target), line_directives=line_directives, restrict=restrict)

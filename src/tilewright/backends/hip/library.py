@@ -1,4 +1,4 @@
-"""What HIP's headers would declare, written with clang's builtins: a kernel's text stands on no header.
+"""What HIP's headers would declare, written with clang's builtins: a kernel's text needs no header.
 
 Each piece is a definition and the names that it gives to a text. A text gets the pieces whose names it uses, and
 those that they use themselves, in the order of this table.
@@ -12,8 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from tilewright.backends.cpp.prelude import FUNCTION
-from tilewright.backends.cpp.vectors import built_in
+from tilewright.backends.cpp.prelude import FUNCTION, built_in
 from tilewright.dtypes import ALL
 from tilewright.ir.core import VectorType
 
@@ -229,7 +228,7 @@ _MATHEMATICS = {
 }}""",
     "rsqrtf": f"{FUNCTION} float rsqrtf(float x) {{\n    return 1.0f / sqrtf(x);\n}}",
     "exp2f": f"""\
-// The instruction gives 0 for what is no normal number: such results come by a detour.
+// The instruction gives 0 for subnormal results: those are computed with a scaled argument.
 {FUNCTION} float exp2f(float x) {{
     const bool tiny = x < -126.0f;
     const float y = __builtin_exp2f(tiny ? x + 64.0f : x);
@@ -245,7 +244,7 @@ _MATHEMATICS = {
     return x < -104.0f ? 0.0f : x > 89.0f ? __builtin_huge_valf() : power;
 }}""",
     "log2f": f"""\
-// The instruction takes what is no normal number for 0: such a number is multiplied first.
+// The instruction takes a subnormal number for 0: such a number is multiplied first.
 {FUNCTION} float log2f(float x) {{
     const bool tiny = x < 0x1p-126f;
     const float y = __builtin_log2f(tiny ? x * 0x1p32f : x);
@@ -304,7 +303,7 @@ def _bit_functions() -> Iterator[tuple[str, str]]:
         yield name, f"{FUNCTION} {to} {name}({source} x) {{\n    return __builtin_bit_cast({to}, x);\n}}"
 
 
-# The pieces by the name that each gives, in an order in which a piece uses only what stands before it.
+# The pieces by the name that each gives, in an order in which a piece uses only what comes before it.
 PIECES: dict[str, str] = {
     **_MACROS,
     **dict(_vectors()),

@@ -1,26 +1,32 @@
 """The simulator: executes a kernel's IR in NumPy, all threads of many blocks at once. It defines what ops mean.
 
-How it is put together:
+From the top down, as the imports run:
 
-    execute       arguments in, chunks of consecutive blocks through the program, findings out
-    program       the table of handlers, one for each op class: scalars, vectors, memory, atomics, asynchronous,
-                  control, warp, matrix, messages
-    compiler      what a handler needs to turn its op into a step, a closure over slots of values
-    values        how a value of all threads is held: a scalar, a row, a column or the whole (blocks, threads)
-    machine       the launch: special registers, the memory of each buffer (storage, registers), copies under way
-    observers     the seam for whoever watches: checks (bounds, alignment, initialisation, barriers); waits; races, over
-                  regions of memory with their shadow and the order of events
-    overflow      and finite: handlers wrapped to watch values, addresses (by ranges) and floats
-    agents        threads that wait for one another, by what `waiting` makes of a kernel: it divides them at the
-                  `pauses` where they stop, for named_barriers, mbarriers and the barrier of the block; deadlocks
+    execute        arguments in, chunks of consecutive blocks through the program, findings out; the options of a run,
+                   and the arrays as they were before a launch, put back where it fails
+    predict        shared memory's accesses without a run, as far as they follow from the thread's index
+    program        the table of handlers, one for each op class, and a kernel as a list of steps
+    linearisation  a kernel whose threads wait for one another, as a list of instructions for agents
+    agents         sets of threads at one place in the program, the scheduler that runs them, the report of a deadlock
+    control        handlers of branches, loops, prints and assertions
+    memory         handlers of allocation, loads, stores and atomic updates
+    scalars        handlers of the pure ops; what they compute is in floats and integers
+    compiler       what a handler needs to compile its op to a step, a closure over slots of values
 
-                  measure (wavefronts, sectors, instructions), gathered, narrate (timelines)
-    predict       shared memory's accesses without a run, as far as they follow from the thread's index
+    checks         the checker of bounds, alignment, initialisation and barriers in divergent code
+    races          the race checker, over shadow (who accessed each piece of memory last) and order (happens-before)
+    overflow       the checker of address arithmetic, with the ranges of a launch; finite: where NaN and infinity begin
+    measure        the meter (wavefronts, sectors, instructions by line) and the timelines; counting: what it keeps
 
-Where the rest of the hardware goes:
+    barriers       named barriers and mbarriers: arrivals and phases
+    copies         asynchronous copies under way, and the checker of waits for them
+    machine        the launch: special registers, the memory of each buffer, and the observers of what threads do
+    findings       what a run found to be wrong, and how an element of memory is called
+    storage        global, shared and register memory
+    values         how a value of all threads is held: a scalar, a row, a column or the whole (blocks, threads)
 
-Race and bank-conflict checkers and profilers are observers. They see each access before it happens, with its op,
-the storage, the index of every thread and the mask, and each barrier, wait and allocation.
+Race and bank-conflict checkers and profilers are observers (`machine.Observer`). They see each access before it
+happens, with its op, the storage, the index of every thread and the mask, and each barrier, wait and allocation.
 
 Bulk copies (TMA) and a warpgroup's matrix instructions (wgmma) are further kinds of pending work beside
 `copies.Pending`: computed when issued, landing when an mbarrier's phase completes or their group is waited for.
@@ -29,9 +35,8 @@ A kernel without waits at named barriers or mbarriers runs as plain steps, all t
 have them are laid out for agents, and there only the blocks of ops that can wait.
 """
 
-from tilewright.backends.sim.execute import execute
+from tilewright.backends.sim.execute import Options, Run, execute, outer_run, running
 from tilewright.backends.sim.findings import Finding
-from tilewright.backends.sim.options import Options, Run, outer_run, running
 from tilewright.backends.sim.predict import predict
 
 __all__ = ["Finding", "Options", "Run", "execute", "outer_run", "predict", "running"]

@@ -1,12 +1,13 @@
-"""Threads that wait for one another: agents, each with its own place in the program, that run in turn.
+"""Threads that wait for one another: agents, each with its own place in the program, run one at a time.
 
-A kernel that waits at named barriers or mbarriers is laid out as a list of instructions (see `waiting`), and runs
-as agents. An agent is a set of threads, of any blocks of the chunk, that stand at the same place: a mask, values of its
-own, the number of the next instruction, and the turn of each loop around it. Memory is shared. At the start all
+A kernel that waits at named barriers or mbarriers is laid out as a list of instructions (see `linearisation`), and runs
+as agents. An agent is a set of threads, of any blocks of the chunk, that are at the same place: a mask, values of its
+own, the number of the next instruction, and the iteration of each loop around it. Memory is shared. At the start all
 threads are one agent, and run in step as everywhere else. Agents divide and unite:
 
-- where threads take different sides of a branch, or leave a loop at different turns, each part becomes an agent;
-- agents that stand at the same pause, in the same turn of the same loops, become one again.
+- where threads take different sides of a branch, or leave a loop after different iterations, each part becomes an
+  agent;
+- agents that are at the same pause, in the same iteration of the same loops, become one again.
 
 Pauses are the places where an agent may stop: waits, the ends of branches and loops, and places where whole warps are
 needed. The rule by which the next agent is chosen, at a pause:
@@ -28,21 +29,113 @@ GPU's does: shuffles, votes, elections, matrix instructions, `sync_warp`, and th
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 
 from tilewright.backends.sim.compiler import Compiler
-from tilewright.backends.sim.deadlocks import Waiting, report_deadlock
-from tilewright.backends.sim.values import Array, Frame, Lanes, Mask, merge, over_warps, warps_of, without
+from tilewright.backends.sim.findings import Fault
+from tilewright.backends.sim.machine import Machine
+from tilewright.backends.sim.values import Array, Frame, Lanes, Mask, at_least_2d, merge, over_warps, warps_of, without
 from tilewright.ir.core import Op
 
-# How often agents may test mbarriers in vain, while nobody else can run and no barrier changes.
-_PATIENCE = 1 << 14
+
+@dataclass
+class Waiting:
+    """Threads of one block, a mask, that wait for the same thing since the line of an op."""
+
+    op: Op
+    threads: Array
+    what: str
+
+
+def groups_of(number: Lanes, row: int, threads: Array) -> list[tuple[int, Array]]:
+    """Return each number that threads of a block of the chunk have, with the threads, of a mask, that have it."""
+    array = at_least_2d(number)
+    own = np.broadcast_to(array[row if array.shape[0] > 1 else 0], threads.shape)
+    return [(int(n), threads & (own == n)) for n in np.unique(own[threads])]
+
+
+def report_deadlock(
+    machine: Machine, agents: Sequence[tuple[Frame, Callable[[Frame, int, Array], list[Waiting]]]]
+) -> None:
+    """Report the first block of the chunk in which threads wait; the run cannot go on for them."""
+    shape = machine.blocks, machine.threads
+    masks = [np.broadcast_to(True if f.mask is None else f.mask, shape) for f, _ in agents]
+    stuck: Array = np.asarray(np.stack(masks).any(axis=0))
+    row = int(np.argmax(stuck.any(axis=1)))
+    found = [w for (frame, tell), mask in zip(agents, masks, strict=True) for w in tell(frame, row, mask[row])]
+    notes: list[str] = []
+    for waiting in found:
+        one = int(waiting.threads.sum()) == 1 or _is_one_warp(waiting.threads, machine.warp)
+        notes.append(f"{name_threads(waiting.threads, machine.warp)} wait{'s' if one else ''} for {waiting.what}")
+        if waiting.op.location is not None:
+            place = waiting.op.location
+            notes += [f"  since {place}", f"    {place.text.strip()}"]
+    done = machine.threads - int(stuck[row].sum())
+    if done:
+        notes.append(f"the other {done} threads of the block have run to their end")
+    others = int(stuck.any(axis=1).sum()) - 1
+    if others:
+        notes.append(f"so do threads of {others} more block{'s' if others > 1 else ''}")
+    first = found[0]
+    fault = Fault(
+        first.op,
+        "deadlock",
+        f"deadlock: {_waiters(int(stuck[row].sum()))} for what no thread will do",
+        machine.block_coordinate(row),
+        machine.thread_coordinate(int(np.argmax(first.threads))),
+        notes=notes,
+        help="count the arrivals that each phase takes and the threads that make them, and follow the parity of each "
+        "wait: phase n has parity n % 2",
+        count=int(stuck.sum()),
+    )
+    machine.collector.report(fault)
+
+
+def _waiters(number: int) -> str:
+    return "a thread waits" if number == 1 else f"{number} threads of a block wait"
+
+
+def _is_one_warp(threads: Array, warp: int) -> bool:
+    numbers = np.nonzero(threads)[0] // warp
+    return bool(_is_whole(threads, warp)) and len(set(numbers.tolist())) == 1
+
+
+def _is_whole(threads: Array, warp: int) -> bool:
+    """Return whether the threads are whole warps."""
+    warps = np.unique(np.nonzero(threads)[0] // warp)
+    return all(bool(threads[w * warp : (w + 1) * warp].all()) for w in warps)
+
+
+def name_threads(threads: Array, warp: int = 32) -> str:
+    """Return the threads of a mask in words.
+
+    >>> import numpy as np
+    >>> name_threads(np.arange(96) >= 32), name_threads(np.arange(96) == 7), name_threads(np.arange(96) // 32 == 2)
+    ('warps 1 to 2', 'thread 7', 'warp 2')
+    >>> name_threads(np.arange(96) % 40 < 3)
+    'threads 0 to 2, 40 to 42, 80 to 82'
+    """
+    numbers = np.nonzero(threads)[0]
+    unit = "thread"
+    if len(numbers) > 1 and _is_whole(threads, warp):
+        numbers, unit = np.unique(numbers // warp), "warp"
+    breaks = np.nonzero(np.diff(numbers) > 1)[0]
+    starts, ends = [0, *(breaks + 1).tolist()], [*breaks.tolist(), len(numbers) - 1]
+    parts = [f"{numbers[a]}" if a == b else f"{numbers[a]} to {numbers[b]}" for a, b in zip(starts, ends, strict=True)]
+    most = 4
+    text = ", ".join(parts[:most]) + (f" and {len(parts) - most} more groups" if len(parts) > most else "")
+    return f"{unit}{'s' if len(numbers) > 1 else ''} {text}"
+
+
+# How often in a row agents may test an mbarrier without success, while no other agent can run and no barrier changes.
+_MAX_IDLE_POLLS = 1 << 14
 
 
 class Agent:
-    """Threads that stand at the same place. `loops` holds the number and the turn of each loop around it."""
+    """Threads that are at the same place. `loops` holds the number and the iteration of each loop around it."""
 
     __slots__ = ("frame", "loops", "pc", "seen")
 
@@ -52,7 +145,7 @@ class Agent:
 
     @property
     def path(self) -> tuple[int, ...]:
-        """How far it has come: less is behind."""
+        """How far it has come: the agent with the smaller path is behind."""
         return (*self.loops, self.pc)
 
 
@@ -70,14 +163,14 @@ class Pause:
     def begin(self, frame: Frame) -> None:
         """Do what threads do as they come to the pause: arrive, say."""
 
-    def ready(self, agent: Agent, crew: Crew) -> Lanes:
+    def ready(self, agent: Agent, scheduler: Scheduler) -> Lanes:
         """Return which threads may go on."""
         return np.True_
 
     def passed(self, agent: Agent) -> None:
         """Do what follows for those who watch: an agent goes on."""
 
-    def finish(self, agent: Agent, crew: Crew) -> None:
+    def finish(self, agent: Agent, scheduler: Scheduler) -> None:
         """Do what threads do once they may go on, before the next instruction."""
 
     def waiting(self, frame: Frame, row: int, threads: Array) -> list[Waiting]:
@@ -92,8 +185,8 @@ class Gather(Pause):
         super().__init__(live)
         self.op = op
 
-    def ready(self, agent: Agent, crew: Crew) -> Lanes:
-        return np.asarray(not crew.has_stragglers(agent))
+    def ready(self, agent: Agent, scheduler: Scheduler) -> Lanes:
+        return np.asarray(not scheduler.has_stragglers(agent))
 
     def waiting(self, frame: Frame, row: int, threads: Array) -> list[Waiting]:
         assert self.op is not None
@@ -107,28 +200,28 @@ class Poll(Pause):
         super().__init__(live)
         self.op = op
 
-    def ready(self, agent: Agent, crew: Crew) -> Lanes:
-        return np.asarray(agent.seen != crew.compiler.barrier_version)
+    def ready(self, agent: Agent, scheduler: Scheduler) -> Lanes:
+        return np.asarray(agent.seen != scheduler.compiler.barrier_version)
 
     def waiting(self, frame: Frame, row: int, threads: Array) -> list[Waiting]:
         assert self.op is not None
         return [Waiting(self.op, threads, "a test of an mbarrier to hold, again and again")]
 
 
-Command: TypeAlias = "Callable[[Agent, Crew], None] | Pause"
+Command: TypeAlias = "Callable[[Agent, Scheduler], None] | Pause"
 
 
-class Crew:
-    """The agents of the chunk of blocks that runs."""
+class Scheduler:
+    """Runs the agents of the chunk of blocks that runs now, one at a time, each to its next pause."""
 
     def __init__(self, code: Sequence[Command], compiler: Compiler) -> None:
         self.code, self.compiler = code, compiler
         self.agents: list[Agent] = []
-        self.vain_tests = 0
+        self.idle_polls = 0
 
     def run(self, frame: Frame) -> None:
         """Run all threads from the first instruction on until they are done, or can never be."""
-        self.agents, self.vain_tests = [Agent(frame)], 0
+        self.agents, self.idle_polls = [Agent(frame)], 0
         while self.agents:
             agent = self._choose()
             if agent is None:
@@ -159,7 +252,7 @@ class Crew:
         return any(bool((warps_of(other, threads, warp)[0] & partial).any()) for other in behind)
 
     def _advance(self, agent: Agent) -> None:
-        """Let an agent leave the pause where it stands, and run it to the next."""
+        """Let an agent leave the pause where it is, and run it to the next."""
         code = self.code
         pause = self._pause(agent)
         if pause is not None:
@@ -169,7 +262,7 @@ class Crew:
             instruction = code[agent.pc]
             if not isinstance(instruction, Pause):
                 instruction(agent, self)
-            elif type(instruction) is Pause and len(self.agents) == 1:  # nobody to meet
+            elif type(instruction) is Pause and len(self.agents) == 1:  # no agent to meet
                 agent.pc += 1
             else:
                 return
@@ -193,8 +286,8 @@ class Crew:
                 testing.append(agent)
         if partly:
             return self._divide(partly)
-        if testing and self.vain_tests <= _PATIENCE:
-            return testing[self.vain_tests % len(testing)]
+        if testing and self.idle_polls <= _MAX_IDLE_POLLS:
+            return testing[self.idle_polls % len(testing)]
         return None
 
     def _divide(self, partly: list[tuple[Agent, Array]]) -> Agent:
@@ -214,7 +307,7 @@ class Crew:
         return found if isinstance(found, Pause) else None
 
     def _unite(self) -> None:
-        """Make one agent of those that stand at the same pause."""
+        """Make one agent of those that are at the same pause."""
         if len(self.agents) == 1:
             return
         self.agents.sort(key=lambda agent: agent.path)

@@ -1,4 +1,4 @@
-"""What a handler needs to turn an op into a step: slots, nested blocks, and the machine."""
+"""What a handler needs to compile an op to a step: slots, nested blocks, and the machine."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from tilewright.backends.sim.barriers import Mbarriers, NamedBarriers
 from tilewright.backends.sim.copies import CopyQueue
-from tilewright.backends.sim.machine import Machine
-from tilewright.backends.sim.mbarriers import Mbarriers
-from tilewright.backends.sim.named_barriers import NamedBarriers
-from tilewright.backends.sim.observers import Observer
+from tilewright.backends.sim.machine import Machine, Observer
 from tilewright.backends.sim.values import Frame, Lanes
 from tilewright.errors import InternalError
 from tilewright.ir.core import Block, Buffer, Kernel, Op, Value
@@ -31,7 +29,7 @@ class Steps:
 # Any: each handler takes its own op class.
 Handler: TypeAlias = "Callable[[Any, Compiler], Step]"
 Handlers: TypeAlias = "Mapping[type[Op], Handler]"
-# What turns an op of any class into a step.
+# What compiles an op of any class to a step.
 Meaning: TypeAlias = "Callable[[Op, Compiler], Step]"
 
 
@@ -73,7 +71,7 @@ class Compiler:
 
     @property
     def barrier_version(self) -> int:
-        """A number that changes whenever somebody arrives at a barrier."""
+        """A number that changes with each arrival at a barrier."""
         return self.named_barriers.version + sum(m.version for m in self._mbarriers.values())
 
     def hidden_slot(self) -> int:

@@ -1,26 +1,151 @@
-"""Running a kernel: arguments in, chunks of blocks through the compiled program, findings out."""
+"""Running a kernel: arguments in, chunks of blocks through the compiled program, findings out.
+
+`Options` says how kernels are simulated, and `running` collects what the simulations inside a `with` statement gave.
+`Outputs` keeps what the arrays that a kernel writes held before a launch, and puts it back where the launch fails.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 
 from tilewright.backends.sim.checks import AccessChecker
-from tilewright.backends.sim.findings import Collector
+from tilewright.backends.sim.copies import WaitChecker
+from tilewright.backends.sim.findings import ROLLBACK_VARIABLE, Collector, Finding, FindingsError, describe_outputs
 from tilewright.backends.sim.finite import watching
 from tilewright.backends.sim.machine import Machine
 from tilewright.backends.sim.measure import Meter
-from tilewright.backends.sim.options import Options, current
 from tilewright.backends.sim.overflow import OverflowWatch
 from tilewright.backends.sim.program import Program, meaning
 from tilewright.backends.sim.races import RaceChecker
-from tilewright.backends.sim.rollback import Outputs, is_wanted
+from tilewright.backends.sim.storage import GlobalStorage, Storage
 from tilewright.backends.sim.values import Array, Lanes
-from tilewright.backends.sim.waits import WaitChecker
 from tilewright.errors import ArgumentError
-from tilewright.figures import Compiled, add_launch
-from tilewright.ir.core import Buffer, Kernel, Parameter, Value
+from tilewright.figures import Compiled, Launch, add_launch
+from tilewright.ir.core import Buffer, Kernel, Parameter, Space, Value
+
+
+@dataclass(frozen=True)
+class Options:
+    """`check` turns the checkers on; `raise_errors` makes findings an error once a launch is over.
+
+    `nan` also looks for NaN and infinity that appear where operands are finite. `profile` measures what each line
+    costs, in all blocks or in a sample of about `profile_blocks`. `rollback` puts the arrays of a launch that raises
+    back; None leaves it to the environment.
+    """
+
+    check: bool = True
+    raise_errors: bool = True
+    nan: bool = False
+    profile: bool = False
+    profile_blocks: int | None = None
+    rollback: bool | None = None
+
+
+@dataclass(frozen=True)
+class Run:
+    """What the simulations inside one `with` gave, in order: findings, and launches where they were measured."""
+
+    options: Options
+    findings: list[Finding] = field(default_factory=list)
+    launches: list[Launch] = field(default_factory=list)
+
+
+AnyRun = TypeVar("AnyRun", bound=Run)
+
+_current: ContextVar[Run | None] = ContextVar("tilewright_simulation", default=None)
+
+
+def current() -> Run:
+    """Return the run that is under way, or one with the default options."""
+    return _current.get() or Run(Options())
+
+
+def outer_run() -> Run | None:
+    """Return the run that is under way, None where there is none."""
+    return _current.get()
+
+
+@contextmanager
+def running(run: AnyRun) -> Iterator[AnyRun]:
+    """Let the simulations inside go by a run's options, and collect what they give in it."""
+    token = _current.set(run)
+    try:
+        yield run
+    finally:
+        _current.reset(token)
+
+
+def is_wanted(option: bool | None) -> bool:
+    """Say whether arrays are put back: by the option of `simulate`, or without one by the environment.
+
+    Raises `ArgumentError` where the variable is neither 1 nor 0.
+    """
+    if option is not None:
+        return option
+    value = os.environ.get(ROLLBACK_VARIABLE, "")
+    if value not in ("", "0", "1"):
+        raise ArgumentError(
+            f"the environment variable {ROLLBACK_VARIABLE} is {value!r}",
+            help="1 puts arrays back where a launch fails, 0 does not",
+        )
+    return value == "1"
+
+
+class Outputs:
+    """The arrays that a launch writes, with what they hold now if `keep`.
+
+    `copies` are the names of arguments whose arrays are copies that the caller does not see where the launch fails.
+    """
+
+    def __init__(
+        self, kernel: Kernel, storages: Mapping[Buffer, Storage], keep: bool, is_checked: bool, copies: frozenset[str]
+    ) -> None:
+        written = dict.fromkeys(buffer for op in kernel.body.walk() for buffer in op.buffers_written)
+        named = [(p.argument, p.target) for p in kernel.parameters if isinstance(p.target, Buffer)]
+        outputs = [(name, buffer) for name, buffer in named if buffer in written and buffer.space is Space.GLOBAL]
+        self.names = tuple(name for name, _ in outputs)
+        self.are_kept = keep or all(name in copies for name in self.names)
+        self._saved = [_Saved(storages[buffer], is_checked) for name, buffer in outputs if keep and name not in copies]
+
+    def fail(self, error: BaseException) -> None:
+        """Put the arrays back if they were kept, and let the error say what they hold."""
+        for saved in self._saved:
+            saved.restore()
+        if not self.names:
+            return
+        if isinstance(error, FindingsError):
+            error.outputs, error.rolled_back = self.names, self.are_kept
+        elif hasattr(error, "add_note"):  # Python 3.10 has no notes
+            error.add_note(describe_outputs(self.names, self.are_kept))
+
+
+class _Saved:
+    """The memory of one array, bit for bit.
+
+    A store that is checked reaches the array's own elements only. One that is not may hit the gaps between its rows,
+    where it has some, so these are kept too.
+    """
+
+    def __init__(self, storage: Storage, is_checked: bool) -> None:
+        assert isinstance(storage, GlobalStorage), storage
+        # Other types than integers may change on the way: NaN of some kinds, and 8-bit floats.
+        self._memory: Array = storage.flat.view(f"u{storage.flat.itemsize}")
+        self._own = storage.present if is_checked else None
+        self._before: Array = self._memory.copy() if self._own is None else self._memory[self._own]
+
+    def restore(self) -> None:
+        if self._own is None:
+            np.copyto(self._memory, self._before)
+        else:
+            self._memory[self._own] = self._before
+
 
 Dim3 = tuple[int, int, int]
 

@@ -1,4 +1,6 @@
-"""Float operations: IEEE, each result rounded once to its type.
+"""Floats: conversions, operations and the fused multiply-add, as IEEE has them, each result rounded once to its type.
+
+Conversions round to nearest even; integers saturate from floats.
 
 Sums, products, quotients and square roots are exact to the last bit. The elementary functions are computed in
 float64 and rounded once, so a float32 result is the nearest one but for very rare half-way cases; CUDA's own
@@ -7,6 +9,14 @@ are within a few units in the last place of it. `min` and `max` ignore NaN and o
 C libraries and NumPy's vector code differ in the last places of float64: the cube root of one in use is 3.7 units off.
 So float64 functions are computed in the wider type of the machine where it has one (x86 has 64 bits of significand),
 and rounded; and cube roots, in which libraries are worst, are corrected by a step of Newton's method everywhere.
+
+The fused multiply-add of float32 and the 16-bit types: a product is exact in float64, and the sum is rounded to float64
+and then to the type. The second rounding goes wrong only where the float64 sum lies exactly half-way between two values
+of the type and is itself inexact; those sums are rounded to odd instead, which makes two roundings one (Boldo and
+Melquiond, "Emulation of FMA and correctly rounded sums: proved algorithms using rounding to odd").
+
+That of float64: the same paper's algorithm over exact products and sums; where an intermediate could overflow or
+underflow, exact rational arithmetic, thread by thread.
 """
 
 from __future__ import annotations
@@ -14,12 +24,166 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable
+from fractions import Fraction
 
 import numpy as np
 
-from tilewright.backends.sim.conversions import round_float64
-from tilewright.backends.sim.values import Lanes
-from tilewright.dtypes import DType
+from tilewright.backends.sim.values import Array, Lanes
+from tilewright.dtypes import DType, bfloat16, float8_e4m3fn, float8_e5m2, float32, float64
+
+
+def convert(source: DType, target: DType) -> Callable[[Lanes], Lanes]:
+    """Return the function that converts values of `source` to `target`."""
+    if target.kind == "bool":
+        return lambda x: np.not_equal(x, source.numpy.type(0))
+    if target.bits == 8 and target.is_float:
+        return lambda x: _to_float8(np.asarray(x), target)[()]
+    if source.is_float and not target.is_float:
+        return lambda x: _saturate(x, target)
+    if target is bfloat16 and (source is float64 or (source.is_integer and source.bits > 16)):
+        return lambda x: round_float64(_to_float64_odd(np.asarray(x)), bfloat16)[()]
+    numpy_type = target.numpy
+    return lambda x: x.astype(numpy_type)
+
+
+def round_float64(x: Array, dtype: DType) -> Array:
+    """Return float64 values rounded to a float type."""
+    if dtype is not bfloat16:
+        return x.astype(dtype.numpy)
+    # ml_dtypes goes by way of float32; rounding to odd on the way makes the two roundings one.
+    single = x.astype(np.float32)
+    back = single.astype(np.float64)
+    move = (back != x) & ((single.view(np.uint32) & 1) == 0) & np.isfinite(single) & ~np.isnan(x)
+    towards = np.where(x > back, np.float32(np.inf), np.float32(-np.inf))
+    return np.where(move, np.nextafter(single, towards), single).astype(dtype.numpy)
+
+
+_LARGEST = {float8_e4m3fn: np.float32(448), float8_e5m2: np.float32(57344)}
+
+
+def _to_float8(x: Array, target: DType) -> Array:
+    """Return values rounded to float32 and then to an 8-bit float, the largest finite number where they are larger."""
+    largest = _LARGEST[target]
+    clipped: Array = np.clip(x.astype(np.float32), -largest, largest).astype(target.numpy)
+    return clipped
+
+
+def _to_float64_odd(x: Array) -> Array:
+    """Return integers as float64; those beyond 53 bits rounded to odd in a place below any type's last bit."""
+    if x.dtype.kind == "f" or x.itemsize < 8:
+        return x.astype(np.float64)
+    rest = x & x.dtype.type(0x7FF)
+    odd = (x - rest) | np.where(rest != 0, x.dtype.type(0x800), x.dtype.type(0))
+    large = (x >= 2**53) | (x <= -(2**53)) if x.dtype.kind == "i" else x >= 2**53
+    return np.where(large, odd, x).astype(np.float64)
+
+
+def _saturate(x: Lanes, target: DType) -> Lanes:
+    """Return floats truncated to integers, the nearest integer where they do not fit, 0 for NaN."""
+    value = np.trunc(np.asarray(x).astype(np.float64))
+    above = value >= float(target.highest + 1)
+    below = value < float(target.lowest)
+    outside = above | below | np.isnan(value)
+    if not outside.any():
+        return value.astype(target.numpy)[()]
+    inner = np.where(outside, 0.0, value).astype(target.numpy)
+    kind = target.numpy.type
+    return np.where(above, kind(target.highest), np.where(below, kind(target.lowest), inner))[()]
+
+
+def bitcast(x: Lanes, target: DType, lanes: int) -> Lanes:
+    """Return the bits of a scalar or vector read as `lanes` lanes of a type (1: as a scalar)."""
+    array = np.asarray(x)
+    if array.ndim < 3:
+        array = (array.reshape(1, 1) if array.ndim == 0 and lanes > 1 else array)[..., None]
+    viewed = np.ascontiguousarray(array).view(target.numpy)
+    return viewed if lanes > 1 else viewed[..., 0][()]
+
+
+_LOWEST = np.int64(-(2**63))
+_SMALLEST_NORMAL_DOUBLED = 0x01000000  # float32's smallest normal, its bits shifted left by one
+_SPLITTER = float(2**27 + 1)
+
+
+def fma(dtype: DType) -> Callable[[Lanes, Lanes, Lanes], Lanes]:
+    """Return the function a * b + c of a float type."""
+    if dtype is float32:
+        return _fma_float32
+    if dtype is float64:
+        return _fma_float64
+
+    def narrow(a: Lanes, b: Lanes, c: Lanes) -> Lanes:
+        a, b, c = (x.astype(np.float64) for x in (a, b, c))
+        return round_float64(_add_to_odd(a * b, c), dtype)[()]
+
+    return narrow
+
+
+def _fma_float32(a: Lanes, b: Lanes, c: Lanes) -> Lanes:
+    c = c.astype(np.float64)
+    product = a.astype(np.float64) * b.astype(np.float64)
+    total = product + c
+    result = total.astype(np.float32)
+    # Half-way for normal results: bit 28 of the significand set and the 28 bits below it clear. Subnormal
+    # results are rounded elsewhere, so any of them (zero wraps to the top) takes the slow way too.
+    half_way = (total.view(np.int64) << np.int64(35)).min() == _LOWEST
+    if half_way or ((result.view(np.uint32) << np.uint32(1)) - np.uint32(1)).min() < _SMALLEST_NORMAL_DOUBLED:
+        result = _add_to_odd(product, c).astype(np.float32)
+    return result
+
+
+def _two_sum(a: Lanes, b: Lanes) -> tuple[Lanes, Lanes]:
+    """Return the rounded sum and what the rounding lost; together they are exact."""
+    total = a + b
+    part = total - a
+    return total, (a - (total - part)) + (b - part)
+
+
+def _add_to_odd(a: Lanes, b: Lanes) -> Array:
+    """Return a + b in float64, rounded to odd: of the two neighbours of an inexact sum, the odd one."""
+    total, lost = (np.asarray(x) for x in _two_sum(a, b))
+    even = (total.view(np.int64) & 1) == 0
+    move = even & (lost != 0) & np.isfinite(total) & np.isfinite(lost)
+    if not move.any():
+        return total
+    return np.where(move, np.nextafter(total, np.where(lost > 0, np.inf, -np.inf)), total)
+
+
+def _two_product(a: Lanes, b: Lanes) -> tuple[Lanes, Lanes]:
+    """Return the rounded product and what the rounding lost (Dekker and Veltkamp)."""
+    high_a = (t := _SPLITTER * a) - (t - a)
+    high_b = (t := _SPLITTER * b) - (t - b)
+    low_a, low_b = a - high_a, b - high_b
+    product = a * b
+    return product, ((high_a * high_b - product) + high_a * low_b + low_a * high_b) + low_a * low_b
+
+
+def _fma_float64(a: Lanes, b: Lanes, c: Lanes) -> Lanes:
+    a, b, c = np.broadcast_arrays(a, b, c)
+    product, low = _two_product(a, b)
+    middle, lost = _two_sum(c, low)
+    total, rest = _two_sum(product, middle)
+    result = total + _add_to_odd(lost, rest)
+    plain = product + c
+    sizes = np.abs(np.stack([a, b, product, c, plain]))
+    finite = np.isfinite(sizes[0]) & np.isfinite(sizes[1]) & np.isfinite(sizes[3])
+    zero = (a == 0) | (b == 0)
+    inside = ((sizes < 2.0**970) & ((sizes > 2.0**-900) | (sizes == 0))).all(axis=0) & ((product != 0) | zero)
+    result = np.array(np.where(zero | ~finite, plain, result))
+    for position in np.argwhere(finite & ~zero & ~inside):
+        where = tuple(position)
+        result[where] = _rational(float(a[where]), float(b[where]), float(c[where]))
+    return result[()]
+
+
+def _rational(a: float, b: float, c: float) -> float:
+    exact = Fraction(a) * Fraction(b) + Fraction(c)
+    if exact == 0:
+        return a * b + c  # the sign of zero
+    try:
+        return float(exact)
+    except OverflowError:
+        return float("inf") if exact > 0 else float("-inf")
 
 
 def maximum(a: Lanes, b: Lanes) -> Lanes:

@@ -1,18 +1,105 @@
-"""The machine that a launch runs on: its geometry, its memory, and the chunk of blocks that runs now."""
+"""The machine that a launch runs on: its geometry, its memory, the blocks that run now, and who watches them.
+
+`Observer` is the seam between execution and the checkers of memory, races and waits, and the meter. Handlers of
+ops that reach memory or synchronise tell the machine's observers what the threads do, before they do it. Without
+observers they are compiled without the calls, so watching costs nothing when off.
+
+`demand_whole_warps` checks what all threads of a warp have to do together: matrix instructions, shuffles and votes.
+"""
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from tilewright.backends.sim.findings import Collector, Fault, FindingsError
-from tilewright.backends.sim.observers import Access, Observer
-from tilewright.backends.sim.registers import RegisterStorage
-from tilewright.backends.sim.storage import GlobalStorage, SharedStorage, Storage
-from tilewright.backends.sim.values import Array, Lanes, Mask, without
+from tilewright.backends.sim.storage import GlobalStorage, RegisterStorage, SharedStorage, Storage
+from tilewright.backends.sim.values import Array, Lanes, Mask, fill, without
 from tilewright.ir.core import Buffer, Kernel, Op, Space
+
+
+class AccessKind(enum.Enum):
+    """What is done to memory. An asynchronous copy's write is announced when issued and again when it lands."""
+
+    LOAD = "load"
+    STORE = "store"
+    ATOMIC = "atomic update"
+    COPY_READ = "asynchronous copy from"
+    COPY_WRITE = "asynchronous copy to"
+    COPY_LAND = "landing of an asynchronous copy in"
+    BARRIER = "use of the mbarrier"  # indivisible; an mbarrier's initialisation is a STORE
+
+
+@dataclass(slots=True)
+class Access:
+    """One op's access by all active threads: elements `index` up to `index + lanes` of a buffer's storage."""
+
+    op: Op
+    kind: AccessKind
+    storage: Storage
+    index: Lanes
+    lanes: int
+    mask: Mask
+
+
+@dataclass(slots=True)
+class Signal:
+    """What active threads give or take at a barrier that part of a block meets at.
+
+    The barrier is element `index` of `buffer`, or named barrier `index` where that is None. `phase` is the one that
+    each thread arrived in, or the last one that was over when it went on: all arrivals in it and before it
+    happened before. Phases count from 0 in each block; -1 is none. Values of inactive threads mean nothing.
+    """
+
+    op: Op
+    buffer: Buffer | None
+    index: Lanes
+    phase: Lanes
+    mask: Mask
+
+
+class Observer:
+    """Watches what the threads of a chunk do. Each method does nothing unless overridden."""
+
+    def begin(self, machine: Machine) -> None:
+        """Called when a chunk of blocks starts."""
+
+    def allocate(self, op: Op, storage: Storage, mask: Mask) -> None:
+        """Called when a shared or register buffer's life begins."""
+
+    def execute(self, op: Op, mask: Mask) -> None:
+        """Called before each op that the threads of the mask run, a yield at a block's end included.
+
+        Only observers that override this cost anything: a step for each op.
+        """
+
+    def access(self, access: Access) -> Array | None:
+        """Called before an access; return the threads that must not do it, None for none."""
+
+    def leave(self, op: Op, outside: Array, coordinate: Lanes, extent: Lanes) -> None:
+        """Called when the coordinate that threads have for the next access lies outside of its tensor."""
+
+    def barrier(self, op: Op, mask: Mask) -> None:
+        """Called at a barrier that the threads of the mask reach together."""
+
+    def wait(self, op: Op, mask: Mask) -> None:
+        """Called after a wait for asynchronous copies, when they have landed."""
+
+    def end(self) -> None:
+        """Called when the last chunk of blocks is over."""
+
+    def arrive(self, signal: Signal) -> None:
+        """Called when threads arrive at a named barrier or mbarrier: they release what the threads did before.
+
+        An arrival that follows asynchronous copies is announced after they have landed.
+        """
+
+    def acquire(self, signal: Signal) -> None:
+        """Called when threads go on after a wait, or when their test of an mbarrier holds."""
+
 
 Dim3 = tuple[int, int, int]
 
@@ -152,3 +239,45 @@ def _coordinate(linear: int, extents: Dim3) -> Dim3:
     rest, x = divmod(linear, extents[0])
     z, y = divmod(rest, extents[1])
     return x, y, z
+
+
+def demand_whole_warps(op: Op, what: str, mask: Mask, machine: Machine, full: bool) -> None:
+    """Report a warp of which only some threads reach the op; the hardware then does anything or hangs.
+
+    `full` demands all lanes; without it, threads that a block's last warp lacks are not missed.
+    """
+    lanes = machine.warp
+    if not machine.observers or (mask is None and (not full or machine.threads % lanes == 0)):
+        return
+    active = np.ones((1, machine.threads), np.bool_) if mask is None else fill(mask, mask.shape[0], machine.threads)
+    warps = _by_warps(active, full, lanes)
+    split = warps.any(axis=-1) & ~warps.all(axis=-1)
+    if not split.any():
+        return
+    row, warp = (int(n) for n in np.argwhere(split)[0])
+    size = lanes if full else min(lanes, machine.threads - warp * lanes)
+    here = int(warps[row, warp, :size].sum())
+    first = warp * lanes + int(np.argmax(warps[row, warp]))
+    help = "let whole warps reach it: branches that are the same in a warp"
+    if full:
+        help = (
+            f"let whole warps reach it: blocks of a multiple of {lanes} threads, and branches that are the same "
+            "in a warp"
+        )
+    fault = Fault(
+        op, "warp-divergence", f"{what} of the warp is reached by {here} of its {size} threads",
+        machine.block_coordinate(row), machine.thread_coordinate(first),
+        notes=("the first thread that is there:",),
+        help=help,
+        count=int(split.sum()) * (machine.blocks if split.shape[0] == 1 else 1),
+    )  # fmt: skip
+    machine.collector.report(fault)
+
+
+def _by_warps(active: Array, full: bool, warp: int) -> Array:
+    """Return (blocks, threads) as (blocks, warps, lanes); a last warp's missing threads are absent, or as its first."""
+    lanes = np.arange(-(-active.shape[1] // warp) * warp)
+    there = lanes < active.shape[1]
+    taken = active[:, np.where(there, lanes, lanes // warp * warp)] & (there | (not full))
+    split: Array = taken.reshape(active.shape[0], -1, warp)
+    return split

@@ -1,5 +1,7 @@
 """The meter: an observer that counts what each line of a kernel costs, and keeps the patterns of shared memory.
 
+The narrator keeps what the warps of a few blocks did, step by step, for the pictures of a report.
+
 All blocks are measured, or a sample of whole chunks where a limit is set; a sample's figures are scaled.
 
 Two things are not seen in one access alone. NVRTC lets one lane update shared memory for its warp where all threads
@@ -9,24 +11,87 @@ name the same place (`Meter._updating`), and a copy that goes past L1 is counted
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 
-from tilewright.backends.sim.gathered import Patterns, Touched
-from tilewright.backends.sim.instructions import class_of, loops_of, operations_of
-from tilewright.backends.sim.machine import Machine
-from tilewright.backends.sim.narrate import Narrator
-from tilewright.backends.sim.observers import Access, AccessKind, Observer
+from tilewright.backends.sim.counting import Patterns, Touched, class_of, loops_of, operations_of
+from tilewright.backends.sim.machine import Access, AccessKind, Machine, Observer
 from tilewright.backends.sim.storage import GlobalStorage, SharedStorage
 from tilewright.backends.sim.values import Array, Lanes, Mask, at_least_2d
 from tilewright.dtypes import int32, uint32
-from tilewright.figures import Compiled, Launch, Line
+from tilewright.figures import MOST_EVENTS, Compiled, Event, Launch, Line, Timeline
 from tilewright.ir.core import Kernel, Op
-from tilewright.ir.fields import roles_of
+from tilewright.ir.effects import roles_of
 from tilewright.ir.ops import Atomic
 from tilewright.transactions import SECTOR, fewest_sectors, sectors, wavefronts
+
+_BLOCKS = 2  # of the first chunk that is measured
+
+# Classes that a picture shows together.
+_COMPUTE = frozenset({"integer", "float", "special function", "fma", "select", "convert", "branch"})
+
+
+class Narrator:
+    """Keeps the events of the first blocks."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.timelines: list[Timeline] = []
+        self._warp = machine.warp
+        self._warps = -(-machine.threads // machine.warp)
+        self._rows = 0  # blocks of the running chunk that are narrated
+        self._step = 0
+        self._under_way: dict[Op, deque[list[Event]]] = {}
+
+    def begin(self, machine: Machine) -> None:
+        """Narrate the chunk's first blocks, if none has been."""
+        if self.timelines:
+            self._rows = 0
+            return
+        self._rows = min(_BLOCKS, machine.blocks)
+        self.timelines = [Timeline(machine.block_coordinate(row), self._warps) for row in range(self._rows)]
+
+    def execute(self, op: Op, name: str, mask: Mask) -> None:
+        """Add an op that is about to run, to the event before it where that is alike."""
+        if not self._rows or all(timeline.is_cut for timeline in self.timelines):
+            return
+        self._step += 1
+        kind = "compute" if name in _COMPUTE else name
+        line = None if op.location is None else op.location.line
+        issued = []
+        for row, timeline in enumerate(self.timelines):
+            warps = self._active(mask, row)
+            last = timeline.events[-1] if timeline.events else None
+            if last is not None and (last.kind, last.line, last.warps) == (kind, line, warps):
+                last.count += 1
+            elif warps and not timeline.is_cut:
+                last = Event(self._step, kind, line, warps, is_async=op.effects.asynchronous is not None)
+                timeline.events.append(last)
+                timeline.is_cut = len(timeline.events) >= MOST_EVENTS
+            if last is not None and last.is_async and warps:
+                issued.append(last)
+        if issued:
+            self._under_way.setdefault(op, deque()).append(issued)
+
+    def land(self, op: Op) -> None:
+        """Note that the oldest copies of an op land."""
+        waiting = self._under_way.get(op)
+        if self._rows and waiting:
+            for event in waiting.popleft():
+                event.landed = self._step
+
+    def _active(self, mask: Mask, row: int) -> int:
+        """Return the warps of a block that are active, as bits."""
+        if mask is None:
+            return (1 << self._warps) - 1
+        lanes: Array = mask[row if mask.shape[0] > 1 else 0]
+        if len(lanes) == 1:
+            return (1 << self._warps) - 1 if lanes[0] else 0
+        warps = (lanes[first : first + self._warp] for first in range(0, len(lanes), self._warp))
+        return sum(1 << number for number, warp in enumerate(warps) if np.any(warp))
+
 
 _KINDS = {AccessKind.LOAD: "load", AccessKind.STORE: "store", AccessKind.COPY_WRITE: "copy"}
 _REDUCED = (int32, uint32)  # what NVRTC reduces within a warp before an atomic update
@@ -170,7 +235,7 @@ class Meter(Observer):
     def _pieces(self, written: Access, blocks: int) -> Array:
         """Return the pieces of 32 bytes of shared memory that requests write: a copy past L1 has a sector for each.
 
-        Rows padded to 80 bytes lie across such pieces, and 64 bytes of them then take three sectors in place of two:
+        Rows padded to 80 bytes cross such pieces, and 64 bytes of them then take three sectors in place of two:
         the simplest rule that fits an H200's counters, told from others by that one kernel of `benchmarks/counters.py`.
         """
         at = at_least_2d(written.index)

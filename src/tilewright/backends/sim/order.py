@@ -10,9 +10,10 @@ A barrier that threads S meet at event e makes known[s] the maximum of known[s']
 known[s, s'] = e for all s' in S. That is a vector clock for each thread (Mattern 1989; Flanagan and Freund, FastTrack,
 2009), with one clock for all, which the simulator can have because it runs threads in an order of its own.
 
-Copies whose landing an mbarrier takes notice of are done by an agent beside the thread that issued them. `known` has a
-further column for each: who waits for the mbarrier knows of the agents, and the thread itself does not before it waits.
-They land when somebody waits, who is at the next barrier of the block too, so that such a barrier covers agents.
+Copies whose landing counts as an arrival at an mbarrier are made by an agent beside the thread that issued them.
+`known` has a further column for each: who waits for the mbarrier knows of the agents, and the thread itself does not
+before it waits. They land when a thread waits, which is at the next barrier of the block too, so that such a barrier
+covers agents.
 
 A kernel that has barriers of whole blocks and whole warps only needs no matrix. After a barrier of the block all of
 `known` is one number, the `floor`, and a barrier of a warp raises it among its lanes; nothing that one warp alone
@@ -142,27 +143,27 @@ class Order:
         brought[:, : self.threads][here] = event
         self._bring(barrier, brought, here, phase, lasts)
 
-    def follow_copies(self, mask: Mask) -> Follow:
+    def defer_arrival(self, mask: Mask) -> DeferredArrival:
         """Note what threads know when they ask their copies so far to arrive for them."""
         event = self.tick()
         known, here = self._rows_of(mask)
         known = known.copy()
         own = np.arange(self.threads)
         known[:, own, own] = event
-        return Follow(known, np.array(here))
+        return DeferredArrival(known, np.array(here))
 
-    def arrive_after(self, follow: Follow, barrier: Hashable, phase: Array, mask: Mask) -> Array:
+    def arrive_deferred(self, arrival: DeferredArrival, barrier: Hashable, phase: Array, mask: Mask) -> Array:
         """Let the agents of threads arrive: their copies have landed, and they know what the threads did before.
 
         Return the threads of the mask for which the arrival that was asked for is another one.
         """
         event = self.tick()
         _, wanted, phase = self._rows_of(mask, phase)
-        here = wanted & follow.here
-        if len(follow.here) < len(here):
-            follow.here = np.repeat(follow.here, len(here), axis=0)
-        follow.here &= ~here
-        brought = np.where(here[..., None], follow.known, 0).max(axis=1)
+        here = wanted & arrival.here
+        if len(arrival.here) < len(here):
+            arrival.here = np.repeat(arrival.here, len(here), axis=0)
+        arrival.here &= ~here
+        brought = np.where(here[..., None], arrival.known, 0).max(axis=1)
         brought[:, self.threads :][here] = event
         self._bring(barrier, brought, here, phase)
         return np.asarray(wanted & ~here)
@@ -219,8 +220,11 @@ class Order:
 
 
 @dataclass
-class Follow:
-    """What threads knew when they asked their copies to arrive for them; who has not arrived so far."""
+class DeferredArrival:
+    """Arrivals that come when the copies of threads have landed: what the threads knew when they asked for them.
+
+    `here` are the threads whose copies have not landed so far.
+    """
 
     known: Array
     here: Array
@@ -240,7 +244,7 @@ class _Meeting:
         )
 
     def bring(self, brought: Array, phase: Array, lasts: bool) -> None:
-        """Add to a phase; a new one ends those before it. Blocks in which nobody arrives have phase -1."""
+        """Add to a phase; a new one ends those before it. Blocks in which no thread arrives have phase -1."""
         new = phase > self.phase
         self._earlier = np.where(new, self._here, self._earlier)
         self.phase = np.maximum(self.phase, phase)

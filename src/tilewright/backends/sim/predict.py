@@ -1,8 +1,8 @@
-"""Shared memory's accesses told from the IR alone: what follows from the thread's index, evaluated for one block.
+"""Shared memory's accesses as the IR alone gives them: what follows from the thread's index, for one block.
 
 The IR is walked once with the values of all threads where they are known: thread indices, constants and what is
 computed of them. Everything else (arguments, block indices, what memory holds) is unknown, and an access at an unknown
-place is not told. Loops with known bounds run as long as the budget lasts, others once with their first index; of
+place is left out. Loops with known bounds run as long as the budget lasts, others once with their first index; of
 a branch on something unknown both sides are walked.
 """
 
@@ -13,9 +13,8 @@ import numpy as np
 from tilewright.backends.sim import program
 from tilewright.backends.sim.compiler import Compiler, Step
 from tilewright.backends.sim.findings import Collector
-from tilewright.backends.sim.machine import Machine
+from tilewright.backends.sim.machine import Access, AccessKind, Machine
 from tilewright.backends.sim.measure import Meter
-from tilewright.backends.sim.observers import Access, AccessKind
 from tilewright.backends.sim.values import Array, Frame, Lanes, Mask, at_least_2d, both, merge, without
 from tilewright.figures import SharedBuffer
 from tilewright.ir import ops

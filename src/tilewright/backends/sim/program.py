@@ -7,18 +7,15 @@ that running an op costs a list access an operand besides its NumPy calls.
 from __future__ import annotations
 
 from tilewright.backends.sim import (
-    atomics,
     control,
     memory,
-    messages,
     scalars,
-    vectors,
 )
-from tilewright.backends.sim.agents import Crew
+from tilewright.backends.sim.agents import Scheduler
 from tilewright.backends.sim.compiler import Compiler, Handlers, Meaning, Step
+from tilewright.backends.sim.linearisation import lay_out, waits
 from tilewright.backends.sim.machine import Machine
 from tilewright.backends.sim.values import Frame, Lanes
-from tilewright.backends.sim.waiting import lay_out, waits
 from tilewright.errors import InternalError
 from tilewright.ir import ops
 from tilewright.ir.core import Kernel, Op, Value
@@ -33,20 +30,20 @@ HANDLERS: Handlers = {
     ops.Select: scalars.select,
     ops.Cast: scalars.cast,
     ops.CastPair: scalars.cast,
-    ops.Bitcast: vectors.bitcast_op,
-    ops.Pack: vectors.pack_op,
-    ops.Extract: vectors.extract_op,
+    ops.Bitcast: scalars.bitcast_op,
+    ops.Pack: scalars.pack_op,
+    ops.Extract: scalars.extract_op,
     ops.Allocate: memory.allocate,
     ops.Inside: memory.inside,
     ops.Load: memory.load,
     ops.Store: memory.store,
-    ops.Atomic: atomics.atomic,
+    ops.Atomic: memory.atomic,
     ops.For: control.for_loop,
     ops.While: control.while_loop,
     ops.If: control.branch,
     ops.RoundToTfloat32: scalars.round_to_tfloat32,
-    ops.Print: messages.print_values,
-    ops.Assert: messages.check,
+    ops.Print: control.print_values,
+    ops.Assert: control.check,
 }
 
 
@@ -70,14 +67,14 @@ class Program:
         for value, number in scalars_given.items():
             self._compiler.initial[self._compiler.slot(value)] = number
         # Threads that wait for one another cannot run in step.
-        self._crew = Crew(lay_out(kernel, self._compiler), self._compiler) if waits(kernel.body) else None
-        self._steps = () if self._crew else self._compiler.block(kernel.body).steps
+        self._scheduler = Scheduler(lay_out(kernel, self._compiler), self._compiler) if waits(kernel.body) else None
+        self._steps = () if self._scheduler else self._compiler.block(kernel.body).steps
 
     def run(self) -> None:
         """Run the machine's current chunk of blocks."""
         self._compiler.begin()
         frame = Frame(list(self._compiler.initial))
-        if self._crew is not None:
-            self._crew.run(frame)
+        if self._scheduler is not None:
+            self._scheduler.run(frame)
         for step in self._steps:
             step(frame)

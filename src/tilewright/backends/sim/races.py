@@ -8,6 +8,8 @@ happens before what (see `order`), and then recorded itself. The rules are those
 - atomic updates do not race with each other, and order nothing else;
 - an asynchronous copy reads and writes at some time between its issue and the wait of the thread that issued it. Only
   from that wait on is it something that the thread itself has done.
+
+A report names both sides with their lines, and says what usually fixes the race.
 """
 
 from __future__ import annotations
@@ -18,25 +20,151 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tilewright.backends.sim.machine import Machine
-from tilewright.backends.sim.observers import Access, AccessKind, Observer, Signal
-from tilewright.backends.sim.order import AGENT, Follow, Order, same_rows
-from tilewright.backends.sim.race_reports import Conflict, Party, report
-from tilewright.backends.sim.regions import Region, find_regions
-from tilewright.backends.sim.shadow import BITS, UNDER_WAY, WHO, Touch, event_of
+from tilewright.backends.sim.findings import Fault, name_place
+from tilewright.backends.sim.machine import Access, AccessKind, Machine, Observer, Signal
+from tilewright.backends.sim.order import AGENT, DeferredArrival, Order, same_rows
+from tilewright.backends.sim.shadow import BITS, UNDER_WAY, WHO, Region, Touch, event_of, find_regions
+from tilewright.backends.sim.storage import GlobalStorage, Storage
 from tilewright.backends.sim.values import Array, Lanes, Mask, at_least_2d
 from tilewright.ir.core import Buffer, Kernel, Op
 from tilewright.ir.effects import Effects, Scope, Waits
 from tilewright.ir.effects import Order as Visibility
 
+_PLAIN_WRITES = (AccessKind.STORE, AccessKind.COPY_WRITE, AccessKind.COPY_LAND)
+_READS = (AccessKind.LOAD, AccessKind.COPY_READ)
+_NOUNS = {
+    AccessKind.LOAD: "load",
+    AccessKind.STORE: "store",
+    AccessKind.ATOMIC: "atomic update",
+    AccessKind.COPY_READ: "asynchronous copy's read",
+    AccessKind.COPY_WRITE: "asynchronous copy's write",
+    AccessKind.COPY_LAND: "asynchronous copy's write",
+    AccessKind.BARRIER: "use of the mbarrier",
+}
+
+
+@dataclass(frozen=True)
+class Party:
+    """One side of a race: the op and what it does, the number of the block in the grid and of the thread in it."""
+
+    op: Op
+    kind: AccessKind
+    block: int
+    thread: int
+
+    @property
+    def noun(self) -> str:
+        return _NOUNS[self.kind]
+
+
+@dataclass(frozen=True)
+class Conflict:
+    """Two accesses to one place without an order: the one that came second in the simulator, and the first.
+
+    `under_way` says that the first is an asynchronous copy that no thread has waited for.
+    """
+
+    late: Party
+    early: Party
+    storage: Storage
+    index: int
+    under_way: bool
+    count: int
+
+    @property
+    def same_thread(self) -> bool:
+        return (self.late.block, self.late.thread) == (self.early.block, self.early.thread)
+
+    @property
+    def kind(self) -> str:
+        """The kind of the finding."""
+        if self.under_way and (self.same_thread or self.late.kind in _READS):
+            return "missing-wait"
+        if self.late.block != self.early.block and {self.late.kind, self.early.kind} <= set(_PLAIN_WRITES):
+            return "overlapping-writes"
+        return "race"
+
+
+def report(machine: Machine, conflict: Conflict) -> None:
+    """Hand the conflict to the collector."""
+    late, early = conflict.late, conflict.early
+    kind = conflict.kind
+    if machine.collector.count_again(late.op, kind, conflict.storage.buffer.name, conflict.count, early.op):
+        return
+    place, coordinate = name_place(conflict.storage, conflict.index)
+    block, thread = machine.block_coordinate(early.block - machine.first_block), machine.thread_coordinate(early.thread)
+    notes = [f"the {early.noun}: block {block}, thread {thread}"]
+    if early.op is not late.op and early.op.location is not None:
+        notes += [f"  {line}" for line in early.op.location.excerpt()]
+    fault = Fault(
+        late.op,
+        kind,
+        f"{kind.replace('-', ' ')}: {late.noun} {_preposition(late.kind)} {place} {_meeting(conflict)}",
+        machine.block_coordinate(late.block - machine.first_block),
+        machine.thread_coordinate(late.thread),
+        conflict.storage.buffer.name,
+        conflict.index,
+        coordinate,
+        notes,
+        _help(conflict, kind, machine.warp),
+        conflict.count,
+        other=early.op,
+        role=f"the {late.noun}: ",
+    )
+    machine.collector.report(fault)
+
+
+def _preposition(kind: AccessKind) -> str:
+    return "to" if kind in (AccessKind.STORE, AccessKind.COPY_WRITE) else "of"
+
+
+def _meeting(conflict: Conflict) -> str:
+    """Return what the second access meets."""
+    early = conflict.early
+    if conflict.under_way:
+        whose = "its own thread's" if conflict.same_thread else "another thread's"
+        does = "has yet to read it" if early.kind is AccessKind.COPY_READ else "to it is under way"
+        return f"while {whose} asynchronous copy {does}"
+    article = "an" if early.noun[0] in "aeiou" else "a"
+    if conflict.late.block != early.block:
+        return f"meets {article} {early.noun} by another block, and nothing orders blocks"
+    return f"meets {article} {early.noun} by another thread, and nothing orders the two"
+
+
+def _help(conflict: Conflict, kind: str, warp: int) -> str:
+    """Return what usually fixes it."""
+    late, early = conflict.late, conflict.early
+    if conflict.under_way:
+        if early.kind is AccessKind.COPY_READ:
+            return "wait for the copy (tw.cp_async_wait) before its source changes"
+        wait = "commit the copy's group and wait for it (tw.cp_async_commit, tw.cp_async_wait)"
+        if kind == "missing-wait":
+            return (
+                f"{wait}" + ("" if conflict.same_thread else ", and let tw.sync_threads() follow") + " before this line"
+            )
+        return f"{wait} before another thread writes there, with tw.sync_threads() between"
+    if late.block != early.block:
+        return "let each block write elements of its own, use an atomic operation, or split the work into two launches"
+    if late.op is early.op and early.kind in _PLAIN_WRITES:
+        return "let each thread write elements of its own, let one thread write, or use an atomic operation"
+    barrier = "tw.sync_threads()"
+    if late.thread // warp == early.thread // warp and not isinstance(conflict.storage, GlobalStorage):
+        barrier += ", or tw.sync_warp() where only threads of one warp meet,"
+    if early.kind is AccessKind.COPY_LAND:
+        return f"put {barrier} after the wait for the copy: a wait makes a thread's own copies visible to itself only"
+    if early.kind in _READS:
+        return f"put {barrier} after the last {early.noun} of what was there before"
+    return f"put {barrier} between the two"
+
+
 _WRITES = (AccessKind.STORE, AccessKind.COPY_WRITE)
 _INDIVISIBLE = (AccessKind.ATOMIC, AccessKind.BARRIER)
-_MOST_PARTNERS = 8  # different ops that one op's conflicts are told apart by, each time it runs
+_MOST_PARTNERS = 8  # different ops for which one op's conflicts are reported, each time it runs
 
 
 @dataclass(slots=True)
-class _Loan:
-    """Global cells that a copy under way still has to read, and the index by which the copy is known.
+class _PendingRead:
+    """A pending read: global cells that a copy under way has yet to read, and the index by which the copy is known.
 
     A copy of counted elements reads several times; what it reads has one number.
     """
@@ -49,9 +177,9 @@ class _Loan:
     event: int
 
     def mark(self) -> None:
-        """Write into the cells that they are still to be read."""
-        assert self.region.cells.borrowed is not None
-        self.region.cells.borrowed[self.touch.cells] = self.touch.words(self.event) | UNDER_WAY
+        """Record in the cells that a copy has yet to read them."""
+        assert self.region.cells.pending_reads is not None
+        self.region.cells.pending_reads[self.touch.cells] = self.touch.words(self.event) | UNDER_WAY
 
 
 class RaceChecker(Observer):
@@ -67,16 +195,16 @@ class RaceChecker(Observer):
         self._chunks: list[tuple[int, int]] = []  # the first event of each chunk, and its first block
         self._landing: Lanes = None  # the index of the copy that is being issued
         self._issued = 0
-        self._loans: list[_Loan] = []
+        self._pending_reads: list[_PendingRead] = []
         self._landed: list[tuple[Region, Touch, int]] = []  # copies, since the last wait or arrival for copies
-        self._follows: dict[Op, list[Follow]] = {}  # arrivals for copies that are still to come
+        self._deferred: dict[Op, list[DeferredArrival]] = {}  # arrivals that wait for copies to land
 
     def begin(self, machine: Machine) -> None:
         self.order.begin(machine.blocks)
         self._chunks.append((self.order.start, machine.first_block))
-        self._loans.clear()
+        self._pending_reads.clear()
         self._landed.clear()
-        self._follows.clear()
+        self._deferred.clear()
         for region in self._distinct:
             region.begin()
 
@@ -88,22 +216,22 @@ class RaceChecker(Observer):
                 region.cells.meet()
 
     def arrive(self, signal: Signal) -> None:
-        follows = self._follows.get(signal.op)
+        deferred = self._deferred.get(signal.op)
         for element, here in _elements(signal):
             barrier, phase = (signal.buffer, element), _phase(signal, here)
-            if follows is None:
+            if deferred is None:
                 self.order.arrive(barrier, phase, here, lasts=signal.buffer is not None)
             else:
-                self._arrive_for_copies(follows, barrier, phase, here)
+                self._arrive_for_copies(deferred, barrier, phase, here)
 
-    def _arrive_for_copies(self, follows: list[Follow], barrier: Hashable, phase: Array, here: Array) -> None:
+    def _arrive_for_copies(self, deferred: list[DeferredArrival], barrier: Hashable, phase: Array, here: Array) -> None:
         """Let the agents of copies that have landed arrive; what landed is theirs, not the threads'."""
         for region, touch, event in self._landed:
             region.cells.writes[touch.cells] = touch.words(event) | AGENT
         self._landed.clear()
-        for follow in follows:
-            here = self.order.arrive_after(follow, barrier, phase, here)
-        follows[:] = [f for f in follows if f.here.any()]
+        for arrival in deferred:
+            here = self.order.arrive_deferred(arrival, barrier, phase, here)
+        deferred[:] = [a for a in deferred if a.here.any()]
 
     def acquire(self, signal: Signal) -> None:
         for element, here in _elements(signal):
@@ -115,12 +243,12 @@ class RaceChecker(Observer):
     def access(self, access: Access) -> Array | None:
         kind = access.kind
         if kind is AccessKind.BARRIER and access.op.effects.follows is not None:
-            self._follows.setdefault(access.op, []).append(self.order.follow_copies(access.mask))
+            self._deferred.setdefault(access.op, []).append(self.order.defer_arrival(access.mask))
         if kind is AccessKind.COPY_WRITE:
             self._landing = access.index
             self._issued += 1
-        elif kind is AccessKind.COPY_LAND and self._loans:
-            self._give_back(access)
+        elif kind is AccessKind.COPY_LAND and self._pending_reads:
+            self._end_pending_reads(access)
         region = self._regions.get(access.storage.buffer)
         if region is not None:
             event = self.order.tick()
@@ -147,8 +275,8 @@ class RaceChecker(Observer):
             if cells.reads is not None:
                 for words in cells.reads.against(touch):
                     self._conflicts(region, access, touch, words)
-            if cells.borrowed is not None and self._loans:
-                self._conflicts(region, access, touch, cells.borrowed.take(touch.cells))
+            if cells.pending_reads is not None and self._pending_reads:
+                self._conflicts(region, access, touch, cells.pending_reads.take(touch.cells))
 
     def _conflicts(self, region: Region, access: Access, touch: Touch, words: Array) -> None:
         """Report the accesses that words stand for, where the touch is not ordered after them."""
@@ -178,7 +306,7 @@ class RaceChecker(Observer):
             self._tell(region, access, touch, at[bad], words[bad])
 
     def _record(self, region: Region, access: Access, touch: Touch, event: int) -> None:
-        """Take down the access in the cells."""
+        """Record the access in the cells."""
         kind, cells = access.kind, region.cells
         if kind in _INDIVISIBLE:
             assert cells.atomics is not None
@@ -198,36 +326,36 @@ class RaceChecker(Observer):
         else:
             assert cells.reads is not None
             cells.reads.add(touch, event)
-            if kind is AccessKind.COPY_READ and cells.borrowed is not None:
-                self._loans.append(_Loan(access.op, self._landing, self._issued, region, touch, event))
-                self._loans[-1].mark()
+            if kind is AccessKind.COPY_READ and cells.pending_reads is not None:
+                self._pending_reads.append(_PendingRead(access.op, self._landing, self._issued, region, touch, event))
+                self._pending_reads[-1].mark()
 
-    def _give_back(self, access: Access) -> None:
+    def _end_pending_reads(self, access: Access) -> None:
         """End the reading of a copy that lands, in the threads in which it does."""
-        first = next((x for x in self._loans if x.op is access.op and x.index is access.index), None)
+        first = next((x for x in self._pending_reads if x.op is access.op and x.index is access.index), None)
         if first is not None:
-            for loan in [x for x in self._loans if x.number == first.number]:
-                self._end_loan(loan, access)
+            for pending in [x for x in self._pending_reads if x.number == first.number]:
+                self._end_pending_read(pending, access)
 
-    def _end_loan(self, loan: _Loan, access: Access) -> None:
-        touch, borrowed = loan.touch, loan.region.cells.borrowed
-        assert borrowed is not None and loan.region.cells.reads is not None
+    def _end_pending_read(self, pending: _PendingRead, access: Access) -> None:
+        touch, marks = pending.touch, pending.region.cells.pending_reads
+        assert marks is not None and pending.region.cells.reads is not None
         landed = np.ones(touch.cells.shape, np.bool_)
         if access.mask is not None:
             shape = self._machine.blocks, self._machine.threads
             landed = np.broadcast_to(access.mask, shape)[touch.rows, touch.threads]
         done, left = (Touch(touch.cells[x], touch.who[x], touch.rows[x], touch.threads[x]) for x in (landed, ~landed))
-        loan.touch = left
+        pending.touch = left
         if not left.cells.size:
-            self._loans.remove(loan)
-        borrowed[done.cells] = 0
-        for other in self._loans:  # another copy may read the same
-            if other.region is loan.region:
+            self._pending_reads.remove(pending)
+        marks[done.cells] = 0
+        for other in self._pending_reads:  # another copy may read the same
+            if other.region is pending.region:
                 other.mark()
         event = self.order.tick()
         self._numbers.append(event)
         self._accesses.append((access.op, AccessKind.COPY_READ))
-        loan.region.cells.reads.add(done, event)
+        pending.region.cells.reads.add(done, event)
 
     # --- telling ---------------------------------------------------------------------------------------------
 
@@ -237,16 +365,16 @@ class RaceChecker(Observer):
         There is one report for each access met, and for each of: the same thread, the same block, another block.
         """
         events, distance = event_of(words), self._distance(region, touch, at, words)
-        sorts = events << 2 | distance
-        for sort in np.unique(sorts)[:_MOST_PARTNERS].tolist():
-            same = sorts == sort
-            event, where, word = sort >> 2, int(at[np.argmax(same)]), int(words[np.argmax(same)])
-            op, kind = self._accesses[bisect.bisect_left(self._numbers, event) - 1]
+        kinds = events << 2 | distance
+        for kind in np.unique(kinds)[:_MOST_PARTNERS].tolist():
+            same = kinds == kind
+            event, where, word = kind >> 2, int(at[np.argmax(same)]), int(words[np.argmax(same)])
+            op, done = self._accesses[bisect.bisect_left(self._numbers, event) - 1]
             row, thread = int(touch.rows[where]), int(touch.threads[where])
             other_block, other_thread = self._who(region, word, event, row)
             conflict = Conflict(
                 Party(access.op, access.kind, self._machine.first_block + row, thread),
-                Party(op, kind, other_block, other_thread),
+                Party(op, done, other_block, other_thread),
                 access.storage,
                 region.index_of(access.storage.buffer, int(touch.cells[where])),
                 word >= UNDER_WAY,

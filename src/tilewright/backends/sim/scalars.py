@@ -1,4 +1,4 @@
-"""Handlers of the pure ops on scalars. What they compute stands in `integers`, `floats`, `fused`, `conversions`."""
+"""Handlers of the pure ops on scalars and short vectors. What they compute is in `integers` and `floats`."""
 
 from __future__ import annotations
 
@@ -8,11 +8,25 @@ from collections.abc import Callable
 import numpy as np
 
 from tilewright.atoms.arithmetic import round_tf32
-from tilewright.backends.sim import floats, fused, integers
+from tilewright.backends.sim import floats, integers
 from tilewright.backends.sim.compiler import Compiler, Step
-from tilewright.backends.sim.conversions import convert
-from tilewright.backends.sim.values import Frame, Lanes, merge
-from tilewright.ir.ops import Binary, Cast, CastPair, Compare, Fma, RoundToTfloat32, Select, Special, Unary
+from tilewright.backends.sim.floats import bitcast, convert
+from tilewright.backends.sim.values import Frame, Lanes, extract, merge, pack
+from tilewright.ir.core import VectorType
+from tilewright.ir.ops import (
+    Binary,
+    Bitcast,
+    Cast,
+    CastPair,
+    Compare,
+    Extract,
+    Fma,
+    Pack,
+    RoundToTfloat32,
+    Select,
+    Special,
+    Unary,
+)
 
 _COMPARE: dict[str, Callable[[Lanes, Lanes], Lanes]] = {
     "eq": operator.eq,
@@ -81,7 +95,7 @@ def _two(compiler: Compiler, op: Binary | Compare, function: Callable[[Lanes, La
 def fma(op: Fma, compiler: Compiler) -> Step:
     """Compute a * b + c with one rounding."""
     a, b, c, result = compiler.slots((op.a, op.b, op.c, op.result))
-    function = fused.fma(op.a.dtype)
+    function = floats.fma(op.a.dtype)
 
     def run(frame: Frame) -> None:
         values = frame.values
@@ -124,5 +138,39 @@ def round_to_tfloat32(op: RoundToTfloat32, compiler: Compiler) -> Step:
     def run(frame: Frame) -> None:
         given = frame.values[x]
         frame.values[result] = round_tf32(given).reshape(np.shape(given))[()]
+
+    return run
+
+
+def pack_op(op: Pack, compiler: Compiler) -> Step:
+    """Make a vector of scalars."""
+    elements, result = compiler.slots(op.elements), compiler.slot(op.result)
+
+    def run(frame: Frame) -> None:
+        values = frame.values
+        values[result] = pack([values[e] for e in elements])
+
+    return run
+
+
+def extract_op(op: Extract, compiler: Compiler) -> Step:
+    """Take one lane of a vector."""
+    vector, result, lane = compiler.slot(op.vector), compiler.slot(op.result), op.lane
+
+    def run(frame: Frame) -> None:
+        values = frame.values
+        values[result] = extract(values[vector], lane)
+
+    return run
+
+
+def bitcast_op(op: Bitcast, compiler: Compiler) -> Step:
+    """Read the bits of a scalar or vector as another type of the same size."""
+    x, result, target = compiler.slot(op.x), compiler.slot(op.result), op.result.dtype
+    lanes = op.result.type.lanes if isinstance(op.result.type, VectorType) else 1
+
+    def run(frame: Frame) -> None:
+        values = frame.values
+        values[result] = bitcast(values[x], target, lanes)
 
     return run

@@ -1,4 +1,4 @@
-"""The mbarriers of the blocks that run: arrivals and phases, and arrivals that follow asynchronous copies."""
+"""Named barriers and mbarriers of the blocks that run: arrivals, phases, and arrivals deferred to the end of copies."""
 
 from __future__ import annotations
 
@@ -8,14 +8,131 @@ import numpy as np
 
 from tilewright.backends.sim.copies import CopyQueue
 from tilewright.backends.sim.findings import Fault
-from tilewright.backends.sim.machine import Machine
-from tilewright.backends.sim.observers import Access, AccessKind, Signal
-from tilewright.backends.sim.values import Array, Lanes, Mask, at_least_2d, both, without
+from tilewright.backends.sim.machine import Access, AccessKind, Machine, Signal
+from tilewright.backends.sim.values import (
+    Array,
+    Lanes,
+    Mask,
+    at_least_2d,
+    both,
+    by_warps,
+    over_warps,
+    warps_of,
+    without,
+)
 from tilewright.ir.core import Buffer, Op
+from tilewright.ir.effects import Scope
+
+NUMBERS = 16  # of a block's barriers; 0 is that of sync_threads
+BLOCK_BARRIER = 0
+
+
+class NamedBarriers:
+    """The barriers of a chunk of blocks: arrays (blocks, 16).
+
+    `arrived` and `expected` count threads of the phase under way, both 0 before its first arrival, and `phase` is
+    how many phases are over. The hardware counts whole warps, so a partial last warp counts in full.
+    """
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self.version = 0  # counts arrivals, so that others see whether anything has changed
+        self.clear()
+
+    def clear(self) -> None:
+        """Begin with empty barriers."""
+        self.arrived, self.expected, self.phase = (
+            np.zeros((self._machine.blocks, NUMBERS), np.int64) for _ in range(3)
+        )
+
+    def arrive(self, op: Op, number: Lanes, threads: int, mask: Mask) -> tuple[Array, Array]:
+        """Let the warps of the mask arrive, and return the barrier and the phase that each thread arrives at."""
+        machine = self._machine
+        active, split = warps_of(mask, machine.threads, machine.warp)
+        if (active & split).any():
+            block, warp = (int(n) for n in np.argwhere(active & split)[0])
+            self._report(
+                op, block,
+                f"a named barrier is reached by part of warp {warp} only",
+                "whole warps arrive at a barrier: move it out of the branch or loop that only some lanes run",
+            )  # fmt: skip
+        of_warps = self._numbers(op, number, mask)
+        numbers = over_warps(of_warps, machine.threads, machine.warp) if of_warps.shape[1] > 1 else of_warps
+        phase = self.phase_of(numbers)
+        of_warps, active = np.broadcast_arrays(of_warps, active)
+        for each in np.unique(of_warps[active]).tolist():
+            come = (active & (of_warps == each)).sum(axis=1) * machine.warp
+            self._count(op, each, np.broadcast_to(come, machine.blocks), threads)
+        self.version += 1
+        for observer in machine.observers if op.effects.together < Scope.BLOCK else ():
+            observer.arrive(Signal(op, None, numbers, phase, mask))
+        return numbers, phase
+
+    def phase_of(self, numbers: Array) -> Array:
+        """Return the phase under way at the barrier of each thread."""
+        if numbers.shape == (1, 1):
+            return self.phase[:, numbers[0]]
+        return np.take_along_axis(self.phase, np.broadcast_to(numbers, (len(self.phase), numbers.shape[1])), axis=1)
+
+    def _count(self, op: Op, number: int, come: Array, threads: int) -> None:
+        """Count arrivals at one barrier in each block, and end phases."""
+        arrived, expected = self.arrived[:, number], self.expected[:, number]
+        other = (come > 0) & (expected > 0) & (expected != threads)
+        if other.any():
+            block = int(np.argmax(other))
+            self._report(
+                op, block,
+                f"barrier {number} is met with {threads} threads, while {arrived[block]} of {expected[block]} threads "
+                "have arrived there",
+                "all that meet at a barrier in one phase give the same number of threads",
+            )  # fmt: skip
+        expected[(come > 0) & (expected == 0)] = threads
+        total = arrived + come
+        if (over := total > np.maximum(expected, 1)).any():
+            block = int(np.argmax(over))
+            self._report(
+                op, block,
+                f"{come[block]} threads come to barrier {number} at once, which waits for "
+                f"{expected[block] - arrived[block]} more of {expected[block]}",
+                "count all threads that meet there, or give each group of warps a barrier of its own",
+            )  # fmt: skip
+        ended = total // np.maximum(expected, 1)
+        self.phase[:, number] += ended
+        arrived[:] = total - ended * expected
+        expected[arrived == 0] = 0
+
+    def _numbers(self, op: Op, number: Lanes, mask: Mask) -> Array:
+        """Return the number that each warp names, (blocks or 1, warps), or (1, 1) where all name the same."""
+        numbers = at_least_2d(number).astype(np.intp)
+        if numbers.shape[1] == 1:
+            least = greatest = numbers
+            active = np.ones((1, 1), np.bool_) if mask is None else mask.any(axis=1, keepdims=True)
+        else:
+            here = np.ones_like(numbers, np.bool_) if mask is None else mask
+            least = by_warps(np.where(here, numbers, NUMBERS), self._machine.threads, self._machine.warp).min(axis=2)
+            greatest = by_warps(np.where(here, numbers, -1), self._machine.threads, self._machine.warp).max(axis=2)
+            active = warps_of(mask, self._machine.threads, self._machine.warp)[0]
+        if (differ := active & (least != greatest)).any():
+            block, warp = (int(n) for n in np.argwhere(differ)[0])
+            self._report(
+                op, block,
+                f"threads of warp {warp} name different barriers: {least[block, warp]} and {greatest[block, warp]}",
+                "a warp arrives as a whole: make the number of the barrier depend on tw.warp_id() only",
+            )  # fmt: skip
+        lowest = BLOCK_BARRIER if op.effects.together is Scope.BLOCK else 1
+        if (wrong := active & ((least < lowest) | (greatest >= NUMBERS))).any():
+            numbers, wrong = np.broadcast_arrays(np.where(least < lowest, least, greatest), wrong)
+            block, summary = int(np.argwhere(wrong)[0][0]), f"named barrier {numbers[wrong][0]} does not exist"
+            self._report(op, block, summary, f"a block has named barriers 1 to {NUMBERS - 1}")
+        return np.asarray(greatest.clip(0, NUMBERS - 1))
+
+    def _report(self, op: Op, block: int, summary: str, help: str) -> None:
+        at = self._machine.block_coordinate(block)
+        self._machine.collector.report(Fault(op, "barrier-divergence", summary, at, help=help))
 
 
 @dataclass
-class _Late:
+class _DeferredArrival:
     """Arrivals that come when the threads' copies issued before the copy `number` have landed."""
 
     op: Op
@@ -35,7 +152,7 @@ class Mbarriers:
         self.buffer = buffer
         self._machine, self._queue = machine, queue
         self.version = 0
-        self._late: list[_Late] = []
+        self._deferred: list[_DeferredArrival] = []
         self.clear()
 
     def clear(self) -> None:
@@ -43,7 +160,7 @@ class Mbarriers:
         assert self.buffer.size is not None
         shape = self._machine.blocks, self.buffer.size
         self.count, self.pending, self.phase = (np.zeros(shape, np.int64) for _ in range(3))
-        self._late.clear()
+        self._deferred.clear()
 
     def name(self, element: int) -> str:
         """Return what the user calls one of them."""
@@ -106,11 +223,11 @@ class Mbarriers:
         self.pending += ended * self.count
         self.version += 1
 
-    def follow_copies(self, op: Op, index: Lanes, mask: Mask) -> None:
-        """Let the threads arrive when their copies issued so far have landed: when somebody waits for that."""
+    def defer_arrival(self, op: Op, index: Lanes, mask: Mask) -> None:
+        """Let the threads arrive when their copies issued so far have landed: once threads wait for it."""
         mask = self._used(op, index, mask)
         full = np.broadcast_to(np.True_ if mask is None else mask, self._threads_shape)
-        self._late.append(_Late(op, index, np.array(full), self._queue.issued))
+        self._deferred.append(_DeferredArrival(op, index, np.array(full), self._queue.issued))
         self.version += 1
 
     def begin_wait(self, op: Op, index: Lanes, parity: Lanes, mask: Mask) -> Mask:
@@ -130,9 +247,9 @@ class Mbarriers:
         return mask
 
     def over(self, index: Lanes, parity: Lanes, mask: Mask) -> Array:
-        """Return for each thread whether the phase it asks for is over, after letting copies land that it hangs on."""
+        """Return for each thread whether the phase it asks for is over, after landing the copies it depends on."""
         ready = self._over(index, parity)
-        if self._late and not (ready if mask is None else ready | ~mask).all():
+        if self._deferred and not (ready if mask is None else ready | ~mask).all():
             waiting = both(mask, ~ready)
             blocks, _, elements = self._active(index, waiting)
             wanted = np.zeros(self.count.shape, np.bool_)
@@ -146,7 +263,7 @@ class Mbarriers:
         return np.asarray((self._of_threads(self.phase, index) & 1) != odd)
 
     def _land(self, wanted: Array) -> None:
-        late, self._late = self._late, []
+        late, self._deferred = self._deferred, []
         for each in late:
             blocks, threads, elements = self._active(each.index, each.mask)
             now = wanted[blocks, elements]
@@ -157,7 +274,7 @@ class Mbarriers:
                 self.arrive(each.op, each.index, np.int32(1), landing)
                 each.mask = each.mask & ~landing
             if each.mask.any():
-                self._late.append(each)
+                self._deferred.append(each)
 
     def passed(self, op: Op, index: Lanes, mask: Mask) -> None:
         """Tell the observers that threads go on after a phase."""

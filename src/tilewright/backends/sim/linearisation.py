@@ -1,7 +1,7 @@
 """Laying out a kernel whose threads wait for one another, as a list of instructions for agents (see `agents`).
 
 Blocks of ops that can wait become instructions with jumps, one after another in the order of the program; all others
-stay steps, as everywhere else. What an agent needs to know of a loop stands in its slots and in its path.
+stay steps, as everywhere else. What an agent needs to know of a loop is in its slots and in its path.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tilewright.backends.sim.agents import Agent, Command, Crew, Gather, Pause
+from tilewright.backends.sim.agents import Agent, Command, Gather, Pause, Scheduler
 from tilewright.backends.sim.compiler import Compiler, Step
 from tilewright.backends.sim.control import move, trip_counts
 from tilewright.backends.sim.values import Frame, Mask, both, without
@@ -132,7 +132,7 @@ class _Writer:
         def enter(frame: Frame) -> None:
             frame.values[counts] = trip_counts(*(frame.values[b] for b in bounds))
 
-        def turn(agent: Agent) -> None:
+        def begin_iteration(agent: Agent) -> None:
             values = agent.frame.values
             values[index] = values[bounds[0]] + values[bounds[2]] * kind(agent.loops[-1])
 
@@ -145,7 +145,7 @@ class _Writer:
         self.visible += [*carried, counts]
         self._pause(Pause(self.visible))
         test = self._reserve()
-        self.code.append(_then(turn))
+        self.code.append(_then(begin_iteration))
         self.visible.append(index)
         self._moves(self.block(op.body), tuple(carried))
         self._end_loop(head, test, more, depth, tuple(carried), compiler.slots(op.results))
@@ -171,10 +171,10 @@ class _Writer:
         self._end_loop(head, test, more, depth, carried, compiler.slots(op.results))
 
     def _begin_loop(self) -> int:
-        """Append the start of a loop, and return the number of the instruction that its turns begin with."""
+        """Append the start of a loop, and return the number of the instruction that its iterations begin with."""
         number = self.flush()
 
-        def enter(agent: Agent, crew: Crew) -> None:
+        def enter(agent: Agent, scheduler: Scheduler) -> None:
             agent.loops += (number, 0)
             agent.pc += 1
 
@@ -188,7 +188,7 @@ class _Writer:
     ) -> None:  # fmt: skip
         """Append the way back, and let those leave at the test who do not go on."""
 
-        def back(agent: Agent, crew: Crew) -> None:
+        def back(agent: Agent, scheduler: Scheduler) -> None:
             agent.loops = (*agent.loops[:-1], agent.loops[-1] + 1)
             agent.pc = head
 
@@ -200,10 +200,10 @@ class _Writer:
         def leave(agent: Agent) -> None:
             agent.loops, agent.pc = agent.loops[:-2], end
 
-        def choose(agent: Agent, crew: Crew) -> None:
+        def choose(agent: Agent, scheduler: Scheduler) -> None:
             going, staying = _parts(agent.frame.mask, more(agent))
             if going is not None and staying is not None:
-                leave(crew.split(agent, staying))
+                leave(scheduler.split(agent, staying))
             elif staying is not None:
                 leave(agent)
                 return
@@ -228,7 +228,7 @@ def _parts(mask: Mask, holds: np.ndarray) -> tuple[np.ndarray | None, np.ndarray
 
 
 def _run(steps: tuple[Step, ...]) -> Command:
-    def run(agent: Agent, crew: Crew) -> None:
+    def run(agent: Agent, scheduler: Scheduler) -> None:
         frame = agent.frame
         for step in steps:
             step(frame)
@@ -238,7 +238,7 @@ def _run(steps: tuple[Step, ...]) -> Command:
 
 
 def _then(act: Callable[[Agent], None]) -> Command:
-    def run(agent: Agent, crew: Crew) -> None:
+    def run(agent: Agent, scheduler: Scheduler) -> None:
         act(agent)
         agent.pc += 1
 
@@ -246,15 +246,15 @@ def _then(act: Callable[[Agent], None]) -> Command:
 
 
 def _finish(pause: Pause) -> Command:
-    def run(agent: Agent, crew: Crew) -> None:
-        pause.finish(agent, crew)
+    def run(agent: Agent, scheduler: Scheduler) -> None:
+        pause.finish(agent, scheduler)
         agent.pc += 1
 
     return run
 
 
 def _jump(target: int) -> Command:
-    def run(agent: Agent, crew: Crew) -> None:
+    def run(agent: Agent, scheduler: Scheduler) -> None:
         agent.pc = target
 
     return run
@@ -263,14 +263,14 @@ def _jump(target: int) -> Command:
 def _fork(condition: int, then: int, otherwise: int) -> Command:
     """Go to one of two places; threads that differ become two agents."""
 
-    def run(agent: Agent, crew: Crew) -> None:
+    def run(agent: Agent, scheduler: Scheduler) -> None:
         yes, no = _parts(agent.frame.mask, np.asarray(agent.frame.values[condition]))
         if yes is not None and no is not None:
-            crew.split(agent, no).pc = otherwise
+            scheduler.split(agent, no).pc = otherwise
         agent.pc = then if yes is not None else otherwise
 
     return run
 
 
-def _unknown(agent: Agent, crew: Crew) -> None:
+def _unknown(agent: Agent, scheduler: Scheduler) -> None:
     raise AssertionError("an instruction was left out")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilewright.atoms.cache import CacheHints
+from tilewright.atoms.copy import CacheHints
 from tilewright.backends.cpp.prelude import FUNCTION
 
 # The bytes of an access -> the type of its words together, the words, PTX's type, the letter of a word's register.
@@ -23,7 +23,7 @@ def load_function(hints: CacheHints, size: int, *, read_only: bool) -> tuple[str
     `read_only`: nothing writes the memory while the kernel runs. The load then goes the non-coherent way, and the
     compiler may move it; else it stays in order with all that the kernel writes.
     """
-    # Last use is no hint of the non-coherent load.
+    # The non-coherent load has no hint of last use.
     read_only = read_only and hints.cache != "lu"
     type, words, ptx, letter = _WORDS[size]
     count = len(words)
