@@ -28,6 +28,10 @@ from tilewright.tune.store import Store
 
 pytestmark = pytest.mark.gpu
 
+alone = pytest.mark.skipif(
+    os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1") != "1", reason="other tests use the GPU at the same time: -n0"
+)
+
 THREADS = 256
 
 
@@ -119,9 +123,7 @@ def test_the_current_stream_is_timed() -> None:
         assert do_bench(lambda: spin[132, THREADS](out, 50_000), 10, 30) == pytest.approx(on_default, rel=0.5)
 
 
-@pytest.mark.skipif(
-    os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1") != "1", reason="other tests use the GPU at the same time: -n0"
-)
+@alone
 @pytest.mark.parametrize("flush", [True, False])
 def test_twins_are_equal(flush: bool, vectors) -> None:
     dst, src = vectors
@@ -133,6 +135,7 @@ def test_twins_are_equal(flush: bool, vectors) -> None:
     assert found["a"].error == 0
 
 
+@alone
 def test_short_kernels_are_captured(vectors) -> None:
     dst, src = (x[:64] for x in vectors)
     found = tw.bench.compare({"tiny": lambda: scale[1, THREADS](dst, src, 1)}, flush=False)["tiny"]
