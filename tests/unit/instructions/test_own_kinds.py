@@ -170,6 +170,18 @@ def test_effects_of_an_attribute_count_in_passes_and_text() -> None:
     assert lowered.module.cubin
 
 
+@tw.kernel
+def requires(out, n):
+    increment(n, False).assume_multiple(4, "requires")
+    out[tw.thread_idx.x] = 0
+
+
+def test_a_launch_is_not_asked_to_compute_one() -> None:
+    out = np.ones(32, np.int32)
+    requires[1, 32](out, np.int32(3))  # what only the device computes is left to the simulator's checks
+    assert not out.any()
+
+
 # --- of the whole block, with a vector among its results -------------------------------------------------
 
 
