@@ -2,8 +2,10 @@
 
 import importlib
 import json
+import os
 import pkgutil
 import random
+import stat
 
 import pytest
 from click.testing import CliRunner
@@ -256,6 +258,41 @@ def test_options_are_bounded(arguments, tmp_path, monkeypatch):
         pytest.fail(str(error))
     assert len(output) < 40_000
     assert (tmp_path / "x.json").exists() is False
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        *(["profile", "FILE", "--html", path] for path in ("no/page.html", "folder", "FILE/page.html")),
+        *(["draw", "4:1", "-o", path] for path in ("no/x.svg", "FILE/x.typ", "folder/", "y" * 300 + ".typ")),
+        *(["show", f"{path}:f"] for path in ("binary.py", "half.py", "folder", "missing.py", "latin.py")),
+    ],
+    ids=lambda arguments: " ".join(a[:12] for a in arguments),
+)
+def test_files_that_cannot_be_used_are_named(arguments, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "kernels.py").write_text("print('it ran')")
+    (tmp_path / "binary.py").write_bytes(bytes(range(256)))
+    (tmp_path / "latin.py").write_bytes(b"x = '\xe4'")
+    (tmp_path / "half.py").write_text("def (")
+    status, output = run(*[a.replace("FILE", str(tmp_path / "kernels.py")) for a in arguments])
+    assert status != 0 and "Error" in output
+    assert "it ran" not in output
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes")
+def test_no_file_takes_the_place_of_a_device_or_a_pipe(tmp_path):
+    (tmp_path / "kernels.py").write_text(FILE)
+    pipe = tmp_path / "pipe.html"
+    os.mkfifo(pipe)
+    handle = os.open(pipe, os.O_RDWR)  # so that neither side waits
+    try:
+        assert run("profile", str(tmp_path / "kernels.py"), "--html", str(pipe))[0] == 0
+        assert os.read(handle, 15) == b"<!DOCTYPE html>"
+    finally:
+        os.close(handle)
+    assert stat.S_ISFIFO(os.stat(pipe).st_mode)
 
 
 def test_text_of_layouts_is_bounded_in_the_library():

@@ -54,7 +54,10 @@ def load_file(path: str) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     sys.path.append(str(file.resolve().parent))
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except SyntaxError as error:
+        raise click.BadParameter(f"{path} is not a Python file: {error}", param_hint="FILE") from error
     return module
 
 

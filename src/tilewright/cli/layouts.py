@@ -147,7 +147,10 @@ def draw(
     drawing = tw.draw.picture(
         value if dtype is None else tw.draw.banks(value, dtype, limit=limit), title=title, limit=limit
     )
-    written = None if output is None else tw.draw.save(drawing, output)
+    try:
+        written = None if output is None else tw.draw.save(drawing, output)
+    except OSError as error:
+        raise click.ClickException(f"{output} cannot be written: {error.strerror or error}") from error
     if as_json:
         file = None if written is None else str(written)
         notes = list(drawing.all_notes)

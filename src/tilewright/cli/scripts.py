@@ -147,14 +147,19 @@ def profile(
     The script runs unchanged, with the ARGUMENTS given. Options of the script that are spelled like ours go behind
     `--`. The exit status is the script's own.
     """
+    from tilewright.suites.files import check_target, write_bytes
+
     find_gpu(gpu)  # refused before the script runs
+    page = None if html is None else Path(html).absolute()  # the script may change the folder
+    if page is not None:
+        check_target(page)
     outcome = run_script(script, arguments, profile=True, quiet=as_json, blocks=blocks)
     console = Console(stderr=True)
     # Looking for layouts takes a while; a pipe or a log wants no spinner.
     with console.status("looking for layouts without conflicts") if console.is_terminal else nullcontext():
         report = outcome.run.profile.report(gpu)
-        if html is not None:
-            Path(html).write_text(report.html(), encoding="utf-8")
+        if page is not None:
+            write_bytes(page, report.html().encode())
     if as_json:
         click.echo(report.json())
     elif sys.stdout.isatty():

@@ -134,6 +134,7 @@ class Barrier(Instruction):
 
     scope: str = attribute()
 
+    CALLED: ClassVar[str | None] = "tw.sync_threads"
     RESULTS: ClassVar[int | None] = 0
     EFFECTS: ClassVar[Effects] = Effects(
         together=Scope.BLOCK, removable=False, refused_apart=True, order=Order.BOTH, waits=Waits.ALL
@@ -182,6 +183,7 @@ class NamedBarrier(Instruction):
     threads: int = attribute()
     id: Value = operand()
 
+    CALLED: ClassVar[str | None] = "a named barrier"
     RESULTS: ClassVar[int | None] = 0
     EFFECTS: ClassVar[Effects] = Effects(
         together=Scope.WARP, removable=False, refused_apart=True, order=Order.BOTH, waits=Waits.SOME

@@ -147,12 +147,12 @@ class Op:
     def is_pure(self) -> bool:
         """True where the results depend on the operands alone, and computing them is all that the op does."""
         roles = roles_of(type(self))
-        return self.EFFECTS is NO_EFFECTS and not roles.uses and not roles.block
+        return not roles.uses and not roles.block and (self.effects is NO_EFFECTS or self.effects == NO_EFFECTS)
 
     @property
     def is_removable(self) -> bool:
         """True where the op may be removed when its results are not read."""
-        return self.EFFECTS.removable and not any(u.use.is_write for u in roles_of(type(self)).uses)
+        return self.effects.removable and not any(u.use.is_write for u in roles_of(type(self)).uses)
 
     @property
     def uses(self) -> list[BufferUse]:

@@ -90,6 +90,9 @@ def unary(kind: str, x: int, dtype: DType) -> int | None:
             return None
 
 
+COMPUTED = (Binary, Compare, Unary, Cast, Select)  # the ops that `evaluate` computes; instructions are not among them
+
+
 def evaluate(value: Value, known: Mapping[Value, int]) -> int:
     """Return what an integer expression over known values is worth on the host.
 
@@ -116,7 +119,7 @@ def _result_of(value: Value, known: dict[Value, int]) -> int | None:
         return int(op.value)
     if isinstance(op, Select):
         return _evaluate(op.on_true if _evaluate(op.condition, known) else op.on_false, known)
-    if not isinstance(op, (Binary, Compare, Unary, Cast)):
+    if not isinstance(op, COMPUTED):
         return None
     operands = [_evaluate(v, known) for v in op.operands]
     if isinstance(op, Binary):

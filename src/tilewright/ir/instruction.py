@@ -29,12 +29,14 @@ TypedValues = list[tuple[Value, DType]]
 class Instruction(Op, ABC):
     """An op with its own meaning and text.
 
+    - `CALLED`: what messages call it; None: by the name of its class.
     - `COUNTED`: the class in which the profile counts it, such as "ldmatrix"; None for what costs nothing.
     - `RESERVED`: the names that its C++ defines, as a regular expression; no variable is called so.
     - `ON_AMD`: what AMD's GPUs lack, and what to do instead; None where `hip` writes it.
     - `STANDS_IN_EXPRESSIONS`: its result may be printed where it is used, as a load's is.
     """
 
+    CALLED: ClassVar[str | None] = None
     COUNTED: ClassVar[str | None]
     RESERVED: ClassVar[str] = ""
     ON_AMD: ClassVar[tuple[str, str] | None] = None

@@ -11,6 +11,7 @@ from tilewright.arch import VECTOR_BYTES
 from tilewright.dtypes import bool_, float32, int32
 from tilewright.errors import InternalError
 from tilewright.ir.core import Block, Buffer, Kernel, Op, Space, Value, VectorType
+from tilewright.ir.evaluate import COMPUTED
 from tilewright.ir.ops import (
     ATOMIC_KINDS,
     BINARY_KINDS,
@@ -115,7 +116,7 @@ def _requirement(value: Value, parameters: set[Value | Buffer]) -> None:
     op = value.definition
     if value in parameters or isinstance(op, Constant):
         return
-    if op is None or not op.is_pure or isinstance(op, Special):
+    if not isinstance(op, COMPUTED):
         raise _Fault(f"a requirement depends on {value}, which only the device knows")
     for operand in op.operands:
         _requirement(operand, parameters)

@@ -29,8 +29,9 @@ from tilewright.passes.structured_ops import identity, take_over_name
 
 _COMMUTATIVE = frozenset({"add", "mul", "and", "or", "xor"})  # also of floats; min and max of floats are not
 
-_Table = dict[Hashable, Value]
-_Loads = dict[tuple[Buffer, Hashable, Hashable], Value]
+_Results = tuple[Value, ...]
+_Table = dict[Hashable, _Results]
+_Loads = dict[tuple[Buffer, Hashable, Hashable], _Results]
 
 
 def eliminate_common_subexpressions(kernel: Kernel) -> None:
@@ -45,8 +46,9 @@ def _block(block: Block, table: _Table, loads: _Loads, replaced: dict[Value, Val
         op.substitute(replaced)
         earlier = _earlier(op, table, loads)
         if earlier is not None:
-            take_over_name(earlier, op.result)
-            replaced[op.result] = earlier
+            for first, repeated in zip(earlier, op.results, strict=True):
+                take_over_name(first, repeated)
+                replaced[repeated] = first
             continue
         kept.append(op)
         for inner in op.blocks:
@@ -58,17 +60,15 @@ def _block(block: Block, table: _Table, loads: _Loads, replaced: dict[Value, Val
     block.ops = kept
 
 
-def _earlier(op: Op, table: _Table, loads: _Loads) -> Value | None:
-    """Return the earlier value of the same computation, or note that this is the first."""
+def _earlier(op: Op, table: _Table, loads: _Loads) -> _Results | None:
+    """Return the earlier results of the same computation, or note that this is the first."""
     if op.is_pure:
-        result = op.result
-        first = table.setdefault(_key(op), result)
+        first = table.setdefault(_key(op), op.results)
     elif isinstance(op, Load):
-        result = op.result
-        first = loads.setdefault((op.buffer, result.type, identity(op.index)), result)
+        first = loads.setdefault((op.buffer, op.result.type, identity(op.index)), op.results)
     else:
         return None
-    return first if first is not result else None
+    return first if first is not op.results else None
 
 
 def _key(op: Op) -> Hashable:
@@ -79,8 +79,9 @@ def _key(op: Op) -> Hashable:
             operands = frozenset(operands)
         return (op.kind, operands)  # the operands' type is the result's
     operands = tuple([identity(v) for v in op.operands])
-    attributes = tuple([getattr(op, name) for name in roles_of(type(op)).attribute])
-    return (type(op), op.result.type, attributes, operands)
+    # By their text too: 0.0 and -0.0 are equal, as are 1 and True.
+    attributes = tuple([(x := getattr(op, name), repr(x)) for name in roles_of(type(op)).attribute])
+    return (type(op), tuple([value.type for value in op.results]), attributes, operands)
 
 
 def _forget(op: Op, loads: _Loads) -> None:

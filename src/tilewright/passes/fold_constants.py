@@ -43,7 +43,7 @@ class _Folder:
     def ops(self, ops: list[Op]) -> None:
         for op in ops:
             op.substitute(self.replaced)
-            if op.is_pure:
+            if op.is_pure and len(op.results) == 1:
                 self.pure(op)
             elif isinstance(op, For):
                 self.for_loop(op)

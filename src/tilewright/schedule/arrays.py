@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import keyword
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -92,6 +93,11 @@ class Array(Numbered):
         if name is not None:
             text("Array", "name", name)
         self.name = names[0] if names else f"array{self.number[0]}"
+        if not self.name.isidentifier() or keyword.iskeyword(self.name):
+            raise ScheduleError(
+                f"an array cannot be called {self.name!r}",
+                help="kernels have a parameter of that name: an identifier of Python, and none of its keywords",
+            )
         if not isinstance(role, Role):
             raise ScheduleError(f"array {self.name}: {role!r} is not a Role", help="such as Role.INPUT")
         if (role is Role.CONST) != (data is not None):

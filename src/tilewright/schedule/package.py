@@ -27,11 +27,13 @@ from tilewright.schedule.plan import Plan
 from tilewright.schedule.plan_state import PlanState
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.scheduled import ScheduledKernel
+from tilewright.schedule.schema import is_device
 
 # What can be added: something with loops, or a function of the parameters that makes it (alone, or with the arguments).
 Source = Union[Plan, Schedule, Nest, ScheduledKernel, Callable[..., Any]]
 Choice = Mapping[Any, Any]  # Any: parameters or their names; their values
 
+_MOST_LETTERS = 100  # file systems take 255 bytes, and a file's name has those of the package and of the function in it
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
@@ -123,12 +125,6 @@ class Package:
     ) -> PackagedFunction:
         check_name("function", name)
         kernel = kernel_of(source, choice, name, args)
-        for array in (*kernel.parameters, *kernel.constants):
-            if not array.name.isidentifier():
-                raise ScheduleError(
-                    f"function {name} has an array that is called {array.name!r}",
-                    help="give it an identifier for a name: Array(..., name='A')",
-                )
         return PackagedFunction(name, base_name, kernel, named_values(choice))
 
     def _add(self, functions: list[PackagedFunction]) -> list[PackagedFunction]:
@@ -160,6 +156,8 @@ class Package:
         """
         instance("Package.build", "name", name, str, "a text")
         check_name("package", name)
+        if is_device(name):
+            raise ScheduleError(f"{name!r} is not a name for a package", help="Windows has a device of that name")
         if not self._functions:
             raise ScheduleError(f"package {name} has no functions", help="package.add(plan, args, base_name)")
         contents = self._contents(name, format)
@@ -251,6 +249,11 @@ def arguments_of(plan: PlanState, args: Sequence[Array | str]) -> tuple[Array, .
 
 def check_name(what: str, name: str) -> None:
     """Raise `ScheduleError` for a name that C, C++ or Python does not take."""
+    if len(name) > _MOST_LETTERS:
+        raise ScheduleError(
+            f"the name of a {what} has {len(name)} letters",
+            help=f"files are called by it, whose names are short: take at most {_MOST_LETTERS}",
+        )
     if not _IDENTIFIER.match(name) or name.startswith("__") or name in C_WORDS or keyword.iskeyword(name):
         raise ScheduleError(
             f"{name!r} is not a name for a {what}",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
+import keyword
 import math
 import operator
 import re
@@ -32,6 +33,7 @@ _LARGEST = 2**63 - 1  # what a 64-bit parameter of machine code holds
 # CUDA's limits of a grid and a block, which are the larger ones of the vendors'.
 _GRID = (2**31 - 1, 65535, 65535)
 _BLOCK = (1024, 1024, 64)
+_DEVICE = re.compile(r"con|prn|aux|nul|(com|lpt)[0-9]", re.IGNORECASE)
 _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,250}")
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -228,14 +230,19 @@ def _text(pattern: re.Pattern[str] | None = None, what: str = "a text") -> Check
     return check
 
 
+def is_device(file: str) -> bool:
+    """Say whether Windows takes a file's name for a device, in whatever case and with whatever ending."""
+    return _DEVICE.fullmatch(file.partition(".")[0]) is not None
+
+
 def _file_name(x: Any, place: str) -> None:
-    if not isinstance(x, str) or _FILE_NAME.fullmatch(x) is None or x.endswith(".") or ".." in x:
+    if not isinstance(x, str) or _FILE_NAME.fullmatch(x) is None or x.endswith(".") or ".." in x or is_device(x):
         _refuse(place, "the name of a file beside the manifest, of letters, digits, _, - and .,", x)
 
 
 def _array_name(x: Any, place: str) -> None:
-    if not isinstance(x, str) or not x.isidentifier() or len(x) > _MOST_TEXT:
-        _refuse(place, "an identifier", x)
+    if not isinstance(x, str) or not x.isidentifier() or keyword.iskeyword(x) or len(x) > _MOST_TEXT:
+        _refuse(place, "an identifier of Python, and no keyword,", x)
 
 
 def _one_of(*values: str) -> Check:

@@ -20,6 +20,8 @@ def check_target(path: Path) -> None:
     folder = path.absolute().parent
     if path.is_dir():
         raise ArgumentError(f"{path} is a folder; name a file")
+    if _is_special(path):
+        return
     if not folder.is_dir():
         raise ArgumentError(f"the folder {folder}, to write {path.name} to, does not exist")
     try:
@@ -37,9 +39,13 @@ def write_json(path: Path, value: Any) -> None:  # Any: plain data
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Write a file: beside its place first, then moved there in one step."""
+    """Write a file: beside its place first, then moved there in one step. A device or a pipe is written to."""
     temporary = None
     try:
+        if _is_special(path):
+            with open(path, "wb") as special:
+                special.write(data)
+            return
         handle, temporary = tempfile.mkstemp(dir=path.absolute().parent, prefix=f".{path.name}.")
         with os.fdopen(handle, "wb") as file:
             file.write(data)
@@ -49,6 +55,11 @@ def write_bytes(path: Path, data: bytes) -> None:
     finally:
         if temporary is not None and os.path.exists(temporary):
             os.unlink(temporary)
+
+
+def _is_special(path: Path) -> bool:
+    """Say whether a path is that of a device or a pipe, such as /dev/null, which no file takes the place of."""
+    return path.exists() and not path.is_file()
 
 
 FORMATS = (".svg", ".png", ".pdf")

@@ -23,7 +23,8 @@ from tilewright.dtypes import bool_
 from tilewright.errors import LanguageError
 from tilewright.ir.builder import Builder
 from tilewright.ir.core import Block, Op, Parameter, Requirement, Type, Value
-from tilewright.ir.ops import Binary, Compare, Special, constant
+from tilewright.ir.evaluate import COMPUTED
+from tilewright.ir.ops import Binary, Compare, Constant, constant
 from tilewright.remarks import Remark
 from tilewright.source import SourceLocation
 
@@ -193,7 +194,7 @@ def known_to_host(value: Value, tracer: Tracer) -> bool:
     op = value.definition
     if op is None:
         return any(parameter.target is value for parameter in tracer.parameters)
-    if not op.is_pure or isinstance(op, Special):
+    if not isinstance(op, (Constant, *COMPUTED)):
         return False
     return all(known_to_host(operand, tracer) for operand in op.operands)
 

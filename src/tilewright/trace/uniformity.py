@@ -4,7 +4,8 @@ Each value has a class: the same in the whole block, certainly dependent on the 
 contents of memory, the values of other lanes). A barrier in a branch or loop that depends on the thread's index
 is refused; what is not known is left to the simulator, which checks each barrier as threads arrive.
 
-Whole warps arrive at named barriers, in any branch: one is refused where the condition differs within a warp. A value
+Whole warps arrive at named barriers, in any branch: one is refused where the condition differs within a warp, and so
+for instructions of a warpgroup. A value
 that depends on the thread's index alone is computed for every thread of the block to learn that; one that depends
 on other things too differs where a part of it does.
 """
@@ -18,17 +19,18 @@ from tilewright.errors import LanguageError
 from tilewright.ir.core import Block, Kernel, Op, Value
 from tilewright.ir.effects import Scope
 from tilewright.ir.evaluate import evaluate, facts_of
+from tilewright.ir.instruction import Instruction
 from tilewright.ir.ops import For, If, Special, While, Yield
 from tilewright.source import SourceLocation
 
 
 @dataclass(frozen=True)
 class _Control:
-    """A branch or loop at which the threads of a `group`, a block or a warp, diverge."""
+    """A branch or loop at which the threads of a `group` diverge."""
 
     kind: str
     location: SourceLocation | None
-    group: str
+    group: Scope
 
 
 def refuse_divergent_barriers(kernel: Kernel) -> None:
@@ -39,27 +41,31 @@ def refuse_divergent_barriers(kernel: Kernel) -> None:
     while analysis.grows:  # a carried value takes its class to the next iteration
         analysis.grows = False
         analysis.block(kernel.body)
-    _check(kernel.body, analysis.divergent, _Warps(kernel), {})
+    _check(kernel.body, analysis.divergent, {group: _Groups(kernel, group) for group in _SIZES}, {})
 
 
-def _group_of(op: Op) -> str | None:
+# The groups that a block has several of, with their size in warps.
+_SIZES = {Scope.WARP: 1, Scope.WARPGROUP: 4}
+
+
+def _group_of(op: Op) -> Scope | None:
     """Return which threads must arrive at a barrier together, None for other ops."""
     if not op.effects.refused_apart:
         return None
-    return "warp" if op.effects.together <= Scope.WARP else "block"
+    return min(max(op.effects.together, Scope.WARP), Scope.BLOCK)
 
 
-class _Warps:
-    """Says which values surely differ between the threads of a warp."""
+class _Groups:
+    """Says which values surely differ between the threads of a warp, or of a warpgroup."""
 
-    def __init__(self, kernel: Kernel) -> None:
-        self._block, self._warp_size = kernel.block, kernel.warp_size
+    def __init__(self, kernel: Kernel, group: Scope) -> None:
+        self._block, self._size = kernel.block, kernel.warp_size * _SIZES[group]
         specials = (op for op in kernel.body.walk() if isinstance(op, Special) and op.name.startswith("thread_idx"))
         self._axes = {op.result: "xyz".index(op.name[-1]) for op in specials}
         self._answers: dict[Value, bool] = {}
 
     def divides(self, op: For | While | If) -> bool:
-        """Say whether threads of one warp diverge at a branch or loop."""
+        """Say whether threads of one group diverge at a branch or loop."""
         if isinstance(op, If):
             return self.differs(op.condition)
         if isinstance(op, While):
@@ -69,7 +75,7 @@ class _Warps:
         return any(self.differs(v) for v in (op.start, op.stop, op.step)) and not _same_number_of_iterations(op)
 
     def differs(self, value: Value) -> bool:
-        """Say whether a value surely differs between threads of some warp."""
+        """Say whether a value surely differs between threads of some group."""
         if value not in self._answers:
             self._answers[value] = self._differs(value)
         return self._answers[value]
@@ -84,7 +90,7 @@ class _Warps:
             numbers = [evaluate(value, known) for known in self._threads()]
         except KeyError:  # more than the index of the thread is in it
             return any(self.differs(v) for v in op.operands)
-        return any(len(set(numbers[n : n + self._warp_size])) > 1 for n in range(0, len(numbers), self._warp_size))
+        return any(len(set(numbers[n : n + self._size])) > 1 for n in range(0, len(numbers), self._size))
 
     def _threads(self) -> Iterator[dict[Value, int]]:
         """Yield the index of each thread of the block, as the values that stand for it."""
@@ -138,7 +144,8 @@ class _Analysis:
                 if chosen or one in self.divergent or other in self.divergent:
                     self._mark(result)
         elif op.is_pure and any(v in self.divergent for v in op.operands):
-            self._mark(op.result)
+            for result in op.results:
+                self._mark(result)
 
     def _carry(self, op: For | While, carried: tuple[Value, ...], after: tuple[Value, ...], diverges: bool) -> None:
         for result, argument, first, value in zip(op.results, carried, op.init, after, strict=True):
@@ -168,20 +175,22 @@ def _same_number_of_iterations(op: For) -> bool:
     return len(counts) == 1
 
 
-def _check(block: Block, divergent: set[Value], warps: _Warps, controls: dict[str, _Control]) -> None:
-    """Check a block inside of branches and loops; `controls` has one that divides blocks and one that divides warps."""
+def _check(block: Block, divergent: set[Value], groups: dict[Scope, _Groups], controls: dict[Scope, _Control]) -> None:
+    """Check a block inside of branches and loops; `controls` has one for each kind of group that they divide."""
     for op in block.ops:
         group = _group_of(op)
-        if group in controls:
+        if group is not None and group in controls:
             raise _refusal(op, controls[group])
         inner = controls
         if isinstance(op, (For, While, If)) and depends_on_thread(op, divergent):
             kind = "branch" if isinstance(op, If) else "loop"
-            inner = {**controls, "block": _Control(kind, op.location, "block")}
-            if any(_group_of(o) == "warp" for b in op.blocks for o in b.walk()) and warps.divides(op):
-                inner["warp"] = _Control(kind, op.location, "warp")
+            inner = {**controls, Scope.BLOCK: _Control(kind, op.location, Scope.BLOCK)}
+            meeting = {_group_of(o) for b in op.blocks for o in b.walk()}
+            for size, threads in groups.items():
+                if size in meeting and threads.divides(op):
+                    inner[size] = _Control(kind, op.location, size)
         for nested in op.blocks:
-            _check(nested, divergent, warps, inner)
+            _check(nested, divergent, groups, inner)
 
 
 def _refusal(barrier: Op, control: _Control) -> LanguageError:
@@ -191,16 +200,18 @@ def _refusal(barrier: Op, control: _Control) -> LanguageError:
             f"the {control.kind} at {control.location} {_reason(control)}:",
             f"  {control.location.text.strip()}",
         ]
-    if control.group == "warp":
+    name = barrier.CALLED if isinstance(barrier, Instruction) and barrier.CALLED else type(barrier).__name__
+    if control.group is not Scope.BLOCK:
+        group = control.group.name.lower()
         return LanguageError(
-            f"a named barrier is in a {control.kind} that only some threads of a warp run",
+            f"{name} is in a {control.kind} that only some threads of a {group} run",
             details=details,
             location=barrier.location,
-            help="whole warps arrive at a named barrier: let the condition depend on tw.warp_id(), or move the barrier "
+            help=f"whole {group}s arrive at {name}: let the condition depend on tw.warp_id(), or move the barrier "
             "out; a single thread can arrive at a tw.mbarrier",
         )
     return LanguageError(
-        f"tw.sync_threads is in a {control.kind} that only some threads of the block may run",
+        f"{name} is in a {control.kind} that only some threads of the block may run",
         details=details,
         location=barrier.location,
         help="move the barrier out, so that every thread of the block reaches it; what follows an early return, "
@@ -209,4 +220,6 @@ def _refusal(barrier: Op, control: _Control) -> LanguageError:
 
 
 def _reason(control: _Control) -> str:
-    return "depends on tw.thread_idx" if control.group == "block" else "differs between the threads of a warp"
+    if control.group is Scope.BLOCK:
+        return "depends on tw.thread_idx"
+    return f"differs between the threads of a {control.group.name.lower()}"

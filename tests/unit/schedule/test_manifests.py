@@ -2,6 +2,7 @@
 
 import copy
 import json
+import keyword
 import os
 import random
 import re
@@ -100,10 +101,17 @@ def test_names_of_functions_and_arrays_stay_names(tmp_path):
     scope = {"__file__": str(tmp_path / "p.py")}
     exec((tmp_path / "p.py").read_text(), scope)
     assert [scope[name].name for name in scope["__all__"]] == ["_package", "load"]
-    for name in ("a b", "../x", 'x"""\nimport os', "x */ y", "x\n"):
-        nest, _ = with_constants([name])
-        with pytest.raises(ScheduleError, match="has an array that is called"):
-            package.add(nest, base_name="f")
+    for name in ("a b", "../x", 'x"""\nimport os', "x */ y", "x\n", "", "1", *keyword.kwlist):
+        with pytest.raises(tw.TilewrightError, match="an array cannot be called|name"):
+            with_constants([name])
+    with pytest.raises(ScheduleError, match="the name of a function has 101 letters"):
+        package.add(*product(16, 16, 8), "f" * 101)
+    for name in ("con", "NUL", "Aux", "com1", "LPT9"):
+        with pytest.raises(ScheduleError, match="not a name for a package"):
+            package.build(name, Package.Format.DEFAULT, tmp_path)
+        assert schema.is_device(f"{name}.f.cu") and not schema.is_device(f"p.{name}")
+    with pytest.raises(ScheduleError, match="the name of a package has 101 letters"):
+        package.build("p" * 101, Package.Format.DEFAULT, tmp_path)
     with pytest.raises(ScheduleError, match="not a name for a function"):
         package.add(*product(16, 16, 8), "__all__")
 

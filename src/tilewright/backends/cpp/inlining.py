@@ -154,7 +154,7 @@ class _Chooser:
     def chosen(self) -> frozenset[Value]:
         ops = [op for op in self.structure.live_ops() if len(op.results) == 1]
         for op in ops:
-            if op.is_pure:
+            if op.is_pure and (not isinstance(op, Instruction) or op.STANDS_IN_EXPRESSIONS):
                 self._pure(op)
         for op in reversed(ops):
             if _waits(op) and self._may_wait(op):

@@ -166,13 +166,17 @@ _LONGEST_CALL = 100
 
 
 def declare_results(printer: Printer, op: Op, stem: str) -> list[str]:
-    """Declare variables for the results on one line, and return their names."""
+    """Declare variables for the results, those of a type on one line, and return their names."""
     several = len(op.results) > 1
     names = [
         printer.names.declare(value.name or (f"{stem}{number}" if several else stem))
         for number, value in enumerate(op.results)
     ]
-    printer.statement(f"{printer.type_name(op.results[0].type)} {', '.join(names)};", op)
+    by_type: dict[Type, list[str]] = {}
+    for value, name in zip(op.results, names, strict=True):
+        by_type.setdefault(value.type, []).append(name)
+    for type, alike in by_type.items():
+        printer.statement(f"{printer.type_name(type)} {', '.join(alike)};", op)
     return names
 
 

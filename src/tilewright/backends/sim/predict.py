@@ -89,9 +89,11 @@ class _Walk:
 
     def _pure(self, op: Op) -> None:
         known = all(self.get(v) is not None for v in op.operands)
-        self.get(op.result)
+        for result in op.results:
+            self.get(result)
+            if not known:
+                self.put(result, None)
         if not known:
-            self.put(op.result, None)
             return
         step = self._steps.get(op)
         if step is None:
