@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+from tilewright.arguments import shown
 from tilewright.dtypes import DType
 from tilewright.errors import LanguageError, LayoutError
 from tilewright.layout import Layout, upcast
@@ -51,8 +52,10 @@ class CacheHints:
             ("policy", self.policy, POLICIES),
             ("prefetch", self.prefetch, PREFETCHES),
         ):
-            if given is not None and given not in legal:
-                raise LayoutError(f"cache hints: {what} is {given!r}, and it is one of {', '.join(map(repr, legal))}")
+            if given is not None and (not isinstance(given, (str, int)) or given not in legal):
+                raise LayoutError(
+                    f"cache hints: {what} is {shown(given)}, and it is one of {', '.join(map(repr, legal))}"
+                )
 
     @property
     def arch(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tilewright.arguments import shown
+from tilewright.arguments import given, shown
 from tilewright.dtypes import bool_
 from tilewright.errors import LanguageError
 from tilewright.ir.ops import Assert, Print
@@ -54,5 +54,7 @@ def device_assert(condition: Any, message: str = "assertion failed") -> None:
     condition = truth(condition)
     if isinstance(condition, Scalar):
         current("tw.device_assert").emit(Assert(as_scalar(condition, bool_).value, str(message)))
+    elif isinstance(condition, (str, bytes)) or getattr(condition, "shape", ()) != ():
+        raise LanguageError(f"tw.device_assert: condition is a number or a bool, got {given(condition)}")
     elif not condition:
         raise LanguageError(f"tw.device_assert: {message}")

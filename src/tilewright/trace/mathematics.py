@@ -77,12 +77,16 @@ def _on_other(name: str, function: Any, *values: Any) -> Any:
 def _on_host(name: str, *values: Any) -> Any:
     import numpy as np
 
-    if name == "rsqrt":
-        return 1 / np.sqrt(values[0])
-    if name == "erf":
-        return np.vectorize(__import__("math").erf)(values[0])
-    return getattr(np, {"round": "rint", "pow": "power", "asin": "arcsin", "acos": "arccos", "atan": "arctan",
-                        "atan2": "arctan2"}.get(name, name))(*values)  # fmt: skip
+    try:
+        if name == "rsqrt":
+            return 1 / np.sqrt(values[0])
+        if name == "erf":
+            return np.vectorize(__import__("math").erf)(values[0])
+        return getattr(np, {"round": "rint", "pow": "power", "asin": "arcsin", "acos": "arccos", "atan": "arctan",
+                            "atan2": "arctan2"}.get(name, name))(*values)  # fmt: skip
+    except OverflowError:
+        kinds = ", ".join(map(given, values))
+        raise ArgumentError(f"tw.{name} takes numbers of at most 64 bits, got {kinds}") from None
 
 
 (
@@ -168,7 +172,7 @@ def fma(a: Any, b: Any, c: Any) -> Any:
                 return x.__tilewright_apply__("fma", fma, (a, b, c))
         try:
             return a * b + c
-        except TypeError:
+        except (TypeError, ValueError, OverflowError):
             kinds = ", ".join(map(given, (a, b, c)))
             raise ArgumentError(f"tw.fma takes three numbers, got {kinds}") from None
     type = scalars[0].dtype

@@ -193,4 +193,11 @@ ROWS = [
     ("tw.popcount(10**5000)", "LanguageError", "popcount"),
     ("tw.fma(1, 2, None)", "ArgumentError", "tw.fma", "None"),
     ("tw.fma([1], 2.0, 'a')", "ArgumentError", "tw.fma", "'a'"),
+    ("tw.device_assert(np.zeros(3))", "LanguageError", "condition", "array"),
+    ("tw.device_assert(np.ones(1))", "LanguageError", "condition", "array"),
+    ("tw.device_assert(x)", "LanguageError", "condition", "Tensor"),
+    ("tw.device_assert('a')", "LanguageError", "condition", "'a'"),
+    ("tw.erf(10**5000)", "ArgumentError", "tw.erf"),
+    ("tw.minimum((4, 8), 2**70)", "ArgumentError", "tw.minimum", "1180591620717411303424"),
+    ("tw.fma(['a'], 10**5000, 1)", "ArgumentError", "tw.fma", "'a'"),
 ]
