@@ -52,9 +52,10 @@ class CacheHints:
             ("policy", self.policy, POLICIES),
             ("prefetch", self.prefetch, PREFETCHES),
         ):
-            if given is not None and (not isinstance(given, (str, int)) or given not in legal):
+            hint: object = given  # an array would not say whether it is one of these
+            if hint is not None and not (isinstance(hint, (str, int)) and hint in legal):
                 raise LayoutError(
-                    f"cache hints: {what} is {shown(given)}, and it is one of {', '.join(map(repr, legal))}"
+                    f"cache hints: {what} is {shown(hint)}, and it is one of {', '.join(map(repr, legal))}"
                 )
 
     @property
