@@ -59,9 +59,9 @@ def integer(function: str, name: str, value: object, *, minimum: int | None = No
     except TypeError:
         raise ArgumentError(f"{function}: {name} is an integer, got {given(value)}") from None
     if minimum is not None and found < minimum:
-        raise ArgumentError(f"{function}: {name} is at least {minimum}, got {found}")
+        raise ArgumentError(f"{function}: {name} is at least {minimum}, got {shown(found)}")
     if maximum is not None and found > maximum:
-        raise ArgumentError(f"{function}: {name} is at most {maximum}, got {found}")
+        raise ArgumentError(f"{function}: {name} is at most {maximum}, got {shown(found)}")
     return found
 
 

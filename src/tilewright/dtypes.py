@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
+from tilewright.arguments import given
 from tilewright.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -92,9 +93,12 @@ class DType:
         import numpy as np
 
         try:
-            return np.asarray(value).astype(self.numpy)[()]
-        except (TypeError, ValueError) as error:
-            raise ArgumentError(f"tw.{self} converts numbers, got {type(value).__name__} {value!r}") from error
+            numbers = np.asarray(value)
+            if numbers.dtype.kind in "SUmM" or (numbers.dtype.kind == "O" and not isinstance(value, int)):
+                raise TypeError
+            return numbers.astype(self.numpy)[()]
+        except (TypeError, ValueError, OverflowError) as error:
+            raise ArgumentError(f"tw.{self} converts numbers in its range, got {given(value)}") from error
 
     def __reduce__(self) -> tuple[Any, ...]:  # one object a type, also after unpickling
         return (_named, (self.name,))
@@ -190,9 +194,9 @@ def promote(a: DType, b: DType) -> DType:
 
     Raises `ArgumentError` for what is not an element type.
     """
-    for name, given in (("a", a), ("b", b)):
-        if not isinstance(given, DType):
-            raise ArgumentError(f"promote: {name} is an element type such as tw.float32, got {given!r}")
+    for name, element in (("a", a), ("b", b)):
+        if not isinstance(element, DType):
+            raise ArgumentError(f"promote: {name} is an element type such as tw.float32, got {element!r}")
     if a is b or b is bool_:
         return a
     if a is bool_:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+from tilewright.arguments import shown
 from tilewright.dtypes import DType
 from tilewright.errors import LanguageError, LayoutError
 from tilewright.layout import Layout, upcast
@@ -51,8 +52,11 @@ class CacheHints:
             ("policy", self.policy, POLICIES),
             ("prefetch", self.prefetch, PREFETCHES),
         ):
-            if given is not None and given not in legal:
-                raise LayoutError(f"cache hints: {what} is {given!r}, and it is one of {', '.join(map(repr, legal))}")
+            hint: object = given  # an array would not say whether it is one of these
+            if hint is not None and not (isinstance(hint, (str, int)) and hint in legal):
+                raise LayoutError(
+                    f"cache hints: {what} is {shown(hint)}, and it is one of {', '.join(map(repr, legal))}"
+                )
 
     @property
     def arch(self) -> str:

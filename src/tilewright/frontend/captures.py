@@ -18,6 +18,7 @@ from tilewright.layout import ComposedLayout, Layout, Swizzle
 
 # Objects of ours that may be replaced by equal ones without a change of meaning.
 _BY_VALUE = (DType, Layout, Swizzle, ComposedLayout)
+_PARTS = ("__code__", "__defaults__", "__kwdefaults__")  # of a helper function
 UNASSIGNED = object()  # what a variable of a closure holds that has no value yet
 
 
@@ -26,7 +27,8 @@ class Captures:
 
     def __init__(self, function: types.FunctionType) -> None:
         self._function = function
-        # Globals and a name, or a cell, and the value seen. Most kernels capture nothing but modules: then it is empty.
+        # Globals and a name, a cell, or a function and its attribute, and the value seen. Most kernels capture nothing
+        # but modules: then it is empty.
         self.watched: list[tuple[Any, str | None, Any]] = []
         self._is_as_seen: Callable[[], bool] = lambda: True
 
@@ -37,6 +39,9 @@ class Captures:
             for name, value, holder in captured_variables(function):
                 key = name if isinstance(holder, dict) else None
                 seen[id(holder), key] = holder, key, value
+            if function is not self._function:  # a helper: what reloads modules in notebooks puts new code into it
+                for part in _PARTS:
+                    seen[id(function), part] = function, part, getattr(function, part)
         self.watched = [w for w in seen.values() if _is_watched(w[2])]
         self._is_as_seen = _compile_comparison(self.watched)
 
@@ -45,7 +50,7 @@ class Captures:
         try:
             if self._is_as_seen():
                 return False
-            now = [content(holder) if name is None else holder[name] for holder, name, _ in self.watched]
+            now = [_read(holder, name) for holder, name, _ in self.watched]
         except (KeyError, ValueError):  # a variable was deleted
             return True
         return not all(same(value, seen, _BY_VALUE) for value, (_, _, seen) in zip(now, self.watched, strict=True))
@@ -62,9 +67,17 @@ def _compile_comparison(watched: Sequence[tuple[Any, str | None, Any]]) -> Calla
     terms = []
     for n, (holder, name, value) in enumerate(watched):
         names.update({f"h{n}": holder, f"v{n}": value})
-        terms.append(f"h{n}.cell_contents is v{n}" if name is None else f"h{n}[{name!r}] is v{n}")
+        place = f"[{name!r}]" if isinstance(holder, dict) else f".{name or 'cell_contents'}"
+        terms.append(f"h{n}{place} is v{n}")
     comparison: Callable[[], bool] = eval(f"lambda: {' and '.join(terms) or True}", names)
     return comparison
+
+
+def _read(holder: Any, name: str | None) -> Any:
+    """Return what a watched place holds now."""
+    if name is None:
+        return content(holder)
+    return getattr(holder, name) if isinstance(holder, types.FunctionType) else holder[name]
 
 
 def _is_watched(value: Any) -> bool:

@@ -105,14 +105,15 @@ def function(target: F) -> F:
             help="put @staticmethod or @classmethod above @tw.function, not below it",
         )
     remember(target)
-    rewritten: list[types.FunctionType] = []
+    rewritten: list[tuple[tuple[object, ...], types.FunctionType]] = []  # with what it was made of
 
     def call(*args: Any, **kwargs: Any) -> Any:
         if tracing() is None:
             return target(*args, **kwargs)
-        if not rewritten:
-            rewritten.append(target if is_rewritten(target) else rewrite(target))
-        return rewritten[0](*args, **kwargs)
+        parts = target.__code__, target.__defaults__, target.__kwdefaults__
+        if not rewritten or any(a is not b for a, b in zip(rewritten[0][0], parts, strict=True)):
+            rewritten[:] = [(parts, target if is_rewritten(target) else rewrite(target))]
+        return rewritten[0][1](*args, **kwargs)
 
     call.__name__, call.__qualname__, call.__doc__ = target.__name__, target.__qualname__, target.__doc__
     call.__module__ = target.__module__

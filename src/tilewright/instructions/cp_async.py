@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 
 from tilewright.arch import Arch
+from tilewright.arguments import shown
 from tilewright.atoms.copy import CacheHints, CopyAtom, bits_of, hints_or_none, one_thread
 from tilewright.backends.cpp.arithmetic import exact
 from tilewright.backends.cpp.memory import address
@@ -160,10 +161,10 @@ def cp_async_wait(pending: int | None = None) -> None:
     copies are visible after a `sync_threads` that follows each thread's wait.
     """
     groups: object = pending
-    if groups is not None and (not isinstance(groups, int) or groups < 0):
+    if groups is not None and (not isinstance(groups, int) or not 0 <= groups <= int32.highest):
         raise LanguageError(
-            f"tw.cp_async_wait takes the number of groups left pending, got {groups!r}",
-            help="the number is part of the instruction: a Python int, at least 0",
+            f"tw.cp_async_wait takes the number of groups left pending, got {shown(groups)}",
+            help="the number is part of the instruction: a Python int of 32 bits, at least 0",
         )
     current("tw.cp_async_wait").emit(AsyncWait(pending))
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from tilewright.arguments import shown
 from tilewright.backends.cpp.arithmetic import exact
 from tilewright.backends.cpp.expression import Expression, call
 from tilewright.backends.cpp.memory import address
@@ -86,10 +87,10 @@ class MBarrier(DeviceObject):
         given: object = stages
         if not isinstance(given, int) or given < 1:
             raise LanguageError(
-                f"tw.mbarrier has at least one stage, and the number is known while tracing, not {given!r}"
+                f"tw.mbarrier has at least one stage, and the number is known while tracing, not {shown(given)}"
             )
         if isinstance(count, int) and not 1 <= count <= _MOST_ARRIVALS:
-            raise LanguageError(f"an mbarrier counts 1 to {_MOST_ARRIVALS} arrivals a phase, not {count}")
+            raise LanguageError(f"an mbarrier counts 1 to {_MOST_ARRIVALS} arrivals a phase, not {shown(count)}")
         self.stages = given
         self._engine = allocate(Space.SHARED, uint64, given, _BYTES)
         self.stage: Any = None  # of one stage: which

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, overload
 
+from tilewright.arguments import shown
 from tilewright.errors import LanguageError
 from tilewright.instructions.barrier import sync_threads
 from tilewright.instructions.cp_async import cp_async_commit, cp_async_wait
@@ -44,7 +45,7 @@ class Pipeline:
         number: object = stages  # a device value can come, too
         if not isinstance(number, int) or number < 2:
             raise LanguageError(
-                f"tw.pipeline takes at least 2 stages, known while tracing, not {number!r}",
+                f"tw.pipeline takes at least 2 stages, known while tracing, not {shown(number)}",
                 help="with one stage there is nothing to overlap: tw.copy, tw.cp_async_wait(), tw.sync_threads()",
             )
         self.stages = stages

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from tilewright.arguments import given
 from tilewright.errors import LayoutError
 from tilewright.layout.ints import Basis
 from tilewright.layout.layouts import Layout
@@ -47,7 +48,9 @@ def path_of(tokens: list[str]) -> tuple[int, ...]:
 
 
 def check_length(text: str) -> None:
-    """Raise `LayoutError` for a text that is too long to be read."""
+    """Raise `LayoutError` for what is not a text, or is too long to be read."""
+    if not isinstance(text, str):
+        raise LayoutError(f"a layout is read from a text such as '(4,8):(1,4)', got {given(text)}")
     if len(text) > CHARACTERS:
         raise LayoutError(
             f"the text of a layout has {len(text)} characters: {excerpt(text)}", help=f"at most {CHARACTERS} are read"

@@ -9,10 +9,11 @@ import sys
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias, Union
 
-from tilewright.arguments import function, instance, integer
+from tilewright.arguments import function, instance, integer, shown
 from tilewright.errors import ScheduleError
 from tilewright.schedule.naming import assigned_names
 
+_MOST_PARAMETERS = 1000  # of one call
 _MAX_GRID = 1 << 24  # combinations that are looked at; a sample of more is of a grid that nobody measures
 
 
@@ -140,9 +141,14 @@ def create_parameters(number: int | None = None, *names: str) -> Any:  # Any: on
     Source: Accera, `create_parameters`.
     """
     seen = names or assigned_names(sys._getframe(1))
+    if number is None and not seen:
+        raise ScheduleError("create_parameters(None) is assigned to no variables", help="say how many, as a number")
     count = len(seen) if number is None else integer("create_parameters", "number", number)
-    if count < 1:
-        raise ScheduleError(f"create_parameters({number!r})", help="say how many: create_parameters(3)")
+    if not 1 <= count <= _MOST_PARAMETERS:
+        raise ScheduleError(
+            f"create_parameters: number is from 1 to {_MOST_PARAMETERS}, got {shown(count)}",
+            help="say how many: create_parameters(3)",
+        )
     if names and len(names) != count:
         raise ScheduleError(f"create_parameters({count}) with {len(names)} names")
     chosen_names = seen if len(seen) == count else tuple(f"parameter{n}" for n in range(count))

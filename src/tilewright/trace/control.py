@@ -17,11 +17,12 @@ from __future__ import annotations
 
 import builtins
 import operator
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tilewright.arguments import integer
+from tilewright.arguments import given, integer, shown
 from tilewright.dtypes import DType, bool_, int32, promote
 from tilewright.errors import LanguageError
 from tilewright.ir.core import Block, Value
@@ -29,6 +30,8 @@ from tilewright.ir.evaluate import index_facts
 from tilewright.ir.ops import For, If, While, Yield
 from tilewright.trace.scalar import Scalar, as_scalar, convert, default_type
 from tilewright.trace.tracer import current
+
+MAX_UNROLLED = 100_000  # iterations that are traced one by one
 
 
 def truth(x: Any) -> Any:  # Any: a number of host or device
@@ -214,19 +217,31 @@ class DeviceRange:
 
     def __iter__(self) -> Iterator[int]:
         """Iterate in Python, as a comprehension does; only bounds that are known while tracing can."""
+        return iter(_unrollable(self._known()))
+
+    def __len__(self) -> int:
+        known = self._known()
+        if _count(known) > sys.maxsize:
+            raise LanguageError(f"{shown(known)} has more than {sys.maxsize} numbers, the most that len() can say")
+        return _count(known)
+
+    def __getitem__(self, index: int | slice) -> int | builtins.range:
+        known = self._known()
+        try:
+            item = known[index]
+        except (IndexError, TypeError) as error:
+            raise LanguageError(f"item {shown(index)} of {shown(known)}: {error}") from None
+        return _unrollable(item) if isinstance(item, builtins.range) else item
+
+    def _known(self) -> builtins.range:
+        """Return Python's range of the same numbers."""
         for bound in (self.start, self.stop, self.step):
             if isinstance(bound, Scalar):
                 raise LanguageError(
                     "this range has bounds that only the device knows, so only a for statement can loop over it",
                     help="write a for loop, or make the bound a tw.constexpr parameter",
                 )
-        return iter(builtins.range(self.start, self.stop, self.step))
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
-    def __getitem__(self, index: int) -> int:
-        return list(self)[index]
+        return builtins.range(self.start, self.stop, self.step)
 
     def contains(self, x: Any) -> Any:
         """Return whether a loop over the range comes to `x`: `x in range(...)` on device values."""
@@ -243,6 +258,21 @@ class DeviceRange:
         )
 
 
+def _count(numbers: builtins.range) -> int:
+    """Return how many numbers a range has, which `len` says only up to 2**63."""
+    return max(-((numbers.start - numbers.stop) // numbers.step), 0)
+
+
+def _unrollable(numbers: builtins.range) -> builtins.range:
+    """Return a range that is iterated while tracing; one that would take minutes and all memory is refused."""
+    if _count(numbers) > MAX_UNROLLED:
+        raise LanguageError(
+            f"{shown(numbers)} has more than {MAX_UNROLLED} numbers, and is to be iterated while the kernel is traced",
+            help="write a for statement over range(...), which is a loop on the device",
+        )
+    return numbers
+
+
 def _bound(x: Any) -> Any:
     if isinstance(x, Scalar):
         if not x.dtype.is_integer:
@@ -251,7 +281,7 @@ def _bound(x: Any) -> Any:
     try:
         return operator.index(x)
     except TypeError:
-        raise LanguageError(f"a bound of a range is {type(x).__name__} {x!r}, and it must be an integer") from None
+        raise LanguageError(f"a bound of a range is {given(x)}, and it must be an integer") from None
 
 
 def _unroll_count(unroll: bool | int | None) -> int | None:
@@ -282,5 +312,6 @@ def static_range(start: int, stop: int | None = None, step: int = 1) -> builtins
     integer("tw.static_range", "stop" if stop is None else "start", start)
     if stop is not None:
         integer("tw.static_range", "stop", stop)
-        integer("tw.static_range", "step", step)
-    return builtins.range(start) if stop is None else builtins.range(start, stop, step)
+        if integer("tw.static_range", "step", step) == 0:
+            raise LanguageError("the step of tw.static_range is 0")
+    return _unrollable(builtins.range(start) if stop is None else builtins.range(start, stop, step))

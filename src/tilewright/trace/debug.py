@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tilewright.arguments import given, shown
 from tilewright.dtypes import bool_
 from tilewright.errors import LanguageError
 from tilewright.ir.ops import Assert, Print
@@ -19,20 +20,24 @@ def device_print(*values: Any) -> None:
 
     >>> tw.device_print("thread", tw.thread_idx.x, "has", acc)  # doctest: +SKIP
     """
-    texts, numbers = [""], []
+    texts: list[list[str]] = [[]]
+    numbers = []
     for n, value in enumerate(values):
         if n:
-            texts[-1] += " "
+            texts[-1].append(" ")
         if isinstance(value, Scalar):
             numbers.append(value.value)
-            texts.append("")
+            texts.append([])
         else:
-            texts[-1] += _text(value)
-    current("tw.device_print").emit(Print(tuple(texts), tuple(numbers)))
+            texts[-1].append(_text(value))
+    current("tw.device_print").emit(Print(tuple(map("".join, texts)), tuple(numbers)))
 
 
 def _text(value: Any) -> str:
-    text = str(value)
+    try:
+        text = str(value)
+    except ValueError:  # Python writes no int of more than 4300 digits
+        text = shown(value)
     if "<device " in text:
         raise LanguageError(
             f"tw.device_print got the text of a device value, whose number is not known yet: {text!r}",
@@ -49,5 +54,7 @@ def device_assert(condition: Any, message: str = "assertion failed") -> None:
     condition = truth(condition)
     if isinstance(condition, Scalar):
         current("tw.device_assert").emit(Assert(as_scalar(condition, bool_).value, str(message)))
+    elif isinstance(condition, (str, bytes)) or getattr(condition, "shape", ()) != ():
+        raise LanguageError(f"tw.device_assert: condition is a number or a bool, got {given(condition)}")
     elif not condition:
         raise LanguageError(f"tw.device_assert: {message}")

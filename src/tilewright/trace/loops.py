@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from tilewright.arguments import given
 from tilewright.dtypes import bool_
 from tilewright.errors import LanguageError
 from tilewright.ir.core import Block, Value
@@ -28,14 +29,13 @@ from tilewright.trace.carry import (
     read_state,
     unwrap,
 )
-from tilewright.trace.control import Counter, DeviceRange, emit_loop, emit_while, end, record, truth
+from tilewright.trace.control import MAX_UNROLLED, Counter, DeviceRange, emit_loop, emit_while, end, record, truth
 from tilewright.trace.scalar import Scalar, as_scalar
 from tilewright.trace.tracer import Tracer, current
 
 # The inferred facts of carried integers settle after a few traces of the body; then the widest are taken.
 _MAX_TRACES = 8
 _EXACT_TRACES = 2
-_MAX_UNROLLED = 100_000
 
 
 def for_loop(
@@ -60,8 +60,12 @@ def for_loop(
 
 
 def _python_loop(iterable: Any, body: Body, state: list[Any], names: Names, stop_flag: str | None) -> State:
+    try:
+        items = iter(iterable)
+    except TypeError:
+        raise LanguageError(f"a for statement loops over a range, a list or the like, got {given(iterable)}") from None
     iterations = 0
-    for item in iterable:
+    for item in items:
         state = list(body(item, *state))
         if stop_flag is not None:
             stopped = state[names.index(stop_flag)]
@@ -77,7 +81,7 @@ def _python_loop(iterable: Any, body: Body, state: list[Any], names: Names, stop
 
 
 def _counted(iterations: int) -> int:
-    if iterations == _MAX_UNROLLED:
+    if iterations == MAX_UNROLLED:
         raise LanguageError(
             f"a loop that runs while tracing has not ended after {iterations} iterations",
             help="loop over range(...), or let a device value decide, for a loop on the device",

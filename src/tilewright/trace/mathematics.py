@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tilewright.arguments import given
+from tilewright.arguments import given, shown
 from tilewright.dtypes import float32, int32
 from tilewright.errors import ArgumentError, LanguageError
 from tilewright.ir.ops import Fma
@@ -77,12 +77,16 @@ def _on_other(name: str, function: Any, *values: Any) -> Any:
 def _on_host(name: str, *values: Any) -> Any:
     import numpy as np
 
-    if name == "rsqrt":
-        return 1 / np.sqrt(values[0])
-    if name == "erf":
-        return np.vectorize(__import__("math").erf)(values[0])
-    return getattr(np, {"round": "rint", "pow": "power", "asin": "arcsin", "acos": "arccos", "atan": "arctan",
-                        "atan2": "arctan2"}.get(name, name))(*values)  # fmt: skip
+    try:
+        if name == "rsqrt":
+            return 1 / np.sqrt(values[0])
+        if name == "erf":
+            return np.vectorize(__import__("math").erf)(values[0])
+        return getattr(np, {"round": "rint", "pow": "power", "asin": "arcsin", "acos": "arccos", "atan": "arctan",
+                            "atan2": "arctan2"}.get(name, name))(*values)  # fmt: skip
+    except OverflowError:
+        kinds = ", ".join(map(given, values))
+        raise ArgumentError(f"tw.{name} takes numbers of at most 64 bits, got {kinds}") from None
 
 
 (
@@ -110,7 +114,7 @@ def _bits(kind: str, function: Any, x: Any) -> Any:
     if hasattr(x, "__tilewright_apply__"):
         return x.__tilewright_apply__(kind, function, (x,))
     if not isinstance(x, Scalar) or not x.dtype.is_integer or x.dtype.bits < 32:
-        raise LanguageError(f"tw.{kind} takes a device integer of 32 or 64 bits, got {x!r}")
+        raise LanguageError(f"tw.{kind} takes a device integer of 32 or 64 bits, got {shown(x)}")
     return convert(unary(kind, x), int32)
 
 
@@ -166,7 +170,11 @@ def fma(a: Any, b: Any, c: Any) -> Any:
         for x in (a, b, c):
             if hasattr(x, "__tilewright_apply__"):
                 return x.__tilewright_apply__("fma", fma, (a, b, c))
-        return a * b + c
+        try:
+            return a * b + c
+        except (TypeError, ValueError, OverflowError):
+            kinds = ", ".join(map(given, (a, b, c)))
+            raise ArgumentError(f"tw.fma takes three numbers, got {kinds}") from None
     type = scalars[0].dtype
     for x in (a, b, c):
         type = common_type(as_scalar(0, type), x)

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
+from tilewright.arguments import given, shown
 from tilewright.dtypes import DType, bool_, dtype, float32, float64, int32, int64, promote, tfloat32
 from tilewright.errors import LanguageError
 from tilewright.ir.core import Value
@@ -301,7 +302,7 @@ def as_scalar(x: object, target: DType | None = None) -> Scalar:
         target = target or dtype(number.dtype)
         x = number.item()
     if not isinstance(x, (int, float)):
-        raise LanguageError(f"expected a number, got {type(x).__name__} {x!r}")
+        raise LanguageError(f"expected a number, got {given(x)}")
     target = target or default_type(x)
     if not target.is_float:
         if isinstance(x, float):
@@ -311,8 +312,8 @@ def as_scalar(x: object, target: DType | None = None) -> Scalar:
         if target is bool_:
             x = bool(x)
         elif not target.lowest <= x <= target.highest:
-            raise LanguageError(f"{x} does not fit into {target} ({target.lowest} to {target.highest})")
-    elif target.is_narrow_float or target is float32:
+            raise LanguageError(f"{shown(x)} does not fit into {target} ({target.lowest} to {target.highest})")
+    elif target.is_narrow_float or target is float32 or isinstance(x, int):
         x = rounded(x, target)
     return Scalar(constant(x, target))
 
@@ -322,7 +323,10 @@ def rounded(x: float, target: DType) -> float:
     import numpy as np
 
     with np.errstate(over="ignore"):
-        return float(target.numpy.type(x))
+        try:
+            return float(target.numpy.type(x))
+        except OverflowError:  # an int beyond float64
+            raise LanguageError(f"{shown(x)} does not fit into {target}", help="write float('inf')") from None
 
 
 def convert(x: Scalar, target: DType) -> Scalar:

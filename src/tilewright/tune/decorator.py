@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tilewright.arguments import instance, names
+from tilewright.arguments import function, instance, integer, names, number
 from tilewright.errors import ArgumentError
 from tilewright.launch import Kernel
 from tilewright.tune.autotuner import Autotuned, Settings
@@ -83,8 +83,15 @@ def autotune(
     for config in configs or ():
         instance("@tw.autotune", "each of configs", config, Config, "a tw.Config", "such as tw.Config(BM=128)")
     instance("@tw.autotune", "space", space, (Space, type(None)), "a tw.Space", "such as tw.Space(BM=(64, 128))")
-    if max_trials < 1:
-        raise ArgumentError(f"max_trials is at least 1, got {max_trials}")
+    max_trials = integer("@tw.autotune", "max_trials", max_trials, minimum=1)
+    if workers is not None:
+        workers = integer("@tw.autotune", "workers", workers, minimum=0)
+    if budget is not None:
+        number("@tw.autotune", "budget", budget, least=0)
+    if tolerance is not None:
+        number("@tw.autotune", "tolerance", tolerance, least=0)
+    if reference is not None:
+        function("@tw.autotune", "reference", reference)
     settings = Settings(
         key=names("@tw.autotune", "key", key),
         reset_to_zero=names("@tw.autotune", "reset_to_zero", reset_to_zero),
@@ -92,9 +99,9 @@ def autotune(
         outputs=names("@tw.autotune", "outputs", outputs),
         reference=reference,
         tolerance=tolerance,
-        warmup=warmup,
-        rep=rep,
-        seed=seed,
+        warmup=number("@tw.autotune", "warmup", warmup, least=0),
+        rep=number("@tw.autotune", "rep", rep, least=0),
+        seed=integer("@tw.autotune", "seed", seed),
         budget=budget,
         max_trials=max_trials,
         workers=workers,

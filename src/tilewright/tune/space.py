@@ -15,7 +15,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from tilewright.arguments import function, instance
+from tilewright.arguments import function, given, instance, shown
 from tilewright.errors import ArgumentError
 from tilewright.tune.configs import LAUNCH_OPTIONS, Config
 
@@ -97,7 +97,8 @@ class Space:
         return math.prod(len(values) for _, values in self.axes)
 
     def as_dict(self, point: Point) -> dict[str, Any]:
-        """Return a point as values by name."""
+        """Return a point as values by name. Raises `ArgumentError` for what is not a tuple of a value for each axis."""
+        self._check_point("as_dict", point)
         return dict(zip(self.names, point, strict=True))
 
     def rejection(self, values: Mapping[str, Any]) -> str | None:
@@ -134,9 +135,15 @@ class Space:
         return list(found)
 
     def neighbours(self, point: Point) -> list[Point]:
-        """Return the points that differ in one axis by one step."""
+        """Return the points that differ in one axis by one step.
+
+        Raises `ArgumentError` for a point that is not one of the space.
+        """
+        self._check_point("neighbours", point)
         found = []
-        for n, (_, values) in enumerate(self.axes):
+        for n, (name, values) in enumerate(self.axes):
+            if not any(point[n] is value or point[n] == value for value in values):
+                raise ArgumentError(f"Space.neighbours: {name} is one of {shown(values)}, got {given(point[n])}")
             at = values.index(point[n])
             for step in (-1, 1):
                 if 0 <= at + step < len(values):
@@ -144,6 +151,11 @@ class Space:
                     if self.rejection(self.as_dict(other)) is None:
                         found.append(other)
         return found
+
+    def _check_point(self, method: str, point: object) -> None:
+        if not isinstance(point, tuple) or len(point) != len(self.axes):
+            axes = ", ".join(self.names)
+            raise ArgumentError(f"Space.{method}: point is a tuple of a value for each of {axes}, got {given(point)}")
 
     def complain_if_empty(self) -> None:
         """Raise `ArgumentError` where no point of a space that can be looked through meets the constraints."""

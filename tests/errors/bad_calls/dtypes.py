@@ -49,4 +49,12 @@ ROWS = [
     ("tw.int8('a')", "ArgumentError", "int8", "'a'"),
     ("tw.int8({})", "ArgumentError", "int8", "{}"),
     ("tw.int8(object())", "ArgumentError", "int8", "object"),
+    ("tw.float32(None)", "ArgumentError", "tw.float32", "None"),
+    ("tw.float32('1')", "ArgumentError", "tw.float32", "'1'"),
+    ("tw.float32(b'1')", "ArgumentError", "tw.float32", "b'1'"),
+    ("tw.float32([1.0, None])", "ArgumentError", "tw.float32", "None"),
+    ("tw.float32(np.datetime64(1, 's'))", "ArgumentError", "tw.float32", "datetime64"),
+    ("tw.float16(10**5000)", "ArgumentError", "tw.float16"),
+    ("tw.int32(2**70)", "ArgumentError", "tw.int32", "1180591620717411303424"),
+    ("tw.int8(-(10**5000))", "ArgumentError", "tw.int8"),
 ]

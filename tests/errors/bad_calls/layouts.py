@@ -235,4 +235,7 @@ ROWS = [
     ("tw.max_common_vector(A, 0)", "LayoutError", "0"),
     ("tw.max_common_vector(A, 1.5)", "LayoutError", "1.5"),
     ("tw.max_common_vector(A, True)", "LayoutError", "True"),
+    ("tw.Layout.from_text({1: 2})", "LayoutError", "{1: 2}"),
+    ("tw.Layout.from_text(b'4')", "LayoutError", "b'4'"),
+    ("tw.Layout.from_text(tw.Layout)", "LayoutError", "Layout"),
 ]

@@ -237,4 +237,6 @@ ROWS = [
     ("S.Package().build(True)", "ArgumentError", "name", "True"),
     ("S.Package().build(float('nan'))", "ArgumentError", "name", "nan"),
     ("S.Package().build('p')", "ScheduleError", "functions"),
+    ("tw.schedule.create_parameters(2**70)", "ScheduleError", "number", "1180591620717411303424"),
+    ("tw.schedule.create_parameters(-1)", "ScheduleError", "number", "-1"),
 ]

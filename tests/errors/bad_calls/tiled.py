@@ -139,4 +139,7 @@ ROWS = [
     ("tw.atoms.CpAsync(7)", "LayoutError", "7"),
     ("tw.atoms.CpAsync(None)", "LayoutError", "None"),
     ("tw.atoms.CpAsync(1.5)", "LayoutError", "1.5"),
+    ("tw.atoms.UniversalCopy(32, cache=np.zeros(3))", "LayoutError", "cache", "array"),
+    ("tw.atoms.UniversalCopy(32, policy=['a'])", "LayoutError", "policy", "['a']"),
+    ("tw.atoms.UniversalCopy(32, prefetch=np.zeros(3))", "LayoutError", "prefetch", "array"),
 ]

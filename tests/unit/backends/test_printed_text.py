@@ -203,6 +203,8 @@ def _declared(text: str) -> set[str]:
         "va_list",
         "WARP_SZ",
         "vprintf",
+        "llmin",
+        "llmax",
         "inlined_at",
         "function_name",
         "printf",

@@ -51,7 +51,8 @@ _WITH_FLOATS = """
 # Further names that a kernel may not have: functions and types of other signatures, those of earlier releases of CUDA,
 # and words of PTX and the function behind printf, on which as entry points ptxas and NVRTC fail (the last by a crash).
 _OTHERS = """
-    main malloc free std size_t ptrdiff_t clock clock_t clock64 memset labs llabs signbit alloca umin umax ullmin ullmax
+    main malloc free std size_t ptrdiff_t clock clock_t clock64 memset labs llabs signbit alloca
+    llmin llmax umin umax ullmin ullmax
     libraryPropertyType MAJOR_VERSION MINOR_VERSION PATCH_LEVEL texture surface textureReference surfaceReference
     WARP_SZ function_name inlined_at vprintf
 """

@@ -1,0 +1,60 @@
+"""A helper whose code or defaults are exchanged in place, as reloading in a notebook does, is traced anew."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+
+
+def first(x: float = 1.0, *, y: float = 1.0) -> float:
+    return x + y
+
+
+def second(x: float = 4.0, *, y: float = 5.0) -> float:
+    return x * y
+
+
+def result(kernel: tw.Kernel) -> float:
+    x = np.zeros(1, np.float32)
+    kernel[1, 1](x)
+    return float(x[0])
+
+
+def copied(function: types.FunctionType) -> types.FunctionType:
+    made = types.FunctionType(function.__code__, globals(), function.__name__, function.__defaults__)
+    made.__kwdefaults__ = dict(function.__kwdefaults__)
+    return made
+
+
+def as_it_is(function: types.FunctionType) -> types.FunctionType:
+    return function
+
+
+PARTS = {"__code__": 1.0, "__defaults__": 5.0, "__kwdefaults__": 6.0}
+
+
+@pytest.mark.parametrize("decorate", [as_it_is, tw.function])
+@pytest.mark.parametrize("part", PARTS)
+def test_a_helper_of_other_parts(part: str, decorate: Callable[[types.FunctionType], types.FunctionType]) -> None:
+    inner = copied(first)
+    helper = decorate(inner)
+
+    def outer() -> float:
+        return helper()
+
+    @tw.kernel
+    def direct(x):
+        x[0] = helper()
+
+    @tw.kernel
+    def through_another(x):
+        x[0] = outer()
+
+    assert [result(direct), result(through_another)] == [2.0, 2.0]
+    setattr(inner, part, getattr(second, part))
+    assert [result(direct), result(through_another)] == [PARTS[part]] * 2
