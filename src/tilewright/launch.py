@@ -25,7 +25,7 @@ from tilewright.frontend.sources import remember
 from tilewright.pickling import KernelByName, LauncherByName
 from tilewright.runtime.arrays import ArrayInfo, ArraySpec, Static, describe
 from tilewright.runtime.launch import LaunchConfig, launch_config
-from tilewright.runtime.options import Options
+from tilewright.runtime.options import Options, as_int, stream_handle
 from tilewright.runtime.plan import ArgumentPlan, Constexpr, Reading, Scalar, Signature, scalar_type
 from tilewright.runtime.recent import Recent
 from tilewright.source import SourceLocation
@@ -362,7 +362,7 @@ class _Variant:
         found = plan.kernels.get(call.key)
         if found is None:
             found = plan.kernels.add(call.key, self._specialise(plan, args))
-        ready: Ready = found.admit(reading[1])
+        ready: Ready = found.admit(reading)
         call.kernel = ready
         call.is_ready = ready.is_simple and plan.current_stream is not None
         return ready
@@ -401,13 +401,15 @@ observers: dict[int, Callable[[Launcher, tuple[Any, ...], dict[str, Any]], bool]
 class Launcher(LauncherByName):
     """A kernel with a grid and a block."""
 
-    __slots__ = ("_config", "_is_plain", "_variant", "block", "grid", "kernel")
+    __slots__ = ("_config", "_stream", "_variant", "block", "grid", "kernel")
 
     def __init__(self, kernel: Kernel, grid: Extent, block: Extent) -> None:
         self.kernel = kernel
         self.grid = grid
         self.block = block
-        self._is_plain = kernel.options.stream is None
+        stream = kernel.options.stream
+        handle = as_int(stream)
+        self._stream = stream if handle is None else handle
         self._variant = kernel.variant(block)
         self._config: LaunchConfig | None = None
 
@@ -428,10 +430,15 @@ class Launcher(LauncherByName):
         reading = None if plan is None else plan.read(*args)
         if reading is not None and config is not None:
             call, values, _ = reading
-            if call.is_ready and self._is_plain:  # as below, with fewer calls
+            if call.is_ready:  # as below, with fewer calls
                 ready: Any = call.kernel  # Any: a `Ready` on a GPU
                 if ready.dynamic_shared_bytes == config.shared_bytes:
-                    ready.launch(config, plan.current_stream(ready.ordinal), values)
+                    stream = self._stream
+                    if stream is None:
+                        stream = plan.current_stream(ready.ordinal)
+                    elif type(stream) is not int:
+                        stream = stream_handle(stream)
+                    ready.launch(config, stream, values)
                     return
         if tracing() is not None:
             raise LanguageError(
