@@ -14,7 +14,7 @@ import types
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
-from weakref import WeakSet
+from weakref import WeakSet, ref
 
 from tilewright.arch import Arch, default_arch
 from tilewright.compile import Lowered, lower
@@ -451,6 +451,37 @@ class Launcher(LauncherByName):
         if config is None or ready.dynamic_shared_bytes != config.shared_bytes:
             config = self._configure(ready, args)
         ready.run(config, plan, reading, args, kernel.options.stream)
+
+    def repeat(self, args: tuple[Any, ...]) -> Callable[[tuple[Any, ...]], bool] | None:
+        """Return what launches calls like one that was made, from the values of a reading in place of the arguments.
+
+        `args` are all arguments of that call. Calls like it agree with it in all but numbers and pointers, and in the
+        alignment of each pointer. What is returned gives False, and launches nothing, where the arguments have to be
+        looked at: while launches are observed, after something that the kernel was traced with has changed, and after
+        the compiled kernel was forgotten, which this does not keep. None where each call has to be looked at.
+        """
+        variant, captures = self._variant, self.kernel.captures
+        signature = variant.signature
+        plan, (call, _, _) = signature.read(args)
+        current_stream, ready = plan.current_stream, call.kernel
+        if observers:  # what ran the call may be theirs: the next one tells
+            return lambda values: False
+        if current_stream is None or not call.is_ready or self._stream is not None:
+            return None
+        stream_of = current_stream
+        config, ordinal, known = self._configure(ready, args), ready.ordinal, ref(call)
+        del call, ready
+
+        def launch_again(values: tuple[Any, ...]) -> bool:
+            call = known()
+            if call is None or observers or variant.signature is not signature:
+                return False
+            if captures.watched and captures.changed():
+                return False
+            call.kernel.launch(config, stream_of(ordinal), values)
+            return True
+
+        return launch_again
 
     def _configure(self, ready: Ready, args: tuple[Any, ...]) -> LaunchConfig:
         """Return the checked configuration, and remember it unless the grid depends on the arguments."""

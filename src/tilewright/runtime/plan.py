@@ -84,7 +84,7 @@ class Call:
     calls: what runs them. `is_ready` says that nothing else has to be looked at.
     """
 
-    __slots__ = ("is_ready", "kernel", "key", "layouts")
+    __slots__ = ("__weakref__", "is_ready", "kernel", "key", "layouts")
 
     def __init__(self, key: tuple[Hashable, ...], layouts: Layouts) -> None:
         self.key = key
