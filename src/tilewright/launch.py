@@ -349,11 +349,13 @@ class _Variant:
         self.block = block
         names = [p.name for p in kernel.parameters]
         self.signature = Signature(names, [p.name for p in kernel.parameters if p.is_constexpr])
+        self.forgotten = 0  # how often what was compiled was dropped
         # How many arguments a call gives when none is bound or left to its default; -1: always complete them.
         self.arguments = -1 if kernel.bound or kernel.takes_any_number else len(names)
 
     def forget(self) -> None:
         """Drop what was compiled."""
+        self.forgotten += 1
         self.signature = Signature(self.signature.names, self.signature.constexpr)
 
     def admit(self, plan: ArgumentPlan, reading: Reading, args: tuple[Any, ...]) -> Ready:
@@ -461,8 +463,8 @@ class Launcher(LauncherByName):
         the compiled kernel was forgotten, which this does not keep. None where each call has to be looked at.
         """
         variant, captures = self._variant, self.kernel.captures
-        signature = variant.signature
-        plan, (call, _, _) = signature.read(args)
+        forgotten = variant.forgotten
+        plan, (call, _, _) = variant.signature.read(args)
         current_stream, ready = plan.current_stream, call.kernel
         if observers:  # what ran the call may be theirs: the next one tells
             return lambda values: False
@@ -474,7 +476,7 @@ class Launcher(LauncherByName):
 
         def launch_again(values: tuple[Any, ...]) -> bool:
             call = known()
-            if call is None or observers or variant.signature is not signature:
+            if call is None or observers or variant.forgotten != forgotten:
                 return False
             if captures.watched and captures.changed():
                 return False

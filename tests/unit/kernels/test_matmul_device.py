@@ -18,6 +18,7 @@ from tilewright.compile import Lowered
 from tilewright.kernels import dispatch
 from tilewright.kernels import matmul as entry
 from tilewright.kernels.multistage_kernel import matmul_tiles
+from tilewright.launch import _Variant
 from tilewright.recording import record_launches
 
 MEGABYTE = 1 << 20
@@ -124,5 +125,10 @@ def test_arguments_are_classified_once(gpu: FakeCuda, monkeypatch: pytest.Monkey
     with record_launches() as recorded:  # an observer sees the arguments
         assert launches(1) == seen[0]
     assert len(recorded) == 1
-    matmul_tiles.forget()  # what was compiled is not kept, and is found or made again
+    assert launches(1) == seen[0]
+    traced: list[Any] = []
+    specialise = _Variant._specialise
+    monkeypatch.setattr(_Variant, "_specialise", lambda *args: (traced.append(args), specialise(*args))[1])
+    matmul_tiles.forget()  # what was compiled is not launched again
     assert launches(1) == seen[0] and launches(1) == seen[0]
+    assert len(traced) == 1
