@@ -23,14 +23,14 @@ from tilewright.frontend.captures import Captures
 from tilewright.frontend.rewrite import rewrite
 from tilewright.frontend.sources import remember
 from tilewright.pickling import KernelByName, LauncherByName
-from tilewright.runtime.arrays import ArrayInfo, ArraySpec, Static, describe
+from tilewright.runtime.arrays import Static
 from tilewright.runtime.launch import LaunchConfig, launch_config
 from tilewright.runtime.options import Options, as_int, stream_handle
-from tilewright.runtime.plan import ArgumentPlan, Constexpr, Reading, Scalar, Signature, scalar_type
+from tilewright.runtime.plan import ArgumentPlan, Reading, Signature
 from tilewright.runtime.recent import Recent
 from tilewright.source import SourceLocation
-from tilewright.specialise import Ready, Specialisation, specialise
-from tilewright.trace.parameters import ArgumentType, ArrayType, ConstantValue, Dynamic, ScalarType, constexpr
+from tilewright.specialise import Ready, Specialisation, argument_type, described_type, specialise
+from tilewright.trace.parameters import constexpr
 from tilewright.trace.tracer import tracing
 
 if TYPE_CHECKING:
@@ -238,7 +238,10 @@ class Kernel(KernelByName):
             return self.numbered_for(args).lower(*args, arch=arch, block=block, **kwargs)
         shape = None if block is None else launch_config(1, block).block
         values = self.complete(args, kwargs)
-        types = {p.name: _argument_type(p, value) for p, value in zip(self.parameters, values, strict=True)}
+        types = {
+            p.name: argument_type(p.name, value, is_constexpr=p.is_constexpr)
+            for p, value in zip(self.parameters, values, strict=True)
+        }
         return lower(
             self.rewrite(),
             types,
@@ -374,7 +377,7 @@ class _Variant:
         self.kernel.captures.note()
         described = plan.describe(args)
         parameters = self.kernel.parameters
-        arguments = {p.name: _described_type(d) for p, d in zip(parameters, described, strict=True)}
+        arguments = {p.name: described_type(d) for p, d in zip(parameters, described, strict=True)}
 
         code = self.kernel._code
         changes, is_later = code.changes, False
@@ -590,37 +593,3 @@ def static(array: object) -> Static:
     Each layout makes a specialisation of its own.
     """
     return Static(array)
-
-
-def _argument_type(parameter: _Parameter, value: Any) -> ArgumentType:
-    """Return what a kernel is specialised on for an argument, or for a spec in its place."""
-    if parameter.is_constexpr or value is None:
-        return ConstantValue(value)
-    if isinstance(value, ArraySpec):
-        return _array_type(value.info)
-    if isinstance(value, Static) and isinstance(value.array, ArraySpec):
-        return _array_type(replace(value.array.info, static=True))
-    info = describe(value)
-    if info is not None:
-        return _array_type(info)
-    element = scalar_type(value)
-    if element is None:
-        raise ArgumentError(
-            f"argument {parameter.name!r} is a {type(value).__name__}; a kernel takes arrays and numbers",
-            help=f"for a compile-time argument write {parameter.name}: tw.constexpr",
-        )
-    return ScalarType(element)
-
-
-def _described_type(described: ArrayInfo | Scalar | Constexpr) -> ArgumentType:
-    if isinstance(described, ArrayInfo):
-        return _array_type(described)
-    return ScalarType(described.dtype) if isinstance(described, Scalar) else ConstantValue(described.value)
-
-
-def _array_type(info: ArrayInfo) -> ArrayType:
-    kind = info.specialisation
-    if info.static:
-        return ArrayType(info.dtype, info.shape, info.strides, kind.alignment, kind.wide)
-    stride = tuple(s.value if s.value is not None else Dynamic(s.divisor) for s in kind.strides)
-    return ArrayType(info.dtype, tuple(Dynamic(d) for d in kind.extents), stride, kind.alignment, kind.wide)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -16,7 +17,7 @@ from tilewright.ir.core import Buffer, Parameter
 from tilewright.pickling import Refused
 from tilewright.runtime import driver
 from tilewright.runtime.addresses import address_range, meeting_distances, range_of, ranges_meet
-from tilewright.runtime.arrays import ArrayInfo, Layouts, common_device
+from tilewright.runtime.arrays import ArrayInfo, ArraySpec, Layouts, Static, common_device, describe
 from tilewright.runtime.launch import (
     ExtentSlot,
     LaunchConfig,
@@ -31,7 +32,8 @@ from tilewright.runtime.launch import (
 )
 from tilewright.runtime.nvrtc import CompiledModule
 from tilewright.runtime.options import stream_handle
-from tilewright.runtime.plan import Argument, ArgumentPlan, Reading
+from tilewright.runtime.plan import Argument, ArgumentPlan, Reading, Scalar, scalar_type
+from tilewright.trace.parameters import ArgumentType, ArrayType, ConstantValue, Dynamic, ScalarType
 
 _PARTS = {"shape": 0, "stride": 1}  # where they stand in an array's layout
 
@@ -370,3 +372,38 @@ def _slot(parameter: Parameter, position: dict[str, int]) -> Slot:
         part, mode = parameter.part
         return ExtentSlot(argument, mode, element) if part == "shape" else StrideSlot(argument, mode, element)
     return ScalarSlot(argument, element)
+
+
+def argument_type(name: str, value: Any, *, is_constexpr: bool) -> ArgumentType:
+    """Return what a kernel is specialised on for an argument, or for a spec in its place."""
+    if is_constexpr or value is None:
+        return ConstantValue(value)
+    if isinstance(value, ArraySpec):
+        return _array_type(value.info)
+    if isinstance(value, Static) and isinstance(value.array, ArraySpec):
+        return _array_type(replace(value.array.info, static=True))
+    info = describe(value)
+    if info is not None:
+        return _array_type(info)
+    element = scalar_type(value)
+    if element is None:
+        raise ArgumentError(
+            f"argument {name!r} is a {type(value).__name__}; a kernel takes arrays and numbers",
+            help=f"for a compile-time argument write {name}: tw.constexpr",
+        )
+    return ScalarType(element)
+
+
+def described_type(described: Argument) -> ArgumentType:
+    """Return what a kernel is specialised on for an argument that was described."""
+    if isinstance(described, ArrayInfo):
+        return _array_type(described)
+    return ScalarType(described.dtype) if isinstance(described, Scalar) else ConstantValue(described.value)
+
+
+def _array_type(info: ArrayInfo) -> ArrayType:
+    kind = info.specialisation
+    if info.static:
+        return ArrayType(info.dtype, info.shape, info.strides, kind.alignment, kind.wide)
+    stride = tuple(s.value if s.value is not None else Dynamic(s.divisor) for s in kind.strides)
+    return ArrayType(info.dtype, tuple(Dynamic(d) for d in kind.extents), stride, kind.alignment, kind.wide)
