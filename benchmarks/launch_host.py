@@ -75,18 +75,18 @@ def main() -> None:
     first, second = stand_ins()
     args = [(*first, 3, 0.5), (*second, 4, 1.5)]
     signature = Signature(["a", "b", "c", "n", "alpha"])
-    plan, (_, values, _) = signature.read(args[0])
+    plan, (first_call, values, _) = signature.read(args[0])
     slots: list[Slot] = [PointerSlot(n) for n in range(3)]
     for n in range(3):
         slots += [ExtentSlot(n, 0), ExtentSlot(n, 1), StrideSlot(n, 0)]
     slots += [ScalarSlot(3, int32), ScalarSlot(4, float32)]
     packer = Packer(slots, plan.starts)
     config = launch_config((64, 64), (32, 8))
-    bound = packer.bind(values, function)
+    bound = packer.bind(first_call.layouts, function)
 
     for arguments in args:
-        _, (this_call, these_values, _) = signature.read(arguments)
-        this_call.kernel = packer.bind(these_values, function)
+        _, (this_call, _, _) = signature.read(arguments)
+        this_call.kernel = packer.bind(this_call.layouts, function)
 
     def call(arguments: tuple[Any, ...]) -> None:
         _, (this_call, these_values, _) = signature.read(arguments)
@@ -101,7 +101,7 @@ def main() -> None:
         ("grid and block", lambda: launch_config((64, 64), (32, 8)), 1),
         ("pack and launch", lambda: bound(config, 0, values), 1),
         ("all of a call, the arguments changing", two_calls, 2),
-        ("prepared launch", packer.prepare(function, config, 0, values), 1),
+        ("prepared launch", packer.prepare(function, config, 0, values, first_call.layouts), 1),
     ]
     kind = f"{type(first[0]).__module__}.{type(first[0]).__name__}"
     print(f"three arguments of {kind}, an int and a float; Python {sys.version.split()[0]}")

@@ -14,7 +14,7 @@ import types
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
-from weakref import WeakSet
+from weakref import WeakSet, ref
 
 from tilewright.arch import Arch, default_arch
 from tilewright.compile import Lowered, lower
@@ -23,14 +23,14 @@ from tilewright.frontend.captures import Captures
 from tilewright.frontend.rewrite import rewrite
 from tilewright.frontend.sources import remember
 from tilewright.pickling import KernelByName, LauncherByName
-from tilewright.runtime.arrays import ArrayInfo, ArraySpec, Static, describe
+from tilewright.runtime.arrays import Static
 from tilewright.runtime.launch import LaunchConfig, launch_config
-from tilewright.runtime.options import Options
-from tilewright.runtime.plan import ArgumentPlan, Constexpr, Reading, Scalar, Signature, scalar_type
+from tilewright.runtime.options import Options, as_int, stream_handle
+from tilewright.runtime.plan import ArgumentPlan, Reading, Signature
 from tilewright.runtime.recent import Recent
 from tilewright.source import SourceLocation
-from tilewright.specialise import Ready, Specialisation, specialise
-from tilewright.trace.parameters import ArgumentType, ArrayType, ConstantValue, Dynamic, ScalarType, constexpr
+from tilewright.specialise import Ready, Specialisation, argument_type, described_type, specialise
+from tilewright.trace.parameters import constexpr
 from tilewright.trace.tracer import tracing
 
 if TYPE_CHECKING:
@@ -238,7 +238,10 @@ class Kernel(KernelByName):
             return self.numbered_for(args).lower(*args, arch=arch, block=block, **kwargs)
         shape = None if block is None else launch_config(1, block).block
         values = self.complete(args, kwargs)
-        types = {p.name: _argument_type(p, value) for p, value in zip(self.parameters, values, strict=True)}
+        types = {
+            p.name: argument_type(p.name, value, is_constexpr=p.is_constexpr)
+            for p, value in zip(self.parameters, values, strict=True)
+        }
         return lower(
             self.rewrite(),
             types,
@@ -349,11 +352,13 @@ class _Variant:
         self.block = block
         names = [p.name for p in kernel.parameters]
         self.signature = Signature(names, [p.name for p in kernel.parameters if p.is_constexpr])
+        self.forgotten = 0  # how often what was compiled was dropped
         # How many arguments a call gives when none is bound or left to its default; -1: always complete them.
         self.arguments = -1 if kernel.bound or kernel.takes_any_number else len(names)
 
     def forget(self) -> None:
         """Drop what was compiled."""
+        self.forgotten += 1
         self.signature = Signature(self.signature.names, self.signature.constexpr)
 
     def admit(self, plan: ArgumentPlan, reading: Reading, args: tuple[Any, ...]) -> Ready:
@@ -362,7 +367,7 @@ class _Variant:
         found = plan.kernels.get(call.key)
         if found is None:
             found = plan.kernels.add(call.key, self._specialise(plan, args))
-        ready: Ready = found.admit(reading[1])
+        ready: Ready = found.admit(reading)
         call.kernel = ready
         call.is_ready = ready.is_simple and plan.current_stream is not None
         return ready
@@ -372,7 +377,7 @@ class _Variant:
         self.kernel.captures.note()
         described = plan.describe(args)
         parameters = self.kernel.parameters
-        arguments = {p.name: _described_type(d) for p, d in zip(parameters, described, strict=True)}
+        arguments = {p.name: described_type(d) for p, d in zip(parameters, described, strict=True)}
 
         code = self.kernel._code
         changes, is_later = code.changes, False
@@ -401,13 +406,15 @@ observers: dict[int, Callable[[Launcher, tuple[Any, ...], dict[str, Any]], bool]
 class Launcher(LauncherByName):
     """A kernel with a grid and a block."""
 
-    __slots__ = ("_config", "_is_plain", "_variant", "block", "grid", "kernel")
+    __slots__ = ("_config", "_stream", "_variant", "block", "grid", "kernel")
 
     def __init__(self, kernel: Kernel, grid: Extent, block: Extent) -> None:
         self.kernel = kernel
         self.grid = grid
         self.block = block
-        self._is_plain = kernel.options.stream is None
+        stream = kernel.options.stream
+        handle = as_int(stream)
+        self._stream = stream if handle is None else handle
         self._variant = kernel.variant(block)
         self._config: LaunchConfig | None = None
 
@@ -428,10 +435,15 @@ class Launcher(LauncherByName):
         reading = None if plan is None else plan.read(*args)
         if reading is not None and config is not None:
             call, values, _ = reading
-            if call.is_ready and self._is_plain:  # as below, with fewer calls
+            if call.is_ready:  # as below, with fewer calls
                 ready: Any = call.kernel  # Any: a `Ready` on a GPU
                 if ready.dynamic_shared_bytes == config.shared_bytes:
-                    ready.launch(config, plan.current_stream(ready.ordinal), values)
+                    stream = self._stream
+                    if stream is None:
+                        stream = plan.current_stream(ready.ordinal)
+                    elif type(stream) is not int:
+                        stream = stream_handle(stream)
+                    ready.launch(config, stream, values)
                     return
         if tracing() is not None:
             raise LanguageError(
@@ -444,6 +456,37 @@ class Launcher(LauncherByName):
         if config is None or ready.dynamic_shared_bytes != config.shared_bytes:
             config = self._configure(ready, args)
         ready.run(config, plan, reading, args, kernel.options.stream)
+
+    def repeat(self, args: tuple[Any, ...]) -> Callable[[tuple[Any, ...]], bool] | None:
+        """Return what launches calls like one that was made, from the values of a reading in place of the arguments.
+
+        `args` are all arguments of that call. Calls like it agree with it in all but numbers and pointers, and in the
+        alignment of each pointer. What is returned gives False, and launches nothing, where the arguments have to be
+        looked at: while launches are observed, after something that the kernel was traced with has changed, and after
+        the compiled kernel was forgotten, which this does not keep. None where each call has to be looked at.
+        """
+        variant, captures = self._variant, self.kernel.captures
+        forgotten = variant.forgotten
+        plan, (call, _, _) = variant.signature.read(args)
+        current_stream, ready = plan.current_stream, call.kernel
+        if observers:  # what ran the call may be theirs: the next one tells
+            return lambda values: False
+        if current_stream is None or not call.is_ready or self._stream is not None:
+            return None
+        stream_of = current_stream
+        config, ordinal, known = self._configure(ready, args), ready.ordinal, ref(call)
+        del call, ready
+
+        def launch_again(values: tuple[Any, ...]) -> bool:
+            call = known()
+            if call is None or observers or variant.forgotten != forgotten:
+                return False
+            if captures.watched and captures.changed():
+                return False
+            call.kernel.launch(config, stream_of(ordinal), values)
+            return True
+
+        return launch_again
 
     def _configure(self, ready: Ready, args: tuple[Any, ...]) -> LaunchConfig:
         """Return the checked configuration, and remember it unless the grid depends on the arguments."""
@@ -550,37 +593,3 @@ def static(array: object) -> Static:
     Each layout makes a specialisation of its own.
     """
     return Static(array)
-
-
-def _argument_type(parameter: _Parameter, value: Any) -> ArgumentType:
-    """Return what a kernel is specialised on for an argument, or for a spec in its place."""
-    if parameter.is_constexpr or value is None:
-        return ConstantValue(value)
-    if isinstance(value, ArraySpec):
-        return _array_type(value.info)
-    if isinstance(value, Static) and isinstance(value.array, ArraySpec):
-        return _array_type(replace(value.array.info, static=True))
-    info = describe(value)
-    if info is not None:
-        return _array_type(info)
-    element = scalar_type(value)
-    if element is None:
-        raise ArgumentError(
-            f"argument {parameter.name!r} is a {type(value).__name__}; a kernel takes arrays and numbers",
-            help=f"for a compile-time argument write {parameter.name}: tw.constexpr",
-        )
-    return ScalarType(element)
-
-
-def _described_type(described: ArrayInfo | Scalar | Constexpr) -> ArgumentType:
-    if isinstance(described, ArrayInfo):
-        return _array_type(described)
-    return ScalarType(described.dtype) if isinstance(described, Scalar) else ConstantValue(described.value)
-
-
-def _array_type(info: ArrayInfo) -> ArrayType:
-    kind = info.specialisation
-    if info.static:
-        return ArrayType(info.dtype, info.shape, info.strides, kind.alignment, kind.wide)
-    stride = tuple(s.value if s.value is not None else Dynamic(s.divisor) for s in kind.strides)
-    return ArrayType(info.dtype, tuple(Dynamic(d) for d in kind.extents), stride, kind.alignment, kind.wide)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -16,7 +17,7 @@ from tilewright.ir.core import Buffer, Parameter
 from tilewright.pickling import Refused
 from tilewright.runtime import driver
 from tilewright.runtime.addresses import address_range, meeting_distances, range_of, ranges_meet
-from tilewright.runtime.arrays import ArrayInfo, common_device
+from tilewright.runtime.arrays import ArrayInfo, ArraySpec, Layouts, Static, common_device, describe
 from tilewright.runtime.launch import (
     ExtentSlot,
     LaunchConfig,
@@ -31,9 +32,10 @@ from tilewright.runtime.launch import (
 )
 from tilewright.runtime.nvrtc import CompiledModule
 from tilewright.runtime.options import stream_handle
-from tilewright.runtime.plan import Argument, ArgumentPlan, Reading
+from tilewright.runtime.plan import Argument, ArgumentPlan, Reading, Scalar, scalar_type
+from tilewright.trace.parameters import ArgumentType, ArrayType, ConstantValue, Dynamic, ScalarType
 
-_PARTS = {"shape": 1, "stride": 2}  # where an array's parts stand behind its pointer in a reading
+_PARTS = {"shape": 0, "stride": 1}  # where they stand in an array's layout
 
 
 class Ready(Protocol):
@@ -56,8 +58,8 @@ class Ready(Protocol):
 class Specialisation(Protocol):
     """A compiled form of a kernel."""
 
-    def admit(self, values: tuple[Any, ...]) -> Ready:
-        """Return the form for calls that agree with these values in all but pointers and numbers.
+    def admit(self, reading: Reading) -> Ready:
+        """Return the form for calls that agree with this one in all but pointers and numbers.
 
         Raises `ArgumentError` for a condition of the launch that does not hold.
         """
@@ -116,15 +118,18 @@ def _check_outputs(lowered: Lowered, arrays: Sequence[tuple[str, ArrayInfo]]) ->
             )
 
 
-def _lookup(names: Sequence[str], starts: Sequence[int], values: tuple[Any, ...]) -> Callable[[Parameter], Any]:
+def _lookup(names: Sequence[str], starts: Sequence[int], reading: Reading) -> Callable[[Parameter], Any]:
     """Return what finds the value of a scalar parameter in a reading."""
     position = dict(zip(names, starts, strict=True))
+    layouts, values = reading[0].layouts, reading[1]
 
     def find(parameter: Parameter) -> Any:
         start = position[parameter.argument]
         if isinstance(parameter.part, tuple):
             part, mode = parameter.part
-            return values[start + _PARTS[part]][mode]
+            layout = layouts[start]
+            assert layout is not None, parameter
+            return layout[_PARTS[part]][mode]
         return values[start]
 
     return find
@@ -156,7 +161,7 @@ class OnSimulator:
         """Return what a profile needs to know of the GPU's machine code, as `Lowered.compiled`."""
         return self.lowered_for_gpu.compiled()
 
-    def admit(self, values: tuple[Any, ...]) -> Ready:
+    def admit(self, reading: Reading) -> Ready:
         return self  # the conditions are checked at each run, which is slow anyway
 
     def run(
@@ -165,7 +170,7 @@ class OnSimulator:
         from tilewright.backends.sim import execute
 
         described = dict(zip(self.names, plan.describe(args), strict=True))
-        find = _lookup(self.names, self.starts, reading[1])
+        find = _lookup(self.names, self.starts, reading)
         self.lowered.check(find)
         staged = _stage({n: info for n, info in described.items() if isinstance(info, ArrayInfo)}, self.lowered.written)
         arguments: dict[Parameter, Any] = {
@@ -283,13 +288,13 @@ class OnDevice:
         """The machine code for calls in which an array that is only read shares memory with one that is written."""
         return self._load(self.lowered.aliased_module)
 
-    def check(self, values: tuple[Any, ...]) -> None:
+    def check(self, reading: Reading) -> None:
         """Raise `ArgumentError` for a condition of the launch that does not hold."""
-        self.lowered.check(_lookup(self.names, self.starts, values))
+        self.lowered.check(_lookup(self.names, self.starts, reading))
 
-    def admit(self, values: tuple[Any, ...]) -> Ready:
-        self.check(values)
-        return _Admitted(self, values)
+    def admit(self, reading: Reading) -> Ready:
+        self.check(reading)
+        return _Admitted(self, reading[0].layouts)
 
 
 class _Admitted:
@@ -297,13 +302,13 @@ class _Admitted:
 
     __slots__ = ("dynamic_shared_bytes", "is_simple", "launch", "ordinal", "owner", "pairs")
 
-    def __init__(self, owner: OnDevice, values: tuple[Any, ...]) -> None:
+    def __init__(self, owner: OnDevice, layouts: Layouts) -> None:
         self.owner = owner
-        self.pairs = owner.overlaps.pairs(values)
+        self.pairs = owner.overlaps.pairs(layouts)
         self.is_simple = not owner.checks_numbers
         self.ordinal = owner.ordinal
         self.dynamic_shared_bytes = owner.dynamic_shared_bytes
-        self.launch = owner.packer.bind(values, owner.function, self.pairs, lambda: owner.aliased_function)
+        self.launch = owner.packer.bind(layouts, owner.function, self.pairs, lambda: owner.aliased_function)
 
     def run(
         self, config: LaunchConfig, plan: ArgumentPlan, reading: Reading, args: tuple[Any, ...], stream: Any
@@ -314,16 +319,15 @@ class _Admitted:
         self, config: LaunchConfig, plan: ArgumentPlan, reading: Reading, args: tuple[Any, ...], stream: Any
     ) -> Callable[[], None]:
         handle = self._stream(plan, reading, stream)
-        _, values, described = reading
+        call, values, described = reading
         function = self.owner.aliased_function if share_memory(self.pairs, values) else self.owner.function
-        return self.owner.packer.prepare(function, config, handle, values, owners=(*args, *described))
+        return self.owner.packer.prepare(function, config, handle, values, call.layouts, (*args, *described))
 
     def _stream(self, plan: ArgumentPlan, reading: Reading, stream: Any) -> int:
         """Return the stream of a launch, after the conditions on numbers."""
-        _, values, described = reading
         if not self.is_simple:
-            self.owner.check(values)
-        return plan.stream(self.ordinal, described) if stream is None else stream_handle(stream)
+            self.owner.check(reading)
+        return plan.stream(self.ordinal, reading[2]) if stream is None else stream_handle(stream)
 
 
 class Overlaps:
@@ -340,10 +344,10 @@ class Overlaps:
                 side = self._written if parameter.argument in lowered.written else self._read
                 side.append((start[parameter.argument], parameter.target.dtype.bytes))
 
-    def pairs(self, values: tuple[Any, ...]) -> tuple[Pair, ...]:
+    def pairs(self, layouts: Layouts) -> tuple[Pair, ...]:
         """Return the pairs to look at in calls with these extents and strides; arrays without elements meet none."""
         written, read = (
-            [(start, address_range(values[start + 1], values[start + 2], size)) for start, size in side]
+            [(start, address_range(*layout, size)) for start, size in side if (layout := layouts[start]) is not None]
             for side in (self._written, self._read)
         )
         return tuple(
@@ -353,9 +357,9 @@ class Overlaps:
             if (bounds := meeting_distances(read_range, written_range)) is not None
         )
 
-    def found(self, values: tuple[Any, ...]) -> bool:
+    def found(self, values: tuple[Any, ...], layouts: Layouts) -> bool:
         """Say whether the address ranges of a written and of a read array meet."""
-        return share_memory(self.pairs(values), values)
+        return share_memory(self.pairs(layouts), values)
 
 
 def _slot(parameter: Parameter, position: dict[str, int]) -> Slot:
@@ -368,3 +372,38 @@ def _slot(parameter: Parameter, position: dict[str, int]) -> Slot:
         part, mode = parameter.part
         return ExtentSlot(argument, mode, element) if part == "shape" else StrideSlot(argument, mode, element)
     return ScalarSlot(argument, element)
+
+
+def argument_type(name: str, value: Any, *, is_constexpr: bool) -> ArgumentType:
+    """Return what a kernel is specialised on for an argument, or for a spec in its place."""
+    if is_constexpr or value is None:
+        return ConstantValue(value)
+    if isinstance(value, ArraySpec):
+        return _array_type(value.info)
+    if isinstance(value, Static) and isinstance(value.array, ArraySpec):
+        return _array_type(replace(value.array.info, static=True))
+    info = describe(value)
+    if info is not None:
+        return _array_type(info)
+    element = scalar_type(value)
+    if element is None:
+        raise ArgumentError(
+            f"argument {name!r} is a {type(value).__name__}; a kernel takes arrays and numbers",
+            help=f"for a compile-time argument write {name}: tw.constexpr",
+        )
+    return ScalarType(element)
+
+
+def described_type(described: Argument) -> ArgumentType:
+    """Return what a kernel is specialised on for an argument that was described."""
+    if isinstance(described, ArrayInfo):
+        return _array_type(described)
+    return ScalarType(described.dtype) if isinstance(described, Scalar) else ConstantValue(described.value)
+
+
+def _array_type(info: ArrayInfo) -> ArrayType:
+    kind = info.specialisation
+    if info.static:
+        return ArrayType(info.dtype, info.shape, info.strides, kind.alignment, kind.wide)
+    stride = tuple(s.value if s.value is not None else Dynamic(s.divisor) for s in kind.strides)
+    return ArrayType(info.dtype, tuple(Dynamic(d) for d in kind.extents), stride, kind.alignment, kind.wide)

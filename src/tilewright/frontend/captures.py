@@ -146,6 +146,6 @@ def global_names(code: types.CodeType) -> tuple[str, ...]:
 _READS_GLOBAL = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
 
 
-def package_of(function: types.FunctionType) -> str:
+def package_of(function: object) -> str:
     """Return the package of a function: what is outside of it stays what it is while the program runs."""
-    return (function.__module__ or "").partition(".")[0]
+    return (getattr(function, "__module__", None) or "").partition(".")[0]

@@ -90,12 +90,13 @@ class KernelLaunch:
 
     The matrices are rank-3 views, A and B packed where the candidate says so, and `operands` those of C, bias and the
     epilogue's arrays that the problem has. `numbers` says which of the numbers that the epilogue captures are passed.
-    `plan` is what the kernel is compiled for.
+    `plan` is what the kernel is compiled for. `repeat` is that of `Launcher`, where `launch` is one.
     """
 
     launch: Callable[..., None]
     plan: Any
     numbers: tuple[NumberUse, ...] = ()
+    repeat: Callable[[tuple[Any, ...]], Callable[[tuple[Any, ...]], bool] | None] = lambda arguments: None
 
 
 class Family(ABC):

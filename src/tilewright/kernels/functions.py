@@ -25,6 +25,7 @@ from tilewright.arch import Arch
 from tilewright.dtypes import DType
 from tilewright.errors import ArgumentError, LanguageError
 from tilewright.freezing import freeze
+from tilewright.frontend.captures import UNASSIGNED, captured_variables, global_names, package_of
 from tilewright.frontend.rewrite import function as traced_function
 from tilewright.ir.core import Value
 from tilewright.runtime.arrays import adapter_for
@@ -174,7 +175,7 @@ def captured(target: object) -> Captured:
             f"epilogue is a function of the accumulator, got {type(target).__name__}",
             help="for example epilogue=lambda acc: tw.maximum(acc, 0)",
         )
-    reader = _Reader(_package(_plain_function(target)))
+    reader = _Reader(package_of(_plain_function(target)))
     key = reader.key("epilogue", target)
     numbers = tuple(reader.numbers)
     template = _templates.get(key)
@@ -279,20 +280,18 @@ class _Reader:
 
     def _function(self, function: types.FunctionType) -> Hashable:
         plain = _plain_function(function)
-        if _package(plain) != self.package or self.package == "tilewright" or id(plain) in self._open:
+        if package_of(plain) != self.package or self.package == "tilewright" or id(plain) in self._open:
             if id(plain) not in self._open:
                 self._look_into(plain.__module__ or "")
             return function
         self._open.add(id(plain))
-        code, variables = plain.__code__, plain.__globals__
+        code = plain.__code__
         if _tells_objects_apart(code):
             self.is_transparent = False
-        cells = plain.__closure__ or ()
         key = (
             "traced" if plain is not function else "function",
             code,
-            tuple([self.key(n, _content(c)) for n, c in zip(code.co_freevars, cells, strict=True)]),
-            tuple([self.key(n, variables[n]) for n in _global_names(code) if n in variables]),
+            tuple([(v.name, self.key(v.name, v.value)) for v in captured_variables(plain)]),
             tuple([self.key(n, v) for n, v in _defaults(plain)]),
         )
         self._open.discard(id(plain))
@@ -359,14 +358,15 @@ class _Skeleton:
 
     def _function(self, function: types.FunctionType, is_root: bool) -> _Node:
         plain = _plain_function(function)
-        if _package(plain) != self.reader.package or self.reader.package == "tilewright" or id(plain) in self._open:
+        if package_of(plain) != self.reader.package or self.reader.package == "tilewright" or id(plain) in self._open:
             return lambda given: function
         self._open.add(id(plain))
         code, variables = plain.__code__, plain.__globals__
-        names = [n for n in _global_names(code) if n in variables]
+        captures = list(captured_variables(plain))
         self._attributes.update(code.co_names)
-        cells = self._all([_content(c) for c in plain.__closure__ or ()])
-        globals_, defaults = self._named({n: variables[n] for n in names}), self._all([v for _, v in _defaults(plain)])
+        cells = self._all([v.value for v in captures if v.holder is not variables])
+        globals_ = self._named({v.name: v.value for v in captures if v.holder is variables})
+        defaults = self._all([v for _, v in _defaults(plain)])
         self._open.discard(id(plain))
         named = {n: variables[n] for n in ("__builtins__", "__name__") if n in variables}
         positional = len(plain.__defaults__ or ())
@@ -376,7 +376,7 @@ class _Skeleton:
 
         def build(given: _Given) -> Any:
             values = defaults(given)
-            closure = tuple(types.CellType(v) for v in cells(given))
+            closure = tuple(types.CellType() if v is UNASSIGNED else types.CellType(v) for v in cells(given))
             made = types.FunctionType(
                 code, {**named, **globals_(given)}, code.co_name, tuple(values[:positional]), closure
             )
@@ -406,17 +406,6 @@ def _is_sequence(value: object) -> bool:
     return type(value) in (list, tuple) or (isinstance(value, tuple) and hasattr(value, "_make"))
 
 
-def _package(function: Any) -> str | None:
-    return (getattr(function, "__module__", None) or "").partition(".")[0]
-
-
-def _content(cell: types.CellType) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # not assigned yet
-        return None
-
-
 def _defaults(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
     """Yield the parameters that have defaults, and these."""
     values = function.__defaults__ or ()
@@ -426,19 +415,9 @@ def _defaults(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
 
 
 @cache
-def _global_names(code: types.CodeType) -> tuple[str, ...]:
-    """Return the global variables that code reads, that of functions inside it included."""
-    found = {i.argval for i in dis.get_instructions(code) if i.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            found |= set(_global_names(constant))
-    return tuple(sorted(found))
-
-
-@cache
 def _tells_objects_apart(code: types.CodeType) -> bool:
     """Say whether code may see which object a name stands for: by `type(x)`, or `x is y` with something but None."""
-    if _REVEALING & set(_global_names(code)):
+    if _REVEALING & set(global_names(code)):
         return True
     before = None
     for instruction in dis.get_instructions(code):

@@ -143,7 +143,8 @@ class Multistage(Family):
         tile_m, tile_n, _ = configuration.tile
         blocks = -(-problem.m // tile_m) * -(-problem.n // tile_n) * problem.batch
         kernel = _kernel(len(problem.operands) + len(plan.epilogue.numbers))
-        return KernelLaunch(kernel[blocks, plan.threads], plan, plan.epilogue.numbers)
+        launcher = kernel[blocks, plan.threads]
+        return KernelLaunch(launcher, plan, plan.epilogue.numbers, launcher.repeat)
 
 
 @cache

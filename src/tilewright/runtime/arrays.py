@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 StreamGetter = Callable[[int], int]  # the current stream of a device in its framework
 Device = Union[Literal["cpu"], int]  # an int is the ordinal of a CUDA device
+ArrayLayout = tuple[tuple[int, ...], tuple[int, ...]]  # shape, and strides in elements
+Layouts = tuple[Union[ArrayLayout, None], ...]  # of the arrays of a call, None for a number among them
 
 LEGACY_STREAM = 1  # the default stream's handle in the two array protocols; the driver takes it as well
 _WIDE_SPAN = 2**31  # element offsets from here on need 64 bits

@@ -5,9 +5,9 @@ What `cuLaunchKernelEx` takes is laid out once for each compiled kernel, in one 
     grid, block, shared bytes | stream | attributes | pointers and numbers | extents and strides
 
 with a fixed array of pointers to the parameters beside it. Extents and strides are those of a kind of call: they are
-packed and checked once, when it is bound. A launch fills the block by one `struct` call and calls the driver with
-ctypes pointers that are there already. A block that is in flight belongs to one thread: ctypes lets other threads run
-during the call.
+packed and checked once, when it is bound. Pointers and numbers stand in the order in which a reading has them, so that
+one `struct` call fills the block, none picked out. The driver is called with ctypes pointers that are there already. A
+block that is in flight belongs to one thread: ctypes lets other threads run during the call.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from tilewright.arch import MAX_BLOCK, MAX_GRID, MAX_THREADS
 from tilewright.dtypes import DType, bfloat16, int32
 from tilewright.errors import ArgumentError, DeviceError
 from tilewright.pickling import Refused
+from tilewright.runtime.arrays import ArrayLayout, Layouts
 from tilewright.runtime.driver import Function, error_text, keep_loaded
 from tilewright.runtime.recent import Recent
 
@@ -163,8 +164,10 @@ class Packer:
     def __init__(self, slots: Sequence[Slot], starts: Sequence[int]) -> None:
         self.slots = tuple(slots)
         changing = [slot for slot in slots if isinstance(slot, (PointerSlot, ScalarSlot))]
+        changing.sort(key=lambda slot: starts[slot.argument])
         fixed = [slot for slot in slots if isinstance(slot, (ExtentSlot, StrideSlot))]
-        self._changing = _picker([(starts[slot.argument], _is_bfloat16(slot)) for slot in changing])
+        self._places = [(starts[slot.argument], _is_bfloat16(slot)) for slot in changing]
+        self._pick = _picker(self._places)
         self._fixed = [_place(slot, starts) for slot in fixed]
         self._fixed_struct = struct.Struct("@" + "".join(map(_slot_format, fixed)))
         head = _CONFIG_FORMAT + "".join(map(_slot_format, changing)) + "0q"  # what is fixed begins at a multiple of 8
@@ -177,19 +180,22 @@ class Packer:
 
     def bind(
         self,
-        values: tuple[Any, ...],
+        layouts: Layouts = (),
         function: Function | None = None,
         pairs: Sequence[Pair] = (),
         aliased: Callable[[], Function] | None = None,
     ) -> Launch:
-        """Return launch(config, stream, values) for readings with the extents and strides of `values`.
+        """Return launch(config, stream, values) for readings with these extents and strides.
 
         A call in which a pair of arrays shares memory launches what `aliased` returns in place of `function`. Raises
         `ArgumentError` for an extent or a stride that does not fit into its parameter.
         """
-        fixed, bound = self._pack_fixed(values), cast("Function", function)
+        fixed, bound = self._pack_fixed(layouts), cast("Function", function)
         idle: list[_Frame] = []
-        new_frame, changing, pack_into = self._new_frame, self._changing, self._struct.pack_into
+        new_frame, pack_into = self._new_frame, self._struct.pack_into
+        # Most kernels take all values as they are: then nothing has to be picked.
+        takes_all = self._places == [(n, False) for n in range(len(layouts))]
+        pick = None if takes_all else self._pick
 
         def launch(config: LaunchConfig, stream: int, values: tuple[Any, ...], function: Function = bound) -> None:
             for written, read, low, high in pairs:  # as `share_memory`, without the call
@@ -202,7 +208,7 @@ class Packer:
                 frame = new_frame(fixed)
             buffer, configuration, parameters = frame
             try:
-                pack_into(buffer, 0, config.head, stream, *changing(values))
+                pack_into(buffer, 0, config.head, stream, *(values if pick is None else pick(values)))
             except _UNFIT as error:
                 raise self._refusal(values, error) from error
             status = function.launch(configuration, function.handle, parameters, None)
@@ -214,10 +220,11 @@ class Packer:
 
         return launch
 
-    def launch(self, function: Function, config: LaunchConfig, stream: int, values: tuple[Any, ...]) -> None:
-        """Launch a kernel with the values of one reading."""
-        kind = tuple([values[start] for start, _ in self._fixed])
-        bound = self._bound.get(kind) or self._bound.add(kind, self.bind(values))
+    def launch(
+        self, function: Function, config: LaunchConfig, stream: int, values: tuple[Any, ...], layouts: Layouts = ()
+    ) -> None:
+        """Launch a kernel with the values and layouts of one reading."""
+        bound = self._bound.get(layouts) or self._bound.add(layouts, self.bind(layouts))
         bound(config, stream, values, function)
 
     def prepare(
@@ -226,23 +233,25 @@ class Packer:
         config: LaunchConfig,
         stream: int,
         values: tuple[Any, ...],
+        layouts: Layouts = (),
         owners: Sequence[object] = (),
     ) -> PreparedLaunch:
         """Return a launch with everything packed. It keeps `owners`, the arguments, alive."""
-        frame = self._new_frame(self._pack_fixed(values))
+        frame = self._new_frame(self._pack_fixed(layouts))
         try:
-            self._struct.pack_into(frame[0], 0, config.head, stream, *self._changing(values))
+            self._struct.pack_into(frame[0], 0, config.head, stream, *self._pick(values))
         except _UNFIT as error:
             raise self._refusal(values, error) from error
         if stream:
             keep_loaded(function)
         return PreparedLaunch(function, config, frame, tuple(owners))
 
-    def _pack_fixed(self, values: tuple[Any, ...]) -> bytes:
+    def _pack_fixed(self, layouts: Layouts) -> bytes:
+        extents = [cast("ArrayLayout", layouts[start])[part][mode] for start, part, mode in self._fixed]
         try:
-            return self._fixed_struct.pack(*[values[start][mode] for start, mode in self._fixed])
+            return self._fixed_struct.pack(*extents)
         except _UNFIT as error:
-            raise self._refusal(values, error) from error
+            raise self._refusal(layouts, error) from error
 
     def _new_frame(self, fixed: bytes) -> _Frame:
         buffer = ctypes.create_string_buffer(bytes(self._struct.size) + fixed)
@@ -250,7 +259,7 @@ class Packer:
         pointers = (ctypes.c_void_p * max(len(self._offsets), 1))(*(address + offset for offset in self._offsets))
         return buffer, ctypes.c_void_p(address), pointers
 
-    def _refusal(self, values: tuple[Any, ...], error: Exception) -> ArgumentError:
+    def _refusal(self, values: Sequence[Any], error: Exception) -> ArgumentError:
         return ArgumentError(
             "an argument does not fit into the kernel's parameter",
             details=[str(error), f"values: {values!r}", f"parameters: {self.slots!r}"],
@@ -319,9 +328,9 @@ def _offsets(before: str, slots: Sequence[Slot]) -> list[int]:
     return [end - struct.calcsize(kind) for end, kind in zip(ends, formats, strict=True)]
 
 
-def _place(slot: ExtentSlot | StrideSlot, starts: Sequence[int]) -> tuple[int, int]:
-    """Return the position of an array's shape or strides among the values of a reading, and the mode."""
-    return starts[slot.argument] + (1 if isinstance(slot, ExtentSlot) else 2), slot.mode
+def _place(slot: ExtentSlot | StrideSlot, starts: Sequence[int]) -> tuple[int, int, int]:
+    """Return where an extent or a stride stands: the array, its shape or its strides, and the mode."""
+    return starts[slot.argument], 0 if isinstance(slot, ExtentSlot) else 1, slot.mode
 
 
 def _is_bfloat16(slot: Slot) -> bool:

@@ -18,8 +18,7 @@ int and a layout it is::
                 (p0 | p1) & 15 and (alignment[p0 & 15], alignment[p1 & 15]),
             )
             call = calls.get(identity) or classify(identity, (a0, a1, a2, a3), ())
-            t0, t1 = call.strides
-            return call, (p0, s0, t0, p1, s1, t1, a2), ()
+            return call, (p0, p1, a2), ()
         except Exception as error:
             raise explain((a0, a1, a2, a3), error)
 
@@ -47,6 +46,8 @@ from tilewright.runtime.arrays import (
     Adapter,
     ArrayClass,
     ArrayInfo,
+    ArrayLayout,
+    Layouts,
     StreamGetter,
     adapter_for,
 )
@@ -78,21 +79,22 @@ Argument = Union[ArrayInfo, Scalar, Constexpr]
 class Call:
     """What is known of calls whose arguments agree in all but pointers and numbers.
 
-    `key` decides which compiled kernel runs, `strides` are those of each array in elements. `kernel` is the place for
-    what the caller found out for such calls: what runs them. `is_ready` says that nothing else has to be looked at.
+    `key` decides which compiled kernel runs. `layouts` has shape and strides of each array, by the
+    position of its pointer among the values of a reading. `kernel` is the place for what the caller found out for such
+    calls: what runs them. `is_ready` says that nothing else has to be looked at.
     """
 
-    __slots__ = ("is_ready", "kernel", "key", "strides")
+    __slots__ = ("__weakref__", "is_ready", "kernel", "key", "layouts")
 
-    def __init__(self, key: tuple[Hashable, ...], strides: tuple[tuple[int, ...], ...]) -> None:
+    def __init__(self, key: tuple[Hashable, ...], layouts: Layouts) -> None:
         self.key = key
-        self.strides = strides
+        self.layouts = layouts
         self.kernel: Any = None  # Any: the caller's
         self.is_ready = False
 
 
-# The call, values to pass (pointer, shape, strides for each array; the number for each scalar), and the arrays
-# that were described in full: those whose memory has to be kept or whose stream has to be waited for.
+# The call, values to pass (the pointer of each array and the number of each scalar), and the arrays that were described
+# in full: those whose memory has to be kept or whose stream has to be waited for.
 Reading = tuple[Call, tuple[Any, ...], tuple[ArrayInfo, ...]]
 
 
@@ -129,7 +131,7 @@ class ArgumentPlan:
     """How to read arguments of certain types.
 
     `read(*args)` gives a `Reading`, or None for arguments of other types; `describe(args)` gives the whole
-    knowledge of each, for tracing. `starts` holds the index of each argument's first value in a reading.
+    knowledge of each, for tracing. `starts` holds the index of each argument's value in a reading.
     `kernels` is the place for what was compiled, by key: a key means something within its plan only. Calls and kernels
     that were not used for long are forgotten; a kernel is alive as long as it is here, or a call that uses it.
     """
@@ -191,19 +193,23 @@ class ArgumentPlan:
             return known
         infos = iter(described)
         key: list[Hashable] = []
-        strides: list[tuple[int, ...]] = []
+        layouts: list[ArrayLayout | None] = []
+        has_arrays = False
         for role, value in zip(self.roles, args, strict=True):
             if isinstance(role, _Array):
                 info = role.describe(value) if role.adapter.fast else next(infos)
                 key.append(class_number(info))
-                strides.append(info.strides)
+                layouts.append((info.shape, info.strides))
+                has_arrays = True
             elif isinstance(role, _Constant):
                 key.append(freeze(value) if role.needs_freezing else value)
-            elif role.is_python_int:
-                key.append(int32.lowest <= value <= int32.highest)
-        if strides:
+            else:
+                layouts.append(None)
+                if role.is_python_int:
+                    key.append(int32.lowest <= value <= int32.highest)
+        if has_arrays:
             key.append(identity[-1])
-        return self._calls.add(identity, Call(tuple(key), tuple(strides)))
+        return self._calls.add(identity, Call(tuple(key), tuple(layouts)))
 
     def explain(self, args: tuple[Any, ...], error: Exception) -> Exception:
         self.describe(args)  # raises an error that names the argument, where there is something to say
@@ -211,9 +217,9 @@ class ArgumentPlan:
 
 
 class _Array:
-    """An array: three values (pointer, shape, strides)."""
+    """An array: one value, its pointer."""
 
-    values = 3
+    values = 1
 
     def __init__(self, name: str, adapter: Adapter) -> None:
         self.name = name
@@ -343,7 +349,7 @@ def _compile_read(plan: ArgumentPlan, kinds: Sequence[type]) -> Callable[..., Re
             statements += _reading_of_array(n, role)
             identity += [f"s{n}", _identity_of_array(n, role)]
             pointers.append(f"p{n}")
-            values += [f"p{n}", f"s{n}", f"t{n}"]
+            values.append(f"p{n}")
             described += [] if role.adapter.fast else [f"i{n}"]
     alignments = _tuple([f"alignment[{p} & 15]" for p in pointers])
     identity += [f"({' | '.join(pointers)}) & 15 and {alignments}"] if pointers else []
@@ -356,7 +362,6 @@ def _compile_read(plan: ArgumentPlan, kinds: Sequence[type]) -> Callable[..., Re
         *(f"        {statement}" for statement in statements),
         f"        identity = {_tuple(identity)}",
         f"        call = calls.get(identity) or classify(identity, {arguments}, {_tuple(described)})",
-        *([f"        {_tuple([f't{p[1:]}' for p in pointers])} = call.strides"] if pointers else []),
         f"        return call, {_tuple(values)}, {_tuple(described)}",
         "    except Exception as error:",
         f"        raise explain({arguments}, error)",

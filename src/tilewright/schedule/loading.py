@@ -138,11 +138,11 @@ class LoadedFunction:
         if 0 in grid:
             return  # arrays without elements
         everything = (*args, *self._constants_on(ordinal))
-        plan, (_, values, described) = self._signature.read(everything)
+        plan, (call, values, described) = self._signature.read(everything)
         handle = plan.stream(ordinal, described) if stream is None else stream
         shared = launch["dynamic_shared_bytes"]
         config = launch_config(grid, tuple(launch["block"]), shared)
-        self._packer(tuple(plan.starts)).launch(self._function_on(ordinal), config, handle, values)
+        self._packer(tuple(plan.starts)).launch(self._function_on(ordinal), config, handle, values, call.layouts)
 
     def sizes(self, infos: Mapping[str, ArrayInfo]) -> dict[str, int]:
         """Return the sizes that only the launch knows, from arrays. Raises `ArgumentError` where arrays disagree."""

@@ -173,14 +173,15 @@ class Autotuned(ByName):
             # What is neither an array nor a number is a constant of the call.
             fixed = [n for n, value in meta.items() if describe(value) is None and scalar_type(value) is None]
             self._plans = Signature(tuple(meta), fixed)
-        plan, (call, values, _) = self._plans.read(tuple(meta.values()))
+        plan, (call, _, _) = self._plans.read(tuple(meta.values()))
         places = self._places.get(plan)
         if places is None:
             starts = dict(zip(meta, plan.starts, strict=True))
             names = self.settings.key
             places = self._places[plan] = [(n, starts[n] if describe(meta[n]) is not None else None) for n in names]
-        # Of an array the shape counts, which stands behind its pointer in a reading.
-        return plan, call.key, tuple(meta[n] if start is None else values[start + 1] for n, start in places)
+        # Of an array the shape counts.
+        layouts = call.layouts
+        return plan, call.key, tuple(meta[n] if start is None else (layouts[start] or ())[:1] for n, start in places)
 
     def _search(self, meta: dict[str, Any], grid: Extent, block: Extent, force: bool) -> Tuning:
         arrays = arrays_of(meta)

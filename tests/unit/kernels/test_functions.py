@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import types
 import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.kernels.functions import captured
+from tilewright.kernels.functions import Captured, captured
 
 Array = np.ndarray[Any, Any]
 
@@ -211,3 +212,26 @@ def test_refusals() -> None:
         captured(lambda acc, scale: acc * scale)
     with pytest.raises(tw.ArgumentError, match="captures 'constant', a set, which is neither an array nor hashable"):
         captured(made({1}, X))
+
+
+def test_a_variable_without_a_value_is_not_none() -> None:
+    def make(is_assigned: bool) -> Callable[..., Any]:
+        if is_assigned:
+            late = None
+        return lambda acc: acc * 2 if late is None else acc
+
+    np.testing.assert_array_equal(evaluate(make(True), X), X * 2)
+    with pytest.raises(NameError, match="late"):
+        evaluate(make(False), X)
+
+
+def test_globals_of_different_names_are_told_apart() -> None:
+    def either(acc: Any) -> Any:
+        return acc * FIRST_FACTOR if "FIRST_FACTOR" in NAMES else acc + SECOND_FACTOR  # type: ignore[name-defined]  # noqa: F821
+
+    def read(name: str) -> Captured:
+        return captured(types.FunctionType(either.__code__, {"__name__": __name__, name: SLOPE}, "either"))
+
+    first, second, again = (read(name) for name in ("FIRST_FACTOR", "SECOND_FACTOR", "FIRST_FACTOR"))
+    assert first.template is again.template
+    assert first.template is not second.template

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import sys
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -12,10 +13,14 @@ from tests.unit.runtime.conftest import FakeCuda, forget_devices, install
 from tests.unit.runtime.fake_arrays import Tensor
 
 import tilewright as tw
+from tilewright.arch import default_arch
 from tilewright.backends.cuda import CudaSource
 from tilewright.compile import Lowered
+from tilewright.kernels import dispatch
 from tilewright.kernels import matmul as entry
 from tilewright.kernels.multistage_kernel import matmul_tiles
+from tilewright.launch import _Variant
+from tilewright.recording import record_launches, trace_launches
 
 MEGABYTE = 1 << 20
 STREAM = 77
@@ -95,3 +100,56 @@ def test_target_is_that_of_the_device(gpu: FakeCuda) -> None:
     gpu.capability = (7, 5)
     with pytest.raises(tw.ArgumentError, match="no kernel multiplies bfloat16 and bfloat16 on sm_75"):
         tw.matmul(matrix(1, 72, 72), matrix(2, 72, 72), out=matrix(3, 72, 72))
+
+
+def test_arguments_are_classified_once(gpu: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Later calls of a kind make no views, aligned or not, and pass what the first passed, with their own pointers."""
+
+    def multiply(first: int, shift: int = 0) -> None:
+        a = DeviceTensor((4, 96, 64), (96 * 72, 72, 1), pointer=first * MEGABYTE + shift, dtype="bfloat16")
+        b = DeviceTensor((64, 96), pointer=(first + 1) * MEGABYTE, dtype="bfloat16")
+        out = DeviceTensor((4, 96, 96), (96 * 104, 104, 1), pointer=(first + 2) * MEGABYTE, dtype="bfloat16")
+        tw.matmul(a, b, out=out, alpha=first)
+
+    def launches(first: int, *, shift: int = 0) -> list[Any]:
+        gpu.launches.clear()
+        multiply(first, shift)
+        ((extents, stream, parameters),) = gpu.launches
+        values = [ctypes.string_at(address, 4) for address in parameters]  # pointers below 4 GB have no more
+        return [extents[:7], stream, *values]
+
+    with trace_launches(default_arch()):  # the first call may be traced alone
+        multiply(1)
+    seen = {shift: launches(1, shift=shift) for shift in (0, 8)}
+    monkeypatch.setattr(dispatch.View, "__init__", lambda *args: pytest.fail("a view was made"))
+    for shift, expected in seen.items():
+        assert launches(1, shift=shift) == expected
+        assert launches(5, shift=shift) != expected
+    monkeypatch.undo()
+    with record_launches() as recorded:  # an observer sees the arguments
+        assert launches(1) == seen[0]
+    assert len(recorded) == 1
+    assert launches(1) == seen[0]
+    traced: list[Any] = []
+    specialise = _Variant._specialise
+    monkeypatch.setattr(_Variant, "_specialise", lambda *args: (traced.append(args), specialise(*args))[1])
+    matmul_tiles.forget()  # what was compiled is not launched again
+    assert launches(1) == seen[0] and launches(1) == seen[0]
+    assert len(traced) == 1
+
+
+def test_alignment_of_each_launch_of_a_call(gpu: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pointers at 4 and at 12 bytes are of one kind of call; one element further on they are aligned to 8 and to 16."""
+    traced: list[Any] = []
+    specialise = _Variant._specialise
+    monkeypatch.setattr(_Variant, "_specialise", lambda *args: (traced.append(args), specialise(*args))[1])
+    b = DeviceTensor((64, 64), pointer=2 * MEGABYTE, dtype="float32")
+    out = DeviceTensor((2, 3, 64, 64), (128 * 64 * 8, 64 * 64 * 2, 64, 1), pointer=4 * MEGABYTE, dtype="float32")
+    counts = []
+    for shift in (4, 12, 4, 12):
+        strides = (64 * 64 * 7 + 1, 64 * 64 * 2, 64, 1)
+        a = DeviceTensor((2, 3, 64, 64), strides, pointer=MEGABYTE + shift, dtype="float32")
+        gpu.launches.clear()
+        tw.matmul(a, b, out=out)
+        counts.append((len(gpu.launches), len(traced)))
+    assert counts == [(2, 2), (2, 3), (2, 3), (2, 3)]

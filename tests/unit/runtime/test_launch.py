@@ -42,7 +42,7 @@ class Recorder:
 
 def test_parameters_reach_the_driver() -> None:
     a, b = Tensor((4, 8), pointer=4096), Tensor((300, 5), (-7, 1), pointer=(1 << 45) + 16)
-    plan, (_, values, _) = Signature(["a", "b", "n", "alpha"]).read((a, b, -3, 0.25))
+    plan, (call, values, _) = Signature(["a", "b", "n", "alpha"]).read((a, b, -3, 0.25))
     slots = [
         PointerSlot(0),
         ExtentSlot(0, 1),
@@ -55,8 +55,20 @@ def test_parameters_reach_the_driver() -> None:
     recorder = Recorder(
         ctypes.c_uint64, ctypes.c_int32, ctypes.c_uint64, ctypes.c_float, ctypes.c_int64, ctypes.c_int32, ctypes.c_int32
     )
-    Packer(slots, plan.starts).launch(recorder.function, launch_config(1, 32), 0, values)
+    Packer(slots, plan.starts).launch(recorder.function, launch_config(1, 32), 0, values, call.layouts)
     assert recorder.seen == [(4096, 8, (1 << 45) + 16, 0.25, -7, 300, -3)]
+
+
+@pytest.mark.parametrize("taken", [(0,), (3,), (3, 0), (1, 2), (3, 2, 1, 0), (0, 1, 2, 3), ()])
+def test_a_kernel_takes_some_of_the_values(taken: tuple[int, ...]) -> None:
+    args = Tensor((4, 8), pointer=4096), -3, Tensor((5,), pointer=1 << 45), 7
+    plan, (call, values, _) = Signature(["a", "n", "b", "m"]).read(args)
+    slots = [ScalarSlot(n, int32) if n % 2 else PointerSlot(n) for n in taken]
+    recorder = Recorder(*(ctypes.c_int32 if n % 2 else ctypes.c_uint64 for n in taken))
+    packer = Packer(slots, plan.starts)
+    packer.bind(call.layouts, recorder.function)(launch_config(1, 32), 0, values)
+    packer.prepare(recorder.function, launch_config(1, 32), 0, values, call.layouts)()
+    assert recorder.seen == [tuple((4096, -3, 1 << 45, 7)[n] for n in taken)] * 2
 
 
 def test_every_type_of_scalar() -> None:
@@ -81,7 +93,7 @@ def test_every_type_of_scalar() -> None:
 
 
 def test_parameters_are_aligned() -> None:
-    packer = Packer([ScalarSlot(0, bool_), PointerSlot(1), ScalarSlot(2, int8), ScalarSlot(3, float64)], (0, 1, 4, 5))
+    packer = Packer([ScalarSlot(0, bool_), PointerSlot(1), ScalarSlot(2, int8), ScalarSlot(3, float64)], (0, 1, 2, 3))
     _, configuration, parameters = packer._new_frame(b"")
     assert [address % size for address, size in zip(parameters, (1, 8, 1, 8), strict=True)] == [0] * 4
     assert parameters[0] - (configuration.value or 0) == 56 - 4  # the last field needs no padding after it
@@ -100,7 +112,7 @@ def test_a_prepared_launch() -> None:
     recorder = Recorder(ctypes.c_uint64, ctypes.c_int32)
     packer = Packer([PointerSlot(0), ScalarSlot(1, int32)], plan.starts)
     launch = packer.prepare(recorder.function, launch_config(1, 32), 0, values)
-    other = packer.prepare(recorder.function, launch_config(1, 32), 0, (8192, (4,), (1,), 6))
+    other = packer.prepare(recorder.function, launch_config(1, 32), 0, (8192, 6))
     launch()
     other()
     launch()

@@ -73,11 +73,12 @@ def test_a_configured_stream_is_taken_after_launches_on_the_current_one(fake_cud
     """Both share what was compiled; which stream a launch goes to is not part of that."""
     fake_cuda.current = [1000]
     args = tensor((4, 8), pointer=4096), tensor((4, 8), pointer=8192), 3, 0.5
-    launchers = blend[1, 32], blend.configure(stream=99)[1, 32], blend[lambda *_: 1, 32]
-    for _ in range(2):
+    given = [99, np.uint64(98), SimpleNamespace(cuda_stream=97), 0]
+    launchers = [blend[1, 32], *(blend.configure(stream=s)[1, 32] for s in given), blend[lambda *_: 1, 32]]
+    for _ in range(3):
         for launcher in launchers:
             launcher(*args)
-    assert [stream for _, stream, _ in fake_cuda.launches] == [70, 99, 70] * 2
+    assert [stream for _, stream, _ in fake_cuda.launches] == [70, 99, 98, 97, 0, 70] * 3
 
 
 def test_a_launch_inside_a_trace_is_refused(tensor: Any) -> None:

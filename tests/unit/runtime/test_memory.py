@@ -39,8 +39,8 @@ def test_the_memory_is_freed(fake_cuda: FakeCuda) -> None:
 def test_a_kernel_takes_it(two_devices: FakeCuda) -> None:
     array = DeviceArray((2, 3), "bfloat16", ordinal=1)
     assert describe(array) == ArrayInfo(array.pointer, (2, 3), (3, 1), bfloat16, 1)
-    _, (_, values, described) = Signature(["x"]).read((array,))
-    assert values == (array.pointer, (2, 3), (3, 1))
+    _, (call, values, described) = Signature(["x"]).read((array,))
+    assert (values, call.layouts) == ((array.pointer,), (((2, 3), (3, 1)),))
     assert described == ()
 
 

@@ -33,9 +33,10 @@ SIGNATURES: dict[object, Signature] = {}
 def test_values_of_a_reading() -> None:
     signature = Signature(["a", "n", "layout", "b"], ["layout"])
     a, b = Tensor((4, 8), pointer=4096), Tensor((3,), (2,), pointer=8192)
-    plan, (_, values, described) = signature.read((a, 7, "row", b))
-    assert values == (4096, (4, 8), (8, 1), 7, 8192, (3,), (2,))
-    assert plan.starts == (0, 3, 4, 4)
+    plan, (call, values, described) = signature.read((a, 7, "row", b))
+    assert values == (4096, 7, 8192)
+    assert call.layouts == (((4, 8), (8, 1)), None, ((3,), (2,)))
+    assert plan.starts == (0, 1, 2, 2)
     assert described == ()
     assert plan.describe((a, 7, "row", b)) == (
         ArrayInfo(4096, (4, 8), (8, 1), float32, 0),
@@ -232,8 +233,8 @@ def test_no_parameters() -> None:
 def test_byte_strides_become_elements() -> None:
     signature = Signature(["a"])
     for _ in range(2):  # once computed, once remembered
-        _, (_, values, _) = signature.read((CupyArray((4, 8), (32, 2)),))
-        assert values == (8192, (4, 8), (16, 1))
+        _, (call, values, _) = signature.read((CupyArray((4, 8), (32, 2)),))
+        assert (values, call.layouts) == ((8192,), (((4, 8), (16, 1)),))
 
 
 def test_the_memory_of_shapes_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,15 +32,15 @@ class NotingPacker:
     def __init__(self, slots, starts):
         self.slots, self.starts = slots, starts
 
-    def launch(self, function, config, stream, values):
+    def launch(self, function, config, stream, values, layouts):
         taken = []
         for slot in self.slots:
             start = self.starts[slot.argument]
             if isinstance(slot, PointerSlot):
                 taken.append(values[start])
             else:
-                part = {ExtentSlot: 1, StrideSlot: 2}[type(slot)]
-                taken.append(values[start + part][slot.mode])
+                part = {ExtentSlot: 0, StrideSlot: 1}[type(slot)]
+                taken.append(layouts[start][part][slot.mode])
         NotingPacker.launches.append((function, config.grid, config.block, taken))
 
 
