@@ -141,7 +141,8 @@ GRIDS = [
 @pytest.mark.parametrize(("extent", "what"), GRIDS, ids=str)
 def test_grids_and_blocks(extent: Any, what: str) -> None:
     x = np.zeros(32, np.float32)
-    fill[1, 32](x)  # an equal configuration that is right does not make this one right
+    for grid, block in ((1, 32), ((1, 1), 32), (1, 1), (1, (1, 1))):
+        fill[grid, block](x)  # an equal configuration that is right does not make this one right
     x[:] = 0
     for grid, block, name in ((extent, 32, "grid"), (1, extent, "block")):
         with pytest.raises(tw.ArgumentError) as caught:
