@@ -24,7 +24,7 @@ from tilewright.frontend.rewrite import rewrite
 from tilewright.frontend.sources import remember
 from tilewright.pickling import KernelByName, LauncherByName
 from tilewright.runtime.arrays import Static
-from tilewright.runtime.launch import LaunchConfig, launch_config, types_of
+from tilewright.runtime.launch import LaunchConfig, launch_config
 from tilewright.runtime.options import Options, as_int, stream_handle
 from tilewright.runtime.plan import ArgumentPlan, Reading, Signature
 from tilewright.runtime.recent import Recent
@@ -141,7 +141,8 @@ class Kernel(KernelByName):
         try:
             known = self._launchers[configuration]
             grid, block = configuration
-            if (grid is known.grid and block is known.block) or known.has_same_types(grid, block):
+            # True and 1.0 are equal to 1. A tuple that is equal to one that was launched is not looked into again.
+            if type(grid) is type(known.grid) and type(block) is type(known.block):
                 return known
         except (KeyError, TypeError):  # new, or a list, which cannot be looked up
             pass
@@ -158,7 +159,7 @@ class Kernel(KernelByName):
             known = self._recent.add(configuration, launcher)
         except TypeError:  # a list, or a tuple with one in it, cannot be looked up
             return launcher
-        return known if known.has_same_types(grid, block) else launcher
+        return known if type(known.grid) is type(grid) and type(known.block) is type(block) else launcher
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
         raise ArgumentError(
@@ -401,26 +402,17 @@ observers: dict[int, Callable[[Launcher, tuple[Any, ...], dict[str, Any]], bool]
 class Launcher(LauncherByName):
     """A kernel with a grid and a block."""
 
-    __slots__ = ("_config", "_grid_types", "_stream", "_variant", "block", "grid", "kernel")
+    __slots__ = ("_config", "_stream", "_variant", "block", "grid", "kernel")
 
     def __init__(self, kernel: Kernel, grid: Extent, block: Extent) -> None:
         self.kernel = kernel
         self.grid = grid
         self.block = block
-        self._grid_types = types_of(grid)
         stream = kernel.options.stream
         handle = as_int(stream)
         self._stream = stream if handle is None else handle
         self._variant = kernel.variant(block)
         self._config: LaunchConfig | None = None
-
-    def has_same_types(self, grid: Extent, block: Extent) -> bool:
-        """Say whether a grid and a block that are equal to this one's are of its types: True and 1.0 are equal to 1."""
-        if type(grid) is not type(self.grid) or type(block) is not type(self.block):
-            return False
-        if type(grid) is tuple and tuple(map(type, grid)) != self._grid_types:
-            return False
-        return type(block) is not tuple or types_of(block) == types_of(self.block)
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
         """Launch. Raises `ArgumentError` for arguments the kernel cannot take, before anything is written."""

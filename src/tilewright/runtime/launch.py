@@ -106,7 +106,7 @@ def launch_config(grid: Extent3, block: Extent3, shared_bytes: int = 0) -> Launc
     Grid and block are an int or up to three. Equal arguments give one object.
     """
     try:
-        return _launch_config(grid, block, shared_bytes, types_of(grid), types_of(block))
+        return _launch_config(grid, block, shared_bytes)
     except TypeError as error:
         if isinstance(error, ArgumentError):
             raise
@@ -114,13 +114,8 @@ def launch_config(grid: Extent3, block: Extent3, shared_bytes: int = 0) -> Launc
     return _launch_config(_three("grid", grid, MAX_GRID), _three("block", block, MAX_BLOCK), shared_bytes)
 
 
-def types_of(extents: object) -> object:
-    """Return the type of a grid or block, for a tuple those of its extents: what (1, True) and (1, 1) differ in."""
-    return tuple(map(type, extents)) if type(extents) is tuple else type(extents)
-
-
 @lru_cache(maxsize=4096, typed=True)
-def _launch_config(grid: Extent3, block: Extent3, shared_bytes: int, *types: object) -> LaunchConfig:
+def _launch_config(grid: Extent3, block: Extent3, shared_bytes: int) -> LaunchConfig:
     grid3 = _three("grid", grid, MAX_GRID)
     block3 = _three("block", block, MAX_BLOCK)
     threads = block3[0] * block3[1] * block3[2]
