@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -184,3 +185,23 @@ def test_the_identity_changes_with_the_library(monkeypatch: pytest.MonkeyPatch, 
     assert compiler_identity() != before
     monkeypatch.setattr(nvrtc, "library_path", lambda: None)
     assert compiler_identity() == "nvrtc {}.{}".format(*nvrtc_version())
+
+
+def test_registers_are_known_where_the_compiler_has_a_cache_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = 'extern "C" __global__ void scale(float* x) { x[threadIdx.x] *= 2.0f; }'
+    expected = compile_cuda(source, name="scale", arch="sm_90a")
+    compile, used = nvrtc._Program.compile, []
+
+    def from_cache(program: nvrtc._Program, options: Sequence[str]) -> bool:
+        """Compile as NVRTC does where it takes the machine code from its cache: the log is empty."""
+        used.append(options)
+        is_good = compile(program, options)
+        if "--no-cache" not in options:
+            program.log = ""
+        return is_good
+
+    monkeypatch.setattr(nvrtc._Program, "compile", from_cache)
+    if nvrtc_version() >= (13, 0):
+        again = compile_cuda(source, name="scale", arch="sm_90a")
+        assert (again.cubin, again.resources) == (expected.cubin, expected.resources)
+        assert expected.resources.registers > 0 and len(used) == 2
