@@ -58,6 +58,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow  # traces every kernel of the suite
 def test_every_kernel_is_printed_or_refused_for_a_reason(recorded: dict[str, Any]) -> None:
     assert recorded["faults"] == []
     unexplained = [r for r in recorded["refusals"] if not any(re.fullmatch(reason, r) for reason in REASONS)]
@@ -65,6 +66,7 @@ def test_every_kernel_is_printed_or_refused_for_a_reason(recorded: dict[str, Any
     assert len(recorded["texts"]) > 500
 
 
+@pytest.mark.slow  # as above
 @pytest.mark.skipif(find_clang() is None, reason="needs clang")
 def test_clang_compiles_every_kernel(recorded: dict[str, Any]) -> None:
     """Half of the kernels for each target; their texts are the same for both."""

@@ -44,6 +44,7 @@ def test_case_checks_its_kernel(case: Case) -> None:
     assert demo.runner.greatest_difference(trial.result(), trial.expected) > trial.limit
 
 
+@pytest.mark.slow  # .ci/run runs the demo itself
 def test_demo_passes() -> None:
     result = CliRunner().invoke(main, ["demo", "--backend", "sim"])
     assert result.exit_code == 0, result.output

@@ -46,6 +46,7 @@ def cases() -> list[tuple[str, tuple[int, int, int], str, Configuration]]:
     return found
 
 
+@pytest.mark.slow  # compiles each configuration of the family: a minute
 @pytest.mark.parametrize(("name", "extents", "majors", "configuration"), cases(), ids=str)
 def test_nothing_spills(name: str, extents: tuple[int, int, int], majors: str, configuration: Configuration) -> None:
     problem = problem_of(name, extents, majors)
