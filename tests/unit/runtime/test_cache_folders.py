@@ -142,8 +142,8 @@ def test_compiling_works_without_the_folder(
     ("named", "why"),
     [
         ("~nosuchuser_really/cache", "no such user"),
-        ("/tmp/" + "n" * 300, "name too long"),
-        ("/tmp/" + "n/" * 3000, "name too long"),
+        ("/srv/" + "n" * 300, "name too long"),
+        ("/srv/" + "n/" * 3000, "name too long"),
         ("/proc/nothing/cache", "No such file"),
         ("/dev/null/cache", "Not a directory"),
         ("/dev/null", "not a folder"),
@@ -190,9 +190,9 @@ def test_threads_warn_once_together(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_null_character_in_the_path() -> None:
-    (message,) = compile_with(DiskCache(Path("/tmp/a\0b")))
+    (message,) = compile_with(DiskCache(Path("/srv/a\0b")))
     assert "null" in message
-    cache = DiskCache(Path("/tmp/a\0b"))
+    cache = DiskCache(Path("/srv/a\0b"))
     assert (cache.entries(), cache.clear()) == ([], 0) and "null" in str(cache.problem())
 
 
