@@ -92,7 +92,7 @@ def _has_cache() -> bool:
     """Say whether NVRTC may take machine code from a cache of its own.
 
     It does where there is a driver, and then the log has no line of ptxas: a kernel that another process has compiled
-    seemed to take no registers. The releases tried: 13.0 and 13.5, which know the option `--no-cache`.
+    seemed to take no registers. The option `--no-cache` was tried with 13.5; the library of 13.0 names it too.
     """
     return nvrtc_version() >= (13, 0)
 
