@@ -30,7 +30,10 @@ _EXPORTS: dict[str, tuple[str, ...]] = {
         *("logical_divide", "zipped_divide", "tiled_divide", "flat_divide"),
         *("logical_product", "zipped_product", "tiled_product", "flat_product", "blocked_product", "raked_product"),
     ),
-    "tensors": ("Tensor", "tensor", "make_tensor", "identity_tensor", "local_tile", "local_partition"),
+    "tensors": (
+        *("Tensor", "tensor", "make_tensor", "identity_tensor"),
+        *("local_tile", "local_partition", "domain_offset", "guarded"),
+    ),
     "tiled": (
         *("TiledCopy", "make_tiled_copy", "make_tiled_copy_A", "make_tiled_copy_B", "make_tiled_copy_C"),
         *("make_tiled_copy_S", "make_tiled_copy_D", "make_tiled_copy_C_atom", "make_cotiled_copy"),
@@ -41,7 +44,7 @@ _EXPORTS: dict[str, tuple[str, ...]] = {
         *("thread_idx", "block_idx", "block_dim", "grid_dim", "lane_id", "warp_id"),
         *("shared", "registers", "fragment_like", "sync_threads", "sync_warp", "cp_async_commit", "cp_async_wait"),
         *("pipeline", "named_barrier", "mbarrier", "elect_one"),
-        *("copy", "gemm", "fill", "clear", "axpby", "where", "fma", "minimum", "maximum"),
+        *("copy", "gemm", "fill", "clear", "axpby", "inside", "where", "fma", "minimum", "maximum"),
         *("atomic_add", "atomic_max", "atomic_min", "shuffle", "shuffle_up", "shuffle_down", "shuffle_xor"),
         *("vote_any", "vote_all", "ballot"),
         *("device_assert", "device_print"),

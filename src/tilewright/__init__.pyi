@@ -77,6 +77,7 @@ from tilewright.language import fragment_like as fragment_like
 from tilewright.language import function as function
 from tilewright.language import gemm as gemm
 from tilewright.language import grid_dim as grid_dim
+from tilewright.language import inside as inside
 from tilewright.language import isfinite as isfinite
 from tilewright.language import isinf as isinf
 from tilewright.language import isnan as isnan
@@ -151,6 +152,8 @@ from tilewright.layout import zipped_product as zipped_product
 from tilewright.profile import simulate as simulate
 from tilewright.runtime.specs import spec as spec
 from tilewright.tensors import Tensor as Tensor
+from tilewright.tensors import domain_offset as domain_offset
+from tilewright.tensors import guarded as guarded
 from tilewright.tensors import identity_tensor as identity_tensor
 from tilewright.tensors import local_partition as local_partition
 from tilewright.tensors import local_tile as local_tile

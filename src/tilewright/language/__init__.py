@@ -9,6 +9,7 @@ from tilewright.instructions.mbarrier import MBarrier as mbarrier  # a word of k
 from tilewright.instructions.shuffle import shuffle, shuffle_down, shuffle_up, shuffle_xor
 from tilewright.instructions.vote import ballot, elect_one, vote_all, vote_any
 from tilewright.language.copying import axpby, clear, copy, fill
+from tilewright.language.edges import inside
 from tilewright.language.gemm import gemm
 from tilewright.language.pipeline import Pipeline as pipeline  # a word of kernels, like range
 from tilewright.trace.control import DeviceRange as range  # noqa: A004  # a kernel's range
@@ -69,7 +70,8 @@ __all__ = [
     "abs", "acos", "asin", "atan", "atan2", "atomic_add", "atomic_max", "atomic_min", "axpby", "ballot", "block_dim",
     "block_idx", "cbrt", "ceil", "clear", "clz", "constexpr", "copy", "copysign", "cos", "cosh", "cp_async_commit",
     "cp_async_wait", "device_assert", "device_print", "elect_one", "erf", "exp", "exp2", "expm1", "fill", "floor",
-    "fma", "fmod", "fragment_like", "function", "gemm", "grid_dim", "isfinite", "isinf", "isnan", "lane_id", "log",
+    "fma", "fmod", "fragment_like", "function", "gemm", "grid_dim", "inside", "isfinite", "isinf", "isnan", "lane_id",
+    "log",
     "log10", "log1p", "log2", "maximum", "mbarrier", "minimum", "named_barrier", "pipeline", "popcount", "pow",
     "range", "registers", "round", "rsqrt", "shared", "shuffle", "shuffle_down", "shuffle_up", "shuffle_xor", "sin",
     "sinh", "sqrt", "static_range", "sync_threads", "sync_warp", "tan", "tanh", "thread_idx", "trunc", "vote_all",

@@ -9,29 +9,19 @@ target has it (sm_80 and later) and the vector is 4, 8 or 16 bytes; such a copy 
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
-from tilewright.arch import Arch
 from tilewright.arguments import instance
-from tilewright.atoms import CopyAtom, UniversalCopy
-from tilewright.atoms.copy import LOADS, STORES, CacheHints
-from tilewright.dtypes import bool_, int32
+from tilewright.atoms import CopyAtom
 from tilewright.errors import LanguageError
-from tilewright.instructions import cp_async
-from tilewright.ir.core import Block, Space, VectorType
-from tilewright.ir.ops import Pack, constant
-from tilewright.language.widths import note_narrow
-from tilewright.layout import Layout, make_layout
-from tilewright.layout.tuples import map_leaves
-from tilewright.tensors import Tensor
+from tilewright.language.edges import copy_guarded, fill_guarded
+from tilewright.language.vectors import VectorCopy
+from tilewright.tensors import GuardedTensor, Tensor
 from tilewright.tiled import TiledCopy
-from tilewright.trace.control import branch, truth
+from tilewright.trace.control import truth
 from tilewright.trace.engine import BufferEngine
 from tilewright.trace.memory import fragment_like
-from tilewright.trace.scalar import Scalar, as_scalar
-from tilewright.trace.tracer import Tracer, current
-from tilewright.trace.walks import Walk, common_walk, each_step, place, split_vector, vector_limit
+from tilewright.trace.walks import common_walk, each_step, place
 
 
 def copy(*arguments: Any, pred: Any = None, count: Any = None) -> None:
@@ -44,6 +34,9 @@ def copy(*arguments: Any, pred: Any = None, count: Any = None) -> None:
     With `count`, only where the position in mode 0 is less than count[c], so that the last access of a row may hold
     fewer elements than its width: mode 0 of a partition is what one thread copies at once. `count` is an integer
     (zero or less: nothing) or an integer tensor of the shape of the tensors, with stride 0 in mode 0.
+
+    Of guarded tiles (`tw.guarded`), what lies outside of a source reads as its fill, and what lies outside of a
+    destination is not written.
 
     Raises `LanguageError` for shapes or element types that differ, and for an atom whose width or alignment the
     layouts do not give. Source: CuTe `copy`, `copy_if`.
@@ -69,6 +62,9 @@ def copy(*arguments: Any, pred: Any = None, count: Any = None) -> None:
     if not isinstance(src.engine, BufferEngine) and not isinstance(dst.engine, BufferEngine):
         dst[...] = src
         return
+    if isinstance(src, GuardedTensor) or isinstance(dst, GuardedTensor):
+        copy_guarded(src, dst, atom, pred, count)
+        return
     if atom is not None and atom.threads > 1:
         if pred is not None or count is not None:
             raise LanguageError(
@@ -84,160 +80,14 @@ def copy(*arguments: Any, pred: Any = None, count: Any = None) -> None:
     VectorCopy(src, dst, atom, truth(pred), count).emit()
 
 
-class VectorCopy:
-    """One copy of vectors being lowered. `guard` says where, or how many elements of a vector, where `counts`."""
-
-    def __init__(self, src: Tensor, dst: Tensor, atom: CopyAtom | None, pred: Any, count: Any) -> None:
-        self.tracer = current("tw.copy")
-        self.src, self.dst, self.atom = src, dst, atom
-        self.guard = pred if count is None else count  # one for all, a tensor of them, or None
-        self.counts = count is not None
-        tensors = [src, dst]
-        if isinstance(self.guard, Tensor):
-            tensors.append(self.guard)
-        self.tensors = tensors
-        # For `count`, the positions in mode 0 are walked with them.
-        self.walk = common_walk([*tensors, _positions(src)] if self.counts else tensors, "tw.copy")
-        self.spaces = (src.engine.buffer.space, dst.engine.buffer.space)
-        self.hints = split_hints(self.tracer, atom, src, dst)
-
-    def emit(self) -> None:
-        width = self._width()
-        note_narrow(self.tracer, (self.src, self.dst), self.walk, width, self.guard is not None)
-        walk = self._vector_walk(width)
-        assert walk is not None, (self.walk, width)
-        if isinstance(self.guard, Tensor):
-            with self.tracer.inside(Block(), branch=True):  # it may name the threads that take part
-                self.src.engine.note_slices()
-                self.dst.engine.note_slices()
-        elif self.guard is not None:
-            condition = as_scalar(self.guard > 0 if self.counts else self.guard, bool_).value
-            self.src.engine.note_slices(condition)
-            self.dst.engine.note_slices(condition)
-        else:
-            self.src.engine.demand_guards()
-            self.dst.engine.demand_guards()
-        atom = self._instruction(width)
-        atom.check(self, width)
-        self.tracer.copies_to_shared |= self.spaces == (Space.GLOBAL, Space.SHARED)
-        each_step(walk, lambda steps: self._step(steps, width, atom))
-
-    def _vector_walk(self, width: int) -> Walk | None:
-        """Return the walk in vectors; one predicate or count must stand for a whole vector."""
-        if self.guard is None or width == 1:
-            return split_vector(self.walk, width)
-        steps_by_one = [0, 1, -1] if self.counts else [0, 1]
-        for k, extent in enumerate(self.walk.extents):
-            column = [s[k] for s in self.walk.strides]
-            if not all(_is(column[t], 1) for t in steps_by_one):
-                continue
-            if isinstance(self.guard, Tensor) and not _is(column[2], 0):
-                return None
-            if type(extent) is not int or extent % width:
-                return None
-            extents = tuple(e // width if n == k else e for n, e in enumerate(self.walk.extents))
-            strides = tuple(tuple(d * width if n == k else d for n, d in enumerate(s)) for s in self.walk.strides)
-            return Walk(extents, strides)
-        return None
-
-    def _width(self) -> int:
-        """Return how many elements one access moves: what the atom says, or the most that is legal."""
-        limit = min(vector_limit(t, s) for t, s in zip((self.src, self.dst), self.walk.strides, strict=False))
-        if self.atom is None or self.atom.bits is None:
-            return self._widest(limit if self.atom is None else 1)
-        element = self.src.dtype.bits
-        width = self.atom.bits // element
-        if width * element != self.atom.bits or width == 0:
-            raise LanguageError(
-                f"tw.copy: {self.atom.name} moves {self.atom.bits} bits, not a whole number of {self.src.dtype}"
-            )
-        if limit % width or self._vector_walk(width) is None:
-            raise LanguageError(
-                f"tw.copy: {self.atom.name} needs {width} adjacent {self.src.dtype}, "
-                f"aligned to {self.atom.bits // 8} bytes",
-                details=[
-                    f"from {self.src.title}",
-                    f"to {self.dst.title}",
-                    f"their known alignment allows {self._widest(limit) * element} bits at most",
-                ],
-                help="pass a contiguous, aligned array, use a narrower atom, or a layout whose strides are multiples "
-                "of the width",
-            )
-        return width
-
-    def _widest(self, limit: int) -> int:
-        """Return the widest vector up to a limit whose elements are contiguous in both tensors."""
-        while limit > 1 and self._vector_walk(limit) is None:
-            limit //= 2
-        return limit
-
-    def _instruction(self, width: int) -> CopyAtom:
-        """Return what moves a vector: the atom that was given, else cp.async where the target has it and it fits."""
-        if self.atom is not None:
-            return self.atom
-        bits = width * self.src.dtype.bits
-        if cp_async.reaches(self.spaces, bits // 8):
-            return cp_async.atom_for(bits, self.tracer.arch) or UniversalCopy(bits)
-        return UniversalCopy()
-
-    def _step(self, steps: tuple[Any, ...], width: int, atom: CopyAtom) -> None:
-        """Move one vector."""
-        offsets = [place(t, s) for t, s in zip(self.tensors, steps, strict=False)]
-        guard = self.guard.engine.load(offsets[2]) if isinstance(self.guard, Tensor) else self.guard
-        if self.counts:
-            left = as_scalar(guard - steps[-1]).to(int32)  # how many elements from here on are there
-            guard = left if width > 1 else left > 0
-        atom.move(self, offsets, width, guard)
-
-    def load_and_store(self, places: list[Any], width: int, guard: Any) -> None:  # Any: numbers of host or device
-        """Move one vector by a load and a store: where `guard` holds, or as many elements as it says."""
-        if guard is None:
-            self._move(places, width)
-        elif self.counts and width > 1:
-            whole = as_scalar(guard >= width, bool_)
-            branch(whole, partial(self._move, places, width), partial(self._move_some, places, width, guard))
-        else:
-            branch(as_scalar(guard, bool_), partial(self._move, places, width), partial(self._clear, places, width))
-
-    def _type(self, width: int) -> Any:
-        return self.src.dtype if width == 1 else VectorType(self.src.dtype, width)
-
-    def _move(self, places: list[Any], width: int) -> None:
-        value = self.src.engine.load_value(places[0], self._type(width), self.hints[0])
-        self.dst.engine.store_value(places[1], value, self.hints[1])
-
-    def _move_some(self, places: list[Any], width: int, count: Scalar) -> None:
-        """Move the first `count` elements of a vector, which are not all, one by one."""
-        *before, last = [[places[0] + lane, places[1] + lane] for lane in range(width)]
-        for lane, one in enumerate(before):
-            branch(count > lane, partial(self._move, one, 1), partial(self._clear, one, 1))
-        self._clear(last, 1)
-
-    def _clear(self, places: list[Any], width: int) -> None:
-        """Write what a destination holds where nothing is copied."""
-        if self.spaces[1] is Space.GLOBAL:
-            return
-        zero = constant(0, self.dst.dtype)
-        value = zero if width == 1 else self.tracer.pure(Pack((zero,) * width), self._type(width))
-        self.dst.engine.store_value(places[1], value)
-
-
-def _positions(tensor: Tensor) -> Tensor:
-    """Return a tensor to walk along with another: its offsets are the positions in mode 0."""
-    first, *others = (tensor.layout[mode] for mode in range(tensor.rank))
-    still = [Layout(mode.shape, map_leaves(lambda _: 0, mode.shape)) for mode in others]
-    return Tensor(tensor.engine, make_layout(Layout(first.shape), *still))
-
-
-def _is(step: Any, number: int) -> bool:
-    return type(step) is int and step == number
-
-
 def fill(tensor: Tensor, value: Any) -> None:
     """Set every element: tensor[c] = value for every coordinate c."""
     instance("tw.fill", "tensor", tensor, Tensor, "a tensor")
     if not isinstance(tensor.engine, BufferEngine):
         tensor[...] = value
+        return
+    if isinstance(tensor, GuardedTensor):
+        fill_guarded(tensor, value)
         return
     walk = common_walk([tensor], "tw.fill")
     each_step(walk, lambda steps: tensor.engine.store(place(tensor, steps[0]), value))
@@ -256,6 +106,11 @@ def axpby(a: Any, x: Tensor, b: Any, y: Tensor) -> None:
     """
     instance("tw.axpby", "x", x, Tensor, "a tensor")
     instance("tw.axpby", "y", y, Tensor, "a tensor")
+    if isinstance(x, GuardedTensor) or isinstance(y, GuardedTensor):
+        result = copied_fragment(y)
+        axpby(a, copied_fragment(x), b, result)
+        copy(result, y)
+        return
     walk = common_walk([x, y], "tw.axpby")
 
     def step(steps: tuple[Any, ...]) -> None:
@@ -279,41 +134,3 @@ def copied_fragment(tensor: Tensor) -> Tensor:
     fragment = fragment_like(tensor)
     copy(tensor, fragment)
     return fragment
-
-
-# --- which access carries the cache hints of an atom ---------------------------------------------------
-
-
-def split_hints(
-    tracer: Tracer, atom: CopyAtom | None, src: Tensor, dst: Tensor
-) -> tuple[CacheHints | None, CacheHints | None]:
-    """Return the hints of a copy's load and of its store: those that each can carry, on global memory.
-
-    Raises `LanguageError` where neither can, and where the target lacks them.
-    """
-    if atom is None or atom.hints is None:
-        return None, None
-    hints = atom.hints
-    if hints.arch and tracer.arch.number < Arch.parse(hints.arch).number:
-        raise LanguageError(
-            f"tw.copy: {atom.name} needs {hints.arch} or later, and the target is {tracer.arch.name}",
-            details=[f"from {src.title}", f"to {dst.title}"],
-            help="leave out policy= and prefetch=; cache= works everywhere"
-            if not atom.is_asynchronous
-            else "leave out policy= and prefetch=",
-        )
-    of_load = hints if hints.loads and _is_global(src) else None
-    of_store = hints if hints.stores and _is_global(dst) else None
-    if of_load is None and of_store is None:
-        raise LanguageError(
-            f"tw.copy: {atom.name} has cache hints that neither side can carry",
-            details=[f"from {src.title}", f"to {dst.title}"],
-            help=f"hints are for global memory: a load takes cache= {', '.join(LOADS)} and prefetch=, "
-            f"a store cache= {', '.join(STORES)}",
-        )
-    return of_load, of_store
-
-
-def _is_global(tensor: Tensor) -> bool:
-    is_global: bool = tensor.engine.buffer.space is Space.GLOBAL
-    return is_global

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from tilewright.tensors.construction import identity_tensor, make_tensor, recast, tensor
 from tilewright.tensors.engines import CoordinateEngine, Engine, NumpyEngine
-from tilewright.tensors.partition import local_partition, local_tile
+from tilewright.tensors.guarded import GuardedTensor, guarded
+from tilewright.tensors.partition import domain_offset, local_partition, local_tile
 from tilewright.tensors.tensor import Tensor, fragment_like
 
 __all__ = [
     "CoordinateEngine",
     "Engine",
+    "GuardedTensor",
     "NumpyEngine",
     "Tensor",
+    "domain_offset",
     "fragment_like",
+    "guarded",
     "identity_tensor",
     "local_partition",
     "local_tile",

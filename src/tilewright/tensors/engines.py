@@ -74,6 +74,17 @@ class NumpyEngine:
     def store(self, index: Any, value: Any) -> None:
         self.storage[self.place(index)] = value
 
+    def load_where(self, inside: bool, index: Any, fill: Any) -> Any:
+        return self.load(index) if inside else self.dtype.numpy.type(fill)
+
+    def store_where(self, inside: bool, index: Any, value: Any) -> None:
+        if inside:
+            self.store(index, value)
+
+    def bounded(self, number: Any, limit: Any) -> Any:
+        """Return a number, or the nearest of 0 to `limit`."""
+        return min(max(number, 0), limit)
+
     def guard(self, dividend: Int, divisor: Int, what: str) -> NumpyEngine:
         return self
 

@@ -9,11 +9,12 @@ from tilewright.arguments import instance
 from tilewright.errors import LayoutError
 from tilewright.layout.coordinates import checked_coord
 from tilewright.layout.division import divide_modes
-from tilewright.layout.ints import DynamicInt
+from tilewright.layout.ints import Basis, DynamicInt
 from tilewright.layout.layouts import Layout, cosize, from_modes, modes_of
 from tilewright.layout.swizzle import ComposedLayout
 from tilewright.layout.tuples import product_each, show, tuple_size
 from tilewright.tensors.engines import CoordinateEngine
+from tilewright.tensors.guarded import GuardedTensor, guarded
 from tilewright.tensors.tensor import Tensor
 
 _WRAP = "on the host tw.tensor(array) makes a tensor of a NumPy array"
@@ -32,13 +33,20 @@ def _dice_tiler(tiler: Any, proj: Any) -> Any:
     return tuple(t for t, p in zip(tiler, proj, strict=True) if p is not None)
 
 
-def local_tile(t: Any, tiler: Any, coord: Any, proj: Any = None) -> Any:  # Any: a tensor or layout gives the same
+def local_tile(
+    t: Any, tiler: Any, coord: Any, proj: Any = None, *, guard: bool = False, fill: Any = 0
+) -> Any:  # Any: a tensor or layout gives the same
     """Return the tile at `coord` when `t` is cut into tiles of shape `tiler`.
 
     The tile's modes come first; a None in `coord` keeps all tiles along its mode, after them. With `proj`, the
-    entries of tiler and coord whose entry in `proj` is None are left out, so one tiler serves A, B and C.
+    entries of tiler and coord whose entry in `proj` is None are left out, so one tiler serves A, B and C. A None in
+    `tiler` takes a whole mode, or the tile of one that is a pair (tile, rest) already.
 
-    Law: local_tile(t, tiler, c)[i] == zipped_divide(t, tiler)[i, c].
+    With `guard`, the tile may overhang, or lie outside altogether: its elements outside of `t` read as `fill`, a number
+    of the element type, and are not written (see `tw.guarded`). Where `t` is known to fall into whole tiles and the
+    tile to be one of them, this is the tile without a guard; the block's index is taken to be the number of a tile.
+
+    Law: local_tile(t, tiler, c)[i] == zipped_divide(t, tiler)[i, c], and with a guard `fill` where that is outside.
 
     >>> import numpy as np, tilewright as tw
     >>> tw.local_tile(tw.tensor(np.arange(64).reshape(8, 8)), (2, 4), (1, 0))
@@ -53,6 +61,10 @@ def local_tile(t: Any, tiler: Any, coord: Any, proj: Any = None) -> Any:  # Any:
     tiler, coord = _dice_tiler(tiler, proj), _dice_tiler(checked_coord(coord), proj)
     instance("local_tile", "t", t, (Layout, Tensor), "a tensor or a layout", _WRAP)
     if isinstance(t, Layout):
+        if guard:
+            raise LayoutError(
+                "local_tile: a layout has no elements to guard", help="give a tensor, or leave out guard="
+            )
         return local_tile(Tensor(CoordinateEngine(0), t), tiler, coord).layout
     if isinstance(tiler, tuple) and len(tiler) > t.rank:
         raise LayoutError(
@@ -60,13 +72,64 @@ def local_tile(t: Any, tiler: Any, coord: Any, proj: Any = None) -> Any:  # Any:
             details=[t.title],
             help="give one tile extent for each mode of the tensor, or a tensor with one mode for each",
         )
-    guarded = _guarded(t, tiler)
-    tiled, inner = _tile_and_rest(guarded, tiler)
+    tiler = _whole_modes(t, tiler)
+    if guard and not _falls_into_tiles(t, tiler, coord):
+        t = guarded(t, fill)
+    tiled, inner = _tile_and_rest(_guarded(t, tiler), tiler)
     if coord is not None and not isinstance(coord, tuple):
         coord = (coord,) if inner == 1 else coord
     if isinstance(coord, tuple) and len(coord) < inner:
         coord = (*coord, *([None] * (inner - len(coord))))
-    return tiled[((None,) * (tiled.rank and _tile_rank(tiled)), coord)]
+    place = ((None,) * (tiled.rank and _tile_rank(tiled)), coord)
+    return tiled.at(place) if isinstance(tiled, GuardedTensor) else tiled[place]
+
+
+def _whole_modes(t: Tensor, tiler: Any) -> Any:
+    """Write the extent of the mode in place of a None in a tiler, but where the mode is a pair (tile, rest) already."""
+    if not isinstance(tiler, tuple) or not isinstance(t.shape, tuple):
+        return tiler
+    given = [
+        s if tile is None and not (isinstance(s, tuple) and len(s) == 2) else tile
+        for tile, s in zip(tiler, t.shape, strict=False)
+    ]
+    return tuple(given)
+
+
+def _falls_into_tiles(t: Tensor, tiler: Any, coord: Any) -> bool:
+    """Say whether the tile certainly is one of those that `t` falls into without remainder."""
+    if isinstance(t, GuardedTensor):
+        return False
+    shape = t.shape if isinstance(t.shape, tuple) else (t.shape,)
+    if not isinstance(tiler, tuple):
+        tiler, shape = (tiler,), (tuple_size(t.shape),)
+    coord = coord if isinstance(coord, tuple) else (coord,)
+    if len(coord) > len(tiler) or any(isinstance(c, tuple) for c in coord):
+        return False
+    coord = (*coord, *[None] * (len(tiler) - len(coord)))
+    return all(_is_a_tile(t, s, tile, c) for s, tile, c in zip(shape, tiler, coord, strict=False))
+
+
+def _is_a_tile(t: Tensor, extent: Any, tile: Any, index: Any) -> bool:
+    extent = tuple_size(extent)
+    size = tuple_size(tile.shape if isinstance(tile, Layout) else Layout(tile).shape)
+    if extent is size:
+        return type(index) is int and index == 0
+    if type(size) is not int or index is None:
+        return False
+    if type(extent) is int:
+        count: int | None = extent // size
+        divides = extent % size == 0
+    else:
+        count, divides = None, extent.facts.divisor % size == 0
+    if not divides:
+        return False
+    if type(index) is int:
+        return count is not None and 0 <= index < count
+    is_block = getattr(t.engine, "is_block_index", None)
+    facts = getattr(index, "facts", None)
+    if is_block is not None and is_block(index):
+        return True
+    return facts is not None and count is not None and facts.low >= 0 and facts.high < count
 
 
 def _tile_rank(tiled: Tensor) -> int:
@@ -81,6 +144,8 @@ def _tile_and_rest(t: Tensor, tiler: Any) -> tuple[Tensor, int]:
     def divide(layout: Layout) -> Layout:
         nonlocal count
         tile, rest = divide_modes(layout, tiler)
+        if isinstance(t, GuardedTensor):
+            rest = _with_steps(layout, tiler, rest)
         if not isinstance(tiler, tuple):
             tile, rest = from_modes((tile,)), from_modes((rest,))
         count = rest.rank
@@ -92,6 +157,19 @@ def _tile_and_rest(t: Tensor, tiler: Any) -> tuple[Tensor, int]:
     return t.map_layout(descend), count
 
 
+def _with_steps(layout: Layout, tiler: Any, rest: Layout) -> Layout:
+    """Let a mode of one tile step to the next tile, which lies outside: the index of a guarded tile may be any."""
+    if not isinstance(tiler, tuple):
+        one = _with_steps(from_modes((layout,)), (tiler,), from_modes((rest,)))
+        return modes_of(one)[0]
+    modes = list(modes_of(rest))
+    for n, (whole, tile) in enumerate(zip(modes_of(layout), tiler, strict=False)):
+        stride, size = whole.stride, tile if not isinstance(tile, Layout) else tuple_size(tile.shape)
+        if isinstance(stride, Basis) and isinstance(modes[n].stride, int) and not isinstance(size, tuple):
+            modes[n] = Layout(modes[n].shape, stride * size)
+    return from_modes(modes)
+
+
 def _guarded(t: Tensor, tiler: Any) -> Tensor:
     """Tell the engine about each tile extent that may not divide its mode."""
     if not isinstance(tiler, tuple):
@@ -99,7 +177,7 @@ def _guarded(t: Tensor, tiler: Any) -> Tensor:
     shape = t.shape if isinstance(t.shape, tuple) else (t.shape,)
     engine = t.engine
     for i, (extent, tile) in enumerate(zip(shape, tiler, strict=False)):
-        if tile is None:
+        if tile is None or (isinstance(t, GuardedTensor) and t.is_cut_from(i)):
             continue
         dividend = tuple_size(extent)
         divisor = tuple_size(
@@ -110,7 +188,7 @@ def _guarded(t: Tensor, tiler: Any) -> Tensor:
         if dividend is divisor or (type(dividend) is int and type(divisor) is int and dividend % divisor == 0):
             continue
         engine = engine.guard(dividend, divisor, f"mode {i}")
-    return t if engine is t.engine else Tensor(engine, t.layout)
+    return t if engine is t.engine else t.with_engine(engine)
 
 
 def _check_index(threads: Layout, index: Any) -> None:
@@ -131,12 +209,13 @@ def _check_index(threads: Layout, index: Any) -> None:
 
 
 def local_partition(
-    t: Any, threads: Any, index: Any, proj: Any = None
+    t: Any, threads: Any, index: Any, proj: Any = None, *, guard: bool = False, fill: Any = 0
 ) -> Any:  # Any: a tensor or layout gives the same
     """Return the part of `t` that thread `index` works on, when `threads` lays the threads out over it.
 
     `threads` is a layout from coordinates to thread numbers, or a shape. Every thread gets the elements at its
-    coordinate in each tile of that shape. With `proj`, modes of `threads` whose entry is None are left out.
+    coordinate in each tile of that shape. With `proj`, modes of `threads` whose entry is None are left out. With
+    `guard`, the last tiles may overhang: what lies outside reads as `fill` and is not written (see `tw.guarded`).
 
     Law: local_partition(t, threads, k)[c] == zipped_divide(t, shape(threads))[coordinate of k, c].
 
@@ -159,9 +238,33 @@ def local_partition(
     tiler, coord = _dice_tiler(sizes, proj), _dice_tiler(coord, proj)
     if isinstance(t, Layout):
         return local_partition(Tensor(CoordinateEngine(0), t), threads, index, proj).layout
+    if guard:
+        t = guarded(t, fill)
     if not isinstance(layout.shape, tuple):
         tiler, coord = tiler[0], coord[0]
         tiled, count = _tile_and_rest(_guarded(t, (tiler,)) if t.rank == 1 else t, tiler)
         return tiled[((coord,), (None,) * count)]
     tiled, count = _tile_and_rest(_guarded(t, tiler), tiler)
     return tiled[(coord, (None,) * count)]
+
+
+def domain_offset(coord: Any, t: Any) -> Any:  # Any: a tensor
+    """Return a tensor moved on: its element 0 is the one of `t` at `coord`, which may be negative; the shape stays.
+
+    Law: domain_offset(c, t)[d] == t[c + d].
+
+    Of a guarded tensor, elements before and behind it read as its fill, so that a tile with a halo is
+    `local_tile(domain_offset((i - 1, j - 1), tw.guarded(x)), (m + 2, n + 2), (0, 0))`.
+
+    >>> import numpy as np, tilewright as tw
+    >>> x = tw.guarded(tw.tensor(np.arange(1, 7).reshape(2, 3)))
+    >>> tw.local_tile(tw.domain_offset((-1, -1), x), (3, 3), (0, 0))
+    guarded host int64 (3,3):(3,1)
+    0 0 0
+    0 1 2
+    0 4 5
+
+    Raises `LayoutError` when the coordinate does not fit the tensor. Source: CuTe `domain_offset`.
+    """
+    instance("tw.domain_offset", "t", t, Tensor, "a tensor", _WRAP)
+    return t.moved(checked_coord(coord))

@@ -96,6 +96,10 @@ class Tensor(Displayed):
         """Return the same elements under `change(layout)`."""
         return Tensor(self.engine, change(self.layout))
 
+    def with_engine(self, engine: Any) -> Tensor:  # Any: see `engine`
+        """Return the same layout over another engine."""
+        return Tensor(engine, self.layout)
+
     def compose(self, *tilers: Any) -> Tensor:  # Any: as Layout.compose
         """Return the tensor seen through a tiler: the law is result(i) == self(tiler(i))."""
         return self.map_layout(lambda layout: layout.compose(*tilers))
@@ -134,6 +138,14 @@ class Tensor(Displayed):
         engine = self.engine if type(offset) is int and offset == 0 else self.engine.offset(offset)
         return Tensor(engine, layout)
 
+    def moved(self, coord: Coord) -> Tensor:
+        """Return the same layout from the element at a coordinate on, see `tw.domain_offset`."""
+        coord = self._index_typed(coord)
+        if isinstance(self.layout, ComposedLayout):
+            first = self.layout.slice_and_offset(coord)
+            return Tensor(self.engine, ComposedLayout(first.outer, first.offset, self.layout.inner))
+        return self.with_engine(self.engine.offset(self.layout(coord)))
+
     def offset_of(self, coord: Any) -> Any:  # Any: coordinates and offsets of all kinds
         """Return the offset of the element at a coordinate from the engine's first."""
         return self._place(_full_coord(coord, self.layout))
@@ -167,6 +179,17 @@ class Tensor(Displayed):
 
     def __bool__(self) -> bool:
         return True
+
+    def inside(self, coord: Any) -> Any:  # Any: a coordinate; a bool, of a guarded tile perhaps a device bool
+        """Return whether the element at a coordinate exists: always, but for guarded tiles (see `tw.guarded`)."""
+        _check_coord(_full_coord(coord, self.layout), self.layout.shape, self)
+        return True
+
+    @property
+    def residue(self) -> Any:  # Any: an integer for each mode
+        """How many elements of each mode exist: all, but for guarded tiles (see `tw.guarded`)."""
+        shape = self.layout.shape
+        return tuple([tuple_size(s) for s in shape]) if isinstance(shape, tuple) else shape
 
     def to(self, dtype: Any) -> Tensor:  # Any: whatever names an element type
         """Return a new tensor, in a kernel a fragment of the thread's registers, with the elements converted.
@@ -251,8 +274,10 @@ def _full_coord(coord: Any, layout: Layout | ComposedLayout) -> Coord:
     return c[0] if type(c) is tuple and len(c) == 1 and type(layout.shape) is not tuple else c
 
 
-def _check_coord(coord: Coord, shape: Shape, tensor: Tensor) -> None:
+def _check_coord(coord: Coord, shape: Any, tensor: Tensor) -> None:  # Any: a Shape, with None where all is legal
     """Refuse a static coordinate that lies outside a static extent."""
+    if shape is None:
+        return
     if type(coord) is tuple:
         if type(shape) is not tuple or len(shape) != len(coord):
             raise LayoutError(

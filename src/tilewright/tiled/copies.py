@@ -206,7 +206,7 @@ class ThrCopy:
         else:
             whole = t.map_layout(inside(lambda layout: copy.partition_layout(layout, atom_tv(t.dtype), t.dtype)))
         coord = (self.thread, *[None] * (whole.rank - 1))
-        view: Tensor = Tensor(slice_engine(t, self.tiled_copy, self.thread), whole.layout)[coord]
+        view: Tensor = whole.with_engine(slice_engine(t, self.tiled_copy, self.thread))[coord]
         return view
 
     def retile_S(self, t: Tensor) -> Tensor:

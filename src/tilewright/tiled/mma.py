@@ -220,7 +220,7 @@ class ThrMMA:
         vector: Any = coord[0]  # Any: a thread of the atom, or with its block
         if operand == "C" and self.tiled_mma.atom.row_block[1] > 1:
             vector = (vector, self.tiled_mma.atom.row_block[0])
-        sliced = Tensor(slice_engine(t, self.tiled_mma, self.thread), whole.layout)
+        sliced = whole.with_engine(slice_engine(t, self.tiled_mma, self.thread))
         view: Tensor = sliced[((vector, (coord[1 + first], coord[1 + second])), (None, (None,) * rest))]
         return view
 

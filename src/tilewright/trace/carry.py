@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from tilewright.dtypes import DType, bool_
@@ -17,7 +17,7 @@ from tilewright.ir.core import Buffer, Value
 from tilewright.ir.facts import Facts
 from tilewright.ir.ops import Constant
 from tilewright.layout import Basis, ComposedLayout, DynamicInt, Layout
-from tilewright.tensors import Tensor
+from tilewright.tensors import GuardedTensor, Tensor
 from tilewright.trace.engine import BufferEngine
 from tilewright.trace.scalar import Scalar, as_scalar, is_number, is_numpy_number
 
@@ -158,6 +158,8 @@ class _Same:
 
 
 def _tensor_part(tensor: Tensor, name: str, carried: Carried) -> _Part:
+    if isinstance(tensor, GuardedTensor):
+        return _guarded_part(tensor, name, carried)
     engine: BufferEngine = tensor.engine
     dynamic = list(_dynamic_leaves(tensor.layout))
     offset = engine.start
@@ -172,6 +174,28 @@ def _tensor_part(tensor: Tensor, name: str, carried: Carried) -> _Part:
     pattern = str(_with_leaves(tensor.layout, iter([_Hole()] * len(dynamic))))
     shape = ("tensor", _Same(engine.buffer), pattern)
     return _Part(1 + len(dynamic), rebuild, shape, f"a {engine.space} tensor of {engine.dtype} with layout {pattern}")
+
+
+def _guarded_part(tensor: GuardedTensor, name: str, carried: Carried) -> _Part:
+    """Carry a guarded view: as any, and with its coordinates, of which nothing is known afterwards."""
+    edge, where, plain = tensor.edge, tensor.where, tensor.plain
+    memory = _tensor_part(plain, name, carried)
+    coordinates = [*edge.base, *edge.own, *_dynamic_leaves(where)]
+    for k, leaf in enumerate(coordinates):
+        _leaf(leaf, f"{name}_coordinate{k}", carried)
+    count = len(edge.shape)
+
+    def rebuild(values: list[Value]) -> GuardedTensor:
+        view = memory.rebuild(values[: memory.count])
+        numbers = [Scalar(v) for v in values[memory.count :]]
+        there = replace(edge, base=tuple(numbers[:count]), own=tuple(numbers[count : 2 * count]), low=(None,) * count)
+        layout = _with_leaves(where, iter(numbers[2 * count :]))
+        return GuardedTensor(view.engine.guarded(), view.layout, layout, there)
+
+    holes = str(_with_leaves(where, iter([_Hole()] * (len(coordinates) - 2 * count))))
+    whole = (*(_Same(x) for x in (*edge.shape, *edge.stride)), _Same(edge.fill))
+    shape = ("guarded", memory.shape, holes, whole)
+    return _Part(memory.count + len(coordinates), rebuild, shape, f"{memory.text}, guarded")
 
 
 class _Hole(DynamicInt):

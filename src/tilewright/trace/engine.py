@@ -13,14 +13,15 @@ from tilewright.dtypes import OPERANDS, DType, int32, int64, uint32
 from tilewright.errors import LanguageError
 from tilewright.ir.core import Buffer, Space, Value, VectorType
 from tilewright.ir.evaluate import facts_of
-from tilewright.ir.ops import Allocate, Inside, Load, Store
+from tilewright.ir.ops import Allocate, Inside, Load, Special, Store
 from tilewright.layout import DynamicInt, Layout, cosize
 from tilewright.layout.tuples import tuple_size
 from tilewright.pickling import Refused
 from tilewright.source import SourceLocation
 from tilewright.tensors import Tensor
-from tilewright.trace.scalar import Scalar, as_scalar
-from tilewright.trace.threads import Slice, note_access, slice_of
+from tilewright.trace.control import branch
+from tilewright.trace.scalar import Scalar, arithmetic, as_scalar
+from tilewright.trace.threads import Slice, is_of_thread, note_access, slice_of
 from tilewright.trace.tracer import current, extent_name, require_multiple
 from tilewright.trace.walks import convert_fragment
 
@@ -130,7 +131,7 @@ class BufferEngine(Refused):
         modes = layout.shape if type(coord) is tuple else (layout.shape,)
         for mode, (c, shape) in enumerate(zip(parts, modes, strict=True)):
             extent = tuple_size(shape)
-            if type(c) is tuple or not (isinstance(c, Scalar) or isinstance(extent, Scalar)):
+            if c is None or type(c) is tuple or not (isinstance(c, Scalar) or isinstance(extent, Scalar)):
                 continue
             index, limit = as_scalar(c), as_scalar(extent)
             known, least = facts_of(index.value), facts_of(limit.value).low
@@ -185,6 +186,35 @@ class BufferEngine(Refused):
         for taken in self.slices:
             note_access(current("an access"), taken, condition)
 
+    # --- what tiles that overhang ask for, see `tensors.guarded` ---
+
+    def guarded(self) -> BufferEngine:
+        """Return the engine of a guarded view of these elements."""
+        return GuardedEngine(**{f.name: getattr(self, f.name) for f in dataclasses.fields(self)})
+
+    def depends_on_thread(self, c: Any) -> bool:
+        """Say whether a coordinate is computed of `tw.thread_idx`."""
+        return isinstance(c, Scalar) and is_of_thread(c.value)
+
+    def is_block_index(self, c: Any) -> bool:
+        """Say whether a coordinate is `tw.block_idx` along an axis."""
+        op = c.value.definition if isinstance(c, Scalar) else None
+        return isinstance(op, Special) and op.name.startswith("block_idx")
+
+    def bounded(self, number: Any, limit: Any) -> Any:
+        """Return a number, or the nearest of 0 to `limit`."""
+        if type(number) is int and type(limit) is int:
+            return min(max(number, 0), limit)
+        return arithmetic("min", arithmetic("max", as_scalar(number), 0), limit)
+
+    def load_where(self, inside: Any, elements: Any, fill: Any) -> Scalar:
+        """Return one element where a condition holds, and a number elsewhere."""
+        return branch(inside, lambda: (self.load(elements),), lambda: (as_scalar(fill, self.dtype),))[0]  # type: ignore[no-any-return]
+
+    def store_where(self, inside: Any, elements: Any, value: Any) -> None:
+        """Write one element where a condition holds."""
+        branch(inside, lambda: self.store(elements, value))
+
     def recast(self, dtype: DType) -> BufferEngine:
         """Refuse: a buffer of the IR has one element type."""
         raise LanguageError(
@@ -208,6 +238,30 @@ class BufferEngine(Refused):
         else:
             divisor = abs(self.start)
         return math.gcd(self.buffer.alignment, divisor * self.dtype.bytes)
+
+
+class GuardedEngine(BufferEngine):
+    """The engine of a guarded view, some of whose elements may not exist: it refuses what does not ask which do."""
+
+    def unguarded(self) -> BufferEngine:
+        """Return the engine without the guard, for who knows which elements exist."""
+        return BufferEngine(**{f.name: getattr(self, f.name) for f in dataclasses.fields(self)})
+
+    def index(self, elements: Any) -> Value:
+        """Refuse an access."""
+        raise self._refusal()
+
+    def demand_guards(self) -> None:
+        """Refuse an access."""
+        raise self._refusal()
+
+    def _refusal(self) -> LanguageError:
+        return LanguageError(
+            f"{self.name or 'the tensor'} is guarded: some elements of the tile may lie outside, and this operation "
+            "does not ask which",
+            help="copy the tile into registers or shared memory first, tw.copy(tile, tw.fragment_like(tile)); or "
+            "access the tensor itself under `if tile.inside(coord):`",
+        )
 
 
 def allocate(space: Space, dtype: DType, size: int | DynamicInt, alignment: int) -> BufferEngine:

@@ -163,6 +163,12 @@ def _leaves(value: Value) -> Iterable[Value]:
             pending += op.operands
 
 
+def is_of_thread(value: Value) -> bool:
+    """Say whether an expression is computed of the index of a thread."""
+    leaves = (leaf.definition for leaf in _leaves(value))
+    return any(isinstance(op, Special) and op.name.startswith("thread_idx") for op in leaves)
+
+
 def note_access(tracer: Tracer, taken: Slice, condition: Value | None = None) -> None:
     """Record that the kernel accesses memory by a slice, under a condition if one is given.
 
