@@ -19,11 +19,13 @@ from dataclasses import dataclass
 from functools import partial, reduce
 from typing import Any
 
+import numpy as np
+
 from tilewright.atoms import CopyAtom, UniversalCopy
-from tilewright.dtypes import bool_, int32
+from tilewright.dtypes import bool_, int32, uint32
 from tilewright.errors import LanguageError
-from tilewright.ir.core import Block, Space
-from tilewright.ir.ops import Pack
+from tilewright.ir.core import Block, Space, Value, VectorType
+from tilewright.ir.ops import Bitcast, Pack, constant
 from tilewright.language.vectors import VectorCopy, is_step, split_hints
 from tilewright.layout import Layout
 from tilewright.layout.ints import add, sub
@@ -145,10 +147,17 @@ def copy_guarded(src: Tensor, dst: Tensor, atom: CopyAtom | None, pred: Any, cou
     for tensor in (plain(src), plain(dst)):
         tensor.engine.demand_guards()  # of tiles around the guarded tensor, and slices that there are not
 
+    certain = all_inside(src, dst) is True
+
+    def without_guard() -> None:
+        copy = VectorCopy(plain(src), plain(dst), atom, None, None)
+        copy.in_words = not certain
+        copy.emit()
+
     def everywhere() -> None:
         branch(
             all_inside(src, dst),
-            lambda: VectorCopy(plain(src), plain(dst), atom, None, None).emit(),
+            without_guard,
             lambda: EdgeCopy(src, dst, atom).emit(),
         )
 
@@ -173,6 +182,8 @@ def fill_guarded(tensor: Tensor, value: Any) -> None:
 
 class EdgeCopy(VectorCopy):
     """The copy of a tile that overhangs."""
+
+    in_words = True
 
     def __init__(self, src: Tensor, dst: Tensor, atom: CopyAtom | None) -> None:
         self.tracer = current("tw.copy")
@@ -304,6 +315,16 @@ class EdgeCopy(VectorCopy):
             read, write = self._inside(positions, lane)
             branch(write, partial(branch, read, partial(self._move, one, 1), partial(self._clear, one, 1)))
 
+    def _filled(self, value: Scalar, width: int) -> Value:
+        """Return a vector of one value."""
+        words, type = self._words(width), self._type(width)
+        if words is None or isinstance(self.fill, Scalar):
+            return self.tracer.pure(Pack((value.value,) * width), type)
+        element = np.array(self.fill, self.dst.dtype.numpy)
+        word = constant(int(np.repeat(element, 4 // element.itemsize).view(np.uint32)[0]), uint32)
+        packed = self.tracer.pure(Pack((word,) * words.lanes), words) if isinstance(words, VectorType) else word
+        return self.tracer.pure(Bitcast(packed), type)
+
     def _clear(self, places: list[Any], width: int) -> None:
         """Write the fill."""
         value = (
@@ -311,5 +332,5 @@ class EdgeCopy(VectorCopy):
             if isinstance(self.fill, Scalar)
             else as_scalar(self.fill, self.dst.dtype)
         )
-        vector = value.value if width == 1 else self.tracer.pure(Pack((value.value,) * width), self._type(width))
+        vector = value.value if width == 1 else self._filled(value, width)
         self.dst.engine.store_value(places[1], vector)

@@ -8,11 +8,11 @@ from typing import Any
 from tilewright.arch import Arch
 from tilewright.atoms import CopyAtom, UniversalCopy
 from tilewright.atoms.copy import LOADS, STORES, CacheHints
-from tilewright.dtypes import bool_, int32
+from tilewright.dtypes import DType, bool_, int32, uint32
 from tilewright.errors import LanguageError
 from tilewright.instructions import cp_async
 from tilewright.ir.core import Block, Space, VectorType
-from tilewright.ir.ops import Pack, constant
+from tilewright.ir.ops import Bitcast, Pack, constant
 from tilewright.language.widths import note_narrow
 from tilewright.layout import Layout, make_layout
 from tilewright.layout.tuples import map_leaves
@@ -24,7 +24,13 @@ from tilewright.trace.walks import Walk, common_walk, each_step, place, split_ve
 
 
 class VectorCopy:
-    """One copy of vectors being lowered. `guard` says where, or how many elements of a vector, where `counts`."""
+    """One copy of vectors being lowered. `guard` says where, or how many elements of a vector, where `counts`.
+
+    With `in_words`, elements of 8 and 16 bits go as words of 32. A register array that both sides of a branch write in
+    words stays in whole registers for the compiler; written by elements, it is taken apart and packed again.
+    """
+
+    in_words = False
 
     def __init__(self, src: Tensor, dst: Tensor, atom: CopyAtom | None, pred: Any, count: Any) -> None:
         self.tracer = current("tw.copy")
@@ -147,7 +153,17 @@ class VectorCopy:
 
     def _move(self, places: list[Any], width: int) -> None:
         value = self.src.engine.load_value(places[0], self._type(width), self.hints[0])
+        words = self._words(width)
+        if words is not None:
+            value = self.tracer.pure(Bitcast(self.tracer.pure(Bitcast(value), words)), self._type(width))
         self.dst.engine.store_value(places[1], value, self.hints[1])
+
+    def _words(self, width: int) -> DType | VectorType | None:
+        """Return the type of a vector in words, None where it is moved in its own type."""
+        bits = width * self.src.dtype.bits
+        if not self.in_words or self.src.dtype.bits >= 32 or bits % 32:
+            return None
+        return uint32 if bits == 32 else VectorType(uint32, bits // 32)
 
     def _move_some(self, places: list[Any], width: int, count: Scalar) -> None:
         """Move the first `count` elements of a vector, which are not all, one by one."""

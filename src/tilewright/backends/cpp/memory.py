@@ -163,10 +163,11 @@ def store(printer: Printer, op: Store) -> None:
 
 
 def _bits_behind(printer: Printer, value: Value) -> Value:
-    """Return the word whose bits a vector is, so that it is stored as a word; else the value itself."""
+    """Return the word or words whose bits a vector is, so that they are stored as such; else the value itself."""
     op = value.definition
     if isinstance(value.type, VectorType) and isinstance(op, Bitcast) and value in printer.inlined:
-        return value if isinstance(op.x.type, VectorType) else op.x
+        bits = op.x.type
+        return value if isinstance(bits, VectorType) and bits.element is not uint32 else op.x
     return value
 
 
