@@ -119,6 +119,17 @@ class Lowered:
                     message = message.replace("{value}", str(evaluate(requirement.shown, known)))
                 raise ArgumentError(message, help=requirement.help, location=requirement.location)
 
+    def check_grid(self, grid: tuple[int, int, int]) -> None:
+        """Raise `ArgumentError` for a grid with more blocks than the tiles that the kernel takes them for."""
+        for limit in self.kernel.grid_limits:
+            if grid[limit.axis] > limit.blocks:
+                raise ArgumentError(
+                    f"the grid has {grid[limit.axis]} blocks along {'xyz'[limit.axis]}, and {limit.what}",
+                    help=f"launch at most {limit.blocks}; or let a number other than tw.block_idx choose the tile, or "
+                    "choose it under `if tw.block_idx.x < ...:`, where blocks may do without",
+                    location=limit.location,
+                )
+
 
 def lower(
     function: types.FunctionType,

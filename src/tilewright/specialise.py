@@ -172,6 +172,7 @@ class OnSimulator:
         described = dict(zip(self.names, plan.describe(args), strict=True))
         find = _lookup(self.names, self.starts, reading)
         self.lowered.check(find)
+        self.lowered.check_grid(config.grid)
         staged = _stage({n: info for n, info in described.items() if isinstance(info, ArrayInfo)}, self.lowered.written)
         arguments: dict[Parameter, Any] = {
             p: staged[p.argument].array if isinstance(p.target, Buffer) else find(p)
@@ -300,12 +301,13 @@ class OnDevice:
 class _Admitted:
     """A kernel on one GPU, for calls whose extents and strides were found fit."""
 
-    __slots__ = ("dynamic_shared_bytes", "is_simple", "launch", "ordinal", "owner", "pairs")
+    __slots__ = ("dynamic_shared_bytes", "is_simple", "launch", "limits", "ordinal", "owner", "pairs")
 
     def __init__(self, owner: OnDevice, layouts: Layouts) -> None:
         self.owner = owner
         self.pairs = owner.overlaps.pairs(layouts)
-        self.is_simple = not owner.checks_numbers
+        self.limits = owner.lowered.kernel.grid_limits
+        self.is_simple = not owner.checks_numbers and not self.limits
         self.ordinal = owner.ordinal
         self.dynamic_shared_bytes = owner.dynamic_shared_bytes
         self.launch = owner.packer.bind(layouts, owner.function, self.pairs, lambda: owner.aliased_function)
@@ -313,11 +315,14 @@ class _Admitted:
     def run(
         self, config: LaunchConfig, plan: ArgumentPlan, reading: Reading, args: tuple[Any, ...], stream: Any
     ) -> None:
+        if self.limits:
+            self.owner.lowered.check_grid(config.grid)
         self.launch(config, self._stream(plan, reading, stream), reading[1])
 
     def prepare(
         self, config: LaunchConfig, plan: ArgumentPlan, reading: Reading, args: tuple[Any, ...], stream: Any
     ) -> Callable[[], None]:
+        self.owner.lowered.check_grid(config.grid)
         handle = self._stream(plan, reading, stream)
         call, values, described = reading
         function = self.owner.aliased_function if share_memory(self.pairs, values) else self.owner.function
@@ -325,7 +330,7 @@ class _Admitted:
 
     def _stream(self, plan: ArgumentPlan, reading: Reading, stream: Any) -> int:
         """Return the stream of a launch, after the conditions on numbers."""
-        if not self.is_simple:
+        if self.owner.checks_numbers:
             self.owner.check(reading)
         return plan.stream(self.ordinal, reading[2]) if stream is None else stream_handle(stream)
 

@@ -97,6 +97,12 @@ def range_of(tile: tuple[int, ...]) -> Any:
 
 # --- what to try ---------------------------------------------------------------------------------------
 
+VIEWS = {
+    "itself": lambda x: x,
+    "reversed": lambda x: x[tuple(slice(None, None, -1) for _ in x.shape)],
+    "transposed and back": lambda x: np.ascontiguousarray(x.T).T,
+    "one row many times": lambda x: np.broadcast_to(x[:1], x.shape),
+}
 DTYPES = (np.float16, np.float32, np.float64, np.int8, np.int32)
 
 
@@ -127,7 +133,7 @@ def cases(draw: st.DrawFn) -> dict[str, Any]:
     fills = (0, 1, -3) if np.issubdtype(dtype, np.integer) else (0, -1.5, float("nan"), float("-inf"), -0.0)
     return {
         "shape": extents, "dtype": dtype, "order": order, "margin": margin, "tile": tile, "index": index, "how": how,
-        "fill": draw(st.sampled_from(fills)), "threads": int(np.prod(threads)),
+        "view": draw(st.sampled_from(("itself", *VIEWS))), "fill": draw(st.sampled_from(fills)), "threads": int(np.prod(threads)),
     }  # fmt: skip
 
 
@@ -140,6 +146,7 @@ def same_bits(a: Array, b: Array) -> bool:
 def test_reads_are_those_of_the_padded_array(case: dict[str, Any]) -> None:
     tile, dtype, fill = case["tile"], case["dtype"], case["fill"]
     whole, x = framed(case["shape"], dtype, case["order"], case["margin"], 1)
+    x = VIEWS[case["view"]](x)
     before = whole.copy()
     out = np.full(tile, POISON, dtype, order=case["order"])
     index = np.array(case["index"], np.int32)

@@ -267,6 +267,16 @@ class Requirement:
     shown: Value | None = None
 
 
+@dataclass(frozen=True, eq=False)
+class GridLimit:
+    """How many blocks a launch may have along an axis of the grid (0 to 2), because the kernel takes them for tiles."""
+
+    axis: int
+    blocks: int
+    what: str
+    location: SourceLocation | None
+
+
 @dataclass(eq=False)
 class Kernel:
     """A whole kernel: parameters, body, and what a launch must know.
@@ -283,6 +293,7 @@ class Kernel:
     body: Block
     block: tuple[int, int, int] | None = None
     requirements: tuple[Requirement, ...] = ()
+    grid_limits: tuple[GridLimit, ...] = ()
     shared_bytes: int = 0
     location: SourceLocation | None = None
     min_blocks: int = 0

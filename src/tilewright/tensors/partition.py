@@ -43,8 +43,9 @@ def local_tile(
     `tiler` takes a whole mode, or the tile of one that is a pair (tile, rest) already.
 
     With `guard`, the tile may overhang, or lie outside altogether: its elements outside of `t` read as `fill`, a number
-    of the element type, and are not written (see `tw.guarded`). Where `t` is known to fall into whole tiles and the
-    tile to be one of them, this is the tile without a guard; the block's index is taken to be the number of a tile.
+    of the element type, and are not written (see `tw.guarded`). Where `t` has static extents that fall into whole tiles
+    and the tile is known to be one of them, this is the tile without a guard; a block's index is taken for the number
+    of a tile there, and a launch with more blocks than tiles is refused.
 
     Law: local_tile(t, tiler, c)[i] == zipped_divide(t, tiler)[i, c], and with a guard `fill` where that is outside.
 
@@ -73,7 +74,7 @@ def local_tile(
             help="give one tile extent for each mode of the tensor, or a tensor with one mode for each",
         )
     tiler = _whole_modes(t, tiler)
-    if guard and not _falls_into_tiles(t, tiler, coord):
+    if guard and not _is_whole_tile(t, tiler, coord):
         t = guarded(t, fill)
     tiled, inner = _tile_and_rest(_guarded(t, tiler), tiler)
     if coord is not None and not isinstance(coord, tuple):
@@ -95,41 +96,48 @@ def _whole_modes(t: Tensor, tiler: Any) -> Any:
     return tuple(given)
 
 
-def _falls_into_tiles(t: Tensor, tiler: Any, coord: Any) -> bool:
-    """Say whether the tile certainly is one of those that `t` falls into without remainder."""
-    if isinstance(t, GuardedTensor):
+def _is_whole_tile(t: Tensor, tiler: Any, coord: Any) -> bool:
+    """Say whether static extents fall into tiles without remainder, and a coordinate certainly is that of one of them.
+
+    A block's index is taken for the number of a tile; then the grid may have no more blocks than there are tiles, which
+    each launch checks.
+    """
+    if isinstance(t, GuardedTensor) or not isinstance(t.layout, Layout):
         return False
     shape = t.shape if isinstance(t.shape, tuple) else (t.shape,)
-    if not isinstance(tiler, tuple):
-        tiler, shape = (tiler,), (tuple_size(t.shape),)
-    coord = coord if isinstance(coord, tuple) else (coord,)
-    if len(coord) > len(tiler) or any(isinstance(c, tuple) for c in coord):
+    tiles = tiler if isinstance(tiler, tuple) else (tiler,)
+    indices = coord if isinstance(coord, tuple) else (coord,)
+    if not len(shape) == len(tiles) == len(indices):
         return False
-    coord = (*coord, *[None] * (len(tiler) - len(coord)))
-    return all(_is_a_tile(t, s, tile, c) for s, tile, c in zip(shape, tiler, coord, strict=False))
-
-
-def _is_a_tile(t: Tensor, extent: Any, tile: Any, index: Any) -> bool:
-    extent = tuple_size(extent)
-    size = tuple_size(tile.shape if isinstance(tile, Layout) else Layout(tile).shape)
-    if extent is size:
-        return type(index) is int and index == 0
-    if type(size) is not int or index is None:
-        return False
-    if type(extent) is int:
-        count: int | None = extent // size
-        divides = extent % size == 0
-    else:
-        count, divides = None, extent.facts.divisor % size == 0
-    if not divides:
-        return False
-    if type(index) is int:
-        return count is not None and 0 <= index < count
+    counts = [_count_of_tiles(s, tile) for s, tile in zip(shape, tiles, strict=True)]
+    blocks = []
+    for mode, (count, index) in enumerate(zip(counts, indices, strict=True)):
+        if count is None or not _is_below(index, count):
+            if count is None or not isinstance(index, DynamicInt):
+                return False
+            blocks.append((mode, index, count))
     is_block = getattr(t.engine, "is_block_index", None)
+    if not all(is_block is not None and is_block(index) for _, index, _ in blocks):
+        return False
+    for mode, index, count in blocks:
+        t.engine.limit_blocks(index, count, f"mode {mode}")
+    return True
+
+
+def _count_of_tiles(extent: Any, tile: Any) -> int | None:
+    """Return the number of tiles that a static mode falls into without remainder, None where there is none."""
+    extent, size = tuple_size(extent), tuple_size(tile.shape if isinstance(tile, Layout) else Layout(tile).shape)
+    if type(extent) is not int or type(size) is not int or extent % size:
+        return None
+    return extent // size
+
+
+def _is_below(index: Any, count: int) -> bool:
+    """Say whether an index certainly is at least 0 and less than a count."""
+    if type(index) is int:
+        return 0 <= index < count
     facts = getattr(index, "facts", None)
-    if is_block is not None and is_block(index):
-        return True
-    return facts is not None and count is not None and facts.low >= 0 and facts.high < count
+    return facts is not None and facts.low >= 0 and facts.high < count
 
 
 def _tile_rank(tiled: Tensor) -> int:

@@ -11,7 +11,7 @@ from tilewright.arch import VECTOR_BYTES
 from tilewright.atoms.copy import CacheHints
 from tilewright.dtypes import OPERANDS, DType, int32, int64, uint32
 from tilewright.errors import LanguageError
-from tilewright.ir.core import Buffer, Space, Value, VectorType
+from tilewright.ir.core import Buffer, GridLimit, Space, Value, VectorType
 from tilewright.ir.evaluate import facts_of
 from tilewright.ir.ops import Allocate, Inside, Load, Special, Store
 from tilewright.layout import DynamicInt, Layout, cosize
@@ -197,9 +197,15 @@ class BufferEngine(Refused):
         return isinstance(c, Scalar) and is_of_thread(c.value)
 
     def is_block_index(self, c: Any) -> bool:
-        """Say whether a coordinate is `tw.block_idx` along an axis."""
+        """Say whether a coordinate is `tw.block_idx` along an axis, where no branch leaves blocks out."""
         op = c.value.definition if isinstance(c, Scalar) else None
-        return isinstance(op, Special) and op.name.startswith("block_idx")
+        return isinstance(op, Special) and op.name.startswith("block_idx") and not current("tiling").branch_depth
+
+    def limit_blocks(self, c: Any, tiles: int, what: str) -> None:
+        """Let a launch have no more blocks along the axis that `c` is the index of than there are tiles."""
+        tracer, axis = current("tiling"), "xyz".index(c.value.definition.name[-1])
+        what = f"{what} of {self.name} has {tiles} tiles"
+        tracer.grid_limits.setdefault((axis, tiles), GridLimit(axis, tiles, what, tracer.location()))
 
     def bounded(self, number: Any, limit: Any) -> Any:
         """Return a number, or the nearest of 0 to `limit`."""

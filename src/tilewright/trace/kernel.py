@@ -52,6 +52,7 @@ def trace(
         body=tracer.body,
         block=block,
         requirements=tuple(tracer.requirements.values()),
+        grid_limits=tuple(tracer.grid_limits.values()),
         location=_definition(function),
         copies_to_shared=tracer.copies_to_shared,
         remarks=tuple(tracer.remarks),

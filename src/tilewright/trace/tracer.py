@@ -22,7 +22,7 @@ from tilewright.arch import Arch
 from tilewright.dtypes import bool_
 from tilewright.errors import LanguageError
 from tilewright.ir.builder import Builder
-from tilewright.ir.core import Block, Op, Parameter, Requirement, Type, Value
+from tilewright.ir.core import Block, GridLimit, Op, Parameter, Requirement, Type, Value
 from tilewright.ir.evaluate import COMPUTED
 from tilewright.ir.ops import Binary, Compare, Constant, constant
 from tilewright.remarks import Remark
@@ -51,6 +51,7 @@ class Tracer:
         self.builder = Builder(self.body, self.location)
         self.parameters: list[Parameter] = []
         self.requirements: dict[tuple[str, int], Requirement] = {}
+        self.grid_limits: dict[tuple[int, int], GridLimit] = {}
         self.remarks: dict[Remark, None] = {}
         self.branch_depth = 0
         self.bounds = False  # whether coordinates are checked where the program runs
