@@ -42,15 +42,15 @@ if TYPE_CHECKING:
 def accumulator_rows(mma: Any, acc: Tensor) -> Tensor:  # Any: a TiledMMA or an atom
     """Return the same values of C's fragment (V, M, N) as (rows, columns), without a copy.
 
-    `mma` is the tiled mma, or the atom, whose fragment it is. M and N may be left out. `partition_C` of an
-    identity tensor can be seen in the same way, which gives the coordinates.
+    `mma` is the tiled mma, or the atom, whose fragment it is. M and N may be left out. What `partition_C` gives of
+    an array, or of an identity tensor for the coordinates, can be seen in the same way.
 
     Law: for a thread, all values of one row of the result lie in one row of C, and values of different rows in
     different ones; so do columns. Both are in ascending order within an instruction.
 
-    >>> import tilewright as tw
+    >>> import numpy as np, tilewright as tw
     >>> mma = tw.make_tiled_mma(tw.atoms.SM80_16x8x16_F32F16F16F32_TN)
-    >>> acc = tw.make_tensor([0.0] * 16, tw.Layout(((2, 2), 2, 2)))
+    >>> acc = tw.tensor(np.zeros(16), tw.Layout(((2, 2), 2, 2)))
     >>> print(tw.accumulator_rows(mma, acc).layout)
     ((2,2),(2,2)):((2,4),(1,8))
 
@@ -83,11 +83,13 @@ def _value_modes(atom: MMAAtom) -> tuple[Layout, Layout]:
         if extent > 1:
             sides[stride % rows == 0].append((stride, extent, place))
         place *= extent
-    first, second = (
-        Layout(tuple(extent for _, extent, _ in side), tuple(place for _, _, place in side)) if side else Layout(1, 0)
-        for side in (sorted(modes) for modes in sides)
-    )
-    return first, second
+    return _layout_of(sides[0]), _layout_of(sides[1])
+
+
+def _layout_of(modes: list[tuple[int, int, int]]) -> Layout:
+    """Return the layout of (stride in C, extent, stride among the values), by ascending strides in C."""
+    parts = [Layout(extent, place) for _, extent, place in sorted(modes)] or [Layout(1, 0)]
+    return parts[0] if len(parts) == 1 else from_modes(tuple(parts))
 
 
 def _atom(mma: Any, what: str) -> MMAAtom:
@@ -105,12 +107,12 @@ def _tiled(mma: Any, what: str) -> TiledMMA:
     return mma if isinstance(mma, TiledMMA) else make_tiled_mma(atom)
 
 
-def _check(atom: MMAAtom, acc: Any, what: str) -> None:
-    """Refuse what is not a fragment of C of an atom."""
+def _check(atom: MMAAtom, acc: Any, what: str, *, static: bool = False) -> None:
+    """Refuse what is not a fragment of C of an atom, or not the part of C that a thread has."""
     instance(what, "acc", acc, Tensor, "a fragment of C")
     values = atom.layout_c[1].size
     modes = acc.layout.rank
-    if not acc.layout.is_static or not 1 <= modes <= 3 or acc.layout[0].size != values:
+    if (static and not acc.layout.is_static) or not 1 <= modes <= 3 or acc.layout[0].size != values:
         raise LanguageError(
             f"{what}: C of {atom} is a fragment (V, M, N) of {values} values V, got {acc.title}",
             help="take the fragment of partition_fragment_C, or make_fragment_C, of this mma",
@@ -133,6 +135,7 @@ def reduce_rows(mma: Any, acc: Tensor, op: Any = "add") -> Tensor:  # Any: a Til
     Raises `LanguageError` where several warps share a row: then lay the atoms of the tiled mma along M.
     """
     tiled = _tiled(mma, "tw.reduce_rows")
+    _check(tiled.atom, acc, "tw.reduce_rows", static=True)
     rows = accumulator_rows(tiled, acc)
     masks = _lanes_of_row(tiled, current("tw.reduce_rows").arch.warp_size)
     values = Values.of(acc, "tw.reduce_rows")
@@ -224,7 +227,7 @@ def as_operand_a(mma: Any, acc: Tensor, dtype: Any = None, *, to: Any = None) ->
     """
     what = "tw.as_operand_a"
     source, target = _tiled(mma, what), _tiled(mma if to is None else to, what)
-    _check(source.atom, acc, what)
+    _check(source.atom, acc, what, static=True)
     element = target.atom.dtype_a if dtype is None else as_dtype(dtype)
     if element.storage is not target.atom.dtype_a.storage:
         raise LanguageError(

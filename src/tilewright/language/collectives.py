@@ -50,7 +50,9 @@ def reduce(x: Any, op: Any = "add", group: Any = "block") -> Any:  # Any: number
     >>> import numpy as np, tilewright as tw
     >>> @tw.kernel
     ... def total(out, x):
-    ...     out[0] = tw.reduce(x[tw.thread_idx.x])
+    ...     found = tw.reduce(x[tw.thread_idx.x])
+    ...     if tw.thread_idx.x == 0:
+    ...         out[0] = found
     >>> out = np.zeros(1, np.int32)
     >>> total[1, 100](out, np.arange(100, dtype=np.int32))
     >>> int(out[0])
@@ -313,7 +315,9 @@ def argmax(x: Any, *, index: Any = None, group: Any = "block") -> tuple[Any, Any
     >>> import numpy as np, tilewright as tw
     >>> @tw.kernel
     ... def greatest(value, place, x):
-    ...     value[0], place[0] = tw.argmax(x[tw.thread_idx.x])
+    ...     best, where = tw.argmax(x[tw.thread_idx.x])
+    ...     if tw.thread_idx.x == 0:
+    ...         value[0], place[0] = best, where
     >>> value, place = np.zeros(1, np.float32), np.zeros(1, np.int32)
     >>> greatest[1, 4](value, place, np.array([1, 7, 7, 3], np.float32))
     >>> float(value[0]), int(place[0])
