@@ -40,7 +40,11 @@ from tilewright.errors import TilewrightWarning as TilewrightWarning
 from tilewright.errors import TuningError as TuningError
 from tilewright.kernels.matmul import matmul as matmul
 from tilewright.language import abs as abs
+from tilewright.language import accumulator_rows as accumulator_rows
 from tilewright.language import acos as acos
+from tilewright.language import argmax as argmax
+from tilewright.language import argmin as argmin
+from tilewright.language import as_operand_a as as_operand_a
 from tilewright.language import asin as asin
 from tilewright.language import atan as atan
 from tilewright.language import atan2 as atan2
@@ -51,6 +55,7 @@ from tilewright.language import axpby as axpby
 from tilewright.language import ballot as ballot
 from tilewright.language import block_dim as block_dim
 from tilewright.language import block_idx as block_idx
+from tilewright.language import broadcast as broadcast
 from tilewright.language import cbrt as cbrt
 from tilewright.language import ceil as ceil
 from tilewright.language import clear as clear
@@ -94,9 +99,13 @@ from tilewright.language import pipeline as pipeline
 from tilewright.language import popcount as popcount
 from tilewright.language import pow as pow
 from tilewright.language import range as range
+from tilewright.language import reduce as reduce
+from tilewright.language import reduce_rows as reduce_rows
+from tilewright.language import redux as redux
 from tilewright.language import registers as registers
 from tilewright.language import round as round
 from tilewright.language import rsqrt as rsqrt
+from tilewright.language import scan as scan
 from tilewright.language import shared as shared
 from tilewright.language import shuffle as shuffle
 from tilewright.language import shuffle_down as shuffle_down
@@ -104,6 +113,7 @@ from tilewright.language import shuffle_up as shuffle_up
 from tilewright.language import shuffle_xor as shuffle_xor
 from tilewright.language import sin as sin
 from tilewright.language import sinh as sinh
+from tilewright.language import sort as sort
 from tilewright.language import sqrt as sqrt
 from tilewright.language import static_range as static_range
 from tilewright.language import sync_threads as sync_threads
@@ -111,6 +121,7 @@ from tilewright.language import sync_warp as sync_warp
 from tilewright.language import tan as tan
 from tilewright.language import tanh as tanh
 from tilewright.language import thread_idx as thread_idx
+from tilewright.language import topk as topk
 from tilewright.language import trunc as trunc
 from tilewright.language import vote_all as vote_all
 from tilewright.language import vote_any as vote_any

@@ -6,12 +6,16 @@ from tilewright.frontend.rewrite import function
 from tilewright.instructions.barrier import named_barrier, sync_threads, sync_warp
 from tilewright.instructions.cp_async import cp_async_commit, cp_async_wait
 from tilewright.instructions.mbarrier import MBarrier as mbarrier  # a word of kernels, like range
+from tilewright.instructions.redux import redux
 from tilewright.instructions.shuffle import shuffle, shuffle_down, shuffle_up, shuffle_xor
 from tilewright.instructions.vote import ballot, elect_one, vote_all, vote_any
+from tilewright.language.accumulators import accumulator_rows, as_operand_a, reduce_rows
+from tilewright.language.collectives import argmax, argmin, broadcast, reduce, scan
 from tilewright.language.copying import axpby, clear, copy, fill
 from tilewright.language.edges import inside
 from tilewright.language.gemm import gemm
 from tilewright.language.pipeline import Pipeline as pipeline  # a word of kernels, like range
+from tilewright.language.sorting import sort, topk
 from tilewright.trace.control import DeviceRange as range  # noqa: A004  # a kernel's range
 from tilewright.trace.control import static_range
 from tilewright.trace.debug import device_assert, device_print
@@ -67,13 +71,13 @@ from tilewright.trace.parameters import constexpr
 from tilewright.trace.threads import block_dim, block_idx, grid_dim, lane_id, thread_idx, warp_id
 
 __all__ = [
-    "abs", "acos", "asin", "atan", "atan2", "atomic_add", "atomic_max", "atomic_min", "axpby", "ballot", "block_dim",
-    "block_idx", "cbrt", "ceil", "clear", "clz", "constexpr", "copy", "copysign", "cos", "cosh", "cp_async_commit",
-    "cp_async_wait", "device_assert", "device_print", "elect_one", "erf", "exp", "exp2", "expm1", "fill", "floor",
-    "fma", "fmod", "fragment_like", "function", "gemm", "grid_dim", "inside", "isfinite", "isinf", "isnan", "lane_id",
-    "log",
-    "log10", "log1p", "log2", "maximum", "mbarrier", "minimum", "named_barrier", "pipeline", "popcount", "pow",
-    "range", "registers", "round", "rsqrt", "shared", "shuffle", "shuffle_down", "shuffle_up", "shuffle_xor", "sin",
-    "sinh", "sqrt", "static_range", "sync_threads", "sync_warp", "tan", "tanh", "thread_idx", "trunc", "vote_all",
-    "vote_any", "warp_id", "where",
+    "abs", "accumulator_rows", "acos", "argmax", "argmin", "as_operand_a", "asin", "atan", "atan2", "atomic_add",
+    "atomic_max", "atomic_min", "axpby", "ballot", "block_dim", "block_idx", "broadcast", "cbrt", "ceil", "clear",
+    "clz", "constexpr", "copy", "copysign", "cos", "cosh", "cp_async_commit", "cp_async_wait", "device_assert",
+    "device_print", "elect_one", "erf", "exp", "exp2", "expm1", "fill", "floor", "fma", "fmod", "fragment_like",
+    "function", "gemm", "grid_dim", "inside", "isfinite", "isinf", "isnan", "lane_id", "log", "log10", "log1p",
+    "log2", "maximum", "mbarrier", "minimum", "named_barrier", "pipeline", "popcount", "pow", "range", "reduce",
+    "reduce_rows", "redux", "registers", "round", "rsqrt", "scan", "shared", "shuffle", "shuffle_down",
+    "shuffle_up", "shuffle_xor", "sin", "sinh", "sort", "sqrt", "static_range", "sync_threads", "sync_warp", "tan",
+    "tanh", "thread_idx", "topk", "trunc", "vote_all", "vote_any", "warp_id", "where",
 ]  # fmt: skip

@@ -29,6 +29,7 @@ from tilewright.remarks import Remark
 from tilewright.source import SourceLocation
 
 if TYPE_CHECKING:
+    from tilewright.tensors import Tensor
     from tilewright.tiled import TiledCopy, TiledMMA
     from tilewright.trace.threads import Slice
 
@@ -61,6 +62,8 @@ class Tracer:
         self.thread_numbers: dict[Value, frozenset[int]] = {}
         self.slices: dict[TiledCopy | TiledMMA, dict[object, Slice]] = {}
         self.conditional_slices: list[tuple[Slice, Value]] = []
+        # For each size of groups, the variable that says which half of their shared memory collectives write next.
+        self.collective_turns: dict[int, Tensor] = {}
 
     def emit(self, op: Op, *types: Type) -> tuple[Value, ...]:
         """Append an op with effects."""
