@@ -9,7 +9,7 @@ from typing import Any
 
 from tilewright.arch import VECTOR_BYTES
 from tilewright.atoms.copy import CacheHints
-from tilewright.dtypes import OPERANDS, DType, int32, int64, uint32
+from tilewright.dtypes import FLOAT8, OPERANDS, DType, int32, int64, uint32
 from tilewright.errors import LanguageError
 from tilewright.ir.core import Buffer, Space, Value, VectorType
 from tilewright.ir.evaluate import facts_of
@@ -19,10 +19,11 @@ from tilewright.layout.tuples import tuple_size
 from tilewright.pickling import Refused
 from tilewright.source import SourceLocation
 from tilewright.tensors import Tensor
+from tilewright.trace import elementwise, reductions
 from tilewright.trace.scalar import Scalar, as_scalar
 from tilewright.trace.threads import Slice, note_access, slice_of
 from tilewright.trace.tracer import current, extent_name, require_multiple
-from tilewright.trace.walks import convert_fragment
+from tilewright.trace.walks import convert_float8
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,11 +110,7 @@ class BufferEngine(Refused):
         scalar = (
             as_scalar(value) if isinstance(value, Scalar) or hasattr(value, "dtype") else as_scalar(value, self.dtype)
         )
-        if not _converts(scalar.dtype, self.dtype):
-            raise LanguageError(
-                f"{self.name or 'the tensor'} is {self.dtype}, and a {scalar.dtype} is not converted to it implicitly",
-                help=f"write value.to(tw.{self.dtype})",
-            )
+        elementwise.demand_conversion(scalar.dtype, self.dtype, self.name)
         self.store_value(elements, scalar.to(self.dtype).value)
 
     def store_value(self, elements: Any, value: Value, hints: CacheHints | None = None) -> None:
@@ -198,7 +195,30 @@ class BufferEngine(Refused):
 
     def convert_into(self, source: Tensor, target: Tensor, element: DType) -> None:
         """Write the elements of a tensor of this engine to another, each converted."""
-        convert_fragment(source, target, element)
+        if element in FLOAT8 or source.dtype in FLOAT8:
+            convert_float8(source, target, element)
+        else:
+            elementwise.convert(source, target, element)
+
+    def compute(self, name: str, function: Any, operands: tuple[Any, ...]) -> Tensor:  # Any: of numbers, or tensors
+        """Return a fragment of a function of the operands' elements."""
+        return elementwise.compute(name, function, operands)
+
+    def update(self, target: Tensor, name: str, function: Any, other: Any) -> None:  # Any: of numbers, or a tensor
+        """Write a function of the elements of a tensor and another operand back to the tensor."""
+        elementwise.update(target, name, function, other)
+
+    def assign(self, target: Tensor, value: Any) -> None:  # Any: a number or a tensor
+        """Write a number, or the elements of a tensor, to all elements."""
+        elementwise.assign(target, value)
+
+    def reduce(self, tensor: Tensor, op: Any, modes: tuple[int, ...], shape: Any, init: Any) -> Any:  # Any: see there
+        """Return the elements combined over modes."""
+        return reductions.reduce(tensor, op, modes, shape, init)
+
+    def demand_whole(self, layout: Any) -> None:
+        """Check what an access to all elements of a layout needs."""
+        self.demand_guards()
 
     @property
     def alignment(self) -> int:
@@ -236,10 +256,3 @@ def _demand_storage(dtype: DType, space: Space) -> None:
         if dtype.bits < 32
         else f"use tw.{held}; x.to(tw.{dtype}) rounds a value to what a tensor core reads",
     )
-
-
-def _converts(source: DType, target: DType) -> bool:
-    """Say whether a store converts implicitly: NumPy's same-kind rule, bool to anything."""
-    if source is target or source.kind == "bool":
-        return True
-    return target.is_float or (source.is_integer and target.is_integer)
