@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tilewright.errors import ArgumentError, LanguageError
 from tilewright.tensors import host
@@ -28,7 +28,7 @@ def compute(name: str, function: Function, operands: tuple[Any, ...]) -> Any:  #
     for t in tensors:
         if not hasattr(t.engine, "storage"):
             raise LanguageError(
-                f"{name} of {t.title}: the elements of a {t.space} tensor are coordinates, not numbers",
+                f"{name} of {t.title}: the elements of a {t.engine.space} tensor are coordinates, not numbers",
                 help="take one element, whose parts are numbers: t[i]",
             )
     return host.compute(name, function, operands)
@@ -70,14 +70,16 @@ def _unary(name: str, function: Function) -> Any:
 
 
 class Arithmetic:
-    """The operators of a tensor. Comparisons give tensors of bool, so a tensor has no truth and is hashed by identity."""
+    """The operators of a tensor. Comparisons give tensors of bool, so it has no truth; its hash is its identity."""
 
     __slots__ = ()
 
-    # What a subclass is: see `Tensor`.
-    engine: Any
-    title: str
-    space: str
+    engine: Any  # that of a `Tensor`
+
+    if TYPE_CHECKING:
+
+        @property
+        def title(self) -> str: ...
 
     __hash__ = object.__hash__
 
@@ -116,10 +118,10 @@ class Arithmetic:
     __abs__ = _unary("abs", operator.abs)
     __invert__ = _unary("invert", operator.invert)
 
-    def __eq__(self, other: object) -> Any:  # type: ignore[override]  # Any: a tensor of bool
+    def __eq__(self, other: object) -> Any:  # Any: a tensor of bool
         return self._compared("eq", operator.eq, other)
 
-    def __ne__(self, other: object) -> Any:  # type: ignore[override]  # Any: a tensor of bool
+    def __ne__(self, other: object) -> Any:  # Any: a tensor of bool
         return self._compared("ne", operator.ne, other)
 
     def _compared(self, name: str, function: Function, other: Any) -> Any:

@@ -17,7 +17,7 @@ from tilewright.errors import LayoutError
 from tilewright.layout.ints import Shape
 from tilewright.layout.layouts import Layout, raw_layout
 from tilewright.layout.swizzle import ComposedLayout
-from tilewright.layout.tuples import map_leaves, show, tuple_size
+from tilewright.layout.tuples import map_leaves, same, show, tuple_size
 
 
 def broadcast_shapes(what: str, shapes: Sequence[Shape], titles: Sequence[str]) -> Shape:
@@ -67,8 +67,9 @@ def _joined(a: Shape, b: Shape, *, is_top: bool = False) -> Shape | None:
 
 
 def _same_size(a: Shape, b: Shape) -> bool:
+    """Say whether extents are equal, as far as is known: of two dynamic ones, whoever walks them asks the launch."""
     x, y = tuple_size(a), tuple_size(b)
-    return x is y or (type(x) is type(y) is int and x == y)
+    return x == y if type(x) is type(y) is int else type(x) is not int and type(y) is not int
 
 
 def _is_one(shape: Shape) -> bool:
@@ -78,6 +79,8 @@ def _is_one(shape: Shape) -> bool:
 
 def broadcast_layout(layout: Layout | ComposedLayout, shape: Shape) -> Any:  # Any: a layout of the same kind
     """Return a layout seen in a shape that `broadcast_shapes` gave: stride 0 along modes that it repeats."""
+    if same(layout.shape, shape):
+        return layout
     if isinstance(layout, ComposedLayout):
         return layout.map_layout(lambda inner: broadcast_layout(inner, shape))
     own, strides = modes_of_shape(layout.shape), modes_of_shape(layout.stride)  # type: ignore[arg-type]

@@ -144,7 +144,7 @@ def reduce(t: Tensor, op: Any, modes: tuple[int, ...], shape: Any, init: Any) ->
     total = np.asarray(totals[0] if init is None else function(array.dtype.type(init), totals[0]))
     if shape is None:
         return total[()]
-    return _new(t, total.reshape(product_each(shape)), shape, as_dtype(total.dtype))  # type: ignore[arg-type]
+    return _new(t, total.reshape(product_each(shape)), shape, as_dtype(total.dtype))
 
 
 def _seen_in(t: Tensor, shape: Any, what: str) -> np.ndarray[Any, Any]:

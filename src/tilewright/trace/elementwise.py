@@ -1,4 +1,4 @@
-"""Operations on all elements of tensors: one loop over registers for an expression, in pairs where instructions take two.
+"""Operations on all elements of tensors: one loop over registers for an expression, in pairs where they fit two.
 
     d = (x - m) * s          for (i = 0; i < 8; i += 1)
                                  d[i] = (x[i] - m) * s[i];
@@ -18,19 +18,29 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from tilewright.dtypes import DType, bfloat16, float16
+from tilewright.dtypes import FLOAT8, DType, bfloat16, float16
 from tilewright.errors import LanguageError
-from tilewright.ir.core import Block, Buffer, Space, Value, VectorType
-from tilewright.ir.ops import Allocate, Binary, Cast, Constant, Extract, For, Pack
+from tilewright.ir.core import Block, Buffer, Op, Space, Value, VectorType
+from tilewright.ir.ops import Allocate, Binary, Extract, For, Pack
 from tilewright.layout import ComposedLayout, Layout, make_layout_like
 from tilewright.layout.layouts import flat_modes
 from tilewright.layout.tuples import map_leaves, show
 from tilewright.tensors import Tensor
 from tilewright.tensors.broadcasting import broadcast_layout, broadcast_shapes
 from tilewright.trace.control import loop
-from tilewright.trace.scalar import Scalar, as_scalar
+from tilewright.trace.scalar import Scalar, as_scalar, identity_of
 from tilewright.trace.tracer import Tracer, current
-from tilewright.trace.walks import INDEX_NAMES, UNROLL_LIMIT, Walk, common_walk, each_step, place, vector_limit, widest
+from tilewright.trace.walks import (
+    INDEX_NAMES,
+    UNROLL_LIMIT,
+    Walk,
+    common_walk,
+    convert_float8,
+    each_step,
+    place,
+    vector_limit,
+    widest,
+)
 
 Function: TypeAlias = "Callable[..., Any]"  # Any: of numbers of host or device
 Key: TypeAlias = "tuple[Any, ...]"  # how a loop goes through a buffer: start, strides, swizzles
@@ -44,6 +54,8 @@ _PAIRED = {"add": "add", "sub": "sub", "mul": "mul", "minimum": "min", "maximum"
 
 def compute(name: str, function: Function, operands: tuple[Any, ...]) -> Tensor:
     """Return a fragment of `function` of the operands' elements, with the shapes broadcast."""
+    if name == "pos" and operands[0].engine.buffer.space is not Space.REGISTER:
+        return in_registers(operands[0], keep_repeats=False)
     return _Operation(name, function, operands).into(None)
 
 
@@ -74,33 +86,49 @@ def assign(target: Tensor, value: Any) -> None:
     source = Tensor(value.engine, broadcast_layout(value.layout, shape))
     if target.engine.buffer.space is Space.REGISTER:
         _Operation("an assignment", _itself, (source,)).into(target)
-    elif target.dtype is value.dtype and _moves_directly(source, target):
-        move(source, target)
-    else:  # all elements are read before the first is written, and put in the order of the target
+        return
+    if _is_static(source.shape):  # all elements are read before the first is written
+        source = in_registers(source)
+    elif source.engine.buffer is target.engine.buffer:
         _demand_static(target)
-        move(_Operation("an assignment", lambda x: x.to(target.dtype), (source,)).into(None, target.layout), target)
+    if source.dtype is not target.dtype or not _moves_directly(source, target):
+        _demand_static(target)
+        source = _Operation("an assignment", lambda x: x.to(target.dtype), (source,)).into(None, target.layout)
+    move(source, target)
 
 
 def _moves_directly(source: Tensor, target: Tensor) -> bool:
-    """Say whether nothing is gained by a fragment between source and target in memory."""
-    if source.engine.buffer.space is Space.REGISTER:
-        best = widest(common_walk((target,), "an assignment"), (target,))[0]
-        return widest(common_walk((source, target), "an assignment"), (source, target))[0] == best
-    return not _is_static(target.shape) and source.engine.buffer is not target.engine.buffer
+    """Say whether the source's order of registers prevents no wide access of the target."""
+    if source.engine.buffer.space is not Space.REGISTER:
+        return True
+    best = widest(common_walk((target,), "an assignment"), (target,))[0]
+    return widest(common_walk((source, target), "an assignment"), (source, target))[0] == best
 
 
-def convert(source: Tensor, target: Tensor, element: DType) -> None:
-    """Write the elements of a tensor to registers, each converted."""
-    _Operation("tensor.to", lambda x: x.to(element), (source,)).into(target)
+def convert_fragment(source: Tensor, target: Tensor, element: DType) -> None:
+    """Write target[c] = source[c].to(element) for every coordinate c, to registers."""
+    if element in FLOAT8 or source.dtype in FLOAT8:
+        convert_float8(source, target, element)
+    else:
+        _Operation("tensor.to", lambda x: x.to(element), (source,)).into(target)
 
 
-def in_registers(tensor: Tensor) -> Tensor:
-    """Return a tensor of registers with the elements of one in any memory; elements that repeat are loaded once."""
+def in_registers(tensor: Tensor, *, keep_repeats: bool = True) -> Tensor:
+    """Return a tensor of registers with the elements of one in any memory.
+
+    Elements that repeat, at stride 0, are loaded once, and stay one where `keep_repeats` says so.
+    """
     if tensor.engine.buffer.space is Space.REGISTER:
         return tensor
     _demand_static(tensor)
-    fragment = _fragment(tensor.engine, tensor.dtype, tensor.layout, tensor.shape, keep_repeats=True)
+    tracer = current("reading a tensor")
+    before = len(tracer.builder.block.ops)
+    fragment = _fragment(tensor.engine, tensor.dtype, tensor.layout, tensor.shape, keep_repeats=keep_repeats)
+    if tensor.engine.name:
+        fragment.engine.buffer.name = f"{tensor.engine.name}_values"
     move(tensor, fragment)
+    if isinstance(tracer.elements, ElementLoop):
+        tracer.elements.passed.update(tracer.builder.block.ops[before:])
     return fragment
 
 
@@ -197,7 +225,8 @@ def _size(shape: Any) -> Any:
 
 def _demand_extents(shape: Any, target: Tensor, value: Tensor) -> None:
     """Refuse to write to a tensor whose shape the value's would widen."""
-    if any(a is not b and a != b for a, b in zip(_extents(shape), _extents(target.shape), strict=True)):
+    pairs = zip(_extents(shape), _extents(target.shape), strict=True)
+    if any(type(a) is not type(b) or (type(a) is int and a != b) for a, b in pairs):
         raise LanguageError(
             f"values of shape {show(value.shape)} do not fit a tensor of shape {show(target.shape)}",
             details=[value.title, target.title],
@@ -216,7 +245,7 @@ def _refuse_repeats(target: Tensor, name: str) -> None:
     for extent, stride in zip(*flat_modes(layout), strict=True):
         if type(stride) is int and stride == 0 and not (type(extent) is int and extent == 1):
             raise LanguageError(
-                f"{name} in place: {target.title} holds elements several times, and each would be updated several times",
+                f"{name} in place: {target.title} holds elements several times",
                 help="write r = r + s, which makes a new fragment",
             )
 
@@ -239,23 +268,8 @@ def _is_same(a: Tensor, b: Tensor) -> bool:
 
 def _same_number(a: Any, b: Any) -> bool:
     if isinstance(a, Scalar) and isinstance(b, Scalar):
-        return _same_value(a.value, b.value, 16)
+        return a.value is b.value or bool(identity_of(a.value) == identity_of(b.value))
     return type(a) is type(b) is int and a == b
-
-
-def _same_value(a: Value, b: Value, depth: int) -> bool:
-    """Say whether two values are computed alike: by the same pure arithmetic of the same values."""
-    first, second = a.definition, b.definition
-    if a is b:
-        return True
-    if isinstance(first, Constant) and isinstance(second, Constant):
-        return a.type == b.type and first.value == second.value
-    if depth == 0 or type(first) is not type(second) or not isinstance(first, (Binary, Cast)) or a.type != b.type:
-        return False
-    assert isinstance(second, (Binary, Cast))
-    kinds = first.kind == second.kind if isinstance(first, Binary) and isinstance(second, Binary) else True
-    parts = zip(first.operands, second.operands, strict=True)
-    return kinds and all(_same_value(x, y, depth - 1) for x, y in parts)
 
 
 # --- one operation -------------------------------------------------------------------------------------
@@ -373,6 +387,7 @@ class ElementLoop:
     held: dict[Key, _Elements] = field(default_factory=dict)
     uses: dict[Buffer, set[Key]] = field(default_factory=dict)
     written: set[Buffer] = field(default_factory=set)
+    passed: set[Op] = field(default_factory=set)  # loads into fragments of their own: they may come before the loop
 
     @staticmethod
     def begin(tracer: Tracer, extents: tuple[int, ...], width: int) -> ElementLoop:
@@ -407,7 +422,7 @@ class ElementLoop:
     def takes(self, tensors: Sequence[Tensor], target: Tensor, walk: Walk) -> bool:
         """Say whether an operation may be computed in this loop, and move the loop to the end of its block."""
         fitted = _fit(walk, self.extents, self.width)
-        if fitted is None or self.tracer.builder.block is not self.block or self.loop is None:
+        if fitted is None or self.tracer.builder.block is not self.block or self.loop not in self.block.ops:
             return False
         buffers = [t.engine.buffer for t in (*tensors, target)]
         keys = [_key(t, s) for t, s in zip((*tensors, target), fitted.strides, strict=True)]
@@ -419,8 +434,12 @@ class ElementLoop:
         if self.uses.get(buffers[-1], {keys[-1]}) != {keys[-1]}:
             return False
         after = itertools.takewhile(lambda op: op is not self.loop, reversed(self.block.ops))
-        if not all(op.is_pure or isinstance(op, Allocate) for op in after) or self.loop not in self.block.ops:
+        if (
+            not all(op.is_pure or isinstance(op, Allocate) or op in self.passed for op in after)
+            or self.loop not in self.block.ops
+        ):
             return False
+        assert self.loop is not None
         self.block.ops.remove(self.loop)
         self.block.ops.append(self.loop)  # what was computed since may be an operand; the loop has no results
         return True
@@ -504,9 +523,8 @@ def _loop_for(
     paired = operation.pair_kind(operands, target) is not None and walk.extents and walk.extents[0] % 2 == 0
     paired = paired and all(_in_pairs(t, s) or s[0] == 0 for t, s in sides)
     last = tracer.elements
-    if isinstance(last, ElementLoop) and (last.width == 2 or not paired):
-        if last.takes(tensors, target, walk):
-            return last
+    if isinstance(last, ElementLoop) and (last.width == 2 or not paired) and last.takes(tensors, target, walk):
+        return last
     width = 2 if paired else 1
     extents = (walk.extents[0] // width, *walk.extents[1:]) if walk.extents else ()
     tracer.elements = new = ElementLoop.begin(tracer, extents, width)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from tilewright.arch import VECTOR_BYTES
 from tilewright.atoms.copy import CacheHints
-from tilewright.dtypes import FLOAT8, OPERANDS, DType, int32, int64, uint32
+from tilewright.dtypes import OPERANDS, DType, int32, int64, uint32
 from tilewright.errors import LanguageError
 from tilewright.ir.core import Buffer, Space, Value, VectorType
 from tilewright.ir.evaluate import facts_of
@@ -22,8 +23,7 @@ from tilewright.tensors import Tensor
 from tilewright.trace import elementwise, reductions
 from tilewright.trace.scalar import Scalar, as_scalar
 from tilewright.trace.threads import Slice, note_access, slice_of
-from tilewright.trace.tracer import current, extent_name, require_multiple
-from tilewright.trace.walks import convert_float8
+from tilewright.trace.tracer import Tracer, current, extent_name, require_multiple
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,13 +36,24 @@ class Guard:
     location: SourceLocation | None
 
 
+@dataclass(frozen=True)
+class Window:
+    """A slice of a mode: index i of it is index start + step * i of a mode of an extent, whose number is `mode`."""
+
+    start: Any  # Any: integers of host or device
+    step: int
+    extent: Any
+    mode: int
+
+
 @dataclass(frozen=True, eq=False)
 class BufferEngine(Refused):
     """Elements of a buffer from `start` on.
 
     `guards` are the conditions under which all of the view is inside the tensor; an access that no branch and
     no predicate protects makes them conditions of the launch. `slices` are the parts of tiled copies and mmas that
-    the view is. `index_type` is int64 for arrays whose offsets need it.
+    the view is. `index_type` is int64 for arrays whose offsets need it. `windows` are the slices of modes that a view
+    with the layout `sliced_layout` goes through, by the number of its mode: indices are checked in the sliced mode too.
     """
 
     _why_no_copy = (
@@ -54,6 +65,8 @@ class BufferEngine(Refused):
     index_type: DType = int32
     guards: tuple[Guard, ...] = ()
     slices: tuple[Slice, ...] = ()
+    windows: Mapping[int, Window] = dataclasses.field(default_factory=dict)
+    sliced_layout: Any = None  # Any: a layout
 
     @property
     def dtype(self) -> DType:
@@ -76,7 +89,28 @@ class BufferEngine(Refused):
 
     def at(self, start: Scalar) -> BufferEngine:
         """Return the engine that begins at an element of the buffer."""
-        return dataclasses.replace(self, start=start)
+        return dataclasses.replace(self, start=start, windows={}, sliced_layout=None)
+
+    def sliced(self, layout: Any, result: Any, spans: Mapping[int, tuple[Any, Any, int]]) -> BufferEngine:
+        """Return the engine of a view in which modes of a layout are sliced, to (start, extent, step)."""
+        windows = dict(self.windows) if self.sliced_layout is layout else {}
+        shape = layout.shape if type(layout.shape) is tuple and layout.rank == result.rank else (layout.shape,)
+        for k, (start, _, step) in spans.items():
+            outer = windows.get(k)
+            if outer is None:
+                windows[k] = Window(start, step, tuple_size(shape[k]), k)
+            else:
+                windows[k] = Window(outer.start + start * outer.step, outer.step * step, outer.extent, outer.mode)
+        return dataclasses.replace(self, windows=windows, sliced_layout=result)
+
+    def modes_kept(self, layout: Any, result: Any, coord: tuple[Any, ...]) -> BufferEngine:
+        """Return the engine of a view that keeps the modes of a layout where a coordinate is None."""
+        if self.sliced_layout is not layout:
+            return self
+        kept = [k for k, c in enumerate(coord) if c is None]
+        whole = not any(type(c) is tuple for c in coord)
+        windows = {n: self.windows[k] for n, k in enumerate(kept) if k in self.windows} if whole else {}
+        return dataclasses.replace(self, windows=windows, sliced_layout=result)
 
     def coordinate(self, c: Any) -> Any:
         """Return a coordinate in the type that offsets of this buffer are computed in: int64 for a wide array."""
@@ -127,16 +161,28 @@ class BufferEngine(Refused):
         modes = layout.shape if type(coord) is tuple else (layout.shape,)
         for mode, (c, shape) in enumerate(zip(parts, modes, strict=True)):
             extent = tuple_size(shape)
-            if type(c) is tuple or not (isinstance(c, Scalar) or isinstance(extent, Scalar)):
+            if type(c) is tuple:
                 continue
-            index, limit = as_scalar(c), as_scalar(extent)
-            known, least = facts_of(index.value), facts_of(limit.value).low
-            if known.low < 0 or known.high >= least:
-                tracer.emit(Inside(self.buffer, mode, index.value, limit.value))
+            self._demand_index(tracer, mode, c, extent)
+            window = self.windows.get(mode) if layout is self.sliced_layout else None
+            if (window is not None and type(coord) is tuple) or (window is not None and layout.rank == 1):
+                self._demand_index(tracer, window.mode, window.start + c * window.step, window.extent)
+
+    def _demand_index(self, tracer: Tracer, mode: int, c: Any, extent: Any) -> None:
+        """Let the simulator check one index against an extent, where it is not certain to fit."""
+        if not (isinstance(c, Scalar) or isinstance(extent, Scalar)):
+            return
+        index, limit = as_scalar(c), as_scalar(extent)
+        known, least = facts_of(index.value), facts_of(limit.value).low
+        if known.low < 0 or known.high >= least:
+            if index.dtype is not limit.dtype:
+                index, limit = index.to(int64), limit.to(int64)
+            tracer.emit(Inside(self.buffer, mode, index.value, limit.value))
 
     def _is_all_of_it(self, layout: Any) -> bool:
         """Return whether the bounds of the buffer are those of a vector that begins where it does."""
-        return isinstance(self.start, int) and self.start == 0 and layout.rank == 1
+        is_first = isinstance(self.start, int) and self.start == 0
+        return is_first and layout.rank == 1 and self.sliced_layout is None
 
     def guard(self, dividend: Any, divisor: Any, what: str) -> BufferEngine:
         """Record that the view is right only if the divisor divides the dividend."""
@@ -195,10 +241,7 @@ class BufferEngine(Refused):
 
     def convert_into(self, source: Tensor, target: Tensor, element: DType) -> None:
         """Write the elements of a tensor of this engine to another, each converted."""
-        if element in FLOAT8 or source.dtype in FLOAT8:
-            convert_float8(source, target, element)
-        else:
-            elementwise.convert(source, target, element)
+        elementwise.convert_fragment(source, target, element)
 
     def compute(self, name: str, function: Any, operands: tuple[Any, ...]) -> Tensor:  # Any: of numbers, or tensors
         """Return a fragment of a function of the operands' elements."""
@@ -217,8 +260,16 @@ class BufferEngine(Refused):
         return reductions.reduce(tensor, op, modes, shape, init)
 
     def demand_whole(self, layout: Any) -> None:
-        """Check what an access to all elements of a layout needs."""
+        """Check what an access to all elements of a layout needs: whole tiles, and slices inside their modes."""
         self.demand_guards()
+        tracer = current("an access")
+        if layout is not self.sliced_layout or not tracer.bounds:
+            return
+        modes = layout.shape if type(layout.shape) is tuple else (layout.shape,)
+        for k, window in self.windows.items():
+            last = window.start + (tuple_size(modes[k]) - 1) * window.step
+            for index in (window.start, last):
+                self._demand_index(tracer, window.mode, index, window.extent)
 
     @property
     def alignment(self) -> int:

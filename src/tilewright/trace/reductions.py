@@ -50,6 +50,7 @@ def reduce(tensor: Tensor, op: Any, modes: tuple[int, ...], shape: Any, init: An
     if not isinstance(source.layout, Layout):
         source = compute("reduce", lambda x: x, (source,))
     function = _NAMED[op] if isinstance(op, str) else op
+    assert isinstance(source.layout, Layout), source
     parts = modes_of(source.layout)
     along = coalesce(make_layout(*[parts[k] for k in modes]))
     if shape is None:
