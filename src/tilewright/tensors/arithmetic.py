@@ -38,7 +38,13 @@ def is_operand(x: object) -> bool:
     """Say whether a tensor's operator takes a value beside it: a tensor, or a number of host or device."""
     if isinstance(x, (Arithmetic, int, float)) or hasattr(x, "__tilewright_cast__"):
         return True
-    return hasattr(x, "dtype") and getattr(x, "shape", None) == ()  # NumPy's numbers
+    shape = getattr(x, "shape", None)
+    if hasattr(x, "__array__") and shape != ():
+        raise LanguageError(
+            f"a tensor meets a {type(x).__name__} of shape {shape}, whose modes need not be the tensor's",
+            help="write tw.tensor(array) on the host; a kernel takes arrays as arguments",
+        )
+    return hasattr(x, "dtype") and shape == ()  # NumPy's numbers
 
 
 def _binary(name: str, function: Function) -> tuple[Any, Any]:

@@ -28,8 +28,8 @@ _MOST_LISTED = 1 << 16  # elements of a slice through several leaves, which are 
 
 
 def is_part(index: object) -> bool:
-    """Say whether an index is a slice that may leave elements out: any but `:`."""
-    return isinstance(index, slice) and not (index.start is None and index.stop is None and index.step in (None, 1))
+    """Say whether an index is a slice, other than `:`."""
+    return isinstance(index, slice) and not (index.start is None and index.stop is None and index.step is None)
 
 
 def resolve(part: slice, extent: Int, title: str) -> tuple[Int, Int, int]:

@@ -84,6 +84,8 @@ def _total(source: Tensor, start: Any, along: Layout, function: Callable[[Any, A
         return [_combined(function, total, element(i + k * length)) for k, total in enumerate(totals)]
 
     totals: Sequence[Scalar] = [element(k * length) for k in range(runs)]
+    for total in totals:
+        total.value.name = total.value.name or "total"
     if length > 1:
         totals = loop(1, length, 1, body, totals, name="i")
     while len(totals) > 1:
