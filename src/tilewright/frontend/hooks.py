@@ -73,6 +73,11 @@ def _extreme(kind: str, python: Callable[..., Any]) -> Callable[..., Any]:
     def choose(*values: Any, **options: Any) -> Any:
         if options:
             return python(*values, **options)
+        if any(isinstance(v, Tensor) for v in values):
+            raise LanguageError(
+                f"{kind}() of a tensor",
+                help=f"write t.reduce('{kind}') for its {kind}imum, tw.{kind}imum(a, b) for that of each two elements",
+            )
         items = list(values[0]) if len(values) == 1 and not isinstance(values[0], (Scalar, Tensor)) else list(values)
         if not any(isinstance(v, Scalar) for v in items):
             return python(items)

@@ -86,7 +86,10 @@ class Unary(Op):
 
 @dataclass(eq=False)
 class Binary(Op):
-    """result = lhs kind rhs, both of the result's type (a shift's amount too). `and`/`or`/`xor` also on bool."""
+    """result = lhs kind rhs, both of the result's type (a shift's amount too). `and`/`or`/`xor` also on bool.
+
+    add, sub, mul, min and max also of vectors of two 16-bit floats, lane by lane.
+    """
 
     kind: str = attribute()
     lhs: Value = operand()

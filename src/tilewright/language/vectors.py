@@ -60,8 +60,8 @@ class VectorCopy:
             self.src.engine.note_slices(condition)
             self.dst.engine.note_slices(condition)
         else:
-            self.src.engine.demand_guards()
-            self.dst.engine.demand_guards()
+            self.src.engine.demand_whole(self.src.layout)
+            self.dst.engine.demand_whole(self.dst.layout)
         atom = self._instruction(width)
         atom.check(self, width)
         self.tracer.copies_to_shared |= self.spaces == (Space.GLOBAL, Space.SHARED)

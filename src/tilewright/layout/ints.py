@@ -34,6 +34,10 @@ class DynamicInt:
         """Return (rest, multiple) with rest + multiple == self, where `divisor` is known to divide the second."""
         return self, 0
 
+    def difference(self, other: Int) -> Int:
+        """Return self - other, as an `int` where it is known: of i + 4 and i it is 4."""
+        return 0 if other is self else self - other
+
     if TYPE_CHECKING:
         # Declared for the type checker only: what a subclass has to provide.
         def __add__(self, other: int | DynamicInt, /) -> DynamicInt: ...

@@ -25,12 +25,12 @@ from tilewright.tensors import Tensor
 from tilewright.tiled import TiledMMA, make_tiled_copy_A, make_tiled_copy_B
 from tilewright.trace.carry import rename
 from tilewright.trace.control import branch, nest
+from tilewright.trace.elementwise import convert_fragment
 from tilewright.trace.mathematics import maximum, where
 from tilewright.trace.memory import registers
 from tilewright.trace.scalar import as_scalar
 from tilewright.trace.threads import thread_idx
 from tilewright.trace.tracer import current
-from tilewright.trace.walks import convert_fragment
 
 Side = Literal["A", "B"]
 View = Callable[[], Tensor]  # of elements in memory, looked at only where they are needed

@@ -22,10 +22,10 @@ from tilewright.schedule.scope import Scope
 from tilewright.tensors import Tensor
 from tilewright.trace.carry import rename
 from tilewright.trace.control import branch, loop
+from tilewright.trace.elementwise import convert_fragment
 from tilewright.trace.memory import registers, shared
 from tilewright.trace.threads import linear_thread
 from tilewright.trace.tracer import current
-from tilewright.trace.walks import convert_fragment
 from tilewright.transactions import ROW
 
 _VECTOR = 16  # bytes: the widest access, and what ldmatrix reads of a row

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tilewright.errors import LayoutError
+from tilewright.dtypes import dtype as as_dtype
+from tilewright.errors import ArgumentError, LayoutError
 from tilewright.layout.layouts import Layout
 from tilewright.layout.swizzle import ComposedLayout
 from tilewright.layout.tuples import leaves, product_each, show, tuple_size
+from tilewright.tensors.broadcasting import broadcast_shapes
 from tilewright.tensors.engines import NumpyEngine
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import numpy as np
 
     from tilewright.tensors.tensor import Tensor
@@ -67,15 +71,19 @@ def static_size(t: Tensor) -> int:
 
 def fill_view(view: Tensor, value: Any) -> None:
     """Write a scalar, array or tensor to every element of a view."""
-    fill = getattr(view.engine, "fill", None)
-    if fill is not None:
-        fill(view.layout, value)
+    assign = getattr(view.engine, "assign", None)
+    if assign is not None:
+        assign(view, value)
         return
     if not isinstance(view.engine, NumpyEngine):
         raise LayoutError(f"a whole view of {view.space} memory is not assigned at once", help="use tw.copy or tw.fill")
     import numpy as np
 
     array = np.asarray(value)
+    if hasattr(value, "engine"):
+        array = _seen_in(value, view.shape, "an assignment")
+        if value.engine.storage is view.engine.storage:
+            array = array.copy()  # all elements are read before the first is written
     sizes = product_each(view.shape)
     if array.shape == () or isinstance(view.layout, Layout):
         target = leaf_array(view)
@@ -94,6 +102,70 @@ def fill_view(view: Tensor, value: Any) -> None:
     flat = np.broadcast_to(array, sizes).ravel(order="F")  # type: ignore[arg-type]  # static on the host
     for i in range(flat.size):
         view.engine.store(view.layout(i), flat[i])
+
+
+def compute(name: str, function: Callable[..., Any], operands: tuple[Any, ...]) -> Any:  # Any: tensors and numbers
+    """Return the host tensor of what NumPy computes of the elements, compact."""
+    import numpy as np
+
+    tensors: list[Any] = [x for x in operands if hasattr(x, "engine")]
+    shape = broadcast_shapes(name, [t.shape for t in tensors], [t.title for t in tensors])
+    values = [to_array(x) if hasattr(x, "engine") else x for x in operands]
+    try:
+        result = np.asarray(function(*values))
+        element = as_dtype(result.dtype)
+    except TypeError as error:
+        raise ArgumentError(
+            f"{name} is not defined on {' and '.join(str(t.dtype) for t in tensors)}: {error}"
+        ) from None
+    return _new(tensors[0], np.broadcast_to(result, product_each(shape)), shape, element)  # type: ignore[arg-type]
+
+
+def run_count(count: int) -> int:
+    """Return into how many equal runs a reduction cuts its elements: see `Tensor.reduce`."""
+    return next(runs for runs in (4, 2, 1) if count % runs == 0 and (count >= 2 * runs or runs == 1))
+
+
+def reduce(t: Tensor, op: Any, modes: tuple[int, ...], shape: Any, init: Any) -> Any:  # Any: as `Tensor.reduce`
+    """Return a host tensor reduced over modes, in the order that `Tensor.reduce` documents."""
+    import numpy as np
+
+    named = {"add": np.add, "mul": np.multiply, "min": np.fmin, "max": np.fmax,
+             "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}  # fmt: skip
+    function: Any = named[op] if isinstance(op, str) else op
+    array = to_array(t)
+    if array.dtype == np.bool_ and op in ("add", "mul"):
+        array = array.astype(np.int32)
+    kept = [k for k in range(array.ndim) if k not in modes]
+    moved = array.transpose([*kept, *reversed(modes)]).reshape(*[array.shape[k] for k in kept], -1)
+    runs = run_count(moved.shape[-1])
+    length = moved.shape[-1] // runs
+    totals = [moved[..., k * length] for k in range(runs)]
+    for i in range(1, length):
+        totals = [function(total, moved[..., k * length + i]) for k, total in enumerate(totals)]
+    while len(totals) > 1:
+        totals = [function(a, b) for a, b in zip(totals[::2], totals[1::2], strict=True)]
+    total = np.asarray(totals[0] if init is None else function(array.dtype.type(init), totals[0]))
+    if shape is None:
+        return total[()]
+    return _new(t, total.reshape(product_each(shape)), shape, as_dtype(total.dtype))
+
+
+def _seen_in(t: Tensor, shape: Any, what: str) -> np.ndarray[Any, Any]:
+    """Return the elements of a host tensor, broadcast to a shape."""
+    import numpy as np
+
+    if broadcast_shapes(what, [shape, t.shape], [t.title]) != shape:
+        raise LayoutError(f"values of shape {show(t.shape)} do not fit a view of shape {show(shape)}")
+    return np.broadcast_to(to_array(t), product_each(shape))  # type: ignore[arg-type]  # static on the host
+
+
+def _new(like: Tensor, values: np.ndarray[Any, Any], shape: Any, element: Any) -> Tensor:
+    """Return a compact host tensor of values."""
+    layout = Layout(shape)
+    engine = like.engine.fragment(layout, element)
+    engine.storage[:] = values.reshape(-1, order="F")
+    return type(like)(engine, layout)
 
 
 def to_text(t: Tensor) -> str:

@@ -12,21 +12,24 @@ from typing import TYPE_CHECKING, Any
 from tilewright.arguments import instance
 from tilewright.dtypes import DType
 from tilewright.dtypes import dtype as as_dtype
-from tilewright.errors import LayoutError
-from tilewright.layout.coordinates import Offset, checked_coord
+from tilewright.errors import ArgumentError, LayoutError
+from tilewright.layout.coordinates import Offset, add_offsets, checked_coord
 from tilewright.layout.display import Displayed
 from tilewright.layout.ints import Coord, Int, Shape
-from tilewright.layout.layouts import Layout, has_kept
+from tilewright.layout.layouts import Layout, from_modes, has_kept, modes_of
 from tilewright.layout.modes import select, slice_and_offset
 from tilewright.layout.swizzle import ComposedLayout
 from tilewright.layout.tuples import show, tuple_size
 from tilewright.tensors import host
+from tilewright.tensors.arithmetic import Arithmetic
+from tilewright.tensors.broadcasting import modes_of_shape
+from tilewright.tensors.slicing import is_part, resolve, slice_mode
 
 if TYPE_CHECKING:
     import numpy as np
 
 
-class Tensor(Displayed):
+class Tensor(Arithmetic, Displayed):
     """Elements seen through a layout: `t[i, j]` reads, `t[i, j] = v` writes, `t[:, j]` is a view of the same elements.
 
     `:` and None keep a mode. A single index on a tensor of several modes is linear, first mode fastest.
@@ -105,7 +108,10 @@ class Tensor(Displayed):
         return self.map_layout(lambda layout: layout.compose(*tilers))
 
     def __getitem__(self, coord: Any) -> Any:  # Any: coordinates; an element or a view
-        """Return the element at a coordinate, or the view that keeps the modes given as `:` or None."""
+        """Return the element at a coordinate, or the view that keeps the modes given as `:`, None or a slice."""
+        parts = _slices(coord, self.layout)
+        if parts is not None:
+            return self._sliced(parts)[tuple([None if isinstance(c, slice) else c for c in parts])]
         c = _full_coord(coord, self.layout)
         if has_kept(c):
             return self._view(c)
@@ -117,6 +123,10 @@ class Tensor(Displayed):
 
     def __setitem__(self, coord: Any, value: Any) -> None:
         """Write the element at a coordinate, or every element of a view."""
+        parts = _slices(coord, self.layout)
+        if parts is not None:
+            self._sliced(parts)[tuple([None if isinstance(c, slice) else c for c in parts])] = value
+            return
         c = _full_coord(coord, self.layout)
         if has_kept(c):
             host.fill_view(self._view(c), value)
@@ -127,6 +137,36 @@ class Tensor(Displayed):
         except IndexError as error:
             raise IndexError(f"coordinate {show(c)} of {self.title} is outside its storage: {error}") from None
 
+    def _sliced(self, parts: tuple[Any, ...]) -> Tensor:
+        """Return the view of all modes, with the parts of those that are sliced."""
+        if len(parts) == 1:
+            taken = {0: (parts[0], self.layout)}  # a single index is linear, over all modes
+        else:
+            taken = {k: (part, self.layout[k]) for k, part in enumerate(parts) if isinstance(part, slice)}
+        spans = {k: resolve(part, tuple_size(mode.shape), self.title) for k, (part, mode) in taken.items()}
+        offsets: list[Offset] = []
+
+        def change(layout: Layout | ComposedLayout) -> Any:
+            if isinstance(layout, ComposedLayout):
+                inner = change(layout.inner)
+                if isinstance(layout.inner, ComposedLayout):
+                    raise LayoutError(f"a slice of {layout}: the offset of a nested composition is not affine")
+                first, offsets[:] = offsets[0], [0]
+                return ComposedLayout(layout.outer, add_offsets(layout.offset, first), inner)
+            modes = [layout] if len(parts) == 1 else list(modes_of(layout))
+            total: Offset = 0
+            for k, (start, count, step) in spans.items():
+                modes[k], offset = slice_mode(modes[k], self._index_typed(start), count, step, self.title)  # type: ignore[arg-type]
+                total = add_offsets(total, offset)
+            offsets[:] = [total]
+            return modes[0] if len(parts) == 1 and type(layout.shape) is not tuple else from_modes(modes)
+
+        layout = change(self.layout)
+        engine = self.engine if type(offsets[0]) is int and offsets[0] == 0 else self.engine.offset(offsets[0])
+        if hasattr(engine, "sliced"):
+            engine = engine.sliced(self.layout, layout, spans)
+        return Tensor(engine, layout)
+
     def _view(self, coord: Coord) -> Tensor:
         if coord is None:
             return self
@@ -136,6 +176,8 @@ class Tensor(Displayed):
             return Tensor(self.engine, self.layout.slice_and_offset(coord))
         layout, offset = slice_and_offset(self.layout, coord)
         engine = self.engine if type(offset) is int and offset == 0 else self.engine.offset(offset)
+        if type(coord) is tuple and hasattr(engine, "modes_kept"):
+            engine = engine.modes_kept(self.layout, layout, coord)
         return Tensor(engine, layout)
 
     def moved(self, coord: Coord) -> Tensor:
@@ -177,8 +219,39 @@ class Tensor(Displayed):
     def __len__(self) -> int:
         raise LayoutError("a Tensor has no len()", help="use .size for the number of elements, .rank for that of modes")
 
-    def __bool__(self) -> bool:
-        return True
+    def reduce(
+        self, op: Any, mode: Any = None, *, init: Any = None, keep: bool = False
+    ) -> Any:  # Any: a name or function, an int or several; a number or a tensor
+        """Combine the elements along modes by an associative function, and return a tensor of the other modes.
+
+        `op` is "add", "mul", "min", "max", "and", "or", "xor", or a function of two values that gives one of their
+        type. `mode` is a number or a tuple of them; with all modes, which is the default, the result is one number.
+        With `keep`, the modes stay with extent 1, so that the result matches the tensor. The result is op(init, result)
+        where `init` is given. bool is added and multiplied as int32.
+
+        The order depends on the number n of elements that are combined, and on nothing else. They are taken with the
+        first of the modes fastest and cut into 4, 2 or 1 equal runs: the largest of these numbers that leaves runs of
+        at least two. Each run is combined from its first element to its last, and runs in pairs: (r0 + r1) + (r2 + r3).
+
+        >>> import numpy as np, tilewright as tw
+        >>> t = tw.tensor(np.arange(6).reshape(2, 3))
+        >>> t.reduce("add"), t.reduce("max", 1).to_numpy()
+        (np.int64(15), array([2, 5]))
+
+        Raises `ArgumentError` for another op or mode, `LanguageError` for a dynamic shape.
+        """
+        if not callable(op) and op not in ("add", "mul", "min", "max", "and", "or", "xor"):
+            raise ArgumentError(f"reduce: op is {op!r}", help="one of add, mul, min, max, and, or, xor, or a function")
+        given = range(self.rank) if mode is None else mode if isinstance(mode, (tuple, list)) else (mode,)
+        modes = tuple(sorted({k + self.rank if type(k) is int and k < 0 else k for k in given}))
+        if not modes or any(type(k) is not int or not 0 <= k < self.rank for k in modes):
+            raise ArgumentError(f"reduce: mode is {mode!r}, and {self.title} has modes 0 to {self.rank - 1}")
+        parts = modes_of_shape(self.shape)
+        left: tuple[Any, ...] = tuple(1 if k in modes else s for k, s in enumerate(parts) if keep or k not in modes)
+        shape = left or None
+        if hasattr(self.engine, "reduce"):
+            return self.engine.reduce(self, op, modes, shape, init)
+        return host.reduce(self, op, modes, shape, init)
 
     def inside(self, coord: Any) -> Any:  # Any: a coordinate; a bool, of a guarded tile perhaps a device bool
         """Return whether the element at a coordinate exists: always, but for guarded tiles (see `tw.guarded`)."""
@@ -261,6 +334,23 @@ def fragment_like(t: Tensor, dtype: Any = None) -> Tensor:  # Any: whatever name
         )
     new = t.dtype if dtype is None else as_dtype(dtype)
     return Tensor(t.engine.fragment(layout, new), layout)
+
+
+def _slices(coord: Any, layout: Layout | ComposedLayout) -> tuple[Any, ...] | None:
+    """Return a coordinate, `...` written out, in which a mode is sliced; None where none is."""
+    if is_part(coord):
+        return (coord,)
+    if type(coord) is not tuple or not any(is_part(c) for c in coord):
+        return None
+    if any(c is Ellipsis for c in coord):
+        at = next(i for i, c in enumerate(coord) if c is Ellipsis)
+        coord = coord[:at] + (None,) * (layout.rank - len(coord) + 1) + coord[at + 1 :]
+    if len(coord) != layout.rank:
+        raise LayoutError(
+            f"{len(coord)} indices for a tensor of {layout.rank} modes",
+            help="give one index or slice for each mode; a single one is linear over all of them",
+        )
+    return tuple([None if isinstance(c, slice) and not is_part(c) else c for c in coord])
 
 
 def _full_coord(coord: Any, layout: Layout | ComposedLayout) -> Coord:

@@ -14,6 +14,7 @@ from tilewright.dtypes import DType, bool_, promote
 from tilewright.ir.core import Block
 from tilewright.ir.fold import constant_of
 from tilewright.ir.ops import Binary, Select, constant
+from tilewright.tensors import Tensor
 from tilewright.trace.carry import (
     CHOICE,
     RESULT,
@@ -179,4 +180,7 @@ def contains(item: Any, container: Any) -> Any:
 
 
 def _equal(a: Any, b: Any) -> Any:
-    return a is b or a == b
+    if a is b:
+        return True
+    equal = a == b
+    return bool(equal) if isinstance(equal, Tensor) else equal  # whose truth is refused

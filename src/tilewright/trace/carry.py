@@ -289,7 +289,9 @@ def _disagreement(name: str, before: str, after: str, both: bool) -> LanguageErr
         )
     return LanguageError(
         f"{what} changes in the loop: it is {before} before it and {after} after an iteration",
-        help="give it the type and layout of the later iterations before the loop, for example with tw.float32(0)",
+        help="give it the type and layout of the later iterations before the loop, for example with tw.float32(0)"
+        if before != after
+        else f"each iteration makes a new tensor: update the one before the loop, as in {name} += x or {name}[...] = x",
     )
 
 

@@ -172,12 +172,20 @@ class Counter:
 def emit_loop(counter: Counter, init: Sequence[Value], block: Block) -> tuple[Value, ...]:
     """Emit a loop whose body has been recorded and ended, and return what it carries at its end."""
     op = For(counter.start, counter.stop, counter.step, tuple(init), block, counter.unroll)
-    return current("a loop").emit(op, *[value.type for value in init])
+    return _with_facts(current("a loop").emit(op, *[value.type for value in init]), block.arguments[1:])
 
 
 def emit_while(init: Sequence[Value], test: Block, block: Block) -> tuple[Value, ...]:
     """Emit a loop that runs while a test yields true; both blocks have been recorded and ended."""
-    return current("a loop").emit(While(tuple(init), test, block), *[value.type for value in init])
+    results = current("a loop").emit(While(tuple(init), test, block), *[value.type for value in init])
+    return _with_facts(results, block.arguments)
+
+
+def _with_facts(results: tuple[Value, ...], arguments: Sequence[Value]) -> tuple[Value, ...]:
+    """Note that what holds of a carried value in every iteration holds of the last one."""
+    for result, argument in zip(results, arguments, strict=True):
+        result.facts = argument.facts
+    return results
 
 
 def _nothing() -> None:

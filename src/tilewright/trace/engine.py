@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,11 +20,11 @@ from tilewright.layout.tuples import tuple_size
 from tilewright.pickling import Refused
 from tilewright.source import SourceLocation
 from tilewright.tensors import Tensor
+from tilewright.trace import elementwise, reductions
 from tilewright.trace.control import branch
 from tilewright.trace.scalar import Scalar, arithmetic, as_scalar
 from tilewright.trace.threads import Slice, is_of_thread, note_access, slice_of
-from tilewright.trace.tracer import current, extent_name, require_multiple
-from tilewright.trace.walks import convert_fragment
+from tilewright.trace.tracer import Tracer, current, extent_name, require_multiple
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,13 +37,24 @@ class Guard:
     location: SourceLocation | None
 
 
+@dataclass(frozen=True)
+class Window:
+    """A slice of a mode: index i of it is index start + step * i of a mode of an extent, whose number is `mode`."""
+
+    start: Any  # Any: integers of host or device
+    step: int
+    extent: Any
+    mode: int
+
+
 @dataclass(frozen=True, eq=False)
 class BufferEngine(Refused):
     """Elements of a buffer from `start` on.
 
     `guards` are the conditions under which all of the view is inside the tensor; an access that no branch and
     no predicate protects makes them conditions of the launch. `slices` are the parts of tiled copies and mmas that
-    the view is. `index_type` is int64 for arrays whose offsets need it.
+    the view is. `index_type` is int64 for arrays whose offsets need it. `windows` are the slices of modes that a view
+    with the layout `sliced_layout` goes through, by the number of its mode: indices are checked in the sliced mode too.
     """
 
     _why_no_copy = (
@@ -54,6 +66,8 @@ class BufferEngine(Refused):
     index_type: DType = int32
     guards: tuple[Guard, ...] = ()
     slices: tuple[Slice, ...] = ()
+    windows: Mapping[int, Window] = dataclasses.field(default_factory=dict)
+    sliced_layout: Any = None  # Any: a layout
 
     @property
     def dtype(self) -> DType:
@@ -76,7 +90,28 @@ class BufferEngine(Refused):
 
     def at(self, start: Scalar) -> BufferEngine:
         """Return the engine that begins at an element of the buffer."""
-        return dataclasses.replace(self, start=start)
+        return dataclasses.replace(self, start=start, windows={}, sliced_layout=None)
+
+    def sliced(self, layout: Any, result: Any, spans: Mapping[int, tuple[Any, Any, int]]) -> BufferEngine:
+        """Return the engine of a view in which modes of a layout are sliced, to (start, extent, step)."""
+        windows = dict(self.windows) if self.sliced_layout is layout else {}
+        shape = layout.shape if type(layout.shape) is tuple and layout.rank == result.rank else (layout.shape,)
+        for k, (start, _, step) in spans.items():
+            outer = windows.get(k)
+            if outer is None:
+                windows[k] = Window(start, step, tuple_size(shape[k]), k)
+            else:
+                windows[k] = Window(outer.start + start * outer.step, outer.step * step, outer.extent, outer.mode)
+        return dataclasses.replace(self, windows=windows, sliced_layout=result)
+
+    def modes_kept(self, layout: Any, result: Any, coord: tuple[Any, ...]) -> BufferEngine:
+        """Return the engine of a view that keeps the modes of a layout where a coordinate is None."""
+        if self.sliced_layout is not layout:
+            return self
+        kept = [k for k, c in enumerate(coord) if c is None]
+        whole = not any(type(c) is tuple for c in coord)
+        windows = {n: self.windows[k] for n, k in enumerate(kept) if k in self.windows} if whole else {}
+        return dataclasses.replace(self, windows=windows, sliced_layout=result)
 
     def coordinate(self, c: Any) -> Any:
         """Return a coordinate in the type that offsets of this buffer are computed in: int64 for a wide array."""
@@ -110,11 +145,7 @@ class BufferEngine(Refused):
         scalar = (
             as_scalar(value) if isinstance(value, Scalar) or hasattr(value, "dtype") else as_scalar(value, self.dtype)
         )
-        if not _converts(scalar.dtype, self.dtype):
-            raise LanguageError(
-                f"{self.name or 'the tensor'} is {self.dtype}, and a {scalar.dtype} is not converted to it implicitly",
-                help=f"write value.to(tw.{self.dtype})",
-            )
+        elementwise.demand_conversion(scalar.dtype, self.dtype, self.name)
         self.store_value(elements, scalar.to(self.dtype).value)
 
     def store_value(self, elements: Any, value: Value, hints: CacheHints | None = None) -> None:
@@ -131,16 +162,28 @@ class BufferEngine(Refused):
         modes = layout.shape if type(coord) is tuple else (layout.shape,)
         for mode, (c, shape) in enumerate(zip(parts, modes, strict=True)):
             extent = tuple_size(shape)
-            if c is None or type(c) is tuple or not (isinstance(c, Scalar) or isinstance(extent, Scalar)):
+            if c is None or type(c) is tuple:
                 continue
-            index, limit = as_scalar(c), as_scalar(extent)
-            known, least = facts_of(index.value), facts_of(limit.value).low
-            if known.low < 0 or known.high >= least:
-                tracer.emit(Inside(self.buffer, mode, index.value, limit.value))
+            self._demand_index(tracer, mode, c, extent)
+            window = self.windows.get(mode) if layout is self.sliced_layout else None
+            if (window is not None and type(coord) is tuple) or (window is not None and layout.rank == 1):
+                self._demand_index(tracer, window.mode, window.start + c * window.step, window.extent)
+
+    def _demand_index(self, tracer: Tracer, mode: int, c: Any, extent: Any) -> None:
+        """Let the simulator check one index against an extent, where it is not certain to fit."""
+        if not (isinstance(c, Scalar) or isinstance(extent, Scalar)):
+            return
+        index, limit = as_scalar(c), as_scalar(extent)
+        known, least = facts_of(index.value), facts_of(limit.value).low
+        if known.low < 0 or known.high >= least:
+            if index.dtype is not limit.dtype:
+                index, limit = index.to(int64), limit.to(int64)
+            tracer.emit(Inside(self.buffer, mode, index.value, limit.value))
 
     def _is_all_of_it(self, layout: Any) -> bool:
         """Return whether the bounds of the buffer are those of a vector that begins where it does."""
-        return isinstance(self.start, int) and self.start == 0 and layout.rank == 1
+        is_first = isinstance(self.start, int) and self.start == 0
+        return is_first and layout.rank == 1 and self.sliced_layout is None
 
     def guard(self, dividend: Any, divisor: Any, what: str) -> BufferEngine:
         """Record that the view is right only if the divisor divides the dividend."""
@@ -234,7 +277,35 @@ class BufferEngine(Refused):
 
     def convert_into(self, source: Tensor, target: Tensor, element: DType) -> None:
         """Write the elements of a tensor of this engine to another, each converted."""
-        convert_fragment(source, target, element)
+        elementwise.convert_fragment(source, target, element)
+
+    def compute(self, name: str, function: Any, operands: tuple[Any, ...]) -> Tensor:  # Any: of numbers, or tensors
+        """Return a fragment of a function of the operands' elements."""
+        return elementwise.compute(name, function, operands)
+
+    def update(self, target: Tensor, name: str, function: Any, other: Any) -> None:  # Any: of numbers, or a tensor
+        """Write a function of the elements of a tensor and another operand back to the tensor."""
+        elementwise.update(target, name, function, other)
+
+    def assign(self, target: Tensor, value: Any) -> None:  # Any: a number or a tensor
+        """Write a number, or the elements of a tensor, to all elements."""
+        elementwise.assign(target, value)
+
+    def reduce(self, tensor: Tensor, op: Any, modes: tuple[int, ...], shape: Any, init: Any) -> Any:  # Any: see there
+        """Return the elements combined over modes."""
+        return reductions.reduce(tensor, op, modes, shape, init)
+
+    def demand_whole(self, layout: Any) -> None:
+        """Check what an access to all elements of a layout needs: whole tiles, and slices inside their modes."""
+        self.demand_guards()
+        tracer = current("an access")
+        if layout is not self.sliced_layout or not tracer.bounds:
+            return
+        modes = layout.shape if type(layout.shape) is tuple else (layout.shape,)
+        for k, window in self.windows.items():
+            last = window.start + (tuple_size(modes[k]) - 1) * window.step
+            for index in (window.start, last):
+                self._demand_index(tracer, window.mode, index, window.extent)
 
     @property
     def alignment(self) -> int:
@@ -296,10 +367,3 @@ def _demand_storage(dtype: DType, space: Space) -> None:
         if dtype.bits < 32
         else f"use tw.{held}; x.to(tw.{dtype}) rounds a value to what a tensor core reads",
     )
-
-
-def _converts(source: DType, target: DType) -> bool:
-    """Say whether a store converts implicitly: NumPy's same-kind rule, bool to anything."""
-    if source is target or source.kind == "bool":
-        return True
-    return target.is_float or (source.is_integer and target.is_integer)

@@ -12,6 +12,7 @@ from tilewright.arguments import given, shown
 from tilewright.dtypes import float32, int32
 from tilewright.errors import ArgumentError, LanguageError
 from tilewright.ir.ops import Fma
+from tilewright.tensors import Tensor
 from tilewright.trace.branches import select
 from tilewright.trace.control import truth
 from tilewright.trace.scalar import Scalar, arithmetic, as_scalar, common_type, convert, is_typed, unary
@@ -74,6 +75,13 @@ def _on_other(name: str, function: Any, *values: Any) -> Any:
         raise ArgumentError(f"tw.{function.__name__} takes numbers, got {came}") from error
 
 
+def _on_tensors(function: Any, *values: Any) -> Tensor:
+    """Apply a function of several operands to the elements of those that are tensors."""
+    tensor = next(x for x in values if isinstance(x, Tensor))
+    result: Tensor = tensor.__tilewright_apply__(function.__name__, function, values)
+    return result
+
+
 def _on_host(name: str, *values: Any) -> Any:
     import numpy as np
 
@@ -119,12 +127,16 @@ def _bits(kind: str, function: Any, x: Any) -> Any:
 
 
 def _binary(kind: str, function: Any, a: Any, b: Any, host: str) -> Any:
+    if isinstance(a, Tensor) or isinstance(b, Tensor):
+        return _on_tensors(function, a, b)
     if isinstance(a, Scalar) or isinstance(b, Scalar):
         return arithmetic(kind, a, b)
     return _on_other(host, function, a, b)
 
 
 def _float_binary(kind: str, function: Any, a: Any, b: Any) -> Any:
+    if isinstance(a, Tensor) or isinstance(b, Tensor):
+        return _on_tensors(function, a, b)
     if isinstance(a, Scalar) or isinstance(b, Scalar):
         type = common_type(a, b)
         if not type.is_float:
@@ -165,6 +177,8 @@ def fmod(a: Any, b: Any) -> Any:
 
 def fma(a: Any, b: Any, c: Any) -> Any:
     """Return a * b + c, rounded once; in float32 for narrower types, then rounded to them."""
+    if any(isinstance(x, Tensor) for x in (a, b, c)):
+        return _on_tensors(fma, a, b, c)
     scalars = [x for x in (a, b, c) if is_typed(x)] or [x for x in (a, b, c) if isinstance(x, Scalar)]
     if not scalars:
         for x in (a, b, c):
@@ -187,6 +201,8 @@ def fma(a: Any, b: Any, c: Any) -> Any:
 
 def where(condition: Any, a: Any, b: Any) -> Any:
     """Return a where the condition holds and b elsewhere; both are computed."""
+    if any(isinstance(x, Tensor) for x in (condition, a, b)):
+        return _on_tensors(where, condition, a, b)
     condition = truth(condition)
     if isinstance(condition, Scalar):
         return select(condition, a, b)

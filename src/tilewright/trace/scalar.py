@@ -24,7 +24,7 @@ from tilewright.errors import LanguageError
 from tilewright.ir.core import Value
 from tilewright.ir.evaluate import facts_of
 from tilewright.ir.facts import Facts
-from tilewright.ir.ops import Binary, Bitcast, Cast, Compare, RoundToTfloat32, Unary, constant
+from tilewright.ir.ops import Binary, Bitcast, Cast, Compare, Constant, RoundToTfloat32, Special, Unary, constant
 from tilewright.layout import DynamicInt
 from tilewright.pickling import Refused
 from tilewright.trace.tracer import current, require_multiple
@@ -106,6 +106,15 @@ class Scalar(Refused, DynamicInt):
         if not multiples:
             return self, 0
         return _sum(rest), _sum(multiples)
+
+    def difference(self, other: int | DynamicInt) -> int | DynamicInt:
+        """Return self - other, as an int where both are sums of the same terms."""
+        if isinstance(other, Scalar) and other.dtype is self.dtype:
+            (terms, constant), (others, less) = linear_terms(self.value), linear_terms(other.value)
+            if terms == others:
+                return constant - less
+        rest: DynamicInt = self - other
+        return rest
 
     def __tilewright_cast__(self, target: DType) -> Scalar:
         return convert(self, target)
@@ -259,6 +268,38 @@ class Scalar(Refused, DynamicInt):
         return f"<device {self.dtype}{' ' + self.value.name if self.value.name else ''}>"
 
 
+def identity_of(value: Value) -> Any:  # Any: what is equal for values that are computed alike
+    """Return a key that two values share if the same pure arithmetic gives them."""
+    op = value.definition
+    if isinstance(op, Constant):
+        return ("constant", value.type, op.value)
+    if isinstance(op, Special):
+        return ("special", op.name)
+    if isinstance(op, Binary):
+        return (op.kind, value.type, identity_of(op.lhs), identity_of(op.rhs))
+    return ("cast", value.type, identity_of(op.x)) if isinstance(op, Cast) else value
+
+
+def linear_terms(value: Value) -> tuple[dict[Any, int], int]:
+    """Return what an integer is a sum of: factors of terms, by their keys, and a number."""
+    terms: dict[Any, int] = {}
+    constant = 0
+    pending = [(value, 1)]
+    while pending:
+        part, factor = pending.pop()
+        op = part.definition
+        if isinstance(op, Constant):
+            constant += factor * int(op.value)
+        elif isinstance(op, Binary) and op.kind in ("add", "sub"):
+            pending += [(op.lhs, factor), (op.rhs, factor if op.kind == "add" else -factor)]
+        elif isinstance(op, Binary) and op.kind == "mul" and isinstance(op.rhs.definition, Constant):
+            pending.append((op.lhs, factor * int(op.rhs.definition.value)))
+        else:
+            key = identity_of(part)
+            terms[key] = terms.get(key, 0) + factor
+    return {key: factor for key, factor in terms.items() if factor}, constant
+
+
 def _sum(terms: list[Scalar]) -> int | DynamicInt:
     total: int | DynamicInt = 0
     for term in terms:
@@ -379,6 +420,10 @@ def _known(x: object) -> bool:
     return isinstance(x, (Scalar, int, float)) or _is_numpy(x)
 
 
+# What 16-bit floats are computed by themselves: rounded once from float32, each gives the same bits.
+_NATIVE = frozenset({"add", "sub", "mul", "min", "max"})
+
+
 def arithmetic(kind: str, a: object, b: object) -> Any:
     """Compute add, sub, mul, div, min, max or fmod in the common type; narrow floats through float32."""
     if not (_known(a) and _known(b)):
@@ -386,7 +431,7 @@ def arithmetic(kind: str, a: object, b: object) -> Any:
     x, y, type = _pair(a, b)
     if type is bool_:
         x, y, type = x.to(int32), y.to(int32), int32
-    if type.is_narrow_float:
+    if type.is_narrow_float and not (type.bits == 16 and kind in _NATIVE):
         wide = arithmetic(kind, x.to(float32), y.to(float32))
         return convert(wide, type)
     return Scalar(current("arithmetic").pure(Binary(kind, x.value, y.value), type))

@@ -57,6 +57,7 @@ class Tracer:
         self.branch_depth = 0
         self.bounds = False  # whether coordinates are checked where the program runs
         self.copies_to_shared = False  # whether tw.copy was called from global to shared memory
+        self.elements: object = None  # the loop of the last operation on fragments, kept by `elementwise`
         self.place: SourceLocation | None = None  # what ops are built for, where that is not the line that builds them
         # What `threads` knows: the thread numbers that expressions give, and the slices that were accessed.
         self.thread_numbers: dict[Value, frozenset[int]] = {}

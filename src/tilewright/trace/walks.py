@@ -23,8 +23,8 @@ from tilewright.trace.control import loop
 from tilewright.trace.scalar import Scalar
 from tilewright.trace.tracer import current, extent_name, require_equal
 
-_UNROLL_LIMIT = 64  # steps of a copy that are written out, so that the compiler can issue all loads first
-_INDEX_NAMES = "ijklmnpq"
+UNROLL_LIMIT = 64  # steps of a copy that are written out, so that the compiler can issue all loads first
+INDEX_NAMES = "ijklmnpq"
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ def split_vector(walk: Walk, width: int) -> Walk | None:
 def each_step(walk: Walk, body: Callable[[tuple[Any, ...]], None]) -> None:  # Any: numbers of host or device
     """Emit loops over a walk, and inside of them what is done for each tensor's offset."""
     size = walk.size
-    unroll = True if size is not None and size <= _UNROLL_LIMIT else None
+    unroll = True if size is not None and size <= UNROLL_LIMIT else None
     wide = [_is_wide(walk.extents, strides) for strides in walk.strides]
 
     def level(mode: int, offsets: tuple[Any, ...]) -> None:
@@ -175,7 +175,7 @@ def each_step(walk: Walk, body: Callable[[tuple[Any, ...]], None]) -> None:  # A
             ]
             level(mode - 1, tuple(moved))
 
-        name = _INDEX_NAMES[(len(walk.extents) - 1 - mode) % len(_INDEX_NAMES)]
+        name = INDEX_NAMES[(len(walk.extents) - 1 - mode) % len(INDEX_NAMES)]
         loop(0, walk.extents[mode], 1, at, unroll=unroll, name=name)
 
     level(len(walk.extents) - 1, tuple(0 for _ in walk.strides))
@@ -226,15 +226,22 @@ def _divisor(x: Any) -> int:
     return abs(x) if isinstance(x, int) else facts_of(x.value).divisor
 
 
-# --- whole tensors converted: `tensor.to(dtype)` -------------------------------------------------------
+def widest(walk: Walk, tensors: Sequence[Tensor]) -> tuple[int, Walk]:
+    """Return how many adjacent elements one access of all tensors may take, and the walk in such steps."""
+    width = min(vector_limit(t, strides) for t, strides in zip(tensors, walk.strides, strict=True))
+    while width > 1:
+        split = split_vector(walk, width)
+        if split is not None:
+            return width, split
+        width //= 2
+    return 1, walk
 
 
-def convert_fragment(source: Tensor, target: Tensor, element: DType) -> None:
-    """Write target[c] = source[c].to(element) for every coordinate c.
+# --- whole tensors converted from or to 8-bit floats -----------------------------------------------------
 
-    Float32 and float16 pack by themselves (two conversions become one instruction); 8-bit floats are converted in
-    pairs where both sides have neighbours.
-    """
+
+def convert_float8(source: Tensor, target: Tensor, element: DType) -> None:
+    """Write target[c] = source[c].to(element) for every coordinate c, in pairs where both sides have neighbours."""
     tracer = current("tensor.to")
     tensors = (source, target)
     walk = common_walk(tensors, "tensor.to")

@@ -8,6 +8,7 @@ from tilewright.backends.cpp import prelude
 from tilewright.backends.cpp.conversions import from_float, is_half, to_float
 from tilewright.backends.cpp.expression import Expression, Rank, binary, call, conditional, literal, negated, prefix
 from tilewright.backends.cpp.inlining import MODULAR_KINDS
+from tilewright.backends.cpp.prelude import lane_of
 from tilewright.backends.cpp.printer import Printer
 from tilewright.dtypes import DType, bool_, float32, int32, uint8, uint16, uint32
 from tilewright.errors import InternalError
@@ -20,6 +21,7 @@ _BOOL_OPERATORS = {"and": "&&", "or": "||", "xor": "!="}
 _COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 # Functions of floats whose C names are not the op's kind; float32 adds an f.
 _FLOAT_NAMES = {"abs": "fabs", "round": "rint", "min": "fmin", "max": "fmax", "rem": "fmod"}
+PAIRED = ("add", "sub", "mul", "min", "max")  # what is computed of two 16-bit floats at once
 _TESTS = ("isnan", "isinf", "isfinite")
 
 
@@ -96,8 +98,15 @@ def _count_bits(kind: str, x: Expression, value: Value, dtype: DType) -> Express
 
 def binary_op(printer: Printer, op: Binary) -> Expression:
     """Return an operator between two operands, or a call of a function of two."""
+    if isinstance(op.lhs.type, VectorType):
+        return _pair(printer, op, op.lhs.type)
     dtype = _scalar(op, op.lhs)
     if is_half(dtype):
+        native = printer.dialect.half_function(printer, op.kind, dtype) if dtype.bits == 16 else None
+        if native is not None:
+            printer.prelude.need_type(dtype)
+            printer.prelude.need(native)
+            return call(f"{dtype.c_name}_{op.kind}", (exact(printer, op.lhs), exact(printer, op.rhs)), dtype)
         a, b = (to_float(printer, exact(printer, v)) for v in (op.lhs, op.rhs))
         return from_float(printer, _float_binary(op, a, b, float32), dtype)
     a, b = printer.expression(op.lhs), printer.expression(op.rhs)
@@ -114,6 +123,27 @@ def binary_op(printer: Printer, op: Binary) -> Expression:
     if op.kind not in _OPERATORS:
         raise InternalError(f"{dtype} has no {op.kind}", location=op.location)
     return _integer_binary(op, a, b)
+
+
+def _pair(printer: Printer, op: Binary, type: VectorType) -> Expression:
+    """Return the call of a function of two 16-bit floats at once: an instruction, or each in float."""
+    dtype = type.element
+    if type.lanes != 2 or dtype.bits != 16 or not dtype.is_float or op.kind not in PAIRED:
+        raise InternalError(f"{op.kind} of {type}", location=op.location)
+    printer.type_name(type)
+    definition = printer.dialect.half_function(printer, op.kind, type)
+    name = f"{dtype.c_name}_{op.kind}"
+    if definition is None:
+        lanes = []
+        for lane in range(2):
+            a, b = (lane_of(Expression(v, Rank.ATOM, type), lane) for v in "ab")
+            wide = _float_binary(op, to_float(printer, a), to_float(printer, b), float32)
+            lanes.append(from_float(printer, wide, dtype))
+        c = prelude.c_type(type)
+        body = prelude.packed(tuple(lanes), type).text
+        definition = f"{prelude.FUNCTION} {c} {name}({c} a, {c} b) {{\n    return {body};\n}}"
+    printer.prelude.need(definition)
+    return call(name, (exact(printer, op.lhs), exact(printer, op.rhs)), type)
 
 
 def _float_binary(op: Binary, a: Expression, b: Expression, dtype: DType) -> Expression:

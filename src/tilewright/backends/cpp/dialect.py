@@ -60,6 +60,10 @@ class Dialect(ABC):
     def half_add(self, printer: Printer, dtype: DType) -> str | None:
         """Return the definition of `atomic_add` of a 16-bit float by an instruction, or None where there is none."""
 
+    def half_function(self, printer: Printer, kind: str, type: Type) -> str | None:
+        """Return the definition of an operation on one or two 16-bit floats by an instruction, None without one."""
+        return None
+
     @abstractmethod
     def hinted_load(self, printer: Printer, op: Load, type: Type) -> Expression | None:
         """Return a load with cache hints, or None where the target loads as without them."""

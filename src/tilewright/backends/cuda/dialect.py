@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import zip_longest
 
 from tilewright.arch import Arch
-from tilewright.backends.cpp.arithmetic import exact
+from tilewright.backends.cpp.arithmetic import PAIRED, exact
 from tilewright.backends.cpp.conversions import is_half, to_float
 from tilewright.backends.cpp.dialect import Dialect
 from tilewright.backends.cpp.expression import Expression, Rank, call, negated
@@ -15,7 +15,7 @@ from tilewright.backends.cpp.memory import address, pointer_to
 from tilewright.backends.cpp.prelude import FUNCTION
 from tilewright.backends.cpp.printer import Printer
 from tilewright.backends.cpp.writer import string
-from tilewright.backends.cuda import cache_hints, conversions
+from tilewright.backends.cuda import cache_hints, conversions, halves
 from tilewright.backends.cuda.conversions import BIT_CAST
 from tilewright.dtypes import DType, bool_, float16, uint64
 from tilewright.ir import ops
@@ -116,6 +116,9 @@ class Cuda(Dialect):
     asm volatile("atom.add.noftz.{suffix} %0, [%1], %2;" : "=h"(old.bits) : "l"(address), "h"(value.bits) : "memory");
     return old;
 }}"""
+
+    def half_function(self, printer: Printer, kind: str, type: Type) -> str | None:
+        return halves.function(printer, kind, type) if kind in PAIRED else None
 
     def hinted_load(self, printer: Printer, op: ops.Load, type: Type) -> Expression | None:
         assert op.hints is not None, op

@@ -16,7 +16,7 @@ from tilewright.backends.sim.storage import GlobalStorage, SharedStorage
 from tilewright.backends.sim.values import Array
 from tilewright.figures import MOST_PATTERNS, Pattern, SharedBuffer
 from tilewright.ir import ops
-from tilewright.ir.core import Kernel, Op, Space
+from tilewright.ir.core import Kernel, Op, Space, lanes_of
 from tilewright.ir.instruction import Instruction
 from tilewright.transactions import SECTOR
 
@@ -152,7 +152,7 @@ def operations_of(op: Op, warp: int) -> tuple[str, int, bool] | None:
     if isinstance(op, ops.Fma):
         return str(op.a.dtype), 2, False
     if isinstance(op, (ops.Unary, ops.Binary)) and op.operands[0].dtype.is_float:
-        return str(op.operands[0].dtype), 1, False
+        return str(op.operands[0].dtype), lanes_of(op.operands[0]), False
     return None
 
 

@@ -1,0 +1,176 @@
+"""Operators of tensors: each acts on the elements, and gives a new tensor of the elements' results.
+
+    r * 2 + s      r == 0      tw.exp(r)      tw.where(r > 0, r, 0)      r += s      r.reduce("max")
+
+A tensor in a kernel gives a fragment of the thread's registers, computed by its engine (`compute`, `assign`, `update`,
+`reduce`); a tensor on the host gives a host tensor, computed by NumPy. The operands are tensors and numbers, the shapes
+those of `broadcasting`.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from tilewright.errors import ArgumentError, LanguageError
+from tilewright.tensors import host
+
+Function = Callable[..., Any]  # Any: numbers of host or device
+
+
+def compute(name: str, function: Function, operands: tuple[Any, ...]) -> Any:  # Any: tensors and numbers; a tensor
+    """Return the tensor of `function` of the elements of the operands; `name` is what messages call it."""
+    tensors = [x for x in operands if isinstance(x, Arithmetic)]
+    for t in tensors:
+        if hasattr(t.engine, "compute"):
+            return t.engine.compute(name, function, operands)
+    for t in tensors:
+        if not hasattr(t.engine, "storage"):
+            raise LanguageError(
+                f"{name} of {t.title}: the elements of a {t.engine.space} tensor are coordinates, not numbers",
+                help="take one element, whose parts are numbers: t[i]",
+            )
+    return host.compute(name, function, operands)
+
+
+def is_operand(x: object) -> bool:
+    """Say whether a tensor's operator takes a value beside it: a tensor, or a number of host or device."""
+    if isinstance(x, (Arithmetic, int, float)) or hasattr(x, "__tilewright_cast__"):
+        return True
+    shape = getattr(x, "shape", None)
+    if hasattr(x, "__array__") and shape != ():
+        raise LanguageError(
+            f"a tensor meets a {type(x).__name__} of shape {shape}, whose modes need not be the tensor's",
+            help="write tw.tensor(array) on the host; a kernel takes arrays as arguments",
+        )
+    return hasattr(x, "dtype") and shape == ()  # NumPy's numbers
+
+
+def _binary(name: str, function: Function) -> tuple[Any, Any]:
+    def apply(self: Any, other: Any) -> Any:
+        return compute(name, function, (self, other)) if is_operand(other) else NotImplemented
+
+    def reflected(self: Any, other: Any) -> Any:
+        return compute(name, function, (other, self)) if is_operand(other) else NotImplemented
+
+    return apply, reflected
+
+
+def _in_place(name: str, function: Function) -> Any:
+    def apply(self: Any, other: Any) -> Any:
+        if not is_operand(other):
+            return NotImplemented
+        update = getattr(self.engine, "update", None)
+        if update is not None:
+            update(self, name, function, other)
+        else:
+            host.fill_view(self, compute(name, function, (self, other)))
+        return self
+
+    return apply
+
+
+def _unary(name: str, function: Function) -> Any:
+    return lambda self: compute(name, function, (self,))
+
+
+class Arithmetic:
+    """The operators of a tensor. Comparisons give tensors of bool, so it has no truth; its hash is its identity."""
+
+    __slots__ = ()
+
+    engine: Any  # that of a `Tensor`
+
+    if TYPE_CHECKING:
+
+        @property
+        def title(self) -> str: ...
+
+    __hash__ = object.__hash__
+
+    __add__, __radd__ = _binary("add", operator.add)
+    __sub__, __rsub__ = _binary("sub", operator.sub)
+    __mul__, __rmul__ = _binary("mul", operator.mul)
+    __truediv__, __rtruediv__ = _binary("truediv", operator.truediv)
+    __floordiv__, __rfloordiv__ = _binary("floordiv", operator.floordiv)
+    __mod__, __rmod__ = _binary("mod", operator.mod)
+    __pow__, __rpow__ = _binary("pow", operator.pow)
+    __and__, __rand__ = _binary("and", operator.and_)
+    __or__, __ror__ = _binary("or", operator.or_)
+    __xor__, __rxor__ = _binary("xor", operator.xor)
+    __lshift__, __rlshift__ = _binary("lshift", operator.lshift)
+    __rshift__, __rrshift__ = _binary("rshift", operator.rshift)
+    __lt__, _ = _binary("lt", operator.lt)
+    __le__, _ = _binary("le", operator.le)
+    __gt__, _ = _binary("gt", operator.gt)
+    __ge__, _ = _binary("ge", operator.ge)
+
+    __iadd__ = _in_place("add", operator.add)
+    __isub__ = _in_place("sub", operator.sub)
+    __imul__ = _in_place("mul", operator.mul)
+    __itruediv__ = _in_place("truediv", operator.truediv)
+    __ifloordiv__ = _in_place("floordiv", operator.floordiv)
+    __imod__ = _in_place("mod", operator.mod)
+    __ipow__ = _in_place("pow", operator.pow)
+    __iand__ = _in_place("and", operator.and_)
+    __ior__ = _in_place("or", operator.or_)
+    __ixor__ = _in_place("xor", operator.xor)
+    __ilshift__ = _in_place("lshift", operator.lshift)
+    __irshift__ = _in_place("rshift", operator.rshift)
+
+    __neg__ = _unary("neg", operator.neg)
+    __pos__ = _unary("pos", operator.pos)
+    __abs__ = _unary("abs", operator.abs)
+    __invert__ = _unary("invert", operator.invert)
+
+    def __eq__(self, other: object) -> Any:  # Any: a tensor of bool
+        return self._compared("eq", operator.eq, other)
+
+    def __ne__(self, other: object) -> Any:  # Any: a tensor of bool
+        return self._compared("ne", operator.ne, other)
+
+    def _compared(self, name: str, function: Function, other: Any) -> Any:
+        if not is_operand(other):  # Python would go on to compare identities, which answers another question
+            raise LanguageError(
+                f"{self.title} is compared with a {type(other).__name__}, and == of a tensor compares elements",
+                help="compare with a number or a tensor, or write `is` for whether it is the same object",
+            )
+        return compute(name, function, (self, other))
+
+    def __divmod__(self, other: Any) -> Any:
+        return self // other, self % other
+
+    def __rdivmod__(self, other: Any) -> Any:
+        return other // self, other % self
+
+    def __round__(self, digits: int | None = None) -> Any:
+        raise LanguageError("round() of a tensor", help="write tw.round(t), which rounds each element")
+
+    def __tilewright_apply__(self, name: str, function: Function, operands: tuple[Any, ...]) -> Any:
+        """Return `function` of the elements; the functions of `tw`, such as `tw.exp`, ask for it."""
+        for x in operands:
+            if not is_operand(x):
+                raise ArgumentError(f"tw.{name} takes tensors and numbers, got a {type(x).__name__}: {x!r}")
+        return compute(name, function, operands)
+
+    def __bool__(self) -> bool:
+        raise LanguageError(
+            f"a tensor has no truth: {self.title} holds many elements",
+            help="compare `is None`, test one element (t[0]), or combine all: (t > 0).reduce('and')",
+        )
+
+    def _no_number(self, kind: str) -> Any:
+        raise LanguageError(f"{self.title} is not one number, and cannot become {kind}", help="take an element: t[0]")
+
+    def __int__(self) -> int:
+        return self._no_number("an int")  # type: ignore[no-any-return]
+
+    def __float__(self) -> float:
+        return self._no_number("a float")  # type: ignore[no-any-return]
+
+    def __contains__(self, item: object) -> bool:
+        raise LanguageError(
+            f"`in` of {self.title}: whether a tensor holds a value is not known while tracing",
+            help="write (t == x).reduce('or')",
+        )

@@ -1,0 +1,567 @@
+"""Operations on all elements of tensors: one loop over registers for an expression, in pairs where they fit two.
+
+    d = (x - m) * s          for (i = 0; i < 8; i += 1)
+                                 d[i] = (x[i] - m) * s[i];
+
+Each operation makes a fragment. It is computed in the loop of the operation before it where the two go through the same
+indices, nothing was written since, and whatever the loop wrote is read at the index at which it was written. The value
+is then used as it is, and a fragment that nothing else reads is removed with the dead code. Otherwise a loop begins.
+
+Operands in global and shared memory are loaded into fragments first, by the widest accesses that layout and alignment
+allow, and results are stored to memory likewise.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from tilewright.dtypes import FLOAT8, DType, bfloat16, float16
+from tilewright.errors import LanguageError
+from tilewright.ir.core import Block, Buffer, Op, Space, Value, VectorType
+from tilewright.ir.ops import Allocate, Binary, Extract, For, Pack
+from tilewright.layout import ComposedLayout, Layout, make_layout_like
+from tilewright.layout.layouts import flat_modes
+from tilewright.layout.tuples import map_leaves, show
+from tilewright.tensors import Tensor
+from tilewright.tensors.broadcasting import broadcast_layout, broadcast_shapes
+from tilewright.trace.control import loop
+from tilewright.trace.scalar import Scalar, as_scalar, identity_of
+from tilewright.trace.tracer import Tracer, current
+from tilewright.trace.walks import (
+    INDEX_NAMES,
+    UNROLL_LIMIT,
+    Walk,
+    common_walk,
+    convert_float8,
+    each_step,
+    place,
+    vector_limit,
+    widest,
+)
+
+Function: TypeAlias = "Callable[..., Any]"  # Any: of numbers of host or device
+Key: TypeAlias = "tuple[Any, ...]"  # how a loop goes through a buffer: start, strides, swizzles
+
+# Operations of two operands that have an instruction for two 16-bit floats at once.
+_PAIRED = {"add": "add", "sub": "sub", "mul": "mul", "minimum": "min", "maximum": "max"}
+
+
+# --- what tensors ask for ------------------------------------------------------------------------------
+
+
+def compute(name: str, function: Function, operands: tuple[Any, ...]) -> Tensor:
+    """Return a fragment of `function` of the operands' elements, with the shapes broadcast."""
+    if name == "pos" and operands[0].engine.buffer.space is not Space.REGISTER:
+        return in_registers(operands[0], keep_repeats=False)
+    return _Operation(name, function, operands).into(None)
+
+
+def update(target: Tensor, name: str, function: Function, other: Any) -> None:
+    """Write `function` of the elements of a tensor and of another operand back to the tensor."""
+    _refuse_repeats(target, name)
+    if target.engine.buffer.space is Space.REGISTER:
+        _Operation(name, function, (target, other)).into(target)
+    else:
+        assign(target, compute(name, function, (target, other)))
+
+
+def assign(target: Tensor, value: Any) -> None:
+    """Write a number to all elements, or the elements of a tensor, broadcast, to those of another."""
+    if not isinstance(value, Tensor):
+        _fill(target, value)
+        return
+    if not hasattr(value.engine, "buffer"):
+        raise LanguageError(
+            f"a tensor of a kernel is assigned from {value.title}",
+            help="pass the array to the kernel as an argument",
+        )
+    if _is_same(target, value):
+        return  # `x[i:j] += 1` assigns what it has updated
+    shape = broadcast_shapes("an assignment", [target.shape, value.shape], [target.title, value.title])
+    _demand_extents(shape, target, value)
+    _demand_conversion(value.dtype, target)
+    source = Tensor(value.engine, broadcast_layout(value.layout, shape))
+    if target.engine.buffer.space is Space.REGISTER:
+        _Operation("an assignment", _itself, (source,)).into(target)
+        return
+    if _is_static(source.shape):  # all elements are read before the first is written
+        source = in_registers(source)
+    elif source.engine.buffer is target.engine.buffer:
+        _demand_static(target)
+    if source.dtype is not target.dtype or not _moves_directly(source, target):
+        _demand_static(target)
+        source = _Operation("an assignment", lambda x: x.to(target.dtype), (source,)).into(None, target.layout)
+    move(source, target)
+
+
+def _moves_directly(source: Tensor, target: Tensor) -> bool:
+    """Say whether the source's order of registers prevents no wide access of the target."""
+    if source.engine.buffer.space is not Space.REGISTER:
+        return True
+    best = widest(common_walk((target,), "an assignment"), (target,))[0]
+    return widest(common_walk((source, target), "an assignment"), (source, target))[0] == best
+
+
+def convert_fragment(source: Tensor, target: Tensor, element: DType) -> None:
+    """Write target[c] = source[c].to(element) for every coordinate c, to registers."""
+    if element in FLOAT8 or source.dtype in FLOAT8:
+        convert_float8(source, target, element)
+    else:
+        _Operation("tensor.to", lambda x: x.to(element), (source,)).into(target)
+
+
+def in_registers(tensor: Tensor, *, keep_repeats: bool = True) -> Tensor:
+    """Return a tensor of registers with the elements of one in any memory.
+
+    Elements that repeat, at stride 0, are loaded once, and stay one where `keep_repeats` says so.
+    """
+    if tensor.engine.buffer.space is Space.REGISTER:
+        return tensor
+    _demand_static(tensor)
+    tracer = current("reading a tensor")
+    before = len(tracer.builder.block.ops)
+    fragment = _fragment(tensor.engine, tensor.dtype, tensor.layout, tensor.shape, keep_repeats=keep_repeats)
+    if tensor.engine.name:
+        fragment.engine.buffer.name = f"{tensor.engine.name}_values"
+    move(tensor, fragment)
+    if isinstance(tracer.elements, ElementLoop):
+        tracer.elements.passed.update(tracer.builder.block.ops[before:])
+    return fragment
+
+
+def move(source: Tensor, target: Tensor) -> None:
+    """Copy elements by the widest accesses that both tensors allow."""
+    source.engine.demand_whole(source.layout)
+    target.engine.demand_whole(target.layout)
+    walk = common_walk((source, target), "an assignment")
+    width, walk = widest(walk, (source, target))
+    type = source.dtype if width == 1 else VectorType(source.dtype, width)
+
+    def step(steps: tuple[Any, ...]) -> None:
+        value = source.engine.load_value(place(source, steps[0]), type)
+        target.engine.store_value(place(target, steps[1]), value)
+
+    each_step(walk, step)
+
+
+def _fill(target: Tensor, value: Any) -> None:
+    """Write one number to all elements, in vectors where the layout allows them."""
+    scalar = as_scalar(value) if hasattr(value, "dtype") else as_scalar(value, target.dtype)
+    _demand_conversion(scalar.dtype, target)
+    if target.engine.buffer.space is Space.REGISTER:
+        _Operation("an assignment", lambda x: x, (scalar.to(target.dtype),)).into(target)
+        return
+    target.engine.demand_whole(target.layout)
+    width, walk = widest(common_walk((target,), "an assignment"), (target,))
+    held = scalar.to(target.dtype).value
+    if width > 1:
+        held = current("an assignment").pure(Pack((held,) * width), VectorType(target.dtype, width))
+    each_step(walk, lambda steps: target.engine.store_value(place(target, steps[0]), held))
+
+
+def _fragment(
+    engine: Any,  # Any: see `Tensor.engine`
+    dtype: DType,
+    order: Layout | ComposedLayout | None,
+    shape: Any,
+    *,
+    keep_repeats: bool = False,
+) -> Tensor:
+    """Make compact registers of a shape, whose modes run in the order of a layout's strides where it is congruent."""
+    layout = Layout(shape)
+    if order is not None and order.shape == shape:
+        behind = itertools.count(1 << 40)  # above every static stride of what fits into registers
+
+        def key(step: Any) -> int:
+            if type(step) is int and (step != 0 or keep_repeats):
+                return abs(step)
+            return next(behind)
+
+        layout = make_layout_like(Layout(shape, map_leaves(key, order.stride)))
+    return Tensor(engine.fragment(layout, dtype), layout)
+
+
+# --- what is refused -----------------------------------------------------------------------------------
+
+
+def stores_implicitly(source: DType, target: DType) -> bool:
+    """Say whether a store converts: NumPy's same-kind rule, bool to anything."""
+    if source is target or source.kind == "bool":
+        return True
+    return target.is_float or (source.is_integer and target.is_integer)
+
+
+def demand_conversion(source: DType, target: DType, name: str) -> None:
+    """Refuse to store a type in a tensor to which it is not converted implicitly."""
+    if not stores_implicitly(source, target):
+        raise LanguageError(
+            f"{name or 'the tensor'} is {target}, and a {source} is not converted to it implicitly",
+            help=f"write value.to(tw.{target})",
+        )
+
+
+def _demand_conversion(source: DType, target: Tensor) -> None:
+    demand_conversion(source, target.dtype, target.engine.name)
+
+
+def _demand_static(tensor: Tensor) -> None:
+    if not _is_static(tensor.shape):
+        raise LanguageError(
+            f"the elements of {tensor.title} would be held in registers, which needs a static shape",
+            help="tile it by static extents first (tw.local_tile), or take one element: t[i]",
+        )
+
+
+def _is_static(shape: Any) -> bool:
+    return all(type(extent) is int for extent in flat_modes(Layout(shape))[0])
+
+
+def _size(shape: Any) -> Any:
+    return Layout(shape).size
+
+
+def _demand_extents(shape: Any, target: Tensor, value: Tensor) -> None:
+    """Refuse to write to a tensor whose shape the value's would widen."""
+    pairs = zip(_extents(shape), _extents(target.shape), strict=True)
+    if any(type(a) is not type(b) or (type(a) is int and a != b) for a, b in pairs):
+        raise LanguageError(
+            f"values of shape {show(value.shape)} do not fit a tensor of shape {show(target.shape)}",
+            details=[value.title, target.title],
+            help="extents have to be equal, or 1 in the values",
+        )
+
+
+def _extents(shape: Any) -> list[Any]:
+    return [Layout(mode).size for mode in (shape if type(shape) is tuple else (shape,))]
+
+
+def _refuse_repeats(target: Tensor, name: str) -> None:
+    layout = target.layout
+    while isinstance(layout, ComposedLayout):
+        layout = layout.inner
+    for extent, stride in zip(*flat_modes(layout), strict=True):
+        if type(stride) is int and stride == 0 and not (type(extent) is int and extent == 1):
+            raise LanguageError(
+                f"{name} in place: {target.title} holds elements several times",
+                help="write r = r + s, which makes a new fragment",
+            )
+
+
+def _is_same(a: Tensor, b: Tensor) -> bool:
+    """Say whether two tensors are certain to be the same elements in the same places."""
+    if a.engine.buffer is not b.engine.buffer or not _same_number(a.engine.start, b.engine.start):
+        return False
+    x, y = a.layout, b.layout
+    while isinstance(x, ComposedLayout) and isinstance(y, ComposedLayout):
+        if x.outer != y.outer or not _same_number(x.offset, y.offset):
+            return False
+        x, y = x.inner, y.inner
+    if not (isinstance(x, Layout) and isinstance(y, Layout)):
+        return False
+    first, second = flat_modes(x), flat_modes(y)
+    pairs = [*zip(first[0], second[0], strict=False), *zip(first[1], second[1], strict=False)]
+    return len(first[0]) == len(second[0]) and all(_same_number(m, n) for m, n in pairs)
+
+
+def _same_number(a: Any, b: Any) -> bool:
+    if isinstance(a, Scalar) and isinstance(b, Scalar):
+        return a.value is b.value or bool(identity_of(a.value) == identity_of(b.value))
+    return type(a) is type(b) is int and a == b
+
+
+# --- one operation -------------------------------------------------------------------------------------
+
+
+class _Operation:
+    """A function of elements, about to be computed into registers."""
+
+    def __init__(self, name: str, function: Function, operands: tuple[Any, ...]) -> None:
+        self.name, self.function = name, function
+        self.tracer = current(name)
+        for x in operands:
+            if isinstance(x, Tensor) and not hasattr(x.engine, "buffer"):
+                raise LanguageError(
+                    f"{name}: {x.title} is not memory of the kernel",
+                    help="pass an array to the kernel as an argument; of an identity tensor, take its elements",
+                )
+        tensors = [x for x in operands if isinstance(x, Tensor)]
+        for t in tensors:
+            _demand_static(t)
+        self.shape = broadcast_shapes(name, [t.shape for t in tensors], [t.title for t in tensors]) if tensors else 1
+        self.order = next((t.layout for t in tensors if t.size == _size(self.shape)), None)
+        self.operands = [in_registers(x) if isinstance(x, Tensor) else x for x in operands]
+        self.dtype = self._result_type()
+
+    def _result_type(self) -> DType:
+        """Return the element type that the function gives, by tracing it on stand-ins."""
+        with self.tracer.inside(Block()):
+            values = [Scalar(Value(x.dtype)) if isinstance(x, Tensor) else x for x in self.operands]
+            return as_scalar(self.function(*values)).dtype
+
+    def into(self, target: Tensor | None, order: Layout | ComposedLayout | None = None) -> Tensor:
+        """Compute into a register tensor, by default a new fragment in the order of a layout or of an operand."""
+        if target is None:
+            engine = next(x.engine for x in self.operands if isinstance(x, Tensor))
+            target = _fragment(engine, self.dtype, order or self.order, self.shape)
+        else:
+            _demand_conversion(self.dtype, target)
+            self._demand_shape(target)
+        operands = [
+            Tensor(x.engine, broadcast_layout(x.layout, target.shape)) if isinstance(x, Tensor) else x
+            for x in self.operands
+        ]
+        tensors = [x for x in operands if isinstance(x, Tensor)]
+        walk = common_walk((*tensors, target), self.name)
+        keys = [_key(t, s) for t, s in zip((*tensors, target), walk.strides, strict=True)]
+        overlaps = [
+            t.engine.buffer is target.engine.buffer and k != keys[-1] for t, k in zip(tensors, keys, strict=False)
+        ]
+        if any(overlaps):  # all elements are read before the first is written
+            copy = self.into(None)
+            assign(target, copy)
+            return target
+        _loop_for(self, operands, tensors, target, walk).append(self, operands, tensors, target, walk)
+        return target
+
+    def _demand_shape(self, target: Tensor) -> None:
+        tensors = [x for x in self.operands if isinstance(x, Tensor)]
+        if tensors:
+            shape = broadcast_shapes(self.name, [target.shape, self.shape], [target.title, *(t.title for t in tensors)])
+            _demand_extents(shape, target, tensors[0])
+
+    def pair_kind(self, operands: Sequence[Any], target: Tensor) -> str | None:
+        """Return the kind of the instruction that computes two elements at once, where there is one."""
+        kind = _PAIRED.get(self.name)
+        same = all(x.dtype is self.dtype for x in operands if isinstance(x, Tensor))
+        if kind is None or len(operands) != 2 or not same or target.dtype is not self.dtype:
+            return None
+        return kind if self.dtype in (float16, bfloat16) else None
+
+
+def _itself(x: Any) -> Any:
+    return x
+
+
+# --- the loop ------------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class _Elements:
+    """What one iteration holds of a tensor: its elements one by one, or two of them as a vector, or both."""
+
+    tracer: Tracer
+    single: tuple[Value, ...] | None = None
+    vector: Value | None = None
+
+    def lanes(self) -> tuple[Value, ...]:
+        if self.single is None:
+            assert self.vector is not None
+            self.single = tuple(self.tracer.pure(Extract(self.vector, n), self.vector.dtype) for n in range(2))
+        return self.single
+
+    def pair(self) -> Value:
+        if self.vector is None:
+            assert self.single is not None
+            self.vector = self.tracer.pure(Pack(self.single), VectorType(self.single[0].dtype, 2))
+        return self.vector
+
+
+@dataclass(eq=False)
+class ElementLoop:
+    """A loop nest over registers, to which operations are added while nothing else has happened since.
+
+    `extents` are those of its indices, innermost first, `width` is the number of elements in one iteration. `held` has
+    what was read or written in the iteration, `uses` how each buffer was gone through.
+    """
+
+    tracer: Tracer
+    block: Block
+    inner: Block
+    loop: For | None
+    extents: tuple[int, ...]
+    width: int
+    indices: tuple[Any, ...]
+    held: dict[Key, _Elements] = field(default_factory=dict)
+    uses: dict[Buffer, set[Key]] = field(default_factory=dict)
+    written: set[Buffer] = field(default_factory=set)
+    passed: set[Op] = field(default_factory=set)  # loads into fragments of their own: they may come before the loop
+
+    @staticmethod
+    def begin(tracer: Tracer, extents: tuple[int, ...], width: int) -> ElementLoop:
+        """Emit a nest of loops without a body."""
+        block = tracer.builder.block
+        count = len(block.ops)
+        indices: list[Any] = [0] * len(extents)
+        inner: list[Block] = []
+        size = 1
+        for extent in extents:
+            size *= extent
+        names = iter(INDEX_NAMES)
+
+        def level(mode: int) -> None:
+            if mode < 0:
+                inner.append(tracer.builder.block)
+            elif extents[mode] == 1:
+                level(mode - 1)
+            else:
+
+                def at(index: Scalar) -> None:
+                    indices[mode] = index
+                    level(mode - 1)
+
+                loop(0, extents[mode], 1, at, unroll=True if size <= UNROLL_LIMIT else None, name=next(names))
+
+        level(len(extents) - 1)
+        outer = block.ops[-1] if len(block.ops) > count else None
+        assert outer is None or isinstance(outer, For), outer
+        return ElementLoop(tracer, block, inner[0], outer, extents, width, tuple(indices))
+
+    def takes(self, tensors: Sequence[Tensor], target: Tensor, walk: Walk) -> bool:
+        """Say whether an operation may be computed in this loop, and move the loop to the end of its block."""
+        fitted = _fit(walk, self.extents, self.width)
+        if fitted is None or self.tracer.builder.block is not self.block or self.loop not in self.block.ops:
+            return False
+        buffers = [t.engine.buffer for t in (*tensors, target)]
+        keys = [_key(t, s) for t, s in zip((*tensors, target), fitted.strides, strict=True)]
+        if not any(b in self.uses for b in buffers):
+            return False
+        for buffer, key in zip(buffers[:-1], keys, strict=False):
+            if buffer in self.written and self.uses[buffer] != {key}:
+                return False
+        if self.uses.get(buffers[-1], {keys[-1]}) != {keys[-1]}:
+            return False
+        after = itertools.takewhile(lambda op: op is not self.loop, reversed(self.block.ops))
+        if (
+            not all(op.is_pure or isinstance(op, Allocate) or op in self.passed for op in after)
+            or self.loop not in self.block.ops
+        ):
+            return False
+        assert self.loop is not None
+        self.block.ops.remove(self.loop)
+        self.block.ops.append(self.loop)  # what was computed since may be an operand; the loop has no results
+        return True
+
+    def append(
+        self, operation: _Operation, operands: Sequence[Any], tensors: Sequence[Tensor], target: Tensor, walk: Walk
+    ) -> None:
+        """Add an operation to the loop's body."""
+        fitted = _fit(walk, self.extents, self.width)
+        assert fitted is not None, (walk, self.extents)
+        end = self.inner.ops.pop() if self.loop is not None else None
+        strides = dict(zip(map(id, (*tensors, target)), zip(fitted.strides, walk.strides, strict=True), strict=True))
+        with self.tracer.inside(self.inner):
+            taken = [self._load(x, *strides[id(x)]) if isinstance(x, Tensor) else x for x in operands]
+            result = self._apply(operation, operands, taken, target)
+            self._store(target, *strides[id(target)], result)
+        if end is not None:
+            self.inner.ops.append(end)
+
+    def _apply(self, operation: _Operation, operands: Sequence[Any], taken: list[Any], target: Tensor) -> _Elements:
+        kind = operation.pair_kind(operands, target) if self.width == 2 else None
+        if kind is not None:
+            pairs = [(x if isinstance(x, _Elements) else self._repeated(x, operation.dtype)).pair() for x in taken]
+            vector = self.tracer.pure(Binary(kind, *pairs), VectorType(operation.dtype, 2))
+            return _Elements(self.tracer, vector=vector)
+        results = []
+        for lane in range(self.width):
+            values = [Scalar(x.lanes()[lane]) if isinstance(x, _Elements) else x for x in taken]
+            results.append(as_scalar(operation.function(*values)).to(target.dtype).value)
+        return _Elements(self.tracer, single=tuple(results))
+
+    def _repeated(self, number: Any, dtype: DType) -> _Elements:
+        return _Elements(self.tracer, single=(as_scalar(number, dtype).value,) * 2)
+
+    def _load(self, tensor: Tensor, steps: tuple[Any, ...], strides: tuple[Any, ...]) -> _Elements:
+        key = _key(tensor, steps)
+        held = self.held.get(key)
+        if held is not None:
+            return held
+        at, step = self._offset(steps), self._lane_step(strides)
+        if self.width == 2 and _in_pairs(tensor, strides):
+            loaded = tensor.engine.load_value(place(tensor, at), VectorType(tensor.dtype, 2))
+            elements = _Elements(self.tracer, vector=loaded)
+        else:
+            lanes = 1 if step == 0 else self.width
+            singles = [tensor.engine.load_value(place(tensor, at + n * step), tensor.dtype) for n in range(lanes)]
+            elements = _Elements(self.tracer, single=tuple(singles * (self.width // lanes)))
+        self.held[key] = elements
+        self.uses.setdefault(tensor.engine.buffer, set()).add(key)
+        return elements
+
+    def _store(self, tensor: Tensor, steps: tuple[Any, ...], strides: tuple[Any, ...], value: _Elements) -> None:
+        at, step = self._offset(steps), self._lane_step(strides)
+        if self.width == 2 and value.vector is not None and _in_pairs(tensor, strides):
+            tensor.engine.store_value(place(tensor, at), value.vector)
+        else:
+            for n, single in enumerate(value.lanes()):
+                tensor.engine.store_value(place(tensor, at + n * step), single)
+        key = _key(tensor, steps)
+        self.held[key] = value
+        self.uses.setdefault(tensor.engine.buffer, set()).add(key)
+        self.written.add(tensor.engine.buffer)
+
+    def _offset(self, strides: Sequence[Any]) -> Any:
+        total: Any = 0
+        for index, stride in zip(self.indices, strides, strict=True):
+            if not (type(stride) is int and stride == 0) and not (type(index) is int and index == 0):
+                total = total + index * stride
+        return total
+
+    def _lane_step(self, strides: tuple[Any, ...]) -> Any:
+        return strides[0] if strides else 0
+
+
+def _loop_for(
+    operation: _Operation, operands: Sequence[Any], tensors: Sequence[Tensor], target: Tensor, walk: Walk
+) -> ElementLoop:
+    """Return the loop in which an operation is computed: that of the one before it, or a new one."""
+    tracer = operation.tracer
+    sides = list(zip((*tensors, target), walk.strides, strict=True))
+    paired = operation.pair_kind(operands, target) is not None and walk.extents and walk.extents[0] % 2 == 0
+    paired = paired and all(_in_pairs(t, s) or s[0] == 0 for t, s in sides)
+    last = tracer.elements
+    if isinstance(last, ElementLoop) and (last.width == 2 or not paired) and last.takes(tensors, target, walk):
+        return last
+    width = 2 if paired else 1
+    extents = (walk.extents[0] // width, *walk.extents[1:]) if walk.extents else ()
+    tracer.elements = new = ElementLoop.begin(tracer, extents, width)
+    return new
+
+
+def _fit(walk: Walk, extents: tuple[int, ...], width: int) -> Walk | None:
+    """Return a walk in the steps of a loop: `width` elements of the first mode at once, modes split where it splits."""
+    if not walk.extents or not extents:
+        return walk if walk.extents == extents else None
+    wanted = [extents[0] * width, *extents[1:]]
+    pending = list(zip(walk.extents, zip(*walk.strides, strict=True), strict=True))
+    columns: list[tuple[Any, ...]] = []
+    for extent in wanted:
+        if not pending or pending[0][0] % extent:
+            return None
+        size, strides = pending.pop(0)
+        columns.append(strides)
+        if size != extent:
+            pending.insert(0, (size // extent, tuple(d * extent for d in strides)))
+    if pending:
+        return None
+    columns[0] = tuple(d * width for d in columns[0])
+    return Walk(extents, tuple(zip(*columns, strict=True)))
+
+
+def _in_pairs(tensor: Tensor, strides: tuple[Any, ...]) -> bool:
+    """Say whether two neighbours along the first mode are one aligned vector in every iteration."""
+    return bool(strides) and strides[0] == 1 and vector_limit(tensor, strides) % 2 == 0
+
+
+def _key(tensor: Tensor, strides: tuple[Any, ...]) -> Key:
+    """Return what tells apart two ways of going through a buffer."""
+    start, layout = tensor.engine.start, tensor.layout
+    outer: list[Any] = []
+    while isinstance(layout, ComposedLayout):
+        outer += [layout.outer, layout.offset]
+        layout = layout.inner
+    parts = (start, *strides, *outer)
+    return (tensor.engine.buffer, *(p.value if isinstance(p, Scalar) else p for p in parts))
