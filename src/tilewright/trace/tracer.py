@@ -53,6 +53,7 @@ class Tracer:
         self.requirements: dict[tuple[str, int], Requirement] = {}
         self.remarks: dict[Remark, None] = {}
         self.branch_depth = 0
+        self.fastmath = False  # whether functions of float32 are computed approximately
         self.bounds = False  # whether coordinates are checked where the program runs
         self.copies_to_shared = False  # whether tw.copy was called from global to shared memory
         self.place: SourceLocation | None = None  # what ops are built for, where that is not the line that builds them
@@ -60,6 +61,16 @@ class Tracer:
         self.thread_numbers: dict[Value, frozenset[int]] = {}
         self.slices: dict[TiledCopy | TiledMMA, dict[object, Slice]] = {}
         self.conditional_slices: list[tuple[Slice, Value]] = []
+
+    @contextmanager
+    def computing(self, *, fastmath: bool | None) -> Iterator[None]:
+        """Compute functions of float32 approximately for a while, or exactly; None: as before."""
+        outer = self.fastmath
+        self.fastmath = outer if fastmath is None else fastmath
+        try:
+            yield
+        finally:
+            self.fastmath = outer
 
     def emit(self, op: Op, *types: Type) -> tuple[Value, ...]:
         """Append an op with effects."""
