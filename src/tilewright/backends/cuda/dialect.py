@@ -108,6 +108,9 @@ class Cuda(Dialect):
     def to_float8(self, dtype: DType) -> str:
         return conversions.to_float8(dtype)
 
+    def to_narrow_integer(self, target: DType) -> str | None:
+        return conversions.to_narrow_integer(target)
+
     def half_add(self, printer: Printer, dtype: DType) -> str | None:
         if dtype is not float16 and printer.arch.number < 90:
             return None
