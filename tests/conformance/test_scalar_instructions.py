@@ -96,9 +96,7 @@ def test_dot_products(backend: Backend, a_type: tw.DType, b_type: tw.DType) -> N
 
     def dot(parts: int, first: int) -> Callable[[int, int, int], int]:
         width = 32 // parts
-        return lambda a, b, c: (
-            c + sum(part(a, n, width, a_type) * part(b, first + n, 8, b_type) for n in range(parts))
-        )
+        return lambda a, b, c: c + sum(part(a, n, width, a_type) * part(b, first + n, 8, b_type) for n in range(parts))
 
     check(backend, tw.dp4a, dot(4, 0), type, a, b, c)
     check(backend, tw.dp2a, dot(2, 0), type, a, b, c)
