@@ -143,6 +143,8 @@ def _within(low: Any, high: Any, a: Scalar, b: Scalar) -> Scalar:
     known = isinstance(low, int) and isinstance(high, int)
     if known and not 0 < high - low <= uint32.highest:
         raise LanguageError(f"tw.randint takes a range of 1 to 2 ** 32 - 1 numbers, got {shown(low)} to {shown(high)}")
+    if known and low < 0 and high - 1 > int32.highest:
+        raise LanguageError(f"neither int32 nor uint32 has the numbers from {low} to {high - 1}")
     type = uint32 if all(_is_unsigned(x) for x in (low, high)) or (known and high - 1 > int32.highest) else int32
     first = as_word(low, what)
     count = as_scalar(high - low, uint32) if known else as_word(high, what) - first
