@@ -56,16 +56,14 @@ def lop3(a: Any, b: Any, c: Any, table: int | Callable[[int, int, int], int]) ->
     `table` is the function's truth table, PTX's immLut, or a Python function of three integers that is made of
     `&`, `|`, `^` and `~`: `tw.lop3(a, b, c, lambda a, b, c: (a & b) ^ c)`.
     """
-    if callable(table):
-        table = table(0xF0, 0xCC, 0xAA)
-        if isinstance(table, int):
-            table &= 0xFF
-    if not isinstance(table, int) or isinstance(table, bool) or not 0 <= table <= 0xFF:
+    found: object = table(0xF0, 0xCC, 0xAA) if callable(table) else table
+    number = found & 0xFF if callable(table) and isinstance(found, int) else found
+    if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number <= 0xFF:
         raise LanguageError(
-            f"the table of tw.lop3 is a number from 0 to 255, or a function that gives an int, got {shown(table)}"
+            f"the table of tw.lop3 is a number from 0 to 255, or a function that gives an int, got {shown(found)}"
         )
     values = tuple(as_word(x, "tw.lop3").value for x in (a, b, c))
-    return Scalar(current("tw.lop3").pure(Lop3(table, values), uint32))
+    return Scalar(current("tw.lop3").pure(Lop3(number, values), uint32))
 
 
 def funnel_shift_left(low: Any, high: Any, amount: Any, *, clamp: bool = False) -> Scalar:

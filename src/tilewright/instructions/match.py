@@ -15,7 +15,7 @@ from tilewright.backends.cpp.arithmetic import exact
 from tilewright.backends.cpp.expression import Expression, Rank, call
 from tilewright.backends.cpp.prelude import FUNCTION
 from tilewright.backends.sim.machine import demand_whole_warps
-from tilewright.backends.sim.values import Frame, by_lanes, by_threads, fill, over_warps
+from tilewright.backends.sim.values import Frame, at_least_2d, by_lanes, by_threads, fill, over_warps
 from tilewright.dtypes import bool_, uint32, uint64
 from tilewright.ir.core import Value
 from tilewright.ir.effects import Effects, Scope, attribute, operand
@@ -93,9 +93,10 @@ class Match(Instruction):
 
         def run(frame: Frame) -> None:
             demand_whole_warps(self, "a match", frame.mask, machine, full=False)
-            blocks = max(np.shape(x)[0] if np.ndim(x) else 1 for x in (frame.values[value], frame.mask))
-            lanes = by_lanes(fill(frame.values[value], blocks, threads), warp)
-            mask = np.True_ if frame.mask is None else frame.mask
+            mask = np.ones((1, 1), np.bool_) if frame.mask is None else frame.mask
+            given = at_least_2d(frame.values[value])
+            blocks = max(given.shape[0], mask.shape[0])
+            lanes = by_lanes(fill(given, blocks, threads), warp)
             active = by_lanes(fill(mask, blocks, threads), warp)
             equal = (lanes[..., :, None] == lanes[..., None, :]) & active[..., None, :]
             if kind == "any":

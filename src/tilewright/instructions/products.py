@@ -252,7 +252,7 @@ def _part(x: Array, number: int, width: int, type: DType) -> Array:
     """Return one part of a word as int64, with its sign where the word is signed."""
     part = (x.astype(np.int64) >> np.int64(width * number)) & np.int64((1 << width) - 1)
     if not type.is_signed:
-        return part
+        return np.asarray(part)
     sign = np.int64(1 << (width - 1))
     return np.asarray((part ^ sign) - sign)
 

@@ -35,7 +35,7 @@ def philox(seed: Any, counter: Any, rounds: int = _ROUNDS) -> Words:
     the statistical tests.
     """
     current("tw.philox")
-    if not isinstance(rounds, int) or isinstance(rounds, bool) or not 1 <= rounds <= 16:
+    if isinstance(rounds, (bool, Scalar)) or rounds not in range(1, 17):
         raise LanguageError(f"the rounds of tw.philox are 1 to 16, known while tracing, got {shown(rounds)}")
     key = list(_halves(seed, "the seed of tw.philox"))
     words = list(_counter(counter))
@@ -120,7 +120,8 @@ def _counter(counter: Any) -> list[Scalar]:
 
 
 def _uniform(word: Scalar) -> Scalar:
-    return (word >> 8).to(int32).to(float32) * 2.0**-24  # both exact
+    uniform: Scalar = (word >> 8).to(int32).to(float32) * 2.0**-24  # both exact
+    return uniform
 
 
 def _normal(a: Scalar, b: Scalar) -> tuple[Scalar, Scalar]:
@@ -149,7 +150,8 @@ def _within(low: Any, high: Any, a: Scalar, b: Scalar) -> Scalar:
     first = as_word(low, what)
     count = as_scalar(high - low, uint32) if known else as_word(high, what) - first
     product = a.to(uint64) * count.to(uint64) + mul_hi(b, count).to(uint64)
-    return (first + (product >> 32).to(uint32)).to(type)
+    number: Scalar = first + (product >> 32).to(uint32)
+    return number.to(type)
 
 
 def _is_unsigned(x: Any) -> bool:
