@@ -139,12 +139,13 @@ def lower(
     block: tuple[int, int, int] | None,
     min_blocks: int = 0,
     bounds: bool = False,
+    fastmath: bool = False,
 ) -> Lowered:
     """Trace a rewritten function for certain arguments and run the passes; `bounds` is for the simulator.
 
     Raises `LanguageError` for what the language or the target refuses.
     """
-    kernel = trace(function, arguments, arch=arch, block=block, bounds=bounds)
+    kernel = trace(function, arguments, arch=arch, block=block, bounds=bounds, fastmath=fastmath)
     kernel.min_blocks = min_blocks
     run_passes(kernel)
     _check_shared_memory(kernel, arch)

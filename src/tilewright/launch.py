@@ -13,7 +13,7 @@ import threading
 import types
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 from weakref import WeakSet, ref
 
 from tilewright.arch import Arch, default_arch
@@ -55,8 +55,7 @@ class _Code:
         if not is_traceable:
             remember(function)
         # By the numbers of bound and of further arguments, the options that code depends on, and the block.
-        self.variants: Recent[tuple[int, int | None, int, str | None, tuple[int, int, int]], _Variant]
-        self.variants = Recent(_MAX_VARIANTS)
+        self.variants: Recent[tuple[object, ...], _Variant] = Recent(_MAX_VARIANTS)
         self.held: WeakSet[_Variant] = WeakSet()  # all that someone still holds, in the table or not
         self.changes = 0  # how often something that the kernel was traced with was found changed
 
@@ -178,18 +177,18 @@ class Kernel(KernelByName):
         return Kernel(self._code.function, self.options, (instance,), self._code)
 
     def configure(self, **options: Any) -> Kernel:
-        """Return the kernel with launch options: `stream`, `min_blocks` and `arch`.
+        """Return the kernel with options: `stream`, `min_blocks`, `arch` and `fastmath`.
 
         `min_blocks=n` asks the compiler to keep to so few registers that n blocks fit on a multiprocessor (the second
         argument of CUDA's __launch_bounds__). `stream` is a CUDA stream handle or an object with `cuda_stream` or
         `ptr`; without it a launch goes to the arrays' current stream. `arch` is the target, such as "sm_80" or
         "gfx908", of launches with NumPy arrays, of `analyze`, of `source` and its like and of `tw.check`; without it
-        sm_90a. Arrays on a GPU run on that GPU, which an AMD target refuses. Raises `ArgumentError` for other options
-        and for a target that is not known.
+        sm_90a. Arrays on a GPU run on that GPU, which an AMD target refuses. `fastmath` is that of `@tw.kernel`.
+        Raises `ArgumentError` for other options and for a target that is not known.
         """
         unknown = [name for name in options if name not in Options.__dataclass_fields__]
         if unknown:
-            raise ArgumentError(f"configure takes stream, min_blocks and arch, got {', '.join(unknown)}")
+            raise ArgumentError(f"configure takes stream, min_blocks, arch and fastmath, got {', '.join(unknown)}")
         try:
             changed = replace(self.options, **options)
         except ArgumentError as error:
@@ -251,7 +250,7 @@ class Kernel(KernelByName):
             types,
             arch=Arch.parse(next((a for a in (arch, self.options.arch) if a is not None), default_arch())),
             block=shape,
-            min_blocks=self.options.min_blocks,
+            **self.options.of_code,
         )
 
     def analyze(self, *args: Any, grid: Extent, block: Extent, **kwargs: Any) -> Profile:
@@ -279,7 +278,7 @@ class Kernel(KernelByName):
     def variant(self, block: Extent) -> _Variant:
         """Return what was compiled for a block shape."""
         shape, code = launch_config(1, block).block, self._code
-        key = self.bound, self._further, self.options.min_blocks, self.options.arch, shape
+        key = self.bound, self._further, self.options.arch, *self.options.of_code.values(), shape
         found = code.variants.get(key)
         if found is None:
             found = code.variants.add(key, _Variant(self, shape))
@@ -387,9 +386,7 @@ class _Variant:
                 )
             is_later = True
             rewritten, options = self.kernel.rewrite(), self.kernel.options
-            return lower(
-                rewritten, arguments, arch=arch, block=self.block, min_blocks=options.min_blocks, bounds=bounds
-            )
+            return lower(rewritten, arguments, arch=arch, block=self.block, bounds=bounds, **options.of_code)
 
         names = [p.name for p in parameters]
         return specialise(build, names, described, plan.starts, self.kernel.options.arch)
@@ -554,8 +551,16 @@ class Launcher(LauncherByName):
         return self.kernel.lower(*args, arch=arch, block=self.block, **kwargs)
 
 
-def kernel(function: Callable[..., Any]) -> Kernel:
-    """Make a kernel of a function: `@tw.kernel`.
+@overload
+def kernel(function: Callable[..., Any]) -> Kernel: ...
+
+
+@overload
+def kernel(*, fastmath: bool = False) -> Callable[[Callable[..., Any]], Kernel]: ...
+
+
+def kernel(function: Any = None, *, fastmath: bool = False) -> Any:
+    """Make a kernel of a function: `@tw.kernel`, or `@tw.kernel(fastmath=True)`.
 
     The function runs once for each kind of arguments, to be traced; its loops over `range` and its branches on
     device values become loops and branches of the device. Arrays arrive as tensors with dynamic extents and strides,
@@ -571,8 +576,14 @@ def kernel(function: Callable[..., Any]) -> Kernel:
     >>> double[1, 32](x)
     >>> x
     array([0., 2., 4., 6., 8.], dtype=float32)
+
+    With `fastmath` quotients and elementary functions of float32 are computed approximately, as CUDA's intrinsics do:
+    `tw.exp` is `__expf`. Numbers are not flushed to zero.
     """
-    return Kernel(function)  # type: ignore[arg-type]  # checked there, with an error that says what came
+    options = Options(fastmath=fastmath)
+    if function is None:
+        return lambda target: Kernel(target, options)
+    return Kernel(function, options)
 
 
 def traceable_kernel(function: types.FunctionType) -> Kernel:

@@ -14,10 +14,11 @@ from __future__ import annotations
 import ast
 import types
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 from weakref import WeakValueDictionary
 
-from tilewright.errors import LanguageError
+from tilewright.arguments import shown
+from tilewright.errors import ArgumentError, LanguageError
 from tilewright.frontend import hooks
 from tilewright.frontend.expressions import ExpressionRewriter, refused_construct
 from tilewright.frontend.jumps import JumpRemover
@@ -82,7 +83,15 @@ def _find_code(code: types.CodeType, name: str) -> types.CodeType:
     return next(c for c in code.co_consts if isinstance(c, types.CodeType) and c.co_name == name)
 
 
-def function(target: F) -> F:
+@overload
+def function(target: F) -> F: ...
+
+
+@overload
+def function(*, fastmath: bool | None = None) -> Callable[[F], F]: ...
+
+
+def function(target: Any = None, *, fastmath: bool | None = None) -> Any:
     """Make a helper function whose loops and branches on device values become device control flow.
 
     A plain helper runs as Python while tracing; one that holds `for i in range(n)` or `if` on device values needs
@@ -97,8 +106,20 @@ def function(target: F) -> F:
     >>> clamp(7, 0, 5)
     5
 
+    `@tw.function(fastmath=True)` computes what is called inside approximately, as `@tw.kernel(fastmath=True)` does, and
+    `fastmath=False` exactly; without it a function is computed as its caller is.
+
     Raises `LanguageError` for what is not a function, and when first traced for Python that has no meaning on a device.
     """
+    if fastmath is not None and not isinstance(fastmath, bool):
+        raise ArgumentError(f"fastmath= of @tw.function is True, False or None, got {shown(fastmath)}")
+    if target is None:
+        return lambda found: _traceable(found, fastmath)
+    return _traceable(target, fastmath)
+
+
+def _traceable(target: F, fastmath: bool | None) -> F:
+    """Return the function that traces a rewritten one inside of kernels."""
     if not isinstance(target, types.FunctionType):
         raise LanguageError(
             f"@tw.function takes a function, got {type(target).__name__}",
@@ -108,12 +129,14 @@ def function(target: F) -> F:
     rewritten: list[tuple[tuple[object, ...], types.FunctionType]] = []  # with what it was made of
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        if tracing() is None:
+        tracer = tracing()
+        if tracer is None:
             return target(*args, **kwargs)
         parts = target.__code__, target.__defaults__, target.__kwdefaults__
         if not rewritten or any(a is not b for a, b in zip(rewritten[0][0], parts, strict=True)):
             rewritten[:] = [(parts, target if is_rewritten(target) else rewrite(target))]
-        return rewritten[0][1](*args, **kwargs)
+        with tracer.computing(fastmath=fastmath):
+            return rewritten[0][1](*args, **kwargs)
 
     call.__name__, call.__qualname__, call.__doc__ = target.__name__, target.__qualname__, target.__doc__
     call.__module__ = target.__module__

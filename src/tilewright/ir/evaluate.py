@@ -14,6 +14,7 @@ from tilewright.dtypes import DType, bool_
 from tilewright.ir import facts as rules
 from tilewright.ir.core import Op, Value, VectorType
 from tilewright.ir.facts import Facts, truncated_division
+from tilewright.ir.instruction import Instruction
 from tilewright.ir.ops import Binary, Cast, Compare, Constant, Select, Special, Unary
 
 COMPARE: dict[str, Callable[[float, float], bool]] = {
@@ -156,7 +157,7 @@ def infer(op: Op, type: object) -> Facts | None:
         return rules.wrap(facts_of(op.x), type) if known else rules.unknown(type)
     if isinstance(op, Compare):
         return Facts(0, 1)
-    return rules.unknown(type)
+    return (op.facts() if isinstance(op, Instruction) else None) or rules.unknown(type)
 
 
 def special_facts(name: str, block: tuple[int, int, int] | None = None) -> Facts:

@@ -12,6 +12,7 @@ from tilewright.ir import evaluate
 from tilewright.ir.core import Op, Type, Value
 from tilewright.ir.evaluate import facts_of
 from tilewright.ir.facts import Facts
+from tilewright.ir.instruction import Instruction
 from tilewright.ir.ops import Binary, Bitcast, Cast, Compare, Constant, Extract, Pack, Select, Unary, constant
 
 Simplified = Value | Op | int | float | None
@@ -39,6 +40,8 @@ def simplify(op: Op, type: Type) -> Simplified:
         return _select(op)
     if isinstance(op, Cast):
         return _cast(op, type)
+    if isinstance(op, Instruction):
+        return op.fold([constant_of(v) for v in op.operands], type)
     if isinstance(op, Bitcast) and op.x.type == type:
         return op.x
     if isinstance(op, Extract) and isinstance(op.vector.definition, Pack):

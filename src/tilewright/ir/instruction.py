@@ -10,17 +10,21 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from tilewright.dtypes import DType
 from tilewright.errors import InternalError
-from tilewright.ir.core import Op, Value
+from tilewright.ir.core import Op, Type, Value
+from tilewright.ir.facts import Facts
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from tilewright.backends.cpp.expression import Expression
     from tilewright.backends.cpp.printer import Printer
     from tilewright.backends.sim.agents import Pause
     from tilewright.backends.sim.compiler import Compiler, Step
+    from tilewright.backends.sim.values import Frame
 
 # Values with the type of what is in them: a register may hold several narrow numbers.
 TypedValues = list[tuple[Value, DType]]
@@ -66,6 +70,17 @@ class Instruction(Op, ABC):
         """Return where a thread that waits for others stops (`Effects.waits`); `live` are slots that are read later."""
         raise InternalError(f"{type(self).__name__} waits for other threads and does not say how")
 
+    def fold(self, operands: Sequence[float | None], type: Type) -> int | None:
+        """Return the integer of a type that a pure instruction gives for operands that may be known; None: it is not.
+
+        It has no results yet.
+        """
+        return None
+
+    def facts(self) -> Facts | None:
+        """Return what is known of the integer that a pure instruction gives; None: its type's range."""
+        return None
+
     def floats(self) -> tuple[TypedValues, TypedValues] | None:
         """Return operands and results that hold floats, for the check of finite values; None: it computes none."""
         return None
@@ -73,3 +88,44 @@ class Instruction(Op, ABC):
     def work(self, warp: int) -> tuple[str, int, bool] | None:
         """Return the unit that does its arithmetic, how many operations, and whether those are a whole warp's."""
         return None
+
+
+class ScalarInstruction(Instruction):
+    """A pure instruction of one thread: its operands and its one result are scalars, and only these matter.
+
+    `compute` is its meaning, element by element over NumPy's numbers and arrays, in the types of the operands and the
+    result; it may ask for operands, and not for the result. Constant folding and the simulator both call it.
+    """
+
+    RESULTS: ClassVar[int | None] = 1
+    STANDS_IN_EXPRESSIONS: ClassVar[bool] = True
+
+    @abstractmethod
+    def compute(self, *operands: NDArray[Any]) -> NDArray[Any]:
+        """Return the results for operands of one shape, in the type of the result."""
+
+    def simulate(self, compiler: Compiler) -> Step:
+        """Compute all threads at once."""
+        import numpy as np
+
+        slots, result = compiler.slots(self.operands), compiler.slot(self.result)
+        compute = self.compute
+
+        def run(frame: Frame) -> None:
+            values = frame.values
+            with np.errstate(all="ignore"):
+                values[result] = compute(*[values[slot] for slot in slots])[()]
+
+        return run
+
+    def fold(self, operands: Sequence[float | None], type: Type) -> int | None:
+        """Compute what constant integers give."""
+        import numpy as np
+
+        known = [value for value in operands if value is not None]
+        types = [type, *[value.type for value in self.operands]]
+        if len(known) < len(operands) or not all(isinstance(each, DType) and not each.is_float for each in types):
+            return None
+        arrays = [np.array(value, value_of.dtype.numpy) for value, value_of in zip(known, self.operands, strict=True)]
+        with np.errstate(all="ignore"):
+            return int(self.compute(*arrays))

@@ -71,16 +71,22 @@ BINARY_KINDS = frozenset({
     "and", "or", "xor", "shl", "shr",
 })
 COMPARE_KINDS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
+# The kinds of float32 that may be approximate.
+APPROXIMATE_KINDS = frozenset({"sqrt", "exp", "log", "log2", "log10", "sin", "cos", "tan", "tanh", "pow", "div"})
 ATOMIC_KINDS = frozenset({"add", "min", "max"})
 # fmt: on
 
 
 @dataclass(eq=False)
 class Unary(Op):
-    """result = kind(x). `round` is to nearest even; `isnan` and its like and `not` give bool."""
+    """result = kind(x). `round` is to nearest even; `isnan` and its like and `not` give bool.
+
+    An `approximate` function of float32 may be some units in the last place off, as CUDA's fast mathematics is.
+    """
 
     kind: str = attribute()
     x: Value = operand()
+    approximate: bool = attribute(False)
     RESULTS: ClassVar[int | None] = 1
 
 
@@ -89,11 +95,13 @@ class Binary(Op):
     """result = lhs kind rhs, both of the result's type (a shift's amount too). `and`/`or`/`xor` also on bool.
 
     add, sub, mul, min and max also of vectors of two 16-bit floats, lane by lane.
+    `approximate` as in `Unary`: a quotient or a power.
     """
 
     kind: str = attribute()
     lhs: Value = operand()
     rhs: Value = operand()
+    approximate: bool = attribute(False)
     RESULTS: ClassVar[int | None] = 1
 
 

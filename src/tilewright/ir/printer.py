@@ -46,7 +46,7 @@ class _Printer:
         pad = "  " * depth
         results = ", ".join(f"{self._name(r)}: {r.type}" for r in op.results)
         words = [type(op).__name__.lower()]
-        words += [f"{k}={v}" for k, v in op.attributes.items() if v is not None]
+        words += [f"{k}={v}" for k, v in op.attributes.items() if v is not None and v is not False]
         words += [self._name(v) for v in op.operands]
         self.lines.append(pad + (f"{results} = " if results else "") + " ".join(words))
         for block in op.blocks:

@@ -13,6 +13,7 @@ from tilewright.errors import InternalError
 from tilewright.ir.core import Block, Buffer, Kernel, Op, Space, Value, VectorType
 from tilewright.ir.evaluate import COMPUTED
 from tilewright.ir.ops import (
+    APPROXIMATE_KINDS,
     ATOMIC_KINDS,
     BINARY_KINDS,
     COMPARE_KINDS,
@@ -196,8 +197,14 @@ def _special(op: Special) -> None:
 _TESTS = frozenset({"isnan", "isinf", "isfinite", "not"})
 
 
+def _approximate(op: Unary | Binary) -> None:
+    fits = op.kind in APPROXIMATE_KINDS and op.result.type is float32
+    _expect(fits or not op.approximate, op, f"no approximate {op.kind} of {op.result.type}")
+
+
 def _unary(op: Unary) -> None:
     _expect(op.kind in UNARY_KINDS, op, f"no unary kind {op.kind}")
+    _approximate(op)
     if op.kind in _TESTS:
         _expect(op.result.type is bool_, op, f"{op.kind} gives bool")
     elif op.kind not in ("popcount", "clz"):
@@ -206,6 +213,7 @@ def _unary(op: Unary) -> None:
 
 def _binary(op: Binary) -> None:
     _expect(op.kind in BINARY_KINDS, op, f"no binary kind {op.kind}")
+    _approximate(op)
     _same_types(op, (op.lhs,), (op.rhs,), op.results)
     _expect(op.lhs.type is not bool_ or op.kind in ("and", "or", "xor"), op, f"no {op.kind} of bools")
 

@@ -3,10 +3,34 @@
 from __future__ import annotations
 
 from tilewright.frontend.rewrite import function
+from tilewright.instructions.approximate import (
+    cos_approx,
+    div_approx,
+    ex2_approx,
+    lg2_approx,
+    rcp_approx,
+    rsqrt_approx,
+    sin_approx,
+    sqrt_approx,
+    tanh_approx,
+)
 from tilewright.instructions.barrier import named_barrier, sync_threads, sync_warp
+from tilewright.instructions.bits import (
+    bfe,
+    bfi,
+    brev,
+    byte_permute,
+    ffs,
+    funnel_shift_left,
+    funnel_shift_right,
+    lop3,
+)
 from tilewright.instructions.cp_async import cp_async_commit, cp_async_wait
+from tilewright.instructions.inline_ptx import inline_ptx
+from tilewright.instructions.match import match_all, match_any
 from tilewright.instructions.mbarrier import MBarrier as mbarrier  # a word of kernels, like range
 from tilewright.instructions.redux import redux
+from tilewright.instructions.products import dp2a, dp4a, mul_hi, sad
 from tilewright.instructions.shuffle import shuffle, shuffle_down, shuffle_up, shuffle_xor
 from tilewright.instructions.vote import ballot, elect_one, vote_all, vote_any
 from tilewright.language.accumulators import accumulator_rows, as_operand_a, reduce_rows
@@ -16,6 +40,15 @@ from tilewright.language.edges import inside
 from tilewright.language.gemm import gemm
 from tilewright.language.pipeline import Pipeline as pipeline  # a word of kernels, like range
 from tilewright.language.sorting import sort, topk
+from tilewright.language.random import (
+    philox,
+    rand,
+    rand4x,
+    randint,
+    randint4x,
+    randn,
+    randn4x,
+)
 from tilewright.trace.control import DeviceRange as range  # noqa: A004  # a kernel's range
 from tilewright.trace.control import static_range
 from tilewright.trace.debug import device_assert, device_print
@@ -72,12 +105,16 @@ from tilewright.trace.threads import block_dim, block_idx, grid_dim, lane_id, th
 
 __all__ = [
     "abs", "accumulator_rows", "acos", "argmax", "argmin", "as_operand_a", "asin", "atan", "atan2", "atomic_add",
-    "atomic_max", "atomic_min", "axpby", "ballot", "block_dim", "block_idx", "broadcast", "cbrt", "ceil", "clear",
-    "clz", "constexpr", "copy", "copysign", "cos", "cosh", "cp_async_commit", "cp_async_wait", "device_assert",
-    "device_print", "elect_one", "erf", "exp", "exp2", "expm1", "fill", "floor", "fma", "fmod", "fragment_like",
-    "function", "gemm", "grid_dim", "inside", "isfinite", "isinf", "isnan", "lane_id", "log", "log10", "log1p",
-    "log2", "maximum", "mbarrier", "minimum", "named_barrier", "pipeline", "popcount", "pow", "range", "reduce",
-    "reduce_rows", "redux", "registers", "round", "rsqrt", "scan", "shared", "shuffle", "shuffle_down",
-    "shuffle_up", "shuffle_xor", "sin", "sinh", "sort", "sqrt", "static_range", "sync_threads", "sync_warp", "tan",
-    "tanh", "thread_idx", "topk", "trunc", "vote_all", "vote_any", "warp_id", "where",
+    "atomic_max", "atomic_min", "axpby", "ballot", "bfe", "bfi", "block_dim", "block_idx", "brev", "broadcast",
+    "byte_permute", "cbrt", "ceil", "clear", "clz", "constexpr", "copy", "copysign", "cos", "cos_approx", "cosh",
+    "cp_async_commit", "cp_async_wait", "device_assert", "device_print", "div_approx", "dp2a", "dp4a", "elect_one",
+    "erf", "ex2_approx", "exp", "exp2", "expm1", "ffs", "fill", "floor", "fma", "fmod", "fragment_like", "function",
+    "funnel_shift_left", "funnel_shift_right", "gemm", "grid_dim", "inline_ptx", "inside", "isfinite", "isinf",
+    "isnan", "lane_id", "lg2_approx", "log", "log10", "log1p", "log2", "lop3", "match_all", "match_any", "maximum",
+    "mbarrier", "minimum", "mul_hi", "named_barrier", "philox", "pipeline", "popcount", "pow", "rand", "rand4x",
+    "randint", "randint4x", "randn", "randn4x", "range", "rcp_approx", "reduce", "reduce_rows", "redux",
+    "registers", "round", "rsqrt", "rsqrt_approx", "sad", "scan", "shared", "shuffle", "shuffle_down", "shuffle_up",
+    "shuffle_xor", "sin", "sin_approx", "sinh", "sort", "sqrt", "sqrt_approx", "static_range", "sync_threads",
+    "sync_warp", "tan", "tanh", "tanh_approx", "thread_idx", "topk", "trunc", "vote_all", "vote_any", "warp_id",
+    "where",
 ]  # fmt: skip

@@ -77,7 +77,7 @@ def _key(op: Op) -> Hashable:
         operands = (identity(op.lhs), identity(op.rhs))
         if op.kind in _COMMUTATIVE:
             operands = frozenset(operands)
-        return (op.kind, operands)  # the operands' type is the result's
+        return (op.kind, op.approximate, operands)  # the operands' type is the result's
     operands = tuple([identity(v) for v in op.operands])
     # By their text too: 0.0 and -0.0 are equal, as are 1 and True.
     attributes = tuple([(x := getattr(op, name), repr(x)) for name in roles_of(type(op)).attribute])

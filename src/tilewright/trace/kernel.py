@@ -29,16 +29,18 @@ def trace(
     arch: Arch,
     block: tuple[int, int, int] | None,
     bounds: bool = False,
+    fastmath: bool = False,
 ) -> Kernel:
     """Run a rewritten kernel function once on stand-ins and return the IR that it built.
 
     With `bounds` the coordinates of single elements are checked against the extents of their tensors, by the simulator.
+    With `fastmath` functions of float32 are approximate.
 
     Errors of the package, and Python errors that the user's code raises, get the user's line. Raises `LanguageError`
     for what has no meaning on a device.
     """
     tracer = Tracer(function.__name__, arch, block)
-    tracer.bounds = bounds
+    tracer.bounds, tracer.fastmath = bounds, fastmath
     result = _run(tracer, function, stand_ins(tracer, arguments))
     if result is not None:
         raise LanguageError(

@@ -19,12 +19,23 @@ from __future__ import annotations
 from typing import Any, TypeAlias
 
 from tilewright.arguments import given, shown
-from tilewright.dtypes import DType, bool_, dtype, float32, float64, int32, int64, promote, tfloat32
+from tilewright.dtypes import DType, bool_, dtype, float32, float64, int32, int64, promote, tfloat32, uint32
 from tilewright.errors import LanguageError
 from tilewright.ir.core import Value
 from tilewright.ir.evaluate import facts_of
 from tilewright.ir.facts import Facts
-from tilewright.ir.ops import Binary, Bitcast, Cast, Compare, Constant, RoundToTfloat32, Special, Unary, constant
+from tilewright.ir.ops import (
+    APPROXIMATE_KINDS,
+    Binary,
+    Bitcast,
+    Cast,
+    Compare,
+    Constant,
+    RoundToTfloat32,
+    Special,
+    Unary,
+    constant,
+)
 from tilewright.layout import DynamicInt
 from tilewright.pickling import Refused
 from tilewright.trace.tracer import current, require_multiple
@@ -359,6 +370,23 @@ def as_scalar(x: object, target: DType | None = None) -> Scalar:
     return Scalar(constant(x, target))
 
 
+def as_word(x: object, what: str) -> Scalar:
+    """Return the bits of an integer of 32 bits as uint32; `what` names the function that takes it."""
+    if isinstance(x, int) and not isinstance(x, bool) and int32.lowest <= x <= uint32.highest:
+        return as_scalar(x & uint32.highest, uint32)
+    return as_integer(x, what, 32).to(uint32)
+
+
+def as_integer(x: object, what: str, *bits: int) -> Scalar:
+    """Return an integer of one of these widths as a device scalar; `what` names the function that takes it."""
+    known = isinstance(x, (Scalar, int)) or is_numpy_number(x)
+    scalar = as_scalar(x) if known and not isinstance(x, bool) else None
+    if scalar is None or not scalar.dtype.is_integer or scalar.dtype.bits not in bits:
+        widths = " or ".join(map(str, bits))
+        raise LanguageError(f"{what} takes an integer of {widths} bits, got {shown(x)}")
+    return scalar
+
+
 def rounded(x: float, target: DType) -> float:
     """Return the number that the device would hold."""
     import numpy as np
@@ -424,17 +452,26 @@ def _known(x: object) -> bool:
 _NATIVE = frozenset({"add", "sub", "mul", "min", "max"})
 
 
-def arithmetic(kind: str, a: object, b: object) -> Any:
-    """Compute add, sub, mul, div, min, max or fmod in the common type; narrow floats through float32."""
+def arithmetic(kind: str, a: object, b: object, *, approximate: bool = True) -> Any:
+    """Compute add, sub, mul, div, min, max or fmod in the common type; narrow floats through float32.
+
+    Without `approximate` a quotient is exact under fastmath too.
+    """
     if not (_known(a) and _known(b)):
         return NotImplemented
     x, y, type = _pair(a, b)
     if type is bool_:
         x, y, type = x.to(int32), y.to(int32), int32
     if type.is_narrow_float and not (type.bits == 16 and kind in _NATIVE):
-        wide = arithmetic(kind, x.to(float32), y.to(float32))
+        wide = arithmetic(kind, x.to(float32), y.to(float32), approximate=approximate)
         return convert(wide, type)
-    return Scalar(current("arithmetic").pure(Binary(kind, x.value, y.value), type))
+    tracer = current("arithmetic")
+    return Scalar(tracer.pure(Binary(kind, x.value, y.value, approximate and _may_be_off(kind, type)), type))
+
+
+def _may_be_off(kind: str, type: DType) -> bool:
+    """Say whether an operation is computed approximately: where the kernel or function asks for it (`fastmath`)."""
+    return type is float32 and kind in APPROXIMATE_KINDS and current(kind).fastmath
 
 
 def true_divide(a: object, b: object) -> Any:
@@ -452,7 +489,7 @@ def floor_divide(a: object, b: object) -> Any:
     if not (_known(a) and _known(b)):
         return NotImplemented
     if common_type(a, b).is_float:
-        return unary("floor", arithmetic("div", a, b))
+        return unary("floor", arithmetic("div", a, b, approximate=False))
     return arithmetic("div", a, b)
 
 
@@ -525,4 +562,4 @@ def unary(kind: str, x: Scalar) -> Scalar:
     if kind in ("isnan", "isinf", "isfinite"):
         wide = x if x.dtype in (float32, float64) else x.to(float32)
         return Scalar(tracer.pure(Unary(kind, wide.value), bool_))
-    return Scalar(tracer.pure(Unary(kind, x.value), x.dtype))
+    return Scalar(tracer.pure(Unary(kind, x.value, _may_be_off(kind, x.dtype)), x.dtype))

@@ -55,6 +55,7 @@ class Tracer:
         self.grid_limits: dict[tuple[int, int], GridLimit] = {}
         self.remarks: dict[Remark, None] = {}
         self.branch_depth = 0
+        self.fastmath = False  # whether functions of float32 are computed approximately
         self.bounds = False  # whether coordinates are checked where the program runs
         self.copies_to_shared = False  # whether tw.copy was called from global to shared memory
         self.elements: object = None  # the loop of the last operation on fragments, kept by `elementwise`
@@ -65,6 +66,16 @@ class Tracer:
         self.conditional_slices: list[tuple[Slice, Value]] = []
         # For each size of groups, the variable that says which half of their shared memory collectives write next.
         self.collective_turns: dict[int, Tensor] = {}
+
+    @contextmanager
+    def computing(self, *, fastmath: bool | None) -> Iterator[None]:
+        """Compute functions of float32 approximately for a while, or exactly; None: as before."""
+        outer = self.fastmath
+        self.fastmath = outer if fastmath is None else fastmath
+        try:
+            yield
+        finally:
+            self.fastmath = outer
 
     def emit(self, op: Op, *types: Type) -> tuple[Value, ...]:
         """Append an op with effects."""

@@ -2,7 +2,7 @@
 
 A float becomes an integer by truncation, saturates at the ends of the integer's range, and NaN becomes 0.
 The instruction cvt.rzi does that for float to 32 bits; where the source or the result has 64 bits it makes
-NaN another number, and narrow integers it does not saturate to, so these cases are written out.
+NaN another number, so these cases are written out. To 8 and 16 bits it saturates where it is told to (.sat).
 """
 
 from __future__ import annotations
@@ -83,11 +83,13 @@ def _to_integer(printer: Printer, x: Expression, source: DType, target: DType) -
     if source is float32 and target in (int32, uint32):
         return call(f"__float2{_INTRINSIC[target]}_rz", (x,), target)
     name = f"to_{target.name}"
-    printer.prelude.need(_saturating(name, source, target))
+    body = printer.dialect.to_narrow_integer(target) if source is float32 and target.bits < 32 else None
+    printer.prelude.need(_saturating(name, source, target, body or f"return {_saturated(source, target)};"))
     return call(name, (x,), target)
 
 
-def _saturating(name: str, source: DType, target: DType) -> str:
+def _saturated(source: DType, target: DType) -> str:
+    """Return the expression of x truncated and saturated."""
     if target.bits < 32:
         # Every narrow range lies within int's, to which the instruction saturates.
         truncated = f"__{_INTRINSIC[source]}2int_rz(x)"
@@ -96,8 +98,12 @@ def _saturating(name: str, source: DType, target: DType) -> str:
         result = f"__{_INTRINSIC[source]}2{_INTRINSIC[target]}_rz(x)"
     if source is float64 or target.bits == 64:
         result = f"isnan(x) ? 0 : {result}"
+    return result
+
+
+def _saturating(name: str, source: DType, target: DType, body: str) -> str:
     comment = "// Truncates and saturates; NaN gives 0.\n"
-    return f"{comment}{FUNCTION} {target.c_name} {name}({source.c_name} x) {{\n    return {result};\n}}"
+    return f"{comment}{FUNCTION} {target.c_name} {name}({source.c_name} x) {{\n    {body}\n}}"
 
 
 # --- 16-bit floats -------------------------------------------------------------------------------------

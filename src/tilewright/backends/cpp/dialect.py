@@ -57,6 +57,10 @@ class Dialect(ABC):
         """Return the definition of the conversion of a float to an 8-bit float, for targets that have them."""
 
     @abstractmethod
+    def to_narrow_integer(self, target: DType) -> str | None:
+        """Return the body of `target to_target(float x)`, to 8 or 16 bits, or None where no instruction saturates."""
+
+    @abstractmethod
     def half_add(self, printer: Printer, dtype: DType) -> str | None:
         """Return the definition of `atomic_add` of a 16-bit float by an instruction, or None where there is none."""
 

@@ -240,7 +240,7 @@ class _Chooser:
         return self.changing[op]
 
     def _meets_warp(self, op: Op) -> bool:
-        return self._changes_memory(op) or bool(op.blocks) or (isinstance(op, Instruction) and op.STANDS_IN_EXPRESSIONS)
+        return self._changes_memory(op) or bool(op.blocks) or (isinstance(op, Instruction) and _waits(op))
 
 
 def _changes_memory(op: Op) -> bool:
@@ -257,7 +257,7 @@ def is_bound(value: Value, reader: Op) -> bool:
 
 def _waits(op: Op | None) -> bool:
     """Return whether a result may be printed where it is used although it depends on more than the operands."""
-    return isinstance(op, Load) or (isinstance(op, Instruction) and op.STANDS_IN_EXPRESSIONS)
+    return isinstance(op, Load) or (isinstance(op, Instruction) and op.STANDS_IN_EXPRESSIONS and not op.is_pure)
 
 
 def _takes_low_bits(reader: Op, value: Value) -> bool:

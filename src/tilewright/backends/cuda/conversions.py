@@ -130,3 +130,15 @@ _TO_TFLOAT32 = f"""\
     asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(y) : "f"(x));
     return __uint_as_float(y);
 }}"""
+
+
+def to_narrow_integer(target: DType) -> str:
+    """Return the body of a conversion of a float to an integer of 8 or 16 bits: one instruction, which saturates.
+
+    Where x has been rounded, ptxas makes one instruction of both (F2I.S8.NTZ).
+    """
+    letter = "s" if target.is_signed else "u"
+    return f"""\
+int y;
+    asm("cvt.rzi.sat.{letter}{target.bits}.f32 %0, %1;" : "=r"(y) : "f"(x));
+    return ({target.c_name})y;"""

@@ -15,7 +15,7 @@ from tilewright.backends.cpp.memory import address, pointer_to
 from tilewright.backends.cpp.prelude import FUNCTION
 from tilewright.backends.cpp.printer import Printer
 from tilewright.backends.cpp.writer import string
-from tilewright.backends.cuda import cache_hints, conversions, halves
+from tilewright.backends.cuda import approximate, cache_hints, conversions, halves
 from tilewright.backends.cuda.conversions import BIT_CAST
 from tilewright.dtypes import DType, bool_, float16, uint64
 from tilewright.ir import ops
@@ -74,6 +74,8 @@ class Cuda(Dialect):
         **EXPRESSIONS,
         ops.RoundToTfloat32: conversions.round_to_tfloat32,
         ops.CastPair: conversions.cast_pair,
+        ops.Unary: approximate.unary,
+        ops.Binary: approximate.binary,
     }
     statements = {
         **STATEMENTS,
@@ -105,6 +107,9 @@ class Cuda(Dialect):
 
     def to_float8(self, dtype: DType) -> str:
         return conversions.to_float8(dtype)
+
+    def to_narrow_integer(self, target: DType) -> str | None:
+        return conversions.to_narrow_integer(target)
 
     def half_add(self, printer: Printer, dtype: DType) -> str | None:
         if dtype is not float16 and printer.arch.number < 90:

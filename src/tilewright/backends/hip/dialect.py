@@ -151,6 +151,9 @@ class Hip(Dialect):
     def to_float8(self, dtype: DType) -> str:
         raise InternalError(f"{self.arch} has no instruction that converts to {dtype}")
 
+    def to_narrow_integer(self, target: DType) -> str | None:
+        return None  # min and max do it
+
     def half_add(self, printer: Printer, dtype: DType) -> str | None:
         return None  # a loop of compare-and-swap
 

@@ -300,6 +300,31 @@ def binary(kind: str, dtype: DType) -> Callable[[Lanes, Lanes], Lanes] | None:
     return run
 
 
+def approximate(kind: str) -> Callable[[Lanes, Lanes], Lanes]:
+    """Return the function that computes an approximate quotient or power of float32.
+
+    It goes the instruction's way and rounds once: what is special about its operands is so here.
+    """
+    return approximate_quotient if kind == "div" else _approximate_power
+
+
+_LARGEST_DIVISOR = np.float32(2.0**126)  # its reciprocal is the smallest normal number
+
+
+def approximate_quotient(a: Lanes, b: Lanes) -> Lanes:
+    """Return a * (1 / b), where the reciprocal of what is greater than 2**126 is 0 (PTX div.approx)."""
+    with np.errstate(all="ignore"):
+        quotient = a / b
+        return np.where(np.abs(b) > _LARGEST_DIVISOR, a * np.copysign(np.float32(0), b), quotient)[()]
+
+
+def _approximate_power(a: Lanes, b: Lanes) -> Lanes:
+    """Return 2 ** (b * log2(a)): NaN for a negative base (CUDA's __powf)."""
+    with np.errstate(all="ignore"):
+        power = np.exp2(b.astype(np.float64) * np.log2(a.astype(np.float64)))
+        return np.asarray(power).astype(np.float32)[()]
+
+
 def unary(kind: str, dtype: DType) -> Callable[[Lanes], Lanes] | None:
     """Return the function that computes a unary kind in a float type."""
     if kind == "neg":

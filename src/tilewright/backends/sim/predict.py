@@ -20,6 +20,7 @@ from tilewright.figures import SharedBuffer
 from tilewright.ir import ops
 from tilewright.ir.core import Block, Buffer, Kernel, Op, Space, Value
 from tilewright.ir.effects import Use
+from tilewright.ir.instruction import Instruction, ScalarInstruction
 
 _BUDGET = 20_000  # ops that are walked; after that every loop's body is walked once
 _KINDS = {Use.READ: AccessKind.LOAD, Use.WRITE: AccessKind.STORE, Use.UPDATE: AccessKind.ATOMIC}
@@ -88,7 +89,9 @@ class _Walk:
                 self.put(result, None)
 
     def _pure(self, op: Op) -> None:
-        known = all(self.get(v) is not None for v in op.operands)
+        # What a user says that his PTX computes is not run on lanes that might not come there.
+        is_plain = not isinstance(op, Instruction) or isinstance(op, ScalarInstruction)
+        known = is_plain and all(self.get(v) is not None for v in op.operands)
         for result in op.results:
             self.get(result)
             if not known:

@@ -74,7 +74,7 @@ def binary(op: Binary, compiler: Compiler) -> Step:
     function = (floats if dtype.is_float else integers).binary(op.kind, dtype)
     if function is None:
         raise compiler.missing(op, f"{op.kind} of {dtype}")
-    return _two(compiler, op, function)
+    return _two(compiler, op, floats.approximate(op.kind) if op.approximate else function)
 
 
 def compare(op: Compare, compiler: Compiler) -> Step:
