@@ -25,6 +25,7 @@ from tilewright.errors import LanguageError
 from tilewright.ir.core import Value
 from tilewright.ir.effects import attribute, operands
 from tilewright.ir.instruction import ScalarInstruction, TypedValues
+from tilewright.tensors.arithmetic import elementwise
 from tilewright.trace.scalar import Scalar, as_scalar, convert
 from tilewright.trace.tracer import current
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 # --- what a kernel says ----------------------------------------------------------------------------------
 
 
+@elementwise(1)
 def ex2_approx(x: Any, *, ftz: bool = False) -> Scalar:
     """Return 2 ** x, within 2 ulp; within 2 ** -9.9 of it for a float16, for which there is an instruction.
 
@@ -43,36 +45,43 @@ def ex2_approx(x: Any, *, ftz: bool = False) -> Scalar:
     return _approximate("ex2", ftz, x)
 
 
+@elementwise(1)
 def lg2_approx(x: Any, *, ftz: bool = False) -> Scalar:
     """Return the logarithm to base 2: within 2 ** -22 for x from 0.5 to 2, elsewhere within that times the result."""
     return _approximate("lg2", ftz, x)
 
 
+@elementwise(1)
 def rcp_approx(x: Any, *, ftz: bool = False) -> Scalar:
     """Return 1 / x, within 1 ulp."""
     return _approximate("rcp", ftz, x)
 
 
+@elementwise(1)
 def rsqrt_approx(x: Any, *, ftz: bool = False) -> Scalar:
     """Return 1 / sqrt(x), within 2 ** -22.9 times the result."""
     return _approximate("rsqrt", ftz, x)
 
 
+@elementwise(1)
 def sqrt_approx(x: Any, *, ftz: bool = False) -> Scalar:
     """Return the square root, within 2 ** -23 times the result."""
     return _approximate("sqrt", ftz, x)
 
 
+@elementwise(1)
 def sin_approx(x: Any, *, ftz: bool = False) -> Scalar:
     """Return the sine, within 2 ** -20.5 for x from -2 pi to 2 pi and further off beyond."""
     return _approximate("sin", ftz, x)
 
 
+@elementwise(1)
 def cos_approx(x: Any, *, ftz: bool = False) -> Scalar:
     """Return the cosine, within 2 ** -20.5 for x from -2 pi to 2 pi and further off beyond."""
     return _approximate("cos", ftz, x)
 
 
+@elementwise(1)
 def tanh_approx(x: Any) -> Scalar:
     """Return the hyperbolic tangent, within 2 ** -11 times the result; for a float16 within 2 ** -10.9.
 
@@ -81,6 +90,7 @@ def tanh_approx(x: Any) -> Scalar:
     return _approximate("tanh", False, x)
 
 
+@elementwise(2)
 def div_approx(a: Any, b: Any, *, ftz: bool = False) -> Scalar:
     """Return a / b, within 2 ulp for a divisor from 2 ** -126 to 2 ** 126 in magnitude; 0 for a greater one.
 

@@ -25,6 +25,7 @@ from tilewright.ir.core import Value
 from tilewright.ir.effects import attribute, operand, operands
 from tilewright.ir.facts import Facts
 from tilewright.ir.instruction import ScalarInstruction
+from tilewright.tensors.arithmetic import elementwise
 from tilewright.trace.scalar import Scalar, as_integer, as_scalar, as_word
 from tilewright.trace.tracer import current
 
@@ -37,6 +38,7 @@ _MODES = ("f4e", "b4e", "rc8", "ecl", "ecr", "rc16")
 # --- what a kernel says ----------------------------------------------------------------------------------
 
 
+@elementwise(3)
 def byte_permute(a: Any, b: Any, selector: Any, mode: str | None = None) -> Scalar:
     """Return four bytes chosen from the eight of a (bytes 0 to 3) and b (4 to 7), as uint32 (PTX prmt.b32).
 
@@ -50,6 +52,7 @@ def byte_permute(a: Any, b: Any, selector: Any, mode: str | None = None) -> Scal
     return Scalar(current("tw.byte_permute").pure(BytePermute(mode or "", values), uint32))
 
 
+@elementwise(3)
 def lop3(a: Any, b: Any, c: Any, table: int | Callable[[int, int, int], int]) -> Scalar:
     """Return a function of each bit of three words of 32 bits, as uint32 (PTX lop3.b32).
 
@@ -66,6 +69,7 @@ def lop3(a: Any, b: Any, c: Any, table: int | Callable[[int, int, int], int]) ->
     return Scalar(current("tw.lop3").pure(Lop3(number, values), uint32))
 
 
+@elementwise(3)
 def funnel_shift_left(low: Any, high: Any, amount: Any, *, clamp: bool = False) -> Scalar:
     """Return the upper word of the 64 bits high:low shifted left, as uint32 (PTX shf.l.b32).
 
@@ -74,6 +78,7 @@ def funnel_shift_left(low: Any, high: Any, amount: Any, *, clamp: bool = False) 
     return _funnel("left", low, high, amount, clamp)
 
 
+@elementwise(3)
 def funnel_shift_right(low: Any, high: Any, amount: Any, *, clamp: bool = False) -> Scalar:
     """Return the lower word of the 64 bits high:low shifted right, as uint32 (PTX shf.r.b32).
 
@@ -82,18 +87,21 @@ def funnel_shift_right(low: Any, high: Any, amount: Any, *, clamp: bool = False)
     return _funnel("right", low, high, amount, clamp)
 
 
+@elementwise(1)
 def ffs(x: Any) -> Scalar:
     """Return the place of the lowest one bit of an integer of 32 or 64 bits, as int32: 1 for bit 0, and 0 for 0."""
     value = as_integer(x, "tw.ffs", 32, 64)
     return Scalar(current("tw.ffs").pure(FindFirstSet(value.value), int32))
 
 
+@elementwise(1)
 def brev(x: Any) -> Scalar:
     """Return an integer of 32 or 64 bits with its bits in reverse order, in its type (PTX brev)."""
     value = as_integer(x, "tw.brev", 32, 64)
     return Scalar(current("tw.brev").pure(ReverseBits(value.value), value.dtype))
 
 
+@elementwise(3)
 def bfe(x: Any, start: Any, length: Any) -> Scalar:
     """Return `length` bits of an integer of 32 or 64 bits from bit `start` on, in its type (PTX bfe).
 
@@ -105,6 +113,7 @@ def bfe(x: Any, start: Any, length: Any) -> Scalar:
     return Scalar(current("tw.bfe").pure(ExtractField(value.value, *places), value.dtype))
 
 
+@elementwise(4)
 def bfi(field: Any, into: Any, start: Any, length: Any) -> Scalar:
     """Return `into` with `length` bits from bit `start` on replaced by the low bits of `field` (PTX bfi).
 

@@ -24,6 +24,7 @@ from tilewright.ir.effects import attribute, operand
 from tilewright.ir.evaluate import facts_of
 from tilewright.ir.facts import Facts
 from tilewright.ir.instruction import ScalarInstruction
+from tilewright.tensors.arithmetic import elementwise
 from tilewright.trace.scalar import Scalar, as_integer, as_scalar
 from tilewright.trace.tracer import current
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 # --- what a kernel says ----------------------------------------------------------------------------------
 
 
+@elementwise(2)
 def mul_hi(a: Any, b: Any) -> Scalar:
     """Return the high half of the product of two integers of 32 or of 64 bits (PTX mul.hi).
 
@@ -43,6 +45,7 @@ def mul_hi(a: Any, b: Any) -> Scalar:
     return Scalar(current("tw.mul_hi").pure(MulHi(x.value, y.value), x.dtype))
 
 
+@elementwise(3)
 def dp4a(a: Any, b: Any, c: Any = 0) -> Scalar:
     """Return c plus the dot product of the four bytes of a with those of b (PTX dp4a).
 
@@ -52,6 +55,7 @@ def dp4a(a: Any, b: Any, c: Any = 0) -> Scalar:
     return _dot("tw.dp4a", a, b, c, 4, high=False)
 
 
+@elementwise(3)
 def dp2a(a: Any, b: Any, c: Any = 0, *, high: bool = False) -> Scalar:
     """Return c plus the dot product of the two halves of a with two bytes of b: the low ones or the high ones.
 
@@ -62,6 +66,7 @@ def dp2a(a: Any, b: Any, c: Any = 0, *, high: bool = False) -> Scalar:
     return _dot("tw.dp2a", a, b, c, 2, high=high)
 
 
+@elementwise(3)
 def sad(a: Any, b: Any, c: Any = 0) -> Scalar:
     """Return c + |a - b| of two int32 or two uint32, as uint32 (PTX sad); the difference is exact, the sum wraps."""
     x, y = _alike(a, b, "tw.sad", 32)

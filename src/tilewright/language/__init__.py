@@ -29,8 +29,8 @@ from tilewright.instructions.cp_async import cp_async_commit, cp_async_wait
 from tilewright.instructions.inline_ptx import inline_ptx
 from tilewright.instructions.match import match_all, match_any
 from tilewright.instructions.mbarrier import MBarrier as mbarrier  # a word of kernels, like range
-from tilewright.instructions.redux import redux
 from tilewright.instructions.products import dp2a, dp4a, mul_hi, sad
+from tilewright.instructions.redux import redux
 from tilewright.instructions.shuffle import shuffle, shuffle_down, shuffle_up, shuffle_xor
 from tilewright.instructions.vote import ballot, elect_one, vote_all, vote_any
 from tilewright.language.accumulators import accumulator_rows, as_operand_a, reduce_rows
@@ -39,7 +39,6 @@ from tilewright.language.copying import axpby, clear, copy, fill
 from tilewright.language.edges import inside
 from tilewright.language.gemm import gemm
 from tilewright.language.pipeline import Pipeline as pipeline  # a word of kernels, like range
-from tilewright.language.sorting import sort, topk
 from tilewright.language.random import (
     philox,
     rand,
@@ -49,6 +48,7 @@ from tilewright.language.random import (
     randn,
     randn4x,
 )
+from tilewright.language.sorting import sort, topk
 from tilewright.trace.control import DeviceRange as range  # noqa: A004  # a kernel's range
 from tilewright.trace.control import static_range
 from tilewright.trace.debug import device_assert, device_print

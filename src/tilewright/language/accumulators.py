@@ -214,10 +214,9 @@ def _thread_places(mma: TiledMMA, operand: Any, shape: tuple[int, int] | None = 
 
 
 def as_operand_a(mma: Any, acc: Tensor, dtype: Any = None, *, to: Any = None) -> Tensor:
-    """Return C's fragment as the fragment of A for the next product, converted: P V follows S = Q K^T without shared
-    memory.
+    """Return C's fragment as the fragment of A for the next product, converted.
 
-    `mma` made the accumulator, `to` takes the operand (the same mma unless given): the columns of C are its K. The
+    So P V follows S = Q K^T without shared memory. `mma` made the accumulator, `to` takes the operand (the same mma unless given): the columns of C are its K. The
     element type is that of A. The result has the modes (V, M, K) of `partition_fragment_A`.
 
     Law: element (m, k) of A, in the thread and value where `to` reads it, is the converted element (m, k) of C.
@@ -235,7 +234,9 @@ def as_operand_a(mma: Any, acc: Tensor, dtype: Any = None, *, to: Any = None) ->
             help=f"leave the type out, or name the mma that takes {element}: to=",
         )
     repeats = [acc.layout[mode].size if mode < acc.layout.rank else 1 for mode in (1, 2)]
-    shape = tuple(source.tile_size(mode) * count for mode, count in enumerate(repeats))  # type: ignore[operator]  # static
+    # Of atoms, not of tiles: a tile that was widened holds several atoms of a thread along a mode.
+    once = [source.atom.shape_mnk[mode] * source.thr_layout_vmnk.shape[1 + mode] for mode in (0, 1)]  # type: ignore[index,operator]
+    shape = tuple(step * count for step, count in zip(once, repeats, strict=True))  # type: ignore[operator]  # static
     places = _places_in_c(source, target, shape)  # type: ignore[arg-type]
     result = registers(element.storage, Layout(target.partition_shape(shape, "A")))
     for n, place in enumerate(places):
@@ -254,7 +255,10 @@ def _places_in_c(source: TiledMMA, target: TiledMMA, shape: tuple[int, int]) -> 
             help="let both products have the same threads along M, and N of the first be a multiple of the second's K",
         )
     in_c, in_a = _thread_places(source, "C", shape), _thread_places(target, "A", shape)
-    arranged = source.thread_fragment_layout(Layout(shape), "C")[1], target.thread_fragment_layout(Layout(shape), "A")[1]
+    arranged = (
+        source.thread_fragment_layout(Layout(shape), "C")[1],
+        target.thread_fragment_layout(Layout(shape), "A")[1],
+    )
     values_c, values_a = ([part(v) for v in range(part.size)] for part in arranged)  # type: ignore[arg-type]  # static
     held = {place: v for v, place in enumerate(values_c)}
     shift = int(in_a[0] - in_c[0])

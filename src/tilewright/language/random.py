@@ -16,6 +16,7 @@ from tilewright.dtypes import float32, int32, int64, uint32, uint64
 from tilewright.errors import LanguageError
 from tilewright.instructions.approximate import cos_approx, sin_approx, sqrt_approx
 from tilewright.instructions.products import mul_hi
+from tilewright.tensors.arithmetic import elementwise
 from tilewright.trace.mathematics import fma, log
 from tilewright.trace.scalar import Scalar, as_integer, as_scalar, as_word
 from tilewright.trace.tracer import current
@@ -49,6 +50,7 @@ def philox(seed: Any, counter: Any, rounds: int = _ROUNDS) -> Words:
     return words[0], words[1], words[2], words[3]
 
 
+@elementwise(4)
 def randint(seed: Any, offset: Any, low: Any = None, high: Any = None) -> Scalar:
     """Return a random uint32; with `low` and `high` a random integer from `low` to `high - 1`, int32.
 
@@ -65,6 +67,7 @@ def randint4x(seed: Any, offset: Any) -> Words:
     return philox(seed, offset)
 
 
+@elementwise(2)
 def rand(seed: Any, offset: Any) -> Scalar:
     """Return a random float32 from [0, 1), one of the 2 ** 24 multiples of 2 ** -24."""
     return _uniform(philox(seed, offset)[0])
@@ -76,6 +79,7 @@ def rand4x(seed: Any, offset: Any) -> Words:
     return a, b, c, d
 
 
+@elementwise(2)
 def randn(seed: Any, offset: Any) -> Scalar:
     """Return a random float32 of the normal distribution with mean 0 and deviation 1.
 

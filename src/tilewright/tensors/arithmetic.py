@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 from tilewright.errors import ArgumentError, LanguageError
@@ -32,6 +33,25 @@ def compute(name: str, function: Function, operands: tuple[Any, ...]) -> Any:  #
                 help="take one element, whose parts are numbers: t[i]",
             )
     return host.compute(name, function, operands)
+
+
+def elementwise(operands: int) -> Callable[[Function], Function]:
+    """Let a function of numbers take tensors among its first `operands` arguments, and act on their elements.
+
+    Law: f(t)[c] == f(t[c]) for every coordinate c; numbers beside tensors are the same for all elements.
+    """
+
+    def decorate(function: Function) -> Function:
+        @wraps(function)
+        def apply(*values: Any, **options: Any) -> Any:
+            if not any(isinstance(x, Arithmetic) for x in values[:operands]):
+                return function(*values, **options)
+            numbers, settings = values[:operands], values[operands:]
+            return compute(f"tw.{function.__name__}", lambda *x: function(*x, *settings, **options), numbers)
+
+        return apply
+
+    return decorate
 
 
 def is_operand(x: object) -> bool:
