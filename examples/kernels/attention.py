@@ -22,7 +22,6 @@ Run it: `tilewright demo examples/kernels/attention.py`, or `python examples/ker
 
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -50,13 +49,13 @@ class Plan:
 
 
 @tw.kernel
-def attention(O, Q, K, V, scale: tw.float32, plan: tw.constexpr):
-    """Compute `plan.rows` rows of O (batch, heads, tokens, head). `scale` is that of the scores, times log2(e)."""
+def attention(out, Q, K, V, scale: tw.float32, plan: tw.constexpr):
+    """Compute `plan.rows` rows of out (batch, heads, tokens, head). `scale` is that of the scores, times log2(e)."""
     # The longest rows of a causal mask start first.
     tile = tw.grid_dim.x - 1 - tw.block_idx.x if plan.causal else tw.block_idx.x
     head, batch, tid = tw.block_idx.y, tw.block_idx.z, tw.thread_idx.x
     shared_head = head // (Q.shape[1] // K.shape[1])
-    gQ, gO = (tw.local_tile(x[batch, head, ...], (plan.rows, plan.head), (tile, 0), guard=True) for x in (Q, O))
+    gQ, gO = (tw.local_tile(x[batch, head, ...], (plan.rows, plan.head), (tile, 0), guard=True) for x in (Q, out))
     heads_kv = (K[batch, shared_head, ...], V[batch, shared_head, ...])
     keys = K.shape[2]
     ahead = keys - Q.shape[2] if plan.causal else keys  # row r sees the keys up to r + ahead
@@ -117,7 +116,7 @@ def attention(O, Q, K, V, scale: tw.float32, plan: tw.constexpr):
 
     for r in tw.static_range(top.size):
         sums[r, :] *= 1.0 / tw.maximum(tw.reduce(total[r], "add", group=4), 1e-30)  # a row may see no key
-    tw.copy(acc.to(O.dtype), thread.partition_C(gO))
+    tw.copy(acc.to(out.dtype), thread.partition_C(gO))
 
 
 class Operand:
@@ -167,13 +166,13 @@ def plan_for(dtype: tw.DType, head: int, causal: bool) -> Plan:
     )
 
 
-def launch(O, Q, K, V, causal: bool = False) -> None:
+def launch(out, Q, K, V, causal: bool = False) -> None:
     """Compute attention of Q (batch, heads, tokens, head) over K and V (batch, key heads, keys, head)."""
     batch, heads, tokens, head = Q.shape
     plan = plan_for(describe(Q).dtype, head, causal)
     grid = (tw.ceil_div(tokens, plan.rows), heads, batch)
     scale = np.float32(np.log2(np.e) / np.sqrt(head))
-    attention.configure(min_blocks=2)[grid, THREADS](O, Q, K, V, scale, plan)
+    attention.configure(min_blocks=2)[grid, THREADS](out, Q, K, V, scale, plan)
 
 
 def reference(Q: np.ndarray, K: np.ndarray, V: np.ndarray, causal: bool, rows: np.ndarray) -> np.ndarray:
@@ -213,11 +212,14 @@ def _case(
             random.standard_normal((batch, h, n, head), dtype=np.float32).astype(dtype)
             for h, n in ((heads, tokens), (shared, keys), (shared, keys))
         )
-        O, Q, K, V = (put(x, backend) for x in (np.full_like(q, np.nan), q, k, v))
+        out, Q, K, V = (put(x, backend) for x in (np.full_like(q, np.nan), q, k, v))
         checked = np.r_[: min(tokens, 64), max(tokens - 64, 0) : tokens]  # rows: the matrix of scores is large
         expected = reference(q, k, v, causal, checked)
         return Trial(
-            lambda: launch(O, Q, K, V, causal), lambda: fetch(O)[:, :, checked].astype(np.float64), expected, limit=0.03
+            lambda: launch(out, Q, K, V, causal),
+            lambda: fetch(out)[:, :, checked].astype(np.float64),
+            expected,
+            limit=0.03,
         )
 
     kind = ("causal, " if causal else "") + f"{heads} heads of {head}" + (f" over {shared}" if shared != heads else "")
