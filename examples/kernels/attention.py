@@ -1,18 +1,18 @@
 """Compute attention, O = softmax(scale * Q K^T) V, without ever storing the matrix of scores.
 
-A block takes 128 rows of Q, and goes through K and V in tiles of 64 keys. For each tile it multiplies twice on the tensor
-cores, S = Q K^T and O += P V, and between the two turns scores into weights, P = exp2(S - top), where `top` is the
-greatest score of a row so far (all scores are in units of log 2). What has been summed with another `top` is scaled by
-exp2(old - new). That is FlashAttention 2 (Dao 2023). Two things are different here:
+A block takes 128 rows of Q, and goes through K and V in tiles of 64 keys. For each tile it multiplies twice on the
+tensor cores, S = Q K^T and O += P V, and between the two turns scores into weights, P = exp2(S - top), where `top` is
+the greatest score of a row so far (all scores are in units of log 2). What has been summed with another `top` is scaled
+by exp2(old - new). That is FlashAttention 2 (Dao 2023). Two things are different here:
 
-- `top` moves only when a score is more than 8 above it: then weights stay below 2^8, which loses nothing in float32, and
-  the 128 products that scaling takes a row are left out for almost all tiles (FlashAttention 4 does so).
+- `top` moves only when a score is more than 8 above it: weights then stay below 2^8, which loses nothing in float32,
+  and the 128 products that scaling takes a row are left out for almost all tiles (FlashAttention 4 does so).
 - Tiles of K and V pass through a ring of two stages with mbarriers. `full` says that all threads' copies into a stage
   have landed, `empty` that all have read it. A barrier of the whole block would hold the four warps in step, and
   then all of them want the tensor cores at once, and all the exponentials at once. On an H200 that costs 6 %.
 
-The scores of a warp are its accumulator. `tw.accumulator_rows` shows it as rows and columns, and `tw.as_operand_a` hands
-the weights on as operand A of the second product: neither passes through shared memory.
+The scores of a warp are its accumulator. `tw.accumulator_rows` shows it as rows and columns, and `tw.as_operand_a`
+hands the weights on as operand A of the second product: neither passes through shared memory.
 
 Any number of tokens: tiles are guarded, and scores of keys that do not exist are -inf, as are those of later keys if
 `causal` (row r of m sees key c of n where c - n <= r - m). Heads of Q may share heads of K and V (grouped queries).

@@ -1,0 +1,90 @@
+"""The kernels of examples/kernels against copies and PyTorch, on one GPU.
+
+    python -m benchmarks.kernels [--json FILE] [--only NAME ...]
+
+Kernels that memory bounds are set against a device-to-device copy of their input, by the rate of bytes read and
+written once; attention against FlashAttention 2 in PyTorch, by TFLOP/s (causal counts half of the work). Candidates run
+interleaved in random order on normal random data; outputs hold NaN before, and are checked against PyTorch in float32
+or float64 after.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from benchmarks.timing import interleaved, machine
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from tilewright.demo.examples import examples_folder, load_example
+
+Run = Callable[[], object]
+SHAPES = ((16384, 4096), (8192, 16384))
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A kernel: what runs it, its bytes or flops, and what its outputs must be."""
+
+    run: Run
+    work: float
+    outputs: tuple[torch.Tensor, ...] = ()
+    expected: tuple[torch.Tensor, ...] = ()
+    tolerance: float = 1e-2  # of the greatest magnitude
+
+
+def example(name: str) -> ModuleType:
+    """Load one of the examples."""
+    return load_example(examples_folder() / "kernels" / f"{name}.py")
+
+
+def normal(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+    """Return normal random data."""
+    return torch.randn(shape, device="cuda", dtype=torch.float32).to(dtype)
+
+
+def spoiled(like: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """Return an output that nothing was written to."""
+    out = torch.empty_like(like, dtype=dtype or like.dtype)
+    return out.fill_(float("nan") if out.dtype.is_floating_point else -1)
+
+
+def copied(x: torch.Tensor) -> Measured:
+    """Return the copy that others are compared with."""
+    y = torch.empty_like(x)
+    return Measured(lambda: y.copy_(x), 2 * x.numel() * x.element_size())
+
+
+def bytes_of(*arrays: torch.Tensor) -> int:
+    """Return the bytes of arrays that are read or written once."""
+    return sum(x.numel() * x.element_size() for x in arrays)
+
+
+def check(name: str, kernel: Measured) -> float:
+    """Run a kernel once and return its greatest error, relative to the greatest magnitude of what is expected."""
+    kernel.run()
+    error = 0.0
+    for out, expected in zip(kernel.outputs, kernel.expected, strict=True):
+        assert bool(torch.isfinite(out.float()).all()), f"{name}: something was not written"
+        error = max(error, float((out.float() - expected.float()).abs().max() / expected.float().abs().max()))
+    assert error <= kernel.tolerance, (name, error)
+    return error
+
+
+def measure(kernels: dict[str, Measured]) -> dict[str, Any]:
+    """Check every kernel, and time them interleaved; the first is what the rates of others are divided by."""
+    errors = {name: check(name, kernel) for name, kernel in kernels.items() if kernel.outputs}
+    times = interleaved({name: kernel.run for name, kernel in kernels.items()}, rounds=15, batch_seconds=0.03)
+    rates = {name: kernels[name].work / t["seconds"] / 1e12 for name, t in times.items()}
+    first = rates[next(iter(kernels))]
+    return {
+        name: {**times[name], "T/s": rate, "of_first": rate / first, "error": errors.get(name)}
+        for name, rate in rates.items()
+    }
