@@ -265,10 +265,9 @@ class EdgeCopy(VectorCopy):
             atom.move(self, places, width, self._count(positions, width))
             self.counts = False
             return
-        last = reduce(both, self._inside(positions, width - 1))
-        first = reduce(both, self._inside(positions, 0)) if not all(m.starts_inside for m in self.limits) else True
+        # A vector begins inside, or at a multiple of its width from the start: it is there if its last element is.
         branch(
-            both(last, first),
+            reduce(both, self._inside(positions, width - 1)),
             partial(atom.move, self, places, width, None),
             partial(self._move_lanes, places, positions, width),
         )
@@ -313,6 +312,8 @@ class EdgeCopy(VectorCopy):
         for lane in range(width):
             one = [add(p, lane) for p in places]
             read, write = self._inside(positions, lane)
+            if lane == width - 1 and not (self.reads and self.writes):  # the last one is not there
+                read, write = not self.reads, not self.writes
             branch(write, partial(branch, read, partial(self._move, one, 1), partial(self._clear, one, 1)))
 
     def _filled(self, value: Scalar, width: int) -> Value:
