@@ -69,7 +69,7 @@ class Limit:
         if self.starts_inside:
             return ends
         start: Any = add(self.edge.base[self.leaf], add(first, low))
-        return both(ends, start >= 0)
+        return both(ends, start >= self.edge.begin[self.leaf])
 
     @property
     def divisor(self) -> int:
@@ -77,9 +77,13 @@ class Limit:
         return math.gcd(_divisor(self.edge.base[self.leaf]), _divisor(self.edge.own[self.leaf]))
 
     @property
-    def extent_divisor(self) -> int:
-        """What the extent is a multiple of."""
-        return _divisor(self.edge.shape[self.leaf])
+    def end_divisor(self) -> int:
+        """What the end is a multiple of."""
+        return _divisor(self.edge.end[self.leaf])
+
+    def begins_at(self, width: int) -> bool:
+        """Say whether no vector of a width, at a multiple of it, begins before the tensor and ends inside."""
+        return self.starts_inside or _divisor(self.edge.begin[self.leaf]) % width == 0
 
 
 def _divisor(x: Any) -> int:
@@ -248,9 +252,9 @@ class EdgeCopy(VectorCopy):
             return None
         others = [d for n, d in enumerate(strides) if n != mode]
         start = math.gcd(limit.divisor, *[_divisor(d) for d in others])
-        if start % width == 0 and limit.extent_divisor % width == 0:
-            return False
-        return True if limit.starts_inside or start % width == 0 else None
+        if not limit.begins_at(width) or not (limit.starts_inside or start % width == 0):
+            return None
+        return start % width != 0 or limit.end_divisor % width != 0
 
     def _step(self, steps: tuple[Any, ...], width: int, atom: CopyAtom) -> None:
         """Move one vector."""

@@ -142,6 +142,34 @@ VIEWS = {
 }
 
 
+@pytest.mark.parametrize("shape", [(34, 66), (20, 30), (5, 100)], ids=str)
+@pytest.mark.parametrize("corner", [(0, 0), (-1, -1), (3, -40), (-40, 2), (17, 64)], ids=str)
+def test_tiles_of_tiles_that_overhang(corner: tuple[int, int], shape: tuple[int, int]) -> None:
+    """A tile of 18 x 34 in parts of 8 x 32: what is outside of the tile, or of the tensor, is not copied."""
+    threads = tw.Layout((8, 32), (32, 1))
+
+    @tw.kernel
+    def load(out, x, corner):
+        tile = tw.local_tile(tw.domain_offset((corner[0], corner[1]), tw.guarded(x, fill=-1)), (18, 34), (0, 0))
+        smem = tw.shared(x.dtype, tw.row_major((18, 34)))
+        parts = [
+            tw.local_partition(t, threads, tw.thread_idx.x, guard=True, fill=fill)
+            for t, fill in ((tile, -1), (smem, 0))
+        ]
+        tw.copy(*parts)
+        tw.cp_async_wait()
+        tw.sync_threads()
+        for i in range(tw.thread_idx.x, 18 * 34, 256):
+            out[i // 34, i % 34] = smem[i // 34, i % 34]
+
+    x = np.arange(1, shape[0] * shape[1] + 1, dtype=np.float32).reshape(shape)
+    out = np.zeros((18, 34), np.float32)
+    load[1, 256](out, x, np.array(corner, np.int32))
+    padded = np.pad(x, 100, constant_values=-1)
+    row, column = (100 + c for c in corner)
+    assert np.array_equal(out, padded[row : row + 18, column : column + 34])
+
+
 @pytest.mark.parametrize("name", VIEWS)
 @pytest.mark.parametrize("shape", [(8, 12), (7, 10), (5, 8), (3, 13)], ids=str)
 def test_views_know_where_they_are(name: str, shape: tuple[int, int]) -> None:
