@@ -121,6 +121,56 @@ def test_loops_and_branches_carry_guards(n: int) -> None:
     assert np.array_equal(y, expected)
 
 
+def test_loops_may_carry_a_guarded_tile_to_before_the_tensor() -> None:
+    @tw.kernel
+    def backwards(out, x):
+        tile = tw.local_tile(x, (4,), (1,), guard=True, fill=9)
+        for i in range(4):
+            held = tw.fragment_like(tile)
+            tw.copy(tile, held)
+            tw.copy(held, out[i, None])
+            tile = tw.local_tile(x, (4,), (-i,), guard=True, fill=9)
+
+    x, out = np.arange(7, dtype=np.float32), np.zeros((4, 4), np.float32)
+    backwards[1, 1](tw.static(out), x[1:])
+    padded = np.pad(x[1:], 16, constant_values=9)
+    assert np.array_equal(out, [padded[16 + 4 * i : 20 + 4 * i] for i in (1, 0, -1, -2)])
+
+
+@pytest.mark.parametrize("first", [0, 4])
+def test_fragments_tell_elements_at_one_place_apart(first: int) -> None:
+    """Rows that are one row in memory are in one register of a fragment, but not where some are outside."""
+
+    @tw.kernel
+    def read(out, x, index: tw.constexpr):
+        tile = tw.local_tile(x, (4, 4), (index, 2), guard=True, fill=-1)
+        held = tw.fragment_like(tile)
+        tw.copy(tile, held)
+        tw.copy(held, out)
+
+    x = np.broadcast_to(np.arange(1, 11, dtype=np.float32), (6, 10))
+    out = np.zeros((4, 4), np.float32)
+    read[1, 1](tw.static(out), x, first // 4)
+    assert np.array_equal(out, np.pad(x, 8, constant_values=-1)[8 + first : 12 + first, 16:20])
+
+
+@pytest.mark.parametrize("index", [-2, -1, 0, 1, 2, 5])
+@pytest.mark.parametrize("shape", [(3, 5), (4, 8), (1, 1), (8, 8)], ids=str)
+def test_tiles_of_static_extents_outside(shape: tuple[int, int], index: int) -> None:
+    """A mode of one tile has another one behind it, which lies outside."""
+
+    @tw.kernel
+    def read(out, x, index):
+        tile = tw.local_tile(x, (4, 8), (index[0], 0), guard=True, fill=-1)
+        tw.copy(tile, out)
+
+    x = np.arange(1, shape[0] * shape[1] + 1, dtype=np.float32).reshape(shape)
+    out = np.zeros((4, 8), np.float32)
+    read[1, 1](tw.static(out), tw.static(x), np.array([index], np.int32))
+    padded = np.pad(x, 32, constant_values=-1)
+    assert np.array_equal(out, padded[32 + 4 * index : 36 + 4 * index, 32:40])
+
+
 @tw.kernel
 def any_view(out, x, view: tw.constexpr, coord: tw.constexpr):
     part = view(tw.guarded(x, fill=-1))
