@@ -443,6 +443,12 @@ def _checked_fill(fill: Any, dtype: DType) -> Any:
     import numpy as np
 
     if isinstance(fill, DynamicInt):
+        type: Any = getattr(fill, "dtype", dtype)
+        if type.is_float and not dtype.is_float:
+            raise LayoutError(
+                f"the fill of a guarded tile is a {type}, and is not converted to {dtype} implicitly",
+                help=f"write fill.to(tw.{dtype})",
+            )
         return fill
 
     number = fill.item() if hasattr(fill, "item") and getattr(fill, "shape", None) == () else fill

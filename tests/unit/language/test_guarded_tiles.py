@@ -320,6 +320,11 @@ REFUSED = {
         "is 8, and the tile of 3 does not divide it",
     ),
     "fills": (lambda t, x: tw.guarded(x, fill="nan"), "must be a number of float32"),
+    "fills of another kind": (
+        lambda t, x: tw.guarded(tw.registers(tw.int32, 4), fill=tw.float32(tw.thread_idx.x)),
+        "is a float32, and is not converted to int32 implicitly",
+    ),
+    "two fills": (lambda t, x: tw.guarded(t, fill=1), "reads as 0 already, and not as 1"),
     "large fills": (lambda t, x: tw.guarded(x, fill=1e300), "which float32 does not have"),
     "layouts": (lambda t, x: tw.local_tile(tw.Layout(8), (4,), (0,), guard=True), "a layout has no elements to guard"),
     "coordinates": (lambda t, x: tw.guarded(tw.identity_tensor((8,))), "an identity tensor has no elements"),
