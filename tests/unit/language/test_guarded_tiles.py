@@ -154,6 +154,28 @@ def test_fragments_tell_elements_at_one_place_apart(first: int) -> None:
     assert np.array_equal(out, np.pad(x, 8, constant_values=-1)[8 + first : 12 + first, 16:20])
 
 
+@pytest.mark.parametrize(
+    ("tiler", "order"),
+    [(4, [0, 1, 2, 3]), ((4,), [0, 1, 2, 3]), ((tw.Layout((2, 2), (2, 1)),), [0, 2, 1, 3])],
+    ids=["extent", "shape", "layout"],
+)
+@pytest.mark.parametrize("n", [3, 4, 5])
+@pytest.mark.parametrize("is_static", [False, True])
+def test_tiles_of_vectors_outside(n: int, tiler: Any, order: list[int], is_static: bool) -> None:
+    @tw.kernel
+    def read(out, x, index):
+        tile = tw.local_tile(x, tiler, index[0], guard=True, fill=-1)
+        for k in range(4):
+            out[k] = tile[k]
+
+    x = np.arange(1, n + 1, dtype=np.float32)
+    for index in (-1, 0, 1, 2):
+        out = np.zeros(4, np.float32)
+        read[1, 1](out, tw.static(x) if is_static else x, np.array([index], np.int32))
+        padded = np.pad(x, 16, constant_values=-1)[16 + 4 * index : 20 + 4 * index]
+        assert np.array_equal(out, padded[order])
+
+
 @pytest.mark.parametrize("index", [-2, -1, 0, 1, 2, 5])
 @pytest.mark.parametrize("shape", [(3, 5), (4, 8), (1, 1), (8, 8)], ids=str)
 def test_tiles_of_static_extents_outside(shape: tuple[int, int], index: int) -> None:
