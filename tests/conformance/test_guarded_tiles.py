@@ -206,6 +206,29 @@ def test_halo(backend: Backend, shape: tuple[int, int]) -> None:
 
 
 @tw.kernel
+def doubled(y, x):
+    """y = 2 x in tiles of 4, one a block."""
+    source, target = (tw.local_tile(t, (4,), (tw.block_idx.x,), guard=True) for t in (x, y))
+    held = tw.fragment_like(source)
+    tw.copy(source, held)
+    tw.axpby(1, held, 1, held)
+    tw.copy(held, target)
+
+
+def test_grids_of_whole_tiles(backend: Backend) -> None:
+    """Where static extents fall into whole tiles there is no guard, and no launch with more blocks than tiles."""
+    x, y = backend.put(np.arange(8, dtype=np.float32)), backend.zeros(8, tw.float32)
+    for blocks in (1, 2, 2):
+        doubled[blocks, 1](tw.static(y), tw.static(x))
+    assert np.array_equal(backend.get(y), np.arange(8) * 2)
+    for _ in range(2):
+        with pytest.raises(tw.ArgumentError, match="the grid has 3 blocks along x, and mode 0 of x has 2 tiles"):
+            doubled[3, 1](tw.static(y), tw.static(x))
+    doubled[3, 1](y, x)  # with extents that only the launch knows it is guarded
+    assert np.array_equal(backend.get(y), np.arange(8) * 2)
+
+
+@tw.kernel
 def masked_sums(out, x):
     """Sum up what is inside of each tile, count it, and tell the residue."""
     tile = tw.local_tile(x, (4, 8), (tw.block_idx.y, tw.block_idx.x), guard=True, fill=100)

@@ -151,19 +151,15 @@ def copy_guarded(src: Tensor, dst: Tensor, atom: CopyAtom | None, pred: Any, cou
     for tensor in (plain(src), plain(dst)):
         tensor.engine.demand_guards()  # of tiles around the guarded tensor, and slices that there are not
 
-    certain = all_inside(src, dst) is True
+    is_inside = all_inside(src, dst)
 
     def without_guard() -> None:
         copy = VectorCopy(plain(src), plain(dst), atom, None, None)
-        copy.in_words = not certain
+        copy.in_words = is_inside is not True
         copy.emit()
 
     def everywhere() -> None:
-        branch(
-            all_inside(src, dst),
-            without_guard,
-            lambda: EdgeCopy(src, dst, atom).emit(),
-        )
+        branch(is_inside, without_guard, lambda: EdgeCopy(src, dst, atom).emit())
 
     def nowhere() -> None:
         if plain(dst).engine.buffer.space is not Space.GLOBAL:

@@ -270,6 +270,68 @@ def test_partitions_of_products_know_where_they_are(operand: str) -> None:
     assert seen == {*x.ravel().tolist(), -1.0}
 
 
+def copy_rows(x: Any, y: Any) -> None:
+    tiles = [tw.local_tile(t, (2, None), (tw.block_idx.x, 0), guard=True) for t in (x, y)]
+    tw.copy(*tiles)
+
+
+def copy_all_rows(x: Any, y: Any) -> None:
+    tiles = [tw.local_tile(t, (2, None), (tw.block_idx.x, None), guard=True) for t in (x, y)]
+    tw.copy(*tiles)
+
+
+def copy_parts(x: Any, y: Any) -> None:
+    tw.copy(*[tw.local_partition(t, (2, 4), tw.block_idx.x, guard=True) for t in (x, y)])
+
+
+def copy_tiles_of_any_size(x: Any, y: Any) -> None:
+    extent = tw.grid_dim.x - 5  # known on the device only
+    tw.copy(*[tw.local_tile(tw.guarded(t)[:, 1], (extent,), (tw.block_idx.x,)) for t in (x, y)])
+
+
+@pytest.mark.parametrize("how", [copy_rows, copy_all_rows, copy_parts])
+@pytest.mark.parametrize("shape", [(5, 7), (4, 8), (1, 1), (9, 3)], ids=str)
+def test_extents_that_only_the_launch_knows(shape: tuple[int, int], how: Any) -> None:
+    @tw.kernel
+    def kernel(y, x, how: tw.constexpr):
+        how(x, y)
+
+    x = np.arange(1, shape[0] * shape[1] + 1, dtype=np.float32).reshape(shape)
+    whole = np.full((shape[0] + 2, shape[1] + 3), 200, np.float32)
+    kernel[8, 1](whole[: shape[0], : shape[1]], x, how)
+    expected = np.full_like(whole, 200)
+    expected[: shape[0], : shape[1]] = x
+    assert np.array_equal(whole, expected)
+
+
+@pytest.mark.parametrize("n", [6, 7, 3])
+def test_tiles_whose_extent_only_the_device_knows(n: int) -> None:
+    @tw.kernel
+    def kernel(y, x):
+        copy_tiles_of_any_size(x, y)
+
+    x = np.arange(1, 4 * n + 1, dtype=np.float32).reshape(n, 4)
+    y = np.zeros((n + 4, 4), np.float32)
+    kernel[8, 1](y[:n], x)
+    assert np.array_equal(y[:n, 1], x[:, 1]) and np.count_nonzero(y) == n
+
+
+@pytest.mark.parametrize("shape", [(5, 6, 3), (4, 4, 1)], ids=str)
+def test_modes_that_are_not_tiled_know_their_end(shape: tuple[int, int, int]) -> None:
+    @tw.kernel
+    def kernel(y, x):
+        parts = [tw.local_tile(t, (4, 4), (tw.block_idx.x, tw.block_idx.y), guard=True) for t in (x, y)]
+        for k in range(x.shape[2] + 2):  # two more than there are
+            held = tw.fragment_like(parts[0][:, :, k])
+            tw.copy(parts[0][:, :, k], held)
+            tw.copy(held, parts[1][:, :, k])
+
+    x = np.random.default_rng(0).integers(1, 99, shape).astype(np.float32)
+    y = np.full((*shape[:2], shape[2] + 3), 200, np.float32)
+    kernel[(-(-shape[0] // 4), -(-shape[1] // 4)), 1](y[:, :, : shape[2]], x)
+    assert np.array_equal(y[:, :, : shape[2]], x) and (y[:, :, shape[2] :] == 200).all()
+
+
 def test_host_tiles() -> None:
     x = np.arange(15).reshape(3, 5)
     tile = tw.local_tile(tw.tensor(x), (2, 4), (1, 1), guard=True, fill=7)
