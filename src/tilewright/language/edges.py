@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.arguments import instance
 from tilewright.atoms import CopyAtom, UniversalCopy
 from tilewright.dtypes import bool_, int32, uint32
 from tilewright.errors import LanguageError
@@ -114,6 +115,7 @@ def inside(tensor: Tensor) -> Tensor:
 
     Law: inside(t)[c] == t.inside(c) for every coordinate c. Raises `LayoutError` for a dynamic shape.
     """
+    instance("tw.inside", "tensor", tensor, Tensor, "a tensor")
     mask = fragment_like(tensor, bool_)
     limits = limits_of(tensor)
     walk = common_walk([mask, *_along(limits)], "tw.inside")
@@ -148,9 +150,12 @@ def copy_guarded(src: Tensor, dst: Tensor, atom: CopyAtom | None, pred: Any, cou
             details=[f"from {src.title}", f"to {dst.title}"],
             help="guard the copy between global and shared memory",
         )
-    for tensor in (plain(src), plain(dst)):
-        tensor.engine.demand_guards()  # of tiles around the guarded tensor, and slices that there are not
-
+    condition = True if pred is None else truth(pred)
+    for engine in (plain(src).engine, plain(dst).engine):
+        if isinstance(condition, Scalar):  # it may name the threads that take part
+            engine.note_slices(as_scalar(condition, bool_).value)
+        elif condition:
+            engine.demand_guards()  # those of tiles around the guarded tensor
     is_inside = all_inside(src, dst)
 
     def without_guard() -> None:
@@ -165,7 +170,7 @@ def copy_guarded(src: Tensor, dst: Tensor, atom: CopyAtom | None, pred: Any, cou
         if plain(dst).engine.buffer.space is not Space.GLOBAL:
             fill_guarded(dst, 0)
 
-    branch(True if pred is None else truth(pred), everywhere, nowhere)
+    branch(condition, everywhere, nowhere)
 
 
 def fill_guarded(tensor: Tensor, value: Any) -> None:

@@ -270,6 +270,38 @@ def test_partitions_of_products_know_where_they_are(operand: str) -> None:
     assert seen == {*x.ravel().tolist(), -1.0}
 
 
+@pytest.mark.parametrize("n", [0, 2, 4])
+def test_predicates(n: int) -> None:
+    """Where a predicate does not hold, registers get zeros and global memory nothing."""
+
+    @tw.kernel
+    def kernel(out, x, n: tw.int32):
+        tile = tw.local_tile(x, (16,), (0,), guard=True, fill=5)
+        held = tw.fragment_like(tile)
+        tw.copy(tile, held, pred=n > 3)
+        tw.copy(held, tw.local_tile(out, (16,), (0,), guard=True), pred=n > 1)
+
+    out = np.full(12, 9, np.float32)
+    kernel[1, 1](out, np.arange(8, dtype=np.float32), n)
+    expected = {0: [9] * 12, 2: [0] * 12, 4: [*range(8), 5, 5, 5, 5]}
+    assert out.tolist() == expected[n]
+
+
+def test_slices_that_there_are_not_are_refused() -> None:
+    copy = tw.make_tiled_copy(tw.atoms.UniversalCopy(), tw.Layout((8, 8)), tw.Layout((1, 1)))
+
+    @tw.kernel
+    def kernel(x, some: tw.constexpr):
+        part = copy.get_slice(tw.thread_idx.x).partition_S(tw.local_tile(x, (8, 8), (0, 0), guard=True))
+        pred = tw.thread_idx.x < 64 if some else None
+        tw.copy(part, tw.fragment_like(part), pred=pred)
+
+    x = np.zeros((5, 5), np.float32)
+    kernel[1, 128](x, True)
+    with pytest.raises(tw.LanguageError, match="some of them take slices that do not exist"):
+        kernel[1, 128](x, False)
+
+
 def copy_rows(x: Any, y: Any) -> None:
     tiles = [tw.local_tile(t, (2, None), (tw.block_idx.x, 0), guard=True) for t in (x, y)]
     tw.copy(*tiles)
