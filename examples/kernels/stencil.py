@@ -6,8 +6,8 @@ What lies around the plate is cold: 0. Neither kernel says where the plate ends.
 around it, at negative coordinates too:
 
 - `heat_elements` reads five elements of it a thread;
-- `heat_tiles` copies a tile with its halo into shared memory, one element more on each side. `tw.domain_offset` lets the
-  tile begin one row above and one column to the left of where it writes.
+- `heat_tiles` copies a tile with its halo into shared memory, one element more on each side. `tw.domain_offset` lets
+  the tile begin one row above and one column to the left of where it writes.
 
 Run it: `python examples/kernels/stencil.py`
 """

@@ -63,7 +63,7 @@ def _case(name, function, n: int, backend: Backend) -> Case:
 
 def example_vector_add():
     """Return grid, block and arguments for `tilewright show examples/kernels/vector_add.py:vector_add`."""
-    vector = tw.spec(tw.float32, 100_003)
+    vector = tw.spec(tw.float32, (100_003,))
     return 98, BLOCK, (vector, vector, vector)
 
 

@@ -108,7 +108,7 @@ def test_element_type_that_no_kernel_has():
       test_launch.py:N, in tile_copy:
         g_dst = tw.local_tile(dst, (32, 32), block)
                 ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-      help: pad the array, take a tile that divides it, or guard the access with if or pred=
+      help: give the tile guard=True, pad the array, take a tile that divides it, or use if or pred=
     """,
 )
 def test_tile_that_does_not_divide():
@@ -123,7 +123,7 @@ def test_tile_that_does_not_divide():
       test_launch.py:N, in tile_copy:
         g_src = tw.local_tile(src, (32, 32), block)
                 ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-      help: pad the array, take a tile that divides it, or guard the access with if or pred=
+      help: give the tile guard=True, pad the array, take a tile that divides it, or use if or pred=
     """,
 )
 def test_tile_that_does_not_divide_another_array():
@@ -138,7 +138,7 @@ def test_tile_that_does_not_divide_another_array():
       test_launch.py:N, in tile_copy:
         g_dst = tw.local_tile(dst, (32, 32), block)
                 ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-      help: pad the array, take a tile that divides it, or guard the access with if or pred=
+      help: give the tile guard=True, pad the array, take a tile that divides it, or use if or pred=
     """,
 )
 def test_tile_that_does_not_divide_a_static_array():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 
 _LABEL = re.compile(r"\s*(\.L_x_\d+):")
 _INSTRUCTION = re.compile(r"\s*/\*[0-9a-f]{4,}\*/\s+(.*?);")
@@ -30,6 +31,27 @@ def inner_loop(sass: str) -> Counter[str]:
             if target and target[1] in labels:
                 loops.append([_opcode(text) for text in instructions[labels[target[1]] :]])
     return max(map(Counter, loops), key=lambda loop: (multiply_adds(loop), -sum(loop.values())))
+
+
+def fall_through(sass: str, taken: Sequence[bool]) -> list[str]:
+    """Return the instructions that a thread runs from the start to an exit; `taken` are its conditional branches."""
+    instructions: list[str] = []
+    labels: dict[str, int] = {}
+    for line in sass.splitlines():
+        if match := _LABEL.match(line):
+            labels[match[1]] = len(instructions)
+        elif match := _INSTRUCTION.match(line):
+            instructions.append(match[1])
+    path: list[str] = []
+    choices, place = iter(taken), 0
+    while True:
+        text = instructions[place]
+        path.append(_opcode(text))
+        if text.startswith("EXIT"):
+            return path
+        target = _BRANCH.search(text)
+        is_conditional = _GUARD.match(text) is not None or " P" in text.split("`")[0]
+        place = labels[target[1]] if target and (not is_conditional or next(choices)) else place + 1
 
 
 def multiply_adds(counts: Counter[str]) -> int:

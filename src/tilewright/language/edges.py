@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.arguments import instance
 from tilewright.atoms import CopyAtom, UniversalCopy
 from tilewright.dtypes import bool_, int32, uint32
 from tilewright.errors import LanguageError
@@ -69,7 +70,7 @@ class Limit:
         if self.starts_inside:
             return ends
         start: Any = add(self.edge.base[self.leaf], add(first, low))
-        return both(ends, start >= 0)
+        return both(ends, start >= self.edge.begin[self.leaf])
 
     @property
     def divisor(self) -> int:
@@ -77,9 +78,13 @@ class Limit:
         return math.gcd(_divisor(self.edge.base[self.leaf]), _divisor(self.edge.own[self.leaf]))
 
     @property
-    def extent_divisor(self) -> int:
-        """What the extent is a multiple of."""
-        return _divisor(self.edge.shape[self.leaf])
+    def end_divisor(self) -> int:
+        """What the end is a multiple of."""
+        return _divisor(self.edge.end[self.leaf])
+
+    def begins_at(self, width: int) -> bool:
+        """Say whether no vector of a width, at a multiple of it, begins before the tensor and ends inside."""
+        return self.starts_inside or _divisor(self.edge.begin[self.leaf]) % width == 0
 
 
 def _divisor(x: Any) -> int:
@@ -110,6 +115,7 @@ def inside(tensor: Tensor) -> Tensor:
 
     Law: inside(t)[c] == t.inside(c) for every coordinate c. Raises `LayoutError` for a dynamic shape.
     """
+    instance("tw.inside", "tensor", tensor, Tensor, "a tensor")
     mask = fragment_like(tensor, bool_)
     limits = limits_of(tensor)
     walk = common_walk([mask, *_along(limits)], "tw.inside")
@@ -144,28 +150,27 @@ def copy_guarded(src: Tensor, dst: Tensor, atom: CopyAtom | None, pred: Any, cou
             details=[f"from {src.title}", f"to {dst.title}"],
             help="guard the copy between global and shared memory",
         )
-    for tensor in (plain(src), plain(dst)):
-        tensor.engine.demand_guards()  # of tiles around the guarded tensor, and slices that there are not
-
-    certain = all_inside(src, dst) is True
+    condition = True if pred is None else truth(pred)
+    for engine in (plain(src).engine, plain(dst).engine):
+        if isinstance(condition, Scalar):  # it may name the threads that take part
+            engine.note_slices(as_scalar(condition, bool_).value)
+        elif condition:
+            engine.demand_guards()  # those of tiles around the guarded tensor
+    is_inside = all_inside(src, dst)
 
     def without_guard() -> None:
         copy = VectorCopy(plain(src), plain(dst), atom, None, None)
-        copy.in_words = not certain
+        copy.in_words = is_inside is not True
         copy.emit()
 
     def everywhere() -> None:
-        branch(
-            all_inside(src, dst),
-            without_guard,
-            lambda: EdgeCopy(src, dst, atom).emit(),
-        )
+        branch(is_inside, without_guard, lambda: EdgeCopy(src, dst, atom).emit())
 
     def nowhere() -> None:
         if plain(dst).engine.buffer.space is not Space.GLOBAL:
             fill_guarded(dst, 0)
 
-    branch(True if pred is None else truth(pred), everywhere, nowhere)
+    branch(condition, everywhere, nowhere)
 
 
 def fill_guarded(tensor: Tensor, value: Any) -> None:
@@ -248,9 +253,9 @@ class EdgeCopy(VectorCopy):
             return None
         others = [d for n, d in enumerate(strides) if n != mode]
         start = math.gcd(limit.divisor, *[_divisor(d) for d in others])
-        if start % width == 0 and limit.extent_divisor % width == 0:
-            return False
-        return True if limit.starts_inside or start % width == 0 else None
+        if not limit.begins_at(width) or not (limit.starts_inside or start % width == 0):
+            return None
+        return start % width != 0 or limit.end_divisor % width != 0
 
     def _step(self, steps: tuple[Any, ...], width: int, atom: CopyAtom) -> None:
         """Move one vector."""
@@ -265,10 +270,9 @@ class EdgeCopy(VectorCopy):
             atom.move(self, places, width, self._count(positions, width))
             self.counts = False
             return
-        last = reduce(both, self._inside(positions, width - 1))
-        first = reduce(both, self._inside(positions, 0)) if not all(m.starts_inside for m in self.limits) else True
+        # A vector begins inside, or at a multiple of its width from the start: it is there if its last element is.
         branch(
-            both(last, first),
+            reduce(both, self._inside(positions, width - 1)),
             partial(atom.move, self, places, width, None),
             partial(self._move_lanes, places, positions, width),
         )
@@ -313,6 +317,8 @@ class EdgeCopy(VectorCopy):
         for lane in range(width):
             one = [add(p, lane) for p in places]
             read, write = self._inside(positions, lane)
+            if lane == width - 1 and not (self.reads and self.writes):  # the last one is not there
+                read, write = not self.reads, not self.writes
             branch(write, partial(branch, read, partial(self._move, one, 1), partial(self._clear, one, 1)))
 
     def _filled(self, value: Scalar, width: int) -> Value:

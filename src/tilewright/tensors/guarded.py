@@ -43,12 +43,15 @@ if TYPE_CHECKING:
 class Edge:
     """Where a view begins in the tensor that was guarded, with an entry for each leaf of that tensor's shape.
 
-    `shape` and `stride` are the tensor's. The view's first element has the coordinate `base` + `own`, which is at least
-    `low` where that is known. `fill` is what elements outside read as.
+    `shape` and `stride` are the tensor's; coordinates from `begin` up to but not including `end` are inside. The view's
+    first element has the coordinate `base` + `own`, which is at least `low` where that is known. `fill` is what
+    elements outside read as.
     """
 
     shape: tuple[Int, ...]
     stride: tuple[Int, ...]
+    begin: tuple[Int, ...]
+    end: tuple[Int, ...]
     fill: Any  # a number of the element type
     base: tuple[Int, ...]
     own: tuple[Int, ...]
@@ -76,22 +79,22 @@ class Edge:
 
     def left(self, k: int) -> Any:  # Any: an Int that may be compared
         """Return the number of elements from `base` to the end of leaf k: zero or less where base lies behind it."""
-        return sub(self.shape[k], self.base[k])
+        return sub(self.end[k], self.base[k])
 
     def within(self, k: int, steps: Any) -> Any:  # Any: a bool or a device bool
         """Return whether the element `steps` behind the first one is inside along leaf k."""
         position: Any = add(self.own[k], steps)
         result = known(position < self.left(k))
         if not self.is_behind_start(k, steps):
-            first: Any = add(self.base[k], position)
-            result = both(result, first >= 0)
+            place: Any = add(self.base[k], position)
+            result = both(result, place >= self.begin[k])
         return result
 
     def is_behind_start(self, k: int, steps: Any) -> bool:
         """Say whether elements `steps` behind the first one certainly are not before the tensor along leaf k."""
-        low = self.low[k]
+        low, begin = self.low[k], self.begin[k]
         least = steps if type(steps) is int else steps.facts.low
-        return low is not None and low + least >= 0
+        return low is not None and type(begin) is int and low + least >= begin
 
 
 def _apart(coord: Coord, of_thread: Callable[[Any], bool]) -> tuple[Any, Any]:
@@ -327,11 +330,38 @@ class GuardedTensor(Tensor):
         first = add(edge.base[k], edge.own[k])
         ahead = sub(edge.left(k), edge.own[k])
         count = engine.bounded(add(ahead, step - 1) // step if step > 1 else ahead, extent)
-        low = edge.low[k]
-        if low is not None and low >= 0:
+        if edge.is_behind_start(k, 0):
             return count
-        before = engine.bounded(add(sub(0, first), step - 1) // step if step > 1 else sub(0, first), extent)
+        missing = sub(edge.begin[k], first)
+        before = engine.bounded(add(missing, step - 1) // step if step > 1 else missing, extent)
         return engine.bounded(sub(count, before), extent)
+
+    def narrowed(self) -> GuardedTensor:
+        """Return the view guarded as a tensor of its own: what is outside of the view is outside too.
+
+        That concerns modes that are part of a mode of the tensor and step from element to element; of others, tiles
+        that overhang stay refused.
+        """
+        edge, engine = self.edge, self.engine
+        modes = modes_of(self.where) if isinstance(self.shape, tuple) else (self.where,)
+        along = [d.modes[0] for m in modes for d in leaves(m.stride) if isinstance(d, Basis)]
+        fields: dict[str, list[Any]] = {
+            name: list(getattr(edge, name)) for name in ("shape", "begin", "end", "base", "own", "low")
+        }
+        for mode in modes:
+            d = mode.stride
+            if not isinstance(d, Basis) or not same_int(d.value, 1) or along.count(d.modes[0]) > 1:
+                continue
+            if self._is_whole(mode):
+                continue
+            k, extent = d.modes[0], tuple_size(mode.shape)
+            first = add(edge.base[k], edge.own[k])
+            begin: Any = 0 if edge.is_behind_start(k, 0) else engine.bounded(sub(edge.begin[k], first), extent)
+            limits = {"shape": extent, "begin": begin, "end": engine.bounded(sub(edge.end[k], first), extent)}
+            for name, number in {**limits, "base": 0, "own": 0, "low": 0}.items():
+                fields[name][k] = number
+        narrower = replace(edge, **{name: tuple(numbers) for name, numbers in fields.items()})
+        return GuardedTensor(engine, self.layout, self.where, narrower)
 
     # --- on the host ---
 
@@ -380,27 +410,32 @@ def guarded(t: Any, fill: Any = 0) -> Any:  # Any: a tensor
     Raises `LayoutError` for a fill that the element type does not have, and for a tensor without elements of memory.
     """
     instance("tw.guarded", "t", t, Tensor, "a tensor", "on the host tw.tensor(array) makes a tensor of a NumPy array")
-    if isinstance(t, GuardedTensor) or t.space == "coordinate":
-        if t.space == "coordinate":
-            raise LayoutError("tw.guarded: an identity tensor has no elements to guard", help="guard the data's tensor")
-        return (
-            t
-            if _same_number(t.edge.fill, fill)
-            else GuardedTensor(t.engine, t.layout, t.where, replace(t.edge, fill=_checked_fill(fill, t.dtype)))
-        )
+    if t.space == "coordinate":
+        raise LayoutError("tw.guarded: an identity tensor has no elements to guard", help="guard the data's tensor")
+    if isinstance(t, GuardedTensor):
+        if not _same_number(t.edge.fill, _checked_fill(fill, t.dtype)):
+            raise LayoutError(
+                f"what is outside of the tensor reads as {t.edge.fill!r} already, and not as {fill!r}",
+                details=[t.title],
+                help=f"give fill={t.edge.fill!r}, or guard the tensor once",
+            )
+        return t.narrowed()
     inner: Any = t.layout
     while isinstance(inner, ComposedLayout):
         inner = inner.inner
     shape = tuple(leaves(inner.shape))
     none: tuple[Int, ...] = (0,) * len(shape)
     units = unflatten([Basis(1, (k,)) for k in range(len(shape))], inner.shape)
-    edge = Edge(shape, tuple(leaves(inner.stride)), _checked_fill(fill, t.dtype), none, none, (0,) * len(shape))
+    edge = Edge(
+        shape, tuple(leaves(inner.stride)), none, shape, _checked_fill(fill, t.dtype), none, none, (0,) * len(shape)
+    )
     engine = t.engine.guarded() if hasattr(t.engine, "guarded") else t.engine
     return GuardedTensor(engine, t.layout, raw_layout(inner.shape, units), edge)
 
 
 def _same_number(a: Any, b: Any) -> bool:
-    return a is b or (isinstance(a, (bool, int, float)) and type(a) is type(b) and a == b)
+    numbers = all(isinstance(x, (bool, int, float)) for x in (a, b))
+    return a is b or (numbers and str(float(a)) == str(float(b)))  # NaN is itself, and -0.0 is not 0.0
 
 
 def _checked_fill(fill: Any, dtype: DType) -> Any:
@@ -408,6 +443,12 @@ def _checked_fill(fill: Any, dtype: DType) -> Any:
     import numpy as np
 
     if isinstance(fill, DynamicInt):
+        type: Any = getattr(fill, "dtype", dtype)
+        if type.is_float and not dtype.is_float:
+            raise LayoutError(
+                f"the fill of a guarded tile is a {type}, and is not converted to {dtype} implicitly",
+                help=f"write fill.to(tw.{dtype})",
+            )
         return fill
 
     number = fill.item() if hasattr(fill, "item") and getattr(fill, "shape", None) == () else fill

@@ -9,10 +9,10 @@ from tilewright.arguments import instance
 from tilewright.errors import LayoutError
 from tilewright.layout.coordinates import checked_coord
 from tilewright.layout.division import divide_modes
-from tilewright.layout.ints import Basis, DynamicInt
+from tilewright.layout.ints import Basis, DynamicInt, product, same_int
 from tilewright.layout.layouts import Layout, cosize, from_modes, modes_of
 from tilewright.layout.swizzle import ComposedLayout
-from tilewright.layout.tuples import product_each, show, tuple_size
+from tilewright.layout.tuples import leaves, product_each, show, tuple_size, unflatten
 from tilewright.tensors.engines import CoordinateEngine
 from tilewright.tensors.guarded import GuardedTensor, guarded
 from tilewright.tensors.tensor import Tensor
@@ -82,7 +82,10 @@ def local_tile(
     if isinstance(coord, tuple) and len(coord) < inner:
         coord = (*coord, *([None] * (inner - len(coord))))
     place = ((None,) * (tiled.rank and _tile_rank(tiled)), coord)
-    return tiled.at(place) if isinstance(tiled, GuardedTensor) else tiled[place]
+    if isinstance(tiled, GuardedTensor):
+        _refuse_unknown_steps(tiled, coord)
+        return tiled.at(place)
+    return tiled[place]
 
 
 def _whole_modes(t: Tensor, tiler: Any) -> Any:
@@ -165,17 +168,31 @@ def _tile_and_rest(t: Tensor, tiler: Any) -> tuple[Tensor, int]:
     return t.map_layout(descend), count
 
 
-def _with_steps(layout: Layout, tiler: Any, rest: Layout) -> Layout:
+def _with_steps(whole: Layout, tiler: Any, rest: Layout) -> Layout:
     """Let a mode of one tile step to the next tile, which lies outside: the index of a guarded tile may be any."""
-    if not isinstance(tiler, tuple):
-        one = _with_steps(from_modes((layout,)), (tiler,), from_modes((rest,)))
-        return modes_of(one)[0]
-    modes = list(modes_of(rest))
-    for n, (whole, tile) in enumerate(zip(modes_of(layout), tiler, strict=False)):
-        stride, size = whole.stride, tile if not isinstance(tile, Layout) else tuple_size(tile.shape)
-        if isinstance(stride, Basis) and isinstance(modes[n].stride, int) and not isinstance(size, tuple):
-            modes[n] = Layout(modes[n].shape, stride * size)
-    return from_modes(modes)
+    if isinstance(tiler, tuple):
+        pairs = zip(modes_of(whole), tiler, strict=False)
+        modes = list(modes_of(rest))
+        return from_modes([*(_with_steps(m, t, modes[n]) for n, (m, t) in enumerate(pairs)), *modes[len(tiler) :]])
+    size = cosize(tiler) if isinstance(tiler, Layout) else tiler
+    extents, strides = leaves(whole.shape), leaves(whole.stride)
+    before, last = product(extents[:-1]), strides[-1]
+    is_one = same_int(tuple_size(rest.shape), 1) and isinstance(last, Basis)
+    if not is_one or type(size) is not int or type(before) is not int or size % before:
+        return rest
+    return Layout(rest.shape, unflatten([last * (size // before)] * len(leaves(rest.shape)), rest.shape))
+
+
+def _refuse_unknown_steps(tiled: GuardedTensor, coord: Any) -> None:
+    """Refuse a number in a mode of one tile where the next tile is not known: it would be the first again."""
+    modes = modes_of(modes_of(tiled.where)[1])
+    for mode, index in zip(modes, coord if isinstance(coord, tuple) else (coord,), strict=False):
+        if isinstance(index, DynamicInt) and same_int(mode.shape, 1) and same_int(mode.stride, 0):
+            raise LayoutError(
+                "the tile covers a mode, and where another tile of it would lie is not known",
+                details=[tiled.title],
+                help="give 0 as the number of the tile along that mode",
+            )
 
 
 def _guarded(t: Tensor, tiler: Any) -> Tensor:

@@ -193,7 +193,7 @@ def _guarded_part(tensor: GuardedTensor, name: str, carried: Carried) -> _Part:
         return GuardedTensor(view.engine.guarded(), view.layout, layout, there)
 
     holes = str(_with_leaves(where, iter([_Hole()] * (len(coordinates) - 2 * count))))
-    whole = (*(_Same(x) for x in (*edge.shape, *edge.stride)), _Same(edge.fill))
+    whole = tuple(_Same(x) for x in (*edge.shape, *edge.stride, *edge.begin, *edge.end, edge.fill))
     shape = ("guarded", memory.shape, holes, whole)
     return _Part(memory.count + len(coordinates), rebuild, shape, f"{memory.text}, guarded")
 

@@ -209,7 +209,7 @@ class BufferEngine(Refused):
 
     def _demand(self, guard: Guard) -> None:
         tracer = current("an access")
-        help = "pad the array, take a tile that divides it, or guard the access with if or pred="
+        help = "give the tile guard=True, pad the array, take a tile that divides it, or use if or pred="
         if isinstance(guard.dividend, int):
             raise LanguageError(
                 f"{guard.what} is {guard.dividend}, and the tile of {guard.divisor} does not divide it",
