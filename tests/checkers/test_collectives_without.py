@@ -76,9 +76,7 @@ def call(kernel: tw.Kernel, threads: int, group: Any) -> Callable[[], None]:
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=str)
 @pytest.mark.parametrize(("threads", "group"), [(128, "block"), (288, "block"), (100, "block"), (256, "warpgroup")])
-def test_every_barrier_is_needed(
-    kernel: tw.Kernel, threads: int, group: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_barrier_is_needed(kernel: tw.Kernel, threads: int, group: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     (launch,) = launches(call(kernel, threads, group), monkeypatch)
     assert findings(launch) == []
     blocks = [launch.kernel.body, *(b for op in launch.kernel.body.walk() for b in op.blocks)]

@@ -104,7 +104,9 @@ def test_the_accumulator_as_operand(backend: Backend, name: str, warps: int) -> 
     a, b, v = (random.integers(-2, 3, s).astype(narrow.numpy) for s in ((m, k), (n, k), (width, n)))
     b[:, 4:], v[:, 5:17] = 0, 0  # so that sums are exact in 16 bits
     out = backend.zeros((m, width), type)
-    two_products[1, mma.size](*(tw.static(backend.put(x)) if x is not out else tw.static(out) for x in (out, a, b, v)), mma)
+    two_products[1, mma.size](
+        *(tw.static(backend.put(x)) if x is not out else tw.static(out) for x in (out, a, b, v)), mma
+    )
     wide = [x.astype(np.float64) for x in (a, b, v)]
     assert_same_bits(backend.get(out), (wide[0] @ wide[1].T @ wide[2].T).astype(type.numpy))
 

@@ -214,8 +214,7 @@ def _thread_places(mma: TiledMMA, operand: Any, shape: tuple[int, int] | None = 
 
 
 def as_operand_a(mma: Any, acc: Tensor, dtype: Any = None, *, to: Any = None) -> Tensor:
-    """Return C's fragment as the fragment of A for the next product, converted: P V follows S = Q K^T without shared
-    memory.
+    """Return C's fragment as the fragment of A for the next product, converted: P V after S = Q K^T, in registers.
 
     `mma` made the accumulator, `to` takes the operand (the same mma unless given): the columns of C are its K. The
     element type is that of A. The result has the modes (V, M, K) of `partition_fragment_A`.
@@ -235,8 +234,8 @@ def as_operand_a(mma: Any, acc: Tensor, dtype: Any = None, *, to: Any = None) ->
             help=f"leave the type out, or name the mma that takes {element}: to=",
         )
     repeats = [acc.layout[mode].size if mode < acc.layout.rank else 1 for mode in (1, 2)]
-    shape = tuple(source.tile_size(mode) * count for mode, count in enumerate(repeats))  # type: ignore[operator]  # static
-    places = _places_in_c(source, target, shape)  # type: ignore[arg-type]
+    shape = tuple(source.tile_size(mode) * count for mode, count in enumerate(repeats))
+    places = _places_in_c(source, target, shape)
     result = registers(element.storage, Layout(target.partition_shape(shape, "A")))
     for n, place in enumerate(places):
         result[n] = acc[place].to(element)
@@ -254,17 +253,20 @@ def _places_in_c(source: TiledMMA, target: TiledMMA, shape: tuple[int, int]) -> 
             help="let both products have the same threads along M, and N of the first be a multiple of the second's K",
         )
     in_c, in_a = _thread_places(source, "C", shape), _thread_places(target, "A", shape)
-    arranged = source.thread_fragment_layout(Layout(shape), "C")[1], target.thread_fragment_layout(Layout(shape), "A")[1]
+    arranged = (
+        source.thread_fragment_layout(Layout(shape), "C")[1],
+        target.thread_fragment_layout(Layout(shape), "A")[1],
+    )
     values_c, values_a = ([part(v) for v in range(part.size)] for part in arranged)  # type: ignore[arg-type]  # static
     held = {place: v for v, place in enumerate(values_c)}
     shift = int(in_a[0] - in_c[0])
     for thread in range(source.size):
         has = {int(in_c[thread]) + place for place in values_c}
         for place in values_a:
-            needed = int(in_a[thread]) + place  # type: ignore[operator]  # static
-            if needed not in has or needed - int(in_c[thread]) != place + shift:  # type: ignore[operator]
+            needed = int(in_a[thread]) + place
+            if needed not in has or needed - int(in_c[thread]) != place + shift:
                 raise _elsewhere(source, target, thread, needed % m, needed // m, is_there=needed in has)
-    return tuple(held[place + shift] for place in values_a)  # type: ignore[index, operator]
+    return tuple(held[place + shift] for place in values_a)
 
 
 def _elsewhere(

@@ -385,9 +385,10 @@ class Extreme:
         offered = list(elements)
         if counts is not None:
             offered = [as_scalar(where(flag, x, self.neutral)) for x, flag in zip(elements, counts, strict=True)]
+        flags: Sequence[Scalar | None] = [None] * len(offered) if counts is None else counts
         (value,) = tree(self.best, [[x] for x in offered])
         row = self.group.row()
-        value, place = self._over_row(row, value, [*zip(offered, places, counts or [None] * len(offered), strict=True)])
+        value, place = self._over_row(row, value, [*zip(offered, places, flags, strict=True)])
         if self.exchange is None:
             return value, place
         memory = pass_on(self.group, self.exchange, (value, place), self.group.row_number(), row.lane == 0)
@@ -405,13 +406,18 @@ class Extreme:
         return best, place
 
     def _lowest(self, best: Scalar, candidates: Sequence[_Candidate]) -> Scalar:
-        """Return the lowest index of a thread's elements that are equal to the best value."""
+        """Return the lowest index of a thread's elements that are equal to the best value.
+
+        Conditions are selected by one after the other: for an `or` of them compilers branch.
+        """
         equal = []
         for value, place, counts in candidates:
-            is_best = value == best
+            found = where(value == best, place, self.no_index)
             if self.type.is_float:
-                is_best = is_best | isnan(best)
-            equal.append([as_scalar(where(is_best if counts is None else is_best & counts, place, self.no_index))])
+                found = where(isnan(best), place, found)
+            if counts is not None:
+                found = where(counts, found, self.no_index)
+            equal.append([as_scalar(found)])
         return tree(self.first, equal)[0]
 
 

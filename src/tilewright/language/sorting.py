@@ -59,9 +59,7 @@ def sort(x: Any, *, group: Any = "block", descending: bool = False, values: Any 
         if len(brought.elements) != count:
             raise LanguageError(f"tw.sort: values has {len(brought.elements)} elements, and the keys are {count}")
         places = indices(members, count)
-        columns = [
-            [*key, place, *value] for key, place, value in zip(columns, places, brought.elements, strict=True)
-        ]
+        columns = [[*key, place, *value] for key, place, value in zip(columns, places, brought.elements, strict=True)]
     sorted_columns = _Network(members, columns).sorted()
     was_bool = given.leaves[0].dtype is bool_
     keys = [back(column[0]) for column in sorted_columns]

@@ -69,7 +69,8 @@ def test_all_elements_of_a_fragment_take_part() -> None:
 
 
 @pytest.mark.parametrize(
-    ("op", "neutral"), [("add", 0), ("mul", 1), ("min", 2**31 - 1), ("max", -(2**31)), ("and", -1), ("or", 0), ("xor", 0)]
+    ("op", "neutral"),
+    [("add", 0), ("mul", 1), ("min", 2**31 - 1), ("max", -(2**31)), ("and", -1), ("or", 0), ("xor", 0)],
 )
 def test_what_exclusive_scans_begin_with(op: str, neutral: int) -> None:
     @tw.kernel
@@ -100,20 +101,24 @@ def test_index_by_name() -> None:
     assert (run(last, zeros(5, np.int32), x, block=5) == 997).all()
 
 
-def test_nothing_is_computed_that_is_not_of_the_result() -> None:
-    """Lanes outside of the tree add nothing up: an overflow would be found by the simulator."""
+@pytest.mark.parametrize("block", [32, 40, 300, 320])
+def test_nothing_is_computed_that_is_not_of_the_result(block: int) -> None:
+    """Lanes outside of the tree add nothing to themselves, which here would be infinite."""
 
     @tw.kernel
     def near_the_limit(out, x):
         i = tw.thread_idx.x
         out[0, i] = tw.reduce(x[i], lambda a, b: a + b)
         out[1, i] = tw.scan(x[i], lambda a, b: a + b)
+        out[2, i] = tw.scan(x[i], exclusive=True)
+        out[3, i] = tw.reduce(x[i])
 
-    for block in (32, 40, 300, 320):
-        x = np.zeros(block, np.int32)
-        x[-1] = 2**31 - 1
-        out = run(near_the_limit, np.zeros((2, block), np.int32), x, block=block)
-        assert (out[0] == 2**31 - 1).all() and (out[1] == np.cumsum(x)).all()
+    x = np.zeros(block, np.float32)
+    x[-1] = 3e38
+    out = zeros((4, block), np.float32)
+    with tw.simulate(nan=True):
+        near_the_limit[1, block](out, x)
+    assert (out[0] == x[-1]).all() and (out[1] == x).all() and (out[2] == 0).all() and (out[3] == x[-1]).all()
 
 
 # --- what they become ------------------------------------------------------------------------------------
