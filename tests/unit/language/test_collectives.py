@@ -216,7 +216,35 @@ def test_groups_that_there_are_not(group: Any) -> None:
 def test_groups_that_the_block_has_not() -> None:
     refused(lambda x: tw.reduce(x, group="warpgroup"), "groups of 128 threads do not divide a block of 192", block=192)
     refused(lambda x: tw.reduce(x, group=64), "groups of 64 threads do not divide a block of 32", block=32)
-    refused(lambda x: tw.reduce(x, group=64), "16 groups of 64, and each needs a named barrier", block=1024)
+    refused(lambda x: tw.reduce(x, group=64), "16 groups of 64 threads need a named barrier each", block=1024)
+
+
+def test_barriers_that_are_in_use() -> None:
+    @tw.kernel
+    def both(out, x, number: tw.constexpr, is_first: tw.constexpr):
+        if is_first:
+            tw.named_barrier(number, 256).sync()
+        out[tw.thread_idx.x] = tw.reduce(x[tw.thread_idx.x], group="warpgroup")
+        if not is_first:
+            tw.named_barrier(number, 256).sync()
+
+    x = np.ones(256, np.float32)
+    for is_first in (True, False):
+        for number in (14, 15):
+            with pytest.raises(LanguageError, match=f"named barrier {number} is used by"):
+                both[1, 256](zeros(256, np.float32), x, number, is_first)
+        both[1, 256](zeros(256, np.float32), x, 13, is_first)
+
+    @tw.kernel
+    def two_sizes(out, x):
+        i = tw.thread_idx.x
+        out[i] = tw.reduce(x[i], group="warpgroup") + tw.reduce(x[i], group=64)
+
+    out = zeros(512, np.float32)
+    two_sizes[1, 512](out, np.ones(512, np.float32))
+    assert (out == 192).all()
+    with pytest.raises(LanguageError, match="16 groups of 64 threads need a named barrier each, and 7 are left of 15"):
+        two_sizes[1, 1024](zeros(1024, np.float32), np.ones(1024, np.float32))
 
 
 def test_operations_that_there_are_not() -> None:
