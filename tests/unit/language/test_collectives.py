@@ -121,6 +121,44 @@ def test_nothing_is_computed_that_is_not_of_the_result(block: int) -> None:
     assert (out[0] == x[-1]).all() and (out[1] == x).all() and (out[2] == 0).all() and (out[3] == x[-1]).all()
 
 
+def test_in_the_condition_of_a_loop() -> None:
+    """The loop goes on while any thread has more to do: a collective in each test, and one after the loop."""
+
+    @tw.kernel
+    def countdown(out, x):
+        i = tw.thread_idx.x
+        left, rounds = x[i], 0
+        while tw.reduce(left, "max") > 0:
+            left -= 1
+            rounds += 1
+        out[i] = rounds + 100 * tw.reduce(rounds, "max")
+
+    x = np.arange(96, dtype=np.int32) % 7
+    assert (run(countdown, zeros(96, np.int32), x, block=96) == 606).all()
+    compiles(countdown, tw.spec("int32", 1), tw.spec("int32", 1), block=96)
+
+
+@pytest.mark.parametrize("type", [tw.bool_, tw.int8, tw.uint8, tw.int16, tw.uint16, tw.uint64, tw.bfloat16], ids=str)
+def test_narrow_and_wide_types(type: tw.DType) -> None:
+    @tw.kernel
+    def all_of_them(out, found, x, places):
+        i = tw.thread_idx.x
+        out[0, i], out[1, i] = tw.sort(x[i]), tw.sort(x[i], descending=True)
+        best, where = tw.argmax(x[i], index=places[i])
+        out[2, i], found[i] = best != 0 if out.dtype is tw.bool_ else best, where
+        out[3, i] = tw.reduce(x[i], "max")
+        out[4, i] = tw.broadcast(x[i], 70)
+
+    x = np.random.default_rng(0).integers(0, 2 if type is tw.bool_ else 100, 96).astype(type.numpy)
+    out, found, places = np.zeros((5, 96), type.numpy), np.zeros(96, np.int64), np.arange(96) * 2**33
+    all_of_them[1, 96](out, found, x, places)
+    order = np.sort(x.astype(np.float64)).astype(type.numpy)
+    assert (out[0] == order).all() and (out[1] == order[::-1]).all()
+    assert (out[2] == order[-1]).all() and (out[3] == order[-1]).all() and (out[4] == x[70]).all()
+    assert (found == places[x.astype(np.float64).argmax()]).all()
+    compiles(all_of_them, tw.spec(type, 2), tw.spec("int64", 1), tw.spec(type, 1), tw.spec("int64", 1), block=96)
+
+
 # --- what they become ------------------------------------------------------------------------------------
 
 
