@@ -58,7 +58,7 @@ def scanned_group(values: Sequence[Value], op: Op, *, is_whole: bool) -> tuple[l
     """Scan one value of each thread of a group, and the totals of its warps; `is_whole` says whether the last one is."""
     warps = [by_distances(row, op) for row in rows(values)]
     totals = [row[-1] for row in warps]
-    if len(warps) <= 8 or not is_whole:
+    if len(warps) <= 4 or not is_whole:
         upto = [totals[0]]
         for total in totals[1:]:
             upto.append(op(upto[-1], total))

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tilewright.arguments import shown
-from tilewright.dtypes import DType, bool_, int32
+from tilewright.dtypes import DType, bool_, float32, int32
 from tilewright.errors import LanguageError
 from tilewright.instructions.redux import Redux, has_redux
 from tilewright.language.combining import Operation, Values, tree
@@ -28,7 +28,9 @@ from tilewright.trace.tracer import current
 
 _Candidate = tuple[Scalar, Scalar, "Scalar | None"]  # a value, its index, and whether it takes part
 
-_READ_BY_EACH = 8  # values of so many warps are read by every thread, those of more by the lanes of a row
+# Values of so many warps are read by every thread, those of more by the lanes of a row. A scan selects among them too.
+_REDUCED_BY_EACH = 8
+_SCANNED_BY_EACH = 4
 
 
 # --- reduce ----------------------------------------------------------------------------------------------
@@ -64,7 +66,11 @@ def reduce(x: Any, op: Any = "add", group: Any = "block") -> Any:  # Any: number
     values = Values.of(x, "tw.reduce")
     operation = Operation.of(op, values, "tw.reduce")
     own = tree(operation, [operation.prepared(element) for element in values.elements])
-    return values.rebuild(_over_group(where_used, operation, own))
+    types = [x.dtype for x in own]
+    if operation.name in ("min", "max"):  # exact in float32, in which they are computed anyway
+        own = [x.to(float32) if x.dtype.is_narrow_float else x for x in own]
+    found = _over_group(where_used, operation, own)
+    return values.rebuild([x.to(type) for x, type in zip(found, types, strict=True)])
 
 
 def _over_group(group: Group, operation: Operation, values: list[Scalar]) -> list[Scalar]:
@@ -74,15 +80,10 @@ def _over_group(group: Group, operation: Operation, values: list[Scalar]) -> lis
     values = _over_row(row, operation, values, everywhere=False)
     exchange = Exchange(group, [x.dtype for x in values], group.rows)
     memory = pass_on(group, exchange, values, group.row_number(), row.lane == 0)
-    if _is_read_by_each(group):
+    if group.rows <= _REDUCED_BY_EACH or not group.is_whole:
         return tree(operation, read_all(memory, group.rows))
     lanes = group.row_of_warps()
     return _over_row(lanes, operation, _by_lanes(lanes, memory))
-
-
-def _is_read_by_each(group: Group) -> bool:
-    """Say whether every thread reads the values of all warps; otherwise the lanes of each warp read one each."""
-    return group.rows <= _READ_BY_EACH or not group.is_whole
 
 
 def _by_lanes(lanes: Row, memory: Sequence[Tensor]) -> list[Scalar]:
@@ -150,7 +151,7 @@ def scan(
     tuples and `group` are as in `tw.reduce`; a function keeps the order of its operands.
 
     The order of combination is the same each time: a thread's elements from the first to the last; the lanes of a warp
-    by distances 1, 2, 4, 8, 16; warps one after the other up to 8 and where the last is partial, else by distances too.
+    by distances 1, 2, 4, 8, 16; warps one after the other up to 4 and where the last is partial, else by distances too.
 
     >>> import numpy as np, tilewright as tw
     >>> @tw.kernel
@@ -221,7 +222,7 @@ def _scan_over_group(
     number = group.row_number()
     exchange = Exchange(group, [x.dtype for x in values], group.rows)
     memory = pass_on(group, exchange, values, number, row.lane == last)
-    if _is_read_by_each(group):
+    if group.rows <= _SCANNED_BY_EACH or not group.is_whole:
         before, total = _before_warp(operation, number, read_all(memory, group.rows), with_total=with_total)
     else:
         lanes = group.row_of_warps()

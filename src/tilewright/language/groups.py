@@ -122,7 +122,7 @@ class Group:
 
     def meet(self) -> None:
         """Wait for all threads of the group, which then see what the others wrote."""
-        if self.groups == 1:
+        if self.size == self.threads:
             sync_threads()
         else:
             meet_at(self._first_barrier() - self.number(), self.size)
@@ -185,10 +185,12 @@ def _demand_whole_groups(what: str, size: int, warp: int, threads: int | None) -
             "launch",
             help="give the block: kernel[grid, block].source(...), or kernel.lower(..., block=...)",
         )
-    if threads % size:
+    # Under a branch, the threads behind the last whole group may be left out; else their barrier is never complete.
+    if threads < size or (threads % size and not current(what).branch_depth):
         raise LanguageError(
             f"{what}: groups of {size} threads do not divide a block of {threads}",
-            help=f'launch blocks of a multiple of {size} threads, or take group="warp" ({warp} lanes) or "block"',
+            help=f"launch blocks of a multiple of {size} threads, put it under an if that leaves the others out, or "
+            f'take group="warp" ({warp} lanes) or "block"',
         )
 
 

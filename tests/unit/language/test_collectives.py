@@ -349,6 +349,58 @@ def test_warps_and_warpgroups_may_branch() -> None:
     assert (out[128:160] == np.cumsum(x[128:160])).all() and (out[160:192] == x[160:192]).all()
 
 
+@pytest.mark.parametrize("group", [128, 256])
+def test_consumers_beside_a_producer(group: int) -> None:
+    """Groups of several warps in a block that has another warp behind them, which they leave out."""
+
+    @tw.kernel
+    def roles(out, x):
+        i = tw.thread_idx.x
+        if tw.warp_id() < 8:
+            for _ in range(3):
+                out[i] = tw.reduce(x[i], "add", group) + tw.broadcast(x[i], 100, group)
+        else:
+            out[i] = x[i]
+
+    x = np.random.default_rng(0).integers(0, 99, 288).astype(np.float32)
+    out = run(roles, zeros(288, np.float32), x, block=288)
+    groups = x[:256].reshape(-1, group)
+    assert (out[:256] == (groups.sum(axis=1) + groups[:, 100]).repeat(group)).all() and (out[256:] == x[256:]).all()
+
+    @tw.kernel
+    def everywhere(out, x):
+        if tw.thread_idx.x >= 256:
+            out[tw.thread_idx.x] = tw.reduce(x[tw.thread_idx.x], group=group)
+
+    with pytest.raises(tw.CheckError, match="deadlock"):
+        everywhere[1, 288](zeros(288, np.float32), x)
+
+
+@tw.function
+def farther(a, b):  # type: ignore[no-untyped-def]  # device numbers
+    """The pair with the greater distance, by a branch."""
+    result = a
+    if b[0] > a[0]:
+        result = b
+    return result
+
+
+def test_functions_that_branch() -> None:
+    @tw.kernel
+    def pairs(out, x):
+        i = tw.thread_idx.x
+        out[0, i] = tw.reduce((x[i], i), farther)[1]
+        out[1, i] = tw.reduce((x[i], i), lambda a, b: b if b[0] > a[0] else a)[1]
+        out[2, i] = tw.scan((x[i], i), lambda a, b: b if b[0] > a[0] else a, "warp")[1]
+        out[3, i] = tw.reduce(x[i], tw.maximum).to(tw.int32)
+
+    x = np.random.default_rng(0).permutation(200)[:100].astype(np.float32)
+    out = run(pairs, np.zeros((4, 100), np.int32), x, block=100)
+    assert (out[:2] == x.argmax()).all() and (out[3] == x.max()).all()
+    assert (out[2] == [n // 32 * 32 + x[n // 32 * 32 : n + 1].argmax() for n in range(100)]).all()
+    compiles(pairs, tw.spec("int32", 2), tw.spec("float32", 1), block=100)
+
+
 def test_redux_refuses_what_it_does_not_take() -> None:
     refused(lambda x: tw.redux(x, "add"), "takes an int32 or uint32, got a float32")
     refused(lambda x: tw.redux(tw.thread_idx.x, "mul"), "computes add, and, max, min, or, xor, not 'mul'")
