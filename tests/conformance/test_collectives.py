@@ -159,7 +159,12 @@ def test_scan_keeps_the_order(backend: Backend, block: int, group: Any, exclusiv
     one = tuple(np.uint32(n) for n in (1, 0, 0, 1))
     with np.errstate(over="ignore"):
         found, totals = expected.scanned(
-            [[tuple(m)] for m in x], multiplied, group, exclusive=exclusive, initial=one if exclusive else None
+            [[tuple(m)] for m in x],
+            multiplied,
+            group,
+            exclusive=exclusive,
+            initial=one if exclusive else None,
+            is_named=False,
         )
     assert_same_bits(backend.get(out), np.array([m for (m,) in found], np.uint32))
     assert_same_bits(backend.get(total), np.array(totals, np.uint32))

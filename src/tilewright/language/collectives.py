@@ -13,6 +13,7 @@ operations need not commute.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from tilewright.arguments import shown
@@ -151,7 +152,8 @@ def scan(
     tuples and `group` are as in `tw.reduce`; a function keeps the order of its operands.
 
     The order of combination is the same each time: a thread's elements from the first to the last; the lanes of a warp
-    by distances 1, 2, 4, 8, 16; warps one after the other up to 4 and where the last is partial, else by distances too.
+    by distances 1, 2, 4, 8, 16; warps one after the other up to 4 and where the last is partial, else those before a
+    warp as in `tw.reduce`, and by distances where op is a function.
 
     >>> import numpy as np, tilewright as tw
     >>> @tw.kernel
@@ -226,9 +228,14 @@ def _scan_over_group(
         before, total = _before_warp(operation, number, read_all(memory, group.rows), with_total=with_total)
     else:
         lanes = group.row_of_warps()
-        warps = _scan_over_row(lanes, operation, _by_lanes(lanes, memory))
-        before = lanes.shuffle("idx", warps, maximum(number - 1, 0))
-        total = lanes.shuffle("idx", warps, group.rows - 1) if with_total else []
+        warps = _by_lanes(lanes, memory)
+        if operation.commutes:
+            before = _over_first(lanes, operation, warps, number)
+            total = _over_first(lanes, operation, warps, group.rows) if with_total else []
+        else:
+            warps = _scan_over_row(lanes, operation, warps)
+            before = lanes.shuffle("idx", warps, maximum(number - 1, 0))
+            total = lanes.shuffle("idx", warps, group.rows - 1) if with_total else []
     return where_else(number > 0, lambda: operation(before, values), values), before, total
 
 
@@ -241,6 +248,16 @@ def _before_warp(
         total = operation(total, value)
         before = [where(number > n, x, y) for x, y in zip(total, before, strict=True)]
     return before, operation(total, warps[-1]) if with_total else []
+
+
+def _over_first(lanes: Row, operation: Operation, values: list[Scalar], count: Any) -> list[Scalar]:
+    """Combine the values of the first `count` lanes, in all lanes: the others bring what changes nothing.
+
+    That takes fewer instructions than a scan, of which each lane needs one value only.
+    """
+    neutral = operation.unchanging([x.dtype for x in values])
+    taken = [as_scalar(where(lanes.lane < count, x, y)) for x, y in zip(values, neutral, strict=True)]
+    return _over_row(replace(lanes, count=lanes.width, has_spares=False), operation, taken)
 
 
 def _scan_over_row(row: Row, operation: Operation, values: list[Scalar]) -> list[Scalar]:

@@ -80,14 +80,18 @@ def test_what_exclusive_scans_begin_with(op: str, neutral: int) -> None:
     assert run(first, zeros(64, np.int32), block=64)[0] == neutral
 
 
-def test_initial_is_in_front_of_all() -> None:
+@pytest.mark.parametrize("block", [70, 128, 256, 288, 1000, 1024])
+def test_initial_is_in_front_of_all(block: int) -> None:
     @tw.kernel
     def shifted(out):
         found, total = tw.scan(tw.thread_idx.x, exclusive=True, initial=100, with_total=True)
+        least, lowest = tw.scan(50 - tw.thread_idx.x, "min", with_total=True)
         out[0, tw.thread_idx.x], out[1, tw.thread_idx.x] = found, total
+        out[2, tw.thread_idx.x], out[3, tw.thread_idx.x] = least, lowest
 
-    out = run(shifted, np.zeros((2, 70), np.int32), block=70)
-    assert (out[0] == 100 + np.cumsum(np.arange(70)) - np.arange(70)).all() and (out[1] == 69 * 35).all()
+    out, i = run(shifted, np.zeros((4, block), np.int32), block=block), np.arange(block)
+    assert (out[0] == 100 + np.cumsum(i) - i).all() and (out[1] == i.sum()).all()
+    assert (out[2] == 50 - i).all() and (out[3] == 51 - block).all()
 
 
 def test_index_by_name() -> None:
