@@ -76,10 +76,38 @@ def call(kernel: tw.Kernel, threads: int, group: Any) -> Callable[[], None]:
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=str)
 @pytest.mark.parametrize(("threads", "group"), [(128, "block"), (288, "block"), (100, "block"), (256, "warpgroup")])
-def test_every_barrier_is_needed(
-    kernel: tw.Kernel, threads: int, group: Any, monkeypatch: pytest.MonkeyPatch
+def test_every_barrier_is_needed(kernel: tw.Kernel, threads: int, group: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    remove_each(call(kernel, threads, group), monkeypatch)
+
+
+@pytest.mark.parametrize(("layout", "loops"), [((1, 2, 1), 1), ((2, 4, 1), 1), ((1, 2, 1), 3)])
+def test_every_barrier_of_rows_is_needed(
+    layout: tuple[int, int, int], loops: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (launch,) = launches(call(kernel, threads, group), monkeypatch)
+    mma = tw.make_tiled_mma(tw.atoms.SM80_16x8x16_F32F16F16F32_TN, layout)
+
+    @tw.kernel
+    def of_rows(out, c, mma: tw.constexpr, loops):
+        thread = mma.get_slice(tw.thread_idx.x)
+        part, target = thread.partition_C(c), thread.partition_C(out)
+        acc = thread.make_fragment_C(part)
+        tw.copy(part, acc)
+        rows = tw.accumulator_rows(mma, acc)
+        for _ in range(loops):
+            most = tw.reduce_rows(mma, acc, "max")
+            for r in tw.static_range(rows.layout[0].size):
+                for k in tw.static_range(rows.layout[1].size):
+                    rows[r, k] = rows[r, k] - most[r, 0]
+        tw.copy(acc, target)
+
+    shape = (mma.tile_size(0), 2 * mma.tile_size(1))
+    c = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    remove_each(lambda: of_rows[1, mma.size](tw.static(np.zeros_like(c)), tw.static(c), mma, loops), monkeypatch)
+
+
+def remove_each(run: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that a launch is right as it is, and that a race is found without each of its barriers."""
+    (launch,) = launches(run, monkeypatch)
     assert findings(launch) == []
     blocks = [launch.kernel.body, *(b for op in launch.kernel.body.walk() for b in op.blocks)]
     barriers = [(b, op) for b in blocks for op in b.ops if isinstance(op, (Barrier, NamedBarrier))]

@@ -23,8 +23,9 @@ ATOMS = [
 ]
 
 
-def tiled(name: str) -> Any:
-    layout = (4, 1, 1) if name.startswith("SM70") else (1, 1, 1)
+def tiled(name: str, layout: tuple[int, int, int]) -> Any:
+    if name.startswith("SM70"):  # four of its groups of eight threads make a warp
+        layout = (4, 1, 1)
     return tw.make_tiled_mma(getattr(tw.atoms, name), layout)
 
 
@@ -53,9 +54,12 @@ def row_statistics(sums, greatest, same, c, mma: tw.constexpr):
             most_of[r, column] = most[r, 0] + (again[r, 0] - most[r, 0])
 
 
-@pytest.mark.parametrize("name", ATOMS)
-def test_row_statistics(backend: Backend, name: str) -> None:
-    mma = tiled(name)
+@pytest.mark.parametrize(
+    ("name", "layout"),
+    [(name, (1, 1, 1)) for name in ATOMS] + [(ATOMS[1], layout) for layout in ((4, 1, 1), (1, 2, 1), (2, 4, 1))],
+)
+def test_row_statistics(backend: Backend, name: str, layout: tuple[int, int, int]) -> None:
+    mma = tiled(name, layout)
     type = mma.atom.dtype_c
     shape = (2 * mma.tile_size(0), 3 * mma.tile_size(1))
     c = np.random.default_rng(0).integers(-9, 10, shape).astype(type.numpy)
@@ -104,7 +108,9 @@ def test_the_accumulator_as_operand(backend: Backend, name: str, warps: int) -> 
     a, b, v = (random.integers(-2, 3, s).astype(narrow.numpy) for s in ((m, k), (n, k), (width, n)))
     b[:, 4:], v[:, 5:17] = 0, 0  # so that sums are exact in 16 bits
     out = backend.zeros((m, width), type)
-    two_products[1, mma.size](*(tw.static(backend.put(x)) if x is not out else tw.static(out) for x in (out, a, b, v)), mma)
+    two_products[1, mma.size](
+        *(tw.static(backend.put(x)) if x is not out else tw.static(out) for x in (out, a, b, v)), mma
+    )
     wide = [x.astype(np.float64) for x in (a, b, v)]
     assert_same_bits(backend.get(out), (wide[0] @ wide[1].T @ wide[2].T).astype(type.numpy))
 

@@ -59,23 +59,28 @@ def reduce_one(out, x, op: tw.constexpr, group: tw.constexpr):
 
 
 @pytest.mark.parametrize("block", BLOCKS, ids=str)
-@pytest.mark.parametrize("group", GROUPS, ids=str)
-def test_sums(backend: Backend, block: Any, group: Any) -> None:
+def test_sums(backend: Backend, block: Any) -> None:
     threads = threads_of(block)
     x = numbers(tw.float32, threads)
-    out = backend.zeros(threads, tw.float32)
-    reduce_one[1, block](out, backend.put(x), "add", group)
-    assert_same_bits(backend.get(out), np.array(expected.reduced([[v] for v in x], operator.add, group), np.float32))
+    for group in GROUPS:
+        out = backend.zeros(threads, tw.float32)
+        reduce_one[1, block](out, backend.put(x), "add", group)
+        found = expected.reduced([[v] for v in x], operator.add, group)
+        assert_same_bits(backend.get(out), np.array(found, np.float32), group)
 
 
-@pytest.mark.parametrize("block", [96, 128, 416, 1024])
-@pytest.mark.parametrize("op", NAMED)
+@pytest.mark.parametrize("block", [96, 416, 1024])
 @pytest.mark.parametrize(
-    "type", [tw.float32, tw.float16, tw.bfloat16, tw.float64, tw.int8, tw.int32, tw.uint32, tw.int64], ids=str
+    ("type", "op"),
+    [
+        (type, op)
+        for type in (tw.float32, tw.float16, tw.bfloat16, tw.float64, tw.int8, tw.int32, tw.uint32, tw.int64)
+        for op in NAMED
+        if not (type.is_float and op in ("and", "or", "xor"))
+    ],
+    ids=str,
 )
 def test_names_and_types(backend: Backend, type: tw.DType, op: str, block: int) -> None:
-    if type.is_float and op in ("and", "or", "xor"):
-        pytest.skip("bits of integers")
     x = numbers(type, block)
     if op == "mul" and not type.is_float:
         x = np.ones_like(x)
@@ -154,7 +159,12 @@ def test_scan_keeps_the_order(backend: Backend, block: int, group: Any, exclusiv
     one = tuple(np.uint32(n) for n in (1, 0, 0, 1))
     with np.errstate(over="ignore"):
         found, totals = expected.scanned(
-            [[tuple(m)] for m in x], multiplied, group, exclusive=exclusive, initial=one if exclusive else None
+            [[tuple(m)] for m in x],
+            multiplied,
+            group,
+            exclusive=exclusive,
+            initial=one if exclusive else None,
+            is_named=False,
         )
     assert_same_bits(backend.get(out), np.array([m for (m,) in found], np.uint32))
     assert_same_bits(backend.get(total), np.array(totals, np.uint32))
@@ -172,8 +182,7 @@ def scan_fragment(out, x, count: tw.constexpr, op: tw.constexpr, group: tw.const
 
 
 @pytest.mark.parametrize("block", [1, 20, 32, 40, 96, 256, 288, 300, 1024])
-@pytest.mark.parametrize("group", ["block", "warp", 8])
-@pytest.mark.parametrize("count", [1, 3, 4])
+@pytest.mark.parametrize(("group", "count"), [("block", 1), ("block", 3), ("warp", 4), (8, 1)])
 @pytest.mark.parametrize("exclusive", [False, True])
 def test_scans(backend: Backend, block: int, group: Any, count: int, exclusive: bool) -> None:
     for op, neutral in (("add", 0), ("max", -np.inf)):
@@ -253,12 +262,11 @@ def extremes(values, places, x, count: tw.constexpr, group: tw.constexpr):
     values[1, i], places[1, i] = tw.argmin(own, group=group)
 
 
-@pytest.mark.parametrize("block", [1, 20, 32, 40, 96, 256, 288, 300, 1024])
+@pytest.mark.parametrize("block", [1, 20, 32, 40, 96, 288, 300, 1024])
 @pytest.mark.parametrize("group", ["block", "warp", 8])
-@pytest.mark.parametrize("type", [tw.float32, tw.float16, tw.int32, tw.uint32, tw.float64], ids=str)
-def test_extremes(backend: Backend, block: int, group: Any, type: tw.DType) -> None:
+def test_extremes(backend: Backend, block: int, group: Any) -> None:
     random = np.random.default_rng(block)
-    for count in (1, 4):
+    for type, count in ((tw.float32, 1), (tw.float32, 4), (tw.float16, 1), (tw.int32, 1), (tw.uint32, 4)):
         x = random.integers(0, 9, (block, count)).astype(type.numpy)
         if type.is_float:
             x[random.random(x.shape) < 0.2] = np.nan
@@ -291,13 +299,13 @@ def sort_all(out, carried, x, count: tw.constexpr, group: tw.constexpr, descendi
         carried[i * count + k] = order[k]
 
 
-@pytest.mark.parametrize("block", [1, 20, 32, 40, 96, 256, 300])
-@pytest.mark.parametrize("group", ["block", "warp", 8])
-@pytest.mark.parametrize("type", [tw.float32, tw.int32, tw.uint32, tw.float16, tw.int64], ids=str)
+@pytest.mark.parametrize(
+    ("block", "group"), [(1, "block"), (20, "block"), (40, "warp"), (20, 8), (64, 8), (96, "block"), (150, "block")]
+)
 @pytest.mark.parametrize("descending", [False, True])
-def test_sort(backend: Backend, block: int, group: Any, type: tw.DType, descending: bool) -> None:
+def test_sort(backend: Backend, block: int, group: Any, descending: bool) -> None:
     random = np.random.default_rng(block)
-    for count in (1, 4):
+    for type, count in ((tw.float32, 1), (tw.int32, 4), (tw.uint32, 1), (tw.float16, 1), (tw.int64, 1)):
         x = random.integers(0, 20, (block, count)).astype(type.numpy)
         if type.is_float:
             x = x - type.numpy.type(9.5)

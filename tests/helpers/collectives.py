@@ -54,14 +54,18 @@ def by_distances(values: Sequence[Value], op: Op) -> list[Value]:
     return level
 
 
-def scanned_group(values: Sequence[Value], op: Op, *, is_whole: bool) -> tuple[list[Value], list[Value]]:
+def scanned_group(
+    values: Sequence[Value], op: Op, *, is_whole: bool, is_named: bool
+) -> tuple[list[Value], list[Value]]:
     """Scan one value of each thread of a group, and the totals of its warps; `is_whole` says whether the last one is."""
     warps = [by_distances(row, op) for row in rows(values)]
     totals = [row[-1] for row in warps]
-    if len(warps) <= 8 or not is_whole:
+    if len(warps) <= 4 or not is_whole:
         upto = [totals[0]]
         for total in totals[1:]:
             upto.append(op(upto[-1], total))
+    elif is_named:
+        upto = [tree(totals[: n + 1], op) for n in range(len(totals))]
     else:
         upto = by_distances(totals, op)
     found = list(warps[0])
@@ -78,6 +82,7 @@ def scanned(
     exclusive: bool = False,
     neutral: Value = None,
     initial: Value = None,
+    is_named: bool = True,
 ) -> tuple[list[list[Value]], list[Value]]:
     """Return the elements that each thread gets of a scan, and the totals."""
     found: list[list[Value]] = []
@@ -89,7 +94,7 @@ def scanned(
             for x in elements[1:]:
                 sums.append(op(sums[-1], x))
             own.append(sums)
-        upto, warps = scanned_group([sums[-1] for sums in own], op, is_whole=len(values) % WARP == 0)
+        upto, warps = scanned_group([sums[-1] for sums in own], op, is_whole=len(values) % WARP == 0, is_named=is_named)
         totals += [warps[-1]] * len(members)
         for t, sums in enumerate(own):
             before = None if t == 0 else upto[t - 1] if t % WARP else warps[t // WARP - 1]

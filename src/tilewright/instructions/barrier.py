@@ -8,7 +8,7 @@ Source: PTX ISA, "bar, barrier", "bar.warp.sync".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -26,7 +26,7 @@ from tilewright.ir.core import Value
 from tilewright.ir.effects import Effects, Order, Scope, Waits, attribute, operand
 from tilewright.ir.instruction import Instruction
 from tilewright.trace.scalar import as_scalar
-from tilewright.trace.tracer import current
+from tilewright.trace.tracer import Tracer, current
 
 if TYPE_CHECKING:
     from tilewright.backends.cpp.printer import Printer
@@ -103,6 +103,8 @@ class named_barrier:  # a word of kernels, like range
                 f"a block has named barriers 1 to {_MOST_NAMED}, not {number!r}",
                 help="barrier 0 is the one of tw.sync_threads()",
             )
+        if facts.high - facts.low < _MOST_NAMED - 1:  # something is known of the number
+            claim_barriers(tracer, range(facts.low, facts.high + 1), "tw.named_barrier")
         self.number = number
         self.threads = given
 
@@ -119,6 +121,23 @@ class named_barrier:  # a word of kernels, like range
 
     def __repr__(self) -> str:
         return f"named_barrier({self.number!r}, threads={self.threads})"
+
+
+def claim_barriers(tracer: Tracer, numbers: Iterable[int], owner: str) -> None:
+    """Refuse named barriers of a block that two owners use: a `tw.named_barrier`, and collectives of warpgroups."""
+    for number in numbers:
+        other = tracer.barrier_owners.setdefault(number, owner)
+        if other != owner:
+            raise LanguageError(
+                f"named barrier {number} is used by {owner}, and by {other}",
+                help="collectives of groups of several warps take the highest numbers, one for each group of the "
+                "block, from 15 downwards; give your own low ones",
+            )
+
+
+def meet_at(number: Any, threads: int) -> None:  # Any: an integer of host or device
+    """Wait at a barrier that is claimed, until so many threads have come."""
+    current("a barrier").emit(NamedBarrier("sync", threads, as_scalar(number, int32).value))
 
 
 def _whole_warps(threads: int, warp: int) -> int:

@@ -20,6 +20,7 @@ from tilewright.dtypes import dtype as as_dtype
 from tilewright.errors import LanguageError
 from tilewright.instructions.shuffle import shuffle_xor
 from tilewright.language.combining import Operation, Values, tree
+from tilewright.language.groups import Exchange, Group
 from tilewright.layout import Layout, composition
 from tilewright.layout.layouts import flat_modes, from_modes, inside
 from tilewright.tensors import Tensor
@@ -125,19 +126,21 @@ def _check(atom: MMAAtom, acc: Any, what: str, *, static: bool = False) -> None:
 def reduce_rows(mma: Any, acc: Tensor, op: Any = "add") -> Tensor:  # Any: a TiledMMA or an atom; a name or function
     """Return `op` over each row of C's tile: a fragment of shape (rows, 1), for the rows of `accumulator_rows`.
 
-    First the thread combines its own values of a row, then all lanes that have values of it exchange theirs, so that
-    each of them gets the result. `op` is as in `tw.reduce`; a function of the user has to commute too, as a row's
-    columns are spread over lanes.
+    First the thread combines its own values of a row, then all threads that have values of it exchange theirs, so that
+    each of them gets the result: lanes by shuffles, warps that divide the row through shared memory, for which
+    all threads of the tiled mma come together once. Thread t of each `mma.size` threads of the block has slice t.
+    `op` is as in `tw.reduce`; a function of the user has to commute too, as a row's columns are spread over lanes.
 
     Law: the values of a thread are combined as a tree of neighbours, those of the lanes by pairs, the lowest bit
-    of the lane number first.
+    of the lane number first, and those of the warps as a tree of neighbours.
 
-    Raises `LanguageError` where several warps share a row: then lay the atoms of the tiled mma along M.
+    Raises `LanguageError` where the threads of a row are not a power of two.
     """
     tiled = _tiled(mma, "tw.reduce_rows")
     _check(tiled.atom, acc, "tw.reduce_rows", static=True)
     rows = accumulator_rows(tiled, acc)
-    masks = _lanes_of_row(tiled, current("tw.reduce_rows").arch.warp_size)
+    warp = current("tw.reduce_rows").arch.warp_size
+    masks = _threads_of_row(tiled)
     values = Values.of(acc, "tw.reduce_rows")
     operation = Operation.of(op, values, "tw.reduce_rows")
     count, columns = (rows.layout[mode].size for mode in (0, 1))
@@ -146,12 +149,34 @@ def reduce_rows(mma: Any, acc: Tensor, op: Any = "add") -> Tensor:  # Any: a Til
     for row in range(count):
         own = tree(operation, [operation.prepared([rows[row, column]]) for column in range(columns)])
         for mask in masks:
-            own = _paired(operation, own, mask)
+            if mask < warp:
+                own = _paired(operation, own, mask)
         found.append(own[0])
+    across = [mask for mask in masks if mask >= warp]
+    if across:
+        found = _over_warps(Group.of(tiled.size, "tw.reduce_rows"), operation, found, across)
     result = registers(found[0].dtype, Layout((rows.shape[0], 1)))  # type: ignore[index]  # two modes
     for row, value in enumerate(found):
         result[row, 0] = value
     return result
+
+
+def _over_warps(group: Group, operation: Operation, rows: list[Scalar], masks: list[int]) -> list[Scalar]:
+    """Combine a value of each row with those of the threads whose numbers differ by the masks, in their order."""
+    exchange = Exchange(group, [rows[0].dtype], len(rows) * group.size)
+    (memory,) = exchange.next()
+    rank = group.rank()
+    for row, value in enumerate(rows):
+        memory[rank + row * group.size] = value
+    group.meet()
+    offsets = [0]
+    for mask in masks:
+        offsets += [offset + mask for offset in offsets]
+    first = rank & ~sum(masks)
+    return [
+        tree(operation, [[memory[first + (offset + row * group.size)]] for offset in offsets])[0]
+        for row in range(len(rows))
+    ]
 
 
 def _paired(operation: Operation, own: list[Scalar], mask: int) -> list[Scalar]:
@@ -166,8 +191,8 @@ def _paired(operation: Operation, own: list[Scalar], mask: int) -> list[Scalar]:
 
 
 @cache
-def _lanes_of_row(mma: TiledMMA, warp: int) -> tuple[int, ...]:
-    """Return the bits of the lane number by which the threads differ that have values of one row of C."""
+def _threads_of_row(mma: TiledMMA) -> tuple[int, ...]:
+    """Return the bits of the thread number by which the threads differ that have values of one row of C."""
     import numpy as np
 
     threads = _thread_places(mma, "C")
@@ -175,19 +200,17 @@ def _lanes_of_row(mma: TiledMMA, warp: int) -> tuple[int, ...]:
     numbers = np.arange(mma.size)
     masks = []
     for bit in range((mma.size - 1).bit_length()):
-        mask = 1 << bit
-        other = numbers ^ mask
-        if (other >= mma.size).any() or not (rows[np.minimum(other, mma.size - 1)] == rows).all():
+        other = numbers ^ (1 << bit)
+        if (other >= mma.size).any() or not (rows[other] == rows).all():
             continue
         if (columns[other] != columns).all():  # and not a copy of the same part, of atoms along K
-            masks.append(mask)
-    across = any(mask >= warp for mask in masks)
+            masks.append(1 << bit)
     shared_by = len(np.unique(columns[rows == rows[0]]))
-    if across or 1 << len(masks) != shared_by:
+    if 1 << len(masks) != shared_by:
         raise LanguageError(
-            f"tw.reduce_rows: a row of C is spread over {shared_by} threads, of more than one warp",
+            f"tw.reduce_rows: a row of C is spread over {shared_by} threads, whose numbers do not differ by bits",
             details=[f"mma: {mma}"],
-            help="lay the atoms along M only, such as make_tiled_mma(atom, (4, 1)): then a warp has whole rows",
+            help="lay 1, 2, 4 or 8 atoms along N, such as make_tiled_mma(atom, (4, 1)): then a warp has whole rows",
         )
     return tuple(masks)
 
@@ -214,9 +237,9 @@ def _thread_places(mma: TiledMMA, operand: Any, shape: tuple[int, int] | None = 
 
 
 def as_operand_a(mma: Any, acc: Tensor, dtype: Any = None, *, to: Any = None) -> Tensor:
-    """Return C's fragment as the fragment of A for the next product, converted.
+    """Return C's fragment as the fragment of A for the next product, converted: P V after S = Q K^T, in registers.
 
-    So P V follows S = Q K^T without shared memory. `mma` made the accumulator, `to` takes the operand (the same mma unless given): the columns of C are its K. The
+    `mma` made the accumulator, `to` takes the operand (the same mma unless given): the columns of C are its K. The
     element type is that of A. The result has the modes (V, M, K) of `partition_fragment_A`.
 
     Law: element (m, k) of A, in the thread and value where `to` reads it, is the converted element (m, k) of C.
@@ -235,9 +258,10 @@ def as_operand_a(mma: Any, acc: Tensor, dtype: Any = None, *, to: Any = None) ->
         )
     repeats = [acc.layout[mode].size if mode < acc.layout.rank else 1 for mode in (1, 2)]
     # Of atoms, not of tiles: a tile that was widened holds several atoms of a thread along a mode.
-    once = [source.atom.shape_mnk[mode] * source.thr_layout_vmnk.shape[1 + mode] for mode in (0, 1)]  # type: ignore[index,operator]
-    shape = tuple(step * count for step, count in zip(once, repeats, strict=True))  # type: ignore[operator]  # static
-    places = _places_in_c(source, target, shape)  # type: ignore[arg-type]
+    threads: Any = source.thr_layout_vmnk.shape
+    once = [source.atom.shape_mnk[mode] * threads[1 + mode] for mode in (0, 1)]
+    shape = (once[0] * repeats[0], once[1] * repeats[1])
+    places = _places_in_c(source, target, shape)
     result = registers(element.storage, Layout(target.partition_shape(shape, "A")))
     for n, place in enumerate(places):
         result[n] = acc[place].to(element)
@@ -265,10 +289,10 @@ def _places_in_c(source: TiledMMA, target: TiledMMA, shape: tuple[int, int]) -> 
     for thread in range(source.size):
         has = {int(in_c[thread]) + place for place in values_c}
         for place in values_a:
-            needed = int(in_a[thread]) + place  # type: ignore[operator]  # static
-            if needed not in has or needed - int(in_c[thread]) != place + shift:  # type: ignore[operator]
+            needed = int(in_a[thread]) + place
+            if needed not in has or needed - int(in_c[thread]) != place + shift:
                 raise _elsewhere(source, target, thread, needed % m, needed // m, is_there=needed in has)
-    return tuple(held[place + shift] for place in values_a)  # type: ignore[index, operator]
+    return tuple(held[place + shift] for place in values_a)
 
 
 def _elsewhere(

@@ -13,10 +13,11 @@ operations need not commute.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from tilewright.arguments import shown
-from tilewright.dtypes import DType, bool_, int32
+from tilewright.dtypes import DType, bool_, float32, int32
 from tilewright.errors import LanguageError
 from tilewright.instructions.redux import Redux, has_redux
 from tilewright.language.combining import Operation, Values, tree
@@ -28,7 +29,9 @@ from tilewright.trace.tracer import current
 
 _Candidate = tuple[Scalar, Scalar, "Scalar | None"]  # a value, its index, and whether it takes part
 
-_READ_BY_EACH = 8  # values of so many warps are read by every thread, those of more by the lanes of a row
+# Values of so many warps are read by every thread, those of more by the lanes of a row. A scan selects among them too.
+_REDUCED_BY_EACH = 8
+_SCANNED_BY_EACH = 4
 
 
 # --- reduce ----------------------------------------------------------------------------------------------
@@ -64,7 +67,11 @@ def reduce(x: Any, op: Any = "add", group: Any = "block") -> Any:  # Any: number
     values = Values.of(x, "tw.reduce")
     operation = Operation.of(op, values, "tw.reduce")
     own = tree(operation, [operation.prepared(element) for element in values.elements])
-    return values.rebuild(_over_group(where_used, operation, own))
+    types = [x.dtype for x in own]
+    if operation.name in ("min", "max"):  # exact in float32, in which they are computed anyway
+        own = [x.to(float32) if x.dtype.is_narrow_float else x for x in own]
+    found = _over_group(where_used, operation, own)
+    return values.rebuild([x.to(type) for x, type in zip(found, types, strict=True)])
 
 
 def _over_group(group: Group, operation: Operation, values: list[Scalar]) -> list[Scalar]:
@@ -74,15 +81,10 @@ def _over_group(group: Group, operation: Operation, values: list[Scalar]) -> lis
     values = _over_row(row, operation, values, everywhere=False)
     exchange = Exchange(group, [x.dtype for x in values], group.rows)
     memory = pass_on(group, exchange, values, group.row_number(), row.lane == 0)
-    if _is_read_by_each(group):
+    if group.rows <= _REDUCED_BY_EACH or not group.is_whole:
         return tree(operation, read_all(memory, group.rows))
     lanes = group.row_of_warps()
     return _over_row(lanes, operation, _by_lanes(lanes, memory))
-
-
-def _is_read_by_each(group: Group) -> bool:
-    """Say whether every thread reads the values of all warps; otherwise the lanes of each warp read one each."""
-    return group.rows <= _READ_BY_EACH or not group.is_whole
 
 
 def _by_lanes(lanes: Row, memory: Sequence[Tensor]) -> list[Scalar]:
@@ -150,7 +152,8 @@ def scan(
     tuples and `group` are as in `tw.reduce`; a function keeps the order of its operands.
 
     The order of combination is the same each time: a thread's elements from the first to the last; the lanes of a warp
-    by distances 1, 2, 4, 8, 16; warps one after the other up to 8 and where the last is partial, else by distances too.
+    by distances 1, 2, 4, 8, 16; warps one after the other up to 4 and where the last is partial, else those before a
+    warp as in `tw.reduce`, and by distances where op is a function.
 
     >>> import numpy as np, tilewright as tw
     >>> @tw.kernel
@@ -221,13 +224,18 @@ def _scan_over_group(
     number = group.row_number()
     exchange = Exchange(group, [x.dtype for x in values], group.rows)
     memory = pass_on(group, exchange, values, number, row.lane == last)
-    if _is_read_by_each(group):
+    if group.rows <= _SCANNED_BY_EACH or not group.is_whole:
         before, total = _before_warp(operation, number, read_all(memory, group.rows), with_total=with_total)
     else:
         lanes = group.row_of_warps()
-        warps = _scan_over_row(lanes, operation, _by_lanes(lanes, memory))
-        before = lanes.shuffle("idx", warps, maximum(number - 1, 0))
-        total = lanes.shuffle("idx", warps, group.rows - 1) if with_total else []
+        warps = _by_lanes(lanes, memory)
+        if operation.commutes:
+            before = _over_first(lanes, operation, warps, number)
+            total = _over_first(lanes, operation, warps, group.rows) if with_total else []
+        else:
+            warps = _scan_over_row(lanes, operation, warps)
+            before = lanes.shuffle("idx", warps, maximum(number - 1, 0))
+            total = lanes.shuffle("idx", warps, group.rows - 1) if with_total else []
     return where_else(number > 0, lambda: operation(before, values), values), before, total
 
 
@@ -240,6 +248,16 @@ def _before_warp(
         total = operation(total, value)
         before = [where(number > n, x, y) for x, y in zip(total, before, strict=True)]
     return before, operation(total, warps[-1]) if with_total else []
+
+
+def _over_first(lanes: Row, operation: Operation, values: list[Scalar], count: Any) -> list[Scalar]:
+    """Combine the values of the first `count` lanes, in all lanes: the others bring what changes nothing.
+
+    That takes fewer instructions than a scan, of which each lane needs one value only.
+    """
+    neutral = operation.unchanging([x.dtype for x in values])
+    taken = [as_scalar(where(lanes.lane < count, x, y)) for x, y in zip(values, neutral, strict=True)]
+    return _over_row(replace(lanes, count=lanes.width, has_spares=False), operation, taken)
 
 
 def _scan_over_row(row: Row, operation: Operation, values: list[Scalar]) -> list[Scalar]:
@@ -385,9 +403,10 @@ class Extreme:
         offered = list(elements)
         if counts is not None:
             offered = [as_scalar(where(flag, x, self.neutral)) for x, flag in zip(elements, counts, strict=True)]
+        flags: Sequence[Scalar | None] = [None] * len(offered) if counts is None else counts
         (value,) = tree(self.best, [[x] for x in offered])
         row = self.group.row()
-        value, place = self._over_row(row, value, [*zip(offered, places, counts or [None] * len(offered), strict=True)])
+        value, place = self._over_row(row, value, [*zip(offered, places, flags, strict=True)])
         if self.exchange is None:
             return value, place
         memory = pass_on(self.group, self.exchange, (value, place), self.group.row_number(), row.lane == 0)
@@ -405,13 +424,18 @@ class Extreme:
         return best, place
 
     def _lowest(self, best: Scalar, candidates: Sequence[_Candidate]) -> Scalar:
-        """Return the lowest index of a thread's elements that are equal to the best value."""
+        """Return the lowest index of a thread's elements that are equal to the best value.
+
+        Conditions are selected by one after the other: for an `or` of them compilers branch.
+        """
         equal = []
         for value, place, counts in candidates:
-            is_best = value == best
+            found = where(value == best, place, self.no_index)
             if self.type.is_float:
-                is_best = is_best | isnan(best)
-            equal.append([as_scalar(where(is_best if counts is None else is_best & counts, place, self.no_index))])
+                found = where(isnan(best), place, found)
+            if counts is not None:
+                found = where(counts, found, self.no_index)
+            equal.append([as_scalar(found)])
         return tree(self.first, equal)[0]
 
 

@@ -164,6 +164,17 @@ class Operation:
             return None
         return [as_scalar(_NAMED[_of_type(self.name, type)].neutral(type), type) for type in types]
 
+    def unchanging(self, types: Sequence[DType]) -> list[Scalar]:
+        """Return what leaves every value as it is, to the bit: -0.0 for sums of floats, NaN for their extremes."""
+        assert self.name is not None, self.function
+        floats = {"add": -0.0, "min": float("nan"), "max": float("nan")}
+        return [
+            as_scalar(floats[self.name], type)
+            if type.is_float and self.name in floats
+            else as_scalar(_NAMED[_of_type(self.name, type)].neutral(type), type)
+            for type in types
+        ]
+
     def in_types(self, x: Any, types: Sequence[DType], name: str) -> list[Scalar]:
         """Return the leaves of a user's value in the types of the values that are combined."""
         numbers: list[Any] = []

@@ -15,7 +15,7 @@ from tilewright.arch import VECTOR_BYTES
 from tilewright.arguments import shown
 from tilewright.dtypes import DType, int32
 from tilewright.errors import LanguageError
-from tilewright.instructions.barrier import named_barrier, sync_threads
+from tilewright.instructions.barrier import claim_barriers, meet_at, sync_threads
 from tilewright.instructions.shuffle import Shuffle
 from tilewright.language.copying import copied_fragment
 from tilewright.layout import Layout
@@ -28,7 +28,7 @@ from tilewright.trace.threads import linear_thread
 from tilewright.trace.tracer import current
 
 _WARPGROUP = 128  # threads
-_LAST_BARRIER = 15  # the first group meets at this one, the second at the one below
+_LAST_BARRIER = 15  # of a block; groups of several warps take barriers from this one downwards
 
 
 @dataclass(frozen=True)
@@ -122,10 +122,28 @@ class Group:
 
     def meet(self) -> None:
         """Wait for all threads of the group, which then see what the others wrote."""
-        if self.groups == 1:
+        if self.size == self.threads:
             sync_threads()
         else:
-            named_barrier(_LAST_BARRIER - self.number(), self.size).sync()
+            meet_at(self._first_barrier() - self.number(), self.size)
+
+    def _first_barrier(self) -> int:
+        """Return the barrier of the first group; the others have those below. Each size of groups has its own."""
+        tracer = current("a collective")
+        owner = f"collectives of {self.size} threads"
+        own = [number for number, name in tracer.barrier_owners.items() if name == owner]
+        if own:
+            return max(own)
+        taken = [number for number, name in tracer.barrier_owners.items() if name.startswith("collectives")]
+        first = min(taken, default=_LAST_BARRIER + 1) - 1
+        if first < self.groups:
+            raise LanguageError(
+                f"{self.groups} groups of {self.size} threads need a named barrier each, and {first} are left of "
+                f"{_LAST_BARRIER}",
+                help=f"take larger groups, or groups of up to {self.warp} lanes, which need none",
+            )
+        claim_barriers(tracer, range(first - self.groups + 1, first + 1), owner)
+        return first
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,16 +185,12 @@ def _demand_whole_groups(what: str, size: int, warp: int, threads: int | None) -
             "launch",
             help="give the block: kernel[grid, block].source(...), or kernel.lower(..., block=...)",
         )
-    if threads % size:
+    # Under a branch, the threads behind the last whole group may be left out; else their barrier is never complete.
+    if threads < size or (threads % size and not current(what).branch_depth):
         raise LanguageError(
             f"{what}: groups of {size} threads do not divide a block of {threads}",
-            help=f'launch blocks of a multiple of {size} threads, or take group="warp" ({warp} lanes) or "block"',
-        )
-    if threads // size > _LAST_BARRIER:
-        raise LanguageError(
-            f"{what}: a block of {threads} threads has {threads // size} groups of {size}, and each needs a named "
-            f"barrier, of which there are {_LAST_BARRIER}",
-            help=f"take larger groups, or groups of up to {warp} lanes, which need none",
+            help=f"launch blocks of a multiple of {size} threads, put it under an if that leaves the others out, or "
+            f'take group="warp" ({warp} lanes) or "block"',
         )
 
 

@@ -64,6 +64,7 @@ class Tracer:
         self.thread_numbers: dict[Value, frozenset[int]] = {}
         self.slices: dict[TiledCopy | TiledMMA, dict[object, Slice]] = {}
         self.conditional_slices: list[tuple[Slice, Value]] = []
+        self.barrier_owners: dict[int, str] = {}  # who uses each of the block's named barriers
         # For each size of groups, the variable that says which half of their shared memory collectives write next.
         self.collective_turns: dict[int, Tensor] = {}
 

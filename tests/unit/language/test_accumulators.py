@@ -41,10 +41,6 @@ def tiled(name: str, layout: Any = (1, 1, 1)) -> Any:
     return tw.make_tiled_mma(atom, layout)
 
 
-def warp_of(name: str) -> int:
-    return 64 if name in MFMAS else 32
-
-
 def coordinates(mma: Any, repeats: tuple[int, int], threads: Any = None) -> Any:
     """Return for each thread the coordinates (m, n) of its values (V, M, N), counted from its atom's first row on."""
     shape = tuple(mma.tile_size(mode) * count for mode, count in enumerate(repeats))
@@ -77,35 +73,28 @@ def test_rows_and_columns_of_every_atom(name: str) -> None:
 
 @pytest.mark.parametrize("name", ATOMS)
 @pytest.mark.parametrize("layout", TILED)
-def test_lanes_of_a_row(name: str, layout: str) -> None:
-    """The lanes that are found have all columns of a row between them, each once; other layouts are refused."""
-    mma, warp = tiled(name, TILED[layout]), warp_of(name)
+def test_threads_of_a_row(name: str, layout: str) -> None:
+    """The threads that are found have all columns of a row between them, each once; copies along K are not among them."""
+    mma = tiled(name, TILED[layout])
     parts = places(mma)
-    rows = [frozenset(m for m, _ in part) for part in parts]
-    sharing = [
-        {u for u in range(mma.size) if rows[u] == rows[t] and parts[u] != parts[t]} | {t} for t in range(mma.size)
-    ]
-    within = all(u // warp == t // warp for t, those in enumerate(sharing) for u in those)
-    if layout == "depth":  # copies of a part are no other columns
-        within = True
-    try:
-        masks = accumulators._lanes_of_row(mma, warp)
-    except LanguageError as refusal:
-        assert not within and "more than one warp" in str(refusal)
-        return
-    assert within
+    masks = accumulators._threads_of_row(mma)
     for thread in range(mma.size):
-        lanes = {thread}
+        threads = {thread}
         for mask in masks:
-            assert mask < warp
-            lanes |= {lane ^ mask for lane in lanes}
-        found = [place for lane in lanes for place in parts[lane]]
-        assert len(found) == len(set(found)) == len(rows[thread]) * mma.tile_size(1)
-        assert {m for m, _ in found} == rows[thread]
+            threads |= {other ^ mask for other in threads}
+        found = [place for other in threads for place in parts[other]]
+        rows = {m for m, _ in parts[thread]}
+        assert len(found) == len(set(found)) == len(rows) * mma.tile_size(1)
+        assert {m for m, _ in found} == rows
+
+
+def test_three_warps_along_a_row() -> None:
+    with pytest.raises(LanguageError, match="spread over 12 threads, whose numbers do not differ by bits"):
+        accumulators._threads_of_row(tiled("SM80_16x8x16_F32F16F16F32_TN", (1, 3, 1)))
 
 
 def test_the_quad_shares_a_row() -> None:
-    assert accumulators._lanes_of_row(tiled("SM80_16x8x16_F32F16F16F32_TN", (4, 1, 1)), 32) == (1, 2)
+    assert accumulators._threads_of_row(tiled("SM80_16x8x16_F32F16F16F32_TN", (4, 1, 1))) == (1, 2)
 
 
 @pytest.mark.parametrize("name", ATOMS)

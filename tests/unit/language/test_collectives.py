@@ -69,7 +69,8 @@ def test_all_elements_of_a_fragment_take_part() -> None:
 
 
 @pytest.mark.parametrize(
-    ("op", "neutral"), [("add", 0), ("mul", 1), ("min", 2**31 - 1), ("max", -(2**31)), ("and", -1), ("or", 0), ("xor", 0)]
+    ("op", "neutral"),
+    [("add", 0), ("mul", 1), ("min", 2**31 - 1), ("max", -(2**31)), ("and", -1), ("or", 0), ("xor", 0)],
 )
 def test_what_exclusive_scans_begin_with(op: str, neutral: int) -> None:
     @tw.kernel
@@ -79,14 +80,18 @@ def test_what_exclusive_scans_begin_with(op: str, neutral: int) -> None:
     assert run(first, zeros(64, np.int32), block=64)[0] == neutral
 
 
-def test_initial_is_in_front_of_all() -> None:
+@pytest.mark.parametrize("block", [70, 128, 256, 288, 1000, 1024])
+def test_initial_is_in_front_of_all(block: int) -> None:
     @tw.kernel
     def shifted(out):
         found, total = tw.scan(tw.thread_idx.x, exclusive=True, initial=100, with_total=True)
+        least, lowest = tw.scan(50 - tw.thread_idx.x, "min", with_total=True)
         out[0, tw.thread_idx.x], out[1, tw.thread_idx.x] = found, total
+        out[2, tw.thread_idx.x], out[3, tw.thread_idx.x] = least, lowest
 
-    out = run(shifted, np.zeros((2, 70), np.int32), block=70)
-    assert (out[0] == 100 + np.cumsum(np.arange(70)) - np.arange(70)).all() and (out[1] == 69 * 35).all()
+    out, i = run(shifted, np.zeros((4, block), np.int32), block=block), np.arange(block)
+    assert (out[0] == 100 + np.cumsum(i) - i).all() and (out[1] == i.sum()).all()
+    assert (out[2] == 50 - i).all() and (out[3] == 51 - block).all()
 
 
 def test_index_by_name() -> None:
@@ -100,20 +105,62 @@ def test_index_by_name() -> None:
     assert (run(last, zeros(5, np.int32), x, block=5) == 997).all()
 
 
-def test_nothing_is_computed_that_is_not_of_the_result() -> None:
-    """Lanes outside of the tree add nothing up: an overflow would be found by the simulator."""
+@pytest.mark.parametrize("block", [32, 40, 300, 320])
+def test_nothing_is_computed_that_is_not_of_the_result(block: int) -> None:
+    """Lanes outside of the tree add nothing to themselves, which here would be infinite."""
 
     @tw.kernel
     def near_the_limit(out, x):
         i = tw.thread_idx.x
         out[0, i] = tw.reduce(x[i], lambda a, b: a + b)
         out[1, i] = tw.scan(x[i], lambda a, b: a + b)
+        out[2, i] = tw.scan(x[i], exclusive=True)
+        out[3, i] = tw.reduce(x[i])
 
-    for block in (32, 40, 300, 320):
-        x = np.zeros(block, np.int32)
-        x[-1] = 2**31 - 1
-        out = run(near_the_limit, np.zeros((2, block), np.int32), x, block=block)
-        assert (out[0] == 2**31 - 1).all() and (out[1] == np.cumsum(x)).all()
+    x = np.zeros(block, np.float32)
+    x[-1] = 3e38
+    out = zeros((4, block), np.float32)
+    with tw.simulate(nan=True):
+        near_the_limit[1, block](out, x)
+    assert (out[0] == x[-1]).all() and (out[1] == x).all() and (out[2] == 0).all() and (out[3] == x[-1]).all()
+
+
+def test_in_the_condition_of_a_loop() -> None:
+    """The loop goes on while any thread has more to do: a collective in each test, and one after the loop."""
+
+    @tw.kernel
+    def countdown(out, x):
+        i = tw.thread_idx.x
+        left, rounds = x[i], 0
+        while tw.reduce(left, "max") > 0:
+            left -= 1
+            rounds += 1
+        out[i] = rounds + 100 * tw.reduce(rounds, "max")
+
+    x = np.arange(96, dtype=np.int32) % 7
+    assert (run(countdown, zeros(96, np.int32), x, block=96) == 606).all()
+    compiles(countdown, tw.spec("int32", 1), tw.spec("int32", 1), block=96)
+
+
+@pytest.mark.parametrize("type", [tw.bool_, tw.int8, tw.uint8, tw.int16, tw.uint16, tw.uint64, tw.bfloat16], ids=str)
+def test_narrow_and_wide_types(type: tw.DType) -> None:
+    @tw.kernel
+    def all_of_them(out, found, x, places):
+        i = tw.thread_idx.x
+        out[0, i], out[1, i] = tw.sort(x[i]), tw.sort(x[i], descending=True)
+        best, where = tw.argmax(x[i], index=places[i])
+        out[2, i], found[i] = best != 0 if out.dtype is tw.bool_ else best, where
+        out[3, i] = tw.reduce(x[i], "max")
+        out[4, i] = tw.broadcast(x[i], 70)
+
+    x = np.random.default_rng(0).integers(0, 2 if type is tw.bool_ else 100, 96).astype(type.numpy)
+    out, found, places = np.zeros((5, 96), type.numpy), np.zeros(96, np.int64), np.arange(96) * 2**33
+    all_of_them[1, 96](out, found, x, places)
+    order = np.sort(x.astype(np.float64)).astype(type.numpy)
+    assert (out[0] == order).all() and (out[1] == order[::-1]).all()
+    assert (out[2] == order[-1]).all() and (out[3] == order[-1]).all() and (out[4] == x[70]).all()
+    assert (found == places[x.astype(np.float64).argmax()]).all()
+    compiles(all_of_them, tw.spec(type, 2), tw.spec("int64", 1), tw.spec(type, 1), tw.spec("int64", 1), block=96)
 
 
 # --- what they become ------------------------------------------------------------------------------------
@@ -211,7 +258,35 @@ def test_groups_that_there_are_not(group: Any) -> None:
 def test_groups_that_the_block_has_not() -> None:
     refused(lambda x: tw.reduce(x, group="warpgroup"), "groups of 128 threads do not divide a block of 192", block=192)
     refused(lambda x: tw.reduce(x, group=64), "groups of 64 threads do not divide a block of 32", block=32)
-    refused(lambda x: tw.reduce(x, group=64), "16 groups of 64, and each needs a named barrier", block=1024)
+    refused(lambda x: tw.reduce(x, group=64), "16 groups of 64 threads need a named barrier each", block=1024)
+
+
+def test_barriers_that_are_in_use() -> None:
+    @tw.kernel
+    def both(out, x, number: tw.constexpr, is_first: tw.constexpr):
+        if is_first:
+            tw.named_barrier(number, 256).sync()
+        out[tw.thread_idx.x] = tw.reduce(x[tw.thread_idx.x], group="warpgroup")
+        if not is_first:
+            tw.named_barrier(number, 256).sync()
+
+    x = np.ones(256, np.float32)
+    for is_first in (True, False):
+        for number in (14, 15):
+            with pytest.raises(LanguageError, match=f"named barrier {number} is used by"):
+                both[1, 256](zeros(256, np.float32), x, number, is_first)
+        both[1, 256](zeros(256, np.float32), x, 13, is_first)
+
+    @tw.kernel
+    def two_sizes(out, x):
+        i = tw.thread_idx.x
+        out[i] = tw.reduce(x[i], group="warpgroup") + tw.reduce(x[i], group=64)
+
+    out = zeros(512, np.float32)
+    two_sizes[1, 512](out, np.ones(512, np.float32))
+    assert (out == 192).all()
+    with pytest.raises(LanguageError, match="16 groups of 64 threads need a named barrier each, and 7 are left of 15"):
+        two_sizes[1, 1024](zeros(1024, np.float32), np.ones(1024, np.float32))
 
 
 def test_operations_that_there_are_not() -> None:
@@ -276,6 +351,58 @@ def test_warps_and_warpgroups_may_branch() -> None:
     out = run(roles, zeros(256, np.float32), x, block=256)
     assert (out[:128] == x[:128].max()).all()
     assert (out[128:160] == np.cumsum(x[128:160])).all() and (out[160:192] == x[160:192]).all()
+
+
+@pytest.mark.parametrize("group", [128, 256])
+def test_consumers_beside_a_producer(group: int) -> None:
+    """Groups of several warps in a block that has another warp behind them, which they leave out."""
+
+    @tw.kernel
+    def roles(out, x):
+        i = tw.thread_idx.x
+        if tw.warp_id() < 8:
+            for _ in range(3):
+                out[i] = tw.reduce(x[i], "add", group) + tw.broadcast(x[i], 100, group)
+        else:
+            out[i] = x[i]
+
+    x = np.random.default_rng(0).integers(0, 99, 288).astype(np.float32)
+    out = run(roles, zeros(288, np.float32), x, block=288)
+    groups = x[:256].reshape(-1, group)
+    assert (out[:256] == (groups.sum(axis=1) + groups[:, 100]).repeat(group)).all() and (out[256:] == x[256:]).all()
+
+    @tw.kernel
+    def everywhere(out, x):
+        if tw.thread_idx.x >= 256:
+            out[tw.thread_idx.x] = tw.reduce(x[tw.thread_idx.x], group=group)
+
+    with pytest.raises(tw.CheckError, match="deadlock"):
+        everywhere[1, 288](zeros(288, np.float32), x)
+
+
+@tw.function
+def farther(a, b):  # type: ignore[no-untyped-def]  # device numbers
+    """The pair with the greater distance, by a branch."""
+    result = a
+    if b[0] > a[0]:
+        result = b
+    return result
+
+
+def test_functions_that_branch() -> None:
+    @tw.kernel
+    def pairs(out, x):
+        i = tw.thread_idx.x
+        out[0, i] = tw.reduce((x[i], i), farther)[1]
+        out[1, i] = tw.reduce((x[i], i), lambda a, b: b if b[0] > a[0] else a)[1]
+        out[2, i] = tw.scan((x[i], i), lambda a, b: b if b[0] > a[0] else a, "warp")[1]
+        out[3, i] = tw.reduce(x[i], tw.maximum).to(tw.int32)
+
+    x = np.random.default_rng(0).permutation(200)[:100].astype(np.float32)
+    out = run(pairs, np.zeros((4, 100), np.int32), x, block=100)
+    assert (out[:2] == x.argmax()).all() and (out[3] == x.max()).all()
+    assert (out[2] == [n // 32 * 32 + x[n // 32 * 32 : n + 1].argmax() for n in range(100)]).all()
+    compiles(pairs, tw.spec("int32", 2), tw.spec("float32", 1), block=100)
 
 
 def test_redux_refuses_what_it_does_not_take() -> None:
