@@ -316,12 +316,9 @@ class _Operation:
         tensors = [x for x in operands if isinstance(x, Tensor)]
         walk = common_walk((*tensors, target), self.name)
         keys = [_key(t, s) for t, s in zip((*tensors, target), walk.strides, strict=True)]
-        overlaps = [
-            t.engine.buffer is target.engine.buffer and k != keys[-1] for t, k in zip(tensors, keys, strict=False)
-        ]
-        if any(overlaps):  # all elements are read before the first is written
-            copy = self.into(None)
-            assign(target, copy)
+        others = [k for t, k in zip(tensors, keys, strict=False) if t.engine.buffer is target.engine.buffer]
+        if any(key != keys[-1] for key in others):
+            assign(target, self.into(None))  # all elements are read before the first is written
             return target
         _loop_for(self, operands, tensors, target, walk).append(self, operands, tensors, target, walk)
         return target
@@ -434,10 +431,7 @@ class ElementLoop:
         if self.uses.get(buffers[-1], {keys[-1]}) != {keys[-1]}:
             return False
         after = itertools.takewhile(lambda op: op is not self.loop, reversed(self.block.ops))
-        if (
-            not all(op.is_pure or isinstance(op, Allocate) or op in self.passed for op in after)
-            or self.loop not in self.block.ops
-        ):
+        if not all(op.is_pure or isinstance(op, Allocate) or op in self.passed for op in after):
             return False
         assert self.loop is not None
         self.block.ops.remove(self.loop)

@@ -124,6 +124,19 @@ def test_what_is_read_at_another_index_is_not_fused() -> None:
 
 
 @tw.kernel
+def reversed_after(y, x):
+    r = +x[0, 0:8]
+    s = r + 1
+    y[0, 0:8] = r * s[::-1]  # the same number of steps, in the other direction
+
+
+def test_what_is_read_in_another_order_is_not_fused() -> None:
+    x, y = np.arange(8, dtype=np.float32).reshape(1, 8), np.zeros((1, 8), np.float32)
+    reversed_after[1, 1](tw.static(y), tw.static(x))
+    assert (y[0] == x[0] * (x[0] + 1)[::-1]).all()
+
+
+@tw.kernel
 def interleaved(y, x):
     r = +x[0, 0:4]
     s = r * 2
