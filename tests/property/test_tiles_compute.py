@@ -83,6 +83,102 @@ def test_binary_operations_are_numpys(layouts: tuple[tw.Layout, tw.Layout], dtyp
         np.testing.assert_array_equal(device(*tensors).to_numpy(), expected)
 
 
+# --- programs: what may share a loop, and what may not ---------------------------------------------------
+
+SHAPE = (4, 6)
+PARTS = (
+    (slice(None), slice(None)),
+    (slice(None, None, -1), slice(None)),
+    (slice(None), slice(None, None, -1)),
+    (slice(0, 2), slice(None)),
+    (slice(2, 4), slice(None)),
+    (slice(1, 3), slice(None)),
+    (slice(0, 1), slice(None)),
+    (slice(None), slice(2, 3)),
+    (slice(None), slice(0, 6, 2)),
+)
+STEPS = {
+    "add": (operator.add, operator.add),
+    "sub": (operator.sub, operator.sub),
+    "mul": (operator.mul, operator.mul),
+    "max": (tw.maximum, np.fmax),
+    "where": (lambda a, b: tw.where(a > b, a - b, b), lambda a, b: np.where(a > b, a - b, b)),
+    "number": (lambda a, b: a * 3 - 1, lambda a, b: a * a.dtype.type(3) - a.dtype.type(1)),
+}
+
+
+@tw.kernel
+def program(out, x, layouts: tw.constexpr, steps: tw.constexpr):
+    tensors = [tw.registers(x.dtype, layout) for layout in layouts]
+    for n in tw.static_range(3):
+        tensors[n][...] = x[n, ...]
+    for kind, name, a, first, b, second in steps:
+        left, right = tensors[a][PARTS[first]], tensors[b][PARTS[second]]
+        if kind == "new":
+            tensors[b] = STEPS[name][0](tensors[a], right)
+        elif kind == "update":
+            left += right
+        elif kind == "assign":
+            left[...] = right
+        elif kind == "element":
+            tensors[a][first % 4, second % 6] = tensors[b][second % 4, first % 6] + 1
+        elif kind == "memory":
+            out[a, :, :] = tensors[b]
+            tensors[a][...] = x[a, ...] + out[a, :, :]
+        elif kind == "reduce":
+            tensors[b][...] = tensors[a] + tensors[b].reduce("max", 1, keep=True)
+    for n in tw.static_range(3):
+        out[n, ...] = tensors[n]
+
+
+def run_by_numpy(x: np.ndarray, steps: tuple) -> np.ndarray:
+    tensors = [x[n].copy() for n in range(3)]
+    for kind, name, a, first, b, second in steps:
+        left, right = tensors[a][PARTS[first]], tensors[b][PARTS[second]].copy()
+        if kind == "new":
+            tensors[b] = np.asarray(STEPS[name][1](tensors[a], right)).astype(x.dtype)
+        elif kind == "update":
+            left += right
+        elif kind == "assign":
+            left[...] = right
+        elif kind == "element":
+            tensors[a][first % 4, second % 6] = tensors[b][second % 4, first % 6] + x.dtype.type(1)
+        elif kind == "memory":
+            tensors[a][...] = x[a] + tensors[b]
+        elif kind == "reduce":
+            tensors[b] = tensors[a] + np.fmax.reduce(tensors[b], axis=1, keepdims=True)
+    return np.stack(tensors)
+
+
+def extent(part: int) -> tuple[int, ...]:
+    return np.empty(SHAPE)[PARTS[part]].shape
+
+
+@st.composite
+def one_step(draw: st.DrawFn) -> tuple:
+    kind = draw(st.sampled_from(("new", "new", "new", "update", "update", "assign", "element", "memory", "reduce")))
+    a, b = draw(st.integers(0, 2)), draw(st.integers(0, 2))
+    whole = kind == "new"
+    first = 0 if whole else draw(st.integers(0, len(PARTS) - 1))
+    fitting = [n for n in range(len(PARTS)) if all(q in (1, p) for p, q in zip(extent(first), extent(n), strict=True))]
+    return kind, draw(st.sampled_from(sorted(STEPS))), a, first, b, draw(st.sampled_from(fitting))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    steps=st.lists(one_step(), min_size=2, max_size=8).map(tuple),
+    layouts=st.tuples(orders(SHAPE), orders(SHAPE), orders(SHAPE)),
+    dtype=st.sampled_from((np.uint32, np.float16, ml_dtypes.bfloat16)),  # unsigned: sums that wrap are defined
+)
+def test_operations_in_any_order_are_numpys(steps: tuple, layouts: tuple, dtype: type) -> None:
+    x = np.random.default_rng(0).integers(-3, 4, (3, *SHAPE)).astype(dtype)
+    out = np.zeros_like(x)
+    with np.errstate(all="ignore"):
+        expected = run_by_numpy(x, steps)
+        program[1, 1](tw.static(out), tw.static(x), layouts, steps)
+    np.testing.assert_array_equal(out, expected)
+
+
 # --- the order of a reduction --------------------------------------------------------------------------
 
 

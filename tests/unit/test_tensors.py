@@ -160,7 +160,7 @@ def test_out_of_range() -> None:
 REFUSED: dict[str, tuple[Any, str]] = {
     "iteration": (lambda t: list(t), "range(size)"),
     "len": (len, ".size"),
-    "part of a mode": (lambda t: t[0:2, 1], "local_tile"),
+    "part of a nested mode": (lambda t: t[(slice(0, 2), 0), 1], "local_tile"),
     "wrong rank": (lambda t: t[1, 2, 3], "(1,2,3)"),
     "shape of values": (lambda t: t.__setitem__(..., np.zeros((3, 3))), "(3,3)"),
     "too large a layout": (lambda t: tw.tensor(np.zeros(4), (4, 4)), "16"),

@@ -3,9 +3,8 @@
     d = (x - m) * s          for (i = 0; i < 8; i += 1)
                                  d[i] = (x[i] - m) * s[i];
 
-Each operation makes a fragment. It is computed in the loop of the operation before it where the two go through the same
-indices, nothing was written since, and whatever the loop wrote is read at the index at which it was written. The value
-is then used as it is, and a fragment that nothing else reads is removed with the dead code. Otherwise a loop begins.
+Each operation makes a fragment, computed in the loop of the operation before it where that may be (`element_loops`).
+A value that the loop holds is then used as it is, and a fragment that nothing else reads goes with the dead code.
 
 Operands in global and shared memory are loaded into fragments first, by the widest accesses that layout and alignment
 allow, and results are stored to memory likewise.
@@ -14,36 +13,22 @@ allow, and results are stored to memory likewise.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from collections.abc import Sequence
+from typing import Any
 
 from tilewright.dtypes import FLOAT8, DType, bfloat16, float16
 from tilewright.errors import LanguageError
-from tilewright.ir.core import Block, Buffer, Op, Space, Value, VectorType
-from tilewright.ir.ops import Allocate, Binary, Extract, For, Pack
+from tilewright.ir.core import Block, Space, Value, VectorType
+from tilewright.ir.ops import Pack
 from tilewright.layout import ComposedLayout, Layout, make_layout_like
 from tilewright.layout.layouts import flat_modes
 from tilewright.layout.tuples import map_leaves, show
 from tilewright.tensors import Tensor
 from tilewright.tensors.broadcasting import broadcast_layout, broadcast_shapes
-from tilewright.trace.control import loop
+from tilewright.trace.element_loops import Computation, ElementLoop, Function, loop_for, way_through
 from tilewright.trace.scalar import Scalar, as_scalar, identity_of
-from tilewright.trace.tracer import Tracer, current
-from tilewright.trace.walks import (
-    INDEX_NAMES,
-    UNROLL_LIMIT,
-    Walk,
-    common_walk,
-    convert_float8,
-    each_step,
-    place,
-    vector_limit,
-    widest,
-)
-
-Function: TypeAlias = "Callable[..., Any]"  # Any: of numbers of host or device
-Key: TypeAlias = "tuple[Any, ...]"  # how a loop goes through a buffer: start, strides, swizzles
+from tilewright.trace.tracer import current
+from tilewright.trace.walks import common_walk, convert_float8, each_step, place, widest
 
 # Operations of two operands that have an instruction for two 16-bit floats at once.
 _PAIRED = {"add": "add", "sub": "sub", "mul": "mul", "minimum": "min", "maximum": "max"}
@@ -80,16 +65,17 @@ def assign(target: Tensor, value: Any) -> None:
         )
     if _is_same(target, value):
         return  # `x[i:j] += 1` assigns what it has updated
+    if value.engine.buffer.space is not Space.REGISTER and _is_static(value.shape):
+        value = in_registers(value)  # all elements are read before the first is written
     shape = broadcast_shapes("an assignment", [target.shape, value.shape], [target.title, value.title])
     _demand_extents(shape, target, value)
     _demand_conversion(value.dtype, target)
+    _refuse_repeats(target, "an assignment")
     source = Tensor(value.engine, broadcast_layout(value.layout, shape))
     if target.engine.buffer.space is Space.REGISTER:
         _Operation("an assignment", _itself, (source,)).into(target)
         return
-    if _is_static(source.shape):  # all elements are read before the first is written
-        source = in_registers(source)
-    elif source.engine.buffer is target.engine.buffer:
+    if source.engine.buffer is target.engine.buffer:
         _demand_static(target)
     if source.dtype is not target.dtype or not _moves_directly(source, target):
         _demand_static(target)
@@ -245,8 +231,8 @@ def _refuse_repeats(target: Tensor, name: str) -> None:
     for extent, stride in zip(*flat_modes(layout), strict=True):
         if type(stride) is int and stride == 0 and not (type(extent) is int and extent == 1):
             raise LanguageError(
-                f"{name} in place: {target.title} holds elements several times",
-                help="write r = r + s, which makes a new fragment",
+                f"{name}: {target.title} holds elements several times",
+                help="make a new fragment, as in r = r + s, or write to a tensor without strides of 0",
             )
 
 
@@ -315,15 +301,14 @@ class _Operation:
         ]
         tensors = [x for x in operands if isinstance(x, Tensor)]
         walk = common_walk((*tensors, target), self.name)
-        keys = [_key(t, s) for t, s in zip((*tensors, target), walk.strides, strict=True)]
-        overlaps = [
-            t.engine.buffer is target.engine.buffer and k != keys[-1] for t, k in zip(tensors, keys, strict=False)
-        ]
-        if any(overlaps):  # all elements are read before the first is written
-            copy = self.into(None)
-            assign(target, copy)
+        keys = [way_through(t, s) for t, s in zip((*tensors, target), walk.strides, strict=True)]
+        others = [k for t, k in zip(tensors, keys, strict=False) if t.engine.buffer is target.engine.buffer]
+        if any(key != keys[-1] for key in others):
+            assign(target, self.into(None))  # all elements are read before the first is written
             return target
-        _loop_for(self, operands, tensors, target, walk).append(self, operands, tensors, target, walk)
+        pair = self._pair_kind(operands, target)
+        computation = Computation(self.function, self.dtype, pair, tuple(operands), target, walk)
+        loop_for(self.tracer, computation).append(computation)
         return target
 
     def _demand_shape(self, target: Tensor) -> None:
@@ -332,7 +317,7 @@ class _Operation:
             shape = broadcast_shapes(self.name, [target.shape, self.shape], [target.title, *(t.title for t in tensors)])
             _demand_extents(shape, target, tensors[0])
 
-    def pair_kind(self, operands: Sequence[Any], target: Tensor) -> str | None:
+    def _pair_kind(self, operands: Sequence[Any], target: Tensor) -> str | None:
         """Return the kind of the instruction that computes two elements at once, where there is one."""
         kind = _PAIRED.get(self.name)
         same = all(x.dtype is self.dtype for x in operands if isinstance(x, Tensor))
@@ -343,225 +328,3 @@ class _Operation:
 
 def _itself(x: Any) -> Any:
     return x
-
-
-# --- the loop ------------------------------------------------------------------------------------------
-
-
-@dataclass(eq=False)
-class _Elements:
-    """What one iteration holds of a tensor: its elements one by one, or two of them as a vector, or both."""
-
-    tracer: Tracer
-    single: tuple[Value, ...] | None = None
-    vector: Value | None = None
-
-    def lanes(self) -> tuple[Value, ...]:
-        if self.single is None:
-            assert self.vector is not None
-            self.single = tuple(self.tracer.pure(Extract(self.vector, n), self.vector.dtype) for n in range(2))
-        return self.single
-
-    def pair(self) -> Value:
-        if self.vector is None:
-            assert self.single is not None
-            self.vector = self.tracer.pure(Pack(self.single), VectorType(self.single[0].dtype, 2))
-        return self.vector
-
-
-@dataclass(eq=False)
-class ElementLoop:
-    """A loop nest over registers, to which operations are added while nothing else has happened since.
-
-    `extents` are those of its indices, innermost first, `width` is the number of elements in one iteration. `held` has
-    what was read or written in the iteration, `uses` how each buffer was gone through.
-    """
-
-    tracer: Tracer
-    block: Block
-    inner: Block
-    loop: For | None
-    extents: tuple[int, ...]
-    width: int
-    indices: tuple[Any, ...]
-    held: dict[Key, _Elements] = field(default_factory=dict)
-    uses: dict[Buffer, set[Key]] = field(default_factory=dict)
-    written: set[Buffer] = field(default_factory=set)
-    passed: set[Op] = field(default_factory=set)  # loads into fragments of their own: they may come before the loop
-
-    @staticmethod
-    def begin(tracer: Tracer, extents: tuple[int, ...], width: int) -> ElementLoop:
-        """Emit a nest of loops without a body."""
-        block = tracer.builder.block
-        count = len(block.ops)
-        indices: list[Any] = [0] * len(extents)
-        inner: list[Block] = []
-        size = 1
-        for extent in extents:
-            size *= extent
-        names = iter(INDEX_NAMES)
-
-        def level(mode: int) -> None:
-            if mode < 0:
-                inner.append(tracer.builder.block)
-            elif extents[mode] == 1:
-                level(mode - 1)
-            else:
-
-                def at(index: Scalar) -> None:
-                    indices[mode] = index
-                    level(mode - 1)
-
-                loop(0, extents[mode], 1, at, unroll=True if size <= UNROLL_LIMIT else None, name=next(names))
-
-        level(len(extents) - 1)
-        outer = block.ops[-1] if len(block.ops) > count else None
-        assert outer is None or isinstance(outer, For), outer
-        return ElementLoop(tracer, block, inner[0], outer, extents, width, tuple(indices))
-
-    def takes(self, tensors: Sequence[Tensor], target: Tensor, walk: Walk) -> bool:
-        """Say whether an operation may be computed in this loop, and move the loop to the end of its block."""
-        fitted = _fit(walk, self.extents, self.width)
-        if fitted is None or self.tracer.builder.block is not self.block or self.loop not in self.block.ops:
-            return False
-        buffers = [t.engine.buffer for t in (*tensors, target)]
-        keys = [_key(t, s) for t, s in zip((*tensors, target), fitted.strides, strict=True)]
-        if not any(b in self.uses for b in buffers):
-            return False
-        for buffer, key in zip(buffers[:-1], keys, strict=False):
-            if buffer in self.written and self.uses[buffer] != {key}:
-                return False
-        if self.uses.get(buffers[-1], {keys[-1]}) != {keys[-1]}:
-            return False
-        after = itertools.takewhile(lambda op: op is not self.loop, reversed(self.block.ops))
-        if (
-            not all(op.is_pure or isinstance(op, Allocate) or op in self.passed for op in after)
-            or self.loop not in self.block.ops
-        ):
-            return False
-        assert self.loop is not None
-        self.block.ops.remove(self.loop)
-        self.block.ops.append(self.loop)  # what was computed since may be an operand; the loop has no results
-        return True
-
-    def append(
-        self, operation: _Operation, operands: Sequence[Any], tensors: Sequence[Tensor], target: Tensor, walk: Walk
-    ) -> None:
-        """Add an operation to the loop's body."""
-        fitted = _fit(walk, self.extents, self.width)
-        assert fitted is not None, (walk, self.extents)
-        end = self.inner.ops.pop() if self.loop is not None else None
-        strides = dict(zip(map(id, (*tensors, target)), zip(fitted.strides, walk.strides, strict=True), strict=True))
-        with self.tracer.inside(self.inner):
-            taken = [self._load(x, *strides[id(x)]) if isinstance(x, Tensor) else x for x in operands]
-            result = self._apply(operation, operands, taken, target)
-            self._store(target, *strides[id(target)], result)
-        if end is not None:
-            self.inner.ops.append(end)
-
-    def _apply(self, operation: _Operation, operands: Sequence[Any], taken: list[Any], target: Tensor) -> _Elements:
-        kind = operation.pair_kind(operands, target) if self.width == 2 else None
-        if kind is not None:
-            pairs = [(x if isinstance(x, _Elements) else self._repeated(x, operation.dtype)).pair() for x in taken]
-            vector = self.tracer.pure(Binary(kind, *pairs), VectorType(operation.dtype, 2))
-            return _Elements(self.tracer, vector=vector)
-        results = []
-        for lane in range(self.width):
-            values = [Scalar(x.lanes()[lane]) if isinstance(x, _Elements) else x for x in taken]
-            results.append(as_scalar(operation.function(*values)).to(target.dtype).value)
-        return _Elements(self.tracer, single=tuple(results))
-
-    def _repeated(self, number: Any, dtype: DType) -> _Elements:
-        return _Elements(self.tracer, single=(as_scalar(number, dtype).value,) * 2)
-
-    def _load(self, tensor: Tensor, steps: tuple[Any, ...], strides: tuple[Any, ...]) -> _Elements:
-        key = _key(tensor, steps)
-        held = self.held.get(key)
-        if held is not None:
-            return held
-        at, step = self._offset(steps), self._lane_step(strides)
-        if self.width == 2 and _in_pairs(tensor, strides):
-            loaded = tensor.engine.load_value(place(tensor, at), VectorType(tensor.dtype, 2))
-            elements = _Elements(self.tracer, vector=loaded)
-        else:
-            lanes = 1 if step == 0 else self.width
-            singles = [tensor.engine.load_value(place(tensor, at + n * step), tensor.dtype) for n in range(lanes)]
-            elements = _Elements(self.tracer, single=tuple(singles * (self.width // lanes)))
-        self.held[key] = elements
-        self.uses.setdefault(tensor.engine.buffer, set()).add(key)
-        return elements
-
-    def _store(self, tensor: Tensor, steps: tuple[Any, ...], strides: tuple[Any, ...], value: _Elements) -> None:
-        at, step = self._offset(steps), self._lane_step(strides)
-        if self.width == 2 and value.vector is not None and _in_pairs(tensor, strides):
-            tensor.engine.store_value(place(tensor, at), value.vector)
-        else:
-            for n, single in enumerate(value.lanes()):
-                tensor.engine.store_value(place(tensor, at + n * step), single)
-        key = _key(tensor, steps)
-        self.held[key] = value
-        self.uses.setdefault(tensor.engine.buffer, set()).add(key)
-        self.written.add(tensor.engine.buffer)
-
-    def _offset(self, strides: Sequence[Any]) -> Any:
-        total: Any = 0
-        for index, stride in zip(self.indices, strides, strict=True):
-            if not (type(stride) is int and stride == 0) and not (type(index) is int and index == 0):
-                total = total + index * stride
-        return total
-
-    def _lane_step(self, strides: tuple[Any, ...]) -> Any:
-        return strides[0] if strides else 0
-
-
-def _loop_for(
-    operation: _Operation, operands: Sequence[Any], tensors: Sequence[Tensor], target: Tensor, walk: Walk
-) -> ElementLoop:
-    """Return the loop in which an operation is computed: that of the one before it, or a new one."""
-    tracer = operation.tracer
-    sides = list(zip((*tensors, target), walk.strides, strict=True))
-    paired = operation.pair_kind(operands, target) is not None and walk.extents and walk.extents[0] % 2 == 0
-    paired = paired and all(_in_pairs(t, s) or s[0] == 0 for t, s in sides)
-    last = tracer.elements
-    if isinstance(last, ElementLoop) and (last.width == 2 or not paired) and last.takes(tensors, target, walk):
-        return last
-    width = 2 if paired else 1
-    extents = (walk.extents[0] // width, *walk.extents[1:]) if walk.extents else ()
-    tracer.elements = new = ElementLoop.begin(tracer, extents, width)
-    return new
-
-
-def _fit(walk: Walk, extents: tuple[int, ...], width: int) -> Walk | None:
-    """Return a walk in the steps of a loop: `width` elements of the first mode at once, modes split where it splits."""
-    if not walk.extents or not extents:
-        return walk if walk.extents == extents else None
-    wanted = [extents[0] * width, *extents[1:]]
-    pending = list(zip(walk.extents, zip(*walk.strides, strict=True), strict=True))
-    columns: list[tuple[Any, ...]] = []
-    for extent in wanted:
-        if not pending or pending[0][0] % extent:
-            return None
-        size, strides = pending.pop(0)
-        columns.append(strides)
-        if size != extent:
-            pending.insert(0, (size // extent, tuple(d * extent for d in strides)))
-    if pending:
-        return None
-    columns[0] = tuple(d * width for d in columns[0])
-    return Walk(extents, tuple(zip(*columns, strict=True)))
-
-
-def _in_pairs(tensor: Tensor, strides: tuple[Any, ...]) -> bool:
-    """Say whether two neighbours along the first mode are one aligned vector in every iteration."""
-    return bool(strides) and strides[0] == 1 and vector_limit(tensor, strides) % 2 == 0
-
-
-def _key(tensor: Tensor, strides: tuple[Any, ...]) -> Key:
-    """Return what tells apart two ways of going through a buffer."""
-    start, layout = tensor.engine.start, tensor.layout
-    outer: list[Any] = []
-    while isinstance(layout, ComposedLayout):
-        outer += [layout.outer, layout.offset]
-        layout = layout.inner
-    parts = (start, *strides, *outer)
-    return (tensor.engine.buffer, *(p.value if isinstance(p, Scalar) else p for p in parts))

@@ -124,6 +124,19 @@ def test_what_is_read_at_another_index_is_not_fused() -> None:
 
 
 @tw.kernel
+def reversed_after(y, x):
+    r = +x[0, 0:8]
+    s = r + 1
+    y[0, 0:8] = r * s[::-1]  # the same number of steps, in the other direction
+
+
+def test_what_is_read_in_another_order_is_not_fused() -> None:
+    x, y = np.arange(8, dtype=np.float32).reshape(1, 8), np.zeros((1, 8), np.float32)
+    reversed_after[1, 1](tw.static(y), tw.static(x))
+    assert (y[0] == x[0] * (x[0] + 1)[::-1]).all()
+
+
+@tw.kernel
 def interleaved(y, x):
     r = +x[0, 0:4]
     s = r * 2
@@ -363,3 +376,37 @@ def test_an_index_past_a_slice_is_found_though_the_array_goes_on() -> None:
     beyond_the_slice[1, 1](y, x, 3)
     with pytest.raises(tw.CheckError, match="whose extent is 4"):
         beyond_the_slice[1, 1](y, x, 4)
+
+
+# --- what else sees operations on pairs ----------------------------------------------------------------------
+
+
+@tw.kernel
+def doubled(y, x):
+    y[tw.thread_idx.x, :] = x[tw.thread_idx.x, :] * 2
+
+
+def test_an_overflow_in_one_of_a_pair_is_found() -> None:
+    x, y = np.ones((4, 8), np.float16), np.zeros((4, 8), np.float16)
+    x[2, 5] = 60000
+    with tw.simulate(nan=True), pytest.raises(tw.CheckError, match=r"mul gives inf of finite operands") as caught:
+        doubled[1, 4](tw.static(y), tw.static(x))
+    assert "thread (2, 0, 0)" in str(caught.value)
+
+
+def test_amds_gpus_compute_pairs_one_by_one() -> None:
+    text = doubled.source(*specs(tw.float16), block=64, arch="gfx90a")
+    assert "to_half(to_float(a.v[1]) * to_float(b.v[1]))" in text
+
+
+@tw.kernel
+def one_element_repeated(y, x):
+    r = tw.registers(tw.float32, tw.Layout((4, 2), (1, 0)))
+    r[...] = 3
+    r[...] = x[0:4]
+    y[0] = r[0, 0]
+
+
+def test_elements_that_repeat_take_a_number_and_no_tensor() -> None:
+    with pytest.raises(tw.errors.TilewrightError, match="do not match|holds elements several times"):
+        one_element_repeated[1, 1](np.zeros(1, np.float32), np.zeros(4, np.float32))

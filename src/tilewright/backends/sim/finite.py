@@ -12,7 +12,7 @@ from tilewright.backends.sim.compiler import Compiler, Meaning, Step
 from tilewright.backends.sim.findings import Fault
 from tilewright.backends.sim.values import Array, Frame, Lanes, at_least_2d, both
 from tilewright.dtypes import DType
-from tilewright.ir.core import Op, Value, VectorType
+from tilewright.ir.core import Op, Value
 from tilewright.ir.effects import Scope
 from tilewright.ir.instruction import Instruction, TypedValues
 from tilewright.ir.ops import Binary, Cast, Fma, Unary
@@ -55,12 +55,14 @@ def _floats(op: Op) -> tuple[TypedValues, TypedValues] | None:
 
 
 def _is_float(value: Value) -> bool:
-    return not isinstance(value.type, VectorType) and value.dtype.is_float
+    return value.dtype.is_float
 
 
 def _elements(value: Lanes, dtype: DType) -> Array:
     """Return what a register holds: (blocks, threads, elements)."""
     array = np.ascontiguousarray(at_least_2d(value))
+    if array.ndim == 3:  # the lanes of a vector
+        return array
     return array[..., None] if array.dtype == dtype.numpy else array[..., None].view(dtype.numpy)
 
 

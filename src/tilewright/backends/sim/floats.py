@@ -287,7 +287,10 @@ _ELEMENTARY: dict[str, Callable[[Lanes], Lanes]] = {
 def binary(kind: str, dtype: DType) -> Callable[[Lanes, Lanes], Lanes] | None:
     """Return the function that computes a binary kind in a float type."""
     if kind in _EXACT:
-        return _EXACT[kind]
+        exact = _EXACT[kind]
+        if dtype is bfloat16:  # the same bits as ml_dtypes', in a quarter of the time
+            return lambda a, b: exact(a.astype(np.float32), b.astype(np.float32)).astype(bfloat16.numpy)
+        return exact
     function = _BY_FLOAT64.get(kind)
     if function is None:
         return None
