@@ -35,7 +35,7 @@ def philox(seed: Any, counter: Any, rounds: int = _ROUNDS) -> Words:
     the statistical tests.
     """
     current("tw.philox")
-    if isinstance(rounds, (bool, Scalar)) or rounds not in range(1, 17):
+    if type(rounds) is not int or not 1 <= rounds <= 16:
         raise LanguageError(f"the rounds of tw.philox are 1 to 16, known while tracing, got {shown(rounds)}")
     key = list(_halves(seed, "the seed of tw.philox"))
     words = list(_counter(counter))

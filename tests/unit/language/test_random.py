@@ -36,6 +36,12 @@ def test_normal_numbers_call_no_function() -> None:
         assert not apply.resources(spec, 7, tw.randn, block=64, arch=target).spills
 
 
+def test_the_logarithm_of_a_normal_number_is_exact_under_fastmath() -> None:
+    spec = tw.spec(tw.float32, (64,))
+    text = apply.configure(fastmath=True).source(spec, 7, lambda s, i: tw.randn(s, i) / 3.0, block=64)
+    assert "logf(" in text and "__logf(" not in text and "__fdividef(" in text
+
+
 def test_amd_takes_them() -> None:
     text = apply.source(OUT, tw.uint64(7), lambda s, i: tw.randint(s, i, 0, 10).to(tw.uint32), block=64, arch="gfx90a")
     assert "unsigned long long" in text
