@@ -19,7 +19,7 @@ EACH = 8  # elements of a thread: 16 bytes of bfloat16
 
 @tw.kernel
 def dropout(y, x, p, seed):
-    """y = x with each element zero with probability p, the others divided by 1 - p; x and y have one mode."""
+    """Y = x with each element zero with probability p, the others divided by 1 - p; x and y have one mode."""
     i = tw.block_idx.x * tw.block_dim.x + tw.thread_idx.x
     values = tw.registers(x.dtype, EACH)
     tw.copy(tw.local_tile(x, (EACH,), i), values)

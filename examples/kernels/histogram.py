@@ -18,7 +18,7 @@ EACH = 16  # bytes that a thread reads at a time
 
 @tw.kernel
 def clear(counts):
-    """counts = 0, for one block of as many threads as there are counts."""
+    """Counts = 0, for one block of as many threads as there are counts."""
     counts[tw.thread_idx.x] = 0
 
 

@@ -11,6 +11,7 @@ from tests.helpers.machine_code import opcodes
 
 import tilewright as tw
 from tilewright.errors import LanguageError
+from tilewright.instructions.philox import Philox
 
 OUT = tw.spec(tw.uint32, (64,))
 
@@ -47,9 +48,15 @@ def test_amd_takes_them() -> None:
     assert "unsigned long long" in text
 
 
-def test_known_counters_are_folded() -> None:
-    ops = lowered(apply, OUT, 0, lambda s, i: tw.philox(0, (0, 0, 0, 0))[2], block=64)
-    assert not [op for op in ops if getattr(op, "kind", "") in ("mul", "xor")]
+def test_one_call_makes_four_words_however_often_they_are_asked_for() -> None:
+    def function(s, i):
+        return tw.randint(s, i) ^ tw.randint4x(s, i)[3] ^ tw.rand(s, i).bitcast(tw.uint32)
+
+    assert sum(isinstance(op, Philox) for op in lowered(apply, OUT, 0, function, block=64)) == 1
+    assert apply.source(OUT, 0, function, block=64).count("philox<10>(") == 1
+    assert (
+        sum(isinstance(op, Philox) for op in lowered(apply, OUT, 0, lambda s, i: (tw.rand(s, i), i)[1], block=64)) == 0
+    )
 
 
 @pytest.mark.parametrize(
