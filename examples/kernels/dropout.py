@@ -1,9 +1,9 @@
 """Dropout: set elements to zero at random, and scale the others so that the mean stays.
 
 A random number is a function of a seed and an offset (Philox, see `tw.rand`), so no mask is stored: the backward pass
-is the same kernel on the gradient, with the same seed. Each thread takes eight neighbours by one access of 16 bytes, and
-two calls of `tw.rand4x` give their eight numbers: the generator makes four at a time, and one call for each element would
-throw three of them away.
+is the same kernel on the gradient, with the same seed. Each thread takes eight neighbours by one access of 16 bytes,
+and two calls of `tw.rand4x` give their eight numbers: the generator makes four at a time, and one call for each element
+would throw three of them away.
 
 Run it: `python examples/kernels/dropout.py`
 """
@@ -19,7 +19,7 @@ EACH = 8  # elements of a thread: 16 bytes of bfloat16
 
 @tw.kernel
 def dropout(y, x, p, seed):
-    """Y = x with each element zero with probability p, the others divided by 1 - p; x and y have one mode."""
+    """Write x to y with each element zero with probability p, the others divided by 1 - p; x and y have one mode."""
     i = tw.block_idx.x * tw.block_dim.x + tw.thread_idx.x
     values = tw.registers(x.dtype, EACH)
     tw.copy(tw.local_tile(x, (EACH,), i), values)

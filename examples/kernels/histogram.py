@@ -1,7 +1,7 @@
 """Histogram: how often each of 256 values stands in an array of bytes.
 
-Atomic additions to global memory would make all threads of the GPU wait for the same 256 places. So each block counts in
-shared memory, where an addition costs little unless lanes of a warp meet at one place, and adds its counts to the
+Atomic additions to global memory would make all threads of the GPU wait for the same 256 places. So each block counts
+in shared memory, where an addition costs little unless lanes of a warp meet at one place, and adds its counts to the
 result at the end: 256 global additions for each block, however long the array. Each thread reads 16 bytes at a time.
 
 Run it: `python examples/kernels/histogram.py`
@@ -18,7 +18,7 @@ EACH = 16  # bytes that a thread reads at a time
 
 @tw.kernel
 def clear(counts):
-    """Counts = 0, for one block of as many threads as there are counts."""
+    """Set all counts to 0, by one block of as many threads as there are counts."""
     counts[tw.thread_idx.x] = 0
 
 

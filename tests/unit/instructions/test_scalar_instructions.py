@@ -30,6 +30,7 @@ OF_ALL = (
     lambda x, y, n: tw.brev(x),
     lambda x, y, n: tw.bfe(x, n, n >> 8),
     lambda x, y, n: tw.bfi(x, y, n, n >> 8),
+    lambda x, y, n: tw.philox(x, y)[0] - tw.philox(x, (n, n >> 1, n, n))[3],
 )
 OF_WORDS = (
     *OF_ALL,
