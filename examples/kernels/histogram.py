@@ -46,7 +46,7 @@ def launch(counts, x) -> None:
 
 def cases(backend: Backend, quick: bool) -> list[Case]:
     """Return the demo's cases: values that are spread evenly, and values that are mostly small."""
-    size = 1 << (16 if quick else 28)
+    size = 1 << (16 if quick else 26)
     return [_case(name, size, scale, backend) for name, scale in (("even", None), ("mostly small", 20.0))]
 
 
