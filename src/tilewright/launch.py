@@ -577,13 +577,10 @@ def kernel(function: Any = None, *, fastmath: bool = False) -> Any:
     >>> x
     array([0., 2., 4., 6., 8.], dtype=float32)
 
-    With `fastmath` quotients and elementary functions of float32 are computed approximately, as CUDA's intrinsics do:
-    `tw.exp` is `__expf`. Numbers are not flushed to zero.
+    With `fastmath` quotients and functions of float32 are approximate: `tw.exp` is CUDA's `__expf`.
     """
     options = Options(fastmath=fastmath)
-    if function is None:
-        return lambda target: Kernel(target, options)
-    return Kernel(function, options)
+    return Kernel(function, options) if function is not None else lambda target: Kernel(target, options)
 
 
 def traceable_kernel(function: types.FunctionType) -> Kernel:

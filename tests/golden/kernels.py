@@ -55,3 +55,23 @@ def example_histogram_of_steps() -> tuple[Any, Any, tuple[Any, ...]]:
     """Return grid, block and arguments."""
     vector = tw.spec(tw.int32, 1)
     return 4, 128, (tw.spec(tw.int64, 1), vector, tw.spec(tw.float32, 1), vector, 100, 64)
+
+
+@tw.kernel(fastmath=True)
+def noisy_scores(out, packed, weights, scale, seed):
+    """Dot products of packed bytes by exponentials and random numbers: instructions by name, and PTX of one's own."""
+    i = tw.block_idx.x * tw.block_dim.x + tw.thread_idx.x
+    total = 0
+    for k in range(weights.shape[0]):
+        total = tw.dp4a(packed[k, i], weights[k], total)
+    score = tw.exp(total * scale) / (1.0 + tw.ex2_approx(scale, ftz=True))
+    noise = tw.rand(seed, i) + tw.popcount(tw.match_any(total)).to(tw.float32)
+    words = tw.byte_permute(packed[0, i], weights[0], 0x5410) ^ tw.mul_hi(tw.randint(seed, i), 10)
+    highest = tw.inline_ptx("bfind.u32 %0, %1;", words, meaning=None, result=tw.uint32)
+    out[i] = score * noise + highest.to(tw.float32)
+
+
+def example_noisy_scores() -> tuple[Any, Any, tuple[Any, ...]]:
+    """Return grid, block and arguments."""
+    matrix, vector = tw.spec(tw.int32, (64, 4096)), tw.spec(tw.int32, (64,))
+    return 16, 256, (tw.spec(tw.float32, (4096,)), matrix, vector, 0.125, 7)

@@ -54,6 +54,7 @@ GOLDEN = (
     Golden("02_transpose.py", "transpose_fast", 40),
     Golden("03_matmul.py", "matmul_double_buffered", 128),  # two blocks of 256 threads share 65536 registers
     Golden("kernels.py", "histogram_of_steps", 40),
+    Golden("kernels.py", "noisy_scores", 40),
 )
 each = pytest.mark.parametrize("golden", GOLDEN, ids=lambda g: g.kernel)
 

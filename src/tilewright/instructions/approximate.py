@@ -132,6 +132,7 @@ class Approximate(ScalarInstruction):
     ftz: bool = attribute()
     values: tuple[Value, ...] = operands()
 
+    CALLED: ClassVar[str | None] = "an approximate function"
     COUNTED: ClassVar[str | None] = "special function"
     RESERVED: ClassVar[str] = r"\w+_approx(_ftz)?(_f16)?"
 

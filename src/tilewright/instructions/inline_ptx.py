@@ -215,6 +215,7 @@ class InlinePtx(Instruction):
     of_warp: bool = attribute()
     values: tuple[Value, ...] = operands()
 
+    CALLED: ClassVar[str | None] = "PTX"
     COUNTED: ClassVar[str | None] = "inline PTX"
     ON_AMD: ClassVar[tuple[str, str] | None] = ("PTX", "write it with the functions of tilewright")
 

@@ -25,7 +25,7 @@ from tilewright.ir.evaluate import facts_of
 from tilewright.ir.facts import Facts
 from tilewright.ir.instruction import ScalarInstruction
 from tilewright.tensors.arithmetic import elementwise
-from tilewright.trace.scalar import Scalar, as_integer, as_scalar
+from tilewright.trace.scalar import Scalar, as_integer, as_scalar, is_typed
 from tilewright.trace.tracer import current
 
 if TYPE_CHECKING:
@@ -77,17 +77,22 @@ def sad(a: Any, b: Any, c: Any = 0) -> Scalar:
 def _alike(a: Any, b: Any, what: str, *bits: int) -> tuple[Scalar, Scalar]:
     """Return two integers of one type; a Python number takes the other's."""
     widths = bits or (32, 64)
-    if isinstance(a, int) and not isinstance(b, int):
+    if _is_untyped(a) and not _is_untyped(b):
         y = as_integer(b, what, *widths)
         return as_scalar(a, y.dtype), y
     x = as_integer(a, what, *widths)
-    y = as_scalar(b, x.dtype) if isinstance(b, int) else as_integer(b, what, *widths)
+    y = as_scalar(b, x.dtype) if _is_untyped(b) else as_integer(b, what, *widths)
     if x.dtype is not y.dtype:
         raise LanguageError(
             f"{what} takes two integers of one type, got {x.dtype} and {y.dtype}",
             help=f"convert one of them: x.to(tw.{x.dtype})",
         )
     return x, y
+
+
+def _is_untyped(x: object) -> bool:
+    """Say whether a value takes its type from the one beside it: a Python int, or one that comes with each launch."""
+    return isinstance(x, int) or (isinstance(x, Scalar) and not is_typed(x))
 
 
 def _dot(what: str, a: Any, b: Any, c: Any, parts: int, *, high: bool) -> Scalar:

@@ -15,17 +15,14 @@ from tilewright.arguments import shown
 from tilewright.dtypes import float32, int32, int64, uint32, uint64
 from tilewright.errors import LanguageError
 from tilewright.instructions.approximate import cos_approx, sin_approx, sqrt_approx
+from tilewright.instructions.philox import Words, philox_words
 from tilewright.instructions.products import mul_hi
 from tilewright.tensors.arithmetic import elementwise
 from tilewright.trace.mathematics import fma, log
 from tilewright.trace.scalar import Scalar, as_integer, as_scalar, as_word
 from tilewright.trace.tracer import current
 
-_MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
-_KEY_STEPS = (0x9E3779B9, 0xBB67AE85)  # the golden ratio, and the square root of 3 less 1
 _ROUNDS = 10
-
-Words = tuple[Scalar, Scalar, Scalar, Scalar]
 
 
 def philox(seed: Any, counter: Any, rounds: int = _ROUNDS) -> Words:
@@ -36,18 +33,9 @@ def philox(seed: Any, counter: Any, rounds: int = _ROUNDS) -> Words:
     the statistical tests.
     """
     current("tw.philox")
-    if isinstance(rounds, (bool, Scalar)) or rounds not in range(1, 17):
+    if type(rounds) is not int or not 1 <= rounds <= 16:
         raise LanguageError(f"the rounds of tw.philox are 1 to 16, known while tracing, got {shown(rounds)}")
-    key = list(_halves(seed, "the seed of tw.philox"))
-    words = list(_counter(counter))
-    for number in range(rounds):
-        if number:
-            key = [word + step for word, step in zip(key, _KEY_STEPS, strict=True)]
-        # Both halves of a product of 64 bits are one instruction, IMAD.WIDE; a product and its high half are two.
-        a, b = (words[n].to(uint64) * m for n, m in zip((0, 2), _MULTIPLIERS, strict=True))
-        high_a, high_b = ((product >> 32).to(uint32) for product in (a, b))
-        words = [high_b ^ words[1] ^ key[0], b.to(uint32), high_a ^ words[3] ^ key[1], a.to(uint32)]
-    return words[0], words[1], words[2], words[3]
+    return philox_words(_halves(seed, "the seed of tw.philox"), _counter(counter), rounds)
 
 
 @elementwise(4)
@@ -113,14 +101,15 @@ def _halves(x: Any, what: str) -> tuple[Scalar, Scalar]:
     return wide.to(uint32), (wide >> 32).to(uint32)
 
 
-def _counter(counter: Any) -> list[Scalar]:
+def _counter(counter: Any) -> Words:
     if isinstance(counter, (tuple, list)):
         if len(counter) > 4:
             raise LanguageError(f"a counter of tw.philox has up to four words, got {len(counter)}")
         words = [as_word(x, "a counter of tw.philox") for x in counter]
     else:
         words = list(_halves(counter, "the offset of a random number"))
-    return words + [as_scalar(0, uint32)] * (4 - len(words))
+    a, b, c, d = words + [as_scalar(0, uint32)] * (4 - len(words))
+    return a, b, c, d
 
 
 def _uniform(word: Scalar) -> Scalar:

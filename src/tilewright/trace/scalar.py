@@ -470,8 +470,12 @@ def arithmetic(kind: str, a: object, b: object, *, approximate: bool = True) -> 
 
 
 def _may_be_off(kind: str, type: DType) -> bool:
-    """Say whether an operation is computed approximately: where the kernel or function asks for it (`fastmath`)."""
-    return type is float32 and kind in APPROXIMATE_KINDS and current(kind).fastmath
+    """Say whether an operation is computed approximately: where the kernel or function asks for it (`fastmath`).
+
+    AMD's compiler is given the functions that it has, and makes the same of both.
+    """
+    tracer = current(kind)
+    return tracer.fastmath and type is float32 and kind in APPROXIMATE_KINDS and not tracer.arch.is_amd
 
 
 def true_divide(a: object, b: object) -> Any:

@@ -106,7 +106,8 @@ def test_floats_become_integers_with_saturation() -> None:
         d.write(d.cast(d.read(source), target))
     text = d.text()
     assert "= __float2int_rz(float32_data[" in text
-    assert "return (signed char)min(max(__float2int_rz(x), -128), 127);" in text
+    assert 'asm("cvt.rzi.sat.s8.f32 %0, %1;" : "=r"(y) : "f"(x));' in text
+    assert "return isnan(x) ? 0 : (signed char)min(max(__double2int_rz(x), -128), 127);" in text
     assert "return isnan(x) ? 0 : (unsigned short)min(max(__double2int_rz(x), 0), 65535);" in text
     assert "return isnan(x) ? 0 : __float2ll_rz(x);" in text
     d.compiles()

@@ -309,3 +309,39 @@ def test_without_results_it_says_that_it_acts() -> None:
 def test_wrong_options(options: dict[str, Any], message: str) -> None:
     with pytest.raises(LanguageError, match=message):
         text_of(ptx("add.u32 %0, %1, 1;", **options))
+
+
+def test_what_is_read_of_the_text_alone_does_not_need_the_meaning() -> None:
+    """`tw.check` runs no kernel: what the PTX gives is not known to it, with a meaning or without."""
+
+    def meaning(v):
+        raise AssertionError("it is run for threads that do not come there")
+
+    @tw.kernel
+    def column(x, meaning: tw.constexpr):
+        smem = tw.shared(tw.float32, tw.Layout((32, 32), (32, 1)))
+        i = tw.thread_idx.x
+        row = tw.inline_ptx("add.s32 %0, %1, 0;", i, meaning, tw.int32)
+        smem[row, 0] = x[i]
+        tw.sync_threads()
+        x[i] = smem[31 - i, 0]
+
+    for given in (None, meaning):
+        remarks = tw.check(column, (tw.spec(tw.float32, (32,)), given), block=32)
+        assert [remark.kind for remark in remarks] == ["bank-conflict"]  # the load's, whose place is known
+
+
+def test_results_that_are_not_finite_are_found() -> None:
+    @tw.kernel
+    def reciprocals(y, z, x):
+        i = tw.thread_idx.x
+        y[i] = tw.inline_ptx("rcp.approx.f32 %0, %1;", x[i], lambda v: 1 / v, tw.float32)
+        z[i] = tw.rcp_approx(x[i] * 2)
+
+    x = np.ones(32, np.float32)
+    y, z = np.zeros_like(x), np.zeros_like(x)
+    x[3] = 0
+    with pytest.raises(CheckError) as caught, tw.simulate(nan=True):
+        reciprocals[1, 32](y, z, x)
+    for what in ("PTX", "an approximate function"):
+        assert f"not finite: {what} gives inf of finite operands" in str(caught.value)

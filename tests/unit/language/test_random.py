@@ -11,6 +11,7 @@ from tests.helpers.machine_code import opcodes
 
 import tilewright as tw
 from tilewright.errors import LanguageError
+from tilewright.instructions.philox import Philox
 
 OUT = tw.spec(tw.uint32, (64,))
 
@@ -36,14 +37,26 @@ def test_normal_numbers_call_no_function() -> None:
         assert not apply.resources(spec, 7, tw.randn, block=64, arch=target).spills
 
 
+def test_the_logarithm_of_a_normal_number_is_exact_under_fastmath() -> None:
+    spec = tw.spec(tw.float32, (64,))
+    text = apply.configure(fastmath=True).source(spec, 7, lambda s, i: tw.randn(s, i) / 3.0, block=64)
+    assert "logf(" in text and "__logf(" not in text and "__fdividef(" in text
+
+
 def test_amd_takes_them() -> None:
     text = apply.source(OUT, tw.uint64(7), lambda s, i: tw.randint(s, i, 0, 10).to(tw.uint32), block=64, arch="gfx90a")
     assert "unsigned long long" in text
 
 
-def test_known_counters_are_folded() -> None:
-    ops = lowered(apply, OUT, 0, lambda s, i: tw.philox(0, (0, 0, 0, 0))[2], block=64)
-    assert not [op for op in ops if getattr(op, "kind", "") in ("mul", "xor")]
+def test_one_call_makes_four_words_however_often_they_are_asked_for() -> None:
+    def function(s, i):
+        return tw.randint(s, i) ^ tw.randint4x(s, i)[3] ^ tw.rand(s, i).bitcast(tw.uint32)
+
+    assert sum(isinstance(op, Philox) for op in lowered(apply, OUT, 0, function, block=64)) == 1
+    assert apply.source(OUT, 0, function, block=64).count("philox<10>(") == 1
+    assert (
+        sum(isinstance(op, Philox) for op in lowered(apply, OUT, 0, lambda s, i: (tw.rand(s, i), i)[1], block=64)) == 0
+    )
 
 
 @pytest.mark.parametrize(

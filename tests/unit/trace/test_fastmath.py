@@ -107,6 +107,9 @@ def test_amd_computes_them_as_it_does_without() -> None:
 
     texts = [k.source(*SPECS, function, block=64, arch="gfx90a") for k in (apply, apply.configure(fastmath=True))]
     assert texts[0] == texts[1]
+    x, y = np.full(64, -2.0, np.float32), np.zeros(64, np.float32)
+    apply.configure(fastmath=True, arch="gfx90a")[1, 64](y, x, lambda v: tw.pow(v, 3.0))
+    assert (y == -8).all()  # and the simulator of such a target computes what it computes
 
 
 def test_a_kernel_keeps_it_when_it_is_copied_and_pickled() -> None:

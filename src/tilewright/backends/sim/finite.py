@@ -120,4 +120,6 @@ def _verb(op: Op) -> str:
         return op.kind
     if isinstance(op, Cast):
         return f"the conversion to {op.result.dtype}"
+    if isinstance(op, Instruction) and op.CALLED is not None:
+        return op.CALLED
     return "a multiply-add" if isinstance(op, Fma) else "a matrix instruction"
