@@ -45,8 +45,13 @@ from tilewright.language import asin as asin
 from tilewright.language import atan as atan
 from tilewright.language import atan2 as atan2
 from tilewright.language import atomic_add as atomic_add
+from tilewright.language import atomic_and as atomic_and
+from tilewright.language import atomic_cas as atomic_cas
+from tilewright.language import atomic_exch as atomic_exch
 from tilewright.language import atomic_max as atomic_max
 from tilewright.language import atomic_min as atomic_min
+from tilewright.language import atomic_or as atomic_or
+from tilewright.language import atomic_xor as atomic_xor
 from tilewright.language import axpby as axpby
 from tilewright.language import ballot as ballot
 from tilewright.language import block_dim as block_dim
@@ -81,6 +86,7 @@ from tilewright.language import isfinite as isfinite
 from tilewright.language import isinf as isinf
 from tilewright.language import isnan as isnan
 from tilewright.language import lane_id as lane_id
+from tilewright.language import load as load
 from tilewright.language import log as log
 from tilewright.language import log1p as log1p
 from tilewright.language import log2 as log2
@@ -105,11 +111,13 @@ from tilewright.language import sin as sin
 from tilewright.language import sinh as sinh
 from tilewright.language import sqrt as sqrt
 from tilewright.language import static_range as static_range
+from tilewright.language import store as store
 from tilewright.language import sync_threads as sync_threads
 from tilewright.language import sync_warp as sync_warp
 from tilewright.language import tan as tan
 from tilewright.language import tanh as tanh
 from tilewright.language import thread_idx as thread_idx
+from tilewright.language import threadfence as threadfence
 from tilewright.language import trunc as trunc
 from tilewright.language import vote_all as vote_all
 from tilewright.language import vote_any as vote_any

@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 from tilewright.frontend.rewrite import function
+from tilewright.instructions.atomics import (
+    atomic_add,
+    atomic_and,
+    atomic_cas,
+    atomic_exch,
+    atomic_max,
+    atomic_min,
+    atomic_or,
+    atomic_xor,
+)
 from tilewright.instructions.barrier import named_barrier, sync_threads, sync_warp
 from tilewright.instructions.cp_async import cp_async_commit, cp_async_wait
 from tilewright.instructions.mbarrier import MBarrier as mbarrier  # a word of kernels, like range
+from tilewright.instructions.ordered_access import load, store, threadfence
 from tilewright.instructions.shuffle import shuffle, shuffle_down, shuffle_up, shuffle_xor
 from tilewright.instructions.vote import ballot, elect_one, vote_all, vote_any
 from tilewright.language.copying import axpby, clear, copy, fill
@@ -54,24 +65,18 @@ from tilewright.trace.mathematics import (
     trunc,
     where,
 )
-from tilewright.trace.memory import (
-    atomic_add,
-    atomic_max,
-    atomic_min,
-    fragment_like,
-    registers,
-    shared,
-)
+from tilewright.trace.memory import fragment_like, registers, shared
 from tilewright.trace.parameters import constexpr
 from tilewright.trace.threads import block_dim, block_idx, grid_dim, lane_id, thread_idx, warp_id
 
 __all__ = [
-    "abs", "acos", "asin", "atan", "atan2", "atomic_add", "atomic_max", "atomic_min", "axpby", "ballot", "block_dim",
-    "block_idx", "cbrt", "ceil", "clear", "clz", "constexpr", "copy", "copysign", "cos", "cosh", "cp_async_commit",
-    "cp_async_wait", "device_assert", "device_print", "elect_one", "erf", "exp", "exp2", "expm1", "fill", "floor",
-    "fma", "fmod", "fragment_like", "function", "gemm", "grid_dim", "isfinite", "isinf", "isnan", "lane_id", "log",
-    "log10", "log1p", "log2", "maximum", "mbarrier", "minimum", "named_barrier", "pipeline", "popcount", "pow",
-    "range", "registers", "round", "rsqrt", "shared", "shuffle", "shuffle_down", "shuffle_up", "shuffle_xor", "sin",
-    "sinh", "sqrt", "static_range", "sync_threads", "sync_warp", "tan", "tanh", "thread_idx", "trunc", "vote_all",
-    "vote_any", "warp_id", "where",
+    "abs", "acos", "asin", "atan", "atan2", "atomic_add", "atomic_and", "atomic_cas", "atomic_exch", "atomic_max",
+    "atomic_min", "atomic_or", "atomic_xor", "axpby", "ballot", "block_dim", "block_idx", "cbrt", "ceil", "clear",
+    "clz", "constexpr", "copy", "copysign", "cos", "cosh", "cp_async_commit", "cp_async_wait", "device_assert",
+    "device_print", "elect_one", "erf", "exp", "exp2", "expm1", "fill", "floor", "fma", "fmod", "fragment_like",
+    "function", "gemm", "grid_dim", "isfinite", "isinf", "isnan", "lane_id", "load", "log", "log10", "log1p", "log2",
+    "maximum", "mbarrier", "minimum", "named_barrier", "pipeline", "popcount", "pow", "range", "registers", "round",
+    "rsqrt", "shared", "shuffle", "shuffle_down", "shuffle_up", "shuffle_xor", "sin", "sinh", "sqrt", "static_range",
+    "store", "sync_threads", "sync_warp", "tan", "tanh", "thread_idx", "threadfence", "trunc", "vote_all", "vote_any",
+    "warp_id", "where",
 ]  # fmt: skip

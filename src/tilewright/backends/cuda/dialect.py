@@ -15,11 +15,11 @@ from tilewright.backends.cpp.memory import address, pointer_to
 from tilewright.backends.cpp.prelude import FUNCTION
 from tilewright.backends.cpp.printer import Printer
 from tilewright.backends.cpp.writer import string
-from tilewright.backends.cuda import cache_hints, conversions
+from tilewright.backends.cuda import cache_hints, conversions, ordered
 from tilewright.backends.cuda.conversions import BIT_CAST
 from tilewright.dtypes import DType, bool_, float16, uint64
 from tilewright.ir import ops
-from tilewright.ir.core import Kernel, Type, Value, VectorType
+from tilewright.ir.core import Kernel, Op, Type, Value, VectorType
 from tilewright.ir.instruction import Instruction
 from tilewright.ir.ops import Assert, Print
 
@@ -116,6 +116,11 @@ class Cuda(Dialect):
     asm volatile("atom.add.noftz.{suffix} %0, [%1], %2;" : "=h"(old.bits) : "l"(address), "h"(value.bits) : "memory");
     return old;
 }}"""
+
+    def ordered_atomic(
+        self, printer: Printer, op: Op, kind: str, dtype: DType, sem: str, scope: str
+    ) -> tuple[str, str] | None:
+        return ordered.atomic(printer, op, kind, dtype, sem, scope)
 
     def hinted_load(self, printer: Printer, op: ops.Load, type: Type) -> Expression | None:
         assert op.hints is not None, op

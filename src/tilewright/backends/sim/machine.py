@@ -19,6 +19,7 @@ from tilewright.backends.sim.findings import Collector, Fault, FindingsError
 from tilewright.backends.sim.storage import GlobalStorage, RegisterStorage, SharedStorage, Storage
 from tilewright.backends.sim.values import Array, Lanes, Mask, fill, without
 from tilewright.ir.core import Buffer, Kernel, Op, Space
+from tilewright.ir.effects import Order
 
 
 class AccessKind(enum.Enum):
@@ -61,6 +62,21 @@ class Signal:
     mask: Mask
 
 
+@dataclass(slots=True)
+class Synchronisation:
+    """A strong access of active threads that has been made, or a fence, where `storage` is None.
+
+    `wrote` says which of the threads wrote, where an update may write or not; None: those that the op's class says.
+    Where threads reach one element, they did so in the order of blocks and threads.
+    """
+
+    op: Op
+    storage: Storage | None
+    index: Lanes
+    mask: Mask
+    wrote: Array | None
+
+
 class Observer:
     """Watches what the threads of a chunk do. Each method does nothing unless overridden."""
 
@@ -87,6 +103,9 @@ class Observer:
 
     def wait(self, op: Op, mask: Mask) -> None:
         """Called after a wait for asynchronous copies, when they have landed."""
+
+    def synchronise(self, done: Synchronisation) -> None:
+        """Called after a strong access or a fence, in kernels in which one orders anything."""
 
     def end(self) -> None:
         """Called when the last chunk of blocks is over."""
@@ -130,6 +149,10 @@ class Machine:
         self.observers: tuple[Observer, ...] = ()
         self.first_block, self.blocks = 0, 0
         self.special: dict[str, Lanes] = {}
+        # Whether a single thread's access or fence orders memory for others.
+        self.orders = any(
+            op.effects.scope is not None and op.effects.order is not Order.NONE for op in kernel.body.walk()
+        )
         self.storages: dict[Buffer, Storage] = {}
         self.shared: list[SharedStorage] = []
         self.registers: list[RegisterStorage] = []
