@@ -59,6 +59,33 @@ def joined(clocks: Iterable[Clock | None], width: int) -> Clock | None:
     return both if needed.all() else Clock(both.keys[needed], both.events[needed])
 
 
+class Joiner:
+    """Joins pairs of clocks, and gives threads that know the same one clock: few objects, and few joins."""
+
+    def __init__(self, width: int) -> None:
+        self._width = width
+        self._found: dict[tuple[int, int], tuple[Clock, Clock, Clock]] = {}  # by identity, with what has it
+
+    def __call__(self, a: Clock | None, b: Clock | None) -> Clock | None:
+        if a is None or b is None or a is b:
+            return b if a is None else a
+        known = self._found.get((id(a), id(b)))
+        if known is None:
+            both = joined((a, b), self._width)
+            assert both is not None
+            for one in (a, b):
+                if both.keys.size == one.keys.size and (both.events == one.events).all():
+                    both = one
+                    break
+            if len(self._found) >= _MOST_KEPT:
+                self._found.clear()
+            known = self._found[id(a), id(b)] = (a, b, both)
+        return known[2]
+
+
+_MOST_KEPT = 1024  # pairs
+
+
 @dataclass(slots=True)
 class Fence:
     """What a thread knew when it made a fence; computed when it is asked for."""
@@ -79,8 +106,8 @@ class Fence:
 class Knowledge:
     """A clock of each thread: one of all threads of a block, and more of some of them since their last barrier."""
 
-    def __init__(self, width: int) -> None:
-        self._width = width
+    def __init__(self, join: Joiner, width: int) -> None:
+        self._join, self._width = join, width
         self._common: dict[int, Clock] = {}
         self._own: dict[int, dict[int, Clock | Fence]] = {}
 
@@ -102,7 +129,7 @@ class Knowledge:
     def add(self, block: int, thread: int, clock: Clock | None) -> None:
         """Add to what a thread knows."""
         if clock is not None:
-            found = joined((self.get(block, thread), clock), self._width)
+            found = self._join(self.get(block, thread), clock)
             assert found is not None
             self._own.setdefault(block, {})[thread] = found
 
@@ -171,10 +198,11 @@ class Clocks:
         self._order, self._is_narrow = order, is_narrow
         self.width = 2 * order.threads + 1
         self._first_block = 0
+        self._join = Joiner(self.width)
         self._known, self._seen, self._seen_within, self._fenced, self._fenced_within = (
-            Knowledge(self.width) for _ in range(5)
+            Knowledge(self._join, self.width) for _ in range(5)
         )
-        self._brought: dict[object, _Brought] = {}
+        self._brought: dict[tuple[object, int, int], _Brought] = {}
 
     def begin(self, first_block: int) -> None:
         """Start a chunk of blocks."""
@@ -187,7 +215,7 @@ class Clocks:
         return self._known, self._seen, self._seen_within, self._fenced, self._fenced_within
 
     def __bool__(self) -> bool:
-        """True where some thread knows of other blocks."""
+        """Return whether some thread knows of others by memory."""
         return bool(self._known)
 
     def covers(self, rows: Array, threads: Array, blocks: Array, others: Array, events: Array) -> Array:
@@ -244,7 +272,7 @@ class Clocks:
 
     def acquire(self, barrier: object, phase: Array, mask: Mask) -> None:
         """Let threads know what was brought to the phases of a barrier up to one."""
-        for (name, kind, block), brought in [(k, b) for k, b in self._brought.items() if k[0] == barrier]:  # type: ignore[misc,index]
+        for (_, kind, block), brought in [(k, b) for k, b in self._brought.items() if k[0] == barrier]:
             row = block - self._first_block
             clock = brought.offered(int(phase[row if len(phase) > 1 else 0, 0]))
             if clock is not None:
@@ -304,14 +332,14 @@ class Clocks:
             within: Clock | None = wide
         else:
             wide_fence = self._fenced.get(block, thread)
-            within = joined((wide_fence, self._fenced_within.get(block, thread)), self.width)
+            within = self._join(wide_fence, self._fenced_within.get(block, thread))
             if wide_fence is None and within is None:
                 return
             wide = wide_fence  # type: ignore[assignment]
         if is_wide:
-            cell.everywhere = joined((cell.everywhere, wide), self.width)
+            cell.everywhere = self._join(cell.everywhere, wide)
         if self._is_narrow:
-            found = joined((cell.within.get(block), within), self.width)
+            found = self._join(cell.within.get(block), within)
             if found is not None:
                 cell.within[block] = found
 

@@ -129,6 +129,10 @@ _CHUNK_BYTES = 1 << 26
 # The most threads that run at once. Fewer, and NumPy's fixed cost of a call (about a microsecond) shows; more, and
 # values no longer stay in a processor's second-level cache. benchmarks/simulate.py is flat from 2**14 to 2**16.
 CHUNK_THREADS = 1 << 15
+# The most threads of blocks that wait for each other, about what a large GPU holds at once (132 times 2048), and the
+# most bytes of their memory.
+_RESIDENT_THREADS = 1 << 18
+_RESIDENT_BYTES = 1 << 29
 
 
 class Machine:
@@ -149,6 +153,7 @@ class Machine:
         self.observers: tuple[Observer, ...] = ()
         self.first_block, self.blocks = 0, 0
         self.special: dict[str, Lanes] = {}
+        self._is_resident = False
         # Whether a single thread's access or fence orders memory for others.
         self.orders = any(
             op.effects.scope is not None and op.effects.order is not Order.NONE for op in kernel.body.walk()
@@ -202,8 +207,22 @@ class Machine:
     def chunk(self) -> int:
         """How many blocks run at once."""
         registers = sum(r.buffer.bytes for r in self.registers) * self.threads
-        by_memory = _CHUNK_BYTES // max(1, self.arena_bytes + registers)
-        return max(1, min(self.total_blocks, CHUNK_THREADS // self.threads, by_memory))
+        most, most_bytes = CHUNK_THREADS, _CHUNK_BYTES
+        if self._is_resident:
+            most, most_bytes = _RESIDENT_THREADS, _RESIDENT_BYTES
+        by_memory = most_bytes // max(1, self.arena_bytes + registers)
+        return max(1, min(self.total_blocks, most // self.threads, by_memory))
+
+    def watch_memory(self, *, resident: bool) -> None:
+        """Let `version` change with memory; `resident` says that blocks wait for each other, and many run at once."""
+        self._is_resident = resident
+        for storage in self.storages.values():
+            storage.tracks = True
+
+    @property
+    def version(self) -> int:
+        """A number that changes when the contents of memory do, where that is watched."""
+        return sum(storage.version for storage in self.storages.values())
 
     def begin(self, first_block: int, blocks: int) -> None:
         """Make these blocks the ones that run, with undefined shared and register memory."""

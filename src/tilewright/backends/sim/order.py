@@ -236,8 +236,9 @@ class Moment:
     known: Array | None
 
     def known_to(self, row: int, threads: int | Array) -> tuple[int, Array, Array]:
-        """Return what threads of a block know together: the event that is known of all threads of the block, and the
-        threads (their agents after all threads) of which more is known, with their events.
+        """Return what threads of a block know together: the event that is known of all threads of the block, others.
+
+        The others are the threads of which more is known (their agents after all threads), and their events.
         """
         if self.known is not None:
             rows = self.known[row if len(self.known) > 1 else 0][threads]

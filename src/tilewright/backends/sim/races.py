@@ -129,7 +129,8 @@ def _meeting(conflict: Conflict, can_be_ordered: bool) -> str:
         return f"while {whose} asynchronous copy {does}"
     article = "an" if early.noun[0] in "aeiou" else "a"
     if conflict.late.block != early.block:
-        return f"meets {article} {early.noun} by another block, and nothing orders {'the two' if can_be_ordered else 'blocks'}"
+        which = "the two" if can_be_ordered else "blocks"
+        return f"meets {article} {early.noun} by another block, and nothing orders {which}"
     return f"meets {article} {early.noun} by another thread, and nothing orders the two"
 
 
@@ -331,9 +332,8 @@ class RaceChecker(Observer):
                 self._conflicts(region, access, touch, words)
         if cells.narrow_writes is not None and is_strong:
             self._too_narrow(region, access, touch)
-        if not is_read:
-            if cells.pending_reads is not None and self._pending_reads:
-                self._conflicts(region, access, touch, cells.pending_reads.take(touch.cells))
+        if not is_read and cells.pending_reads is not None and self._pending_reads:
+            self._conflicts(region, access, touch, cells.pending_reads.take(touch.cells))
 
     def _too_narrow(self, region: Region, access: Access, touch: Touch) -> None:
         """Report strong accesses of other blocks that race with a strong one because a scope does not reach so far."""
