@@ -68,7 +68,8 @@ def report_deadlock(
     masks = [np.broadcast_to(True if f.mask is None else f.mask, shape) for f, _ in agents]
     stuck: Array = np.asarray(np.stack(masks).any(axis=0))
     row = int(np.argmax(stuck.any(axis=1)))
-    found = [w for (frame, tell), mask in zip(agents, masks, strict=True) for w in tell(frame, row, mask[row])]
+    pairs = [(tell, frame, mask[row]) for (frame, tell), mask in zip(agents, masks, strict=True) if mask[row].any()]
+    found = [w for tell, frame, threads in pairs for w in tell(frame, row, threads)]
     notes: list[str] = []
     for waiting in found:
         one = int(waiting.threads.sum()) == 1 or _is_one_warp(waiting.threads, machine.warp)
@@ -143,8 +144,8 @@ def name_threads(threads: Array, warp: int = 32) -> str:
 
 # How often in a row agents may test an mbarrier without success, while no other agent can run and no barrier changes.
 _MAX_IDLE_POLLS = 1 << 14
-# How often in a row loops that wait for memory may take a turn (64 iterations) in which they change what they carry, and
-# find in memory what they found before, while no memory changes and nobody else can run.
+# How often in a row loops that wait for memory may take a turn (64 iterations) in which they change what they carry,
+# and find in memory what they found before, while no memory changes and nobody else can run.
 _MAX_QUIET_TURNS = 1 << 11
 
 
@@ -207,7 +208,7 @@ class Gather(Pause):
         self.op = op
 
     def ready(self, agent: Agent, scheduler: Scheduler) -> Lanes:
-        return np.asarray(not scheduler.has_stragglers(agent))
+        return np.asarray(~scheduler.stragglers(agent))
 
     def waiting(self, frame: Frame, row: int, threads: Array) -> list[Waiting]:
         assert self.op is not None
@@ -270,18 +271,23 @@ class Scheduler:
         self.agents.append(other)
         return other
 
-    def has_stragglers(self, agent: Agent) -> bool:
-        """Return whether threads of the agent's warps are behind it in the program."""
+    def stragglers(self, agent: Agent) -> Array:
+        """Return the threads of the agent for whose warps others come that are behind it in the program."""
         mask = agent.frame.mask
+        none = np.zeros((1, 1), np.bool_)
         if mask is None or len(self.agents) == 1:
-            return False
+            return none
         threads, warp = self.compiler.machine.threads, self.compiler.machine.warp
         active, split = warps_of(mask, threads, warp)
         partial, path = active & split, agent.path
         if not partial.any():
-            return False
-        behind = (a.frame.mask for a in self.agents if a.path < path)
-        return any(bool((warps_of(other, threads, warp)[0] & partial).any()) for other in behind)
+            return none
+        behind = [a.frame.mask for a in self.agents if a.path < path]
+        missing = [partial & warps_of(other, threads, warp)[0] for other in behind]
+        missing = [m for m in missing if m.any()]
+        if not missing:
+            return none
+        return over_warps(np.logical_or.reduce(np.broadcast_arrays(*missing)), threads, warp)
 
     def _advance(self, agent: Agent) -> None:
         """Let an agent leave the pause where it is, and run it to the next."""

@@ -246,7 +246,7 @@ class Moment:
             known[threads] = self.event
             floor = int(known.min())
         else:
-            floor = self.floor if isinstance(self.floor, int) else int(np.broadcast_to(self.floor, (row + 1,))[row])
+            floor = self.floor if isinstance(self.floor, int) else int(self.floor[row])
             known = np.full(self.threads, floor, np.int64)
             if self.warp_floor is not None:
                 floors = self.warp_floor[row if len(self.warp_floor) > 1 else 0]

@@ -399,6 +399,8 @@ class RaceChecker(Observer):
                 narrow = cells.narrow_reads if kind in _READS else cells.narrow_writes
                 assert narrow is not None
                 narrow.add(touch, event)
+                if kind not in _READS:
+                    self._meet_at_once(region, access, touch, event)
         elif kind in _WRITES or kind is AccessKind.COPY_LAND:
             words = touch.words(event)
             if kind is AccessKind.COPY_WRITE:
@@ -417,6 +419,14 @@ class RaceChecker(Observer):
             if kind is AccessKind.COPY_READ and cells.pending_reads is not None:
                 self._pending_reads.append(_PendingRead(access.op, self._landing, self._issued, region, touch, event))
                 self._pending_reads[-1].mark()
+
+    def _meet_at_once(self, region: Region, access: Access, touch: Touch, event: int) -> None:
+        """Report blocks that make an access whose scope does not reach so far at one place in one step."""
+        order = np.argsort(touch.cells, kind="stable")
+        cells, rows = touch.cells[order], touch.rows[order]
+        both = np.flatnonzero((cells[1:] == cells[:-1]) & (rows[1:] != rows[:-1]))
+        if both.size:
+            self._tell(region, access, touch, order[both + 1], touch.words(event)[order[both]])
 
     def _end_pending_reads(self, access: Access) -> None:
         """End the reading of a copy that lands, in the threads in which it does."""
