@@ -52,7 +52,7 @@ _EXPORTS: dict[str, tuple[str, ...]] = {
             "atomic_exch",
             "atomic_cas",
         ),
-        *("load", "store", "threadfence"),
+        *("load", "store", "threadfence", "sync_grid"),
         *("shuffle", "shuffle_up", "shuffle_down", "shuffle_xor"),
         *("vote_any", "vote_all", "ballot"),
         *("device_assert", "device_print"),

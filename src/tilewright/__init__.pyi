@@ -112,6 +112,7 @@ from tilewright.language import sinh as sinh
 from tilewright.language import sqrt as sqrt
 from tilewright.language import static_range as static_range
 from tilewright.language import store as store
+from tilewright.language import sync_grid as sync_grid
 from tilewright.language import sync_threads as sync_threads
 from tilewright.language import sync_warp as sync_warp
 from tilewright.language import tan as tan

@@ -178,18 +178,20 @@ class Kernel(KernelByName):
         return Kernel(self._code.function, self.options, (instance,), self._code)
 
     def configure(self, **options: Any) -> Kernel:
-        """Return the kernel with launch options: `stream`, `min_blocks` and `arch`.
+        """Return the kernel with launch options: `stream`, `min_blocks`, `arch` and `cooperative`.
 
         `min_blocks=n` asks the compiler to keep to so few registers that n blocks fit on a multiprocessor (the second
         argument of CUDA's __launch_bounds__). `stream` is a CUDA stream handle or an object with `cuda_stream` or
         `ptr`; without it a launch goes to the arrays' current stream. `arch` is the target, such as "sm_80" or
         "gfx908", of launches with NumPy arrays, of `analyze`, of `source` and its like and of `tw.check`; without it
-        sm_90a. Arrays on a GPU run on that GPU, which an AMD target refuses. Raises `ArgumentError` for other options
+        sm_90a. Arrays on a GPU run on that GPU, which an AMD target refuses. With `cooperative=True` all blocks of a
+        launch are on the GPU at once, or it is refused: for kernels whose blocks wait for later ones (`tw.sync_grid`
+        does so by itself). Raises `ArgumentError` for other options
         and for a target that is not known.
         """
         unknown = [name for name in options if name not in Options.__dataclass_fields__]
         if unknown:
-            raise ArgumentError(f"configure takes stream, min_blocks and arch, got {', '.join(unknown)}")
+            raise ArgumentError(f"configure takes stream, min_blocks, arch and cooperative, got {', '.join(unknown)}")
         try:
             changed = replace(self.options, **options)
         except ArgumentError as error:
@@ -252,6 +254,7 @@ class Kernel(KernelByName):
             arch=Arch.parse(next((a for a in (arch, self.options.arch) if a is not None), default_arch())),
             block=shape,
             min_blocks=self.options.min_blocks,
+            cooperative=self.options.cooperative,
         )
 
     def analyze(self, *args: Any, grid: Extent, block: Extent, **kwargs: Any) -> Profile:
@@ -279,7 +282,8 @@ class Kernel(KernelByName):
     def variant(self, block: Extent) -> _Variant:
         """Return what was compiled for a block shape."""
         shape, code = launch_config(1, block).block, self._code
-        key = self.bound, self._further, self.options.min_blocks, self.options.arch, shape
+        options = self.options
+        key = self.bound, self._further, options.min_blocks, options.arch, options.cooperative, shape
         found = code.variants.get(key)
         if found is None:
             found = code.variants.add(key, _Variant(self, shape))
@@ -388,8 +392,9 @@ class _Variant:
             is_later = True
             rewritten, options = self.kernel.rewrite(), self.kernel.options
             return lower(
-                rewritten, arguments, arch=arch, block=self.block, min_blocks=options.min_blocks, bounds=bounds
-            )
+                rewritten, arguments, arch=arch, block=self.block, min_blocks=options.min_blocks,
+                cooperative=options.cooperative, bounds=bounds,
+            )  # fmt: skip
 
         names = [p.name for p in parameters]
         return specialise(build, names, described, plan.starts, self.kernel.options.arch)

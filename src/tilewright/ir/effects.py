@@ -83,6 +83,7 @@ class Scope(enum.IntEnum):
     WARPGROUP = 2
     BLOCK = 3
     CLUSTER = 4
+    GRID = 5
 
 
 class Order(enum.Flag):

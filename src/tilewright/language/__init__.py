@@ -15,6 +15,7 @@ from tilewright.instructions.atomics import (
 )
 from tilewright.instructions.barrier import named_barrier, sync_threads, sync_warp
 from tilewright.instructions.cp_async import cp_async_commit, cp_async_wait
+from tilewright.instructions.grid_barrier import sync_grid
 from tilewright.instructions.mbarrier import MBarrier as mbarrier  # a word of kernels, like range
 from tilewright.instructions.ordered_access import load, store, threadfence
 from tilewright.instructions.shuffle import shuffle, shuffle_down, shuffle_up, shuffle_xor
@@ -77,6 +78,6 @@ __all__ = [
     "function", "gemm", "grid_dim", "isfinite", "isinf", "isnan", "lane_id", "load", "log", "log10", "log1p", "log2",
     "maximum", "mbarrier", "minimum", "named_barrier", "pipeline", "popcount", "pow", "range", "registers", "round",
     "rsqrt", "shared", "shuffle", "shuffle_down", "shuffle_up", "shuffle_xor", "sin", "sinh", "sqrt", "static_range",
-    "store", "sync_threads", "sync_warp", "tan", "tanh", "thread_idx", "threadfence", "trunc", "vote_all", "vote_any",
-    "warp_id", "where",
+    "store", "sync_grid", "sync_threads", "sync_warp", "tan", "tanh", "thread_idx", "threadfence", "trunc",
+    "vote_all", "vote_any", "warp_id", "where",
 ]  # fmt: skip

@@ -24,6 +24,7 @@ class Options:
     stream: Any = None  # Any: a handle, or a framework's stream object
     min_blocks: int = 0
     arch: str | None = None
+    cooperative: bool = False
 
     def __post_init__(self) -> None:
         target = None if self.arch is None else Arch.parse(self.arch)
@@ -36,6 +37,8 @@ class Options:
                 "min_blocks", self.min_blocks, 0, most_blocks, f"blocks on a multiprocessor of {where}"
             ),
         }
+        if not isinstance(self.cooperative, bool):
+            raise ArgumentError(f"cooperative is {shown(self.cooperative)}; expected True or False")
         if self.stream is not None:
             stream_handle(self.stream)
         for name, value in checked.items():

@@ -18,6 +18,7 @@ import numpy as np
 from tilewright.backends.sim.findings import Collector, Fault, FindingsError
 from tilewright.backends.sim.storage import GlobalStorage, RegisterStorage, SharedStorage, Storage
 from tilewright.backends.sim.values import Array, Lanes, Mask, fill, without
+from tilewright.errors import ArgumentError
 from tilewright.ir.core import Buffer, Kernel, Op, Space
 from tilewright.ir.effects import Order
 
@@ -153,7 +154,18 @@ class Machine:
         self.observers: tuple[Observer, ...] = ()
         self.first_block, self.blocks = 0, 0
         self.special: dict[str, Lanes] = {}
-        self._is_resident = False
+        # Barriers of the grid: how many are over, and how many threads have come to the next one.
+        self.grid_phase, self.grid_arrived = 0, 0
+        self._is_resident = self._is_cooperative = kernel.cooperative
+        if kernel.cooperative and self.total_blocks * self.threads > _RESIDENT_THREADS:
+            raise ArgumentError(
+                f"kernel {kernel.name!r} is launched cooperatively, and its grid of {self.total_blocks} blocks does "
+                "not fit on the GPU at once",
+                details=[
+                    f"of blocks of {self.threads} threads the simulator holds {_RESIDENT_THREADS // self.threads}"
+                ],
+                help="launch fewer blocks, each of which does more: for i in range(block, count, tw.grid_dim.x)",
+            )
         # Whether a single thread's access or fence orders memory for others.
         self.orders = any(
             op.effects.scope is not None and op.effects.order is not Order.NONE for op in kernel.body.walk()
@@ -197,6 +209,17 @@ class Machine:
             thread = thread // np.int32(extent)
         return fixed
 
+    def meet_grid(self, mask: Mask) -> int:
+        """Let threads come to a barrier of the grid; return its number, which `grid_phase` is above when all have."""
+        number = self.grid_phase
+        everybody = self.blocks * self.threads
+        self.grid_arrived += (
+            everybody if mask is None else int(np.broadcast_to(mask, (self.blocks, self.threads)).sum())
+        )
+        if self.grid_arrived >= everybody:
+            self.grid_phase, self.grid_arrived = number + 1, 0
+        return number
+
     def leading_lanes(self, count: int | None) -> Mask:
         """Return the threads among the first `count` lanes of their warp; None stands for all, here and there."""
         if count is None or count >= self.warp:
@@ -211,11 +234,13 @@ class Machine:
         if self._is_resident:
             most, most_bytes = _RESIDENT_THREADS, _RESIDENT_BYTES
         by_memory = most_bytes // max(1, self.arena_bytes + registers)
+        if self._is_cooperative:
+            return self.total_blocks
         return max(1, min(self.total_blocks, most // self.threads, by_memory))
 
     def watch_memory(self, *, resident: bool) -> None:
         """Let `version` change with memory; `resident` says that blocks wait for each other, and many run at once."""
-        self._is_resident = resident
+        self._is_resident |= resident
         for storage in self.storages.values():
             storage.tracks = True
 

@@ -199,13 +199,14 @@ class RaceChecker(Observer):
     def __init__(self, kernel: Kernel, machine: Machine) -> None:
         self._machine = machine
         self.order = Order(machine.threads, machine.warp, any(_is_partial(op.effects) for op in kernel.body.walk()))
-        self._regions: dict[Buffer, Region] = find_regions(kernel, machine, self.order)
-        self._distinct = list(dict.fromkeys(self._regions.values()))
+        self.regions: dict[Buffer, Region] = find_regions(kernel, machine, self.order)
+        self._distinct = list(dict.fromkeys(self.regions.values()))
         scopes = [op.effects.scope for op in kernel.body.walk()]
         self.clocks = Clocks(self.order, any(s in NARROW for s in scopes)) if machine.orders else None
         self._numbers = [0]  # the events that were accesses, and what each was
         self._accesses: list[tuple[Op, AccessKind]] = []
         self._chunks: list[tuple[int, int]] = []  # the first event of each chunk, and its first block
+        self._grid_phase, self._grid_floor = 0, 0  # of the barrier of the grid that was last over
         self._landing: Lanes = None  # the index of the copy that is being issued
         self._issued = 0
         self._pending_reads: list[_PendingRead] = []
@@ -229,6 +230,9 @@ class RaceChecker(Observer):
         if op.effects.together is Scope.WARP:
             self.order.meet_warp(mask)
         elif self.order.meet_block(mask):
+            if op.effects.together is Scope.GRID and self._grid_phase != self._machine.grid_phase:
+                # Everything so far is before everything that follows, in all blocks.
+                self._grid_phase, self._grid_floor = self._machine.grid_phase, self.order.next
             for region in self._distinct:
                 region.cells.meet()
 
@@ -270,7 +274,7 @@ class RaceChecker(Observer):
             self._issued += 1
         elif kind is AccessKind.COPY_LAND and self._pending_reads:
             self._end_pending_reads(access)
-        region = self._regions.get(access.storage.buffer)
+        region = self.regions.get(access.storage.buffer)
         if region is not None:
             event = self.order.tick()
             self._numbers.append(event)
@@ -292,7 +296,7 @@ class RaceChecker(Observer):
             for row, thread in zip(rows.tolist(), threads.tolist(), strict=True):
                 clocks.fence(row, thread, moment, is_wide)
             return
-        region = self._regions.get(done.storage.buffer)
+        region = self.regions.get(done.storage.buffer)
         if region is None or (order is Visibility.NONE and not clocks.has_fences and not region.sync):
             return
         shape = self._machine.blocks, self._machine.threads
@@ -369,7 +373,7 @@ class RaceChecker(Observer):
         if region.is_global:
             other_rows, others = np.divmod(others, self._machine.threads)
             within = (events >= order.start) & (other_rows == rows)
-            fine = within & order.is_before(rows, threads, others, events)
+            fine = within & order.is_before(rows, threads, others, events) | (events < self._grid_floor)
         else:
             fine = order.is_before(rows, threads, others, events)
         if self.clocks and not fine.all():

@@ -286,6 +286,15 @@ class Region:
         place = index.astype(np.int64) * buffer.dtype.bytes + self._starts[buffer]
         return place if self.is_global else place | rows << 40
 
+    @property
+    def is_alone(self) -> bool:
+        """True where the region is one buffer's."""
+        return len(self._starts) == 1
+
+    def cell_of(self, buffer: Buffer, index: Array) -> Array:
+        """Return the cells at which elements of a global buffer begin."""
+        return np.asarray((index.astype(np.int64) * buffer.dtype.bytes + self._starts[buffer]) >> self._shift)
+
     def index_of(self, buffer: Buffer, cell: int) -> int:
         """Return the element of a buffer at the beginning of a cell."""
         inside = cell % self.cells.count if self.cells.rows > 1 else cell
