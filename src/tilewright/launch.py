@@ -55,7 +55,7 @@ class _Code:
         if not is_traceable:
             remember(function)
         # By the numbers of bound and of further arguments, the options that code depends on, and the block.
-        self.variants: Recent[tuple[int, int | None, int, str | None, tuple[int, int, int]], _Variant]
+        self.variants: Recent[tuple[int, int | None, int, str | None, bool, tuple[int, int, int]], _Variant]
         self.variants = Recent(_MAX_VARIANTS)
         self.held: WeakSet[_Variant] = WeakSet()  # all that someone still holds, in the table or not
         self.changes = 0  # how often something that the kernel was traced with was found changed

@@ -29,6 +29,7 @@ from tilewright.remarks import Remark
 from tilewright.source import SourceLocation
 
 if TYPE_CHECKING:
+    from tilewright.tensors.partition import Partition
     from tilewright.tiled import TiledCopy, TiledMMA
     from tilewright.trace.threads import Slice
 
@@ -58,7 +59,7 @@ class Tracer:
         self.place: SourceLocation | None = None  # what ops are built for, where that is not the line that builds them
         # What `threads` knows: the thread numbers that expressions give, and the slices that were accessed.
         self.thread_numbers: dict[Value, frozenset[int]] = {}
-        self.slices: dict[TiledCopy | TiledMMA, dict[object, Slice]] = {}
+        self.slices: dict[TiledCopy | TiledMMA | Partition, dict[object, Slice]] = {}
         self.conditional_slices: list[tuple[Slice, Value]] = []
 
     def emit(self, op: Op, *types: Type) -> tuple[Value, ...]:

@@ -199,7 +199,7 @@ class AccessChecker(Observer):
         self._machine.collector.report(fault)
 
     def _missing_blocks(self, op: Op, mask: Array) -> None:
-        here = mask.any(axis=1)
+        here = np.asarray(mask.any(axis=1))
         if not here.any():
             return
         fault = Fault(

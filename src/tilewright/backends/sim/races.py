@@ -304,15 +304,15 @@ class RaceChecker(Observer):
         use = next(u.use for u in op.uses if u.buffer is done.storage.buffer)
         wrote = np.full(len(rows), use.is_write) if done.wrote is None else done.wrote[rows, threads]
         how = ("update " if use.is_read else "") + ("release" if Visibility.RELEASE in order else "relaxed")
-        moment = self.order.now() if use.is_write else None
+        at_write = self.order.now() if use.is_write else None
         reach = is_wide or not region.is_global  # shared memory is of one block
         for place, row, thread, writes in zip(places, rows.tolist(), threads.tolist(), wrote.tolist(), strict=True):
             cell = region.sync.get(place)
             if use.is_read and cell is not None:
                 clocks.read(cell, row, thread, reach, Visibility.ACQUIRE in order)
             if writes and (cell is not None or how.endswith("release") or clocks.has_fences):
-                assert moment is not None
-                clocks.write(region.sync.setdefault(place, Cell()), row, thread, moment, reach, how)
+                assert at_write is not None
+                clocks.write(region.sync.setdefault(place, Cell()), row, thread, at_write, reach, how)
 
     def _active(self, mask: Mask) -> tuple[Array, Array]:
         """Return the rows and numbers of the threads of a mask, in order."""

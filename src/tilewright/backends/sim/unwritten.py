@@ -3,8 +3,10 @@
 Who writes only part of an array mostly means to: single results, the interior of a stencil, what passes a test, the
 first n of a buffer. What is told of is the rest: an array that the kernel writes and never reads; whose places and
 conditions depend on indices and extents only, not on data, nor on numbers that the caller gives; of which the elements
-written are a box at its beginning (or a run, in the order of rows or columns), more than one of them, and the last is
-not among them. The record of the race checker says what was written.
+written are a box at its beginning (or a run, in the order of rows or columns), and the last is not among them. And they
+are as many as the threads, or more, or one for each block or warp: no guard left any of those out.
+
+The record of the race checker says what was written.
 """
 
 from __future__ import annotations
@@ -48,7 +50,10 @@ def _report(machine: Machine, storage: GlobalStorage, region: Region, op: Op) ->
         return
     elements = np.lib.stride_tricks.as_strided(written, storage.shape, storage.strides)
     count = int(elements.sum())
-    if count < 2 or count == elements.size or not (_is_box(elements, count) or _is_run(elements, count)):
+    threads = machine.total_blocks * machine.threads
+    warps = machine.total_blocks * -(-machine.threads // machine.warp)
+    by_all = count >= threads or count in (machine.total_blocks, warps)
+    if count < 2 or count == elements.size or not by_all or not (_is_box(elements, count) or _is_run(elements, count)):
         return
     first = tuple(int(n) for n in np.argwhere(~elements)[0])
     at = sum(n * s for n, s in zip(first, storage.strides, strict=True))
