@@ -12,6 +12,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -166,10 +167,8 @@ class Machine:
                 ],
                 help="launch fewer blocks, each of which does more: for i in range(block, count, tw.grid_dim.x)",
             )
-        # Whether a single thread's access or fence orders memory for others.
-        self.orders = any(
-            op.effects.scope is not None and op.effects.order is not Order.NONE for op in kernel.body.walk()
-        )
+        # Whether there are strong accesses or fences, and whether one orders memory for other threads.
+        self.has_strong, self.orders = _memory_model(kernel)
         self.storages: dict[Buffer, Storage] = {}
         self.shared: list[SharedStorage] = []
         self.registers: list[RegisterStorage] = []
@@ -300,6 +299,18 @@ class Machine:
     def thread_coordinate(self, thread: int) -> Dim3:
         """Return thread_idx of a linear thread number."""
         return _coordinate(thread, self.block)
+
+
+_models: WeakKeyDictionary[Kernel, tuple[bool, bool]] = WeakKeyDictionary()
+
+
+def _memory_model(kernel: Kernel) -> tuple[bool, bool]:
+    """Return whether a kernel has strong accesses or fences, and whether one orders memory; found once a kernel."""
+    known = _models.get(kernel)
+    if known is None:
+        strong = [op.effects.order for op in kernel.body.walk() if op.effects.scope is not None]
+        known = _models[kernel] = bool(strong), any(order is not Order.NONE for order in strong)
+    return known
 
 
 def _coordinate(linear: int, extents: Dim3) -> Dim3:

@@ -61,7 +61,7 @@ def load(op: Any, compiler: Compiler) -> Step:  # Any: a Load, or what has its f
     machine, storage = compiler.machine, compiler.machine.storages[op.buffer]
     index, result, lanes = compiler.slot(op.index), compiler.slot(op.result), lanes_of(op.result)
     zero = _zero(op.buffer, lanes)
-    synchronises = _synchronises(op, machine)
+    synchronises = machine.orders and _synchronises(op, machine)
 
     def run(frame: Frame) -> None:
         values = frame.values
@@ -92,7 +92,7 @@ def store(op: Any, compiler: Compiler) -> Step:  # Any: a Store, or what has its
     """Write an element or an aligned vector; `op` is a store of the core, or an instruction with its fields."""
     machine, storage = compiler.machine, compiler.machine.storages[op.buffer]
     index, value, lanes = compiler.slot(op.index), compiler.slot(op.value), lanes_of(op.value)
-    synchronises = _synchronises(op, machine)
+    synchronises = machine.orders and _synchronises(op, machine)
 
     def run(frame: Frame) -> None:
         values = frame.values
@@ -161,7 +161,7 @@ def update_memory(
     storage = _flat(machine, buffer)
     at_slot, given = compiler.slot(index), compiler.slots(operands)
     result, wanted = compiler.slot(op.result), compiler.is_used(op.result)
-    synchronises = _synchronises(op, machine)
+    synchronises = machine.orders and _synchronises(op, machine)
     wanted_at_all = wanted or (synchronises and isinstance(update, Swap))
 
     def run(frame: Frame) -> None:
@@ -201,7 +201,7 @@ def update_pair(op: Op, compiler: Compiler, buffer: Buffer, index: Value, value:
     storage = _flat(machine, buffer)
     at_slot, given, result = compiler.slot(index), compiler.slot(value), compiler.slot(op.result)
     update = Update(operator.add)
-    synchronises = _synchronises(op, machine)
+    synchronises = machine.orders and _synchronises(op, machine)
 
     def run(frame: Frame) -> None:
         values, mask = frame.values, frame.mask
@@ -235,7 +235,7 @@ def _flat(machine: Machine, buffer: Buffer) -> FlatStorage:
 
 def _synchronises(op: Op, machine: Machine) -> bool:
     """Return whether observers are told of what an op may order."""
-    return bool(machine.observers) and op.effects.scope is not None and machine.orders
+    return bool(machine.observers) and op.effects.scope is not None
 
 
 def synchronise(machine: Machine, done: Synchronisation) -> None:

@@ -201,8 +201,9 @@ class RaceChecker(Observer):
         self.order = Order(machine.threads, machine.warp, any(_is_partial(op.effects) for op in kernel.body.walk()))
         self.regions: dict[Buffer, Region] = find_regions(kernel, machine, self.order)
         self._distinct = list(dict.fromkeys(self.regions.values()))
-        scopes = [op.effects.scope for op in kernel.body.walk()]
-        self.clocks = Clocks(self.order, any(s in NARROW for s in scopes)) if machine.orders else None
+        self.clocks: Clocks | None = None
+        if machine.orders:
+            self.clocks = Clocks(self.order, any(op.effects.scope in NARROW for op in kernel.body.walk()))
         self._numbers = [0]  # the events that were accesses, and what each was
         self._accesses: list[tuple[Op, AccessKind]] = []
         self._chunks: list[tuple[int, int]] = []  # the first event of each chunk, and its first block
@@ -314,6 +315,10 @@ class RaceChecker(Observer):
                 assert at_write is not None
                 clocks.write(region.sync.setdefault(place, Cell()), row, thread, at_write, reach, how)
 
+    def _is_ordered(self, access: Access) -> bool:
+        """Return whether a load or store may meet those of other threads, as far as scopes reach."""
+        return self._machine.has_strong and access.op.effects.scope is not None
+
     def _active(self, mask: Mask) -> tuple[Array, Array]:
         """Return the rows and numbers of the threads of a mask, in order."""
         shape = self._machine.blocks, self._machine.threads
@@ -327,7 +332,7 @@ class RaceChecker(Observer):
         kind, cells = access.kind, region.cells
         if kind is AccessKind.COPY_LAND:
             return
-        is_strong, is_read = _is_strong(access), kind in _READS
+        is_strong, is_read = kind in _INDIVISIBLE or self._is_ordered(access), kind in _READS
         self._conflicts(region, access, touch, cells.writes.take(touch.cells))
         met = [] if is_strong else [cells.atomics]
         met += [] if is_read else [cells.reads] if is_strong else [cells.reads, cells.strong_reads]
@@ -395,7 +400,7 @@ class RaceChecker(Observer):
     def _record(self, region: Region, access: Access, touch: Touch, event: int) -> None:
         """Record the access in the cells."""
         kind, cells = access.kind, region.cells
-        if _is_strong(access):
+        if kind in _INDIVISIBLE or self._is_ordered(access):
             marks = cells.strong_reads if kind in _READS else cells.atomics
             assert marks is not None
             marks.add(touch, event)
@@ -500,11 +505,6 @@ class RaceChecker(Observer):
         first_block = self._chunks[bisect.bisect_right(self._chunks, (event, 1 << 62)) - 1][1]
         other_row, thread = divmod(word & WHO, self._machine.threads)
         return first_block + other_row, thread
-
-
-def _is_strong(access: Access) -> bool:
-    """Return whether other threads may reach the place at the same time, as far as scopes reach."""
-    return access.kind in _INDIVISIBLE or access.op.effects.scope is not None
 
 
 def _elements(signal: Signal) -> Iterator[tuple[int, Array]]:

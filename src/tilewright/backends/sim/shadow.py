@@ -304,7 +304,7 @@ class Region:
 class _Uses:
     """Which buffers a kernel reads, writes, updates and copies from, and by how narrow accesses."""
 
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: Kernel, has_strong: bool) -> None:
         self.read: set[Buffer] = set()
         self.written: set[Buffer] = set()
         self.updated: set[Buffer] = set()
@@ -314,7 +314,7 @@ class _Uses:
         self._width: dict[Buffer, int] = {}
         kinds = {Use.READ: self.read, Use.WRITE: self.written, Use.UPDATE: self.updated}
         for op in kernel.body.walk():
-            scope = op.effects.scope
+            scope = op.effects.scope if has_strong else None
             for use in op.uses:
                 if use.use in kinds:
                     strong_read = scope is not None and use.use is Use.READ
@@ -344,7 +344,7 @@ def _is_split(storage: object) -> bool:
 
 def find_regions(kernel: Kernel, machine: Machine, order: Order) -> dict[Buffer, Region]:
     """Return the region of each buffer that needs one."""
-    uses = _Uses(kernel)
+    uses = _Uses(kernel, machine.has_strong)
     changed = uses.written | uses.updated
     found: dict[Buffer, Region] = {}
     shared = {s.buffer: s.offset for s in machine.shared}

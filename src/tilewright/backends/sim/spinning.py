@@ -12,6 +12,7 @@ threads. Its threads stop at each iteration (see `agents`), and what an iteratio
 from __future__ import annotations
 
 from collections.abc import Sequence
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -26,7 +27,17 @@ _PATIENCE = 64  # iterations that make progress before others get a turn
 
 
 def find_spins(kernel: Kernel) -> frozenset[Op]:
-    """Return the loops that may wait for memory."""
+    """Return the loops that may wait for memory; found once a kernel."""
+    known = _known.get(kernel)
+    if known is None:
+        known = _known[kernel] = _find(kernel)
+    return known
+
+
+_known: WeakKeyDictionary[Kernel, frozenset[Op]] = WeakKeyDictionary()
+
+
+def _find(kernel: Kernel) -> frozenset[Op]:
     loops = [op for op in kernel.body.walk() if isinstance(op, While)]
     if not loops:
         return frozenset()
