@@ -7,7 +7,8 @@ from itertools import product
 import pytest
 from tests.unit.backends.kernels import AMD, Draft, compile_text, moved_vectors
 from tests.unit.backends.test_cuda_compiles import (
-    ATOMIC, BITWISE,
+    ATOMIC,
+    BITWISE,
     FLOATS,
     INTEGER_BINARY,
     INTEGER_UNARY,
