@@ -49,8 +49,13 @@ from tilewright.language import asin as asin
 from tilewright.language import atan as atan
 from tilewright.language import atan2 as atan2
 from tilewright.language import atomic_add as atomic_add
+from tilewright.language import atomic_and as atomic_and
+from tilewright.language import atomic_cas as atomic_cas
+from tilewright.language import atomic_exch as atomic_exch
 from tilewright.language import atomic_max as atomic_max
 from tilewright.language import atomic_min as atomic_min
+from tilewright.language import atomic_or as atomic_or
+from tilewright.language import atomic_xor as atomic_xor
 from tilewright.language import axpby as axpby
 from tilewright.language import ballot as ballot
 from tilewright.language import bfe as bfe
@@ -101,6 +106,7 @@ from tilewright.language import isinf as isinf
 from tilewright.language import isnan as isnan
 from tilewright.language import lane_id as lane_id
 from tilewright.language import lg2_approx as lg2_approx
+from tilewright.language import load as load
 from tilewright.language import log as log
 from tilewright.language import log1p as log1p
 from tilewright.language import log2 as log2
@@ -146,12 +152,15 @@ from tilewright.language import sort as sort
 from tilewright.language import sqrt as sqrt
 from tilewright.language import sqrt_approx as sqrt_approx
 from tilewright.language import static_range as static_range
+from tilewright.language import store as store
+from tilewright.language import sync_grid as sync_grid
 from tilewright.language import sync_threads as sync_threads
 from tilewright.language import sync_warp as sync_warp
 from tilewright.language import tan as tan
 from tilewright.language import tanh as tanh
 from tilewright.language import tanh_approx as tanh_approx
 from tilewright.language import thread_idx as thread_idx
+from tilewright.language import threadfence as threadfence
 from tilewright.language import topk as topk
 from tilewright.language import trunc as trunc
 from tilewright.language import vote_all as vote_all

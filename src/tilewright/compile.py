@@ -12,6 +12,7 @@ from tilewright.arch import Arch
 from tilewright.errors import ArgumentError, LanguageError
 from tilewright.figures import Compiled
 from tilewright.ir.core import Buffer, Kernel, Parameter, Space, Value
+from tilewright.ir.effects import Scope
 from tilewright.ir.evaluate import evaluate
 from tilewright.passes.pipeline import run_passes
 from tilewright.trace.kernel import trace
@@ -138,6 +139,7 @@ def lower(
     arch: Arch,
     block: tuple[int, int, int] | None,
     min_blocks: int = 0,
+    cooperative: bool = False,
     bounds: bool = False,
     fastmath: bool = False,
 ) -> Lowered:
@@ -147,6 +149,7 @@ def lower(
     """
     kernel = trace(function, arguments, arch=arch, block=block, bounds=bounds, fastmath=fastmath)
     kernel.min_blocks = min_blocks
+    kernel.cooperative = cooperative or any(op.effects.together is Scope.GRID for op in kernel.body.walk())
     run_passes(kernel)
     _check_shared_memory(kernel, arch)
     host = kernel.parameters

@@ -177,18 +177,21 @@ class Kernel(KernelByName):
         return Kernel(self._code.function, self.options, (instance,), self._code)
 
     def configure(self, **options: Any) -> Kernel:
-        """Return the kernel with options: `stream`, `min_blocks`, `arch` and `fastmath`.
+        """Return the kernel with options: `stream`, `min_blocks`, `arch`, `fastmath` and `cooperative`.
 
         `min_blocks=n` asks the compiler to keep to so few registers that n blocks fit on a multiprocessor (the second
         argument of CUDA's __launch_bounds__). `stream` is a CUDA stream handle or an object with `cuda_stream` or
         `ptr`; without it a launch goes to the arrays' current stream. `arch` is the target, such as "sm_80" or
         "gfx908", of launches with NumPy arrays, of `analyze`, of `source` and its like and of `tw.check`; without it
-        sm_90a. Arrays on a GPU run on that GPU, which an AMD target refuses. `fastmath` is that of `@tw.kernel`.
-        Raises `ArgumentError` for other options and for a target that is not known.
+        sm_90a. Arrays on a GPU run on that GPU, which an AMD target refuses. `fastmath` is that of `@tw.kernel`. With
+        `cooperative=True` all blocks of a launch are on the GPU at once, or it is refused: for kernels whose blocks
+        wait for later ones (`tw.sync_grid` does so by itself). Raises `ArgumentError` for other options and for a
+        target that is not known.
         """
         unknown = [name for name in options if name not in Options.__dataclass_fields__]
         if unknown:
-            raise ArgumentError(f"configure takes stream, min_blocks, arch and fastmath, got {', '.join(unknown)}")
+            names = "stream, min_blocks, arch, fastmath and cooperative"
+            raise ArgumentError(f"configure takes {names}, got {', '.join(unknown)}")
         try:
             changed = replace(self.options, **options)
         except ArgumentError as error:

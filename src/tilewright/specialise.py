@@ -267,9 +267,11 @@ class OnDevice:
                 f"kernel {lowered.kernel.name!r} takes {self.dynamic_shared_bytes} bytes of shared memory; "
                 f"a block of {properties.name} has {properties.shared_bytes_optin}"
             )
-        self.function = self._load(lowered.module)
+        self.function = self.load(lowered.module)
         position = {name: n for n, name in enumerate(names)}
-        self.packer = Packer([_slot(p, position) for p in lowered.kernel.parameters], starts)
+        cooperative = lowered.kernel.cooperative
+        self.packer = Packer([_slot(p, position) for p in lowered.kernel.parameters], starts, cooperative=cooperative)
+        self.admitted = Cooperative(self).admit if cooperative else None
         self.overlaps = Overlaps(lowered, dict(zip(names, starts, strict=True)))
         # Conditions on extents and strides are checked once for each kind of call, those on numbers at every call.
         self.checks_numbers = any(p.part == "value" for p in lowered.checked)
@@ -279,7 +281,8 @@ class OnDevice:
         """The kernel that runs."""
         return self.lowered
 
-    def _load(self, module: CompiledModule) -> driver.Function:
+    def load(self, module: CompiledModule) -> driver.Function:
+        """Load machine code of the kernel on the device."""
         return driver.load_function(
             module.cubin, module.name, ordinal=self.ordinal, dynamic_shared_bytes=self.dynamic_shared_bytes
         )
@@ -287,7 +290,7 @@ class OnDevice:
     @cached_property
     def aliased_function(self) -> driver.Function:
         """The machine code for calls in which an array that is only read shares memory with one that is written."""
-        return self._load(self.lowered.aliased_module)
+        return self.load(self.lowered.aliased_module)
 
     def check(self, reading: Reading) -> None:
         """Raise `ArgumentError` for a condition of the launch that does not hold."""
@@ -296,6 +299,43 @@ class OnDevice:
     def admit(self, reading: Reading) -> Ready:
         self.check(reading)
         return _Admitted(self, reading[0].layouts)
+
+
+class Cooperative:
+    """What cooperative launches of a kernel need: a grid that fits, and machine code of their own on each stream.
+
+    The counter of the grid's barrier is a variable of the loaded code, so launches that may run at the same time have
+    one each.
+    """
+
+    def __init__(self, owner: OnDevice) -> None:
+        self._owner = owner
+        self._fitting: dict[tuple[driver.Function, tuple[int, int, int], int], int] = {}
+        self._of_streams: dict[tuple[int, bool], driver.Function] = {}
+
+    def admit(self, function: driver.Function, config: LaunchConfig, stream: int) -> driver.Function:
+        """Return what is launched on a stream; raise `DeviceError` for a grid that is not on the GPU at once."""
+        x, y, z = config.block
+        key = function, config.block, config.shared_bytes
+        most = self._fitting.get(key)
+        if most is None:
+            most = self._fitting[key] = function.resident_blocks(x * y * z, config.shared_bytes)
+        blocks = config.grid[0] * config.grid[1] * config.grid[2]
+        if blocks > most:
+            raise DeviceError(
+                f"kernel {function.name!r} is launched cooperatively, and its grid of {blocks} blocks does not fit on "
+                "the GPU at once",
+                details=[f"of blocks of {x * y * z} threads this GPU holds {most}"],
+                help="launch fewer blocks, each of which does more: for i in range(block, count, tw.grid_dim.x)",
+            )
+        owner = self._owner
+        is_aliased = function is not owner.function
+        found = self._of_streams.get((stream, is_aliased))
+        if found is None:
+            first = not any(aliased is is_aliased for _, aliased in self._of_streams)
+            module = owner.lowered.aliased_module if is_aliased else owner.lowered.module
+            found = self._of_streams[stream, is_aliased] = function if first else owner.load(module)
+        return found
 
 
 class _Admitted:
@@ -310,7 +350,9 @@ class _Admitted:
         self.is_simple = not owner.checks_numbers and not self.limits
         self.ordinal = owner.ordinal
         self.dynamic_shared_bytes = owner.dynamic_shared_bytes
-        self.launch = owner.packer.bind(layouts, owner.function, self.pairs, lambda: owner.aliased_function)
+        self.launch = owner.packer.bind(
+            layouts, owner.function, self.pairs, lambda: owner.aliased_function, owner.admitted
+        )
 
     def run(
         self, config: LaunchConfig, plan: ArgumentPlan, reading: Reading, args: tuple[Any, ...], stream: Any
@@ -326,6 +368,8 @@ class _Admitted:
         handle = self._stream(plan, reading, stream)
         call, values, described = reading
         function = self.owner.aliased_function if share_memory(self.pairs, values) else self.owner.function
+        if self.owner.admitted is not None:
+            function = self.owner.admitted(function, config, handle)
         return self.owner.packer.prepare(function, config, handle, values, call.layouts, (*args, *described))
 
     def _stream(self, plan: ArgumentPlan, reading: Reading, stream: Any) -> int:

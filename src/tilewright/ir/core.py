@@ -285,7 +285,8 @@ class Kernel:
     `min_blocks` how many blocks a multiprocessor shall hold at once, 0 where the compiler decides.
     `shared_bytes` is set when shared memory is placed. `copies_to_shared` says that it was written with
     `tw.copy` from global to shared memory, which is asynchronous where it can be. `remarks` say what the trace
-    found that could be faster. `warp_size` is how many threads a warp of the target has.
+    found that could be faster. `warp_size` is how many threads a warp of the target has. `cooperative` says that all
+    blocks of a launch have to be on the GPU at once.
     """
 
     name: str
@@ -300,6 +301,7 @@ class Kernel:
     copies_to_shared: bool = False
     remarks: tuple[Remark, ...] = ()
     warp_size: int = 32
+    cooperative: bool = False
 
     def buffers(self) -> list[Buffer]:
         """Return the buffers that the ops of the kernel name, in order of first use."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -82,6 +83,7 @@ class Scope(enum.IntEnum):
     WARPGROUP = 2
     BLOCK = 3
     CLUSTER = 4
+    GRID = 5
 
 
 class Order(enum.Flag):
@@ -123,6 +125,8 @@ class Effects:
     - `varies`: the result differs between the threads of a warp, whatever the operands are.
     - `order`, `waits`: see there.
     - `asynchronous`: its accesses take place later; how their completion is learnt.
+    - `scope`: it is a strong access of memory, or a fence, and how far that reaches: one of `MEMORY_SCOPES`. Then
+      `order` is that of a single thread, which meets nobody. None for all other ops.
     - `commits`: it closes a group of such work. `completes`: it waits for such work, all but the `pending` newest
       groups, or all, committed or not, where that is None. `follows`: its own access takes place when such work, issued
       by the thread before, is done.
@@ -133,6 +137,7 @@ class Effects:
     refused_apart: bool = False
     varies: bool = False
     order: Order = Order.NONE
+    scope: str | None = None
     waits: Waits = Waits.NOBODY
     asynchronous: Completion | None = None
     commits: Completion | None = None
@@ -144,6 +149,24 @@ class Effects:
 NO_EFFECTS = Effects()
 # It acts on the world outside of memory, or shapes the program, and stays where it is.
 STAYS = Effects(removable=False)
+
+
+# The threads that a strong access or a fence orders memory for, from the smallest set to the largest, as PTX has them.
+MEMORY_SCOPES = ("cta", "cluster", "gpu", "sys")
+# What a strong access orders, by its semantics in PTX.
+_ORDERS = {
+    "relaxed": Order.NONE,
+    "volatile": Order.NONE,
+    "acquire": Order.ACQUIRE,
+    "release": Order.RELEASE,
+    "acq_rel": Order.BOTH,
+}
+
+
+@functools.cache
+def strong(sem: str, scope: str) -> Effects:
+    """Return the effects of a strong access with PTX semantics; one that orders others is not removable."""
+    return Effects(removable=_ORDERS[sem] is Order.NONE, order=_ORDERS[sem], scope=scope)
 
 
 OPERAND, OPERANDS, BLOCK, ATTRIBUTE = "operand", "operands", "block", "attribute"

@@ -24,6 +24,7 @@ from tilewright.ir.effects import (
     operand,
     operands,
     reads,
+    strong,
     updates,
     writes,
 )
@@ -73,7 +74,7 @@ BINARY_KINDS = frozenset({
 COMPARE_KINDS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 # The kinds of float32 that may be approximate.
 APPROXIMATE_KINDS = frozenset({"sqrt", "exp", "log", "log2", "log10", "sin", "cos", "tan", "tanh", "pow", "div"})
-ATOMIC_KINDS = frozenset({"add", "min", "max"})
+ATOMIC_KINDS = frozenset({"add", "min", "max", "and", "or", "xor", "exch"})
 # fmt: on
 
 
@@ -236,13 +237,22 @@ class Inside(Op):
 
 @dataclass(eq=False)
 class Atomic(Op):
-    """result = old = buffer[index]; buffer[index] = kind(old, value), indivisibly, relaxed, device scope."""
+    """result = old = buffer[index]; buffer[index] = kind(old, value), indivisibly; `exch` puts the value there.
+
+    `sem` is what it orders besides ("relaxed": nothing), `scope` for whom.
+    """
 
     kind: str = attribute()
     buffer: Buffer = updates("index")
     index: Value = operand()
     value: Value = operand()
+    sem: str = attribute("relaxed")
+    scope: str = attribute("gpu")
     RESULTS: ClassVar[int | None] = 1
+
+    @property
+    def effects(self) -> Effects:
+        return strong(self.sem, self.scope)
 
 
 # --- control -------------------------------------------------------------------------------------------

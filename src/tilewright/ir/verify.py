@@ -11,6 +11,7 @@ from tilewright.arch import VECTOR_BYTES
 from tilewright.dtypes import bool_, float32, int32
 from tilewright.errors import InternalError
 from tilewright.ir.core import Block, Buffer, Kernel, Op, Space, Value, VectorType
+from tilewright.ir.effects import MEMORY_SCOPES
 from tilewright.ir.evaluate import COMPUTED
 from tilewright.ir.ops import (
     APPROXIMATE_KINDS,
@@ -184,6 +185,8 @@ def _atomic(op: Atomic) -> None:
     _access(op, op.buffer, op.value)
     _same_types(op, (op.value,), op.results)
     _expect(op.kind in ATOMIC_KINDS, op, f"no atomic operation {op.kind}")
+    _expect(op.kind not in ("and", "or", "xor") or op.value.dtype.is_integer, op, f"{op.kind} takes integers")
+    _expect(op.scope in MEMORY_SCOPES, op, f"no scope {op.scope}")
 
 
 # --- scalars and vectors -------------------------------------------------------------------------------

@@ -14,6 +14,16 @@ from tilewright.instructions.approximate import (
     sqrt_approx,
     tanh_approx,
 )
+from tilewright.instructions.atomics import (
+    atomic_add,
+    atomic_and,
+    atomic_cas,
+    atomic_exch,
+    atomic_max,
+    atomic_min,
+    atomic_or,
+    atomic_xor,
+)
 from tilewright.instructions.barrier import named_barrier, sync_threads, sync_warp
 from tilewright.instructions.bits import (
     bfe,
@@ -26,9 +36,11 @@ from tilewright.instructions.bits import (
     lop3,
 )
 from tilewright.instructions.cp_async import cp_async_commit, cp_async_wait
+from tilewright.instructions.grid_barrier import sync_grid
 from tilewright.instructions.inline_ptx import inline_ptx
 from tilewright.instructions.match import match_all, match_any
 from tilewright.instructions.mbarrier import MBarrier as mbarrier  # a word of kernels, like range
+from tilewright.instructions.ordered_access import load, store, threadfence
 from tilewright.instructions.products import dp2a, dp4a, mul_hi, sad
 from tilewright.instructions.redux import redux
 from tilewright.instructions.shuffle import shuffle, shuffle_down, shuffle_up, shuffle_xor
@@ -93,9 +105,6 @@ from tilewright.trace.mathematics import (
     where,
 )
 from tilewright.trace.memory import (
-    atomic_add,
-    atomic_max,
-    atomic_min,
     fragment_like,
     registers,
     shared,
@@ -105,16 +114,17 @@ from tilewright.trace.threads import block_dim, block_idx, grid_dim, lane_id, th
 
 __all__ = [
     "abs", "accumulator_rows", "acos", "argmax", "argmin", "as_operand_a", "asin", "atan", "atan2", "atomic_add",
-    "atomic_max", "atomic_min", "axpby", "ballot", "bfe", "bfi", "block_dim", "block_idx", "brev", "broadcast",
-    "byte_permute", "cbrt", "ceil", "clear", "clz", "constexpr", "copy", "copysign", "cos", "cos_approx", "cosh",
-    "cp_async_commit", "cp_async_wait", "device_assert", "device_print", "div_approx", "dp2a", "dp4a", "elect_one",
-    "erf", "ex2_approx", "exp", "exp2", "expm1", "ffs", "fill", "floor", "fma", "fmod", "fragment_like", "function",
-    "funnel_shift_left", "funnel_shift_right", "gemm", "grid_dim", "inline_ptx", "inside", "isfinite", "isinf",
-    "isnan", "lane_id", "lg2_approx", "log", "log10", "log1p", "log2", "lop3", "match_all", "match_any", "maximum",
-    "mbarrier", "minimum", "mul_hi", "named_barrier", "philox", "pipeline", "popcount", "pow", "rand", "rand4x",
-    "randint", "randint4x", "randn", "randn4x", "range", "rcp_approx", "reduce", "reduce_rows", "redux",
-    "registers", "round", "rsqrt", "rsqrt_approx", "sad", "scan", "shared", "shuffle", "shuffle_down", "shuffle_up",
-    "shuffle_xor", "sin", "sin_approx", "sinh", "sort", "sqrt", "sqrt_approx", "static_range", "sync_threads",
-    "sync_warp", "tan", "tanh", "tanh_approx", "thread_idx", "topk", "trunc", "vote_all", "vote_any", "warp_id",
-    "where",
+    "atomic_and", "atomic_cas", "atomic_exch", "atomic_max", "atomic_min", "atomic_or", "atomic_xor", "axpby",
+    "ballot", "bfe", "bfi", "block_dim", "block_idx", "brev", "broadcast", "byte_permute", "cbrt", "ceil", "clear",
+    "clz", "constexpr", "copy", "copysign", "cos", "cos_approx", "cosh", "cp_async_commit", "cp_async_wait",
+    "device_assert", "device_print", "div_approx", "dp2a", "dp4a", "elect_one", "erf", "ex2_approx", "exp", "exp2",
+    "expm1", "ffs", "fill", "floor", "fma", "fmod", "fragment_like", "function", "funnel_shift_left",
+    "funnel_shift_right", "gemm", "grid_dim", "inline_ptx", "inside", "isfinite", "isinf", "isnan", "lane_id",
+    "lg2_approx", "load", "log", "log10", "log1p", "log2", "lop3", "match_all", "match_any", "maximum", "mbarrier",
+    "minimum", "mul_hi", "named_barrier", "philox", "pipeline", "popcount", "pow", "rand", "rand4x", "randint",
+    "randint4x", "randn", "randn4x", "range", "rcp_approx", "reduce", "reduce_rows", "redux", "registers", "round",
+    "rsqrt", "rsqrt_approx", "sad", "scan", "shared", "shuffle", "shuffle_down", "shuffle_up", "shuffle_xor", "sin",
+    "sin_approx", "sinh", "sort", "sqrt", "sqrt_approx", "static_range", "store", "sync_grid", "sync_threads",
+    "sync_warp", "tan", "tanh", "tanh_approx", "thread_idx", "threadfence", "topk", "trunc", "vote_all", "vote_any",
+    "warp_id", "where",
 ]  # fmt: skip

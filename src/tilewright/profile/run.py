@@ -49,13 +49,16 @@ def simulate(
     nan: bool = False,
     profile_blocks: int | None = None,
     rollback: bool | None = None,
+    unwritten: bool = True,
 ) -> Iterator[Run]:
     """Set how the simulator runs the kernels called inside, and collect what it finds.
 
     With `check=False` nothing is checked: faster, and only for kernels known to be right. A wrong kernel runs on to its
     end: a load out of bounds gives 0, a wrong store is dropped, and everything found is in `run.findings`. Then
     the launch raises `CheckError`, or nothing with `raise_errors=False`. `nan=True` also reports operations that
-    make NaN or infinity of finite operands. What is found, and by which rules, is written in docs/simulator.md.
+    make NaN or infinity of finite operands. An output of which a too small grid wrote the beginning only is found too,
+    and never raised: it is in `run.findings`, outside of a `simulate` a warning, and not with `unwritten=False`. What
+    is found, and by which rules, is written in docs/simulator.md.
 
     With `rollback=True` a launch that raises leaves every array that the kernel writes as it was before, bit for bit;
     without it they may hold part of the results, which the error says. None takes it from the `simulate` around this
@@ -90,7 +93,7 @@ def simulate(
         profile, profile_blocks = True, outer.options.profile_blocks if profile_blocks is None else profile_blocks
     if outer is not None and rollback is None:
         rollback = outer.options.rollback
-    run = Run(sim.Options(check, raise_errors, nan, profile, profile_blocks, rollback))
+    run = Run(sim.Options(check, raise_errors, nan, profile, profile_blocks, rollback, unwritten))
     try:
         with sim.running(run):
             yield run

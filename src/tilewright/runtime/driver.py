@@ -287,6 +287,18 @@ class Function:
         """The most threads that one block of this kernel can have."""
         return self._attribute(_FUNCTION_THREADS)
 
+    def resident_blocks(self, threads: int, dynamic_shared_bytes: int) -> int:
+        """Return how many blocks of so many threads the whole device holds at once."""
+        blocks = ctypes.c_int()
+        with device_context(self.ordinal):
+            check(
+                library().cuOccupancyMaxActiveBlocksPerMultiprocessor(
+                    ctypes.byref(blocks), self.handle, threads, dynamic_shared_bytes
+                ),
+                f"asking how many blocks of kernel {self.name!r} fit",
+            )
+        return blocks.value * device_properties(self.ordinal).multiprocessors
+
     def _attribute(self, number: int) -> int:
         value = ctypes.c_int()
         check(library().cuFuncGetAttribute(ctypes.byref(value), number, self.handle), "asking for a kernel's attribute")

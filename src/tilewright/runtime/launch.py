@@ -31,9 +31,12 @@ from tilewright.runtime.recent import Recent
 Extent3 = Union[int, Sequence[int]]
 
 
-# CUlaunchConfig: seven unsigned ints, stream, pointer to attributes, their number; there are none, so these are zeros.
-# What stands before the stream is packed once for each configuration, as bytes.
+# CUlaunchConfig: seven unsigned ints, stream, pointer to attributes, their number; mostly there are none, and these are
+# zeros. What stands before the stream is packed once for each configuration, as bytes.
 _CONFIG_FORMAT = "@28sQ12x"
+_COOPERATIVE_FORMAT = "@28sQQI"
+# CUlaunchAttribute: CU_LAUNCH_ATTRIBUTE_COOPERATIVE, padding, and a value of 64 bytes.
+_COOPERATIVE = ctypes.create_string_buffer(struct.pack("@i4xi60x", 2, 1), 72)
 _FORMATS = {
     "bool": "?",
     "int8": "b",
@@ -157,12 +160,14 @@ _UNFIT = (struct.error, OverflowError, TypeError)  # what `struct` raises for a 
 class Packer:
     """The launch memory of one compiled kernel.
 
-    `slots` are the kernel's parameters in order, `starts` those of the argument plan whose readings it takes. Any
-    number of threads may launch at once.
+    `slots` are the kernel's parameters in order, `starts` those of the argument plan whose readings it takes. A
+    cooperative launch has all its blocks on the GPU at once. Any number of threads may launch at once.
     """
 
-    def __init__(self, slots: Sequence[Slot], starts: Sequence[int]) -> None:
+    def __init__(self, slots: Sequence[Slot], starts: Sequence[int], *, cooperative: bool = False) -> None:
         self.slots = tuple(slots)
+        self._attributes = (ctypes.addressof(_COOPERATIVE), 1) if cooperative else ()
+        configuration = _COOPERATIVE_FORMAT if cooperative else _CONFIG_FORMAT
         changing = [slot for slot in slots if isinstance(slot, (PointerSlot, ScalarSlot))]
         changing.sort(key=lambda slot: starts[slot.argument])
         fixed = [slot for slot in slots if isinstance(slot, (ExtentSlot, StrideSlot))]
@@ -170,9 +175,9 @@ class Packer:
         self._pick = _picker(self._places)
         self._fixed = [_place(slot, starts) for slot in fixed]
         self._fixed_struct = struct.Struct("@" + "".join(map(_slot_format, fixed)))
-        head = _CONFIG_FORMAT + "".join(map(_slot_format, changing)) + "0q"  # what is fixed begins at a multiple of 8
+        head = configuration + "".join(map(_slot_format, changing)) + "0q"  # what is fixed begins at a multiple of 8
         self._struct = struct.Struct(head)
-        places: dict[Slot, int] = dict(zip(changing, _offsets(_CONFIG_FORMAT, changing), strict=True))
+        places: dict[Slot, int] = dict(zip(changing, _offsets(configuration, changing), strict=True))
         offsets = _offsets("@", fixed)
         places.update((slot, self._struct.size + offset) for slot, offset in zip(fixed, offsets, strict=True))
         self._offsets = [places[slot] for slot in self.slots]
@@ -184,10 +189,12 @@ class Packer:
         function: Function | None = None,
         pairs: Sequence[Pair] = (),
         aliased: Callable[[], Function] | None = None,
+        admitted: Callable[[Function, LaunchConfig, int], Function] | None = None,
     ) -> Launch:
         """Return launch(config, stream, values) for readings with these extents and strides.
 
-        A call in which a pair of arrays shares memory launches what `aliased` returns in place of `function`. Raises
+        A call in which a pair of arrays shares memory launches what `aliased` returns in place of `function`, and that
+        of a cooperative kernel what `admitted` makes of it for a stream, once the grid is known to fit. Raises
         `ArgumentError` for an extent or a stride that does not fit into its parameter.
         """
         fixed, bound = self._pack_fixed(layouts), cast("Function", function)
@@ -196,19 +203,22 @@ class Packer:
         # Most kernels take all values as they are: then nothing has to be picked.
         takes_all = self._places == [(n, False) for n in range(len(layouts))]
         pick = None if takes_all else self._pick
+        attributes = self._attributes
 
         def launch(config: LaunchConfig, stream: int, values: tuple[Any, ...], function: Function = bound) -> None:
             for written, read, low, high in pairs:  # as `share_memory`, without the call
                 if low < values[written] - values[read] < high:
                     assert aliased is not None
                     function = aliased()
+            if admitted is not None:
+                function = admitted(function, config, stream)
             try:
                 frame = idle.pop()
             except IndexError:
                 frame = new_frame(fixed)
             buffer, configuration, parameters = frame
             try:
-                pack_into(buffer, 0, config.head, stream, *(values if pick is None else pick(values)))
+                pack_into(buffer, 0, config.head, stream, *attributes, *(values if pick is None else pick(values)))
             except _UNFIT as error:
                 raise self._refusal(values, error) from error
             status = function.launch(configuration, function.handle, parameters, None)
@@ -239,7 +249,7 @@ class Packer:
         """Return a launch with everything packed. It keeps `owners`, the arguments, alive."""
         frame = self._new_frame(self._pack_fixed(layouts))
         try:
-            self._struct.pack_into(frame[0], 0, config.head, stream, *self._pick(values))
+            self._struct.pack_into(frame[0], 0, config.head, stream, *self._attributes, *self._pick(values))
         except _UNFIT as error:
             raise self._refusal(values, error) from error
         if stream:

@@ -25,11 +25,12 @@ class Options:
     min_blocks: int = 0
     arch: str | None = None
     fastmath: bool = False
+    cooperative: bool = False
 
     @property
     def of_code(self) -> dict[str, Any]:
         """The options beside the target that the code depends on, by the names under which it is lowered."""
-        return {"min_blocks": self.min_blocks, "fastmath": self.fastmath}
+        return {"min_blocks": self.min_blocks, "fastmath": self.fastmath, "cooperative": self.cooperative}
 
     def __post_init__(self) -> None:
         target = None if self.arch is None else Arch.parse(self.arch)
@@ -42,8 +43,9 @@ class Options:
                 "min_blocks", self.min_blocks, 0, most_blocks, f"blocks on a multiprocessor of {where}"
             ),
         }
-        if not isinstance(self.fastmath, bool):
-            raise ArgumentError(f"fastmath is {shown(self.fastmath)}; expected True or False")
+        for name in ("fastmath", "cooperative"):
+            if not isinstance(getattr(self, name), bool):
+                raise ArgumentError(f"{name} is {shown(getattr(self, name))}; expected True or False")
         if self.stream is not None:
             stream_handle(self.stream)
         for name, value in checked.items():

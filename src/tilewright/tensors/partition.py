@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import operator
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from tilewright.arguments import instance
 from tilewright.errors import LayoutError
@@ -233,6 +234,32 @@ def _check_index(threads: Layout, index: Any) -> None:
         )
 
 
+@dataclass(frozen=True)
+class Partition:
+    """The layout of the threads that divide a tile among them."""
+
+    threads: Layout
+    CALLED: ClassVar[str] = "tw.local_partition"
+
+    @property
+    def size(self) -> int:
+        """How many threads take part."""
+        count = cosize(self.threads)
+        assert isinstance(count, int), self.threads
+        return count
+
+    def __str__(self) -> str:
+        return f"threads {self.threads}"
+
+
+def _slice_engine(t: Tensor, threads: Layout, index: Any) -> Tensor:
+    """Let the engine of a kernel's tensor note which parts threads take, where every number is that of a part."""
+    remember = getattr(t.engine, "slice_of", None)
+    if remember is None or not threads.is_static or cosize(threads) != threads.size:
+        return t
+    return t.with_engine(remember(Partition(threads), index, t.layout))
+
+
 def local_partition(
     t: Any, threads: Any, index: Any, proj: Any = None, *, guard: bool = False, fill: Any = 0
 ) -> Any:  # Any: a tensor or layout gives the same
@@ -253,7 +280,8 @@ def local_partition(
     58 62
 
     Raises `LayoutError` when the threads do not fit the tensor, and for an index that is known and that no thread has.
-    Source: CuTe `local_partition`.
+    A kernel that accesses memory by parts of which its block has not all, or more than there are, is refused
+    (`LanguageError`), as a tiled copy of another number of threads is. Source: CuTe `local_partition`.
     """
     instance("local_partition", "t", t, (Layout, Tensor), "a tensor or a layout", _WRAP)
     layout = threads if isinstance(threads, Layout) else Layout(threads)
@@ -263,6 +291,7 @@ def local_partition(
     tiler, coord = _dice_tiler(sizes, proj), _dice_tiler(coord, proj)
     if isinstance(t, Layout):
         return local_partition(Tensor(CoordinateEngine(0), t), threads, index, proj).layout
+    t = _slice_engine(t, layout, index)
     if guard:
         t = guarded(t, fill)
     if not isinstance(layout.shape, tuple):

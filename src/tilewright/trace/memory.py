@@ -1,4 +1,4 @@
-"""Storage of a kernel, and atomics."""
+"""Storage of a kernel: shared memory and registers."""
 
 from __future__ import annotations
 
@@ -7,17 +7,14 @@ from typing import Any
 
 from tilewright.arch import VECTOR_BYTES
 from tilewright.arguments import instance, integer
-from tilewright.dtypes import bfloat16, dtype, float16
+from tilewright.dtypes import dtype
 from tilewright.errors import LanguageError
 from tilewright.ir.core import Space
-from tilewright.ir.ops import Atomic
 from tilewright.layout import ComposedLayout, Layout, cosize, make_layout_like
 from tilewright.layout.ints import same_int
 from tilewright.layout.tuples import leaves, map_leaves, unflatten
 from tilewright.tensors import GuardedTensor, Tensor
-from tilewright.trace.engine import BufferEngine, allocate
-from tilewright.trace.scalar import Scalar, as_scalar
-from tilewright.trace.tracer import current
+from tilewright.trace.engine import allocate
 from tilewright.transactions import ROW
 
 SHARED_ALIGNMENT = ROW  # a shared-memory row of all 32 banks; wide enough for every vector access
@@ -73,33 +70,3 @@ def fragment_like(tensor: Any, element: Any = None) -> Tensor:
         )
     stride = map_leaves(lambda step: step if isinstance(step, int) else next(behind), strides)
     return registers(tensor.dtype if element is None else element, make_layout_like(Layout(layout.shape, stride)))
-
-
-def atomic_add(tensor: Tensor, coord: Any, value: Any) -> Any:
-    """Add to an element indivisibly and return what it was: old = t[coord]; t[coord] = old + value."""
-    return _atomic("add", tensor, coord, value)
-
-
-def atomic_max(tensor: Tensor, coord: Any, value: Any) -> Any:
-    """Raise an element to a value indivisibly and return what it was: old = t[coord]; t[coord] = max(old, value)."""
-    return _atomic("max", tensor, coord, value)
-
-
-def atomic_min(tensor: Tensor, coord: Any, value: Any) -> Any:
-    """Lower an element to a value indivisibly and return what it was: old = t[coord]; t[coord] = min(old, value)."""
-    return _atomic("min", tensor, coord, value)
-
-
-def _atomic(kind: str, tensor: Tensor, coord: Any, value: Any) -> Any:
-    instance(f"tw.atomic_{kind}", "tensor", tensor, Tensor, "a tensor")
-    engine = tensor.engine
-    if not isinstance(engine, BufferEngine) or engine.buffer.space is Space.REGISTER:
-        raise LanguageError(f"tw.atomic_{kind} works on global and shared memory, not on a {tensor.space} tensor")
-    element = tensor.dtype
-    if element.bits < 32 and not (kind == "add" and element in (float16, bfloat16)):
-        raise LanguageError(f"atomic {kind} does not exist for {element}", help="use a 32-bit or 64-bit type")
-    engine.demand_guards()
-    place = tensor.offset_of(coord)
-    operand = as_scalar(value, element)
-    old = current("an atomic operation").emit(Atomic(kind, engine.buffer, engine.index(place), operand.value), element)
-    return Scalar(old[0])

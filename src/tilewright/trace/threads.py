@@ -28,6 +28,7 @@ from tilewright.trace.scalar import Scalar
 from tilewright.trace.tracer import Tracer, current
 
 if TYPE_CHECKING:
+    from tilewright.tensors.partition import Partition
     from tilewright.tiled import TiledCopy, TiledMMA
 
 
@@ -104,13 +105,13 @@ class Slice:
     `numbers` are the slices that the threads of the block take, None where they are not known.
     """
 
-    tiled: TiledCopy | TiledMMA
+    tiled: TiledCopy | TiledMMA | Partition
     tensor: str
     numbers: frozenset[int] | None
     location: SourceLocation | None
 
 
-def slice_of(tracer: Tracer, tiled: TiledCopy | TiledMMA, thread: Any, tensor: str) -> Slice:
+def slice_of(tracer: Tracer, tiled: TiledCopy | TiledMMA | Partition, thread: Any, tensor: str) -> Slice:
     """Return the slice that a thread number, static or dynamic, stands for."""
     return Slice(tiled, tensor, _numbers(tracer, thread), tracer.location())
 
@@ -232,17 +233,20 @@ def _refusal(tracer: Tracer, taken: Slice, what: str, more: str = "") -> Languag
     tiled, numbers = taken.tiled, taken.numbers
     shape = tracer.block_shape
     threads = "" if shape is None else f" in a block of {math.prod(shape)} threads"
-    kind = type(tiled).__name__
+    kind = getattr(tiled, "CALLED", type(tiled).__name__)
     assert numbers is not None, taken
+    article = "" if kind.startswith("tw.") else "a "
     return LanguageError(
-        f"a {kind} of {tiled.size} threads is used{threads}: {what}",
+        f"{article}{kind} of {tiled.size} threads is used{threads}: {what}",
         details=[
             f"of {tiled.size} slices, 0 to {tiled.size - 1}, the threads here take {_shown(numbers)}",
             f"{kind}: {tiled}",
             f"tensor: {taken.tensor}",
         ],
         location=taken.location,
-        help=f"launch blocks of {tiled.size} threads (its .size), or make a {kind} for the threads of the block{more}",
+        help=f"launch blocks of {tiled.size} threads"
+        + (" (its .size)" if article else "")
+        + f", or make {article}{kind} for the threads of the block{more}",
     )
 
 

@@ -30,6 +30,7 @@ from tilewright.source import SourceLocation
 
 if TYPE_CHECKING:
     from tilewright.tensors import Tensor
+    from tilewright.tensors.partition import Partition
     from tilewright.tiled import TiledCopy, TiledMMA
     from tilewright.trace.threads import Slice
 
@@ -62,7 +63,7 @@ class Tracer:
         self.place: SourceLocation | None = None  # what ops are built for, where that is not the line that builds them
         # What `threads` knows: the thread numbers that expressions give, and the slices that were accessed.
         self.thread_numbers: dict[Value, frozenset[int]] = {}
-        self.slices: dict[TiledCopy | TiledMMA, dict[object, Slice]] = {}
+        self.slices: dict[TiledCopy | TiledMMA | Partition, dict[object, Slice]] = {}
         self.conditional_slices: list[tuple[Slice, Value]] = []
         self.barrier_owners: dict[int, str] = {}  # who uses each of the block's named barriers
         # For each size of groups, the variable that says which half of their shared memory collectives write next.

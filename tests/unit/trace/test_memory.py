@@ -141,8 +141,20 @@ def test_atomics_that_do_not_exist_are_refused():
         mine = tw.registers("int32", 1)
         tw.atomic_add(mine, 0, 1)
 
-    with pytest.raises(tw.LanguageError, match="atomic max does not exist for float16"):
-        run(narrow, zeros(1, np.float16))
+    @tw.kernel
+    def bits_of_a_float(out):
+        tw.atomic_or(out, 0, 1.0)
+
+    @tw.kernel
+    def misspelt(out):
+        tw.atomic_add(out, 0, 1, sem="seq_cst")
+
+    with pytest.raises(tw.LanguageError, match="atomic max does not exist for int8"):
+        run(narrow, zeros(1, np.int8))
+    with pytest.raises(tw.LanguageError, match="atomic or does not exist for float32"):
+        run(bits_of_a_float, zeros(1, np.float32))
+    with pytest.raises(tw.LanguageError, match="sem is 'seq_cst'"):
+        run(misspelt, zeros(1))
     with pytest.raises(
         tw.LanguageError, match="atomic_add works on global and shared memory, not on a register tensor"
     ):

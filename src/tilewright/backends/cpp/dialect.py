@@ -69,6 +69,15 @@ class Dialect(ABC):
         return None
 
     @abstractmethod
+    def ordered_atomic(
+        self, printer: Printer, op: Op, kind: str, dtype: DType, sem: str, scope: str
+    ) -> tuple[str, str] | None:
+        """Return the name and the definition of an atomic operation with semantics and scope, or None without one.
+
+        There always is one for the kind "cas", of unsigned integers.
+        """
+
+    @abstractmethod
     def hinted_load(self, printer: Printer, op: Load, type: Type) -> Expression | None:
         """Return a load with cache hints, or None where the target loads as without them."""
 

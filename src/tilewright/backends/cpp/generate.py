@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from tilewright.arch import Arch
-from tilewright.backends.cpp import arithmetic, control, conversions, memory, prelude
+from tilewright.backends.cpp import arithmetic, atomics, control, conversions, memory, prelude
 from tilewright.backends.cpp.dialect import Dialect, ExpressionHandler, StatementHandler
 from tilewright.backends.cpp.expression import Expression, Rank
 from tilewright.backends.cpp.names import entry_name
@@ -67,7 +67,7 @@ EXPRESSIONS: Mapping[type[Op], ExpressionHandler] = {
     ops.Pack: _pack,
     ops.Extract: _extract,
     ops.Load: memory.load,
-    ops.Atomic: memory.atomic,
+    ops.Atomic: atomics.atomic,
 }
 
 STATEMENTS: Mapping[type[Op], StatementHandler] = {

@@ -15,11 +15,11 @@ from tilewright.backends.cpp.memory import address, pointer_to
 from tilewright.backends.cpp.prelude import FUNCTION
 from tilewright.backends.cpp.printer import Printer
 from tilewright.backends.cpp.writer import string
-from tilewright.backends.cuda import approximate, cache_hints, conversions, halves
+from tilewright.backends.cuda import approximate, cache_hints, conversions, halves, ordered
 from tilewright.backends.cuda.conversions import BIT_CAST
 from tilewright.dtypes import DType, bool_, float16, uint64
 from tilewright.ir import ops
-from tilewright.ir.core import Kernel, Type, Value, VectorType
+from tilewright.ir.core import Kernel, Op, Type, Value, VectorType
 from tilewright.ir.instruction import Instruction
 from tilewright.ir.ops import Assert, Print
 
@@ -124,6 +124,11 @@ class Cuda(Dialect):
 
     def half_function(self, printer: Printer, kind: str, type: Type) -> str | None:
         return halves.function(printer, kind, type) if kind in PAIRED else None
+
+    def ordered_atomic(
+        self, printer: Printer, op: Op, kind: str, dtype: DType, sem: str, scope: str
+    ) -> tuple[str, str] | None:
+        return ordered.atomic(printer, op, kind, dtype, sem, scope)
 
     def hinted_load(self, printer: Printer, op: ops.Load, type: Type) -> Expression | None:
         assert op.hints is not None, op

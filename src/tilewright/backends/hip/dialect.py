@@ -100,6 +100,8 @@ def to_float16(source: DType) -> str:
 }}"""
 
 
+# AMD's GPUs have no clusters of blocks: their scope is that of the GPU.
+_SCOPES = {"cta": "WORKGROUP", "cluster": "AGENT", "gpu": "AGENT", "sys": "SYSTEM"}
 _SIMDS = 4  # of a compute unit, each of which holds waves of its own
 
 
@@ -156,6 +158,34 @@ class Hip(Dialect):
 
     def half_add(self, printer: Printer, dtype: DType) -> str | None:
         return None  # a loop of compare-and-swap
+
+    def ordered_atomic(
+        self, printer: Printer, op: Op, kind: str, dtype: DType, sem: str, scope: str
+    ) -> tuple[str, str] | None:
+        name = f"atomic_{kind}_{sem}_{scope}"
+        order, reach = f"__ATOMIC_{sem.upper()}", f"__HIP_MEMORY_SCOPE_{_SCOPES[scope]}"
+        if kind == "cas":
+            failed = "__ATOMIC_RELAXED" if sem in ("relaxed", "release") else "__ATOMIC_ACQUIRE"
+            return (
+                name,
+                f"""\
+template <typename T>
+{FUNCTION} T {name}(T* address, T expected, T value) {{
+    __hip_atomic_compare_exchange_strong(address, &expected, value, {order}, {failed}, {reach});
+    return expected;
+}}""",
+            )
+        if dtype.bits < 32 or (dtype.is_float and kind not in ("add", "exch")):
+            return None
+        function = "exchange" if kind == "exch" else f"fetch_{kind}"
+        return (
+            name,
+            f"""\
+template <typename T, typename Value>
+{FUNCTION} T {name}(T* address, Value value) {{
+    return __hip_atomic_{function}(address, (T)value, {order}, {reach});
+}}""",
+        )
 
     def hinted_load(self, printer: Printer, op: ops.Load, type: Type) -> Expression | None:
         return None  # the hints are of NVIDIA's caches, and for speed only

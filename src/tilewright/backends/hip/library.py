@@ -150,6 +150,10 @@ _ATOMICS = {
     "atomicAdd": _atomic("atomicAdd", "__hip_atomic_fetch_add"),
     "atomicMin": _atomic("atomicMin", "__hip_atomic_fetch_min"),
     "atomicMax": _atomic("atomicMax", "__hip_atomic_fetch_max"),
+    "atomicAnd": _atomic("atomicAnd", "__hip_atomic_fetch_and"),
+    "atomicOr": _atomic("atomicOr", "__hip_atomic_fetch_or"),
+    "atomicXor": _atomic("atomicXor", "__hip_atomic_fetch_xor"),
+    "atomicExch": _atomic("atomicExch", "__hip_atomic_exchange"),
     "atomicCAS": f"""\
 template <typename T>
 {FUNCTION} T atomicCAS(T* address, T expected, T value) {{
@@ -157,6 +161,20 @@ template <typename T>
         address, &expected, value, __ATOMIC_RELAXED, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
     return expected;
 }}""",
+}
+
+
+def _fence(name: str, scope: str) -> str:
+    return f"""\
+{FUNCTION} void {name}() {{
+    __builtin_amdgcn_fence(__ATOMIC_ACQ_REL, "{scope}");
+}}"""
+
+
+_FENCES = {
+    "__threadfence_block": _fence("__threadfence_block", "workgroup"),
+    "__threadfence": _fence("__threadfence", "agent"),
+    "__threadfence_system": _fence("__threadfence_system", ""),
 }
 
 _EACH = tuple(c for _, c, *_ in _INTEGERS)
@@ -321,6 +339,7 @@ PIECES: dict[str, str] = {
     **_SHUFFLES,
     **_VOTES,
     **_ATOMICS,
+    **_FENCES,
 }
 
 

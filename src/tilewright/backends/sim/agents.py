@@ -17,9 +17,11 @@ needed. The rule by which the next agent is chosen, at a pause:
 2. Else an agent some of whose warps may go on, in whichever block: they leave it as an agent of their own.
 3. Else one some of whose threads may; lanes of a warp come apart only when nothing else is left.
 4. Else one that tests an mbarrier, although nothing has changed since it last did.
+5. Else one in a loop that waits for memory (see `spinning`), if memory has changed since it last looked; those that
+   have waited longest first.
 
 Waiting for all blocks of an agent costs nothing, because blocks do not wait for each other; and because 2 and 3 let go
-whoever can, no agent waits for a thread that is not needed. So if none of the four is left, no thread of any block
+whoever can, no agent waits for a thread that is not needed. So if none of the five is left, no thread of any block
 can ever go on: that is a deadlock, and it is reported with what each of them waits for.
 
 An instruction that the threads of a warp run together waits for those of them that are behind in the program, as the
@@ -48,6 +50,7 @@ class Waiting:
     op: Op
     threads: Array
     what: str
+    help: str | None = None
 
 
 def groups_of(number: Lanes, row: int, threads: Array) -> list[tuple[int, Array]]:
@@ -65,7 +68,8 @@ def report_deadlock(
     masks = [np.broadcast_to(True if f.mask is None else f.mask, shape) for f, _ in agents]
     stuck: Array = np.asarray(np.stack(masks).any(axis=0))
     row = int(np.argmax(stuck.any(axis=1)))
-    found = [w for (frame, tell), mask in zip(agents, masks, strict=True) for w in tell(frame, row, mask[row])]
+    pairs = [(tell, frame, mask[row]) for (frame, tell), mask in zip(agents, masks, strict=True) if mask[row].any()]
+    found = [w for tell, frame, threads in pairs for w in tell(frame, row, threads)]
     notes: list[str] = []
     for waiting in found:
         one = int(waiting.threads.sum()) == 1 or _is_one_warp(waiting.threads, machine.warp)
@@ -79,6 +83,9 @@ def report_deadlock(
     others = int(stuck.any(axis=1).sum()) - 1
     if others:
         notes.append(f"so do threads of {others} more block{'s' if others > 1 else ''}")
+    later = machine.total_blocks - machine.first_block - machine.blocks
+    if later:
+        notes.append(f"{later} blocks of the grid have not started; {machine.blocks} are resident at once")
     first = found[0]
     fault = Fault(
         first.op,
@@ -87,11 +94,16 @@ def report_deadlock(
         machine.block_coordinate(row),
         machine.thread_coordinate(int(np.argmax(first.threads))),
         notes=notes,
-        help="count the arrivals that each phase takes and the threads that make them, and follow the parity of each "
-        "wait: phase n has parity n % 2",
+        help=next((w.help for w in found if w.help), _COUNT_ARRIVALS),
         count=int(stuck.sum()),
     )
     machine.collector.report(fault)
+
+
+_COUNT_ARRIVALS = (
+    "count the arrivals that each phase takes and the threads that make them, and follow the parity of each wait: "
+    "phase n has parity n % 2"
+)
 
 
 def _waiters(number: int) -> str:
@@ -132,16 +144,23 @@ def name_threads(threads: Array, warp: int = 32) -> str:
 
 # How often in a row agents may test an mbarrier without success, while no other agent can run and no barrier changes.
 _MAX_IDLE_POLLS = 1 << 14
+# How often in a row loops that wait for memory may take a turn (64 iterations) in which they change what they carry,
+# and find in memory what they found before, while no memory changes and nobody else can run.
+_MAX_QUIET_TURNS = 1 << 11
 
 
 class Agent:
     """Threads that are at the same place. `loops` holds the number and the iteration of each loop around it."""
 
-    __slots__ = ("frame", "loops", "pc", "seen")
+    __slots__ = ("frame", "is_futile", "loops", "pc", "seen", "spun", "turns", "waited")
 
     def __init__(self, frame: Frame, pc: int = 0, loops: tuple[int, ...] = ()) -> None:
         self.frame, self.pc, self.loops = frame, pc, loops
         self.seen = -1  # the state of the barriers at its last test of one
+        # At a loop that waits for memory: where, what the loop carried then, and the state of memory; whether the last
+        # iteration changed nothing, how many iterations it went on by itself, and when it last did.
+        self.spun: tuple[Pause, tuple[Lanes, ...], int] | None = None
+        self.is_futile, self.turns, self.waited = False, 0, 0
 
     @property
     def path(self) -> tuple[int, ...]:
@@ -162,6 +181,9 @@ class Pause:
 
     def begin(self, frame: Frame) -> None:
         """Do what threads do as they come to the pause: arrive, say."""
+
+    def arrive(self, agent: Agent, scheduler: Scheduler) -> None:
+        """Do what follows from an agent's coming to the pause, for the agent alone."""
 
     def ready(self, agent: Agent, scheduler: Scheduler) -> Lanes:
         """Return which threads may go on."""
@@ -186,7 +208,7 @@ class Gather(Pause):
         self.op = op
 
     def ready(self, agent: Agent, scheduler: Scheduler) -> Lanes:
-        return np.asarray(not scheduler.has_stragglers(agent))
+        return np.asarray(~scheduler.stragglers(agent))
 
     def waiting(self, frame: Frame, row: int, threads: Array) -> list[Waiting]:
         assert self.op is not None
@@ -218,10 +240,17 @@ class Scheduler:
         self.code, self.compiler = code, compiler
         self.agents: list[Agent] = []
         self.idle_polls = 0
+        self._turn = 0
+        self._quiet = (-1, 0)  # a state of memory, and how many turns loops took in it that wait for memory
+
+    @property
+    def version(self) -> int:
+        """A number that changes when memory does, or a barrier."""
+        return self.compiler.machine.version + self.compiler.barrier_version
 
     def run(self, frame: Frame) -> None:
         """Run all threads from the first instruction on until they are done, or can never be."""
-        self.agents, self.idle_polls = [Agent(frame)], 0
+        self.agents, self.idle_polls, self._quiet = [Agent(frame)], 0, (-1, 0)
         while self.agents:
             agent = self._choose()
             if agent is None:
@@ -229,27 +258,36 @@ class Scheduler:
                 return
             self._advance(agent)
 
+    def note_progress(self) -> None:
+        """Take note that a loop that may wait for memory has found something new there."""
+        self._quiet = -1, 0
+
     def split(self, agent: Agent, part: Array) -> Agent:
         """Let the threads of the mask leave an agent, and return them as an agent of their own."""
         frame = agent.frame
         other = Agent(Frame(list(frame.values), part), agent.pc, agent.loops)
-        other.seen = agent.seen
+        other.seen, other.spun, other.turns = agent.seen, agent.spun, agent.turns
         frame.mask = without(frame.mask, part)
         self.agents.append(other)
         return other
 
-    def has_stragglers(self, agent: Agent) -> bool:
-        """Return whether threads of the agent's warps are behind it in the program."""
+    def stragglers(self, agent: Agent) -> Array:
+        """Return the threads of the agent for whose warps others come that are behind it in the program."""
         mask = agent.frame.mask
+        none = np.zeros((1, 1), np.bool_)
         if mask is None or len(self.agents) == 1:
-            return False
+            return none
         threads, warp = self.compiler.machine.threads, self.compiler.machine.warp
         active, split = warps_of(mask, threads, warp)
         partial, path = active & split, agent.path
         if not partial.any():
-            return False
-        behind = (a.frame.mask for a in self.agents if a.path < path)
-        return any(bool((warps_of(other, threads, warp)[0] & partial).any()) for other in behind)
+            return none
+        behind = [a.frame.mask for a in self.agents if a.path < path]
+        missing = [partial & warps_of(other, threads, warp)[0] for other in behind]
+        missing = [m for m in missing if m.any()]
+        if not missing:
+            return none
+        return over_warps(np.logical_or.reduce(np.broadcast_arrays(*missing)), threads, warp)
 
     def _advance(self, agent: Agent) -> None:
         """Let an agent leave the pause where it is, and run it to the next."""
@@ -265,6 +303,7 @@ class Scheduler:
             elif type(instruction) is Pause and len(self.agents) == 1:  # no agent to meet
                 agent.pc += 1
             else:
+                instruction.arrive(agent, self)
                 return
         self.agents.remove(agent)
 
@@ -273,6 +312,7 @@ class Scheduler:
         self._unite()
         partly: list[tuple[Agent, Array]] = []
         testing: list[Agent] = []
+        spinning: list[Agent] = []
         for agent in self.agents:
             pause = self._pause(agent)
             ready = True if pause is None else pause.ready(agent, self)
@@ -284,11 +324,29 @@ class Scheduler:
                 partly.append((agent, going))
             elif isinstance(pause, Poll):
                 testing.append(agent)
+            elif agent.spun is not None and agent.spun[0] is pause:
+                spinning.append(agent)
         if partly:
             return self._divide(partly)
-        if testing and self.idle_polls <= _MAX_IDLE_POLLS:
+        found = self._next_spinning(spinning)
+        if found is None and testing and self.idle_polls <= _MAX_IDLE_POLLS:
             return testing[self.idle_polls % len(testing)]
-        return None
+        return found
+
+    def _next_spinning(self, spinning: list[Agent]) -> Agent | None:
+        """Return the agent that looks at memory next, None where it is no use."""
+        version = self.version if spinning else 0
+        hopeful = [a for a in spinning if not a.is_futile or a.spun is None or a.spun[2] != version]
+        if not hopeful:
+            return None
+        turns = self._quiet[1] + 1 if self._quiet[0] == version else 0
+        self._quiet = version, turns
+        if turns > _MAX_QUIET_TURNS:
+            return None
+        agent = min(hopeful, key=lambda a: a.waited)
+        self._turn += 1
+        agent.waited, agent.turns = self._turn, 0
+        return agent
 
     def _divide(self, partly: list[tuple[Agent, Array]]) -> Agent:
         """Split off warps that can go on, or else threads."""
@@ -330,6 +388,13 @@ class Scheduler:
         both: Mask = mask | added
         agent.frame.mask = None if both is not None and both.all() else both
         agent.seen = min(agent.seen, other.seen)
+        agent.turns = max(agent.turns, other.turns)
+        agent.is_futile = agent.is_futile and other.is_futile
+        mine, its = agent.spun, other.spun
+        if mine is None or its is None or mine[0] is not its[0] or mine[2] != its[2]:
+            agent.spun, agent.is_futile = (None if pause is not (mine and mine[0]) else mine), False
+        else:
+            agent.spun = (mine[0], tuple(_united(added, b, a) for a, b in zip(mine[1], its[1], strict=True)), mine[2])
 
     def _report_deadlock(self) -> None:
         found = []

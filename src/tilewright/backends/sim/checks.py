@@ -171,6 +171,9 @@ class AccessChecker(Observer):
         return refused
 
     def barrier(self, op: Op, mask: Mask) -> None:
+        if mask is not None and op.effects.together is Scope.GRID and not mask.any(axis=1).all():
+            self._missing_blocks(op, mask)
+            return
         if mask is None or mask.shape[1] == 1:
             return
         groups, what = mask, "block"
@@ -192,6 +195,21 @@ class AccessChecker(Observer):
             notes=("the first thread that is not there:",),
             help="move the barrier out of the branch or loop that only some threads run",
             count=int(split.sum()) * (self._machine.blocks if split.shape[0] == 1 else 1),
+        )
+        self._machine.collector.report(fault)
+
+    def _missing_blocks(self, op: Op, mask: Array) -> None:
+        here = np.asarray(mask.any(axis=1))
+        if not here.any():
+            return
+        fault = Fault(
+            op,
+            "barrier-divergence",
+            f"a barrier of the grid is reached by {int(here.sum())} of its {len(here)} blocks",
+            self._machine.block_coordinate(int(np.argmin(here))),
+            notes=("the first block that is not there:",),
+            help="let all blocks reach it: move it out of the branch or loop, and let no block return before",
+            count=int((~here).sum()),
         )
         self._machine.collector.report(fault)
 

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -25,8 +26,9 @@ from tilewright.backends.sim.overflow import OverflowWatch
 from tilewright.backends.sim.program import Program, meaning
 from tilewright.backends.sim.races import RaceChecker
 from tilewright.backends.sim.storage import GlobalStorage, Storage
+from tilewright.backends.sim.unwritten import report_unwritten
 from tilewright.backends.sim.values import Array, Lanes
-from tilewright.errors import ArgumentError
+from tilewright.errors import ArgumentError, TilewrightWarning
 from tilewright.figures import Compiled, Launch, add_launch
 from tilewright.ir.core import Buffer, Kernel, Parameter, Space, Value
 
@@ -36,7 +38,8 @@ class Options:
     """`check` turns the checkers on; `raise_errors` makes findings an error once a launch is over.
 
     `nan` also looks for NaN and infinity that appear where operands are finite. `profile` measures what each line
-    costs, in all blocks or in a sample of about `profile_blocks`. `rollback` puts the arrays of a launch that raises
+    costs, in all blocks or in a sample of about `profile_blocks`. `unwritten` also tells of outputs that are written
+    only as far as the grid reaches. `rollback` puts the arrays of a launch that raises
     back; None leaves it to the environment.
     """
 
@@ -46,6 +49,7 @@ class Options:
     profile: bool = False
     profile_blocks: int | None = None
     rollback: bool | None = None
+    unwritten: bool = True
 
 
 @dataclass(frozen=True)
@@ -148,6 +152,7 @@ class _Saved:
 
 
 Dim3 = tuple[int, int, int]
+_FRAMES = 4  # from the warning to the launch
 
 
 def execute(
@@ -178,8 +183,9 @@ def execute(
     if 0 in grid or 0 in block:
         return
     machine = Machine(kernel, grid, block, arrays, collector)
-    if options.check:
-        machine.observers = (AccessChecker(machine), RaceChecker(kernel, machine), WaitChecker(kernel, machine))
+    races = RaceChecker(kernel, machine) if options.check else None
+    if races is not None:
+        machine.observers = (AccessChecker(machine), races, WaitChecker(kernel, machine))
     outputs = Outputs(kernel, machine.storages, is_wanted(options.rollback), options.check, copies)
     meter = Meter(machine, kernel, options.profile_blocks) if options.profile else None
     if meter is not None:
@@ -193,7 +199,12 @@ def execute(
                 program.run()
         for observer in machine.observers:
             observer.end()
+        if races is not None and options.unwritten:
+            report_unwritten(kernel, machine, races.regions)
         collector.finish()
+        if outer_run() is None:
+            for finding in collector.warnings:
+                warnings.warn(TilewrightWarning(finding.message), stacklevel=_FRAMES)
     except BaseException as error:  # an interrupt by the user too
         outputs.fail(error)
         raise

@@ -137,6 +137,7 @@ class Fault:
     count: int = field(default=1)
     other: Op | None = None
     role: str = ""
+    is_warning: bool = False  # found, and not raised
 
     def details(self) -> list[str]:
         """Return the lines below the summary."""
@@ -198,8 +199,14 @@ class Collector:
 
     def finish(self) -> None:
         """Raise what was found, if errors are to be raised."""
-        if self.raise_errors and self._faults:
-            raise FindingsError(next(iter(self._faults.values())), self.findings)
+        errors = [fault for fault in self._faults.values() if not fault.is_warning]
+        if self.raise_errors and errors:
+            raise FindingsError(errors[0], self.findings)
+
+    @property
+    def warnings(self) -> list[Finding]:
+        """What was found that is not raised."""
+        return [fault.finding() for fault in self._faults.values() if fault.is_warning]
 
     @property
     def findings(self) -> tuple[Finding, ...]:

@@ -6,13 +6,14 @@ stay steps, as everywhere else. What an agent needs to know of a loop is in its 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 
 import numpy as np
 
 from tilewright.backends.sim.agents import Agent, Command, Gather, Pause, Scheduler
 from tilewright.backends.sim.compiler import Compiler, Step
 from tilewright.backends.sim.control import move, trip_counts
+from tilewright.backends.sim.spinning import Spin
 from tilewright.backends.sim.values import Frame, Mask, both, without
 from tilewright.ir.core import Block, Kernel, Op, Value
 from tilewright.ir.effects import Scope, Waits
@@ -25,18 +26,13 @@ def waits(block: Block) -> bool:
     return any(op.effects.waits is Waits.SOME for op in block.walk())
 
 
-def _pauses(op: Op) -> bool:
-    """Return whether an agent may have to stop inside an op."""
-    return any(o.effects.waits is not Waits.NOBODY for o in op.walk())
-
-
 def _needs_warps(op: Op) -> bool:
     return any(o.effects.together >= Scope.WARP for o in op.walk())
 
 
-def lay_out(kernel: Kernel, compiler: Compiler) -> list[Command]:
-    """Return the instructions of a kernel."""
-    writer = _Writer(compiler)
+def lay_out(kernel: Kernel, compiler: Compiler, spins: Container[Op] = ()) -> list[Command]:
+    """Return the instructions of a kernel; `spins` are its loops that may wait for memory."""
+    writer = _Writer(compiler, spins)
     writer.block(kernel.body)
     writer.flush()
     return writer.code
@@ -45,8 +41,8 @@ def lay_out(kernel: Kernel, compiler: Compiler) -> list[Command]:
 class _Writer:
     """Appends instructions. `visible` are the slots of the values that ops further on may read."""
 
-    def __init__(self, compiler: Compiler) -> None:
-        self.compiler = compiler
+    def __init__(self, compiler: Compiler, spins: Container[Op]) -> None:
+        self.compiler, self._spins = compiler, spins
         self.code: list[Command] = []
         self.visible: list[int] = []
         self._steps: list[Step] = []
@@ -71,14 +67,18 @@ class _Writer:
     def _show(self, *values: Value) -> None:
         self.visible += [self.compiler.slot(v) for v in values if self.compiler.is_used(v)]
 
+    def _pauses(self, op: Op) -> bool:
+        """Return whether an agent may have to stop inside an op."""
+        return any(o.effects.waits is not Waits.NOBODY or o in self._spins for o in op.walk())
+
     def _op(self, op: Op) -> None:
-        if (_needs_warps(op) and not op.blocks) or (op.blocks and _needs_warps(op) and not _pauses(op)):
+        if (_needs_warps(op) and not op.blocks) or (op.blocks and _needs_warps(op) and not self._pauses(op)):
             self._gather(op)
-        if isinstance(op, If) and _pauses(op):
+        if isinstance(op, If) and self._pauses(op):
             self._branch(op)
-        elif isinstance(op, For) and _pauses(op):
+        elif isinstance(op, For) and self._pauses(op):
             self._for(op)
-        elif isinstance(op, While) and _pauses(op):
+        elif isinstance(op, While) and self._pauses(op):
             self._while(op)
         elif op.effects.waits is not Waits.NOBODY:
             self._wait(op)
@@ -156,7 +156,8 @@ class _Writer:
         self._moves(compiler.slots(op.init), carried)
         head, depth = self._begin_loop(), len(self.visible)
         self.visible += carried
-        self._pause(Pause(self.visible))
+        is_spin = op in self._spins
+        self._pause(Spin(self.visible, op, carried, compiler) if is_spin else Pause(self.visible))
         self._moves(carried, tested)
         inside = len(self.visible)
         self.visible += tested

@@ -12,13 +12,16 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from tilewright.backends.sim.findings import Collector, Fault, FindingsError
 from tilewright.backends.sim.storage import GlobalStorage, RegisterStorage, SharedStorage, Storage
 from tilewright.backends.sim.values import Array, Lanes, Mask, fill, without
+from tilewright.errors import ArgumentError
 from tilewright.ir.core import Buffer, Kernel, Op, Space
+from tilewright.ir.effects import Order
 
 
 class AccessKind(enum.Enum):
@@ -61,6 +64,21 @@ class Signal:
     mask: Mask
 
 
+@dataclass(slots=True)
+class Synchronisation:
+    """A strong access of active threads that has been made, or a fence, where `storage` is None.
+
+    `wrote` says which of the threads wrote, where an update may write or not; None: those that the op's class says.
+    Where threads reach one element, they did so in the order of blocks and threads.
+    """
+
+    op: Op
+    storage: Storage | None
+    index: Lanes
+    mask: Mask
+    wrote: Array | None
+
+
 class Observer:
     """Watches what the threads of a chunk do. Each method does nothing unless overridden."""
 
@@ -88,6 +106,9 @@ class Observer:
     def wait(self, op: Op, mask: Mask) -> None:
         """Called after a wait for asynchronous copies, when they have landed."""
 
+    def synchronise(self, done: Synchronisation) -> None:
+        """Called after a strong access or a fence, in kernels in which one orders anything."""
+
     def end(self) -> None:
         """Called when the last chunk of blocks is over."""
 
@@ -110,6 +131,10 @@ _CHUNK_BYTES = 1 << 26
 # The most threads that run at once. Fewer, and NumPy's fixed cost of a call (about a microsecond) shows; more, and
 # values no longer stay in a processor's second-level cache. benchmarks/simulate.py is flat from 2**14 to 2**16.
 CHUNK_THREADS = 1 << 15
+# The most threads of blocks that wait for each other, about what a large GPU holds at once (132 times 2048), and the
+# most bytes of their memory.
+_RESIDENT_THREADS = 1 << 18
+_RESIDENT_BYTES = 1 << 29
 
 
 class Machine:
@@ -130,6 +155,20 @@ class Machine:
         self.observers: tuple[Observer, ...] = ()
         self.first_block, self.blocks = 0, 0
         self.special: dict[str, Lanes] = {}
+        # Barriers of the grid: how many are over, and how many threads have come to the next one.
+        self.grid_phase, self.grid_arrived = 0, 0
+        self._is_resident = self._is_cooperative = kernel.cooperative
+        if kernel.cooperative and self.total_blocks * self.threads > _RESIDENT_THREADS:
+            raise ArgumentError(
+                f"kernel {kernel.name!r} is launched cooperatively, and its grid of {self.total_blocks} blocks does "
+                "not fit on the GPU at once",
+                details=[
+                    f"of blocks of {self.threads} threads the simulator holds {_RESIDENT_THREADS // self.threads}"
+                ],
+                help="launch fewer blocks, each of which does more: for i in range(block, count, tw.grid_dim.x)",
+            )
+        # Whether there are strong accesses or fences, and whether one orders memory for other threads.
+        self.has_strong, self.orders = _memory_model(kernel)
         self.storages: dict[Buffer, Storage] = {}
         self.shared: list[SharedStorage] = []
         self.registers: list[RegisterStorage] = []
@@ -169,6 +208,17 @@ class Machine:
             thread = thread // np.int32(extent)
         return fixed
 
+    def meet_grid(self, mask: Mask) -> int:
+        """Let threads come to a barrier of the grid; return its number, which `grid_phase` is above when all have."""
+        number = self.grid_phase
+        everybody = self.blocks * self.threads
+        self.grid_arrived += (
+            everybody if mask is None else int(np.broadcast_to(mask, (self.blocks, self.threads)).sum())
+        )
+        if self.grid_arrived >= everybody:
+            self.grid_phase, self.grid_arrived = number + 1, 0
+        return number
+
     def leading_lanes(self, count: int | None) -> Mask:
         """Return the threads among the first `count` lanes of their warp; None stands for all, here and there."""
         if count is None or count >= self.warp:
@@ -179,8 +229,24 @@ class Machine:
     def chunk(self) -> int:
         """How many blocks run at once."""
         registers = sum(r.buffer.bytes for r in self.registers) * self.threads
-        by_memory = _CHUNK_BYTES // max(1, self.arena_bytes + registers)
-        return max(1, min(self.total_blocks, CHUNK_THREADS // self.threads, by_memory))
+        most, most_bytes = CHUNK_THREADS, _CHUNK_BYTES
+        if self._is_resident:
+            most, most_bytes = _RESIDENT_THREADS, _RESIDENT_BYTES
+        by_memory = most_bytes // max(1, self.arena_bytes + registers)
+        if self._is_cooperative:
+            return self.total_blocks
+        return max(1, min(self.total_blocks, most // self.threads, by_memory))
+
+    def watch_memory(self, *, resident: bool) -> None:
+        """Let `version` change with memory; `resident` says that blocks wait for each other, and many run at once."""
+        self._is_resident |= resident
+        for storage in self.storages.values():
+            storage.tracks = True
+
+    @property
+    def version(self) -> int:
+        """A number that changes when the contents of memory do, where that is watched."""
+        return sum(storage.version for storage in self.storages.values())
 
     def begin(self, first_block: int, blocks: int) -> None:
         """Make these blocks the ones that run, with undefined shared and register memory."""
@@ -233,6 +299,18 @@ class Machine:
     def thread_coordinate(self, thread: int) -> Dim3:
         """Return thread_idx of a linear thread number."""
         return _coordinate(thread, self.block)
+
+
+_models: WeakKeyDictionary[Kernel, tuple[bool, bool]] = WeakKeyDictionary()
+
+
+def _memory_model(kernel: Kernel) -> tuple[bool, bool]:
+    """Return whether a kernel has strong accesses or fences, and whether one orders memory; found once a kernel."""
+    known = _models.get(kernel)
+    if known is None:
+        strong = [op.effects.order for op in kernel.body.walk() if op.effects.scope is not None]
+        known = _models[kernel] = bool(strong), any(order is not Order.NONE for order in strong)
+    return known
 
 
 def _coordinate(linear: int, extents: Dim3) -> Dim3:

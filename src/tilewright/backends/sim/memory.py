@@ -7,17 +7,18 @@ one makes runs repeatable; integer results do not depend on it, and float sums d
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
 from tilewright.backends.sim import floats
 from tilewright.backends.sim.compiler import Compiler, Step
-from tilewright.backends.sim.machine import Access, AccessKind
+from tilewright.backends.sim.machine import Access, AccessKind, Machine, Synchronisation
 from tilewright.backends.sim.storage import FlatStorage, RegisterStorage
 from tilewright.backends.sim.values import Array, Frame, Lanes, Mask, at_least_2d, both, merge, without
-from tilewright.ir.core import Buffer, lanes_of
-from tilewright.ir.ops import Allocate, Atomic, Inside, Load, Store
+from tilewright.ir.core import Buffer, Op, Value, lanes_of
+from tilewright.ir.ops import Allocate, Atomic, Inside
 
 
 def allocate(op: Allocate, compiler: Compiler) -> Step:
@@ -55,11 +56,12 @@ def _nothing(frame: Frame) -> None:
     pass
 
 
-def load(op: Load, compiler: Compiler) -> Step:
-    """Read an element or an aligned vector."""
+def load(op: Any, compiler: Compiler) -> Step:  # Any: a Load, or what has its fields
+    """Read an element or an aligned vector; `op` is a load of the core, or an instruction with its fields."""
     machine, storage = compiler.machine, compiler.machine.storages[op.buffer]
     index, result, lanes = compiler.slot(op.index), compiler.slot(op.result), lanes_of(op.result)
     zero = _zero(op.buffer, lanes)
+    synchronises = machine.orders and _synchronises(op, machine)
 
     def run(frame: Frame) -> None:
         values = frame.values
@@ -74,18 +76,23 @@ def load(op: Load, compiler: Compiler) -> Step:
         refused = machine.observe(Access(op, AccessKind.LOAD, storage, at, lanes, frame.mask))
         if refused is None:
             values[result] = storage.load(at, lanes, frame.mask)
+            if synchronises:
+                synchronise(machine, Synchronisation(op, storage, at, frame.mask, None))
             return
         allowed = without(frame.mask, refused)
         found = storage.load(at, lanes, allowed) if allowed.any() else zero
         values[result] = merge(refused, zero, found)
+        if synchronises:
+            synchronise(machine, Synchronisation(op, storage, at, allowed, None))
 
     return run_observed if machine.observers else run
 
 
-def store(op: Store, compiler: Compiler) -> Step:
-    """Write an element or an aligned vector."""
+def store(op: Any, compiler: Compiler) -> Step:  # Any: a Store, or what has its fields
+    """Write an element or an aligned vector; `op` is a store of the core, or an instruction with its fields."""
     machine, storage = compiler.machine, compiler.machine.storages[op.buffer]
     index, value, lanes = compiler.slot(op.index), compiler.slot(op.value), lanes_of(op.value)
+    synchronises = machine.orders and _synchronises(op, machine)
 
     def run(frame: Frame) -> None:
         values = frame.values
@@ -103,6 +110,8 @@ def store(op: Store, compiler: Compiler) -> Step:
             if not mask.any():
                 return
         storage.store(at, values[value], lanes, mask)
+        if synchronises:
+            synchronise(machine, Synchronisation(op, storage, at, mask, None))
 
     return run_observed if machine.observers else run
 
@@ -113,62 +122,164 @@ def _zero(buffer: Buffer, lanes: int) -> Lanes:
     return kind.type(0) if lanes == 1 else np.zeros((1, 1, lanes), kind)
 
 
-Update = Callable[[Lanes, Lanes], Lanes]
+class Update:
+    """What an atomic operation makes of elements and its operands."""
+
+    def __init__(self, function: Callable[..., Lanes]) -> None:
+        self.function = function
+
+    def wrote(self, old: Array, *operands: Array) -> Array | None:
+        """Return in which threads the operation wrote, None for all."""
+        return None
+
+
+class Swap(Update):
+    """Compare-and-swap: the operands are the number expected, by its bits, and the new one."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda old, expected, new: np.where(_bits(old) == _bits(expected), new, old))
+
+    def wrote(self, old: Array, *operands: Array) -> Array | None:
+        return np.asarray(_bits(old) == _bits(operands[0]))
+
+
+def _bits(value: Lanes) -> Lanes:
+    array = np.asarray(value)
+    return array.view(f"u{array.itemsize}")
 
 
 def atomic(op: Atomic, compiler: Compiler) -> Step:
     """Update elements of memory and return what was there before."""
-    machine, storage = compiler.machine, compiler.machine.storages[op.buffer]
-    assert isinstance(storage, FlatStorage), "atomics reach global and shared memory only"
-    memory = storage
-    index, value = compiler.slots((op.index, op.value))
+    return update_memory(op, compiler, op.buffer, op.index, (op.value,), _update(op.kind, op.buffer.dtype.is_float))
+
+
+def update_memory(
+    op: Op, compiler: Compiler, buffer: Buffer, index: Value, operands: Sequence[Value], update: Update
+) -> Step:
+    """Return the step of an atomic operation on one element a thread."""
+    machine = compiler.machine
+    storage = _flat(machine, buffer)
+    at_slot, given = compiler.slot(index), compiler.slots(operands)
     result, wanted = compiler.slot(op.result), compiler.is_used(op.result)
-    update = _update(op.kind, op.buffer.dtype.is_float)
+    synchronises = machine.orders and _synchronises(op, machine)
+    wanted_at_all = wanted or (synchronises and isinstance(update, Swap))
 
     def run(frame: Frame) -> None:
         values, mask = frame.values, frame.mask
-        at = values[index]
+        at = values[at_slot]
         if machine.observers:
             refused = machine.observe(Access(op, AccessKind.ATOMIC, storage, at, 1, mask))
             if refused is not None:
                 mask = without(mask, refused)
         shape = (machine.blocks, machine.threads)
-        position, operand, active = _active(memory.locate(at), values[value], mask, shape)
+        position, numbers, active = _active(storage.locate(at), [values[g] for g in given], mask, shape)
+        before = storage.flat.take(position, mode="clip") if storage.tracks else None
         try:
-            old = _apply(memory.flat, position, operand, update, wanted)
+            old = _apply(storage.flat, position, numbers, update, wanted_at_all)
         except IndexError as error:
-            raise machine.outside(op, op.buffer, error) from None
+            raise machine.outside(op, buffer, error) from None
+        if before is not None and before.tobytes() != storage.flat.take(position, mode="clip").tobytes():
+            storage.version += 1
         if wanted:
-            everywhere = np.zeros(shape, memory.flat.dtype)
+            everywhere = np.zeros(shape, storage.flat.dtype)
             everywhere[active] = old
             values[result] = everywhere
+        if synchronises:
+            written = None if old is None else update.wrote(old, *numbers)
+            if written is not None:
+                full = np.zeros(shape, np.bool_)
+                full[active] = written
+                written = full
+            synchronise(machine, Synchronisation(op, storage, at, mask, written))
 
     return run
 
 
+def update_pair(op: Op, compiler: Compiler, buffer: Buffer, index: Value, value: Value) -> Step:
+    """Return the step of an atomic addition to two neighbouring elements."""
+    machine = compiler.machine
+    storage = _flat(machine, buffer)
+    at_slot, given, result = compiler.slot(index), compiler.slot(value), compiler.slot(op.result)
+    update = Update(operator.add)
+    synchronises = machine.orders and _synchronises(op, machine)
+
+    def run(frame: Frame) -> None:
+        values, mask = frame.values, frame.mask
+        at = values[at_slot]
+        if machine.observers:
+            refused = machine.observe(Access(op, AccessKind.ATOMIC, storage, at, 2, mask))
+            if refused is not None:
+                mask = without(mask, refused)
+        shape = (machine.blocks, machine.threads)
+        old = np.zeros((*shape, 2), storage.flat.dtype)
+        for lane in range(2):
+            addend = values[given][..., lane]
+            position, numbers, active = _active(storage.locate(at + at.dtype.type(lane)), [addend], mask, shape)
+            try:
+                old[..., lane][active] = _apply(storage.flat, position, numbers, update, True)
+            except IndexError as error:
+                raise machine.outside(op, buffer, error) from None
+        storage.version += 1
+        values[result] = old
+        if synchronises:
+            synchronise(machine, Synchronisation(op, storage, at, mask, None))
+
+    return run
+
+
+def _flat(machine: Machine, buffer: Buffer) -> FlatStorage:
+    storage = machine.storages[buffer]
+    assert isinstance(storage, FlatStorage), "atomics reach global and shared memory only"
+    return storage
+
+
+def _synchronises(op: Op, machine: Machine) -> bool:
+    """Return whether observers are told of what an op may order."""
+    return bool(machine.observers) and op.effects.scope is not None
+
+
+def synchronise(machine: Machine, done: Synchronisation) -> None:
+    """Tell the observers of a strong access that has been made."""
+    for observer in machine.observers:
+        observer.synchronise(done)
+
+
 def _update(kind: str, is_float: bool) -> Update:
-    if kind == "add":
-        return operator.add
-    if is_float:
-        return floats.minimum if kind == "min" else floats.maximum
-    return np.minimum if kind == "min" else np.maximum
+    if kind == "exch":
+        return Update(lambda old, value: value)
+    if is_float and kind in ("min", "max"):
+        return Update(floats.minimum if kind == "min" else floats.maximum)
+    return Update(_FUNCTIONS[kind])
 
 
-def _active(position: Lanes, value: Lanes, mask: Mask, shape: tuple[int, int]) -> tuple[Array, Array, Array]:
-    """Return positions and values of the active threads in order, and which threads those are."""
+_FUNCTIONS: dict[str, Callable[..., Lanes]] = {
+    "add": operator.add,
+    "min": np.minimum,
+    "max": np.maximum,
+    "and": operator.and_,
+    "or": operator.or_,
+    "xor": operator.xor,
+}
+
+
+def _active(
+    position: Lanes, values: Sequence[Lanes], mask: Mask, shape: tuple[int, int]
+) -> tuple[Array, list[Array], Array]:
+    """Return positions and operands of the active threads in order, and which threads those are."""
     active = np.broadcast_to(np.True_ if mask is None else mask, shape)
     position = np.broadcast_to(at_least_2d(position), shape)
-    value = np.broadcast_to(at_least_2d(value), shape)
-    return position[active], value[active], active
+    operands = [np.broadcast_to(at_least_2d(value), shape)[active] for value in values]
+    return position[active], operands, active
 
 
-def _apply(flat: Array, position: Array, value: Array, update: Update, wanted: bool) -> Array | None:
-    """Update flat[position] by value in order; return the old values, or None where they are not read."""
-    if not wanted and update is operator.add:
-        np.add.at(flat, position, value)
+def _apply(flat: Array, position: Array, operands: list[Array], update: Update, wanted: bool) -> Array | None:
+    """Update flat[position] by the operands in order; return the old values, or None where they are not read."""
+    function = update.function
+    if not wanted and function is operator.add:
+        np.add.at(flat, position, operands[0])
         return None
     order = np.argsort(position, kind="stable")
-    position, value = position[order], value[order]
+    position, operands = position[order], [value[order] for value in operands]
     first = np.flatnonzero(np.r_[True, position[1:] != position[:-1]]) if position.size else position
     sizes = np.diff(np.r_[first, position.size])
     old = np.empty(position.size, flat.dtype)
@@ -176,26 +287,27 @@ def _apply(flat: Array, position: Array, value: Array, update: Update, wanted: b
     # A few busy addresses are walked through one by one instead.
     if len(first) and len(first) < sizes.max():
         for begin, size in zip(first, sizes, strict=True):
-            _one_address(flat, position[begin], value[begin : begin + size], update, old[begin : begin + size])
+            piece = slice(begin, begin + size)
+            _one_address(flat, position[begin], [value[piece] for value in operands], function, old[piece])
     else:
         for k in range(int(sizes.max(initial=0))):
             now = first[sizes > k] + k
             at = position[now]
             old[now] = flat[at]
-            flat[at] = update(flat[at], value[now])
+            flat[at] = function(flat[at], *[value[now] for value in operands])
     unsorted = np.empty_like(old)
     unsorted[order] = old
     return unsorted
 
 
-def _one_address(flat: Array, at: int, values: Array, update: Update, old: Array) -> None:
+def _one_address(flat: Array, at: int, operands: list[Array], function: Callable[..., Lanes], old: Array) -> None:
     """Apply many updates of one address in order."""
-    if update is operator.add:
-        running = np.add.accumulate(np.r_[flat[at : at + 1], values], dtype=flat.dtype)
+    if function is operator.add:
+        running = np.add.accumulate(np.r_[flat[at : at + 1], operands[0]], dtype=flat.dtype)
     else:
-        running = np.empty(len(values) + 1, flat.dtype)
+        running = np.empty(len(operands[0]) + 1, flat.dtype)
         running[0] = flat[at]
-        for k, value in enumerate(values):
-            running[k + 1] = update(running[k], value)
+        for k, values in enumerate(zip(*operands, strict=True)):
+            running[k + 1] = function(running[k], *values)
     old[:] = running[:-1]
     flat[at] = running[-1]

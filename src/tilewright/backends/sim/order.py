@@ -19,7 +19,7 @@ A kernel that has barriers of whole blocks and whole warps only needs no matrix.
 `known` is one number, the `floor`, and a barrier of a warp raises it among its lanes; nothing that one warp alone
 learns reaches another before the next barrier of the block. Kernels with barriers of some threads use the matrix.
 
-Blocks of one launch are never ordered.
+Blocks of one launch are not ordered here: what they learn from each other, through memory, is in `clocks`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ import numpy as np
 
 from tilewright.backends.sim.values import Array, Mask
 
-AGENT = 1 << 15  # added to a thread's number: the agent that does its asynchronous copies
+AGENT = 1 << 19  # added to a thread's number: the agent that does its asynchronous copies
 Number: TypeAlias = "int | Array"
 
 
@@ -69,6 +69,11 @@ class Order:
         event = self.next
         self.next = event + 1
         return event
+
+    def now(self) -> Moment:
+        """Return what threads of the chunk know now, at a new event."""
+        known = None if self._known is None else self._known.copy()
+        return Moment(self.tick(), self.threads, self.warp, self._floor, self._warp_floor, known)
 
     @property
     def lowest_floor(self) -> int:
@@ -217,6 +222,41 @@ class Order:
         assert self._known is not None
         if len(self._known) != self._blocks:
             self._known = np.repeat(self._known, self._blocks, axis=0)
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What threads know of their own blocks at an event."""
+
+    event: int
+    threads: int
+    warp: int
+    floor: Number
+    warp_floor: Array | None
+    known: Array | None
+
+    def known_to(self, row: int, threads: int | Array) -> tuple[int, Array, Array]:
+        """Return what threads of a block know together: the event that is known of all threads of the block, others.
+
+        The others are the threads of which more is known (their agents after all threads), and their events.
+        """
+        if self.known is not None:
+            rows = self.known[row if len(self.known) > 1 else 0][threads]
+            known = rows.copy() if rows.ndim == 1 else rows.max(axis=0)
+            known[threads] = self.event
+            floor = int(known.min())
+        else:
+            floor = self.floor if isinstance(self.floor, int) else int(self.floor[row])
+            known = np.full(self.threads, floor, np.int64)
+            if self.warp_floor is not None:
+                floors = self.warp_floor[row if len(self.warp_floor) > 1 else 0]
+                for warp in np.unique(np.atleast_1d(threads) // self.warp).tolist():
+                    lanes = slice(warp * self.warp, (warp + 1) * self.warp)
+                    known[lanes] = np.maximum(known[lanes], floors[warp])
+            known[threads] = self.event
+            floor = max(floor, int(known.min()))
+        more = np.flatnonzero(known > floor)
+        return floor, more, known[more]
 
 
 @dataclass

@@ -15,10 +15,11 @@ from tilewright.backends.sim.agents import Scheduler
 from tilewright.backends.sim.compiler import Compiler, Handlers, Meaning, Step
 from tilewright.backends.sim.linearisation import lay_out, waits
 from tilewright.backends.sim.machine import Machine
+from tilewright.backends.sim.spinning import find_spins, reads_of
 from tilewright.backends.sim.values import Frame, Lanes
 from tilewright.errors import InternalError
 from tilewright.ir import ops
-from tilewright.ir.core import Kernel, Op, Value
+from tilewright.ir.core import Kernel, Op, Space, Value
 from tilewright.ir.instruction import Instruction
 
 HANDLERS: Handlers = {
@@ -57,6 +58,12 @@ def meaning(op: Op, compiler: Compiler) -> Step:
     return handler(op, compiler)
 
 
+def _is_global(loop: Op) -> bool:
+    """Return whether a loop may wait for other blocks."""
+    assert isinstance(loop, ops.While), loop
+    return any(buffer.space is Space.GLOBAL for op in reads_of(loop) for buffer in op.buffers_read)
+
+
 class Program:
     """A kernel compiled for one machine and one set of scalar arguments."""
 
@@ -67,7 +74,11 @@ class Program:
         for value, number in scalars_given.items():
             self._compiler.initial[self._compiler.slot(value)] = number
         # Threads that wait for one another cannot run in step.
-        self._scheduler = Scheduler(lay_out(kernel, self._compiler), self._compiler) if waits(kernel.body) else None
+        spins = find_spins(kernel)
+        if spins:
+            machine.watch_memory(resident=any(_is_global(op) for op in spins))
+        is_apart = bool(spins) or waits(kernel.body)
+        self._scheduler = Scheduler(lay_out(kernel, self._compiler, spins), self._compiler) if is_apart else None
         self._steps = () if self._scheduler else self._compiler.block(kernel.body).steps
 
     def run(self) -> None:

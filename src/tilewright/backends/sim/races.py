@@ -5,7 +5,8 @@ happens before what (see `order`), and then recorded itself. The rules are those
 
 - a barrier of the block or warp orders what its threads did before it and what they do after it; shuffles, votes and
   matrix instructions make lanes wait for each other, but order no memory;
-- atomic updates do not race with each other, and order nothing else;
+- strong accesses (atomic updates, `tw.load`, `tw.store`) do not race with each other as far as their scopes reach; by
+  their semantics, and with fences, they order other accesses, of other blocks too (see `clocks`);
 - an asynchronous copy reads and writes at some time between its issue and the wait of the thread that issued it. Only
   from that wait on is it something that the thread itself has done.
 
@@ -20,12 +21,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tilewright.backends.sim.clocks import Cell, Clocks
 from tilewright.backends.sim.findings import Fault, name_place
-from tilewright.backends.sim.machine import Access, AccessKind, Machine, Observer, Signal
+from tilewright.backends.sim.machine import Access, AccessKind, Machine, Observer, Signal, Synchronisation
 from tilewright.backends.sim.order import AGENT, DeferredArrival, Order, same_rows
-from tilewright.backends.sim.shadow import BITS, UNDER_WAY, WHO, Region, Touch, event_of, find_regions
+from tilewright.backends.sim.shadow import BITS, NARROW, UNDER_WAY, WHO, Region, Touch, event_of, find_regions
 from tilewright.backends.sim.storage import GlobalStorage, Storage
-from tilewright.backends.sim.values import Array, Lanes, Mask, at_least_2d
+from tilewright.backends.sim.values import Array, Lanes, Mask, at_least_2d, fill
 from tilewright.ir.core import Buffer, Kernel, Op
 from tilewright.ir.effects import Effects, Scope, Waits
 from tilewright.ir.effects import Order as Visibility
@@ -99,14 +101,14 @@ def report(machine: Machine, conflict: Conflict) -> None:
     fault = Fault(
         late.op,
         kind,
-        f"{kind.replace('-', ' ')}: {late.noun} {_preposition(late.kind)} {place} {_meeting(conflict)}",
+        f"{kind.replace('-', ' ')}: {late.noun} {_preposition(late.kind)} {place} {_meeting(conflict, machine.orders)}",
         machine.block_coordinate(late.block - machine.first_block),
         machine.thread_coordinate(late.thread),
         conflict.storage.buffer.name,
         conflict.index,
         coordinate,
         notes,
-        _help(conflict, kind, machine.warp),
+        _help(conflict, kind, machine),
         conflict.count,
         other=early.op,
         role=f"the {late.noun}: ",
@@ -118,8 +120,8 @@ def _preposition(kind: AccessKind) -> str:
     return "to" if kind in (AccessKind.STORE, AccessKind.COPY_WRITE) else "of"
 
 
-def _meeting(conflict: Conflict) -> str:
-    """Return what the second access meets."""
+def _meeting(conflict: Conflict, can_be_ordered: bool) -> str:
+    """Return what the second access meets; `can_be_ordered` says that the kernel orders blocks by some accesses."""
     early = conflict.early
     if conflict.under_way:
         whose = "its own thread's" if conflict.same_thread else "another thread's"
@@ -127,12 +129,14 @@ def _meeting(conflict: Conflict) -> str:
         return f"while {whose} asynchronous copy {does}"
     article = "an" if early.noun[0] in "aeiou" else "a"
     if conflict.late.block != early.block:
-        return f"meets {article} {early.noun} by another block, and nothing orders blocks"
+        which = "the two" if can_be_ordered else "blocks"
+        return f"meets {article} {early.noun} by another block, and nothing orders {which}"
     return f"meets {article} {early.noun} by another thread, and nothing orders the two"
 
 
-def _help(conflict: Conflict, kind: str, warp: int) -> str:
+def _help(conflict: Conflict, kind: str, machine: Machine) -> str:
     """Return what usually fixes it."""
+    warp = machine.warp
     late, early = conflict.late, conflict.early
     if conflict.under_way:
         if early.kind is AccessKind.COPY_READ:
@@ -143,6 +147,13 @@ def _help(conflict: Conflict, kind: str, warp: int) -> str:
                 f"{wait}" + ("" if conflict.same_thread else ", and let tw.sync_threads() follow") + " before this line"
             )
         return f"{wait} before another thread writes there, with tw.sync_threads() between"
+    if late.block != early.block and machine.orders:
+        if {e.effects.scope for e in (late.op, early.op)} & {*NARROW}:
+            return 'let the scope reach other blocks: scope="gpu"'
+        return (
+            "release what was done before and acquire it: a barrier of the block, then in one thread tw.threadfence() "
+            'or sem="release" on a flag, and on the other side sem="acquire" or tw.threadfence(), then a barrier'
+        )
     if late.block != early.block:
         return "let each block write elements of its own, use an atomic operation, or split the work into two launches"
     if late.op is early.op and early.kind in _PLAIN_WRITES:
@@ -188,11 +199,15 @@ class RaceChecker(Observer):
     def __init__(self, kernel: Kernel, machine: Machine) -> None:
         self._machine = machine
         self.order = Order(machine.threads, machine.warp, any(_is_partial(op.effects) for op in kernel.body.walk()))
-        self._regions: dict[Buffer, Region] = find_regions(kernel, machine, self.order)
-        self._distinct = list(dict.fromkeys(self._regions.values()))
+        self.regions: dict[Buffer, Region] = find_regions(kernel, machine, self.order)
+        self._distinct = list(dict.fromkeys(self.regions.values()))
+        self.clocks: Clocks | None = None
+        if machine.orders:
+            self.clocks = Clocks(self.order, any(op.effects.scope in NARROW for op in kernel.body.walk()))
         self._numbers = [0]  # the events that were accesses, and what each was
         self._accesses: list[tuple[Op, AccessKind]] = []
         self._chunks: list[tuple[int, int]] = []  # the first event of each chunk, and its first block
+        self._grid_phase, self._grid_floor = 0, 0  # of the barrier of the grid that was last over
         self._landing: Lanes = None  # the index of the copy that is being issued
         self._issued = 0
         self._pending_reads: list[_PendingRead] = []
@@ -202,6 +217,8 @@ class RaceChecker(Observer):
     def begin(self, machine: Machine) -> None:
         self.order.begin(machine.blocks)
         self._chunks.append((self.order.start, machine.first_block))
+        if self.clocks is not None:
+            self.clocks.begin(machine.first_block)
         self._pending_reads.clear()
         self._landed.clear()
         self._deferred.clear()
@@ -209,9 +226,14 @@ class RaceChecker(Observer):
             region.begin()
 
     def barrier(self, op: Op, mask: Mask) -> None:
+        if self.clocks is not None:
+            (self.clocks.meet_warp if op.effects.together is Scope.WARP else self.clocks.meet_block)(mask)
         if op.effects.together is Scope.WARP:
             self.order.meet_warp(mask)
         elif self.order.meet_block(mask):
+            if op.effects.together is Scope.GRID and self._grid_phase != self._machine.grid_phase:
+                # Everything so far is before everything that follows, in all blocks.
+                self._grid_phase, self._grid_floor = self._machine.grid_phase, self.order.next
             for region in self._distinct:
                 region.cells.meet()
 
@@ -219,6 +241,8 @@ class RaceChecker(Observer):
         deferred = self._deferred.get(signal.op)
         for element, here in _elements(signal):
             barrier, phase = (signal.buffer, element), _phase(signal, here)
+            if self.clocks is not None:
+                self.clocks.arrive(barrier, phase, here)
             if deferred is None:
                 self.order.arrive(barrier, phase, here, lasts=signal.buffer is not None)
             else:
@@ -236,6 +260,8 @@ class RaceChecker(Observer):
     def acquire(self, signal: Signal) -> None:
         for element, here in _elements(signal):
             self.order.acquire((signal.buffer, element), _phase(signal, here), here)
+            if self.clocks is not None:
+                self.clocks.acquire((signal.buffer, element), _phase(signal, here), here)
 
     def wait(self, op: Op, mask: Mask) -> None:
         self._landed.clear()  # to the threads that wait, what has landed is as if they had written it
@@ -249,7 +275,7 @@ class RaceChecker(Observer):
             self._issued += 1
         elif kind is AccessKind.COPY_LAND and self._pending_reads:
             self._end_pending_reads(access)
-        region = self._regions.get(access.storage.buffer)
+        region = self.regions.get(access.storage.buffer)
         if region is not None:
             event = self.order.tick()
             self._numbers.append(event)
@@ -260,6 +286,45 @@ class RaceChecker(Observer):
                 self._record(region, access, touch, event)
         return None
 
+    def synchronise(self, done: Synchronisation) -> None:
+        clocks, op = self.clocks, done.op
+        if clocks is None:
+            return
+        order, is_wide = op.effects.order, op.effects.scope not in NARROW
+        rows, threads = self._active(done.mask)
+        if done.storage is None:
+            moment = self.order.now()
+            for row, thread in zip(rows.tolist(), threads.tolist(), strict=True):
+                clocks.fence(row, thread, moment, is_wide)
+            return
+        region = self.regions.get(done.storage.buffer)
+        if region is None or (order is Visibility.NONE and not clocks.has_fences and not region.sync):
+            return
+        shape = self._machine.blocks, self._machine.threads
+        places = region.places(done.storage.buffer, fill(done.index, *shape)[rows, threads], rows).tolist()
+        use = next(u.use for u in op.uses if u.buffer is done.storage.buffer)
+        wrote = np.full(len(rows), use.is_write) if done.wrote is None else done.wrote[rows, threads]
+        how = ("update " if use.is_read else "") + ("release" if Visibility.RELEASE in order else "relaxed")
+        at_write = self.order.now() if use.is_write else None
+        reach = is_wide or not region.is_global  # shared memory is of one block
+        for place, row, thread, writes in zip(places, rows.tolist(), threads.tolist(), wrote.tolist(), strict=True):
+            cell = region.sync.get(place)
+            if use.is_read and cell is not None:
+                clocks.read(cell, row, thread, reach, Visibility.ACQUIRE in order)
+            if writes and (cell is not None or how.endswith("release") or clocks.has_fences):
+                assert at_write is not None
+                clocks.write(region.sync.setdefault(place, Cell()), row, thread, at_write, reach, how)
+
+    def _is_ordered(self, access: Access) -> bool:
+        """Return whether a load or store may meet those of other threads, as far as scopes reach."""
+        return self._machine.has_strong and access.op.effects.scope is not None
+
+    def _active(self, mask: Mask) -> tuple[Array, Array]:
+        """Return the rows and numbers of the threads of a mask, in order."""
+        shape = self._machine.blocks, self._machine.threads
+        rows, threads = np.nonzero(np.broadcast_to(np.True_ if mask is None else mask, shape))
+        return rows, threads
+
     # --- comparing -------------------------------------------------------------------------------------------
 
     def _compare(self, region: Region, access: Access, touch: Touch, event: int) -> None:
@@ -267,16 +332,31 @@ class RaceChecker(Observer):
         kind, cells = access.kind, region.cells
         if kind is AccessKind.COPY_LAND:
             return
+        is_strong, is_read = kind in _INDIVISIBLE or self._is_ordered(access), kind in _READS
         self._conflicts(region, access, touch, cells.writes.take(touch.cells))
-        if kind not in _INDIVISIBLE and cells.atomics is not None:
-            for words in cells.atomics.against(touch):
+        met = [] if is_strong else [cells.atomics]
+        met += [] if is_read else [cells.reads] if is_strong else [cells.reads, cells.strong_reads]
+        for marks in met:
+            for words in () if marks is None else marks.against(touch):
                 self._conflicts(region, access, touch, words)
-        if kind not in (AccessKind.LOAD, AccessKind.COPY_READ):
-            if cells.reads is not None:
-                for words in cells.reads.against(touch):
-                    self._conflicts(region, access, touch, words)
-            if cells.pending_reads is not None and self._pending_reads:
-                self._conflicts(region, access, touch, cells.pending_reads.take(touch.cells))
+        if cells.narrow_writes is not None and is_strong:
+            self._too_narrow(region, access, touch)
+        if not is_read and cells.pending_reads is not None and self._pending_reads:
+            self._conflicts(region, access, touch, cells.pending_reads.take(touch.cells))
+
+    def _too_narrow(self, region: Region, access: Access, touch: Touch) -> None:
+        """Report strong accesses of other blocks that race with a strong one because a scope does not reach so far."""
+        cells, is_read = region.cells, access.kind in _READS
+        assert cells.narrow_writes is not None and cells.narrow_reads is not None
+        if access.op.effects.scope in NARROW:
+            met = [cells.atomics, *([] if is_read else [cells.strong_reads])]
+        else:
+            met = [cells.narrow_writes, *([] if is_read else [cells.narrow_reads])]
+        for marks in met:
+            for words in () if marks is None else marks.against(touch):
+                same = (words & WHO) // self._machine.threads == touch.who // self._machine.threads
+                same &= event_of(words) >= self.order.start
+                self._conflicts(region, access, touch, np.where(same, 0, words))
 
     def _conflicts(self, region: Region, access: Access, touch: Touch, words: Array) -> None:
         """Report the accesses that words stand for, where the touch is not ordered after them."""
@@ -298,19 +378,38 @@ class RaceChecker(Observer):
         if region.is_global:
             other_rows, others = np.divmod(others, self._machine.threads)
             within = (events >= order.start) & (other_rows == rows)
-            fine = within & order.is_before(rows, threads, others, events)
+            fine = within & order.is_before(rows, threads, others, events) | (events < self._grid_floor)
         else:
             fine = order.is_before(rows, threads, others, events)
+        if self.clocks and not fine.all():
+            self._learnt(region, rows, threads, others, events, fine, other_rows if region.is_global else rows)
         bad = ~(fine & (words < UNDER_WAY))
         if bad.any():
             self._tell(region, access, touch, at[bad], words[bad])
 
+    def _learnt(
+        self, region: Region, rows: Array, threads: Array, others: Array, events: Array, fine: Array, other_rows: Array
+    ) -> None:
+        """Add to `fine` what the threads learnt of through memory."""
+        assert self.clocks is not None
+        at = np.flatnonzero(~fine)
+        starts, firsts = (np.array(x) for x in zip(*self._chunks, strict=True))
+        blocks = firsts[np.searchsorted(starts, events[at], "right") - 1] + other_rows[at]
+        fine[at] = self.clocks.covers(rows[at], threads[at], blocks, others[at], events[at])
+
     def _record(self, region: Region, access: Access, touch: Touch, event: int) -> None:
         """Record the access in the cells."""
         kind, cells = access.kind, region.cells
-        if kind in _INDIVISIBLE:
-            assert cells.atomics is not None
-            cells.atomics.add(touch, event)
+        if kind in _INDIVISIBLE or self._is_ordered(access):
+            marks = cells.strong_reads if kind in _READS else cells.atomics
+            assert marks is not None
+            marks.add(touch, event)
+            if cells.narrow_writes is not None and access.op.effects.scope in NARROW:
+                narrow = cells.narrow_reads if kind in _READS else cells.narrow_writes
+                assert narrow is not None
+                narrow.add(touch, event)
+                if kind not in _READS:
+                    self._meet_at_once(region, access, touch, event)
         elif kind in _WRITES or kind is AccessKind.COPY_LAND:
             words = touch.words(event)
             if kind is AccessKind.COPY_WRITE:
@@ -329,6 +428,14 @@ class RaceChecker(Observer):
             if kind is AccessKind.COPY_READ and cells.pending_reads is not None:
                 self._pending_reads.append(_PendingRead(access.op, self._landing, self._issued, region, touch, event))
                 self._pending_reads[-1].mark()
+
+    def _meet_at_once(self, region: Region, access: Access, touch: Touch, event: int) -> None:
+        """Report blocks that make an access whose scope does not reach so far at one place in one step."""
+        order = np.argsort(touch.cells, kind="stable")
+        cells, rows = touch.cells[order], touch.rows[order]
+        both = np.flatnonzero((cells[1:] == cells[:-1]) & (rows[1:] != rows[:-1]))
+        if both.size:
+            self._tell(region, access, touch, order[both + 1], touch.words(event)[order[both]])
 
     def _end_pending_reads(self, access: Access) -> None:
         """End the reading of a copy that lands, in the threads in which it does."""
@@ -419,4 +526,4 @@ def _phase(signal: Signal, here: Array) -> Array:
 
 def _is_partial(effects: Effects) -> bool:
     """Return whether some threads of a block meet at an op without the others."""
-    return effects.order is Visibility.RELEASE or effects.waits is Waits.SOME
+    return effects.scope is None and (effects.order is Visibility.RELEASE or effects.waits is Waits.SOME)

@@ -3,8 +3,8 @@
 Memory is seen in cells of the narrowest access that a kernel makes. A cell's record is a word::
 
     bit 62        an asynchronous copy to the cell is under way
-    bits 61..16   the event of the access (see `order`)
-    bits 15..0    who: the thread, or for global memory its number in the chunk of blocks; event 0 means no thread
+    bits 61..20   the event of the access (see `order`)
+    bits 19..0    who: the thread, or for global memory its number in the chunk of blocks; event 0 means no thread
 
 One last write is enough: whoever is not ordered after an earlier one was reported then, or is not ordered after the
 last either. Of reads two are kept. For a later write to be ordered after all reads, those of other blocks, then of
@@ -22,6 +22,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tilewright.backends.sim.clocks import Cell
 from tilewright.backends.sim.machine import Access, Machine
 from tilewright.backends.sim.order import Order, same_rows
 from tilewright.backends.sim.storage import GlobalStorage
@@ -29,7 +30,8 @@ from tilewright.backends.sim.values import Array, Mask, at_least_2d
 from tilewright.ir.core import Buffer, Kernel, Space
 from tilewright.ir.effects import Use
 
-BITS = 16
+NARROW = ("cta", "cluster")  # scopes that reach no other block: blocks are launched without clusters here
+BITS = 20
 WHO = (1 << BITS) - 1
 UNDER_WAY = 1 << 62
 _MOST_PENDING = 1 << 17  # accesses of marks that wait to be written down
@@ -160,13 +162,19 @@ class Cells:
         self.writes = np.zeros(count, np.int64)
         self.reads = Marks(count, order, is_global) if reads else None
         self.atomics = Marks(count, order, is_global) if atomics else None
+        # Reads that other threads may write to at the same time; None where the kernel has none.
+        self.strong_reads: Marks | None = None
+        # Strong accesses that reach no other block, writes and reads; None where the kernel has none.
+        self.narrow_writes: Marks | None = None
+        self.narrow_reads: Marks | None = None
         # Global cells that asynchronous copies under way still have to read.
         self.pending_reads = np.zeros(count, np.int64) if copied else None
 
     @property
     def marks(self) -> list[Marks]:
         """Reads and atomic updates, as far as the kernel has any."""
-        return [m for m in (self.reads, self.atomics) if m is not None]
+        every = self.reads, self.atomics, self.strong_reads, self.narrow_writes, self.narrow_reads
+        return [m for m in every if m is not None]
 
     def separate(self, blocks: int) -> None:
         """Give each block shared cells of its own."""
@@ -204,6 +212,12 @@ class Region:
             atomics=uses.has(uses.updated, members),
             copied=self.is_global and uses.has(uses.copied, members),
         )
+        count = self.cells.count
+        if uses.has(uses.strongly_read, members):
+            self.cells.strong_reads = Marks(count, order, self.is_global)
+        if self.is_global and uses.has(uses.narrow, members):
+            self.cells.narrow_writes, self.cells.narrow_reads = (Marks(count, order, True) for _ in range(2))
+        self.sync: dict[int, Cell] = {}  # what elements hand on, by their place in bytes, and of shared memory by block
 
     @property
     def rows(self) -> int:
@@ -214,6 +228,7 @@ class Region:
         """Start a chunk of blocks: shared memory is new."""
         self._full.clear()
         if not self.is_global:
+            self.sync.clear()
             cells = self.cells
             cells.rows = 1
             cells.writes = np.zeros(cells.count, np.int64)
@@ -266,6 +281,20 @@ class Region:
         row, thread = number // threads, number % threads
         return Touch(number, number if self.is_global else thread, row, thread)
 
+    def places(self, buffer: Buffer, index: Array, rows: Array) -> Array:
+        """Return numbers of elements in some blocks, the same for those at one place in memory."""
+        place = index.astype(np.int64) * buffer.dtype.bytes + self._starts[buffer]
+        return place if self.is_global else place | rows << 40
+
+    @property
+    def is_alone(self) -> bool:
+        """True where the region is one buffer's."""
+        return len(self._starts) == 1
+
+    def cell_of(self, buffer: Buffer, index: Array) -> Array:
+        """Return the cells at which elements of a global buffer begin."""
+        return np.asarray((index.astype(np.int64) * buffer.dtype.bytes + self._starts[buffer]) >> self._shift)
+
     def index_of(self, buffer: Buffer, cell: int) -> int:
         """Return the element of a buffer at the beginning of a cell."""
         inside = cell % self.cells.count if self.cells.rows > 1 else cell
@@ -275,17 +304,25 @@ class Region:
 class _Uses:
     """Which buffers a kernel reads, writes, updates and copies from, and by how narrow accesses."""
 
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: Kernel, has_strong: bool) -> None:
         self.read: set[Buffer] = set()
         self.written: set[Buffer] = set()
         self.updated: set[Buffer] = set()
         self.copied: set[Buffer] = set()
+        self.strongly_read: set[Buffer] = set()
+        self.narrow: set[Buffer] = set()  # by strong accesses that reach no other block
         self._width: dict[Buffer, int] = {}
         kinds = {Use.READ: self.read, Use.WRITE: self.written, Use.UPDATE: self.updated}
         for op in kernel.body.walk():
+            scope = op.effects.scope if has_strong else None
             for use in op.uses:
                 if use.use in kinds:
-                    kinds[use.use].add(use.buffer)
+                    strong_read = scope is not None and use.use is Use.READ
+                    (self.strongly_read if strong_read else kinds[use.use]).add(use.buffer)
+                    if scope is not None and use.use is Use.WRITE:
+                        self.updated.add(use.buffer)  # other strong accesses may come at the same time
+                    if scope in NARROW:
+                        self.narrow.add(use.buffer)
                     width = use.elements * use.buffer.dtype.bytes
                     self._width[use.buffer] = min(width, self._width.get(use.buffer, width))
                     if op.effects.asynchronous and use.use is Use.READ:
@@ -307,7 +344,7 @@ def _is_split(storage: object) -> bool:
 
 def find_regions(kernel: Kernel, machine: Machine, order: Order) -> dict[Buffer, Region]:
     """Return the region of each buffer that needs one."""
-    uses = _Uses(kernel)
+    uses = _Uses(kernel, machine.has_strong)
     changed = uses.written | uses.updated
     found: dict[Buffer, Region] = {}
     shared = {s.buffer: s.offset for s in machine.shared}

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from tilewright.backends.sim.values import Array, Lanes, Mask, at_least_2d, both, extract, merge, pack
+from tilewright.backends.sim.values import Array, Lanes, Mask, at_least_2d, both, extract, merge, pack, same_bits
 from tilewright.errors import ArgumentError
 from tilewright.ir.core import Buffer
 
@@ -30,6 +30,8 @@ class Storage(Protocol):
     buffer: Buffer
     low: int  # the least index that exists, and the first beyond the greatest
     high: int
+    tracks: bool  # whether `version` changes with the contents, which costs a comparison at each store
+    version: int
 
     def load(self, index: Lanes, lanes: int, mask: Mask) -> Lanes:
         """Return the elements at the index, or vectors that begin there; inactive threads get anything."""
@@ -43,6 +45,8 @@ class FlatStorage(ABC):
 
     low = 0
     high = 0
+    tracks = False
+    version = 0
 
     def __init__(self, buffer: Buffer, flat: Array) -> None:
         self.buffer = buffer
@@ -85,10 +89,14 @@ class FlatStorage(ABC):
             value = at_least_2d(value)
         if mask is None:
             position, value = np.broadcast_arrays(position, value)
-            flat[position.ravel()] = value.ravel()
+            position, value = position.ravel(), value.ravel()
         else:
             position, value, mask = np.broadcast_arrays(position, value, mask)
-            flat[position[mask]] = value[mask]
+            position, value = position[mask], value[mask]
+        before = flat[position].tobytes() if self.tracks else None
+        flat[position] = value
+        if before is not None and before != flat[position].tobytes():
+            self.version += 1
 
     def _rows(self, lanes: int, position: Lanes) -> tuple[Array, Lanes] | None:
         """Return `flat` as aligned rows of `lanes`, and the positions from the first row on, if all are aligned."""
@@ -218,6 +226,7 @@ class RegisterStorage:
     def __init__(self, buffer: Buffer) -> None:
         assert buffer.size is not None, buffer.name
         self.buffer = buffer
+        self.tracks, self.version = False, 0
         self.low, self.high = 0, buffer.size
         # What a register holds before anything is written: all bits set, which is NaN or -1.
         self._undefined = np.frombuffer(b"\xff" * buffer.dtype.bytes, buffer.dtype.numpy)[0]
@@ -251,6 +260,7 @@ class RegisterStorage:
             self._scatter(index, value, mask)
         elif mask is None:
             position = self._inside(index)
+            self._note(position, value, mask)
             self.elements[position] = value
             self.written[position] = True
         else:
@@ -262,7 +272,12 @@ class RegisterStorage:
             raise IndexError(position)
         return position
 
+    def _note(self, position: int, value: Lanes, mask: Mask) -> None:
+        if self.tracks and not same_bits(self.elements[position], value, mask):
+            self.version += 1
+
     def _merge(self, position: int, value: Lanes, mask: Array) -> None:
+        self._note(position, value, mask)
         self.elements[position] = merge(mask, value, self.elements[position])
         written = self.written[position]
         if written is not True:

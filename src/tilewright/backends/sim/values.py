@@ -59,6 +59,18 @@ def merge(mask: Array, new: Lanes, old: Lanes) -> Lanes:
     return np.where(mask, new, old)
 
 
+def same_bits(a: Lanes, b: Lanes, mask: Mask) -> bool:
+    """Return whether two values have the same bits in the threads of a mask."""
+    if a is b:
+        return True
+    if a is None or b is None:
+        return False
+    one, two, *masks = np.broadcast_arrays(*[at_least_2d(x) for x in (a, b)], *([] if mask is None else [mask]))
+    if masks:
+        one, two = one[masks[0]], two[masks[0]]
+    return one.tobytes() == two.tobytes()
+
+
 def at_least_2d(value: Lanes) -> Array:
     """Return a scalar value as an array with its two axes (blocks, threads)."""
     return np.asarray(value).reshape(1, 1) if np.ndim(value) == 0 else np.asarray(value)
