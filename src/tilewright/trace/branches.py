@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from tilewright.dtypes import DType, bool_, promote
+from tilewright.dtypes import DType, bool_, float64
 from tilewright.ir.core import Block
 from tilewright.ir.fold import constant_of
-from tilewright.ir.ops import Binary, Select, constant
+from tilewright.ir.ops import Binary, constant
 from tilewright.trace.carry import (
     CHOICE,
     RESULT,
@@ -27,8 +27,8 @@ from tilewright.trace.carry import (
     read_state,
     unwrap,
 )
-from tilewright.trace.control import DeviceRange, emit_branch, record, truth
-from tilewright.trace.scalar import Scalar, as_scalar, common_type, unary
+from tilewright.trace.control import emit_branch, record, truth
+from tilewright.trace.scalar import Scalar, as_scalar, select, unary, unrounded_choice
 from tilewright.trace.tracer import Tracer, current
 
 Body = Callable[..., State]
@@ -69,6 +69,10 @@ def _join_sides(
         else:
             merged.append(None)
             differing.append(n)
+    for n in differing:  # a Python float meets float64 as it is, not rounded to the float32 that it would be alone
+        for side, other in (sides, sides[::-1]):
+            if type(side[n]) is float and isinstance(other[n], Scalar) and other[n].dtype is float64:
+                side[n] = as_scalar(side[n], float64)
     chosen = tuple(names[n] for n in differing)
     with tracer.inside(blocks[0], branch=True):
         first = flatten([sides[0][n] for n in differing], chosen)
@@ -85,6 +89,8 @@ def _join_sides(
         result.name = name
     for n, value in zip(differing, wider.rebuild(list(results)), strict=True):
         merged[n] = value
+        if isinstance(value, Scalar):
+            merged[n] = unrounded_choice(condition, sides[0][n], sides[1][n], value)
     return tuple(merged)
 
 
@@ -104,19 +110,6 @@ def if_expression(condition: Any, then: Callable[[], Any], otherwise: Callable[[
         tracer.builder.block.ops.extend(first.ops + second.ops)
         return select(condition, a, b)
     return _join_sides(tracer, condition, (first, second), [[a], [b]], (CHOICE,))[0]
-
-
-def select(condition: Scalar, a: Any, b: Any) -> Scalar:
-    """Return `a` where the condition holds and `b` elsewhere, both computed."""
-    type = _common(a, b)
-    x, y = as_scalar(a, type), as_scalar(b, type)
-    return Scalar(current("a selection").pure(Select(condition.value, x.value, y.value), type))
-
-
-def _common(a: Any, b: Any) -> DType:
-    if isinstance(a, Scalar) or isinstance(b, Scalar):
-        return common_type(a, b)
-    return promote(as_scalar(a).dtype, as_scalar(b).dtype)
 
 
 def _is_pure(block: Block) -> bool:
@@ -164,19 +157,3 @@ def compare_chain(left: Any, links: list[tuple[Callable[[Any, Any], Any], Callab
     right = operand()
     holds = operator(left, right)
     return holds if len(links) == 1 else and_(holds, lambda: compare_chain(right, links[1:]))
-
-
-def contains(item: Any, container: Any) -> Any:
-    """Return `item in container`, for a device value: whether it equals one of the items."""
-    if not isinstance(container, (tuple, list, set, frozenset, DeviceRange)):
-        return item in container
-    if isinstance(container, DeviceRange) and isinstance(item, Scalar):
-        return container.contains(item)
-    held: Any = False
-    for candidate in container:
-        held = or_(held, partial(_equal, item, candidate))
-    return held
-
-
-def _equal(a: Any, b: Any) -> Any:
-    return a is b or a == b
