@@ -111,7 +111,7 @@ class Kernel(KernelByName):
         self._by_number: dict[int, Kernel] = {}
         self._named = sum(p.kind in _POSITIONAL for p in self.__signature__.parameters.values()) - len(bound)
         self.parameters = _parameters(function, self.__signature__, len(bound), further or 0)
-        self.captures = self._code.captures
+        self.captures = self._code.captures.of(bound[0]) if bound else self._code.captures
         self._recent: Recent[Any, Launcher] = Recent(_MAX_LAUNCHERS)
         self._launchers = self._recent.young
 
@@ -368,9 +368,15 @@ class _Variant:
         call.is_ready = ready.is_simple and plan.current_stream is not None
         return ready
 
+    def _captures(self, args: tuple[Any, ...]) -> Captures:
+        """Return what watches the kernel: with the object that it is called on, where it is a method."""
+        code = self.kernel._code
+        return code.captures.of(args[0]) if self.kernel.bound else code.captures
+
     def _specialise(self, plan: ArgumentPlan, args: tuple[Any, ...]) -> Specialisation:
         """Trace and compile for arguments of a new kind."""
-        self.kernel.captures.note()
+        captures = self._captures(args)
+        captures.note()
         described = plan.describe(args)
         parameters = self.kernel.parameters
         arguments = {p.name: described_type(d) for p, d in zip(parameters, described, strict=True)}
@@ -380,16 +386,18 @@ class _Variant:
 
         def build(arch: Arch, bounds: bool) -> Lowered:
             nonlocal is_later
-            if is_later and (code.changes != changes or code.captures.changed()):
+            if is_later and (code.changes != changes or captures.changed()):
                 raise ArgumentError(
                     f"what kernel {self.kernel.__name__!r} captures has changed since it was launched",
                     help="ask for its registers, or print its report, before that",
                 )
             is_later = True
             rewritten, options = self.kernel.rewrite(), self.kernel.options
-            return lower(
+            lowered = lower(
                 rewritten, arguments, arch=arch, block=self.block, min_blocks=options.min_blocks, bounds=bounds
             )
+            captures.settle()
+            return lowered
 
         names = [p.name for p in parameters]
         return specialise(build, names, described, plan.starts, self.kernel.options.arch)

@@ -24,7 +24,11 @@ def contains(item: Any, container: Any) -> Any:
     Raises `LanguageError` for a device value in a container whose items are not known one by one.
     """
     if isinstance(container, (DeviceRange, range)) and isinstance(item, Scalar):
-        span = container if isinstance(container, DeviceRange) else DeviceRange(container.start, container.stop, container.step)
+        span = (
+            container
+            if isinstance(container, DeviceRange)
+            else DeviceRange(container.start, container.stop, container.step)
+        )
         return span.contains(item)
     if not isinstance(container, _COMPARED):
         if _holds_device_value(item) and type(container).__module__ != "builtins":

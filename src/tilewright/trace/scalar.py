@@ -332,7 +332,9 @@ def select(condition: Scalar, a: Any, b: Any) -> Scalar:
         type = common_type(a, b)
     else:
         type = promote(as_scalar(a).dtype, as_scalar(b).dtype)
-    chosen = current("a selection").pure(Select(condition.value, as_scalar(a, type).value, as_scalar(b, type).value), type)
+    chosen = current("a selection").pure(
+        Select(condition.value, as_scalar(a, type).value, as_scalar(b, type).value), type
+    )
     return unrounded_choice(condition, a, b, Scalar(chosen))
 
 

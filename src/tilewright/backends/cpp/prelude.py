@@ -159,6 +159,11 @@ def power(dtype: DType) -> tuple[str, str]:
     lines = [f"{unsigned} result = 1, square = ({unsigned})x;"]
     if dtype.kind == "int":
         lines = ["if (n < 0) return x == 1 ? 1 : x == -1 ? (n % 2 ? -1 : 1) : 0;", *lines]
-    lines += ["for (; n > 0; n /= 2, square *= square) {", "    if (n % 2) result *= square;", "}", f"return ({c})result;"]
+    lines += [
+        "for (; n > 0; n /= 2, square *= square) {",
+        "    if (n % 2) result *= square;",
+        "}",
+        f"return ({c})result;",
+    ]
     body = "\n".join(f"    {line}" for line in lines)
     return "integer_power", f"{FUNCTION} {c} integer_power({c} x, {c} n) {{\n{body}\n}}"
