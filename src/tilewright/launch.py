@@ -459,7 +459,8 @@ class Launcher(LauncherByName):
         ready = reading[0].kernel or variant.admit(plan, reading, args)
         if config is None or ready.dynamic_shared_bytes != config.shared_bytes:
             config = self._configure(ready, args)
-        ready.run(config, plan, reading, args, kernel.options.stream)
+        if not config.is_empty:
+            ready.run(config, plan, reading, args, kernel.options.stream)
 
     def repeat(self, args: tuple[Any, ...]) -> Callable[[tuple[Any, ...]], bool] | None:
         """Return what launches calls like one that was made, from the values of a reading in place of the arguments.
@@ -480,6 +481,8 @@ class Launcher(LauncherByName):
         stream_of = current_stream
         config, ordinal, known = self._configure(ready, args), ready.ordinal, ref(call)
         del call, ready
+        if config.is_empty:
+            return None
 
         def launch_again(values: tuple[Any, ...]) -> bool:
             call = known()
@@ -497,8 +500,9 @@ class Launcher(LauncherByName):
         shared = ready.dynamic_shared_bytes
         if callable(self.grid):
             return launch_config(self.grid(*args[self.kernel.bound :]), self.block, shared)
-        self._config = launch_config(self.grid, self.block, shared)
-        return self._config
+        config = launch_config(self.grid, self.block, shared)
+        self._config = None if config.is_empty else config  # what is remembered is launched without a look at it
+        return config
 
     def admitted(self, args: tuple[Any, ...]) -> tuple[Ready, LaunchConfig]:
         """Return what runs a call with all these arguments, and its configuration."""
@@ -519,6 +523,8 @@ class Launcher(LauncherByName):
         plan, reading = self._variant.signature.read(args)
         ready = reading[0].kernel or self._variant.admit(plan, reading, args)
         config = self._configure(ready, args)
+        if config.is_empty:
+            return _do_nothing
         return ready.prepare(config, plan, reading, args, self.kernel.options.stream)
 
     def analyze(self, *args: Any, **kwargs: Any) -> Profile:
@@ -560,6 +566,10 @@ class Launcher(LauncherByName):
     def lower(self, *args: Any, arch: str | None = None, **kwargs: Any) -> Lowered:
         """Return the IR after all passes, as `Kernel.lower`, for this block."""
         return self.kernel.lower(*args, arch=arch, block=self.block, **kwargs)
+
+
+def _do_nothing() -> None:
+    """Launch a grid without blocks."""
 
 
 def kernel(function: Callable[..., Any]) -> Kernel:

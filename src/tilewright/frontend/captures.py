@@ -126,8 +126,7 @@ def _watched(function: types.FunctionType, objects: Sequence[object]) -> list[Wa
         for name, value, holder in captured_variables(current):
             key = name if isinstance(holder, dict) else None
             if _is_watched(value):
-                kind = "item" if isinstance(holder, dict) else "cell"
-                seen[id(holder), key] = Watched(kind, holder, key, value)
+                seen[id(holder), key] = Watched("cell" if key is None else "item", holder, key, value)
             inner = getattr(value, "__wrapped__", value)  # what @tw.function made
             if isinstance(inner, types.FunctionType) and (package_of(inner) == package or is_of_user(inner)):
                 pending.append(inner)

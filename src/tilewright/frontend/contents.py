@@ -35,7 +35,8 @@ Kind = Literal["item", "cell", "attribute", "absent", "sequence", "dict", "set",
 class Watched:
     """A place that is compared at each launch, and what it held.
 
-    An `item` of globals and an `attribute` have a name, and so has an attribute that is `absent`, of value False. The `value` of a container is a tuple of what it holds.
+    An `item` of globals and an `attribute` have a name, and so has an attribute that is `absent`, of value False.
+    The `value` of a container is a tuple of what it holds.
     """
 
     kind: Kind
@@ -183,8 +184,9 @@ class Reached:
 
     def _attributes(self, value: Any, path: str, names: Iterable[str]) -> None:
         """Watch those attributes of an object that code reads, and look into them."""
-        if not isinstance(value, (type, types.ModuleType)) and (methods := _dunder_methods(type(value))):
-            self.functions += methods
+        if not isinstance(value, (type, types.ModuleType)):
+            cls: Any = type(value)
+            self.functions += _dunder_methods(cls)
         for name in names:
             held = _attribute(value, name)
             if held is _NOTHING:
@@ -212,7 +214,7 @@ class Reached:
 
 
 def _attribute(value: Any, name: str) -> Any:
-    """Return what an object, a class or a module keeps as an attribute; `_NOTHING` where there is nothing of the user's.
+    """Return what an object, a class or a module keeps as an attribute, `_NOTHING` where nothing of the user's.
 
     No code of the user runs: what a property computes follows from what it reads.
     """
@@ -253,7 +255,7 @@ def _dictionary(value: Any) -> Mapping[str, Any]:
 
 
 def is_opaque(value: Any) -> bool:
-    """Say whether an object is compared as a whole: those of this package, and modules and classes that are installed."""
+    """Say whether an object is only compared as a whole: those of this package, and what is installed."""
     if isinstance(value, (types.ModuleType, type)):
         return not is_of_user(value)
     kind = type(value).__module__.partition(".")[0]
@@ -302,7 +304,9 @@ class Names(NamedTuple):
 @cache
 def names_read(code: types.CodeType) -> Names:
     """Return the names of globals, builtins and attributes that code reads."""
-    variables, attributes, texts = set(), set(), set()
+    variables: set[str] = set()
+    attributes: set[str] = set()
+    texts: set[str] = set()
     for instruction in dis.get_instructions(code):
         if instruction.opname in _READS_VARIABLE:
             variables.add(instruction.argval)

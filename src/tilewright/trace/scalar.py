@@ -373,7 +373,8 @@ def _undecided(what: str, help: str) -> LanguageError:
 
 def is_number(x: object) -> bool:
     """Say whether a value is a Python number, which has no element type of its own."""
-    return isinstance(x, (int, float)) and not _is_numpy(x)
+    # A number that comes with the launch is a Scalar, and says no more of itself than it is asked.
+    return not isinstance(x, Scalar) and isinstance(x, (int, float)) and not _is_numpy(x)
 
 
 def is_numpy_number(x: object) -> bool:
@@ -567,7 +568,7 @@ def power(a: object, b: object) -> Any:
     if isinstance(a, Scalar) and exponent is not None:
         base = a.to(int32) if a.dtype is bool_ else a
         base = base if isinstance(b, int) else base.to(promote(base.dtype, as_scalar(b).dtype))
-        if 0 <= exponent and (base.dtype.is_integer or exponent <= _MAX_UNROLLED_POWER):
+        if exponent >= 0 and (base.dtype.is_integer or exponent <= _MAX_UNROLLED_POWER):
             return _multiplied_out(base, exponent)
     type = common_type(a, b)
     if type.is_float or (exponent or 0) < 0:
@@ -634,19 +635,19 @@ def _in_integers(kind: str, number: float, type: DType) -> tuple[str, int]:
     >>> _in_integers("lt", 2.5, int32), _in_integers("eq", 2.5, int32), _in_integers("gt", -1, uint32)
     (('lt', 3), ('eq', False), ('gt', True))
     """
-    if isinstance(number, float) and math.isnan(number):
+    if not isinstance(number, float):
+        if not int64.lowest <= number <= uint64.highest:
+            return kind, number  # refused further on: no operation takes such a number
+        inside = type.lowest <= number <= type.highest
+        return kind, int(number) if inside else COMPARE[kind](0, 1 if number > 0 else -1)
+    if math.isnan(number):
         return kind, kind == "ne"
-    if isinstance(number, int) and not int64.lowest <= number <= uint64.highest:
-        return kind, number  # refused further on: no operation takes such a number
     if not type.lowest <= number <= type.highest:
         return kind, COMPARE[kind](0, 1 if number > 0 else -1)
-    if isinstance(number, int):
-        return kind, int(number)
     if kind in ("eq", "ne"):
         return kind, int(number) if number.is_integer() else kind == "ne"
     whole = math.ceil(number) if kind in ("lt", "ge") else math.floor(number)
-    # beyond the last value that a float can name: nothing of the type lies between
-    return (kind, whole) if type.lowest <= whole <= type.highest else (kind, COMPARE[kind](0, whole))
+    return kind, whole
 
 
 def compare(kind: str, a: object, b: object) -> Any:

@@ -155,19 +155,17 @@ def index_check(op: For, compiler: Compiler) -> Step | None:
                 wrong = (behind < dtype.lowest) | (behind > dtype.highest)
             zero = np.equal(step, 0)
         if wrong.any():
-            _report_loop(op, machine, frame.mask, wrong, "integer-overflow",
-                         f"integer overflow: behind the last iteration, the index of this loop does not fit into {dtype}",
-                         "let it count in 64 bits: range(tw.int64(start), stop, step)")  # fmt: skip
+            summary = f"integer overflow: behind its last iteration, the index of this loop does not fit into {dtype}"
+            help = "let it count in 64 bits: range(tw.int64(start), stop, step)"
+            _report_loop(op, machine, frame.mask, wrong, "integer-overflow", summary, help)
         if zero.any():
-            _report_loop(op, machine, frame.mask, zero, "zero-step", "the step of this range is 0",
-                         "make it at least 1, for example with max(step, 1)")  # fmt: skip
+            help = "make it at least 1, for example with max(step, 1)"
+            _report_loop(op, machine, frame.mask, zero, "zero-step", "the step of this range is 0", help)
 
     return check
 
 
-def _report_loop(
-    op: For, machine: Machine, mask: Mask, where: np.ndarray, kind: str, summary: str, help: str
-) -> None:
+def _report_loop(op: For, machine: Machine, mask: Mask, where: np.ndarray, kind: str, summary: str, help: str) -> None:
     full = np.broadcast_to(where if mask is None else where & mask, (machine.blocks, machine.threads))
     if full.any():
         row, thread = (int(n) for n in np.argwhere(full)[0])
