@@ -13,7 +13,7 @@ from weakref import ref
 
 from tilewright.dtypes import DType
 from tilewright.freezing import same
-from tilewright.frontend.contents import Key, Reached, Watched, is_of_user, names_read
+from tilewright.frontend.contents import Key, Reached, Watched, is_of_user, names_read, unwrapped
 from tilewright.layout import ComposedLayout, Layout, Swizzle
 
 # Objects of ours that may be replaced by equal ones without a change of meaning.
@@ -127,7 +127,7 @@ def _watched(function: types.FunctionType, objects: Sequence[object]) -> list[Wa
             key = name if isinstance(holder, dict) else None
             if _is_watched(value):
                 seen[id(holder), key] = Watched("cell" if key is None else "item", holder, key, value)
-            inner = getattr(value, "__wrapped__", value)  # what @tw.function made
+            inner = unwrapped(value)
             if isinstance(inner, types.FunctionType) and (package_of(inner) == package or is_of_user(inner)):
                 pending.append(inner)
             else:

@@ -153,7 +153,7 @@ class Reached:
         self._attributes(value, path, self._names)
 
     def _function(self, value: Any) -> None:
-        inner = getattr(value, "__wrapped__", value)  # what @tw.function made
+        inner = unwrapped(value)
         if isinstance(inner, types.FunctionType) and is_of_user(inner):
             self.functions.append(inner)
 
@@ -250,8 +250,16 @@ def _has(value: Any, name: str) -> bool:
 
 
 def _dictionary(value: Any) -> Mapping[str, Any]:
-    own = getattr(value, "__dict__", None)
+    try:
+        own = object.__getattribute__(value, "__dict__")  # the user's `__getattr__` is not asked
+    except AttributeError:
+        return {}
     return own if isinstance(own, (dict, types.MappingProxyType)) else {}
+
+
+def unwrapped(value: Any) -> Any:
+    """Return the function that a decorator such as `@tw.function` or functools.cache made a value of, or the value."""
+    return _dictionary(value).get("__wrapped__", value)
 
 
 def is_opaque(value: Any) -> bool:

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from tilewright.dtypes import DType, bool_, float64
+from tilewright.freezing import same
 from tilewright.ir.core import Block
 from tilewright.ir.fold import constant_of
 from tilewright.ir.ops import Binary, constant
@@ -28,7 +29,7 @@ from tilewright.trace.carry import (
     unwrap,
 )
 from tilewright.trace.control import emit_branch, record, truth
-from tilewright.trace.scalar import Scalar, as_scalar, select, unary, unrounded_choice
+from tilewright.trace.scalar import Scalar, Unrounded, are_untyped, as_scalar, select, unary, unrounded_choice
 from tilewright.trace.tracer import Tracer, current
 
 Body = Callable[..., State]
@@ -56,7 +57,7 @@ def _join_sides(
     merged: list[Any] = []
     differing: list[int] = []
     for n, (name, a, b) in enumerate(zip(names, *sides, strict=True)):
-        if a is b or (_plain(a) and _plain(b) and type(a) is type(b) and a == b):
+        if a is b or (_plain(a) and _plain(b) and same(a, b)):
             merged.append(a)
         elif name == RESULT and isinstance(a, Undefined) != isinstance(b, Undefined):
             # The side without a value did not return yet, and its value is never read.
@@ -69,15 +70,16 @@ def _join_sides(
         else:
             merged.append(None)
             differing.append(n)
-    for n in differing:  # a Python float meets float64 as it is, not rounded to the float32 that it would be alone
-        for side, other in (sides, sides[::-1]):
-            if type(side[n]) is float and isinstance(other[n], Scalar) and other[n].dtype is float64:
-                side[n] = as_scalar(side[n], float64)
-    chosen = tuple(names[n] for n in differing)
-    with tracer.inside(blocks[0], branch=True):
-        first = flatten([sides[0][n] for n in differing], chosen)
-    with tracer.inside(blocks[1], branch=True):
-        second = flatten([sides[1][n] for n in differing], chosen)
+    # What is computed of Python floats alone is also joined in float64, for what may take it so.
+    pairs = {n: (sides[0][n], sides[1][n]) for n in differing}
+    untyped = [n for n, pair in pairs.items() if are_untyped(*pair) and any(isinstance(x, Unrounded) for x in pair)]
+    chosen = (*(names[n] for n in differing), *(f"{names[n]}_exact" for n in untyped))
+    taken_apart = []
+    for block, side, other in zip(blocks, sides, sides[::-1], strict=True):
+        with tracer.inside(block, branch=True):
+            values = [_as_met(side[n], other[n]) for n in differing]
+            taken_apart.append(flatten([*values, *(as_scalar(side[n], float64) for n in untyped)], chosen))
+    first, second = taken_apart
     wider = merge_types(first, second, both=True) or first
     yields = []
     for block, taken in zip(blocks, (first, second), strict=True):
@@ -87,11 +89,26 @@ def _join_sides(
     for result, a, b, name in zip(results, *yields, wider.leaf_names, strict=True):
         result.facts = joined_facts(a.facts, b.facts)
         result.name = name
-    for n, value in zip(differing, wider.rebuild(list(results)), strict=True):
-        merged[n] = value
-        if isinstance(value, Scalar):
+    rebuilt = wider.rebuild(list(results))
+    exact = dict(zip(untyped, rebuilt[len(differing) :], strict=True))
+    for n, value in zip(differing, rebuilt, strict=False):
+        if n in exact:
+            merged[n] = Unrounded(value.value, partial(_itself, exact[n]))
+        elif isinstance(value, Scalar):
             merged[n] = unrounded_choice(condition, sides[0][n], sides[1][n], value)
+        else:
+            merged[n] = value
     return tuple(merged)
+
+
+def _as_met(x: Any, other: Any) -> Any:
+    """Return one side's number: a Python float meets float64 as it is, not rounded to the float32 of its own."""
+    is_met = isinstance(other, Scalar) and other.number is None and other.dtype is float64
+    return as_scalar(x, float64) if is_met and (type(x) is float or isinstance(x, Unrounded)) else x
+
+
+def _itself(x: Any) -> Any:
+    return x
 
 
 def _plain(x: object) -> bool:

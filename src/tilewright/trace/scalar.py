@@ -321,7 +321,7 @@ class Unrounded(Scalar):
         return self._compute()
 
 
-def _are_untyped(*operands: object) -> bool:
+def are_untyped(*operands: object) -> bool:
     """Say whether what is computed of operands is computed of Python numbers alone."""
     return all(isinstance(x, Unrounded) or is_number(x) for x in operands)
 
@@ -340,7 +340,7 @@ def select(condition: Scalar, a: Any, b: Any) -> Scalar:
 
 def unrounded_choice(condition: Scalar, a: Any, b: Any, chosen: Scalar) -> Scalar:
     """Return what a condition chose of two numbers, such that float64 gets Python's floats among them as they are."""
-    if chosen.dtype is not float32 or not _are_untyped(a, b):
+    if chosen.dtype is not float32 or not are_untyped(a, b):
         return chosen
 
     def exact() -> Scalar:
@@ -520,7 +520,7 @@ def arithmetic(kind: str, a: object, b: object) -> Any:
         wide = arithmetic(kind, x.to(float32), y.to(float32))
         return convert(wide, type)
     result = current("arithmetic").pure(Binary(kind, x.value, y.value), type)
-    if type is float32 and _are_untyped(a, b):
+    if type is float32 and are_untyped(a, b):
         return Unrounded(result, lambda: arithmetic(kind, as_scalar(a, float64), as_scalar(b, float64)))
     return Scalar(result)
 
@@ -530,7 +530,7 @@ def true_divide(a: object, b: object) -> Any:
     if not (_known(a) and _known(b)):
         return NotImplemented
     type = common_type(a, b)
-    if _are_untyped(a, b):
+    if are_untyped(a, b):
         return arithmetic("div", a, b)
     if not type.is_float:
         type = float32
