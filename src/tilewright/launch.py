@@ -170,8 +170,9 @@ class Kernel(KernelByName):
     def __get__(self, instance: object, owner: type | None = None) -> Kernel:
         """Bind a kernel that is a method: `self` is then a compile-time argument.
 
-        Equal objects share what was compiled, so an object that compares by identity must not change its attributes
-        after its first launch; a frozen dataclass is the best home of a kernel.
+        When an attribute changes that the kernel or a method that it calls reads, the kernel is traced again. Objects
+        that are equal by value share what was compiled, so they must not change: a frozen dataclass is the best home of
+        a kernel.
         """
         if instance is None:
             return self

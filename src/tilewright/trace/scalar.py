@@ -3,7 +3,10 @@
 The rules of arithmetic:
 
 - Types promote by `tilewright.dtypes.promote`; a Python number takes the type of the other operand, except
-  that a Python float with an integer gives float32.
+  that a Python float with an integer gives float32, and that an int which does not fit an integer gives int64. Until
+  then it is exact: one that meets float64 is not rounded to float32 on its way (`Unrounded`), and a comparison with an
+  integer is that of the exact numbers.
+- A power of integers is exact, modulo 2**bits.
 - Unsigned integers wrap. A signed result that does not fit is undefined, as in C++ (the simulator wraps).
 - `//` and `%` of integers round towards zero and take the dividend's sign, as in C++ (Python rounds down). `/` of two
   integers is float32.
@@ -635,7 +638,7 @@ def _in_integers(kind: str, number: float, type: DType) -> tuple[str, int]:
     >>> _in_integers("lt", 2.5, int32), _in_integers("eq", 2.5, int32), _in_integers("gt", -1, uint32)
     (('lt', 3), ('eq', False), ('gt', True))
     """
-    if not isinstance(number, float):
+    if isinstance(number, int):
         if not int64.lowest <= number <= uint64.highest:
             return kind, number  # refused further on: no operation takes such a number
         inside = type.lowest <= number <= type.highest
