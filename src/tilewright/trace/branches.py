@@ -72,7 +72,7 @@ def _join_sides(
             differing.append(n)
     # What is computed of Python floats alone is also joined in float64, for what may take it so.
     pairs = {n: (sides[0][n], sides[1][n]) for n in differing}
-    untyped = [n for n, pair in pairs.items() if are_untyped(*pair) and any(isinstance(x, Unrounded) for x in pair)]
+    untyped = [n for n, pair in pairs.items() if are_untyped(*pair) and any(type(x) is Unrounded for x in pair)]
     chosen = (*(names[n] for n in differing), *(f"{names[n]}_exact" for n in untyped))
     taken_apart = []
     for block, side, other in zip(blocks, sides, sides[::-1], strict=True):
@@ -104,7 +104,7 @@ def _join_sides(
 def _as_met(x: Any, other: Any) -> Any:
     """Return one side's number: a Python float meets float64 as it is, not rounded to the float32 of its own."""
     is_met = isinstance(other, Scalar) and other.number is None and other.dtype is float64
-    return as_scalar(x, float64) if is_met and (type(x) is float or isinstance(x, Unrounded)) else x
+    return as_scalar(x, float64) if is_met and (type(x) is float or type(x) is Unrounded) else x
 
 
 def _itself(x: Any) -> Any:

@@ -326,7 +326,7 @@ class Unrounded(Scalar):
 
 def are_untyped(*operands: object) -> bool:
     """Say whether what is computed of operands is computed of Python numbers alone."""
-    return all(isinstance(x, Unrounded) or is_number(x) for x in operands)
+    return all(type(x) is Unrounded or is_number(x) for x in operands)
 
 
 def select(condition: Scalar, a: Any, b: Any) -> Scalar:
@@ -464,7 +464,7 @@ def convert(x: Scalar, target: DType) -> Scalar:
     """Convert a scalar to a type."""
     if x.dtype is target:
         return x
-    if target is float64 and isinstance(x, Unrounded):
+    if target is float64 and type(x) is Unrounded:
         return x.exact()
     tracer = current("a conversion")
     if target is tfloat32:  # held as float32
@@ -672,7 +672,7 @@ def compare(kind: str, a: object, b: object) -> Any:
 def unary(kind: str, x: Scalar) -> Scalar:
     """Apply a unary operation in the scalar's type; narrow floats through float32."""
     tracer = current(kind)
-    if isinstance(x, Unrounded) and kind in ("neg", "abs"):
+    if type(x) is Unrounded and kind in ("neg", "abs"):
         return Unrounded(tracer.pure(Unary(kind, x.value), x.dtype), lambda: unary(kind, x.exact()))
     if x.dtype.is_narrow_float and kind not in ("isnan", "isinf", "isfinite"):
         return convert(unary(kind, x.to(float32)), x.dtype)
