@@ -245,6 +245,7 @@ def test_range_with_step_zero():
       test_values.py:N, in kernel:
         x[n] = 1
         ^^^^
+      help: convert it: int(x)
     """,
 )
 def test_float_as_an_index():

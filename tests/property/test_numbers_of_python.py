@@ -344,6 +344,8 @@ LOOKED_UP = """
     x[0] not in {4: 10}
     x[0] in {1, 3}
     x[0] in frozenset((1, 3))
+    x[0] in np.array([1, 3])
+    x[0] in np.array([[1, 2], [3, 4]])
     x[0] in {3: 10}.keys()
     x[0] in {4: 3}.values()
     x[0] in [1, 3]
@@ -410,6 +412,12 @@ REFUSED = """
     x[x[0] > 0]                                  must be an integer
     [v for v in range(y[0])][0]                  must be an integer
     tw.int32("7")                                converts numbers
+    x[0] // 0                                    has no result
+    x[0] % tw.int32(0)                           has no result
+    divmod(x[0], 0)[1]                           has no result
+    tw.make_tensor(x[0], 4)[0]                   a number and not memory
+    x[0] in x                                    looked for in Tensor
+    sum(v for v in x[0])                         loop over range(x)
 """
 
 

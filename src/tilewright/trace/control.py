@@ -319,7 +319,8 @@ def _bound(x: Any) -> Any:
         return operator.index(x)
     except TypeError:
         raise LanguageError(
-            f"a bound of a range is {given(x)}, and it must be an integer", help="divide integers by //"
+            f"a bound of a range is {given(x)}, and it must be an integer",
+            help="divide integers by //, or convert it: int(x)" if isinstance(x, float) else None,
         ) from None
 
 

@@ -30,17 +30,18 @@ def contains(item: Any, container: Any) -> Any:
             else DeviceRange(container.start, container.stop, container.step)
         )
         return span.contains(item)
+    holds = _holds_device_value(item)
     if not isinstance(container, _COMPARED):
-        if _holds_device_value(item) and type(container).__module__ != "builtins":
-            container = getattr(container, "tolist", lambda: None)()  # an array of NumPy
-        if _holds_device_value(item) and not isinstance(container, list):
+        as_list = getattr(container, "tolist", None) if holds else None  # an array of NumPy
+        if holds and as_list is None:
             raise LanguageError(
                 f"a device value is looked for in {given(container)}, whose items cannot be compared one by one",
                 help="write the items as a tuple, or loop over them",
             )
-        if not isinstance(container, list):
+        if as_list is None:
             return item in container
-    if not _holds_device_value(item) and isinstance(container, (set, frozenset, Mapping, KeysView)):
+        container = container.ravel().tolist() if hasattr(container, "ravel") else as_list()
+    if not holds and isinstance(container, (set, frozenset, Mapping, KeysView)):
         return item in container  # no device value can be among these
     held: Any = False
     for candidate in container:

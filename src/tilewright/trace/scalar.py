@@ -291,7 +291,7 @@ class Scalar(Refused, DynamicInt):
         )
 
     def __iter__(self) -> Any:
-        raise _undecided("iterating over a device value", "loop over range(x)")
+        raise LanguageError("a device value is one number, and cannot be iterated over", help="loop over range(x)")
 
     def __str__(self) -> str:
         if _is_asked_by_user():
@@ -546,14 +546,23 @@ def floor_divide(a: object, b: object) -> Any:
         return NotImplemented
     if common_type(a, b).is_float:
         return unary("floor", arithmetic("div", a, b))
+    _refuse_zero("//", b)
     return arithmetic("div", a, b)
+
+
+def _refuse_zero(operator: str, divisor: object) -> None:
+    if _static_integer(divisor) == 0:
+        raise LanguageError(f"an integer {operator} 0 has no result", help="convert to a float for infinity or NaN")
 
 
 def modulo(a: object, b: object) -> Any:
     """Compute `%`: C++'s remainder of integers, fmod of floats."""
     if not (_known(a) and _known(b)):
         return NotImplemented
-    return arithmetic("fmod" if common_type(a, b).is_float else "rem", a, b)
+    if common_type(a, b).is_float:
+        return arithmetic("fmod", a, b)
+    _refuse_zero("%", b)
+    return arithmetic("rem", a, b)
 
 
 _MAX_UNROLLED_POWER = 16  # of floats: each multiplication rounds
