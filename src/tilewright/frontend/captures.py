@@ -130,7 +130,7 @@ def _watched(function: types.FunctionType, objects: Sequence[object]) -> list[Wa
             inner = unwrapped(value)
             if isinstance(inner, types.FunctionType) and (package_of(inner) == package or is_of_user(inner)):
                 pending.append(inner)
-            else:
+            elif package_of(current) != "tilewright" or key is None:  # the globals of this package are constant
                 reached.add(value, name)
         if current is not function and package_of(current) == package:
             for part in _PARTS:  # what reloads modules in notebooks puts new code into a helper

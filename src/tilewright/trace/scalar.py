@@ -666,12 +666,14 @@ def compare(kind: str, a: object, b: object) -> Any:
     """Compare in the common type."""
     if not (_known(a) and _known(b)):
         return NotImplemented
-    if is_number(a) and is_typed(b):
-        return compare(_MIRRORED[kind], b, a)
-    if is_typed(a) and is_number(b) and a.dtype.is_integer:  # type: ignore[attr-defined]
-        kind, b = _in_integers(kind, b, a.dtype)  # type: ignore[arg-type, attr-defined]
-        if isinstance(b, bool):
-            return Scalar(constant(b, bool_))
+    number, integer = (a, b) if is_number(a) else (b, a)
+    if is_number(number) and is_typed(integer) and integer.dtype.is_integer:  # type: ignore[attr-defined]
+        own = _MIRRORED[kind] if number is a else kind
+        own, whole = _in_integers(own, number, integer.dtype)  # type: ignore[arg-type, attr-defined]
+        if isinstance(whole, bool):
+            return Scalar(constant(whole, bool_))
+        if isinstance(number, float):
+            kind, a, b = own, integer, whole
     x, y, type = _pair(a, b)
     if type.is_narrow_float:
         x, y = x.to(float32), y.to(float32)
