@@ -7,6 +7,7 @@ float64 would turn a fast kernel into one sixty times slower without a word. C++
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
@@ -25,7 +26,8 @@ class DType:
     """An element type of tensors and scalars.
 
     `bits` is the size in memory (8 for bool), `c_name` its name in generated CUDA C++. Calling a type
-    converts: on a device value inside a kernel, and on a Python or NumPy number on the host.
+    converts. On a device value it gives one of this type, and so it does on a Python or NumPy number inside a kernel:
+    `tw.uint32(0) - 1` wraps there, as every operation on device values does. Elsewhere a number gives a NumPy number.
 
     >>> float32.bits, float32.bytes, str(float32)
     (32, 4, 'float32')
@@ -90,6 +92,8 @@ class DType:
         cast = getattr(value, "__tilewright_cast__", None)
         if cast is not None:
             return cast(self)
+        if _device_number is not None and (number := _device_number(value, self)) is not None:
+            return number
         import numpy as np
 
         try:
@@ -108,6 +112,17 @@ class DType:
 
     def __repr__(self) -> str:
         return f"tw.{self.name}"
+
+
+# Makes a device number of a Python or NumPy number where a kernel is being traced, and returns None elsewhere. The
+# tracer is above this module: `trace.scalar` sets it.
+_device_number: Callable[[Any, DType], Any] | None = None
+
+
+def set_device_number(make: Callable[[Any, DType], Any]) -> None:
+    """Set what a type makes of a number inside a kernel; it returns None outside of one."""
+    global _device_number
+    _device_number = make
 
 
 bool_ = DType("bool", "bool", 8, "bool")

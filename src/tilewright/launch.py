@@ -110,7 +110,7 @@ class Kernel(KernelByName):
         self._by_number: dict[int, Kernel] = {}
         self._named = sum(p.kind in _POSITIONAL for p in self.__signature__.parameters.values()) - len(bound)
         self.parameters = _parameters(function, self.__signature__, len(bound), further or 0)
-        self.captures = self._code.captures
+        self.captures = self._code.captures.of(bound[0]) if bound else self._code.captures
         self._recent: Recent[Any, Launcher] = Recent(_MAX_LAUNCHERS)
         self._launchers = self._recent.young
 
@@ -169,8 +169,9 @@ class Kernel(KernelByName):
     def __get__(self, instance: object, owner: type | None = None) -> Kernel:
         """Bind a kernel that is a method: `self` is then a compile-time argument.
 
-        Equal objects share what was compiled, so an object that compares by identity must not change its attributes
-        after its first launch; a frozen dataclass is the best home of a kernel.
+        When an attribute changes that the kernel or a method that it calls reads, the kernel is traced again. Objects
+        that are equal by value share what was compiled, so they must not change: a frozen dataclass is the best home of
+        a kernel.
         """
         if instance is None:
             return self
@@ -370,9 +371,15 @@ class _Variant:
         call.is_ready = ready.is_simple and plan.current_stream is not None
         return ready
 
+    def _captures(self, args: tuple[Any, ...]) -> Captures:
+        """Return what watches the kernel: with the object that it is called on, where it is a method."""
+        code = self.kernel._code
+        return code.captures.of(args[0]) if self.kernel.bound else code.captures
+
     def _specialise(self, plan: ArgumentPlan, args: tuple[Any, ...]) -> Specialisation:
         """Trace and compile for arguments of a new kind."""
-        self.kernel.captures.note()
+        captures = self._captures(args)
+        captures.note()
         described = plan.describe(args)
         parameters = self.kernel.parameters
         arguments = {p.name: described_type(d) for p, d in zip(parameters, described, strict=True)}
@@ -382,14 +389,16 @@ class _Variant:
 
         def build(arch: Arch, bounds: bool) -> Lowered:
             nonlocal is_later
-            if is_later and (code.changes != changes or code.captures.changed()):
+            if is_later and (code.changes != changes or captures.changed()):
                 raise ArgumentError(
                     f"what kernel {self.kernel.__name__!r} captures has changed since it was launched",
                     help="ask for its registers, or print its report, before that",
                 )
             is_later = True
             rewritten, options = self.kernel.rewrite(), self.kernel.options
-            return lower(rewritten, arguments, arch=arch, block=self.block, bounds=bounds, **options.of_code)
+            lowered = lower(rewritten, arguments, arch=arch, block=self.block, bounds=bounds, **options.of_code)
+            captures.settle()
+            return lowered
 
         names = [p.name for p in parameters]
         return specialise(build, names, described, plan.starts, self.kernel.options.arch)
@@ -451,7 +460,8 @@ class Launcher(LauncherByName):
         ready = reading[0].kernel or variant.admit(plan, reading, args)
         if config is None or ready.dynamic_shared_bytes != config.shared_bytes:
             config = self._configure(ready, args)
-        ready.run(config, plan, reading, args, kernel.options.stream)
+        if not config.is_empty:
+            ready.run(config, plan, reading, args, kernel.options.stream)
 
     def repeat(self, args: tuple[Any, ...]) -> Callable[[tuple[Any, ...]], bool] | None:
         """Return what launches calls like one that was made, from the values of a reading in place of the arguments.
@@ -472,6 +482,8 @@ class Launcher(LauncherByName):
         stream_of = current_stream
         config, ordinal, known = self._configure(ready, args), ready.ordinal, ref(call)
         del call, ready
+        if config.is_empty:
+            return None
 
         def launch_again(values: tuple[Any, ...]) -> bool:
             call = known()
@@ -489,8 +501,9 @@ class Launcher(LauncherByName):
         shared = ready.dynamic_shared_bytes
         if callable(self.grid):
             return launch_config(self.grid(*args[self.kernel.bound :]), self.block, shared)
-        self._config = launch_config(self.grid, self.block, shared)
-        return self._config
+        config = launch_config(self.grid, self.block, shared)
+        self._config = None if config.is_empty else config  # what is remembered is launched without a look at it
+        return config
 
     def admitted(self, args: tuple[Any, ...]) -> tuple[Ready, LaunchConfig]:
         """Return what runs a call with all these arguments, and its configuration."""
@@ -511,6 +524,8 @@ class Launcher(LauncherByName):
         plan, reading = self._variant.signature.read(args)
         ready = reading[0].kernel or self._variant.admit(plan, reading, args)
         config = self._configure(ready, args)
+        if config.is_empty:
+            return _do_nothing
         return ready.prepare(config, plan, reading, args, self.kernel.options.stream)
 
     def analyze(self, *args: Any, **kwargs: Any) -> Profile:
@@ -552,6 +567,10 @@ class Launcher(LauncherByName):
     def lower(self, *args: Any, arch: str | None = None, **kwargs: Any) -> Lowered:
         """Return the IR after all passes, as `Kernel.lower`, for this block."""
         return self.kernel.lower(*args, arch=arch, block=self.block, **kwargs)
+
+
+def _do_nothing() -> None:
+    """Launch a grid without blocks."""
 
 
 @overload

@@ -331,3 +331,71 @@ def test_python_numbers_take_the_other_type(backend: Backend, dtype: tw.DType) -
     assert found["3*"].tolist() == [0, 3, 3, 0]
     fraction = dtype if dtype.is_float else tw.float32
     assert run(backend, {"+": lambda v: v + 0.5}, fraction, x)["+"].tolist() == [0.5, 1.5, 1.5, 0.5]
+
+
+@tw.kernel
+def powers(out, fixed, x, y):
+    i = tw.block_idx.x * tw.block_dim.x + tw.thread_idx.x
+    if i < x.size:
+        out[i] = x[i] ** y[i]
+        fixed[i] = x[i] ** 105
+
+
+@pytest.mark.parametrize("t", EVERY_INTEGER, ids=str)
+def test_integer_powers_are_exact_modulo_the_type(backend: Backend, t: tw.DType) -> None:
+    rng = np.random.default_rng(3)
+    x = rng.integers(t.lowest, t.highest, 500, t.numpy, endpoint=True)
+    y = rng.integers(0, t.highest, 500, t.numpy, endpoint=True)
+    y[:100] %= t.numpy.type(16)
+    out, fixed = backend.zeros(500, t), backend.zeros(500, t)
+    powers[blocks(500), 128](out, fixed, backend.put(x), backend.put(y))
+    for got, exponents in ((out, y.tolist()), (fixed, [105] * 500)):
+        want = [pow(a, b, 2**t.bits) for a, b in zip(x.tolist(), exponents, strict=True)]
+        assert [n % 2**t.bits for n in backend.get(got).tolist()] == want
+
+
+@tw.kernel
+def python_floats(out, x):
+    i = tw.block_idx.x * tw.block_dim.x + tw.thread_idx.x
+    if i < x.size:
+        chosen = 0.1 if x[i] > 1 else 1 / 3
+        if x[i] > 2:
+            assigned = 0.7
+        elif x[i] > 1:
+            assigned = chosen * 3
+        else:
+            assigned = x[i]
+        out[0, i] = x[i] * 0.1 + 1e300
+        out[1, i] = chosen
+        out[2, i] = tw.where(x[i] > 2, -1e300, 0.3) * x[i]
+        out[3, i] = assigned
+        out[4, i] = tw.float64(0.1) - tw.uint32(3)
+
+
+def test_python_floats_are_exact_to_float64(backend: Backend) -> None:
+    x = np.linspace(-3, 3, 301)
+    out = backend.zeros((5, x.size), tw.float64)
+    python_floats[blocks(x.size), 128](out, backend.put(x))
+    chosen = np.where(x > 1, 0.1, 1 / 3)
+    assigned = np.where(x > 2, 0.7, np.where(x > 1, chosen * 3, x))
+    want = [x * 0.1 + 1e300, chosen, np.where(x > 2, -1e300, 0.3) * x, assigned, np.full(x.size, 0.1 - 3)]
+    assert_same_bits(backend.get(out), np.stack(want))
+
+
+@tw.kernel
+def exact_comparisons(out, x):
+    i = tw.block_idx.x * tw.block_dim.x + tw.thread_idx.x
+    if i < x.size:
+        for row, number in enumerate((-1, 200, 2.5, 2**31, 2**63, 1e300, float("nan"))):
+            out[2 * row, i] = x[i] < number
+            out[2 * row + 1, i] = number == x[i]
+
+
+@pytest.mark.parametrize("t", EVERY_INTEGER, ids=str)
+def test_integers_compare_exactly_with_python_numbers(backend: Backend, t: tw.DType) -> None:
+    x = np.array(sorted({t.lowest, t.highest, 0, 1, 2, 3, 100, min(200, t.highest)}), t.numpy)
+    out = backend.zeros((14, x.size), tw.bool_)
+    exact_comparisons[blocks(x.size), 128](out, backend.put(x))
+    numbers = (-1, 200, 2.5, 2**31, 2**63, 1e300, float("nan"))
+    want = [[[n < number for n in x.tolist()], [n == number for n in x.tolist()]] for number in numbers]
+    assert backend.get(out).tolist() == [row for pair in want for row in pair]

@@ -514,3 +514,46 @@ def test_stores_in_divergent_branches(backend: Backend) -> None:
         else:
             expected[i, 5] = 99
     assert np.array_equal(backend.get(out), expected)
+
+
+@tw.kernel
+def ranges_at_the_ends(out, count, last):
+    n = 0
+    for i in range(2147483640, 2147483647, 4):
+        out[n] = i
+        n += 1
+    for i in range(-2147483640, -2147483648, -5):
+        out[n] = i
+        n += 1
+    for k in range(2**63 - 9, 2**63 - 1, 5):
+        out[n] = k
+        n += 1
+    for i in range(last - 7, 2147483647, 3):
+        out[n] = i
+        n += 1
+    count[0] = n
+
+
+def test_ranges_near_the_ends_of_their_type(backend: Backend) -> None:
+    out, count = backend.zeros(16, tw.int64), backend.zeros(1, tw.int32)
+    ranges_at_the_ends[1, 1](out, count, np.int32(2147483647))
+    want = [*range(2147483640, 2147483647, 4), *range(-2147483640, -2147483648, -5), *range(2**63 - 9, 2**63 - 1, 5)]
+    want += range(2147483640, 2147483647, 3)
+    assert backend.get(count).tolist() == [len(want)]
+    assert backend.get(out).tolist()[: len(want)] == want
+
+
+@tw.kernel
+def strided(out):
+    for i in range(tw.block_idx.x * tw.block_dim.x + tw.thread_idx.x, out.size, tw.grid_dim.x * tw.block_dim.x):
+        out[i] += i
+
+
+def test_grid_stride_loops_and_grids_without_blocks(backend: Backend) -> None:
+    out = backend.zeros(10_000, tw.int32)
+    strided[7, 96](out)
+    assert backend.get(out).tolist() == list(range(10_000))
+    for grid in (0, (3, 0), lambda x: 0):
+        strided[grid, 96](out)
+        strided[grid, 96].prepare(out)()
+    assert backend.get(out).tolist() == list(range(10_000))

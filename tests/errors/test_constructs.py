@@ -117,7 +117,8 @@ def test_carets_stand_under_the_construct():
     tw.LanguageError,
     """
     the source of 'no_source' cannot be read, and a kernel is made from its source
-      help: define the kernel in a file or in a notebook cell, not through exec or the interactive prompt
+      its text was compiled under the name '<string>', of which Python knows no lines
+      help: define the kernel in a file or in a notebook cell; text that a program compiles can be made known before by linecache.cache[name] = (len(text), None, text.splitlines(True), name)
     """,
 )
 def test_kernel_without_source():

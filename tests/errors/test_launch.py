@@ -358,12 +358,11 @@ def test_integer_of_more_than_64_bits():
 @pytest.mark.parametrize(
     ("grid", "block", "text"),
     [
-        (0, 4, "grid 0 has 0 in x; it takes 1 to 2147483647"),
-        ((1, -2), 4, "grid (1, -2) has -2 in y; it takes 1 to 65535"),
+        ((1, -2), 4, "grid (1, -2) has -2 in y; it takes 0 to 65535"),
         (1.5, 4, "grid 1.5 is neither an int nor a tuple of ints"),
         ((1, 1, 1, 1), 4, "grid (1, 1, 1, 1) has 4 modes; it takes 1 to 3"),
         (lambda dst, src: None, 4, "grid None is neither an int nor a tuple of ints"),
-        (lambda dst, src: -src.size, 4, "grid -4 has -4 in x; it takes 1 to 2147483647"),
+        (lambda dst, src: -src.size, 4, "grid -4 has -4 in x; it takes 0 to 2147483647"),
         (1, 0, "block 0 has 0 in x; it takes 1 to 1024"),
         (1, (32, 64), "block (32, 64) has 2048 threads; a block has at most 1024"),
         (1, (1, 1, 65), "block (1, 1, 65) has 65 in z; it takes 1 to 64"),

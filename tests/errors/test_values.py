@@ -208,6 +208,7 @@ def test_recursion_that_a_device_value_ends():
       test_values.py:N, in kernel:
         for i in range(n):
                  ^^^^^^^^
+      help: convert it: int(x), or tw.int32(x)
     """,
 )
 def test_range_of_floats():
@@ -244,6 +245,7 @@ def test_range_with_step_zero():
       test_values.py:N, in kernel:
         x[n] = 1
         ^^^^
+      help: convert it: int(x)
     """,
 )
 def test_float_as_an_index():

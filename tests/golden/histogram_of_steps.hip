@@ -109,7 +109,7 @@ extern "C" __global__ void __launch_bounds__(128) histogram_of_steps(
     const int bx = blockIdx.x;
     const int grid_dim_x = gridDim.x;
     float total = 0.0f;
-    for (int i = bx * 128 + tid; grid_dim_x * 128 > 0 ? i < x_shape0 : i > x_shape0; i += grid_dim_x * 128) {
+    for (int i = bx * 128 + tid; i < x_shape0; i += grid_dim_x * 128) {
         // kernels.py:29: n, steps = x[i], 0
         int n = x[i];
         // kernels.py:30: while n > 1:

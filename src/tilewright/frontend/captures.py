@@ -1,19 +1,19 @@
 """What a kernel reads from its globals and closure: when something there changes, the kernel is traced anew.
 
 Watched are the constants, functions and objects that the kernel's code names, and those of the helper functions that
-it can call, in the same package. Modules and attributes of objects are assumed not to change.
+it can call, in the user's own modules. What can change inside of them is watched too, as `contents` finds it.
 """
 
 from __future__ import annotations
 
-import dis
 import types
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
 from typing import Any, NamedTuple  # Any: whatever the user's variables hold
+from weakref import ref
 
 from tilewright.dtypes import DType
 from tilewright.freezing import same
+from tilewright.frontend.contents import Key, Reached, Watched, is_of_user, names_read, unwrapped
 from tilewright.layout import ComposedLayout, Layout, Swizzle
 
 # Objects of ours that may be replaced by equal ones without a change of meaning.
@@ -27,77 +27,136 @@ class Captures:
 
     def __init__(self, function: types.FunctionType) -> None:
         self._function = function
-        # Globals and a name, a cell, or a function and its attribute, and the value seen. Most kernels capture nothing
-        # but modules: then it is empty.
-        self.watched: list[tuple[Any, str | None, Any]] = []
+        # Most kernels capture nothing but modules: then it is empty.
+        self.watched: list[Watched] = []
         self._is_as_seen: Callable[[], bool] = lambda: True
+        self._written: dict[Key, object] = {}  # the places that traces write, with their holders
+        self._bound: dict[int, BoundCaptures] = {}  # by the identity of the object that the kernel is a method of
 
     def note(self) -> None:
         """Record what the function captures now, before it is traced."""
-        seen: dict[tuple[int, str | None], tuple[Any, str | None, Any]] = {}
-        for function in _reachable(self._function):
-            for name, value, holder in captured_variables(function):
-                key = name if isinstance(holder, dict) else None
-                seen[id(holder), key] = holder, key, value
-            if function is not self._function:  # a helper: what reloads modules in notebooks puts new code into it
-                for part in _PARTS:
-                    seen[id(function), part] = function, part, getattr(function, part)
-        self.watched = [w for w in seen.values() if _is_watched(w[2])]
-        self._is_as_seen = _compile_comparison(self.watched)
+        watched = [each for each in _watched(self._function, self._objects()) if each.key not in self._written]
+        self._is_as_seen, self.watched = _compile_comparison(watched), watched
+
+    def settle(self) -> None:
+        """Watch no longer what the trace itself changed: a helper may count its calls, or keep what it computed."""
+        try:
+            if self._is_as_seen():
+                return
+        except (KeyError, ValueError, AttributeError, TypeError):  # a variable was deleted
+            pass
+        self._written.update((each.key, each.holder) for each in self.watched if not _is_as_seen(each))
+        watched = [each.renewed() for each in self.watched if each.key not in self._written]
+        self._is_as_seen, self.watched = _compile_comparison(watched), watched
+
+    def _objects(self) -> Sequence[object]:
+        """Return what the function reaches besides its variables."""
+        return ()
 
     def changed(self) -> bool:
         """Say whether something differs from what it was when it was noted. Costs a launch some nanoseconds each."""
         try:
             if self._is_as_seen():
                 return False
-            now = [_read(holder, name) for holder, name, _ in self.watched]
-        except (KeyError, ValueError):  # a variable was deleted
+        except (KeyError, ValueError, AttributeError, TypeError):  # a variable was deleted
             return True
-        return not all(same(value, seen, _BY_VALUE) for value, (_, _, seen) in zip(now, self.watched, strict=True))
+        if not all(map(_is_as_seen, self.watched)):
+            return True
+        # Equal objects in place of those that were seen: from now on they are compared as objects.
+        watched = [each.renewed() for each in self.watched]
+        self._is_as_seen, self.watched = _compile_comparison(watched), watched
+        return False
+
+    def of(self, instance: object) -> Captures:
+        """Return what watches the function as a method of an object: what it reads of the object, and its captures.
+
+        Objects that are equal by value share what was compiled, so they must not change; of these, the class is
+        watched, and what its methods read.
+        """
+        if not isinstance(instance, type) and type(instance).__eq__ is not object.__eq__:
+            instance = type(instance)
+        known = self._bound.get(id(instance))
+        if known is None or not known.is_of(instance):
+            known = self._bound[id(instance)] = BoundCaptures(self._function, instance, self._bound)
+        return known
 
 
-def _compile_comparison(watched: Sequence[tuple[Any, str | None, Any]]) -> Callable[[], bool]:
+class BoundCaptures(Captures):
+    """Watches a function that is a method of an object, and what it reads of the object."""
+
+    def __init__(self, function: types.FunctionType, instance: object, known: dict[int, BoundCaptures]) -> None:
+        super().__init__(function)
+        key = id(instance)
+        try:
+            self._instance: Callable[[], object] = ref(instance, lambda _: known.pop(key, None))
+        except TypeError:  # with __slots__ and no place for references
+            self._instance = lambda: instance
+
+    def is_of(self, instance: object) -> bool:
+        """Say whether these are the captures of an object."""
+        return self._instance() is instance
+
+    def _objects(self) -> Sequence[object]:
+        return (self._instance(),)
+
+
+def _is_as_seen(place: Watched) -> bool:
+    try:
+        return same(place.now(), place.value, _BY_VALUE)
+    except (KeyError, ValueError, AttributeError, TypeError):
+        return False
+
+
+def _watched(function: types.FunctionType, objects: Sequence[object]) -> list[Watched]:
+    """Return the places that a function, and those that it can call, read now."""
+    seen: dict[Key, Watched] = {}
+    reached = Reached()
+    pending, functions = [function], dict[types.FunctionType, None]()
+    package = package_of(function)
+    for value in objects:
+        reached.add(value, f"the {type(value).__name__}")
+    while pending or reached.functions:
+        if not pending:
+            pending, reached.functions = reached.functions, []
+        current = pending.pop()
+        if current in functions:
+            continue
+        functions[current] = None
+        reached.read(names_read(current.__code__))
+        for name, value, holder in captured_variables(current):
+            key = name if isinstance(holder, dict) else None
+            if _is_watched(value):
+                seen[id(holder), key] = Watched("cell" if key is None else "item", holder, key, value)
+            inner = unwrapped(value)
+            if isinstance(inner, types.FunctionType) and (package_of(inner) == package or is_of_user(inner)):
+                pending.append(inner)
+            elif package_of(current) != "tilewright" or key is None:  # the globals of this package are constant
+                reached.add(value, name)
+        if current is not function and package_of(current) == package:
+            for part in _PARTS:  # what reloads modules in notebooks puts new code into a helper
+                seen[id(current), part] = Watched("attribute", current, part, getattr(current, part))
+    return [*seen.values(), *reached.watched()]
+
+
+def _compile_comparison(watched: Sequence[Watched]) -> Callable[[], bool]:
     """Write and compile the function that says whether all values are the very objects that were seen.
 
-    For a global and a variable of a closure it is::
+    For a global, a variable of a closure and a list it is::
 
-    lambda: h0["TILE"] is v0 and h1.cell_contents is v1
+    lambda: h0["TILE"] is v0 and h1.cell_contents is v1 and len(h2) == 3 and all(map(is_, h2, v2))
     """
     names: dict[str, Any] = {}
     terms = []
-    for n, (holder, name, value) in enumerate(watched):
-        names.update({f"h{n}": holder, f"v{n}": value})
-        place = f"[{name!r}]" if isinstance(holder, dict) else f".{name or 'cell_contents'}"
-        terms.append(f"h{n}{place} is v{n}")
+    for n, each in enumerate(watched):
+        term, needed = each.term(n)
+        names.update(needed)
+        terms.append(term)
     comparison: Callable[[], bool] = eval(f"lambda: {' and '.join(terms) or True}", names)
     return comparison
 
 
-def _read(holder: Any, name: str | None) -> Any:
-    """Return what a watched place holds now."""
-    if name is None:
-        return content(holder)
-    return getattr(holder, name) if isinstance(holder, types.FunctionType) else holder[name]
-
-
 def _is_watched(value: Any) -> bool:
     return value is not UNASSIGNED and not isinstance(value, types.ModuleType)
-
-
-def _reachable(function: types.FunctionType) -> Iterator[types.FunctionType]:
-    """Yield a function and those of its package that it captures, and so on."""
-    package = package_of(function)
-    pending, seen = [function], set()
-    while pending:
-        current = pending.pop()
-        if current in seen:
-            continue
-        seen.add(current)
-        yield current
-        for variable in captured_variables(current):
-            inner = getattr(variable.value, "__wrapped__", variable.value)  # what @tw.function made
-            if isinstance(inner, types.FunctionType) and package_of(inner) == package:
-                pending.append(inner)
 
 
 # --- the variables of one function ---------------------------------------------------------------------
@@ -132,18 +191,9 @@ def content(cell: types.CellType) -> Any:
         return UNASSIGNED
 
 
-@cache
 def global_names(code: types.CodeType) -> tuple[str, ...]:
     """Return the names that code reads from outside of its functions, those of functions and classes in it included."""
-    names = {i.argval for i in dis.get_instructions(code) if i.opname in _READS_GLOBAL}
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            names.update(global_names(constant))
-    return tuple(sorted(names))
-
-
-# The body of a class reads a global as any other name.
-_READS_GLOBAL = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
+    return names_read(code).variables
 
 
 def package_of(function: object) -> str:

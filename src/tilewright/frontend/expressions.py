@@ -33,7 +33,7 @@ _REFUSED: dict[str, tuple[str, str]] = {
 }
 
 # Builtins that mean something else on device values.
-_BUILTINS = frozenset({"range", "min", "max", "int", "float", "bool", "round", "any", "all"})
+_BUILTINS = frozenset({"range", "min", "max", "int", "float", "bool", "round", "any", "all", "print"})
 
 
 def refused_construct(node: ast.AST) -> tuple[str, str] | None:

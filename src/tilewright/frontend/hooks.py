@@ -11,15 +11,18 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from tilewright.dtypes import DType, bool_, dtype, int32
+from tilewright.arguments import shown
+from tilewright.dtypes import DType, bool_, float32, float64, int32, int64
 from tilewright.errors import LanguageError
 from tilewright.tensors import Tensor
-from tilewright.trace.branches import and_, compare_chain, contains, if_expression, if_statement, not_, or_
+from tilewright.trace.branches import and_, compare_chain, if_expression, if_statement, not_, or_
 from tilewright.trace.carry import rename, value_of
 from tilewright.trace.control import DeviceRange
 from tilewright.trace.debug import device_assert
+from tilewright.trace.engine import BufferEngine
 from tilewright.trace.loops import for_loop, while_loop
 from tilewright.trace.mathematics import round as device_round
+from tilewright.trace.membership import contains
 from tilewright.trace.scalar import Scalar, arithmetic, as_scalar
 
 __all__ = [
@@ -71,8 +74,6 @@ def builtin(function: Any) -> Any:
 
 def _extreme(kind: str, python: Callable[..., Any]) -> Callable[..., Any]:
     def choose(*values: Any, **options: Any) -> Any:
-        if options:
-            return python(*values, **options)
         if any(isinstance(v, Tensor) for v in values):
             raise LanguageError(
                 f"{kind}() of a tensor",
@@ -80,7 +81,13 @@ def _extreme(kind: str, python: Callable[..., Any]) -> Callable[..., Any]:
             )
         items = list(values[0]) if len(values) == 1 and not isinstance(values[0], (Scalar, Tensor)) else list(values)
         if not any(isinstance(v, Scalar) for v in items):
-            return python(items)
+            return python(items, **options)
+        if options.get("key") is not None:
+            raise LanguageError(
+                f"{kind}(..., key=) would compare device values while the kernel is traced",
+                help=f"keep the best so far: better = f(x) {'<' if kind == 'min' else '>'} f(best); "
+                "best = tw.where(better, x, best)",
+            )
         result = items[0]
         for item in items[1:]:
             both = isinstance(result, Scalar) or isinstance(item, Scalar)
@@ -90,13 +97,35 @@ def _extreme(kind: str, python: Callable[..., Any]) -> Callable[..., Any]:
     return choose
 
 
-def _conversion(python: type, target: DType) -> Callable[..., Any]:
+def _conversion(python: type, target: Callable[[DType], DType]) -> Callable[..., Any]:
     def convert_to(*values: Any) -> Any:
         if len(values) == 1 and isinstance(values[0], Scalar):
-            return values[0].to(target)
+            return values[0].to(target(values[0].dtype))
         return python(*values)
 
     return convert_to
+
+
+def _integer_of(type: DType) -> DType:
+    """Return the type of int(x): a wide integer's own, int64 for what comes of float64, else int32."""
+    if type.is_integer and type.bits >= 32:
+        return type
+    return int64 if type is float64 else int32
+
+
+def _float_of(type: DType) -> DType:
+    return type if type is float64 else float32
+
+
+def _print(*values: Any, **options: Any) -> None:
+    """Refuse to print what only the device knows; print anything else while tracing."""
+    for value in values:
+        if isinstance(value, Scalar) or (isinstance(value, Tensor) and isinstance(value.engine, BufferEngine)):
+            raise LanguageError(
+                f"print runs while the kernel is traced, when the numbers of {shown(value)} are not known",
+                help="tw.device_print('x is', x) prints numbers when the kernel runs; print(x.layout) shows a layout",
+            )
+    builtins.print(*values, **options)
 
 
 def _joined(join: Callable[..., Any], empty: bool) -> Callable[[Any], Any]:
@@ -125,9 +154,10 @@ _BUILTINS: dict[Any, Any] = {
     builtins.range: DeviceRange,
     builtins.min: _extreme("min", builtins.min),
     builtins.max: _extreme("max", builtins.max),
-    builtins.int: _conversion(int, int32),
-    builtins.float: _conversion(float, dtype("float32")),
-    builtins.bool: _conversion(bool, bool_),
+    builtins.int: _conversion(int, _integer_of),
+    builtins.float: _conversion(float, _float_of),
+    builtins.bool: _conversion(bool, lambda _: bool_),
+    builtins.print: _print,
     builtins.round: _round,
     builtins.any: _joined(or_, False),
     builtins.all: _joined(and_, True),

@@ -15,8 +15,12 @@ import __future__
 
 import ast
 import inspect
+import io
 import linecache
 import os
+import stat
+import sys
+import tokenize
 import types
 import zipimport
 from collections.abc import Iterator
@@ -61,14 +65,7 @@ def parse(function: types.FunctionType) -> ast.FunctionDef:
     code = function.__code__
     lines = _lines(function)
     if not lines:
-        is_file = os.path.isabs(code.co_filename) and _stamps.get(function) is not None
-        raise LanguageError(
-            f"the source of {function.__name__!r} cannot be read, and a kernel is made from its source",
-            details=[f"{code.co_filename} does not exist any more"] if is_file else (),
-            help="keep the file until the kernel was launched"
-            if is_file
-            else "define the kernel in a file or in a notebook cell, not through exec or the interactive prompt",
-        )
+        raise _no_source(function)
     if code.co_name == "<lambda>" or code.co_flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
         raise _no_definition(function)
     owner = _class_name(function)
@@ -81,6 +78,8 @@ def parse(function: types.FunctionType) -> ast.FunctionDef:
         elif not (same_file and _was_transformed(function) and _is_there(found, code)):
             continue
         return found if owner is None else _Mangler(owner).visit(found)
+    if code.co_filename in _WITHOUT_FILE:
+        raise _no_source(function)
     raise LanguageError(
         f"the source of {function.__name__!r} is not what Python compiled",
         details=[
@@ -98,7 +97,60 @@ def _lines(function: types.FunctionType) -> list[str]:
     except TypeError:
         file = function.__code__.co_filename
     linecache.checkcache(file)
-    return linecache.getlines(file, function.__globals__)
+    return linecache.getlines(file, function.__globals__) or _lines_without_file(function.__code__)
+
+
+_WITHOUT_FILE = ("<string>", "<stdin>")  # names that many texts have, or what ran from the command line
+
+
+def _lines_without_file(code: types.CodeType) -> list[str]:
+    """Return the text that code was compiled from, where Python still has it; what is read is compared with the code.
+
+    From 3.13 on, Python keeps what was typed at its prompt and what `-c` ran. Before, the text of `-c` is in the
+    command line, and standard input can be read again where it is a file.
+    """
+    kept = getattr(linecache, "_getlines_from_code", None)
+    if kept is not None and (lines := kept(code)):
+        return list(lines)
+    if code.co_filename == "<string>" and "-c" in sys.orig_argv[:-1]:
+        return sys.orig_argv[sys.orig_argv.index("-c") + 1].splitlines(keepends=True)
+    if code.co_filename == "<stdin>":
+        return _standard_input()
+    return []
+
+
+def _standard_input() -> list[str]:
+    """Return the lines of standard input from its start, where it is a file; its position stays where it is."""
+    try:
+        if not stat.S_ISREG(os.fstat(0).st_mode):
+            return []
+        with open(os.dup(0), "rb") as file:
+            position = file.seek(0, os.SEEK_CUR)
+            file.seek(0)
+            text = file.read()
+            file.seek(position)
+        return io.TextIOWrapper(io.BytesIO(text), tokenize.detect_encoding(io.BytesIO(text).readline)[0]).readlines()
+    except (OSError, ValueError, SyntaxError):
+        return []
+
+
+def _no_source(function: types.FunctionType) -> LanguageError:
+    file = function.__code__.co_filename
+    details: list[str] = []
+    if os.path.isabs(file) and _stamps.get(function) is not None:
+        details = [f"{file} does not exist any more"]
+        help = "keep the file until the kernel was launched"
+    elif file == "<stdin>":
+        details = ["it was typed at the prompt or came through a pipe, and Python before 3.13 does not keep such text"]
+        help = "define the kernel in a file, in a notebook or in IPython, or use the prompt of Python 3.13"
+    else:
+        details = [f"its text was compiled under the name {file!r}, of which Python knows no lines"]
+        help = (
+            "define the kernel in a file or in a notebook cell; text that a program compiles can be made known before "
+            "by linecache.cache[name] = (len(text), None, text.splitlines(True), name)"
+        )
+    message = f"the source of {function.__name__!r} cannot be read, and a kernel is made from its source"
+    return LanguageError(message, details=details, help=help)
 
 
 def _candidates(lines: list[str], code: types.CodeType) -> Iterator[tuple[ast.FunctionDef, frozenset[str]]]:

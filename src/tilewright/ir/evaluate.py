@@ -174,9 +174,33 @@ def special_facts(name: str, block: tuple[int, int, int] | None = None) -> Facts
     return Facts(1, threads) if block is None else rules.exactly(threads)
 
 
+def step_facts(step: Value) -> Facts:
+    """Return the facts of a loop's step, with its sign where the sums and products that it is computed of have one.
+
+    A step is not 0, and a signed result that does not fit is undefined, as in C++: `grid_dim.x * block_dim.x` is
+    positive although its bounds say that it may wrap.
+    """
+    known, exact = facts_of(step), _exact_facts(step)
+    if exact.low >= 0:
+        return Facts(max(known.low, 1), max(known.high, 1), known.divisor)
+    if exact.high <= 0:
+        return Facts(min(known.low, -1), min(known.high, -1), known.divisor)
+    return known
+
+
+def _exact_facts(value: Value, depth: int = 8) -> Facts:
+    """Return the facts of a sum, difference or product as if no result of it wrapped."""
+    op = value.definition
+    known = facts_of(value)
+    if not isinstance(op, Binary) or not depth or value.dtype.kind != "int":
+        return known
+    rule = {"add": rules.add, "sub": rules.subtract, "mul": rules.multiply}.get(op.kind)
+    return known if rule is None else rule(_exact_facts(op.lhs, depth - 1), _exact_facts(op.rhs, depth - 1))
+
+
 def index_facts(start: Value, stop: Value, step: Value) -> Facts:
     """Return the facts of a loop's index inside the loop: between start and stop, and start plus some steps."""
-    first, last, stride = facts_of(start), facts_of(stop), facts_of(step)
+    first, last, stride = facts_of(start), facts_of(stop), step_facts(step)
     assert isinstance(start.type, DType)
     low, high = start.type.lowest, start.type.highest
     if stride.low > 0:

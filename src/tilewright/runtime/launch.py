@@ -102,6 +102,11 @@ class LaunchConfig:
     shared_bytes: int
     head: bytes = field(repr=False)
 
+    @property
+    def is_empty(self) -> bool:
+        """True of a grid without blocks: its launch does nothing, and the driver would refuse it."""
+        return 0 in self.grid
+
 
 def launch_config(grid: Extent3, block: Extent3, shared_bytes: int = 0) -> LaunchConfig:
     """Return the configuration of a launch; raise `ArgumentError` for what no device can do.
@@ -139,9 +144,10 @@ def _three(name: str, extents: Extent3, limits: tuple[int, int, int]) -> tuple[i
     if not 1 <= len(given) <= 3:
         raise ArgumentError(f"{name} {extents!r} has {len(given)} modes; it takes 1 to 3")
     x, y, z = (*given, 1, 1)[:3]
+    least = 0 if name == "grid" else 1
     for axis, extent, limit in zip("xyz", (x, y, z), limits, strict=True):
-        if not 1 <= extent <= limit:
-            raise ArgumentError(f"{name} {extents!r} has {extent} in {axis}; it takes 1 to {limit}")
+        if not least <= extent <= limit:
+            raise ArgumentError(f"{name} {extents!r} has {extent} in {axis}; it takes {least} to {limit}")
     return x, y, z
 
 

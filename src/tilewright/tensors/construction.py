@@ -7,6 +7,7 @@ from typing import Any
 from tilewright.arguments import given as came
 from tilewright.dtypes import dtype as as_dtype
 from tilewright.errors import ArgumentError, LayoutError
+from tilewright.layout.ints import DynamicInt
 from tilewright.layout.layouts import Layout
 from tilewright.layout.modes import identity_layout
 from tilewright.layout.recasting import recast as recast_layout
@@ -82,6 +83,11 @@ def make_tensor(engine: Any, layout: Any) -> Tensor:  # Any: an engine or NumPy 
     >>> tw.make_tensor(np.arange(8), tw.Layout((2, 4), (4, 1)))[1, 1]
     np.int64(5)
     """
+    if isinstance(engine, DynamicInt):
+        raise ArgumentError(
+            f"make_tensor: engine is {came(engine)}, a number and not memory",
+            help="give the engine of a tensor, t.engine, or memory at an address, tw.pointer(address, dtype)",
+        )
     if not isinstance(layout, (Layout, ComposedLayout)):
         layout = Layout(layout)
     return Tensor(engine, layout) if hasattr(engine, "load") else tensor(engine, layout)

@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from tilewright.dtypes import DType, bool_, promote
+from tilewright.dtypes import DType, bool_, float64
+from tilewright.freezing import same
 from tilewright.ir.core import Block
 from tilewright.ir.fold import constant_of
-from tilewright.ir.ops import Binary, Select, constant
-from tilewright.tensors import Tensor
+from tilewright.ir.ops import Binary, constant
 from tilewright.trace.carry import (
     CHOICE,
     RESULT,
@@ -28,8 +28,8 @@ from tilewright.trace.carry import (
     read_state,
     unwrap,
 )
-from tilewright.trace.control import DeviceRange, emit_branch, record, truth
-from tilewright.trace.scalar import Scalar, as_scalar, common_type, unary
+from tilewright.trace.control import emit_branch, record, truth
+from tilewright.trace.scalar import Scalar, Unrounded, are_untyped, as_scalar, select, unary, unrounded_choice
 from tilewright.trace.tracer import Tracer, current
 
 Body = Callable[..., State]
@@ -57,7 +57,7 @@ def _join_sides(
     merged: list[Any] = []
     differing: list[int] = []
     for n, (name, a, b) in enumerate(zip(names, *sides, strict=True)):
-        if a is b or (_plain(a) and _plain(b) and type(a) is type(b) and a == b):
+        if a is b or (_plain(a) and _plain(b) and same(a, b)):
             merged.append(a)
         elif name == RESULT and isinstance(a, Undefined) != isinstance(b, Undefined):
             # The side without a value did not return yet, and its value is never read.
@@ -70,11 +70,16 @@ def _join_sides(
         else:
             merged.append(None)
             differing.append(n)
-    chosen = tuple(names[n] for n in differing)
-    with tracer.inside(blocks[0], branch=True):
-        first = flatten([sides[0][n] for n in differing], chosen)
-    with tracer.inside(blocks[1], branch=True):
-        second = flatten([sides[1][n] for n in differing], chosen)
+    # What is computed of Python floats alone is also joined in float64, for what may take it so.
+    pairs = {n: (sides[0][n], sides[1][n]) for n in differing}
+    untyped = [n for n, pair in pairs.items() if are_untyped(*pair) and any(type(x) is Unrounded for x in pair)]
+    chosen = (*(names[n] for n in differing), *(f"{names[n]}_exact" for n in untyped))
+    taken_apart = []
+    for block, side, other in zip(blocks, sides, sides[::-1], strict=True):
+        with tracer.inside(block, branch=True):
+            values = [_as_met(side[n], other[n]) for n in differing]
+            taken_apart.append(flatten([*values, *(as_scalar(side[n], float64) for n in untyped)], chosen))
+    first, second = taken_apart
     wider = merge_types(first, second, both=True) or first
     yields = []
     for block, taken in zip(blocks, (first, second), strict=True):
@@ -84,9 +89,26 @@ def _join_sides(
     for result, a, b, name in zip(results, *yields, wider.leaf_names, strict=True):
         result.facts = joined_facts(a.facts, b.facts)
         result.name = name
-    for n, value in zip(differing, wider.rebuild(list(results)), strict=True):
-        merged[n] = value
+    rebuilt = wider.rebuild(list(results))
+    exact = dict(zip(untyped, rebuilt[len(differing) :], strict=True))
+    for n, value in zip(differing, rebuilt, strict=False):
+        if n in exact:
+            merged[n] = Unrounded(value.value, partial(_itself, exact[n]))
+        elif isinstance(value, Scalar):
+            merged[n] = unrounded_choice(condition, sides[0][n], sides[1][n], value)
+        else:
+            merged[n] = value
     return tuple(merged)
+
+
+def _as_met(x: Any, other: Any) -> Any:
+    """Return one side's number: a Python float meets float64 as it is, not rounded to the float32 of its own."""
+    is_met = isinstance(other, Scalar) and other.number is None and other.dtype is float64
+    return as_scalar(x, float64) if is_met and (type(x) is float or type(x) is Unrounded) else x
+
+
+def _itself(x: Any) -> Any:
+    return x
 
 
 def _plain(x: object) -> bool:
@@ -105,19 +127,6 @@ def if_expression(condition: Any, then: Callable[[], Any], otherwise: Callable[[
         tracer.builder.block.ops.extend(first.ops + second.ops)
         return select(condition, a, b)
     return _join_sides(tracer, condition, (first, second), [[a], [b]], (CHOICE,))[0]
-
-
-def select(condition: Scalar, a: Any, b: Any) -> Scalar:
-    """Return `a` where the condition holds and `b` elsewhere, both computed."""
-    type = _common(a, b)
-    x, y = as_scalar(a, type), as_scalar(b, type)
-    return Scalar(current("a selection").pure(Select(condition.value, x.value, y.value), type))
-
-
-def _common(a: Any, b: Any) -> DType:
-    if isinstance(a, Scalar) or isinstance(b, Scalar):
-        return common_type(a, b)
-    return promote(as_scalar(a).dtype, as_scalar(b).dtype)
 
 
 def _is_pure(block: Block) -> bool:
@@ -165,22 +174,3 @@ def compare_chain(left: Any, links: list[tuple[Callable[[Any, Any], Any], Callab
     right = operand()
     holds = operator(left, right)
     return holds if len(links) == 1 else and_(holds, lambda: compare_chain(right, links[1:]))
-
-
-def contains(item: Any, container: Any) -> Any:
-    """Return `item in container`, for a device value: whether it equals one of the items."""
-    if not isinstance(container, (tuple, list, set, frozenset, DeviceRange)):
-        return item in container
-    if isinstance(container, DeviceRange) and isinstance(item, Scalar):
-        return container.contains(item)
-    held: Any = False
-    for candidate in container:
-        held = or_(held, partial(_equal, item, candidate))
-    return held
-
-
-def _equal(a: Any, b: Any) -> Any:
-    if a is b:
-        return True
-    equal = a == b
-    return bool(equal) if isinstance(equal, Tensor) else equal  # whose truth is refused

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilewright.arguments import given, integer, shown
-from tilewright.dtypes import DType, bool_, int32, promote
+from tilewright.dtypes import DType, bool_, int32, int64, promote, uint64
 from tilewright.errors import LanguageError
 from tilewright.ir.core import Block, Value
 from tilewright.ir.evaluate import index_facts
@@ -85,7 +85,7 @@ def loop(
     index = counter.index(name)
     init = [as_scalar(x).value for x in carried]
     arguments = [Value(value.type) for value in init]
-    block, returned = record(lambda: body(Scalar(index), *map(Scalar, arguments)), index, *arguments)
+    block, returned = record(lambda: body(counter.number(index), *map(Scalar, arguments)), index, *arguments)
     with current("a loop").inside(block):
         after = [as_scalar(x).value for x in returned or ()]
         types = [[value.type for value in values] for values in (init, after)]
@@ -151,22 +151,44 @@ def emit_branch(condition: Scalar, blocks: tuple[Block, Block], yields: Sequence
 
 @dataclass(frozen=True, eq=False)
 class Counter:
-    """What counts a loop: the values that its index starts from, stops before and steps by."""
+    """What counts a loop: the values that its index starts from, stops before and steps by.
+
+    The index that the body sees has the type `dtype`. It is the loop's own, unless the step behind its last value
+    leaves the type: then the loop counts in 64 bits, or where these do not hold it either, its iterations; `origin`
+    is then the first number and the step.
+    """
 
     start: Value
     stop: Value
     step: Value
     unroll: int | None
+    dtype: DType
+    origin: tuple[int, int] | None = None
 
     @staticmethod
     def of(span: DeviceRange) -> Counter:
         """Return what counts a loop over a range; bounds of other types than the index's are converted here."""
-        start, stop, step = (as_scalar(x, span.dtype).value for x in (span.start, span.stop, span.step))
-        return Counter(start, stop, step, span.unroll)
+        dtype, bounds = span.dtype, (span.start, span.stop, span.step)
+        origin = None
+        if span.ends_outside(dtype):
+            if isinstance(span.start, int) and span.ends_outside(int64):
+                origin = span.start, span.step
+                bounds = (0, _count(builtins.range(*bounds)), 1)
+            start, stop, step = (as_scalar(x, int64).value for x in bounds)
+        else:
+            start, stop, step = (as_scalar(x, dtype).value for x in bounds)
+        return Counter(start, stop, step, span.unroll, dtype, origin)
 
     def index(self, name: str | None = None) -> Value:
         """Return an index for the loop's body to take, with what is known of it."""
         return Value(self.start.type, name, index_facts(self.start, self.stop, self.step))
+
+    def number(self, index: Value) -> Scalar:
+        """Return the number of the range that an index stands for."""
+        if self.origin is None:
+            return convert(Scalar(index), self.dtype)
+        first, step = (as_scalar(x % 2**64, uint64) for x in self.origin)
+        return convert(convert(Scalar(index), uint64) * step + first, self.dtype)  # modulo 2**64, so exact
 
 
 def emit_loop(counter: Counter, init: Sequence[Value], block: Block) -> tuple[Value, ...]:
@@ -223,6 +245,17 @@ class DeviceRange:
         types = [x.dtype if isinstance(x, Scalar) else default_type(x) for x in (self.start, self.stop, self.step)]
         return promote(promote(types[0], types[1]), promote(types[2], int32))
 
+    def ends_outside(self, dtype: DType) -> bool:
+        """Say whether the step behind the last number leaves a type, where stop and step are known while tracing."""
+        if not (isinstance(self.stop, int) and isinstance(self.step, int)):
+            return False
+        if isinstance(self.start, int):
+            numbers = builtins.range(self.start, self.stop, self.step)
+            behind = self.start + _count(numbers) * self.step
+        else:
+            behind = self.stop + self.step + (-1 if self.step > 0 else 1)
+        return not dtype.lowest <= behind <= dtype.highest
+
     def __iter__(self) -> Iterator[int]:
         """Iterate in Python, as a comprehension does; only bounds that are known while tracing can."""
         return iter(_unrollable(self._known()))
@@ -258,6 +291,8 @@ class DeviceRange:
             if not isinstance(self.step, int) or self.step > 0
             else (self.stop + 1, self.start + 1)
         )
+        if isinstance(low, int) and isinstance(high, int) and high - low > int32.highest and x.dtype.is_integer:
+            x = convert(x, promote(x.dtype, int64))  # x - start may not fit into 32 bits
         inside = (low <= x) & (x < high)
         return (
             inside
@@ -284,12 +319,17 @@ def _unrollable(numbers: builtins.range) -> builtins.range:
 def _bound(x: Any) -> Any:
     if isinstance(x, Scalar):
         if not x.dtype.is_integer:
-            raise LanguageError(f"a bound of a range is {x.dtype}, and it must be an integer")
+            raise LanguageError(
+                f"a bound of a range is {x.dtype}, and it must be an integer", help="convert it: int(x), or tw.int32(x)"
+            )
         return x
     try:
         return operator.index(x)
     except TypeError:
-        raise LanguageError(f"a bound of a range is {given(x)}, and it must be an integer") from None
+        raise LanguageError(
+            f"a bound of a range is {given(x)}, and it must be an integer",
+            help="divide integers by //, or convert it: int(x)" if isinstance(x, float) else None,
+        ) from None
 
 
 def _unroll_count(unroll: bool | int | None) -> int | None:

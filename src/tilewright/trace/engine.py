@@ -128,7 +128,12 @@ class BufferEngine(Refused):
         """Return the buffer index of an element as a value."""
         total = as_scalar(self._sum(elements))
         if not total.dtype.is_integer:
-            raise LanguageError(f"an index is {total.dtype}, and it must be an integer")
+            raise LanguageError(
+                f"an index is {total.dtype}, and it must be an integer",
+                help="convert it: int(x)"
+                if total.dtype.is_float
+                else "write tw.where(condition, a, b), or int(condition)",
+            )
         return total.value
 
     def load(self, elements: Any) -> Scalar:

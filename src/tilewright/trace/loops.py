@@ -53,7 +53,7 @@ def for_loop(
 
     def trace(leaves: list[Value], carried: Carried) -> tuple[Block, State]:
         index = counter.index()
-        return record(lambda: body(Scalar(index), *carried.rebuild(leaves)), index, *leaves)
+        return record(lambda: body(counter.number(index), *carried.rebuild(leaves)), index, *leaves)
 
     block, carried, init = _settle(tracer, state, names, trace)
     return _after(carried, list(emit_loop(counter, init, block)), names)

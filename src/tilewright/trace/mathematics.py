@@ -13,9 +13,8 @@ from tilewright.dtypes import float32, int32
 from tilewright.errors import ArgumentError, LanguageError
 from tilewright.ir.ops import Fma
 from tilewright.tensors import Tensor
-from tilewright.trace.branches import select
 from tilewright.trace.control import truth
-from tilewright.trace.scalar import Scalar, arithmetic, as_scalar, common_type, convert, is_typed, unary
+from tilewright.trace.scalar import Scalar, arithmetic, as_scalar, common_type, convert, is_typed, select, unary
 from tilewright.trace.tracer import current
 
 _FLOAT_ONLY = {

@@ -3,7 +3,10 @@
 The rules of arithmetic:
 
 - Types promote by `tilewright.dtypes.promote`; a Python number takes the type of the other operand, except
-  that a Python float with an integer gives float32.
+  that a Python float with an integer gives float32, and that an int which does not fit an integer gives int64. Until
+  then it is exact: one that meets float64 is not rounded to float32 on its way (`Unrounded`), and a comparison with an
+  integer is that of the exact numbers.
+- A power of integers is exact, modulo 2**bits.
 - Unsigned integers wrap. A signed result that does not fit is undefined, as in C++ (the simulator wraps).
 - `//` and `%` of integers round towards zero and take the dividend's sign, as in C++ (Python rounds down). `/` of two
   integers is float32.
@@ -16,29 +19,49 @@ The rules of arithmetic:
 
 from __future__ import annotations
 
+import math
+import sys
+from collections.abc import Callable
+from types import FrameType
 from typing import Any, TypeAlias
 
 from tilewright.arguments import given, shown
-from tilewright.dtypes import DType, bool_, dtype, float32, float64, int32, int64, promote, tfloat32, uint32
+from tilewright.dtypes import (
+    OPERANDS,
+    DType,
+    bool_,
+    dtype,
+    float32,
+    float64,
+    int32,
+    int64,
+    promote,
+    set_device_number,
+    tfloat32,
+    uint32,
+    uint64,
+)
 from tilewright.errors import LanguageError
 from tilewright.ir.core import Value
-from tilewright.ir.evaluate import facts_of
+from tilewright.ir.evaluate import COMPARE, facts_of, reduce_to
 from tilewright.ir.facts import Facts
 from tilewright.ir.ops import (
     APPROXIMATE_KINDS,
+    Assert,
     Binary,
     Bitcast,
     Cast,
     Compare,
     Constant,
     RoundToTfloat32,
+    Select,
     Special,
     Unary,
     constant,
 )
 from tilewright.layout import DynamicInt
 from tilewright.pickling import Refused
-from tilewright.trace.tracer import current, require_multiple
+from tilewright.trace.tracer import current, is_user_code, require_multiple, tracing
 
 Number: TypeAlias = "int | float | bool"
 Operand: TypeAlias = "Scalar | int | float | bool"
@@ -171,7 +194,12 @@ class Scalar(Refused, DynamicInt):
     def __divmod__(self, other: Any) -> Any:
         return floor_divide(self, other), modulo(self, other)
 
-    def __pow__(self, other: Any) -> Any:
+    def __pow__(self, other: Any, modulus: Any = None) -> Any:
+        if modulus is not None:
+            raise LanguageError(
+                "pow(a, b, c) has no device form",
+                help="write a loop that multiplies and takes % c, in a type that holds c * c",
+            )
         return power(self, other)
 
     def __rpow__(self, other: Any) -> Any:
@@ -241,39 +269,62 @@ class Scalar(Refused, DynamicInt):
     def __ge__(self, other: Any) -> Any:
         return compare("ge", self, other)
 
-    __hash__ = object.__hash__
+    def __hash__(self) -> int:
+        if _is_asked_by_user():
+            raise _undecided(
+                "the hash of a device value, by which sets and dicts look up,",
+                "compare with each item in turn: x in (1, 3), tw.where(x == 1, a, b), or a table in a tensor",
+            )
+        return object.__hash__(self)  # of this object: two of one value differ
 
     # --- what Python would need to know now, and only the device will know ---
 
+    def _known(self) -> Any:
+        """Return the number where it is a constant, such as `tw.int32(4)`, else None."""
+        op = self.value.definition
+        return op.value if isinstance(op, Constant) else None
+
     def __bool__(self) -> bool:
+        if (known := self._known()) is not None:
+            return bool(known)
         raise _undecided(
             "the truth of a device value",
             "decorate a helper function with @tw.function; in a comprehension or a sort, write tw.where or a loop",
         )
 
     def __index__(self) -> int:
+        if (known := self._known()) is not None and self.dtype.is_integer:
+            return int(known)
         raise _undecided(
             "the value of a device integer",
             "make it a tw.constexpr parameter, or a loop's index with tw.static_range, to know it while tracing",
         )
 
     def __int__(self) -> int:
+        if (known := self._known()) is not None:
+            return int(known)
         raise _undecided("the value of a device number as an int", "convert with tw.int32(x)")
 
     def __float__(self) -> float:
+        if (known := self._known()) is not None:
+            return float(known)
         raise _undecided(
             "the value of a device number as a float",
             "convert with tw.float32(x); use tw.sqrt and the like in place of math's functions",
         )
 
     def __iter__(self) -> Any:
-        raise _undecided("iterating over a device value", "loop over range(x)")
+        raise LanguageError("a device value is one number, and cannot be iterated over", help="loop over range(x)")
 
     def __str__(self) -> str:
+        if _is_asked_by_user():
+            raise _undecided("the text of a device value", _PRINT)
         return self.value.name or "?"
 
     def __format__(self, spec: str) -> str:
-        return repr(self)  # shows in the text that the number is not known yet
+        if _is_asked_by_user():
+            raise _undecided("the text of a device value", _PRINT)
+        return repr(self)
 
     def __repr__(self) -> str:
         return f"<device {self.dtype}{' ' + self.value.name if self.value.name else ''}>"
@@ -311,11 +362,67 @@ def linear_terms(value: Value) -> tuple[dict[Any, int], int]:
     return {key: factor for key, factor in terms.items() if factor}, constant
 
 
+class Unrounded(Scalar):
+    """A float32 that is computed of Python floats alone, such as `0.1 if c else 0.2`.
+
+    A Python float has 64 bits: what float64 takes of this one is computed once more, of the numbers as they are.
+    """
+
+    __slots__ = ("_compute",)
+
+    def __init__(self, value: Value, compute: Callable[[], Scalar]) -> None:
+        super().__init__(value)
+        self._compute = compute
+
+    def exact(self) -> Scalar:
+        """Return the number in float64."""
+        return self._compute()
+
+
+def are_untyped(*operands: object) -> bool:
+    """Say whether what is computed of operands is computed of Python numbers alone."""
+    return all(type(x) is Unrounded or is_number(x) for x in operands)
+
+
+def select(condition: Scalar, a: Any, b: Any) -> Scalar:
+    """Return `a` where the condition holds and `b` elsewhere, both computed."""
+    if isinstance(a, Scalar) or isinstance(b, Scalar):
+        type = common_type(a, b)
+    else:
+        type = promote(as_scalar(a).dtype, as_scalar(b).dtype)
+    chosen = current("a selection").pure(
+        Select(condition.value, as_scalar(a, type).value, as_scalar(b, type).value), type
+    )
+    return unrounded_choice(condition, a, b, Scalar(chosen))
+
+
+def unrounded_choice(condition: Scalar, a: Any, b: Any, chosen: Scalar) -> Scalar:
+    """Return what a condition chose of two numbers, such that float64 gets Python's floats among them as they are."""
+    if chosen.dtype is not float32 or not are_untyped(a, b):
+        return chosen
+
+    def exact() -> Scalar:
+        return select(condition, as_scalar(a, float64), as_scalar(b, float64))
+
+    return Unrounded(chosen.value, exact)
+
+
 def _sum(terms: list[Scalar]) -> int | DynamicInt:
     total: int | DynamicInt = 0
     for term in terms:
         total = term if isinstance(total, int) else total + term
     return total
+
+
+_PRINT = "tw.device_print('x is', x) prints it when the kernel runs; repr(x) says what is known of it now"
+
+
+def _is_asked_by_user() -> bool:
+    """Say whether code of the user asked, not this package: it keeps tables by identity, and names in messages."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and frame.f_code.co_name == "__hash__" and frame.f_code.co_filename == "<string>":
+        frame = frame.f_back  # written by dataclasses: who asks stands behind it
+    return frame is not None and is_user_code(frame.f_code)
 
 
 def _undecided(what: str, help: str) -> LanguageError:
@@ -324,7 +431,8 @@ def _undecided(what: str, help: str) -> LanguageError:
 
 def is_number(x: object) -> bool:
     """Say whether a value is a Python number, which has no element type of its own."""
-    return isinstance(x, (int, float)) and not _is_numpy(x)
+    # A number that comes with the launch is a Scalar, and says no more of itself than it is asked.
+    return not isinstance(x, Scalar) and isinstance(x, (int, float)) and not _is_numpy(x)
 
 
 def is_numpy_number(x: object) -> bool:
@@ -387,6 +495,32 @@ def as_integer(x: object, what: str, *bits: int) -> Scalar:
     return scalar
 
 
+def typed_number(x: object, target: DType) -> Scalar | None:
+    """Return the device number that a type makes of a Python or NumPy number inside a kernel, None outside of one.
+
+    The number is converted as `Cast` converts: integers wrap; a float becomes an integer by truncation, saturating.
+    """
+    if tracing() is None or (target in OPERANDS and target is not tfloat32):
+        return None
+    if is_numpy_number(x):
+        x = x.item()  # type: ignore[attr-defined]
+    if not isinstance(x, (int, float)):
+        return None
+    if target is tfloat32:
+        return convert(as_scalar(float(x), float32), target)
+    if target is bool_:
+        return Scalar(constant(x != 0, bool_))
+    if target.is_float:
+        return as_scalar(x if isinstance(x, float) else int(x), target)
+    if isinstance(x, float):
+        whole = 0 if math.isnan(x) else x
+        return Scalar(constant(int(min(max(whole, target.lowest), target.highest)), target))
+    return Scalar(constant(reduce_to(int(x), target), target))
+
+
+set_device_number(typed_number)
+
+
 def rounded(x: float, target: DType) -> float:
     """Return the number that the device would hold."""
     import numpy as np
@@ -402,6 +536,8 @@ def convert(x: Scalar, target: DType) -> Scalar:
     """Convert a scalar to a type."""
     if x.dtype is target:
         return x
+    if target is float64 and type(x) is Unrounded:
+        return x.exact()
     tracer = current("a conversion")
     if target is tfloat32:  # held as float32
         return Scalar(tracer.pure(RoundToTfloat32(convert(x, float32).value), float32))
@@ -466,7 +602,10 @@ def arithmetic(kind: str, a: object, b: object, *, approximate: bool = True) -> 
         wide = arithmetic(kind, x.to(float32), y.to(float32), approximate=approximate)
         return convert(wide, type)
     tracer = current("arithmetic")
-    return Scalar(tracer.pure(Binary(kind, x.value, y.value, approximate and _may_be_off(kind, type)), type))
+    result = tracer.pure(Binary(kind, x.value, y.value, approximate and _may_be_off(kind, type)), type)
+    if type is float32 and are_untyped(a, b):
+        return Unrounded(result, lambda: arithmetic(kind, as_scalar(a, float64), as_scalar(b, float64)))
+    return Scalar(result)
 
 
 def _may_be_off(kind: str, type: DType) -> bool:
@@ -483,6 +622,8 @@ def true_divide(a: object, b: object) -> Any:
     if not (_known(a) and _known(b)):
         return NotImplemented
     type = common_type(a, b)
+    if are_untyped(a, b):
+        return arithmetic("div", a, b)
     if not type.is_float:
         type = float32
     return arithmetic("div", as_scalar(a, type), as_scalar(b, type))
@@ -494,36 +635,73 @@ def floor_divide(a: object, b: object) -> Any:
         return NotImplemented
     if common_type(a, b).is_float:
         return unary("floor", arithmetic("div", a, b, approximate=False))
+    _refuse_zero("//", b)
     return arithmetic("div", a, b)
+
+
+def _refuse_zero(operator: str, divisor: object) -> None:
+    if _static_integer(divisor) == 0:
+        raise LanguageError(f"an integer {operator} 0 has no result", help="convert to a float for infinity or NaN")
 
 
 def modulo(a: object, b: object) -> Any:
     """Compute `%`: C++'s remainder of integers, fmod of floats."""
     if not (_known(a) and _known(b)):
         return NotImplemented
-    return arithmetic("fmod" if common_type(a, b).is_float else "rem", a, b)
+    if common_type(a, b).is_float:
+        return arithmetic("fmod", a, b)
+    _refuse_zero("%", b)
+    return arithmetic("rem", a, b)
 
 
-_MAX_UNROLLED_POWER = 16
+_MAX_UNROLLED_POWER = 16  # of floats: each multiplication rounds
 
 
 def power(a: object, b: object) -> Any:
-    """Compute `**`: by multiplication for a small constant exponent, else by pow in floating point."""
+    """Compute `**`: of two integers exactly, modulo 2**bits; else in floating point.
+
+    A small exponent that is known while tracing is multiplied out. A negative one gives a float, as `/` does. Where
+    only the device knows that it is negative, the result is `1 / a**-b` rounded towards zero; the simulator reports it.
+    """
     if not (_known(a) and _known(b)):
         return NotImplemented
-    if isinstance(a, Scalar) and isinstance(b, int) and 0 <= b <= _MAX_UNROLLED_POWER:
-        if b == 0:
-            return as_scalar(1, a.dtype)
-        result: Any = None
-        square: Any = a
-        while b:
-            if b & 1:
-                result = square if result is None else result * square
-            b >>= 1
-            square = square * square if b else square
-        return result
+    exponent = _static_integer(b)
+    if isinstance(a, Scalar) and exponent is not None:
+        base = a.to(int32) if a.dtype is bool_ else a
+        base = base if isinstance(b, int) else base.to(promote(base.dtype, as_scalar(b).dtype))
+        if exponent >= 0 and (base.dtype.is_integer or exponent <= _MAX_UNROLLED_POWER):
+            return _multiplied_out(base, exponent)
     type = common_type(a, b)
-    return arithmetic("pow", as_scalar(a, type if type.is_float else float32), b)
+    if type.is_float or (exponent or 0) < 0:
+        return arithmetic("pow", as_scalar(a, type if type.is_float else float32), b)
+    type = int32 if type is bool_ else type
+    x, y = as_scalar(a, type), as_scalar(b, type)
+    tracer = current("arithmetic")
+    if tracer.bounds and y.facts.low < 0:
+        holds = tracer.pure(Compare("ge", y.value, constant(0, type)), bool_)
+        tracer.emit(Assert(holds, "the exponent of an integer power is negative: convert the base to a float"))
+    return Scalar(tracer.pure(Binary("pow", x.value, y.value), type))
+
+
+def _static_integer(x: object) -> int | None:
+    """Return an integer that is known while tracing, None for anything else."""
+    if isinstance(x, Scalar):
+        known = x._known() if x.number is None else None
+        return int(known) if known is not None and not x.dtype.is_float else None
+    if is_numpy_number(x):
+        x = x.item()  # type: ignore[attr-defined]
+    return int(x) if isinstance(x, int) else None
+
+
+def _multiplied_out(base: Any, exponent: int) -> Any:
+    """Return a power as products of squares, one for each bit of the exponent."""
+    result: Any = as_scalar(1, base.dtype) if exponent == 0 else None
+    while exponent:
+        if exponent & 1:
+            result = base if result is None else result * base
+        exponent >>= 1
+        base = base * base if exponent else base
+    return result
 
 
 def bitwise(kind: str, a: object, b: object) -> Any:
@@ -542,16 +720,49 @@ def shift(kind: str, a: object, b: object) -> Any:
     if not (_known(a) and _known(b)):
         return NotImplemented
     x = as_scalar(a) if not isinstance(a, int) else as_scalar(a, common_type(a, b))
+    x = x.to(int32) if x.dtype is bool_ else x
     if not x.dtype.is_integer:
         raise LanguageError(f"a shift is not defined on {x.dtype}")
     y = as_scalar(b, x.dtype)
     return Scalar(current("arithmetic").pure(Binary(kind, x.value, y.value), x.dtype))
 
 
+_MIRRORED = {"eq": "eq", "ne": "ne", "lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
+
+
+def _in_integers(kind: str, number: float, type: DType) -> tuple[str, int]:
+    """Return the comparison of integers of a type that says the same as one with a Python number; a bool decides it.
+
+    >>> _in_integers("lt", 2.5, int32), _in_integers("eq", 2.5, int32), _in_integers("gt", -1, uint32)
+    (('lt', 3), ('eq', False), ('gt', True))
+    """
+    if isinstance(number, int):
+        if not int64.lowest <= number <= uint64.highest:
+            return kind, number  # refused further on: no operation takes such a number
+        inside = type.lowest <= number <= type.highest
+        return kind, int(number) if inside else COMPARE[kind](0, 1 if number > 0 else -1)
+    if math.isnan(number):
+        return kind, kind == "ne"
+    if not type.lowest <= number <= type.highest:
+        return kind, COMPARE[kind](0, 1 if number > 0 else -1)
+    if kind in ("eq", "ne"):
+        return kind, int(number) if number.is_integer() else kind == "ne"
+    whole = math.ceil(number) if kind in ("lt", "ge") else math.floor(number)
+    return kind, whole
+
+
 def compare(kind: str, a: object, b: object) -> Any:
     """Compare in the common type."""
     if not (_known(a) and _known(b)):
         return NotImplemented
+    number, integer = (a, b) if is_number(a) else (b, a)
+    if is_number(number) and is_typed(integer) and integer.dtype.is_integer:  # type: ignore[attr-defined]
+        own = _MIRRORED[kind] if number is a else kind
+        own, whole = _in_integers(own, number, integer.dtype)  # type: ignore[arg-type, attr-defined]
+        if isinstance(whole, bool):
+            return Scalar(constant(whole, bool_))
+        if isinstance(number, float):
+            kind, a, b = own, integer, whole
     x, y, type = _pair(a, b)
     if type.is_narrow_float:
         x, y = x.to(float32), y.to(float32)
@@ -561,6 +772,8 @@ def compare(kind: str, a: object, b: object) -> Any:
 def unary(kind: str, x: Scalar) -> Scalar:
     """Apply a unary operation in the scalar's type; narrow floats through float32."""
     tracer = current(kind)
+    if type(x) is Unrounded and kind in ("neg", "abs"):
+        return Unrounded(tracer.pure(Unary(kind, x.value), x.dtype), lambda: unary(kind, x.exact()))
     if x.dtype.is_narrow_float and kind not in ("isnan", "isinf", "isfinite"):
         return convert(unary(kind, x.to(float32)), x.dtype)
     if kind in ("isnan", "isinf", "isfinite"):

@@ -132,7 +132,7 @@ def _linked(steps: Iterable[tuple[CodeType, int, int]]) -> SourceLocation | None
     """Return the places of the steps that are the user's, innermost first, as one linked place."""
     places: list[SourceLocation] = []
     for code, instruction, line in steps:
-        if _is_user_code(code):
+        if is_user_code(code):
             place = _place(code, instruction, line)
             # A loop's body is a function of its own after rewriting, and stands in the user's function.
             if not (places and places[-1].function == place.function and places[-1].file == place.file):
@@ -161,7 +161,8 @@ def _place(code: CodeType, instruction: int, line: int) -> SourceLocation:
     return known
 
 
-def _is_user_code(code: CodeType) -> bool:
+def is_user_code(code: CodeType) -> bool:
+    """Say whether code stands outside of this package."""
     file = code.co_filename
     return not file.startswith(PACKAGE) or file.startswith(EXAMPLES)
 

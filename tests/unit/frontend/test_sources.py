@@ -6,6 +6,7 @@ import importlib.util
 import itertools
 import linecache
 import os
+import subprocess
 import sys
 import types
 from pathlib import Path
@@ -301,3 +302,41 @@ def outer(x):
     x = np.zeros(32, np.float64)
     module.outer[1, 32](x)
     assert x[7] == 2.0
+
+
+SCRIPT = """import numpy as np, tilewright as tw
+FACTOR = 3
+@tw.function
+def helper(n):
+    if n > 2:
+        return n * FACTOR
+    return n
+
+@tw.kernel
+def kernel(o):
+    for i in range(4):
+        o[i] = helper(i)
+
+o = np.zeros(4, np.int32)
+kernel[1, 1](o)
+print(o)
+"""
+
+
+@pytest.mark.parametrize("way", ["-c", "standard input", "-i"])
+def test_programs_without_a_file_of_their_own(tmp_path: Path, way: str) -> None:
+    script = tmp_path / "script"
+    script.write_text(SCRIPT)
+    options = {"-c": ["-c", SCRIPT], "standard input": [], "-i": ["-i"]}[way]
+    with script.open() if way != "-c" else open(os.devnull) as given:
+        done = subprocess.run([sys.executable, *options], stdin=given, capture_output=True, text=True, check=True)
+    assert "[0 1 2 9]" in done.stdout, done.stderr
+
+
+def test_text_that_python_does_not_keep() -> None:
+    command = [sys.executable, "-c", f"exec({SCRIPT!r})"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "the source of 'kernel' cannot be read" in done.stderr and "linecache.cache[name] =" in done.stderr
+    if sys.version_info < (3, 13):
+        done = subprocess.run([sys.executable, "-"], input=SCRIPT, capture_output=True, text=True, check=False)
+        assert "Python before 3.13 does not keep such text" in done.stderr

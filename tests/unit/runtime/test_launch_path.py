@@ -164,3 +164,19 @@ def test_registers_of_a_kernel_that_has_changed_are_refused(monkeypatch: pytest.
             scaled_sum[1, 4](x)
         with pytest.raises(ArgumentError, match="what kernel 'scaled_sum' captures has changed"):
             run.profile.launches[0].compile()
+
+
+@pytest.mark.parametrize("grid", [0, (0,), (3, 0), (0, 0, 0), lambda out: 0])
+def test_a_grid_without_blocks_does_nothing(grid: object) -> None:
+    @tw.kernel
+    def kernel(out):
+        out[tw.block_idx.x] = 1
+
+    out = np.zeros(4, np.float32)
+    launcher = kernel[grid, 32]
+    for _ in range(2):
+        launcher(out)
+    launcher.prepare(out)()
+    assert not out.any() and len(launcher.analyze(out).launches) == 0
+    kernel[2, 1](out)
+    assert out.tolist() == [1, 1, 0, 0]

@@ -120,6 +120,10 @@ def binary_op(printer: Printer, op: Binary) -> Expression:
         return call(op.kind, (_as_argument(a, op.lhs), _as_argument(b, op.rhs)), _promoted(dtype))
     if op.kind in ("shl", "shr"):
         return _shift(printer, op, a, dtype)
+    if op.kind == "pow":
+        name, definition = prelude.power(dtype)
+        printer.prelude.need(definition)
+        return call(name, (_as_argument(a, op.lhs), _as_argument(b, op.rhs)), dtype)
     if op.kind not in _OPERATORS:
         raise InternalError(f"{dtype} has no {op.kind}", location=op.location)
     return _integer_binary(op, a, b)

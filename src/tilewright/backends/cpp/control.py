@@ -7,7 +7,7 @@ from tilewright.backends.cpp.expression import Expression, Rank, negated
 from tilewright.backends.cpp.printer import Printer
 from tilewright.backends.cpp.variables import Variable, yielded
 from tilewright.ir.core import Block, Op, Value
-from tilewright.ir.evaluate import facts_of
+from tilewright.ir.evaluate import step_facts
 from tilewright.ir.ops import Constant, For, If, While
 
 
@@ -37,7 +37,7 @@ def _condition(printer: Printer, op: For) -> str:
     name = printer.expression(op.body.arguments[0]).text
     stop = exact(printer, op.stop)
     limit = printer.initial(stop, stop.type) if stop.rank >= Rank.ATOM else stop.at_least(Rank.SHIFT)
-    known = facts_of(op.step)
+    known = step_facts(op.step)
     if known.low > 0 or known.high < 0:
         return f"{name} {'<' if known.low > 0 else '>'} {limit}"
     step = exact(printer, op.step).at_least(Rank.SHIFT)

@@ -148,3 +148,22 @@ def shift(kind: str, dtype: DType) -> tuple[str, str]:
     else:
         body = f"return {inside} ? ({c})(x >> n) : ({c})0;"
     return name, f"{FUNCTION} {c} {name}({c} x, {c} n) {{\n    {body}\n}}"
+
+
+def power(dtype: DType) -> tuple[str, str]:
+    """Return the name and the definition of an integer power, modulo 2**bits.
+
+    A negative exponent gives the reciprocal rounded towards zero. It multiplies as unsigned, which may wrap.
+    """
+    c, unsigned = dtype.c_name, "unsigned long long" if dtype.bits == 64 else "unsigned int"
+    lines = [f"{unsigned} result = 1, square = ({unsigned})x;"]
+    if dtype.kind == "int":
+        lines = ["if (n < 0) return x == 1 ? 1 : x == -1 ? (n % 2 ? -1 : 1) : 0;", *lines]
+    lines += [
+        "for (; n > 0; n /= 2, square *= square) {",
+        "    if (n % 2) result *= square;",
+        "}",
+        f"return ({c})result;",
+    ]
+    body = "\n".join(f"    {line}" for line in lines)
+    return "integer_power", f"{FUNCTION} {c} integer_power({c} x, {c} n) {{\n{body}\n}}"

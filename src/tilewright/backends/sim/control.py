@@ -16,7 +16,9 @@ import numpy as np
 
 from tilewright.backends.sim.compiler import Compiler, Step, Steps
 from tilewright.backends.sim.findings import Fault
+from tilewright.backends.sim.machine import Machine
 from tilewright.backends.sim.values import Frame, Lanes, Mask, both, fill, merge, without
+from tilewright.ir.evaluate import facts_of
 from tilewright.ir.ops import Assert, For, If, Print, While
 
 
@@ -83,15 +85,18 @@ def for_loop(op: For, compiler: Compiler) -> Step:
     body = compiler.block(op.body)
     index, *carried = body.arguments
     kind = op.start.dtype.numpy.type
+    check = index_check(op, compiler)
 
     def run(frame: Frame) -> None:
         values = frame.values
         bounds = values[start], values[stop], values[step]
         move(values, init, carried)
+        if check is not None:
+            check(frame)
         if any(isinstance(b, np.ndarray) for b in bounds):
             diverging(frame, *bounds)
         else:
-            for i in range(int(bounds[0]), int(bounds[1]), int(bounds[2])):
+            for i in range(int(bounds[0]), int(bounds[1]), int(bounds[2])) if bounds[2] else ():
                 values[index] = kind(i)
                 for each in body.steps:
                     each(frame)
@@ -114,11 +119,58 @@ def for_loop(op: For, compiler: Compiler) -> Step:
 
 
 def trip_counts(start: Lanes, stop: Lanes, step: Lanes) -> Lanes:
-    """Return how often each thread runs the body, computed without overflow for types below 64 bits."""
+    """Return how often each thread runs the body, computed without overflow for types below 64 bits.
+
+    With a step of 0, which is a fault, it does not run.
+    """
     start, stop, step = (np.asarray(x).astype(np.int64) for x in (start, stop, step))
     size = np.abs(step)
     distance = np.where(step > 0, stop - start, start - stop)
-    return np.maximum((distance + size - 1) // np.maximum(size, 1), 0)
+    return np.where(size > 0, np.maximum((distance + size - 1) // np.maximum(size, 1), 0), 0)
+
+
+def index_check(op: For, compiler: Compiler) -> Step | None:
+    """Return what reports threads whose index leaves its type behind the last iteration, or whose step is 0.
+
+    C++ would go on with an index that wrapped. None where that cannot happen, and where nothing is checked.
+    """
+    machine, dtype, known = compiler.machine, op.start.dtype, facts_of(op.step)
+    if not machine.observers or known.constant in (1, -1):
+        return None
+    slots = compiler.slots((op.start, op.stop, op.step))
+
+    def check(frame: Frame) -> None:
+        start, stop, step = (frame.values[s] for s in slots)
+        if not isinstance(start, np.ndarray) and not isinstance(stop, np.ndarray) and not isinstance(step, np.ndarray):
+            first, last, by = int(start), int(stop), int(step)
+            size = max((last - first + by - (1 if by > 0 else -1)) // by, 0) if by else 0
+            wrong = np.asarray(not dtype.lowest <= first + size * by <= dtype.highest)
+            zero = np.asarray(not by)
+        else:
+            counts = trip_counts(start, stop, step)
+            if dtype.bits == 64:
+                wrong = np.abs(np.add(start, counts * np.asarray(step, np.float64))) > 2.0**63
+            else:
+                behind = np.asarray(start, np.int64) + counts * np.asarray(step, np.int64)
+                wrong = (behind < dtype.lowest) | (behind > dtype.highest)
+            zero = np.equal(step, 0)
+        if wrong.any():
+            summary = f"integer overflow: behind its last iteration, the index of this loop does not fit into {dtype}"
+            help = "let it count in 64 bits: range(tw.int64(start), stop, step)"
+            _report_loop(op, machine, frame.mask, wrong, "integer-overflow", summary, help)
+        if zero.any():
+            help = "make it at least 1, for example with max(step, 1)"
+            _report_loop(op, machine, frame.mask, zero, "zero-step", "the step of this range is 0", help)
+
+    return check
+
+
+def _report_loop(op: For, machine: Machine, mask: Mask, where: np.ndarray, kind: str, summary: str, help: str) -> None:
+    full = np.broadcast_to(where if mask is None else where & mask, (machine.blocks, machine.threads))
+    if full.any():
+        row, thread = (int(n) for n in np.argwhere(full)[0])
+        at = machine.block_coordinate(row), machine.thread_coordinate(thread)
+        machine.collector.report(Fault(op, kind, summary, *at, help=help, count=int(full.sum())))
 
 
 def while_loop(op: While, compiler: Compiler) -> Step:

@@ -12,7 +12,7 @@ import numpy as np
 
 from tilewright.backends.sim.agents import Agent, Command, Gather, Pause, Scheduler
 from tilewright.backends.sim.compiler import Compiler, Step
-from tilewright.backends.sim.control import move, trip_counts
+from tilewright.backends.sim.control import index_check, move, trip_counts
 from tilewright.backends.sim.spinning import Spin
 from tilewright.backends.sim.values import Frame, Mask, both, without
 from tilewright.ir.core import Block, Kernel, Op, Value
@@ -139,7 +139,8 @@ class _Writer:
         def more(agent: Agent) -> np.ndarray:
             return np.asarray(agent.frame.values[counts] > agent.loops[-1])
 
-        self._steps.append(enter)
+        check = index_check(op, compiler)
+        self._steps += [enter] if check is None else [check, enter]
         self._moves(compiler.slots(op.init), tuple(carried))
         head, depth = self._begin_loop(), len(self.visible)
         self.visible += [*carried, counts]

@@ -261,6 +261,7 @@ def _carried(kernel: Kernel) -> Iterator[tuple[Value, tuple[Value, ...]]]:
     """Yield each value that a loop carries or a branch gives, with what it can come from."""
     for op in kernel.body.walk():
         if isinstance(op, For):
+            yield op.body.arguments[0], (op.start, op.step)
             yield from _pairs(op.body.arguments[1:], op.init, yields_of(op.body))
             yield from _pairs(op.results, yields_of(op.body))
         elif isinstance(op, While):
