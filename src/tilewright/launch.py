@@ -371,7 +371,7 @@ class _Variant:
     def _specialise(self, plan: ArgumentPlan, args: tuple[Any, ...]) -> Specialisation:
         """Trace and compile for arguments of a new kind."""
         self.kernel.captures.note()
-        described = plan.describe(args)
+        described = plan.describe_arguments(args)
         parameters = self.kernel.parameters
         arguments = {p.name: described_type(d) for p, d in zip(parameters, described, strict=True)}
 
@@ -391,8 +391,7 @@ class _Variant:
                 rewritten, arguments, arch=arch, block=self.block, min_blocks=options.min_blocks, bounds=bounds
             )
 
-        names = [p.name for p in parameters]
-        return specialise(build, names, described, plan.starts, self.kernel.options.arch)
+        return specialise(build, plan.names, plan.describe(args), plan.starts, self.kernel.options.arch)
 
 
 # What is told of a thread's launches, by the thread's number, and returns whether it ran them; see recording.py.

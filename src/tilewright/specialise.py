@@ -32,8 +32,18 @@ from tilewright.runtime.launch import (
 )
 from tilewright.runtime.nvrtc import CompiledModule
 from tilewright.runtime.options import stream_handle
-from tilewright.runtime.plan import Argument, ArgumentPlan, Reading, Scalar, scalar_type
-from tilewright.trace.parameters import ArgumentType, ArrayType, ConstantValue, Dynamic, ScalarType
+from tilewright.runtime.plan import (
+    Argument,
+    ArgumentPlan,
+    Reading,
+    Scalar,
+    Structured,
+    is_constant,
+    refusal_of,
+    scalar_type,
+)
+from tilewright.structures import demand_depth, structure_of
+from tilewright.trace.parameters import ArgumentType, ArrayType, ConstantValue, Dynamic, ScalarType, StructureType
 
 _PARTS = {"shape": 0, "stride": 1}  # where they stand in an array's layout
 
@@ -321,7 +331,9 @@ class _Admitted:
         handle = self._stream(plan, reading, stream)
         call, values, described = reading
         function = self.owner.aliased_function if share_memory(self.pairs, values) else self.owner.function
-        return self.owner.packer.prepare(function, config, handle, values, call.layouts, (*args, *described))
+        # A list may be changed afterwards; its arrays are kept.
+        owners = (*args, *plan.leaves(args), *described)
+        return self.owner.packer.prepare(function, config, handle, values, call.layouts, owners)
 
     def _stream(self, plan: ArgumentPlan, reading: Reading, stream: Any) -> int:
         """Return the stream of a launch, after the conditions on numbers."""
@@ -374,8 +386,8 @@ def _slot(parameter: Parameter, position: dict[str, int]) -> Slot:
     return ScalarSlot(argument, element)
 
 
-def argument_type(name: str, value: Any, *, is_constexpr: bool) -> ArgumentType:
-    """Return what a kernel is specialised on for an argument, or for a spec in its place."""
+def argument_type(name: str, value: Any, *, is_constexpr: bool, depth: int = 0) -> ArgumentType:
+    """Return what a kernel is specialised on for an argument, or for a spec in its place; `depth` counts structures."""
     if is_constexpr or value is None:
         return ConstantValue(value)
     if isinstance(value, ArraySpec):
@@ -386,16 +398,25 @@ def argument_type(name: str, value: Any, *, is_constexpr: bool) -> ArgumentType:
     if info is not None:
         return _array_type(info)
     element = scalar_type(value)
-    if element is None:
-        raise ArgumentError(
-            f"argument {name!r} is a {type(value).__name__}; a kernel takes arrays and numbers",
-            help=f"for a compile-time argument write {name}: tw.constexpr",
-        )
-    return ScalarType(element)
+    if element is not None:
+        return ScalarType(element)
+    structure = structure_of(value)
+    if structure is not None:
+        demand_depth(depth, name)
+        parts = [
+            argument_type(structure.path(name, n), part, is_constexpr=False, depth=depth + 1)
+            for n, part in enumerate(structure.parts(value))
+        ]
+        return StructureType(structure, tuple(parts))
+    if depth and is_constant(value):
+        return ConstantValue(value)
+    raise refusal_of(name, value, is_part=depth > 0)
 
 
-def described_type(described: Argument) -> ArgumentType:
+def described_type(described: Argument | Structured) -> ArgumentType:
     """Return what a kernel is specialised on for an argument that was described."""
+    if isinstance(described, Structured):
+        return StructureType(described.structure, tuple([described_type(part) for part in described.parts]))
     if isinstance(described, ArrayInfo):
         return _array_type(described)
     return ScalarType(described.dtype) if isinstance(described, Scalar) else ConstantValue(described.value)
