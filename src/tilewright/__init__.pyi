@@ -90,6 +90,7 @@ from tilewright.language import mbarrier as mbarrier
 from tilewright.language import minimum as minimum
 from tilewright.language import named_barrier as named_barrier
 from tilewright.language import pipeline as pipeline
+from tilewright.language import pointer as pointer
 from tilewright.language import popcount as popcount
 from tilewright.language import pow as pow
 from tilewright.language import range as range
@@ -97,6 +98,7 @@ from tilewright.language import registers as registers
 from tilewright.language import round as round
 from tilewright.language import rsqrt as rsqrt
 from tilewright.language import shared as shared
+from tilewright.language import shared_union as shared_union
 from tilewright.language import shuffle as shuffle
 from tilewright.language import shuffle_down as shuffle_down
 from tilewright.language import shuffle_up as shuffle_up
@@ -149,6 +151,7 @@ from tilewright.layout import tiled_product as tiled_product
 from tilewright.layout import zipped_divide as zipped_divide
 from tilewright.layout import zipped_product as zipped_product
 from tilewright.profile import simulate as simulate
+from tilewright.runtime.pointers import addresses as addresses
 from tilewright.runtime.specs import spec as spec
 from tilewright.tensors import Tensor as Tensor
 from tilewright.tensors import identity_tensor as identity_tensor

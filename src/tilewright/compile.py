@@ -13,6 +13,7 @@ from tilewright.errors import ArgumentError, LanguageError
 from tilewright.figures import Compiled
 from tilewright.ir.core import Buffer, Kernel, Parameter, Space, Value
 from tilewright.ir.evaluate import evaluate
+from tilewright.ir.ops import AddressOf, Point
 from tilewright.passes.pipeline import run_passes
 from tilewright.trace.kernel import trace
 from tilewright.trace.parameters import ArgumentType
@@ -47,8 +48,22 @@ class Lowered:
         """The names of the array arguments that the kernel reads."""
         return self._arguments({buffer for op in self.kernel.body.walk() for buffer in op.buffers_read})
 
+    @cached_property
+    def takes_addresses(self) -> bool:
+        """Whether the kernel reaches memory by addresses."""
+        return any(isinstance(op, (AddressOf, Point)) for op in self.kernel.body.walk())
+
+    @cached_property
+    def writes_by_address(self) -> bool:
+        """Whether the kernel writes to memory that it reaches by an address."""
+        return any(b.root.is_pointed for op in self.kernel.body.walk() for b in op.buffers_written)
+
     def _arguments(self, buffers: set[Buffer]) -> frozenset[str]:
-        return frozenset(p.argument for p in self.kernel.parameters if p.target in buffers)
+        """Return the arguments that are among buffers, or whose address was taken where any of them is pointed."""
+        reached = {buffer.root for buffer in buffers}
+        if any(buffer.is_pointed for buffer in reached):
+            reached |= {op.buffer.root for op in self.kernel.body.walk() if isinstance(op, AddressOf)}
+        return frozenset(p.argument for p in self.kernel.parameters if p.target in reached)
 
     @cached_property
     def source(self) -> DeviceSource:
@@ -152,7 +167,7 @@ def _check_shared_memory(kernel: Kernel, arch: Arch) -> None:
     limit = arch.shared_bytes_optin
     if kernel.shared_bytes <= limit:
         return
-    buffers = [b for b in kernel.buffers() if b.space is Space.SHARED]
+    buffers = list(dict.fromkeys(b.root for b in kernel.buffers() if b.space is Space.SHARED))
     raise LanguageError(
         f"kernel {kernel.name!r} takes {kernel.shared_bytes} bytes of shared memory; "
         f"a block of {arch.name} has {limit}",

@@ -42,6 +42,7 @@ from tilewright.runtime.plan import (
     refusal_of,
     scalar_type,
 )
+from tilewright.runtime.pointers import reached
 from tilewright.structures import demand_depth, structure_of
 from tilewright.trace.parameters import ArgumentType, ArrayType, ConstantValue, Dynamic, ScalarType, StructureType
 
@@ -182,12 +183,22 @@ class OnSimulator:
         described = dict(zip(self.names, plan.describe(args), strict=True))
         find = _lookup(self.names, self.starts, reading)
         self.lowered.check(find)
-        staged = _stage({n: info for n, info in described.items() if isinstance(info, ArrayInfo)}, self.lowered.written)
+        infos = {n: info for n, info in described.items() if isinstance(info, ArrayInfo)}
+        lowered, written, places = self.lowered, self.lowered.written, {}
+        if lowered.takes_addresses:
+            others = reached(infos)
+            infos = {**infos, **{n: info for n, info in others.items() if n not in infos}}
+            if lowered.writes_by_address:
+                written |= {n for n in others if others[n].writable}
+        staged = _stage(infos, frozenset(infos) if lowered.takes_addresses else written)
+        if lowered.takes_addresses:
+            from tilewright.backends.sim import reachable
+
+            places = {n: reachable(s.array, n, s.info.pointer if s.info.is_cuda else None) for n, s in staged.items()}
         arguments: dict[Parameter, Any] = {
             p: staged[p.argument].array if isinstance(p.target, Buffer) else find(p)
             for p in self.lowered.kernel.parameters
         }
-        lowered = self.lowered
         execute(
             lowered.kernel,
             config.grid,
@@ -196,8 +207,9 @@ class OnSimulator:
             arch=lowered.arch.name,
             compile=self.compiled,
             copies=frozenset(name for name, each in staged.items() if each.info.is_cuda),
+            addresses=tuple(places.values()),
         )
-        for name in self.lowered.written:
+        for name in written:
             staged[name].write_back()
 
     def prepare(

@@ -27,7 +27,7 @@ class Structure:
     `form` is one of "sequence" (a list or tuple), "named" (a NamedTuple), "dict" and "fields" (a dataclass).
     """
 
-    kind: type
+    kind: Any  # a class; Any, because mypy takes no class for hashable
     form: str
     keys: tuple[Hashable, ...]
 
@@ -50,7 +50,7 @@ class Structure:
             return tuple.__new__(self.kind, parts)  # type: ignore[type-var]  # a subclass of tuple
         if self.form == "sequence":
             return self.kind(parts)  # type: ignore[call-arg]  # list or tuple
-        made = object.__new__(self.kind)
+        made: Any = object.__new__(self.kind)
         for key, part in zip(self.keys, parts, strict=True):
             object.__setattr__(made, str(key), part)  # a frozen one too
         return made
@@ -71,7 +71,7 @@ def structure_of(value: Any) -> Structure | None:
 
     Objects of this library (layouts, tiled copies, specs) are values, whatever they are made of.
     """
-    kind = type(value)
+    kind: Any = type(value)
     if kind is list or kind is tuple:
         return _sequence(kind, len(value))
     if kind is dict:
@@ -80,12 +80,12 @@ def structure_of(value: Any) -> Structure | None:
 
 
 @cache
-def _sequence(kind: type, length: int) -> Structure:
+def _sequence(kind: Any, length: int) -> Structure:
     return Structure(kind, "sequence", tuple(range(length)))
 
 
 @cache
-def _with_fields(kind: type) -> Structure | None:
+def _with_fields(kind: Any) -> Structure | None:
     module = kind.__module__
     if module.startswith("tilewright.") and not module.startswith("tilewright.examples."):
         return None

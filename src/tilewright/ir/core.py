@@ -83,6 +83,11 @@ class Buffer:
     what the base address is a multiple of, in bytes. `offset` is a shared buffer's place in the block's
     shared memory, in bytes, set when memory is placed. `layout` is the layout that the user declared it with; ops
     count elements and do not need it, but advice does.
+
+    A buffer with a `base` has no bytes of its own: it shows those of the base, from the first on, as elements of its
+    type. `is_member` says that it shares them with others on purpose, each of which is written before it is read;
+    without it, it sees what was written through the base. `is_pointed` says that its address is a value (`Point`), so
+    that an access may reach what any global buffer holds.
     """
 
     name: str
@@ -93,6 +98,19 @@ class Buffer:
     location: SourceLocation | None = None
     offset: int | None = None
     layout: Layout | ComposedLayout | None = None
+    base: Buffer | None = None
+    is_member: bool = False
+    is_pointed: bool = False
+
+    @property
+    def root(self) -> Buffer:
+        """The buffer whose bytes these are: itself, or what its bases begin with."""
+        return self if self.base is None else self.base.root
+
+    @property
+    def family(self) -> Buffer:
+        """The first of the buffers that see what this one sees: its root, or a member of shared bytes."""
+        return self if self.base is None or self.is_member else self.base.family
 
     @property
     def bytes(self) -> int:

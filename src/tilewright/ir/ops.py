@@ -209,6 +209,24 @@ class Store(Op):
 
 
 @dataclass(eq=False)
+class Point(Op):
+    """Let a global buffer begin at an address, a uint64: what it holds may be part of any other global buffer."""
+
+    buffer: Buffer = names()
+    address: Value = operand()
+    RESULTS: ClassVar[int | None] = 0
+    EFFECTS: ClassVar[Effects] = STAYS
+
+
+@dataclass(eq=False)
+class AddressOf(Op):
+    """result: uint64 = the address of the first element of a global buffer."""
+
+    buffer: Buffer = names()
+    RESULTS: ClassVar[int | None] = 1
+
+
+@dataclass(eq=False)
 class Inside(Op):
     """Check 0 <= coordinate < extent, in a mode of a tensor in `buffer`, for the access that follows.
 

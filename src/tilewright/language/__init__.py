@@ -63,6 +63,7 @@ from tilewright.trace.memory import (
     shared,
 )
 from tilewright.trace.parameters import constexpr
+from tilewright.trace.pointers import pointer, shared_union
 from tilewright.trace.threads import block_dim, block_idx, grid_dim, lane_id, thread_idx, warp_id
 
 __all__ = [
@@ -70,8 +71,8 @@ __all__ = [
     "block_idx", "cbrt", "ceil", "clear", "clz", "constexpr", "copy", "copysign", "cos", "cosh", "cp_async_commit",
     "cp_async_wait", "device_assert", "device_print", "elect_one", "erf", "exp", "exp2", "expm1", "fill", "floor",
     "fma", "fmod", "fragment_like", "function", "gemm", "grid_dim", "isfinite", "isinf", "isnan", "lane_id", "log",
-    "log10", "log1p", "log2", "maximum", "mbarrier", "minimum", "named_barrier", "pipeline", "popcount", "pow",
-    "range", "registers", "round", "rsqrt", "shared", "shuffle", "shuffle_down", "shuffle_up", "shuffle_xor", "sin",
-    "sinh", "sqrt", "static_range", "sync_threads", "sync_warp", "tan", "tanh", "thread_idx", "trunc", "vote_all",
-    "vote_any", "warp_id", "where",
+    "log10", "log1p", "log2", "maximum", "mbarrier", "minimum", "named_barrier", "pipeline", "pointer", "popcount",
+    "pow", "range", "registers", "round", "rsqrt", "shared", "shared_union", "shuffle", "shuffle_down", "shuffle_up",
+    "shuffle_xor", "sin", "sinh", "sqrt", "static_range", "sync_threads", "sync_warp", "tan", "tanh", "thread_idx",
+    "trunc", "vote_all", "vote_any", "warp_id", "where",
 ]  # fmt: skip

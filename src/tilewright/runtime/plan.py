@@ -352,7 +352,8 @@ def _kind(value: Any, depth: int = 0) -> Hashable:
     """Return what a plan depends on of an argument: its type, and of a structure the types of its parts."""
     structure = structure_of(value)
     if structure is None or depth > MAX_DEPTH or adapter_for(value) is not None:
-        return type(value)
+        kind: Any = type(value)
+        return kind  # type: ignore[no-any-return]
     return structure.identity, tuple([_kind(part, depth + 1) for part in structure.parts(value)])
 
 

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 import tilewright
 from tilewright.arch import Arch
-from tilewright.dtypes import bool_
+from tilewright.dtypes import DType, bool_
 from tilewright.errors import LanguageError
 from tilewright.ir.builder import Builder
-from tilewright.ir.core import Block, Op, Parameter, Requirement, Type, Value
+from tilewright.ir.core import Block, Buffer, Op, Parameter, Requirement, Type, Value
 from tilewright.ir.evaluate import COMPUTED
 from tilewright.ir.ops import Binary, Compare, Constant, constant
 from tilewright.remarks import Remark
@@ -59,6 +59,7 @@ class Tracer:
         # What `threads` knows: the thread numbers that expressions give, and the slices that were accessed.
         self.thread_numbers: dict[Value, frozenset[int]] = {}
         self.slices: dict[TiledCopy | TiledMMA, dict[object, Slice]] = {}
+        self.views: dict[tuple[Buffer, DType], Buffer] = {}  # of the bytes of a buffer, by element type
         self.conditional_slices: list[tuple[Slice, Value]] = []
 
     def emit(self, op: Op, *types: Type) -> tuple[Value, ...]:

@@ -19,9 +19,9 @@ from tilewright.backends.cpp.prelude import FUNCTION
 from tilewright.backends.cpp.printer import Printer
 from tilewright.dtypes import DType, bfloat16, float16, float32, float64, int32, int64, uint32, uint64
 from tilewright.errors import InternalError
-from tilewright.ir.core import Buffer, Kernel, Space, Type, Value, VectorType
+from tilewright.ir.core import Buffer, Kernel, Op, Space, Type, Value, VectorType
 from tilewright.ir.evaluate import facts_of
-from tilewright.ir.ops import Allocate, Atomic, Bitcast, Constant, Load, Store
+from tilewright.ir.ops import AddressOf, Allocate, Atomic, Bitcast, Constant, Load, Point, Store
 
 _ARENA_ALIGNMENT = 128  # at least; more where a buffer asks for it
 
@@ -30,7 +30,8 @@ def pointer(printer: Printer, buffer: Buffer, *, restrict: bool) -> str:
     """Return the declaration of a global buffer as a parameter, without its name.
 
     Only what the kernel never writes is `__restrict__`: its loads may use the read-only path and move across
-    stores. Pointers that are written carry no such promise, because two arguments may be one array on purpose.
+    stores. Pointers that are written carry no such promise, because two arguments may be one array on purpose, and none
+    does in a kernel that writes through addresses.
     """
     type_name = printer.type_name(buffer.dtype)
     if buffer in printer.written:
@@ -39,8 +40,8 @@ def pointer(printer: Printer, buffer: Buffer, *, restrict: bool) -> str:
 
 
 def shared_buffers(kernel: Kernel) -> list[Buffer]:
-    """Return the shared buffers of a kernel, in order of first use."""
-    return [b for b in kernel.buffers() if b.space is Space.SHARED]
+    """Return the shared buffers of a kernel that have bytes of their own, in order of first use."""
+    return list(dict.fromkeys(b.root for b in kernel.buffers() if b.space is Space.SHARED))
 
 
 def needs_arena(kernel: Kernel, arch: Arch) -> bool:
@@ -87,6 +88,43 @@ def declare_arena(printer: Printer) -> None:
 def allocate(printer: Printer, op: Allocate) -> None:
     """Declare a buffer where its life begins."""
     printer.statement(_declaration(printer, op.buffer), op)
+    declare_views(printer, op.buffer, op)
+
+
+def point(printer: Printer, op: Point) -> None:
+    """Declare a pointer with the address that it has."""
+    buffer = op.buffer
+    name = printer.buffer_names[buffer] = printer.names.declare(buffer.name)
+    kind = pointer(printer, buffer, restrict=False)
+    address = prefix(f"({kind})", exact(printer, op.address), buffer.dtype)
+    printer.statement(f"{kind} const {name} = {address.text};", op)
+    declare_views(printer, buffer, op)
+
+
+def address_of(printer: Printer, op: AddressOf) -> Expression:
+    """Return the address of a buffer's first element as a number."""
+    name = Expression(printer.buffer_names[op.buffer], Rank.ATOM, op.buffer.dtype)
+    return prefix(f"({uint64.c_name})", name, uint64)
+
+
+def declare_views(printer: Printer, base: Buffer, op: Op | None = None) -> None:
+    """Declare the pointers by which the bytes of a buffer are seen as elements of other types, and theirs."""
+    for view in printer.kernel.buffers():
+        step = view
+        while step.base is not None and step.base is not base:
+            step = step.base
+        if step.base is None or step in printer.buffer_names:
+            continue
+        name = printer.buffer_names[step] = printer.names.declare(step.name or f"{base.name}_{step.dtype}")
+        kind = printer.type_name(step.dtype)
+        if step.space is Space.GLOBAL:
+            kind = pointer(printer, step, restrict=False).removesuffix("*")
+        text = f"{kind}* const {name} = ({kind}*){printer.buffer_names[base]};"
+        if op is None:
+            printer.writer.text(text)
+        else:
+            printer.statement(text, op)
+        declare_views(printer, step, op)
 
 
 def _declaration(printer: Printer, buffer: Buffer) -> str:
@@ -94,6 +132,7 @@ def _declaration(printer: Printer, buffer: Buffer) -> str:
     type_name = printer.type_name(buffer.dtype)
     if buffer.space is Space.REGISTER:
         vectors = any(is_vector_access(op, buffer) for op in printer.kernel.body.walk())
+        vectors = vectors or any(b.root is buffer and b is not buffer for b in printer.kernel.buffers())
         return f"{f'__align__({VECTOR_BYTES}) ' if vectors else ''}{type_name} {name}[{buffer.size}];"
     if printer.arena is None:
         alignment = max(buffer.alignment, VECTOR_BYTES)

@@ -12,12 +12,13 @@ from collections.abc import Callable
 import numpy as np
 
 from tilewright.backends.sim import floats
+from tilewright.backends.sim.aliases import PointedStorage
 from tilewright.backends.sim.compiler import Compiler, Step
 from tilewright.backends.sim.machine import Access, AccessKind
-from tilewright.backends.sim.storage import FlatStorage, RegisterStorage
+from tilewright.backends.sim.storage import FlatStorage, GlobalStorage, RegisterStorage
 from tilewright.backends.sim.values import Array, Frame, Lanes, Mask, at_least_2d, both, merge, without
 from tilewright.ir.core import Buffer, lanes_of
-from tilewright.ir.ops import Allocate, Atomic, Inside, Load, Store
+from tilewright.ir.ops import AddressOf, Allocate, Atomic, Inside, Load, Point, Store
 
 
 def allocate(op: Allocate, compiler: Compiler) -> Step:
@@ -53,6 +54,31 @@ def inside(op: Inside, compiler: Compiler) -> Step:
 
 def _nothing(frame: Frame) -> None:
     pass
+
+
+def point(op: Point, compiler: Compiler) -> Step:
+    """Let a buffer begin at an address."""
+    storage, address = compiler.machine.storages[op.buffer], compiler.slot(op.address)
+    assert isinstance(storage, PointedStorage), op.buffer
+
+    def run(frame: Frame) -> None:
+        storage.point(frame.values[address], frame.mask)
+
+    return run
+
+
+def address_of(op: AddressOf, compiler: Compiler) -> Step:
+    """Give the address by which kernels know the memory of a buffer."""
+    storage, result = compiler.machine.storages[op.buffer], compiler.slot(op.result)
+
+    def run(frame: Frame) -> None:
+        assert isinstance(storage, (PointedStorage, GlobalStorage)), op.buffer
+        if isinstance(storage, PointedStorage):
+            frame.values[result] = storage.addresses(np.int64(0)).astype(np.uint64)
+        else:
+            frame.values[result] = np.uint64(compiler.machine.addresses.address_of(storage))
+
+    return run
 
 
 def load(op: Load, compiler: Compiler) -> Step:
@@ -135,7 +161,9 @@ def atomic(op: Atomic, compiler: Compiler) -> Step:
         shape = (machine.blocks, machine.threads)
         position, operand, active = _active(memory.locate(at), values[value], mask, shape)
         try:
-            old = _apply(memory.flat, position, operand, update, wanted)
+            flat, at_flat = memory.window(position)
+            old = _apply(flat, at_flat, operand, update, wanted)
+            memory.put_window(flat, position, at_flat)
         except IndexError as error:
             raise machine.outside(op, op.buffer, error) from None
         if wanted:

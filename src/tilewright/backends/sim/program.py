@@ -34,6 +34,8 @@ HANDLERS: Handlers = {
     ops.Pack: scalars.pack_op,
     ops.Extract: scalars.extract_op,
     ops.Allocate: memory.allocate,
+    ops.Point: memory.point,
+    ops.AddressOf: memory.address_of,
     ops.Inside: memory.inside,
     ops.Load: memory.load,
     ops.Store: memory.store,

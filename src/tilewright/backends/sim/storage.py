@@ -90,6 +90,14 @@ class FlatStorage(ABC):
             position, value, mask = np.broadcast_arrays(position, value, mask)
             flat[position[mask]] = value[mask]
 
+    def window(self, position: Array) -> tuple[Array, Array]:
+        """Return an array that holds the elements at positions, and where in it: by default the memory itself."""
+        return self.flat, position
+
+    def put_window(self, window: Array, position: Array, place: Array) -> None:
+        """Write back what `window` gave, where that was a copy."""
+        assert window is self.flat, self.buffer
+
     def _rows(self, lanes: int, position: Lanes) -> tuple[Array, Lanes] | None:
         """Return `flat` as aligned rows of `lanes`, and the positions from the first row on, if all are aligned."""
         phase = self.phase(lanes)
@@ -183,6 +191,7 @@ class SharedStorage(FlatStorage):
         assert buffer.size is not None and offset % buffer.dtype.bytes == 0, buffer.name
         super().__init__(buffer, np.empty(0, buffer.dtype.numpy))
         self.offset = offset
+        self.mark = 1  # what says of a byte that it was written: of each tensor that shares bytes on purpose its own
         self.low, self.high = 0, buffer.size
         self._first = offset // buffer.dtype.bytes
         self._rows_of_blocks = self.flat.reshape(0, 0)
