@@ -113,7 +113,11 @@ class Lowered:
     @cached_property
     def checked(self) -> tuple[Parameter, ...]:
         """The scalar parameters that the conditions of a launch depend on."""
-        pending = [requirement.condition for requirement in self.kernel.requirements]
+        return self._behind([requirement.condition for requirement in self.kernel.requirements])
+
+    def _behind(self, values: list[Value]) -> tuple[Parameter, ...]:
+        """Return the scalar parameters that values depend on."""
+        pending = list(values)
         found: set[Value] = set()
         while pending:
             value = pending.pop()
@@ -121,6 +125,42 @@ class Lowered:
                 found.add(value)
                 pending += value.definition.operands if value.definition is not None else ()
         return tuple(p for p in self.host_parameters if p.target in found)
+
+    @cached_property
+    def sized(self) -> tuple[Parameter, ...]:
+        """The scalar parameters that the sizes of shared memory depend on which the launch knows."""
+        return self._behind([v for each in self.kernel.launch_sized for v in (each.elements, each.place)])
+
+    def shared_memory(self, lookup: ScalarLookup, limit: int, device: str) -> tuple[int, dict[Buffer, tuple[int, int]]]:
+        """Return the bytes of shared memory of a launch, and the place and number of elements of each such buffer.
+
+        Raises `ArgumentError` for a size below 0, and for more than a block of the device has.
+        """
+        known: dict[Value, int] = {p.target: lookup(p) for p in self.sized if isinstance(p.target, Value)}
+        found: dict[Buffer, tuple[int, int]] = {}
+        start = end = self.kernel.launch_sized_start
+        details = [f"of static size: {start} bytes"] if start else []
+        for each in self.kernel.launch_sized:
+            buffer, elements, place = each.buffer, evaluate(each.elements, known), evaluate(each.place, known)
+            name = buffer.name or str(buffer.dtype)
+            if elements < 0:
+                raise ArgumentError(
+                    f"tw.shared: the layout of {name!r} reaches {elements} elements in this launch",
+                    location=buffer.location,
+                    help="launch with extents that are not negative",
+                )
+            found[buffer] = place, elements
+            end = start + place + elements * buffer.dtype.bytes
+            details.append(f"{name}: {elements} {buffer.dtype}, {elements * buffer.dtype.bytes} bytes")
+        if end > limit:
+            raise ArgumentError(
+                f"kernel {self.kernel.name!r} takes {end} bytes of shared memory in this launch; a block of {device} "
+                f"has {limit}",
+                details=details,
+                location=self.kernel.launch_sized[-1].buffer.location,
+                help="launch with smaller extents, or keep less in shared memory",
+            )
+        return end, found
 
     def check(self, lookup: ScalarLookup) -> None:
         """Raise `ArgumentError` for the first condition of the launch that does not hold."""

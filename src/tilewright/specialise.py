@@ -28,6 +28,7 @@ from tilewright.runtime.launch import (
     ScalarSlot,
     Slot,
     StrideSlot,
+    launch_config,
     share_memory,
 )
 from tilewright.runtime.nvrtc import CompiledModule
@@ -183,6 +184,8 @@ class OnSimulator:
         described = dict(zip(self.names, plan.describe(args), strict=True))
         find = _lookup(self.names, self.starts, reading)
         self.lowered.check(find)
+        arch = self.lowered.arch
+        _, sized = self.lowered.shared_memory(find, arch.shared_bytes_optin, str(arch))
         infos = {n: info for n, info in described.items() if isinstance(info, ArrayInfo)}
         lowered, written, places = self.lowered, self.lowered.written, {}
         if lowered.takes_addresses:
@@ -208,6 +211,7 @@ class OnSimulator:
             compile=self.compiled,
             copies=frozenset(name for name, each in staged.items() if each.info.is_cuda),
             addresses=tuple(places.values()),
+            sized=sized,
         )
         for name in written:
             staged[name].write_back()
@@ -282,7 +286,9 @@ class OnDevice:
         self.starts = starts
         self.ordinal = ordinal
         self.dynamic_shared_bytes = lowered.cuda.dynamic_shared_bytes
-        properties = driver.device_properties(ordinal)
+        self.properties = properties = driver.device_properties(ordinal)
+        # Shared memory whose size depends on numbers is worked out at every call.
+        self.sizes_by_number = any(p.part == "value" for p in lowered.sized)
         if self.dynamic_shared_bytes > properties.shared_bytes_optin:
             raise DeviceError(
                 f"kernel {lowered.kernel.name!r} takes {self.dynamic_shared_bytes} bytes of shared memory; "
@@ -301,9 +307,8 @@ class OnDevice:
         return self.lowered
 
     def _load(self, module: CompiledModule) -> driver.Function:
-        return driver.load_function(
-            module.cubin, module.name, ordinal=self.ordinal, dynamic_shared_bytes=self.dynamic_shared_bytes
-        )
+        most = self.properties.shared_bytes_optin if self.lowered.kernel.launch_sized else self.dynamic_shared_bytes
+        return driver.load_function(module.cubin, module.name, ordinal=self.ordinal, dynamic_shared_bytes=most)
 
     @cached_property
     def aliased_function(self) -> driver.Function:
@@ -314,9 +319,16 @@ class OnDevice:
         """Raise `ArgumentError` for a condition of the launch that does not hold."""
         self.lowered.check(_lookup(self.names, self.starts, reading))
 
+    def shared_bytes(self, reading: Reading) -> int:
+        """Return the dynamic shared memory of a call; raise `ArgumentError` for more than a block has."""
+        if not self.lowered.kernel.launch_sized:
+            return self.dynamic_shared_bytes
+        find = _lookup(self.names, self.starts, reading)
+        return self.lowered.shared_memory(find, self.properties.shared_bytes_optin, self.properties.name)[0]
+
     def admit(self, reading: Reading) -> Ready:
         self.check(reading)
-        return _Admitted(self, reading[0].layouts)
+        return _Admitted(self, reading[0].layouts, self.shared_bytes(reading))
 
 
 class _Admitted:
@@ -324,18 +336,18 @@ class _Admitted:
 
     __slots__ = ("dynamic_shared_bytes", "is_simple", "launch", "ordinal", "owner", "pairs")
 
-    def __init__(self, owner: OnDevice, layouts: Layouts) -> None:
+    def __init__(self, owner: OnDevice, layouts: Layouts, shared_bytes: int) -> None:
         self.owner = owner
         self.pairs = owner.overlaps.pairs(layouts)
-        self.is_simple = not owner.checks_numbers
+        self.is_simple = not owner.checks_numbers and not owner.sizes_by_number
         self.ordinal = owner.ordinal
-        self.dynamic_shared_bytes = owner.dynamic_shared_bytes
+        self.dynamic_shared_bytes = shared_bytes
         self.launch = owner.packer.bind(layouts, owner.function, self.pairs, lambda: owner.aliased_function)
 
     def run(
         self, config: LaunchConfig, plan: ArgumentPlan, reading: Reading, args: tuple[Any, ...], stream: Any
     ) -> None:
-        self.launch(config, self._stream(plan, reading, stream), reading[1])
+        self.launch(self._sized(config, reading), self._stream(plan, reading, stream), reading[1])
 
     def prepare(
         self, config: LaunchConfig, plan: ArgumentPlan, reading: Reading, args: tuple[Any, ...], stream: Any
@@ -345,7 +357,14 @@ class _Admitted:
         function = self.owner.aliased_function if share_memory(self.pairs, values) else self.owner.function
         # A list may be changed afterwards; its arrays are kept.
         owners = (*args, *plan.leaves(args), *described)
+        config = self._sized(config, reading)
         return self.owner.packer.prepare(function, config, handle, values, call.layouts, owners)
+
+    def _sized(self, config: LaunchConfig, reading: Reading) -> LaunchConfig:
+        """Return the configuration with the shared memory that the numbers of a call ask for."""
+        if not self.owner.sizes_by_number:
+            return config
+        return launch_config(config.grid, config.block, self.owner.shared_bytes(reading))
 
     def _stream(self, plan: ArgumentPlan, reading: Reading, stream: Any) -> int:
         """Return the stream of a launch, after the conditions on numbers."""

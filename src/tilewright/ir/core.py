@@ -285,6 +285,18 @@ class Requirement:
     shown: Value | None = None
 
 
+@dataclass(frozen=True, eq=False)
+class LaunchSized:
+    """A shared buffer whose size the launch knows: values that it computes from parameters, as those of a `Requirement`.
+
+    `place` is where the buffer begins, in bytes from the end of the buffers of static sizes.
+    """
+
+    buffer: Buffer
+    elements: Value
+    place: Value
+
+
 @dataclass(eq=False)
 class Kernel:
     """A whole kernel: parameters, body, and what a launch must know.
@@ -293,7 +305,8 @@ class Kernel:
     `min_blocks` how many blocks a multiprocessor shall hold at once, 0 where the compiler decides.
     `shared_bytes` is set when shared memory is placed. `copies_to_shared` says that it was written with
     `tw.copy` from global to shared memory, which is asynchronous where it can be. `remarks` say what the trace
-    found that could be faster. `warp_size` is how many threads a warp of the target has.
+    found that could be faster. `warp_size` is how many threads a warp of the target has. `launch_sized` is the shared
+    memory behind `shared_bytes`.
     """
 
     name: str
@@ -307,6 +320,13 @@ class Kernel:
     copies_to_shared: bool = False
     remarks: tuple[Remark, ...] = ()
     warp_size: int = 32
+    launch_sized: tuple[LaunchSized, ...] = ()
+
+    @property
+    def launch_sized_start(self) -> int:
+        """Where the shared memory begins whose size the launch knows."""
+        alignment = max((sized.buffer.alignment for sized in self.launch_sized), default=1)
+        return -(-self.shared_bytes // alignment) * alignment
 
     def buffers(self) -> list[Buffer]:
         """Return the buffers that the ops of the kernel name, in order of first use."""

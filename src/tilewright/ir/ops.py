@@ -185,6 +185,15 @@ class Allocate(Op):
 
 
 @dataclass(eq=False)
+class AllocateAt(Op):
+    """Begin the life of a shared buffer of a size that the launch knows, `place` bytes behind those of static sizes."""
+
+    buffer: Buffer = begins()
+    place: Value = operand()
+    RESULTS: ClassVar[int | None] = 0
+
+
+@dataclass(eq=False)
 class Load(Op):
     """result = buffer[index], or for a vector type buffer[index : index + lanes], aligned to its size.
 

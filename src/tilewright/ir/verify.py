@@ -20,6 +20,7 @@ from tilewright.ir.ops import (
     UNARY_KINDS,
     AddressOf,
     Allocate,
+    AllocateAt,
     Assert,
     Atomic,
     Binary,
@@ -98,7 +99,7 @@ class _Verifier:
         for result in op.results:
             known = result.facts
             _expect(known is None or known.low <= known.high, op, f"contradictory facts {known}")
-        if isinstance(op, Allocate):
+        if isinstance(op, (Allocate, AllocateAt)):
             _expect(op.buffer not in visible, op, f"{op.buffer.name} is allocated twice")
             visible.add(op.buffer)
         for use in op.uses:
@@ -281,6 +282,9 @@ _RULES: dict[type[Op], Callable[..., None]] = {
     Pack: _pack,
     Extract: _extract,
     Allocate: _allocate,
+    AllocateAt: lambda op: _expect(
+        op.buffer.space is Space.SHARED and op.place.type is int32, op, "shared memory at an int32 place"
+    ),
     Point: lambda op: _expect(op.address.type is uint64, op, "an address is uint64"),
     AddressOf: lambda op: _expect(op.result.type is uint64, op, "an address is uint64"),
     Load: lambda op: _access(op, op.buffer, op.result),

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from tilewright.ir.core import Block, Buffer, Kernel, Op, Space, Value
-from tilewright.ir.ops import Allocate, For, If, Point, While, Yield
+from tilewright.ir.ops import Allocate, AllocateAt, For, If, Point, While, Yield
 from tilewright.passes.structured_ops import Structured, carried, keep_slots, yield_of
 
 
@@ -46,7 +46,7 @@ class _Marker:
             self.parents[op] = parent
             if isinstance(op, (For, While, If)):
                 self.survey_slots(op)
-            elif isinstance(op, (Allocate, Point)):
+            elif isinstance(op, (Allocate, AllocateAt, Point)):
                 self.allocations[op.buffer] = op
             elif not op.effects.removable:
                 if not isinstance(op, Yield):

@@ -84,7 +84,7 @@ def _lives(kernel: Kernel) -> list[_Life]:
     for position, op in enumerate(kernel.body.ops):
         for use in (use for inner in op.walk() for use in inner.uses):
             buffer = use.buffer.root
-            if buffer.space is not Space.SHARED:
+            if buffer.space is not Space.SHARED or buffer.size is None:  # the launch places what it knows the size of
                 continue
             if use.use is Use.BEGIN:
                 unborn.setdefault(buffer, position)
@@ -134,7 +134,8 @@ def _under_way_after(op: Op) -> list[Buffer]:
     """Return the shared buffers that an asynchronous op goes on to reach (nested blocks not included)."""
     if op.effects.asynchronous is None:
         return []
-    return [use.buffer.root for use in op.uses if use.buffer.space is Space.SHARED]
+    roots = [use.buffer.root for use in op.uses if use.buffer.space is Space.SHARED]
+    return [root for root in roots if root.size is not None]
 
 
 def _advance(op: Op, uncommitted: set[Buffer]) -> None:

@@ -261,13 +261,13 @@ def allocate(space: Space, dtype: DType, size: int | DynamicInt, alignment: int)
             f"{space.value} memory needs a size that is known while tracing, and the layout is dynamic",
             help="make the layout a tw.constexpr parameter",
         )
-    _demand_storage(dtype, space)
+    demand_storage(dtype, space)
     buffer = Buffer("", dtype, space, size, max(alignment, dtype.bytes), current("an allocation").location())
     current("an allocation").emit(Allocate(buffer))
     return BufferEngine(buffer)
 
 
-def _demand_storage(dtype: DType, space: Space) -> None:
+def demand_storage(dtype: DType, space: Space) -> None:
     """Refuse the types that only matrix instructions know: memory holds their operands in wider ones."""
     if dtype not in OPERANDS:
         return

@@ -16,6 +16,7 @@ from tilewright.layout.tuples import map_leaves
 from tilewright.tensors import Tensor
 from tilewright.trace.engine import BufferEngine, allocate
 from tilewright.trace.scalar import Scalar, as_scalar
+from tilewright.trace.shared_sizes import allocate_sized
 from tilewright.trace.tracer import current
 from tilewright.transactions import ROW
 
@@ -29,11 +30,16 @@ def _as_layout(layout: Any) -> Layout | ComposedLayout:
 def shared(element: Any, layout: Any, *, alignment: int = SHARED_ALIGNMENT) -> Tensor:
     """Make a tensor in the block's shared memory, with undefined contents.
 
-    `layout` is a static Layout or a shape (then column-major). Tensors whose uses a block-wide barrier separates
-    may get the same bytes. Raises `LanguageError` for a dynamic layout.
+    `layout` is a Layout or a shape (then column-major). Tensors whose uses a block-wide barrier separates may get the
+    same bytes. A layout of extents that the launch knows, which it computes from parameters, takes its bytes by itself;
+    it is taken outside of loops and branches. The launch is refused where a block cannot have so much.
+
+    Raises `LanguageError` for a layout that only the device knows.
     """
     static = _as_layout(layout)
     integer("tw.shared", "alignment", alignment, minimum=1)
+    if not static.is_static:
+        return Tensor(allocate_sized(dtype(element), static, alignment), static)
     engine = allocate(Space.SHARED, dtype(element), cosize(static), alignment)
     engine.buffer.layout = static
     return Tensor(engine, static)

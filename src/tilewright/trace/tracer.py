@@ -22,13 +22,14 @@ from tilewright.arch import Arch
 from tilewright.dtypes import DType, bool_
 from tilewright.errors import LanguageError
 from tilewright.ir.builder import Builder
-from tilewright.ir.core import Block, Buffer, Op, Parameter, Requirement, Type, Value
+from tilewright.ir.core import Block, Buffer, LaunchSized, Op, Parameter, Requirement, Type, Value
 from tilewright.ir.evaluate import COMPUTED
 from tilewright.ir.ops import Binary, Compare, Constant, constant
 from tilewright.remarks import Remark
 from tilewright.source import SourceLocation
 
 if TYPE_CHECKING:
+    from tilewright.layout import Layout
     from tilewright.tiled import TiledCopy, TiledMMA
     from tilewright.trace.threads import Slice
 
@@ -60,6 +61,9 @@ class Tracer:
         self.thread_numbers: dict[Value, frozenset[int]] = {}
         self.slices: dict[TiledCopy | TiledMMA, dict[object, Slice]] = {}
         self.views: dict[tuple[Buffer, DType], Buffer] = {}  # of the bytes of a buffer, by element type
+        # Shared memory of a size that the launch knows, with its layout and the place that the kernel computes.
+        self.launch_sized: list[LaunchSized] = []
+        self.placed: list[tuple[Layout, Value]] = []
         self.conditional_slices: list[tuple[Slice, Value]] = []
 
     def emit(self, op: Op, *types: Type) -> tuple[Value, ...]:

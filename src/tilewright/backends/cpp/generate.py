@@ -73,6 +73,7 @@ EXPRESSIONS: Mapping[type[Op], ExpressionHandler] = {
 
 STATEMENTS: Mapping[type[Op], StatementHandler] = {
     ops.Allocate: memory.allocate,
+    ops.AllocateAt: memory.allocate_at,
     ops.Point: memory.point,
     ops.Store: memory.store,
     ops.For: control.for_loop,

@@ -21,7 +21,7 @@ from tilewright.dtypes import DType, bfloat16, float16, float32, float64, int32,
 from tilewright.errors import InternalError
 from tilewright.ir.core import Buffer, Kernel, Op, Space, Type, Value, VectorType
 from tilewright.ir.evaluate import facts_of
-from tilewright.ir.ops import AddressOf, Allocate, Atomic, Bitcast, Constant, Load, Point, Store
+from tilewright.ir.ops import AddressOf, Allocate, AllocateAt, Atomic, Bitcast, Constant, Load, Point, Store
 
 _ARENA_ALIGNMENT = 128  # at least; more where a buffer asks for it
 
@@ -40,13 +40,16 @@ def pointer(printer: Printer, buffer: Buffer, *, restrict: bool) -> str:
 
 
 def shared_buffers(kernel: Kernel) -> list[Buffer]:
-    """Return the shared buffers of a kernel that have bytes of their own, in order of first use."""
-    return list(dict.fromkeys(b.root for b in kernel.buffers() if b.space is Space.SHARED))
+    """Return the shared buffers of a kernel that have bytes of their own, of static size, in order of first use."""
+    roots = dict.fromkeys(b.root for b in kernel.buffers() if b.space is Space.SHARED)
+    return [root for root in roots if root.size is not None]
 
 
 def needs_arena(kernel: Kernel, arch: Arch) -> bool:
     """Return whether the shared buffers are places in one array."""
     buffers = shared_buffers(kernel)
+    if kernel.launch_sized:
+        return True
     if sum(_aligned_size(b) for b in buffers) > arch.shared_bytes:
         unplaced = [b.name for b in buffers if b.offset is None]
         if unplaced:
@@ -68,7 +71,12 @@ def _overlap(buffers: list[Buffer]) -> bool:
 
 
 def dynamic_shared_bytes(kernel: Kernel, arch: Arch) -> int:
-    """Return how much shared memory the launch must ask for: all of it beyond 48 KiB, else none."""
+    """Return how much shared memory the launch must ask for: all of it beyond 48 KiB, else none.
+
+    What only the launch knows the size of comes behind all that is static.
+    """
+    if kernel.launch_sized:
+        return kernel.launch_sized_start
     large = kernel.shared_bytes > arch.shared_bytes
     return kernel.shared_bytes if large and needs_arena(kernel, arch) else 0
 
@@ -78,9 +86,10 @@ def declare_arena(printer: Printer) -> None:
     if not needs_arena(printer.kernel, printer.arch):
         return
     printer.arena = printer.names.declare("shared_memory")
-    dynamic = dynamic_shared_bytes(printer.kernel, printer.arch)
+    dynamic = dynamic_shared_bytes(printer.kernel, printer.arch) or printer.kernel.launch_sized
     size = "" if dynamic else str(printer.kernel.shared_bytes)
-    alignment = max(_ARENA_ALIGNMENT, *(b.alignment for b in shared_buffers(printer.kernel)))
+    sized = [each.buffer for each in printer.kernel.launch_sized]
+    alignment = max(_ARENA_ALIGNMENT, *(b.alignment for b in (*shared_buffers(printer.kernel), *sized)))
     extern = "extern " if dynamic else ""
     printer.writer.text(f"{extern}__shared__ __align__({alignment}) unsigned char {printer.arena}[{size}];")
 
@@ -89,6 +98,20 @@ def allocate(printer: Printer, op: Allocate) -> None:
     """Declare a buffer where its life begins."""
     printer.statement(_declaration(printer, op.buffer), op)
     declare_views(printer, op.buffer, op)
+
+
+def allocate_at(printer: Printer, op: AllocateAt) -> None:
+    """Declare a shared buffer as a place in the one array, behind all that is static."""
+    buffer, start = op.buffer, printer.kernel.launch_sized_start
+    assert printer.arena is not None, buffer
+    name = printer.buffer_names[buffer] = printer.names.declare(buffer.name)
+    place = exact(printer, op.place)
+    is_first = isinstance(op.place.definition, Constant) and op.place.definition.value == 0
+    behind = [printer.arena, *([str(start)] if start else []), *([] if is_first else [place.text])]
+    type_name, at = printer.type_name(buffer.dtype), " + ".join(behind)
+    at = f"({at})" if len(behind) > 1 else at
+    printer.statement(f"{type_name}* const {name} = ({type_name}*){at};", op)
+    declare_views(printer, buffer, op)
 
 
 def point(printer: Printer, op: Point) -> None:

@@ -41,7 +41,7 @@ class InitialisedBytes:
 
     def forget(self, storage: SharedStorage, mask: Mask) -> None:
         """Take a buffer's bytes as unwritten in the blocks of the mask."""
-        piece = slice(storage.offset, storage.offset + storage.buffer.bytes)
+        piece = slice(storage.offset, storage.offset + storage.bytes)
         if mask is None or mask.shape[0] == 1:
             self._bytes[:, piece] = 0
         else:
@@ -63,7 +63,7 @@ class InitialisedBytes:
     def missing(self, storage: SharedStorage, index: Lanes, lanes: int, mask: Mask) -> Array | None:
         """Return the threads of the mask that read something unwritten, None if there are none."""
         if len(self._bytes) == 1 and np.ndim(index) == 2 and index.shape[0] > 1:
-            piece = self._bytes[0, storage.offset : storage.offset + storage.buffer.bytes]
+            piece = self._bytes[0, storage.offset : storage.offset + storage.bytes]
             if (piece == storage.mark).all():
                 return None
             self._separate()

@@ -186,6 +186,7 @@ def execute(
     compile: Callable[[], Compiled] | None = None,
     copies: frozenset[str] = frozenset(),
     addresses: Sequence[Reachable] = (),
+    sized: Mapping[Buffer, tuple[int, int]] | None = None,
 ) -> None:
     """Run a kernel over `grid` blocks of `block` threads.
 
@@ -194,7 +195,8 @@ def execute(
     the `simulate` statement around the call. `arch` and `compile` are what a profile says of the machine code: the
     target's name, and a function that returns the compiler's figures. `copies` are the names of arguments whose arrays
     the caller drops where this raises. `addresses` are the arrays that the kernel may reach by their addresses; without
-    any, and with a kernel that has pointers, these are its arguments.
+    any, and with a kernel that has pointers, these are its arguments. `sized` has the place and the number of elements of
+    the shared buffers whose size the launch knows.
 
     Raises `CheckError`, with its `findings`, where the kernel is wrong.
     """
@@ -206,7 +208,7 @@ def execute(
         return
     if not addresses and any(isinstance(op, (Point, AddressOf)) for op in kernel.body.walk()):
         addresses = [reachable(array, buffer.name) for buffer, array in arrays.items()]
-    machine = Machine(kernel, grid, block, arrays, collector, addresses)
+    machine = Machine(kernel, grid, block, arrays, collector, addresses, sized)
     if options.check:
         machine.observers = (AccessChecker(machine), RaceChecker(kernel, machine), WaitChecker(kernel, machine))
     outputs = Outputs(kernel, machine.storages, is_wanted(options.rollback), options.check, copies, addresses)

@@ -107,6 +107,7 @@ Dim3 = tuple[int, int, int]
 
 # A row of the arena begins at a multiple of this, as a block's shared memory does.
 _ARENA_ALIGNMENT = 128
+_SOME_BYTES = 1 << 15  # of a shared buffer of which only a launch knows the size
 _PARTS = {1: uint8, 2: uint16, 4: uint32, 8: uint64}  # of registers that are seen as several types
 # The most bytes of shared and of register memory of the blocks that run at once.
 _CHUNK_BYTES = 1 << 26
@@ -130,6 +131,7 @@ class Machine:
         arrays: Mapping[Buffer, Array],
         collector: Collector,
         addresses: Sequence[Reachable] = (),
+        sized: Mapping[Buffer, tuple[int, int]] | None = None,
     ) -> None:
         self.grid, self.block = grid, block
         self.threads = block[0] * block[1] * block[2]
@@ -143,6 +145,8 @@ class Machine:
         self.shared: list[SharedStorage] = []
         self.registers: list[RegisterStorage] = []
         self.addresses = AddressSpace(addresses)
+        # The place and number of elements of shared buffers whose size the launch knows; without a launch some.
+        self._sized = sized or {s.buffer: (0, _SOME_BYTES // s.buffer.dtype.bytes) for s in kernel.launch_sized}
         self.arena_bytes = self._place(kernel, arrays)
         self.arena = np.empty((0, self.arena_bytes), np.uint8)
         self._fixed = self._thread_registers()
@@ -159,7 +163,7 @@ class Machine:
                 self.storages[buffer] = GlobalStorage(buffer, arrays[buffer])
             elif buffer.space is Space.REGISTER:
                 self._register(buffer, [view for view in views if view.root is buffer])
-            elif buffer.offset is not None:
+            elif buffer.offset is not None and buffer.size is not None:
                 end = max(end, buffer.offset + buffer.bytes)
         for view in views:
             base = self.storages.get(view.root)
@@ -169,11 +173,17 @@ class Machine:
                 self.storages[view] = GlobalView(view, base)
         for buffer in buffers:
             if buffer.space is Space.SHARED:
-                offset = buffer.offset
+                offset, size = buffer.offset, buffer.size
+                if buffer.root in self._sized:
+                    place, elements = self._sized[buffer.root]
+                    offset = kernel.launch_sized_start + place
+                    size = elements * buffer.root.dtype.bytes // buffer.dtype.bytes
+                    end = max(end, offset + size * buffer.dtype.bytes)
+                assert size is not None, buffer
                 if offset is None:
                     offset = -(-end // _ARENA_ALIGNMENT) * _ARENA_ALIGNMENT
                     end = offset + buffer.bytes
-                self.shared.append(SharedStorage(buffer, offset))
+                self.shared.append(SharedStorage(buffer, offset, size))
                 self.storages[buffer] = self.shared[-1]
         members = [buffer for buffer in dict.fromkeys(b.family for b in buffers) if buffer.is_member]
         for shared in self.shared:

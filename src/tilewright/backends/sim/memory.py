@@ -18,10 +18,10 @@ from tilewright.backends.sim.machine import Access, AccessKind
 from tilewright.backends.sim.storage import FlatStorage, GlobalStorage, RegisterStorage
 from tilewright.backends.sim.values import Array, Frame, Lanes, Mask, at_least_2d, both, merge, without
 from tilewright.ir.core import Buffer, lanes_of
-from tilewright.ir.ops import AddressOf, Allocate, Atomic, Inside, Load, Point, Store
+from tilewright.ir.ops import AddressOf, Allocate, AllocateAt, Atomic, Inside, Load, Point, Store
 
 
-def allocate(op: Allocate, compiler: Compiler) -> Step:
+def allocate(op: Allocate | AllocateAt, compiler: Compiler) -> Step:
     """Begin a buffer's life: its contents are undefined from here on."""
     machine, storage = compiler.machine, compiler.machine.storages[op.buffer]
 

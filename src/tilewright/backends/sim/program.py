@@ -34,6 +34,7 @@ HANDLERS: Handlers = {
     ops.Pack: scalars.pack_op,
     ops.Extract: scalars.extract_op,
     ops.Allocate: memory.allocate,
+    ops.AllocateAt: memory.allocate,
     ops.Point: memory.point,
     ops.AddressOf: memory.address_of,
     ops.Inside: memory.inside,

@@ -187,12 +187,13 @@ def _allocation(array: Array) -> int:
 class SharedStorage(FlatStorage):
     """A buffer in shared memory: a piece of each block's row in the chunk's arena."""
 
-    def __init__(self, buffer: Buffer, offset: int) -> None:
-        assert buffer.size is not None and offset % buffer.dtype.bytes == 0, buffer.name
+    def __init__(self, buffer: Buffer, offset: int, size: int) -> None:
+        assert offset % buffer.dtype.bytes == 0, buffer.name
         super().__init__(buffer, np.empty(0, buffer.dtype.numpy))
         self.offset = offset
         self.mark = 1  # what says of a byte that it was written: of each tensor that shares bytes on purpose its own
-        self.low, self.high = 0, buffer.size
+        self.low, self.high = 0, size
+        self.bytes = size * buffer.dtype.bytes
         self._first = offset // buffer.dtype.bytes
         self._rows_of_blocks = self.flat.reshape(0, 0)
         self._base = np.empty((0, 1), np.intp)
