@@ -47,9 +47,9 @@ class Structure:
         if self.form == "dict":
             return dict(zip(self.keys, parts, strict=True))
         if self.form == "named":
-            return tuple.__new__(self.kind, parts)  # type: ignore[type-var]  # a subclass of tuple
+            return tuple.__new__(self.kind, parts)
         if self.form == "sequence":
-            return self.kind(parts)  # type: ignore[call-arg]  # list or tuple
+            return self.kind(parts)
         made: Any = object.__new__(self.kind)
         for key, part in zip(self.keys, parts, strict=True):
             object.__setattr__(made, str(key), part)  # a frozen one too

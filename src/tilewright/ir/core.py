@@ -287,7 +287,7 @@ class Requirement:
 
 @dataclass(frozen=True, eq=False)
 class LaunchSized:
-    """A shared buffer whose size the launch knows: values that it computes from parameters, as those of a `Requirement`.
+    """A shared buffer whose size the launch knows: what it computes from parameters, as the values of a `Requirement`.
 
     `place` is where the buffer begins, in bytes from the end of the buffers of static sizes.
     """

@@ -6,6 +6,7 @@ items; anything else must stay the same object.
 
 from __future__ import annotations
 
+import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from tilewright.ir.facts import Facts
 from tilewright.ir.ops import Constant
 from tilewright.layout import Basis, ComposedLayout, DynamicInt, Layout
 from tilewright.tensors import Tensor
+from tilewright.trace.chosen import address_of, can_be_chosen, chosen_engine, common_alignment, refusal
 from tilewright.trace.engine import BufferEngine
 from tilewright.trace.scalar import Scalar, as_scalar, is_number, is_numpy_number
 
@@ -58,6 +60,7 @@ class _Part:
     rebuild: Callable[[list[Value]], Any]
     shape: tuple[Any, ...]  # what must agree between two sides, comparable with ==
     text: str  # for messages: what the variable is
+    tensor: Tensor | None = None
 
 
 @dataclass
@@ -171,7 +174,47 @@ def _tensor_part(tensor: Tensor, name: str, carried: Carried) -> _Part:
 
     pattern = str(_with_leaves(tensor.layout, iter([_Hole()] * len(dynamic))))
     shape = ("tensor", _Same(engine.buffer), pattern)
-    return _Part(1 + len(dynamic), rebuild, shape, f"a {engine.space} tensor of {engine.dtype} with layout {pattern}")
+    text = f"a {engine.space} tensor of {engine.dtype} with layout {pattern}"
+    return _Part(1 + len(dynamic), rebuild, shape, text, tensor)
+
+
+def _merge_buffers(before: Carried, after: Carried) -> bool:
+    """Carry tensors over different global memory by address, on both sides; say whether `before` became wider."""
+    wider = False
+    for n, (old, new) in enumerate(zip(before.parts, after.parts, strict=True)):
+        if old.tensor is None or new.tensor is None or old.shape == new.shape or old.shape[-1] != new.shape[-1]:
+            continue
+        if not can_be_chosen(old.tensor, new.tensor):
+            continue
+        alignment = common_alignment(old.tensor.engine, new.tensor.engine)
+        if old.shape[:2] != ("chosen", alignment):
+            _carry_address(before, n, (old.tensor.engine, new.tensor.engine), alignment)
+            wider = True
+        _carry_address(after, n, (old.tensor.engine, new.tensor.engine), alignment)
+    return wider
+
+
+def _carry_address(side: Carried, n: int, engines: tuple[BufferEngine, BufferEngine], alignment: int) -> None:
+    """Put the address of a tensor's memory before its other leaves."""
+    part, name = side.parts[n], side.names[n]
+    name = "" if name == CHOICE or name.startswith(RESULT) else name
+    tensor, first = part.tensor, sum(p.count for p in side.parts[:n])
+    assert tensor is not None, name
+    if part.shape[0] != "chosen":
+        side.leaves.insert(first, address_of(tensor.engine.buffer))
+        side.leaf_names.insert(first, f"{name or 'chosen'}_address")
+        side.weak.insert(first, False)
+    layout = tensor.layout
+
+    def rebuild(values: list[Value]) -> Tensor:
+        stand_ins = iter([Scalar(v) for v in values[2:]])
+        return Tensor(chosen_engine(name, engines, values), _with_leaves(layout, stand_ins))
+
+    count = part.count + (part.shape[0] != "chosen")
+    # What stands for both is aligned as both are, so that a third one is compared with that.
+    like = Buffer(name, tensor.dtype, tensor.engine.buffer.space, None, alignment)
+    seen = Tensor(dataclasses.replace(tensor.engine, buffer=like), layout)
+    side.parts[n] = _Part(count, rebuild, ("chosen", alignment, part.shape[-1]), part.text, seen)
 
 
 class _Hole(DynamicInt):
@@ -217,8 +260,14 @@ def merge_types(before: Carried, after: Carried, both: bool = False) -> Carried 
     Raises `LanguageError` naming the variable where the two cannot be one. `both` is for the two sides of an if,
     where either side's Python numbers give way.
     """
+    chosen = _merge_buffers(before, after)
     for name, old, new in zip(before.names, before.parts, after.parts, strict=True):
         if old.shape != new.shape:
+            if old.tensor is not None and new.tensor is not None and old.shape[-1] == new.shape[-1]:
+                what = CHOICE if name == CHOICE else f"variable {name!r}"
+                error = refusal(what, old.tensor, new.tensor, both)
+                if error is not None:
+                    raise error
             raise _disagreement(name, old.text, new.text, both)
     leaves, weak = list(before.leaves), list(before.weak)
     for n, (a, b) in enumerate(zip(before.leaves, after.leaves, strict=True)):
@@ -229,7 +278,7 @@ def merge_types(before: Carried, after: Carried, both: bool = False) -> Carried 
             weak[n] = after.weak[n]
         elif not (after.weak[n] and _gives_way(b, a)):
             raise _disagreement(before.leaf_names[n], str(a.type), str(b.type), both)
-    if leaves == before.leaves:
+    if leaves == before.leaves and not chosen:
         return None
     return Carried(before.names, leaves, before.leaf_names, weak, before.parts)
 

@@ -8,9 +8,10 @@ from tilewright.arguments import integer
 from tilewright.dtypes import OPERANDS, DType, dtype, int64, uint8, uint64
 from tilewright.errors import ArgumentError, LanguageError
 from tilewright.ir.core import Buffer, Space
-from tilewright.ir.ops import AddressOf, Cast, Point
+from tilewright.ir.ops import Cast
 from tilewright.layout import ComposedLayout, Layout, cosize
 from tilewright.tensors import Tensor
+from tilewright.trace.chosen import point
 from tilewright.trace.engine import BufferEngine, allocate
 from tilewright.trace.scalar import Scalar, as_scalar
 from tilewright.trace.tracer import current
@@ -30,7 +31,7 @@ def pointer(address: Any, element: Any, *, align: int | None = None) -> BufferEn
     or narrower than the element.
     """
     kind = dtype(element)
-    tracer = current("tw.pointer")
+    current("tw.pointer")
     if kind in OPERANDS:
         raise LanguageError(f"tw.pointer: memory does not hold {kind}, an operand type of matrix instructions")
     least = kind.bytes if align is None else integer("tw.pointer", "align", align, minimum=1, maximum=_WIDEST)
@@ -38,9 +39,8 @@ def pointer(address: Any, element: Any, *, align: int | None = None) -> BufferEn
         raise ArgumentError(
             f"tw.pointer: align is a power of two and at least the {kind.bytes} bytes of {kind}, got {align}"
         )
-    buffer = Buffer("", kind, Space.GLOBAL, None, least, tracer.location(), is_pointed=True)
-    tracer.emit(Point(buffer, _address(address)))
-    return BufferEngine(buffer)
+    like = Buffer("", kind, Space.GLOBAL, None, least)
+    return BufferEngine(point("", like, least, _address(address)))
 
 
 def _address(address: Any) -> Any:  # Any: a value of the IR
@@ -55,13 +55,6 @@ def _address(address: Any) -> Any:  # Any: a value of the IR
     if address.dtype is uint64:
         return address.value
     return current("tw.pointer").pure(Cast(address.value), uint64)
-
-
-def address_of(engine: BufferEngine) -> Scalar:
-    """Return the address of a global buffer's first element."""
-    value = current("an address").emit(AddressOf(engine.buffer), uint64)[0]
-    value.name = f"{engine.buffer.name}_address" if engine.buffer.name else None
-    return Scalar(value)
 
 
 def shared_union(*, alignment: int = ROW, **tensors: Any) -> tuple[Tensor, ...]:  # Any: (element type, layout)

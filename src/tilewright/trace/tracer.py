@@ -61,6 +61,7 @@ class Tracer:
         self.thread_numbers: dict[Value, frozenset[int]] = {}
         self.slices: dict[TiledCopy | TiledMMA, dict[object, Slice]] = {}
         self.views: dict[tuple[Buffer, DType], Buffer] = {}  # of the bytes of a buffer, by element type
+        self.addresses: dict[Buffer, Value] = {}  # of global buffers
         # Shared memory of a size that the launch knows, with its layout and the place that the kernel computes.
         self.launch_sized: list[LaunchSized] = []
         self.placed: list[tuple[Layout, Value]] = []

@@ -43,7 +43,7 @@ class GlobalView(GlobalStorage):
         self.present: Array | None = None
         if base.present is not None and not self.empty:
             there = np.repeat(base.present, old)[skipped : skipped + (high - low) * new]
-            self.present = np.asarray(there.reshape(-1, new)).all(axis=1)
+            self.present = np.logical_and.reduce(there.reshape(-1, new), axis=1)
         self.address = self.flat.__array_interface__["data"][0]
         self._offset, self._split = self.address // new, bool(self.address % new)
         self.place_in_allocation = base.place_in_allocation
@@ -229,7 +229,7 @@ class _Interface:  # as NumPy's protocol names it
 def _lowest(array: Array) -> int:
     """Return the address in this process of the lowest byte of an array."""
     lowest: int = array.__array_interface__["data"][0]
-    return lowest + sum(min(0, s * (n - 1)) for n, s in zip(array.shape, array.strides, strict=True))
+    return lowest + sum(min(0, int(s) * (n - 1)) for n, s in zip(array.shape, array.strides, strict=True))
 
 
 def _extent(each: Reachable) -> tuple[int, int]:

@@ -99,8 +99,8 @@ _SPECIAL_FUNCTIONS = frozenset({
     "acos", "atan", "sinh", "cosh", "tanh", "erf", "pow", "atan2", "fmod", "div",
 })
 _UNCOUNTED = (
-    ops.Constant, ops.Bitcast, ops.Pack, ops.Extract, ops.Allocate, ops.AllocateAt, ops.Point, ops.AddressOf, ops.Inside, ops.While,
-    ops.Yield,
+    ops.Constant, ops.Bitcast, ops.Pack, ops.Extract, ops.Allocate, ops.AllocateAt, ops.Point, ops.AddressOf,
+    ops.Inside, ops.While, ops.Yield,
 )
 # fmt: on
 

@@ -195,8 +195,8 @@ def execute(
     the `simulate` statement around the call. `arch` and `compile` are what a profile says of the machine code: the
     target's name, and a function that returns the compiler's figures. `copies` are the names of arguments whose arrays
     the caller drops where this raises. `addresses` are the arrays that the kernel may reach by their addresses; without
-    any, and with a kernel that has pointers, these are its arguments. `sized` has the place and the number of elements of
-    the shared buffers whose size the launch knows.
+    any, and with a kernel that has pointers, these are its arguments. `sized` has the place and the number of elements
+    of the shared buffers whose size the launch knows.
 
     Raises `CheckError`, with its `findings`, where the kernel is wrong.
     """
