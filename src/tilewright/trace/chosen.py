@@ -1,6 +1,6 @@
 """Tensors that a device condition chooses or a device loop swaps: global memory is carried by its address.
 
-    t = x if c else y        ->      address = c ? &x[0] : &y[0];  t is the tensor at it, with the other's offset and layout
+    t = x if c else y        ->      address = &y[0]; if (c) address = &x[0];      t begins at the address
 
 Registers have no addresses, and shared memory is placed after the trace: there one tensor with one more mode serves.
 """

@@ -229,7 +229,8 @@ class _Interface:  # as NumPy's protocol names it
 def _lowest(array: Array) -> int:
     """Return the address in this process of the lowest byte of an array."""
     lowest: int = array.__array_interface__["data"][0]
-    return lowest + sum(min(0, int(s) * (n - 1)) for n, s in zip(array.shape, array.strides, strict=True))
+    before: int = sum(min(0, s * (n - 1)) for n, s in zip(array.shape, array.strides, strict=True))
+    return lowest + before
 
 
 def _extent(each: Reachable) -> tuple[int, int]:
