@@ -179,9 +179,12 @@ class OnSimulator:
     def run(
         self, config: LaunchConfig, plan: ArgumentPlan, reading: Reading, args: tuple[Any, ...], stream: Any
     ) -> None:
+        self._run(config, plan.describe(args), reading)
+
+    def _run(self, config: LaunchConfig, arguments_described: Sequence[Argument], reading: Reading) -> None:
         from tilewright.backends.sim import execute
 
-        described = dict(zip(self.names, plan.describe(args), strict=True))
+        described = dict(zip(self.names, arguments_described, strict=True))
         find = _lookup(self.names, self.starts, reading)
         self.lowered.check(find)
         arch = self.lowered.arch
@@ -219,7 +222,8 @@ class OnSimulator:
     def prepare(
         self, config: LaunchConfig, plan: ArgumentPlan, reading: Reading, args: tuple[Any, ...], stream: Any
     ) -> Callable[[], None]:
-        return PreparedRun(lambda: self.run(config, plan, reading, args, stream))
+        described = plan.describe(args)  # now: a list may be changed afterwards
+        return PreparedRun(lambda: self._run(config, described, reading))
 
 
 class PreparedRun(Refused):

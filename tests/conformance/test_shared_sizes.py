@@ -86,6 +86,20 @@ def test_more_than_a_block_has_is_refused_before_the_launch(backend, n, words):
 
 
 @tw.kernel
+def rows_of_four(out, n):
+    a, b = tw.shared(tw.float32, (n, 4)), tw.shared(tw.float32, (n, 4))
+    a[0, 0] = b[0, 0] = 1.0
+    out[0] = a[0, 0] + b[0, 0]
+
+
+@pytest.mark.parametrize("n", [2**28, 2**29, 2**30])
+def test_sizes_do_not_wrap(backend, n):
+    """4 n elements of 4 bytes are 0 in 32 bits."""
+    with pytest.raises(tw.ArgumentError, match=f"takes {2 * n * 16} bytes"):
+        rows_of_four[1, 1](backend.zeros(1, tw.float32), n)
+
+
+@tw.kernel
 def strided(out, x, pad):
     """The layout's strides are dynamic too; what lies between rows is not used."""
     stage = tw.shared(tw.float32, tw.Layout((8, x.shape[0]), (x.shape[0] + pad, 1)))

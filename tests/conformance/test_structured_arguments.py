@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -177,10 +178,23 @@ def test_a_condition_of_the_launch_names_the_leaf(backend):
 def test_prepared_launches_keep_the_arrays_of_a_list_that_changes(backend):
     host, given = arrays(backend, 2)
     out = backend.zeros(N, tw.float32)
-    operands = {"a": Slotted(given[0], 1), "b": Slotted(given[1], 1)}
-    launch = total[1, N].prepare(out, operands)
+    operands = [(given.pop(0), 2.0), (given.pop(0), 3.0)]
+    launch = pairs[1, N].prepare(out, operands)
+    operands.clear()
+    gc.collect()
+    others = [backend.put(np.full(N, 7, np.float32)) for _ in range(8)]  # would take the memory that was given up
     launch()
-    np.testing.assert_allclose(backend.get(out), host[0] + host[1], rtol=1e-6)
+    np.testing.assert_allclose(backend.get(out), host[0] * 2 + host[1] * 3, rtol=1e-6)
+    assert len(others) == 8
+
+
+@tw.kernel
+def pairs(out, operands):
+    i = tw.thread_idx.x
+    acc = tw.float32(0)
+    for x, scale in operands:
+        acc += x[i] * scale
+    out[i] = acc
 
 
 def test_an_output_in_a_structure(backend):

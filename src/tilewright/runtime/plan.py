@@ -387,8 +387,11 @@ def named_leaves(name: str, value: Any, depth: int = 0) -> dict[str, Any]:
 
 
 def is_constant(value: Any) -> bool:
-    """Return whether a value that is neither array nor number is a compile-time constant where a structure holds it."""
-    return type(value).__hash__ is not None
+    """Return whether a value that is neither array nor number is a compile-time constant where a structure holds it.
+
+    What converts to an array, such as a host tensor, has elements that change: it is none.
+    """
+    return type(value).__hash__ is not None and (isinstance(value, type) or not hasattr(value, "__array__"))
 
 
 def refusal_of(name: str, value: Any, *, is_part: bool) -> ArgumentError:

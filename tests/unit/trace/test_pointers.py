@@ -112,6 +112,41 @@ def test_shared_bytes_are_placed_together_and_beside_others():
     assert first[0] + first[1] <= second[0]
 
 
+def test_bytes_are_in_use_as_long_as_a_view_is():
+    @tw.kernel
+    def kernel(out):
+        i = tw.thread_idx.x
+        a = tw.shared(tw.float32, 64)
+        bits = a.recast(tw.uint32)
+        bits[i] = tw.uint32(5)
+        tw.sync_threads()
+        b = tw.shared(tw.float32, 64)
+        b[i] = 1.0
+        tw.sync_threads()
+        out[i] = bits[63 - i].to(tw.float32) + b[63 - i]
+
+    out = np.zeros(64, np.float32)
+    kernel[1, 64](out)
+    assert (out == 6).all()
+    lowered = kernel[1, 64].lower(X)
+    assert lowered.kernel.shared_bytes == 512
+
+
+def test_arrays_that_are_written_by_the_address_that_was_chosen_are_outputs():
+    @tw.kernel
+    def kernel(x, y, z, c):
+        t = x if c > 0 else y
+        t[tw.thread_idx.x] = z[tw.thread_idx.x]
+
+    assert kernel[1, 64].lower(X, X, X, 1).written == {"x", "y"}
+    x, y, z = (np.zeros(64, np.float32) for _ in range(3))
+    z.setflags(write=False)
+    kernel[1, 64](x, y, z, 1)
+    y.setflags(write=False)
+    with pytest.raises(tw.ArgumentError, match="'y' is written by the kernel, and the array is read-only"):
+        kernel[1, 64](x, y, z, 1)
+
+
 @pytest.mark.parametrize(
     ("call", "words"),
     [
