@@ -139,6 +139,26 @@ def test_an_argument_or_what_an_address_names(backend, c, same):
 
 
 @tw.kernel
+def of_a_tuple(out, a, b, c, n):
+    i = tw.thread_idx.x
+    source, (target, third) = (a, (b, c)) if n > 0 else (b, (a, c))
+    pair = {"s": (source, 1), "t": [target, third]}
+    for k in range(n):
+        pair = {"s": (pair["t"][0], 1 + k), "t": [pair["t"][1], pair["s"][0]]}
+    out[i] = pair["s"][0][i] + pair["s"][1]
+    out[i + N] = pair["t"][1][i]
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 3, 5])
+def test_in_tuples_lists_and_dicts(backend, n):
+    host, given, out = three(backend)
+    of_a_tuple[1, N](out, *given, n)
+    order = [0, 1, 2] if n else [1, 0, 2]
+    order = order[n % 3 :] + order[: n % 3]
+    np.testing.assert_array_equal(backend.get(out), np.r_[host[order[0]] + max(n, 1), host[order[2]]])
+
+
+@tw.kernel
 def slices(out, a, b, n):
     """Offsets go along with addresses; rows of dynamic strides are chosen too."""
     i = tw.thread_idx.x

@@ -61,6 +61,8 @@ class _Part:
     shape: tuple[Any, ...]  # what must agree between two sides, comparable with ==
     text: str  # for messages: what the variable is
     tensor: Tensor | None = None
+    inner: tuple[_Part, ...] = ()  # of a group
+    make: Callable[[list[Any]], Any] | None = None
 
 
 @dataclass
@@ -134,8 +136,8 @@ def _group(inner: list[_Part], make: Callable[[list[Any]], Any], shape: tuple[An
             start += part.count
         return make(items)
 
-    count = sum(part.count for part in inner)
-    return _Part(count, rebuild, (*shape, *(p.shape for p in inner)), f"{shape[0]} of {len(inner)}")
+    count, text = sum(part.count for part in inner), f"{shape[0]} of {len(inner)}"
+    return _Part(count, rebuild, (*shape, *(p.shape for p in inner)), text, inner=tuple(inner), make=make)
 
 
 class _Same:
@@ -180,41 +182,79 @@ def _tensor_part(tensor: Tensor, name: str, carried: Carried) -> _Part:
 
 def _merge_buffers(before: Carried, after: Carried) -> bool:
     """Carry tensors over different global memory by address, on both sides; say whether `before` became wider."""
-    wider = False
-    for n, (old, new) in enumerate(zip(before.parts, after.parts, strict=True)):
-        if old.tensor is None or new.tensor is None or old.shape == new.shape or old.shape[-1] != new.shape[-1]:
-            continue
-        if not can_be_chosen(old.tensor, new.tensor):
-            continue
-        alignment = common_alignment(old.tensor.engine, new.tensor.engine)
-        if old.shape[:2] != ("chosen", alignment):
-            _carry_address(before, n, (old.tensor.engine, new.tensor.engine), alignment)
-            wider = True
-        _carry_address(after, n, (old.tensor.engine, new.tensor.engine), alignment)
-    return wider
+    merging = _Merging(before, after)
+    for n, name in enumerate(before.names):
+        before.parts[n], after.parts[n] = merging.part(before.parts[n], after.parts[n], name)
+    return merging.wider
 
 
-def _carry_address(side: Carried, n: int, engines: tuple[BufferEngine, BufferEngine], alignment: int) -> None:
-    """Put the address of a tensor's memory before its other leaves."""
-    part, name = side.parts[n], side.names[n]
-    name = "" if name == CHOICE or name.startswith(RESULT) else name
-    tensor, first = part.tensor, sum(p.count for p in side.parts[:n])
-    assert tensor is not None, name
-    if part.shape[0] != "chosen":
-        side.leaves.insert(first, address_of(tensor.engine.buffer))
-        side.leaf_names.insert(first, f"{name or 'chosen'}_address")
-        side.weak.insert(first, False)
-    layout = tensor.layout
+class _Merging:
+    """Goes through the parts of two sides, with the places of their leaves."""
 
-    def rebuild(values: list[Value]) -> Tensor:
-        stand_ins = iter([Scalar(v) for v in values[2:]])
-        return Tensor(chosen_engine(name, engines, values), _with_leaves(layout, stand_ins))
+    def __init__(self, before: Carried, after: Carried) -> None:
+        self.sides = (before, after)
+        self.at = [0, 0]
+        self.wider = False
 
-    count = part.count + (part.shape[0] != "chosen")
-    # What stands for both is aligned as both are, so that a third one is compared with that.
-    like = Buffer(name, tensor.dtype, tensor.engine.buffer.space, None, alignment)
-    seen = Tensor(dataclasses.replace(tensor.engine, buffer=like), layout)
-    side.parts[n] = _Part(count, rebuild, ("chosen", alignment, part.shape[-1]), part.text, seen)
+    def part(self, old: _Part, new: _Part, name: str) -> tuple[_Part, _Part]:
+        """Return the parts of one variable, or of a part of it, with addresses where memory differs."""
+        if old.shape != new.shape and len(old.inner) == len(new.inner) > 0:
+            inner = [self.part(*pair, f"{name}_{k}") for k, pair in enumerate(zip(old.inner, new.inner, strict=True))]
+            return _regrouped(old, [a for a, _ in inner]), _regrouped(new, [b for _, b in inner])
+        found = (old, new)
+        if old.shape != new.shape and _are_choices(old, new):
+            assert old.tensor is not None and new.tensor is not None, name
+            engines = old.tensor.engine, new.tensor.engine
+            self.wider |= old.shape[:2] != ("chosen", common_alignment(*engines))
+            name = "" if name.startswith((CHOICE, RESULT)) else name
+            found = (self._chosen(0, old, engines, name), self._chosen(1, new, engines, name))
+        self.at = [at + part.count for at, part in zip(self.at, found, strict=True)]
+        return found
+
+    def _chosen(self, n: int, part: _Part, engines: tuple[BufferEngine, BufferEngine], name: str) -> _Part:
+        """Put the address of a tensor's memory before its other leaves."""
+        side, tensor, is_new = self.sides[n], part.tensor, part.shape[0] != "chosen"
+        assert tensor is not None, name
+        if is_new:
+            side.leaves.insert(self.at[n], address_of(tensor.engine.buffer))
+            side.leaf_names.insert(self.at[n], f"{name or 'chosen'}_address")
+            side.weak.insert(self.at[n], False)
+        layout, alignment = tensor.layout, common_alignment(*engines)
+
+        def rebuild(values: list[Value]) -> Tensor:
+            stand_ins = iter([Scalar(v) for v in values[2:]])
+            return Tensor(chosen_engine(name, engines, values), _with_leaves(layout, stand_ins))
+
+        # What stands for both is aligned as both are, so that a third one is compared with that.
+        like = dataclasses.replace(tensor.engine.buffer, name=name, alignment=alignment)
+        seen = Tensor(dataclasses.replace(tensor.engine, buffer=like), layout)
+        return _Part(part.count + is_new, rebuild, ("chosen", alignment, part.shape[-1]), part.text, seen)
+
+
+def _regrouped(part: _Part, inner: list[_Part]) -> _Part:
+    """Return a group of other parts."""
+    assert part.make is not None, part
+    return _group(inner, part.make, part.shape[: len(part.shape) - len(inner)])
+
+
+def _are_choices(old: _Part, new: _Part) -> bool:
+    """Say whether two parts are tensors that differ in their global memory alone."""
+    if old.tensor is None or new.tensor is None or old.shape[-1] != new.shape[-1]:
+        return False
+    return can_be_chosen(old.tensor, new.tensor)
+
+
+def _refuse_memory(name: str, old: _Part, new: _Part, both: bool) -> None:
+    """Raise `LanguageError` for tensors that differ in their memory alone."""
+    if len(old.inner) == len(new.inner) > 0:
+        for k, (a, b) in enumerate(zip(old.inner, new.inner, strict=True)):
+            if a.shape != b.shape:
+                _refuse_memory(f"{name}[{k}]", a, b, both)
+    elif old.tensor is not None and new.tensor is not None and old.shape[-1] == new.shape[-1]:
+        what = CHOICE if name.startswith(CHOICE) else f"variable {name!r}"
+        error = refusal(what, old.tensor, new.tensor, both)
+        if error is not None:
+            raise error
 
 
 class _Hole(DynamicInt):
@@ -263,11 +303,7 @@ def merge_types(before: Carried, after: Carried, both: bool = False) -> Carried 
     chosen = _merge_buffers(before, after)
     for name, old, new in zip(before.names, before.parts, after.parts, strict=True):
         if old.shape != new.shape:
-            if old.tensor is not None and new.tensor is not None and old.shape[-1] == new.shape[-1]:
-                what = CHOICE if name == CHOICE else f"variable {name!r}"
-                error = refusal(what, old.tensor, new.tensor, both)
-                if error is not None:
-                    raise error
+            _refuse_memory(name, old, new, both)
             raise _disagreement(name, old.text, new.text, both)
     leaves, weak = list(before.leaves), list(before.weak)
     for n, (a, b) in enumerate(zip(before.leaves, after.leaves, strict=True)):

@@ -54,6 +54,9 @@ class BufferEngine(Refused):
     guards: tuple[Guard, ...] = ()
     slices: tuple[Slice, ...] = ()
 
+    def __repr__(self) -> str:
+        return f"{self.space} memory of {self.dtype}{f' ({self.name})' if self.name else ''}"
+
     @property
     def dtype(self) -> DType:
         return self.buffer.dtype
