@@ -27,6 +27,22 @@ def test_accesses_outside_of_all_arrays(by, found):
     assert [kind for kind, _ in run] == ["out-of-bounds"] * found
 
 
+def test_gaps_between_the_rows_of_a_view_are_outside():
+    memory, out = np.zeros((8, 16), np.float32), np.zeros(64, np.float32)
+    rows = memory[:, :8]
+
+    @tw.kernel
+    def read(out, addresses, width: tw.constexpr):
+        x = tw.make_tensor(tw.pointer(addresses[0], tw.float32), tw.Layout((8, width), (16, 1)))
+        for j in range(width):
+            out[tw.thread_idx.x] = x[tw.thread_idx.x, j]
+
+    assert kinds(read[1, 8], out, tw.addresses([rows]), 8) == []
+    assert kinds(read[1, 8], out, tw.addresses([rows[::-1]]), 1) != []  # the last row first: what follows is outside
+    assert {kind for kind, _ in kinds(read[1, 8], out, tw.addresses([rows]), 9)} == {"out-of-bounds"}
+    assert kinds(read[1, 8], out, tw.addresses([rows, memory]), 9) == []
+
+
 def test_unchecked_accesses_outside_stop_the_launch():
     x, out = np.zeros(64, np.float32), np.zeros(64, np.float32)
     with tw.simulate(check=False), pytest.raises(tw.CheckError, match="out of bounds"):

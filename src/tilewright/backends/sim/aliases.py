@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -171,7 +172,24 @@ class AddressSpace:
         """Return where `width` bytes from an address on lie in arrays."""
         row = np.maximum(np.searchsorted(self._lows, addresses, side="right") - 1, 0)
         inside: Array = (addresses >= self._lows[row]) & (addresses + width <= self._highs[row])
+        present = self._present
+        if present is not None:
+            place = np.where(inside, addresses - self._lows[row] + self._placed[row], 0)
+            for byte in range(width):
+                inside = inside & (present[np.minimum(place + byte, self.size - 1)])
         return inside
+
+    @cached_property
+    def _present(self) -> Array | None:
+        """Which bytes belong to an array, where any array has gaps between its rows; None where none has."""
+        if all(high - low == each.array.nbytes for each, low, high in self._known):
+            return None
+        present = np.zeros(self.size, np.bool_)
+        for each, low, _ in self._known:
+            shape, strides = (*each.array.shape, each.array.itemsize), (*map(abs, each.array.strides), 1)
+            start = int(self.places(np.array([low]))[0])
+            np.lib.stride_tricks.as_strided(present[start:], shape, strides)[...] = True
+        return present
 
     def read_only(self, addresses: Array) -> Array:
         """Return where an address lies in an array that cannot be written."""
