@@ -42,6 +42,7 @@ _EXPORTS: dict[str, tuple[str, ...]] = {
     "language": (
         *("constexpr", "function", "range", "static_range"),
         *("thread_idx", "block_idx", "block_dim", "grid_dim", "lane_id", "warp_id"),
+        *("pointer", "shared_union"),
         *("shared", "registers", "fragment_like", "sync_threads", "sync_warp", "cp_async_commit", "cp_async_wait"),
         *("pipeline", "named_barrier", "mbarrier", "elect_one"),
         *("copy", "gemm", "fill", "clear", "axpby", "inside", "where", "fma", "minimum", "maximum"),
@@ -77,6 +78,7 @@ _EXPORTS: dict[str, tuple[str, ...]] = {
     "kernels.matmul": ("matmul",),
     "launch": ("kernel", "Kernel", "static"),
     "runtime.specs": ("spec",),
+    "runtime.pointers": ("addresses",),
     "tune": ("autotune", "Config", "Space"),
     "profile": ("simulate",),
     "analysis": ("check",),

@@ -121,6 +121,7 @@ from tilewright.language import mul_hi as mul_hi
 from tilewright.language import named_barrier as named_barrier
 from tilewright.language import philox as philox
 from tilewright.language import pipeline as pipeline
+from tilewright.language import pointer as pointer
 from tilewright.language import popcount as popcount
 from tilewright.language import pow as pow
 from tilewright.language import rand as rand
@@ -141,6 +142,7 @@ from tilewright.language import rsqrt_approx as rsqrt_approx
 from tilewright.language import sad as sad
 from tilewright.language import scan as scan
 from tilewright.language import shared as shared
+from tilewright.language import shared_union as shared_union
 from tilewright.language import shuffle as shuffle
 from tilewright.language import shuffle_down as shuffle_down
 from tilewright.language import shuffle_up as shuffle_up
@@ -201,6 +203,7 @@ from tilewright.layout import tiled_product as tiled_product
 from tilewright.layout import zipped_divide as zipped_divide
 from tilewright.layout import zipped_product as zipped_product
 from tilewright.profile import simulate as simulate
+from tilewright.runtime.pointers import addresses as addresses
 from tilewright.runtime.specs import spec as spec
 from tilewright.tensors import Tensor as Tensor
 from tilewright.tensors import domain_offset as domain_offset

@@ -14,6 +14,7 @@ from tilewright.figures import Compiled
 from tilewright.ir.core import Buffer, Kernel, Parameter, Space, Value
 from tilewright.ir.effects import Scope
 from tilewright.ir.evaluate import evaluate
+from tilewright.ir.ops import AddressOf, Point
 from tilewright.passes.pipeline import run_passes
 from tilewright.trace.kernel import trace
 from tilewright.trace.parameters import ArgumentType
@@ -48,8 +49,22 @@ class Lowered:
         """The names of the array arguments that the kernel reads."""
         return self._arguments({buffer for op in self.kernel.body.walk() for buffer in op.buffers_read})
 
+    @cached_property
+    def takes_addresses(self) -> bool:
+        """Whether the kernel reaches memory by addresses."""
+        return any(isinstance(op, (AddressOf, Point)) for op in self.kernel.body.walk())
+
+    @cached_property
+    def writes_by_address(self) -> bool:
+        """Whether the kernel writes to memory that it reaches by an address."""
+        return any(b.root.is_pointed for op in self.kernel.body.walk() for b in op.buffers_written)
+
     def _arguments(self, buffers: set[Buffer]) -> frozenset[str]:
-        return frozenset(p.argument for p in self.kernel.parameters if p.target in buffers)
+        """Return the arguments that are among buffers, or whose address was taken where any of them is pointed."""
+        reached = {buffer.root for buffer in buffers}
+        if any(buffer.is_pointed for buffer in reached):
+            reached |= {op.buffer.root for op in self.kernel.body.walk() if isinstance(op, AddressOf)}
+        return frozenset(p.argument for p in self.kernel.parameters if p.target in reached)
 
     @cached_property
     def source(self) -> DeviceSource:
@@ -99,7 +114,11 @@ class Lowered:
     @cached_property
     def checked(self) -> tuple[Parameter, ...]:
         """The scalar parameters that the conditions of a launch depend on."""
-        pending = [requirement.condition for requirement in self.kernel.requirements]
+        return self._behind([requirement.condition for requirement in self.kernel.requirements])
+
+    def _behind(self, values: list[Value]) -> tuple[Parameter, ...]:
+        """Return the scalar parameters that values depend on."""
+        pending = list(values)
         found: set[Value] = set()
         while pending:
             value = pending.pop()
@@ -107,6 +126,42 @@ class Lowered:
                 found.add(value)
                 pending += value.definition.operands if value.definition is not None else ()
         return tuple(p for p in self.host_parameters if p.target in found)
+
+    @cached_property
+    def sized(self) -> tuple[Parameter, ...]:
+        """The scalar parameters that the sizes of shared memory depend on which the launch knows."""
+        return self._behind([v for each in self.kernel.launch_sized for v in (each.elements, each.place)])
+
+    def shared_memory(self, lookup: ScalarLookup, limit: int, device: str) -> tuple[int, dict[Buffer, tuple[int, int]]]:
+        """Return the bytes of shared memory of a launch, and the place and number of elements of each such buffer.
+
+        Raises `ArgumentError` for a size below 0, and for more than a block of the device has.
+        """
+        known: dict[Value, int] = {p.target: lookup(p) for p in self.sized if isinstance(p.target, Value)}
+        found: dict[Buffer, tuple[int, int]] = {}
+        start = end = self.kernel.launch_sized_start
+        details = [f"of static size: {start} bytes"] if start else []
+        for each in self.kernel.launch_sized:
+            buffer, elements, place = each.buffer, evaluate(each.elements, known), evaluate(each.place, known)
+            name = buffer.name or str(buffer.dtype)
+            if elements < 0:
+                raise ArgumentError(
+                    f"tw.shared: the layout of {name!r} reaches {elements} elements in this launch",
+                    location=buffer.location,
+                    help="launch with extents that are not negative",
+                )
+            found[buffer] = place, elements
+            end = start + place + elements * buffer.dtype.bytes
+            details.append(f"{name}: {elements} {buffer.dtype}, {elements * buffer.dtype.bytes} bytes")
+        if end > limit:
+            raise ArgumentError(
+                f"kernel {self.kernel.name!r} takes {end} bytes of shared memory in this launch; a block of {device} "
+                f"has {limit}",
+                details=details,
+                location=self.kernel.launch_sized[-1].buffer.location,
+                help="launch with smaller extents, or keep less in shared memory",
+            )
+        return end, found
 
     def check(self, lookup: ScalarLookup) -> None:
         """Raise `ArgumentError` for the first condition of the launch that does not hold."""
@@ -167,7 +222,7 @@ def _check_shared_memory(kernel: Kernel, arch: Arch) -> None:
     limit = arch.shared_bytes_optin
     if kernel.shared_bytes <= limit:
         return
-    buffers = [b for b in kernel.buffers() if b.space is Space.SHARED]
+    buffers = list(dict.fromkeys(b.root for b in kernel.buffers() if b.space is Space.SHARED))
     raise LanguageError(
         f"kernel {kernel.name!r} takes {kernel.shared_bytes} bytes of shared memory; "
         f"a block of {arch.name} has {limit}",

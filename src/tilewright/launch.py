@@ -380,7 +380,7 @@ class _Variant:
         """Trace and compile for arguments of a new kind."""
         captures = self._captures(args)
         captures.note()
-        described = plan.describe(args)
+        described = plan.describe_arguments(args)
         parameters = self.kernel.parameters
         arguments = {p.name: described_type(d) for p, d in zip(parameters, described, strict=True)}
 
@@ -400,8 +400,7 @@ class _Variant:
             captures.settle()
             return lowered
 
-        names = [p.name for p in parameters]
-        return specialise(build, names, described, plan.starts, self.kernel.options.arch)
+        return specialise(build, plan.names, plan.describe(args), plan.starts, self.kernel.options.arch)
 
 
 # What is told of a thread's launches, by the thread's number, and returns whether it ran them; see recording.py.

@@ -14,15 +14,16 @@ from typing import Any
 
 from tilewright.arch import Arch
 from tilewright.compile import Lowered
-from tilewright.launch import Launcher, observers
+from tilewright.launch import Kernel, Launcher, observers
 from tilewright.runtime import driver
+from tilewright.runtime.plan import named_leaves
 
 Grid = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """One launch: the compiled kernel with its arguments by name, and how it was launched.
+    """One launch: the compiled kernel with its arguments by name (`params.weight` is a leaf), and how it was launched.
 
     `lowered` is what a GPU runs, on the simulator too. `function` is the machine code as loaded, None on the simulator
     and where the launch was only traced; `grid` is None there too.
@@ -107,21 +108,27 @@ def _recording(arch: Arch | None) -> Iterator[list[Recorded]]:
 def _traced(launcher: Launcher, args: tuple[Any, ...], kwargs: dict[str, Any], arch: Arch) -> Recorded:
     kernel = launcher.kernel
     lowered = launcher.lower(*args, arch=arch.name, **kwargs)
-    names = [p.name for p in kernel.parameters]
-    arguments = dict(zip(names, kernel.complete(args, kwargs), strict=True))
+    arguments = _by_name(kernel, kernel.complete(args, kwargs))
     return Recorded(kernel.__name__, lowered, arguments, kernel.variant(launcher.block).block)
 
 
 def _recorded(launcher: Launcher, values: tuple[Any, ...]) -> Recorded:
     ready, config = launcher.admitted(values)
     owner: Any = getattr(ready, "owner", ready)  # Any: on a GPU what was admitted belongs to a specialisation
-    names = [p.name for p in launcher.kernel.parameters]
     return Recorded(
         launcher.kernel.__name__,
         owner.lowered_for_gpu,
-        dict(zip(names, values, strict=True)),
+        _by_name(launcher.kernel, values),
         config.block,
         config.grid,
         config.shared_bytes,
         getattr(owner, "function", None),
     )
+
+
+def _by_name(kernel: Kernel, values: tuple[Any, ...]) -> dict[str, Any]:
+    """Return the arguments of a call by name, structures by their leaves: `params.weight`, `xs[0]`."""
+    found: dict[str, Any] = {}
+    for parameter, value in zip(kernel.parameters, values, strict=True):
+        found.update({parameter.name: value} if parameter.is_constexpr else named_leaves(parameter.name, value))
+    return found

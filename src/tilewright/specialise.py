@@ -28,12 +28,24 @@ from tilewright.runtime.launch import (
     ScalarSlot,
     Slot,
     StrideSlot,
+    launch_config,
     share_memory,
 )
 from tilewright.runtime.nvrtc import CompiledModule
 from tilewright.runtime.options import stream_handle
-from tilewright.runtime.plan import Argument, ArgumentPlan, Reading, Scalar, scalar_type
-from tilewright.trace.parameters import ArgumentType, ArrayType, ConstantValue, Dynamic, ScalarType
+from tilewright.runtime.plan import (
+    Argument,
+    ArgumentPlan,
+    Reading,
+    Scalar,
+    Structured,
+    is_constant,
+    refusal_of,
+    scalar_type,
+)
+from tilewright.runtime.pointers import reached
+from tilewright.structures import demand_depth, structure_of
+from tilewright.trace.parameters import ArgumentType, ArrayType, ConstantValue, Dynamic, ScalarType, StructureType
 
 _PARTS = {"shape": 0, "stride": 1}  # where they stand in an array's layout
 
@@ -167,18 +179,33 @@ class OnSimulator:
     def run(
         self, config: LaunchConfig, plan: ArgumentPlan, reading: Reading, args: tuple[Any, ...], stream: Any
     ) -> None:
+        self._run(config, plan.describe(args), reading)
+
+    def _run(self, config: LaunchConfig, arguments_described: Sequence[Argument], reading: Reading) -> None:
         from tilewright.backends.sim import execute
 
-        described = dict(zip(self.names, plan.describe(args), strict=True))
+        described = dict(zip(self.names, arguments_described, strict=True))
         find = _lookup(self.names, self.starts, reading)
         self.lowered.check(find)
         self.lowered.check_grid(config.grid)
-        staged = _stage({n: info for n, info in described.items() if isinstance(info, ArrayInfo)}, self.lowered.written)
+        arch = self.lowered.arch
+        _, sized = self.lowered.shared_memory(find, arch.shared_bytes_optin, str(arch))
+        infos = {n: info for n, info in described.items() if isinstance(info, ArrayInfo)}
+        lowered, written, places = self.lowered, self.lowered.written, {}
+        if lowered.takes_addresses:
+            others = reached(infos)
+            infos = {**infos, **{n: info for n, info in others.items() if n not in infos}}
+            if lowered.writes_by_address:
+                written |= {n for n in others if others[n].writable}
+        staged = _stage(infos, frozenset(infos) if lowered.takes_addresses else written)
+        if lowered.takes_addresses:
+            from tilewright.backends.sim import reachable
+
+            places = {n: reachable(s.array, n, s.info.pointer if s.info.is_cuda else None) for n, s in staged.items()}
         arguments: dict[Parameter, Any] = {
             p: staged[p.argument].array if isinstance(p.target, Buffer) else find(p)
             for p in self.lowered.kernel.parameters
         }
-        lowered = self.lowered
         execute(
             lowered.kernel,
             config.grid,
@@ -187,14 +214,17 @@ class OnSimulator:
             arch=lowered.arch.name,
             compile=self.compiled,
             copies=frozenset(name for name, each in staged.items() if each.info.is_cuda),
+            addresses=tuple(places.values()),
+            sized=sized,
         )
-        for name in self.lowered.written:
+        for name in written:
             staged[name].write_back()
 
     def prepare(
         self, config: LaunchConfig, plan: ArgumentPlan, reading: Reading, args: tuple[Any, ...], stream: Any
     ) -> Callable[[], None]:
-        return PreparedRun(lambda: self.run(config, plan, reading, args, stream))
+        described = plan.describe(args)  # now: a list may be changed afterwards
+        return PreparedRun(lambda: self._run(config, described, reading))
 
 
 class PreparedRun(Refused):
@@ -261,7 +291,9 @@ class OnDevice:
         self.starts = starts
         self.ordinal = ordinal
         self.dynamic_shared_bytes = lowered.cuda.dynamic_shared_bytes
-        properties = driver.device_properties(ordinal)
+        self.properties = properties = driver.device_properties(ordinal)
+        # Shared memory whose size depends on numbers is worked out at every call.
+        self.sizes_by_number = any(p.part == "value" for p in lowered.sized)
         if self.dynamic_shared_bytes > properties.shared_bytes_optin:
             raise DeviceError(
                 f"kernel {lowered.kernel.name!r} takes {self.dynamic_shared_bytes} bytes of shared memory; "
@@ -283,9 +315,8 @@ class OnDevice:
 
     def load(self, module: CompiledModule) -> driver.Function:
         """Load machine code of the kernel on the device."""
-        return driver.load_function(
-            module.cubin, module.name, ordinal=self.ordinal, dynamic_shared_bytes=self.dynamic_shared_bytes
-        )
+        most = self.properties.shared_bytes_optin if self.lowered.kernel.launch_sized else self.dynamic_shared_bytes
+        return driver.load_function(module.cubin, module.name, ordinal=self.ordinal, dynamic_shared_bytes=most)
 
     @cached_property
     def aliased_function(self) -> driver.Function:
@@ -296,9 +327,16 @@ class OnDevice:
         """Raise `ArgumentError` for a condition of the launch that does not hold."""
         self.lowered.check(_lookup(self.names, self.starts, reading))
 
+    def shared_bytes(self, reading: Reading) -> int:
+        """Return the dynamic shared memory of a call; raise `ArgumentError` for more than a block has."""
+        if not self.lowered.kernel.launch_sized:
+            return self.dynamic_shared_bytes
+        find = _lookup(self.names, self.starts, reading)
+        return self.lowered.shared_memory(find, self.properties.shared_bytes_optin, self.properties.name)[0]
+
     def admit(self, reading: Reading) -> Ready:
         self.check(reading)
-        return _Admitted(self, reading[0].layouts)
+        return _Admitted(self, reading[0].layouts, self.shared_bytes(reading))
 
 
 class Cooperative:
@@ -343,13 +381,13 @@ class _Admitted:
 
     __slots__ = ("dynamic_shared_bytes", "is_simple", "launch", "limits", "ordinal", "owner", "pairs")
 
-    def __init__(self, owner: OnDevice, layouts: Layouts) -> None:
+    def __init__(self, owner: OnDevice, layouts: Layouts, shared_bytes: int) -> None:
         self.owner = owner
         self.pairs = owner.overlaps.pairs(layouts)
         self.limits = owner.lowered.kernel.grid_limits
-        self.is_simple = not owner.checks_numbers and not self.limits
+        self.is_simple = not owner.checks_numbers and not owner.sizes_by_number and not self.limits
         self.ordinal = owner.ordinal
-        self.dynamic_shared_bytes = owner.dynamic_shared_bytes
+        self.dynamic_shared_bytes = shared_bytes
         self.launch = owner.packer.bind(
             layouts, owner.function, self.pairs, lambda: owner.aliased_function, owner.admitted
         )
@@ -359,7 +397,7 @@ class _Admitted:
     ) -> None:
         if self.limits:
             self.owner.lowered.check_grid(config.grid)
-        self.launch(config, self._stream(plan, reading, stream), reading[1])
+        self.launch(self._sized(config, reading), self._stream(plan, reading, stream), reading[1])
 
     def prepare(
         self, config: LaunchConfig, plan: ArgumentPlan, reading: Reading, args: tuple[Any, ...], stream: Any
@@ -368,9 +406,18 @@ class _Admitted:
         handle = self._stream(plan, reading, stream)
         call, values, described = reading
         function = self.owner.aliased_function if share_memory(self.pairs, values) else self.owner.function
+        # A list may be changed afterwards; its arrays are kept.
+        owners = (*args, *plan.leaves(args), *described)
+        config = self._sized(config, reading)
         if self.owner.admitted is not None:
             function = self.owner.admitted(function, config, handle)
-        return self.owner.packer.prepare(function, config, handle, values, call.layouts, (*args, *described))
+        return self.owner.packer.prepare(function, config, handle, values, call.layouts, owners)
+
+    def _sized(self, config: LaunchConfig, reading: Reading) -> LaunchConfig:
+        """Return the configuration with the shared memory that the numbers of a call ask for."""
+        if not self.owner.sizes_by_number:
+            return config
+        return launch_config(config.grid, config.block, self.owner.shared_bytes(reading))
 
     def _stream(self, plan: ArgumentPlan, reading: Reading, stream: Any) -> int:
         """Return the stream of a launch, after the conditions on numbers."""
@@ -423,8 +470,8 @@ def _slot(parameter: Parameter, position: dict[str, int]) -> Slot:
     return ScalarSlot(argument, element)
 
 
-def argument_type(name: str, value: Any, *, is_constexpr: bool) -> ArgumentType:
-    """Return what a kernel is specialised on for an argument, or for a spec in its place."""
+def argument_type(name: str, value: Any, *, is_constexpr: bool, depth: int = 0) -> ArgumentType:
+    """Return what a kernel is specialised on for an argument, or for a spec in its place; `depth` counts structures."""
     if is_constexpr or value is None:
         return ConstantValue(value)
     if isinstance(value, ArraySpec):
@@ -435,16 +482,25 @@ def argument_type(name: str, value: Any, *, is_constexpr: bool) -> ArgumentType:
     if info is not None:
         return _array_type(info)
     element = scalar_type(value)
-    if element is None:
-        raise ArgumentError(
-            f"argument {name!r} is a {type(value).__name__}; a kernel takes arrays and numbers",
-            help=f"for a compile-time argument write {name}: tw.constexpr",
-        )
-    return ScalarType(element)
+    if element is not None:
+        return ScalarType(element)
+    structure = structure_of(value)
+    if structure is not None:
+        demand_depth(depth, name)
+        parts = [
+            argument_type(structure.path(name, n), part, is_constexpr=False, depth=depth + 1)
+            for n, part in enumerate(structure.parts(value))
+        ]
+        return StructureType(structure, tuple(parts))
+    if depth and is_constant(value):
+        return ConstantValue(value)
+    raise refusal_of(name, value, is_part=depth > 0)
 
 
-def described_type(described: Argument) -> ArgumentType:
+def described_type(described: Argument | Structured) -> ArgumentType:
     """Return what a kernel is specialised on for an argument that was described."""
+    if isinstance(described, Structured):
+        return StructureType(described.structure, tuple([described_type(part) for part in described.parts]))
     if isinstance(described, ArrayInfo):
         return _array_type(described)
     return ScalarType(described.dtype) if isinstance(described, Scalar) else ConstantValue(described.value)

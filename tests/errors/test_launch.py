@@ -296,12 +296,35 @@ def test_unknown_keyword():
 @refused(
     tw.ArgumentError,
     """
-    argument 'src' is a list; a kernel takes arrays and numbers
+    argument 'src' is a set; a kernel takes arrays and numbers, and lists, tuples, dicts, NamedTuples and dataclasses \
+of them
       help: for a compile-time argument write src: tw.constexpr
     """,
 )
-def test_list_in_place_of_an_array():
-    increase[1, 4](floats(4), [1.0, 2.0])
+def test_set_in_place_of_an_array():
+    increase[1, 4](floats(4), {1.0, 2.0})
+
+
+@refused(
+    tw.ArgumentError,
+    """
+    argument "src['x'][1]" cannot be used: complex64 is not an element type of Tilewright
+    """,
+)
+def test_leaf_of_an_element_type_that_no_kernel_has():
+    increase[1, 4](floats(4), {"x": [floats(4), np.zeros(4, np.complex64)]})
+
+
+@refused(
+    tw.ArgumentError,
+    """
+    argument 'src[0]' is a set; a structure holds arrays, numbers, other structures and compile-time constants, \
+which are hashable
+      help: give a list, tuple, dict, NamedTuple or dataclass, or a constant that can be hashed
+    """,
+)
+def test_leaf_that_cannot_be_a_constant():
+    increase[1, 4](floats(4), [{1.0}])
 
 
 @refused(

@@ -352,17 +352,17 @@ def test_copy_between_types():
 @refused(
     tw.LanguageError,
     """
-    shared memory needs a size that is known while tracing, and the layout is dynamic
+    shared memory needs a size that is known before the launch, and the layout depends on what only the device knows
       test_values.py:N, in kernel:
-        smem = tw.shared("float32", n)
-               ^^^^^^^^^^^^^^^^^^^^^^^
-      help: make the layout a tw.constexpr parameter
+        smem = tw.shared("float32", n + tw.thread_idx.x)
+               ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+      help: compute it from extents of arrays and from number arguments, or make it a tw.constexpr parameter
     """,
 )
-def test_shared_memory_of_dynamic_size():
+def test_shared_memory_of_a_size_that_the_device_knows():
     @tw.kernel
     def kernel(x, n):
-        smem = tw.shared("float32", n)
+        smem = tw.shared("float32", n + tw.thread_idx.x)
         x[0] = smem[0]
 
     trace(kernel, 4)

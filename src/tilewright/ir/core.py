@@ -83,6 +83,11 @@ class Buffer:
     what the base address is a multiple of, in bytes. `offset` is a shared buffer's place in the block's
     shared memory, in bytes, set when memory is placed. `layout` is the layout that the user declared it with; ops
     count elements and do not need it, but advice does.
+
+    A buffer with a `base` has no bytes of its own: it shows those of the base, from the first on, as elements of its
+    type. `is_member` says that it shares them with others on purpose, each of which is written before it is read;
+    without it, it sees what was written through the base. `is_pointed` says that its address is a value (`Point`), so
+    that an access may reach what any global buffer holds.
     """
 
     name: str
@@ -93,6 +98,19 @@ class Buffer:
     location: SourceLocation | None = None
     offset: int | None = None
     layout: Layout | ComposedLayout | None = None
+    base: Buffer | None = None
+    is_member: bool = False
+    is_pointed: bool = False
+
+    @property
+    def root(self) -> Buffer:
+        """The buffer whose bytes these are: itself, or what its bases begin with."""
+        return self if self.base is None else self.base.root
+
+    @property
+    def family(self) -> Buffer:
+        """The first of the buffers that see what this one sees: its root, or a member of shared bytes."""
+        return self if self.base is None or self.is_member else self.base.family
 
     @property
     def bytes(self) -> int:
@@ -277,6 +295,18 @@ class GridLimit:
     location: SourceLocation | None
 
 
+@dataclass(frozen=True, eq=False)
+class LaunchSized:
+    """A shared buffer whose size the launch knows: what it computes from parameters, as the values of a `Requirement`.
+
+    `place` is where the buffer begins, in bytes from the end of the buffers of static sizes.
+    """
+
+    buffer: Buffer
+    elements: Value
+    place: Value
+
+
 @dataclass(eq=False)
 class Kernel:
     """A whole kernel: parameters, body, and what a launch must know.
@@ -286,7 +316,7 @@ class Kernel:
     `shared_bytes` is set when shared memory is placed. `copies_to_shared` says that it was written with
     `tw.copy` from global to shared memory, which is asynchronous where it can be. `remarks` say what the trace
     found that could be faster. `warp_size` is how many threads a warp of the target has. `cooperative` says that all
-    blocks of a launch have to be on the GPU at once.
+    blocks of a launch have to be on the GPU at once. `launch_sized` is the shared memory behind `shared_bytes`.
     """
 
     name: str
@@ -302,6 +332,13 @@ class Kernel:
     remarks: tuple[Remark, ...] = ()
     warp_size: int = 32
     cooperative: bool = False
+    launch_sized: tuple[LaunchSized, ...] = ()
+
+    @property
+    def launch_sized_start(self) -> int:
+        """Where the shared memory begins whose size the launch knows."""
+        alignment = max((sized.buffer.alignment for sized in self.launch_sized), default=1)
+        return -(-self.shared_bytes // alignment) * alignment
 
     def buffers(self) -> list[Buffer]:
         """Return the buffers that the ops of the kernel name, in order of first use."""

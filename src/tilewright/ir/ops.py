@@ -197,6 +197,15 @@ class Allocate(Op):
 
 
 @dataclass(eq=False)
+class AllocateAt(Op):
+    """Begin the life of a shared buffer of a size that the launch knows, `place` bytes behind those of static sizes."""
+
+    buffer: Buffer = begins()
+    place: Value = operand()
+    RESULTS: ClassVar[int | None] = 0
+
+
+@dataclass(eq=False)
 class Load(Op):
     """result = buffer[index], or for a vector type buffer[index : index + lanes], aligned to its size.
 
@@ -218,6 +227,24 @@ class Store(Op):
     value: Value = operand()
     hints: CacheHints | None = attribute(None)
     RESULTS: ClassVar[int | None] = 0
+
+
+@dataclass(eq=False)
+class Point(Op):
+    """Let a global buffer begin at an address, a uint64: what it holds may be part of any other global buffer."""
+
+    buffer: Buffer = names()
+    address: Value = operand()
+    RESULTS: ClassVar[int | None] = 0
+    EFFECTS: ClassVar[Effects] = STAYS
+
+
+@dataclass(eq=False)
+class AddressOf(Op):
+    """result: uint64 = the address of the first element of a global buffer."""
+
+    buffer: Buffer = names()
+    RESULTS: ClassVar[int | None] = 1
 
 
 @dataclass(eq=False)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tilewright.arch import VECTOR_BYTES
-from tilewright.dtypes import bool_, float32, int32
+from tilewright.dtypes import bool_, float32, int32, uint64
 from tilewright.errors import InternalError
 from tilewright.ir.core import Block, Buffer, Kernel, Op, Space, Value, VectorType
 from tilewright.ir.effects import MEMORY_SCOPES
@@ -20,7 +20,9 @@ from tilewright.ir.ops import (
     COMPARE_KINDS,
     SPECIAL_NAMES,
     UNARY_KINDS,
+    AddressOf,
     Allocate,
+    AllocateAt,
     Assert,
     Atomic,
     Binary,
@@ -36,6 +38,7 @@ from tilewright.ir.ops import (
     Inside,
     Load,
     Pack,
+    Point,
     Print,
     RoundToTfloat32,
     Select,
@@ -98,11 +101,14 @@ class _Verifier:
         for result in op.results:
             known = result.facts
             _expect(known is None or known.low <= known.high, op, f"contradictory facts {known}")
-        if isinstance(op, Allocate):
+        if isinstance(op, (Allocate, AllocateAt)):
             _expect(op.buffer not in visible, op, f"{op.buffer.name} is allocated twice")
             visible.add(op.buffer)
         for use in op.uses:
-            _expect(use.buffer in visible, op, f"{use.buffer.name} is neither a parameter nor allocated before")
+            if isinstance(op, Point) and use.buffer is op.buffer:
+                _expect(use.buffer.space is Space.GLOBAL and use.buffer.is_pointed, op, "points a global buffer")
+                visible.add(use.buffer)
+            _expect(use.buffer.root in visible, op, f"{use.buffer.name} is neither a parameter nor allocated before")
             if use.index is not None:
                 _index(op, use.index)
         if op.RESULTS is not None:
@@ -287,6 +293,11 @@ _RULES: dict[type[Op], Callable[..., None]] = {
     Pack: _pack,
     Extract: _extract,
     Allocate: _allocate,
+    AllocateAt: lambda op: _expect(
+        op.buffer.space is Space.SHARED and op.place.type is int32, op, "shared memory at an int32 place"
+    ),
+    Point: lambda op: _expect(op.address.type is uint64, op, "an address is uint64"),
+    AddressOf: lambda op: _expect(op.result.type is uint64, op, "an address is uint64"),
     Load: lambda op: _access(op, op.buffer, op.result),
     Store: lambda op: _access(op, op.buffer, op.value),
     Atomic: _atomic,

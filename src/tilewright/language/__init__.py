@@ -110,6 +110,7 @@ from tilewright.trace.memory import (
     shared,
 )
 from tilewright.trace.parameters import constexpr
+from tilewright.trace.pointers import pointer, shared_union
 from tilewright.trace.threads import block_dim, block_idx, grid_dim, lane_id, thread_idx, warp_id
 
 __all__ = [
@@ -121,10 +122,10 @@ __all__ = [
     "expm1", "ffs", "fill", "floor", "fma", "fmod", "fragment_like", "function", "funnel_shift_left",
     "funnel_shift_right", "gemm", "grid_dim", "inline_ptx", "inside", "isfinite", "isinf", "isnan", "lane_id",
     "lg2_approx", "load", "log", "log10", "log1p", "log2", "lop3", "match_all", "match_any", "maximum", "mbarrier",
-    "minimum", "mul_hi", "named_barrier", "philox", "pipeline", "popcount", "pow", "rand", "rand4x", "randint",
-    "randint4x", "randn", "randn4x", "range", "rcp_approx", "reduce", "reduce_rows", "redux", "registers", "round",
-    "rsqrt", "rsqrt_approx", "sad", "scan", "shared", "shuffle", "shuffle_down", "shuffle_up", "shuffle_xor", "sin",
-    "sin_approx", "sinh", "sort", "sqrt", "sqrt_approx", "static_range", "store", "sync_grid", "sync_threads",
-    "sync_warp", "tan", "tanh", "tanh_approx", "thread_idx", "threadfence", "topk", "trunc", "vote_all", "vote_any",
-    "warp_id", "where",
+    "minimum", "mul_hi", "named_barrier", "philox", "pipeline", "pointer", "popcount", "pow", "rand", "rand4x",
+    "randint", "randint4x", "randn", "randn4x", "range", "rcp_approx", "reduce", "reduce_rows", "redux",
+    "registers", "round", "rsqrt", "rsqrt_approx", "sad", "scan", "shared", "shared_union", "shuffle",
+    "shuffle_down", "shuffle_up", "shuffle_xor", "sin", "sin_approx", "sinh", "sort", "sqrt", "sqrt_approx",
+    "static_range", "store", "sync_grid", "sync_threads", "sync_warp", "tan", "tanh", "tanh_approx", "thread_idx",
+    "threadfence", "topk", "trunc", "vote_all", "vote_any", "warp_id", "where",
 ]  # fmt: skip

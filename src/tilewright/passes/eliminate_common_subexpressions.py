@@ -10,8 +10,9 @@
 A value is reused only where it is surely computed before: later in its block, and in blocks nested there.
 Pure ops need no more than that. A load is reused while no op that may change what it reads lies between:
 
-- a write to the same buffer; for global memory a write to any global buffer, because two arguments may be the
-  same array (shared and register buffers never overlap while both are in use);
+- a write to the same buffer, or to one that shows the same bytes; for global memory a write to any global buffer,
+  because two arguments may be the same array, and an address may reach any (other shared and register buffers never
+  overlap while both are in use);
 - an op that acquires: a barrier or a wait for asynchronous copies, after which other threads' writes are visible.
 
 A loop's body begins with no loads at hand, because its end runs before its beginning. Writes of other threads
@@ -93,5 +94,5 @@ def _forget(op: Op, loads: _Loads) -> None:
         return
     for written in op.buffers_written:
         everywhere = written.space is Space.GLOBAL
-        for key in [k for k in loads if k[0] is written or (everywhere and k[0].space is Space.GLOBAL)]:
+        for key in [k for k in loads if k[0].root is written.root or (everywhere and k[0].space is Space.GLOBAL)]:
             del loads[key]

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from tilewright.ir.core import Block, Buffer, Kernel, Op, Space, Value
-from tilewright.ir.ops import Allocate, For, If, While, Yield
+from tilewright.ir.ops import Allocate, AllocateAt, For, If, Point, While, Yield
 from tilewright.passes.structured_ops import Structured, carried, keep_slots, yield_of
 
 
@@ -36,7 +36,7 @@ class _Marker:
         self.live_slots: dict[Op, set[int]] = defaultdict(set)
         self.parents: dict[Op, Op | None] = {}
         self.slots: dict[Value, tuple[Structured, int]] = {}
-        self.inner_writers: dict[Buffer, list[Op]] = defaultdict(list)  # writes that matter only if read
+        self.inner_writers: dict[Buffer, list[Op]] = defaultdict(list)  # by root: writes that matter only if read
         self.allocations: dict[Buffer, Op] = {}
         self.pending: list[Op] = []
 
@@ -46,7 +46,7 @@ class _Marker:
             self.parents[op] = parent
             if isinstance(op, (For, While, If)):
                 self.survey_slots(op)
-            elif isinstance(op, Allocate):
+            elif isinstance(op, (Allocate, AllocateAt, Point)):
                 self.allocations[op.buffer] = op
             elif not op.effects.removable:
                 if not isinstance(op, Yield):
@@ -59,7 +59,7 @@ class _Marker:
         if any(buffer.space is Space.GLOBAL for buffer in written):
             self.mark_op(op)
         for buffer in written:
-            self.inner_writers[buffer].append(op)
+            self.inner_writers[buffer.root].append(op)
 
     def survey_slots(self, op: Structured) -> None:
         for inner in op.blocks:
@@ -82,10 +82,10 @@ class _Marker:
             for value in _needed(op):
                 self.mark_value(value)
             for buffer in op.buffers:
-                if buffer in self.allocations:
-                    self.mark_op(self.allocations[buffer])
+                if buffer.root in self.allocations:
+                    self.mark_op(self.allocations[buffer.root])
             for buffer in op.buffers_read:
-                for writer in self.inner_writers.pop(buffer, ()):
+                for writer in self.inner_writers.pop(buffer.root, ()):
                     self.mark_op(writer)
 
     def mark_op(self, op: Op) -> None:

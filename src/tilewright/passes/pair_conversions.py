@@ -35,7 +35,7 @@ def _conversion(loop: For) -> tuple[Load, Cast, Store] | None:
         return None
     if cast.x is not load.result or store.value is not cast.result or _is_read_elsewhere(body, load, cast):
         return None
-    if load.buffer is store.buffer or any(b.space is not Space.REGISTER for b in (load.buffer, store.buffer)):
+    if load.buffer.root is store.buffer.root or any(b.space is not Space.REGISTER for b in (load.buffer, store.buffer)):
         return None
     source, target = cast.x.type, cast.result.type
     narrows, widens = source is float32 and target in FLOAT8, source in FLOAT8 and target in (float16, float32)

@@ -10,7 +10,7 @@ Two buffers share bytes only if a barrier of the whole block separates the last 
 access to the other. Only barriers outside of loops and branches count: all threads pass each exactly once. An
 access inside a loop or branch counts for all of it, because the next iteration comes back to it. The destination of
 an asynchronous copy is in use until a wait outside all loops and branches that surely covers the copy. Memory that
-has become an mbarrier stays one.
+has become an mbarrier stays one. Buffers that show the bytes of one base are that base here.
 """
 
 from __future__ import annotations
@@ -31,6 +31,9 @@ def place_shared_memory(kernel: Kernel) -> None:
         rivals = [other for other in placed if not _separated(life, other, barriers)]
         life.buffer.offset = _lowest_fit(life.buffer, [other.buffer for other in rivals])
         placed.append(life)
+    for buffer in kernel.buffers():
+        if buffer.space is Space.SHARED:
+            buffer.offset = buffer.root.offset
     kernel.shared_bytes = max((_end(life.buffer) for life in placed), default=0)
 
 
@@ -80,8 +83,8 @@ def _lives(kernel: Kernel) -> list[_Life]:
     flight = _Flight()
     for position, op in enumerate(kernel.body.ops):
         for use in (use for inner in op.walk() for use in inner.uses):
-            buffer = use.buffer
-            if buffer.space is not Space.SHARED:
+            buffer = use.buffer.root
+            if buffer.space is not Space.SHARED or buffer.size is None:  # the launch places what it knows the size of
                 continue
             if use.use is Use.BEGIN:
                 unborn.setdefault(buffer, position)
@@ -131,7 +134,8 @@ def _under_way_after(op: Op) -> list[Buffer]:
     """Return the shared buffers that an asynchronous op goes on to reach (nested blocks not included)."""
     if op.effects.asynchronous is None:
         return []
-    return [use.buffer for use in op.uses if use.buffer.space is Space.SHARED]
+    roots = [use.buffer.root for use in op.uses if use.buffer.space is Space.SHARED]
+    return [root for root in roots if root.size is not None]
 
 
 def _advance(op: Op, uncommitted: set[Buffer]) -> None:

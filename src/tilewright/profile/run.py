@@ -14,7 +14,9 @@ from tilewright.arch import DEFAULT_GPU, VECTOR_BYTES
 from tilewright.backends import sim
 from tilewright.errors import ArgumentError
 from tilewright.profile.report import Profile, Report
-from tilewright.runtime.arrays import ArraySpec, Static, describe
+from tilewright.runtime.arrays import ArraySpec, Static, adapter_for, describe
+from tilewright.runtime.plan import named_leaves
+from tilewright.structures import structure_of
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -125,6 +127,12 @@ def _on_host(value: Any) -> Any:
         return replace(value, array=_on_host(value.array))
     if isinstance(value, ArraySpec):
         return _zeros(value)
+    structure = None if adapter_for(value) is not None else structure_of(value)
+    if structure is not None:
+        before = structure.parts(value)
+        parts = [_on_host(part) for part in before]
+        # One that holds no array of a GPU may be a compile-time argument: it stays the object that it is.
+        return value if all(a is b for a, b in zip(parts, before, strict=True)) else structure.make(parts)
     info = describe(value)
     if info is None or not info.is_cuda:
         return value
@@ -149,7 +157,8 @@ def _zeros(spec: ArraySpec) -> Array:
 def _unchanged(values: Sequence[Any]) -> Iterator[None]:
     """Put back what the arrays held."""
     saved = []
-    for value in values:
+    leaves = [leaf for value in values for leaf in named_leaves("", value).values()]
+    for value in leaves:
         info = describe(value.array if isinstance(value, Static) else value)
         if info is not None and info.writable:
             array = info.host()

@@ -27,12 +27,23 @@ pointers. For each combination of them what follows is worked out once and kept 
 with it what runs them, by one look into a table. Pointers that are all aligned to 16 bytes, which is the rule, take one
 test. A plan refuses other types itself, with None: that is faster than to look the plan up by the types of each call's
 arguments.
+
+A list, tuple, dict, NamedTuple or dataclass is taken apart by the same function, down to its leaves::
+
+        if type(a0) is not A0:
+            return None
+        if len(a0) != 2:
+            return None
+        a0_0, a0_1 = a0
+        if type(a0_0) is not A0_0 or type(a0_1) is not A0_1:
+            return None
+        ...                                                         # the leaves are read as arguments are
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Union
 
@@ -52,6 +63,7 @@ from tilewright.runtime.arrays import (
     adapter_for,
 )
 from tilewright.runtime.recent import Recent
+from tilewright.structures import MAX_DEPTH, Structure, demand_depth, structure_of
 
 # What each plan keeps: those used last, and at most twice as many (see `Recent`).
 _MAX_CALLS = 4096
@@ -74,6 +86,14 @@ class Constexpr:
 
 
 Argument = Union[ArrayInfo, Scalar, Constexpr]
+
+
+@dataclass(frozen=True)
+class Structured:
+    """A structure that was given to a kernel, and what is known of its parts."""
+
+    structure: Structure
+    parts: tuple[Union[Argument, Structured], ...]
 
 
 class Call:
@@ -105,7 +125,7 @@ class Signature:
         self.names = tuple(names)
         self.constexpr = frozenset(constexpr)
         self.max_calls = max_calls or _MAX_CALLS
-        self._plans: dict[tuple[type, ...], ArgumentPlan] = {}
+        self._plans: dict[tuple[Hashable, ...], ArgumentPlan] = {}
         self.last: ArgumentPlan | None = None  # the plan of the last call
 
     def read(self, args: tuple[Any, ...]) -> tuple[ArgumentPlan, Reading]:
@@ -122,7 +142,7 @@ class Signature:
 
     def plan(self, args: tuple[Any, ...]) -> ArgumentPlan:
         """Return the plan for the types of `args`."""
-        kinds = tuple(map(type, args))
+        kinds = tuple(map(_kind, args))
         # Two threads may both make a plan; the second is dropped.
         return self._plans.get(kinds) or self._plans.setdefault(kinds, ArgumentPlan(self, args))
 
@@ -131,21 +151,23 @@ class ArgumentPlan:
     """How to read arguments of certain types.
 
     `read(*args)` gives a `Reading`, or None for arguments of other types; `describe(args)` gives the whole
-    knowledge of each, for tracing. `starts` holds the index of each argument's value in a reading.
+    knowledge of each leaf, for tracing. `names` are those of the leaves, as users write them (`x`, `params.weight`,
+    `xs[2]`), and `starts` holds the index of each leaf's value in a reading.
     `kernels` is the place for what was compiled, by key: a key means something within its plan only. Calls and kernels
     that were not used for long are forgotten; a kernel is alive as long as it is here, or a call that uses it.
     """
 
     def __init__(self, signature: Signature, args: tuple[Any, ...]) -> None:
         assert len(args) == len(signature.names), (signature.names, len(args))
-        self.names = signature.names
         self._calls: Recent[Hashable, Call] = Recent(signature.max_calls)
         # Any: the caller's compiled kernels. Calls would keep what is forgotten here; those that go on find it again.
         self.kernels: Recent[Hashable, Any] = Recent(MAX_KERNELS, on_turn=self._calls.clear)
-        self.roles: list[_Role] = [
+        self._arguments: list[_Role | _Parts] = [
             _Constant(name, value) if name in signature.constexpr or value is None else _role(name, value)
-            for name, value in zip(self.names, args, strict=True)
+            for name, value in zip(signature.names, args, strict=True)
         ]
+        self.roles: list[_Role] = [leaf for argument in self._arguments for leaf in _leaves(argument)]
+        self.names = tuple([role.name for role in self.roles])
         starts, next_value = [], 0
         for role in self.roles:
             starts.append(next_value)
@@ -156,11 +178,26 @@ class ArgumentPlan:
         is_one = len(self._streams) == 1 and all(r.adapter.fast for r in self.roles if isinstance(r, _Array))
         # The current stream of the framework that all arrays are of; None where `stream` has more to look at.
         self.current_stream = self._streams[0] if is_one else None
-        self.read = _compile_read(self, list(map(type, args)))
+        self.read = _compile_read(self, self._arguments, args)
 
     def describe(self, args: tuple[Any, ...]) -> tuple[Argument, ...]:
-        """Return what is known of each argument; raise `ArgumentError` naming one that cannot be taken."""
-        return tuple(role.describe(value) for role, value in zip(self.roles, args, strict=True))
+        """Return what is known of each leaf; raise `ArgumentError` naming one that cannot be taken."""
+        return self._describe_leaves(self.leaves(args))
+
+    def describe_arguments(self, args: tuple[Any, ...]) -> tuple[Argument | Structured, ...]:
+        """Return what is known of each argument, as `describe`, structures as such."""
+        known = iter(self.describe(args))
+        return tuple([_grouped(argument, known) for argument in self._arguments])
+
+    def leaves(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return the leaves of arguments, in order: the arguments themselves where none is a structure."""
+        found: list[Any] = []
+        for argument, value in zip(self._arguments, args, strict=True):
+            argument.add_leaves(value, found)
+        return tuple(found)
+
+    def _describe_leaves(self, leaves: tuple[Any, ...]) -> tuple[Argument, ...]:
+        return tuple([role.describe(value) for role, value in zip(self.roles, leaves, strict=True)])
 
     def stream(self, ordinal: int, described: tuple[ArrayInfo, ...] = ()) -> int:
         """Return the stream to launch on, made to wait for arrays that other streams are writing.
@@ -183,8 +220,8 @@ class ArgumentPlan:
         """The calls used last, by what tells them apart."""
         return self._calls.young
 
-    def classify(self, identity: tuple[Any, ...], args: tuple[Any, ...], described: tuple[ArrayInfo, ...]) -> Call:
-        """Work out what follows from the arguments of a call of a new kind, and remember it.
+    def classify(self, identity: tuple[Any, ...], leaves: tuple[Any, ...], described: tuple[ArrayInfo, ...]) -> Call:
+        """Work out what follows from the leaves of the arguments of a call of a new kind, and remember it.
 
         Where there are arrays, the last of `identity` are the alignments of their pointers, or 0 for all at 16 bytes.
         """
@@ -195,7 +232,7 @@ class ArgumentPlan:
         key: list[Hashable] = []
         layouts: list[ArrayLayout | None] = []
         has_arrays = False
-        for role, value in zip(self.roles, args, strict=True):
+        for role, value in zip(self.roles, leaves, strict=True):
             if isinstance(role, _Array):
                 info = role.describe(value) if role.adapter.fast else next(infos)
                 key.append(class_number(info))
@@ -211,12 +248,21 @@ class ArgumentPlan:
             key.append(identity[-1])
         return self._calls.add(identity, Call(tuple(key), tuple(layouts)))
 
-    def explain(self, args: tuple[Any, ...], error: Exception) -> Exception:
-        self.describe(args)  # raises an error that names the argument, where there is something to say
+    def explain(self, leaves: tuple[Any, ...], error: Exception) -> Exception:
+        self._describe_leaves(leaves)  # raises an error that names the argument, where there is something to say
         return error
 
 
-class _Array:
+class _Leaf:
+    """An argument, or a part of one, that is no structure."""
+
+    name: str
+
+    def add_leaves(self, value: Any, leaves: list[Any]) -> None:
+        leaves.append(value)
+
+
+class _Array(_Leaf):
     """An array: one value, its pointer."""
 
     values = 1
@@ -233,7 +279,7 @@ class _Array:
             raise ArgumentError(summary, details=error.details, help=error.help) from None
 
 
-class _Number:
+class _Number(_Leaf):
     """A scalar: one value. Python's ints are int32 where they fit, else int64."""
 
     values = 1
@@ -251,7 +297,7 @@ class _Number:
         raise ArgumentError(f"argument {self.name!r} is {value}, which does not fit into 64 bits")
 
 
-class _Constant:
+class _Constant(_Leaf):
     """A compile-time argument: no value, only its part of the key."""
 
     values = 0
@@ -277,15 +323,88 @@ class _Constant:
 _Role = Union[_Array, _Number, _Constant]
 
 
-def _role(name: str, value: Any) -> _Role:
+class _Parts:
+    """A structure with a role for each of its parts."""
+
+    def __init__(self, structure: Structure, parts: list[_Role | _Parts]) -> None:
+        self.structure = structure
+        self.parts = parts
+
+    def add_leaves(self, value: Any, leaves: list[Any]) -> None:
+        for part, inner in zip(self.parts, self.structure.parts(value), strict=True):
+            part.add_leaves(inner, leaves)
+
+
+def _leaves(argument: _Role | _Parts) -> list[_Role]:
+    if not isinstance(argument, _Parts):
+        return [argument]
+    return [leaf for part in argument.parts for leaf in _leaves(part)]
+
+
+def _grouped(argument: _Role | _Parts, known: Iterator[Argument]) -> Argument | Structured:
+    """Return what is known of an argument, taking that of its leaves from an iterator."""
+    if not isinstance(argument, _Parts):
+        return next(known)
+    return Structured(argument.structure, tuple([_grouped(part, known) for part in argument.parts]))
+
+
+def _kind(value: Any, depth: int = 0) -> Hashable:
+    """Return what a plan depends on of an argument: its type, and of a structure the types of its parts."""
+    structure = structure_of(value)
+    if structure is None or depth > MAX_DEPTH or adapter_for(value) is not None:
+        kind: Any = type(value)
+        return kind  # type: ignore[no-any-return]
+    return structure.identity, tuple([_kind(part, depth + 1) for part in structure.parts(value)])
+
+
+def _role(name: str, value: Any, depth: int = 0) -> _Role | _Parts:
     adapter = adapter_for(value)
     if adapter is not None:
         return _Array(name, adapter)
     element = scalar_type(value)
     if element is not None:
         return _Number(name, element, is_python_int=element is int32 and isinstance(value, int))
-    raise ArgumentError(
-        f"argument {name!r} is a {type(value).__name__}; a kernel takes arrays and numbers",
+    structure = structure_of(value)
+    if structure is not None:
+        demand_depth(depth, name)
+        parts = enumerate(structure.parts(value))
+        return _Parts(structure, [_role(structure.path(name, n), part, depth + 1) for n, part in parts])
+    if depth and is_constant(value):
+        return _Constant(name, value)
+    raise refusal_of(name, value, is_part=depth > 0)
+
+
+def named_leaves(name: str, value: Any, depth: int = 0) -> dict[str, Any]:
+    """Return the leaves of an argument by their names; an argument that is no structure is its own."""
+    structure = None if adapter_for(value) is not None else structure_of(value)
+    if structure is None:
+        return {name: value}
+    demand_depth(depth, name)
+    found: dict[str, Any] = {}
+    for n, part in enumerate(structure.parts(value)):
+        found.update(named_leaves(structure.path(name, n), part, depth + 1))
+    return found
+
+
+def is_constant(value: Any) -> bool:
+    """Return whether a value that is neither array nor number is a compile-time constant where a structure holds it.
+
+    What converts to an array, such as a host tensor, has elements that change: it is none.
+    """
+    return type(value).__hash__ is not None and (isinstance(value, type) or not hasattr(value, "__array__"))
+
+
+def refusal_of(name: str, value: Any, *, is_part: bool) -> ArgumentError:
+    """Return the error for an argument, or a part of a structure, that a kernel cannot take."""
+    if is_part:
+        return ArgumentError(
+            f"argument {name!r} is a {type(value).__name__}; a structure holds arrays, numbers, other structures and "
+            "compile-time constants, which are hashable",
+            help="give a list, tuple, dict, NamedTuple or dataclass, or a constant that can be hashed",
+        )
+    return ArgumentError(
+        f"argument {name!r} is a {type(value).__name__}; a kernel takes arrays and numbers, and lists, tuples, dicts, "
+        "NamedTuples and dataclasses of them",
         help=f"for a compile-time argument write {name}: tw.constexpr",
     )
 
@@ -327,18 +446,20 @@ class _ClassNumbers:
 class_number = _ClassNumbers()
 
 
-def _compile_read(plan: ArgumentPlan, kinds: Sequence[type]) -> Callable[..., Reading | None]:
+def _compile_read(
+    plan: ArgumentPlan, arguments: Sequence[_Role | _Parts], args: Sequence[Any]
+) -> Callable[..., Reading | None]:
     """Write and compile the function that reads arguments of these types; the module's text shows one."""
     statements: list[str] = []
     identity: list[str] = []
     values: list[str] = []
     pointers: list[str] = []
     described: list[str] = []
-    names: dict[str, Any] = {f"A{n}": kind for n, kind in enumerate(kinds)}
-    names |= {"alignment": ALIGNMENT, "freeze": freeze, "calls": plan.calls, "class_number": class_number}
-    names |= {"classify": plan.classify, "explain": plan.explain}
-    for n, role in enumerate(plan.roles):
-        a = f"a{n}"
+    names: dict[str, Any] = {"alignment": ALIGNMENT, "freeze": freeze, "calls": plan.calls, "typed_keys": _typed_keys}
+    names |= {"classify": plan.classify, "explain": plan.explain, "class_number": class_number}
+    tops = [f"a{n}" for n in range(len(arguments))]
+    opening, leaves = _take_apart(tops, arguments, args, names)
+    for n, (role, a) in enumerate(zip(plan.roles, leaves, strict=True)):
         if isinstance(role, _Constant):
             identity.append(f"freeze({a})" if role.needs_freezing else a)
         elif isinstance(role, _Number):
@@ -346,43 +467,80 @@ def _compile_read(plan: ArgumentPlan, kinds: Sequence[type]) -> Callable[..., Re
             values.append(a)
         else:
             names[f"describe{n}"] = role.describe
-            statements += _reading_of_array(n, role)
-            identity += [f"s{n}", _identity_of_array(n, role)]
+            statements += _reading_of_array(n, a, role)
+            identity += [f"s{n}", _identity_of_array(n, a, role)]
             pointers.append(f"p{n}")
             values.append(f"p{n}")
             described += [] if role.adapter.fast else [f"i{n}"]
     alignments = _tuple([f"alignment[{p} & 15]" for p in pointers])
     identity += [f"({' | '.join(pointers)}) & 15 and {alignments}"] if pointers else []
-    arguments = _tuple([f"a{n}" for n in range(len(kinds))])
     lines = [
-        f"def read({', '.join(f'a{n}' for n in range(len(kinds)))}):",
-        f"    if {' or '.join(f'type(a{n}) is not A{n}' for n in range(len(kinds))) or 'False'}:",
-        "        return None",
+        f"def read({', '.join(tops)}):",
+        *(f"    {line}" for line in opening),
         "    try:",
         *(f"        {statement}" for statement in statements),
         f"        identity = {_tuple(identity)}",
-        f"        call = calls.get(identity) or classify(identity, {arguments}, {_tuple(described)})",
+        f"        call = calls.get(identity) or classify(identity, {_tuple(leaves)}, {_tuple(described)})",
         f"        return call, {_tuple(values)}, {_tuple(described)}",
         "    except Exception as error:",
-        f"        raise explain({arguments}, error)",
+        f"        raise explain({_tuple(leaves)}, error)",
     ]
     exec(compile("\n".join(lines), "<tilewright argument plan>", "exec"), names)
     read: Callable[..., Reading | None] = names["read"]
     return read
 
 
-def _reading_of_array(n: int, role: _Array) -> list[str]:
-    """Return the statements that set p and s (pointer and shape) of argument `n`."""
+def _take_apart(
+    variables: Sequence[str], roles: Sequence[_Role | _Parts], values: Sequence[Any], names: dict[str, Any]
+) -> tuple[list[str], list[str]]:
+    """Return the lines that check the types of variables and take structures apart, and the variables of the leaves.
+
+    What the lines compare with goes into `names`.
+    """
+    names.update((f"{a.upper()}", type(value)) for a, value in zip(variables, values, strict=True))
+    others = " or ".join(f"type({a}) is not {a.upper()}" for a in variables) or "False"
+    lines, leaves = [f"if {others}:", "    return None"], []
+    for a, role, value in zip(variables, roles, values, strict=True):
+        if not isinstance(role, _Parts):
+            leaves.append(a)
+            continue
+        structure, parts = role.structure, [f"{a}_{n}" for n in range(len(role.parts))]
+        if structure.form == "dict":
+            keys, known = f"tuple({a})", structure.keys
+            if not all(type(key) is str for key in known):
+                keys, known = f"typed_keys({a})", _typed_keys(known)
+            names[f"{a.upper()}_keys"] = known
+            lines += [f"if {keys} != {a.upper()}_keys:", "    return None"]
+        elif structure.form == "sequence":
+            lines += [f"if len({a}) != {len(parts)}:", "    return None"]
+        if structure.form == "fields":
+            lines += [f"{part} = {a}.{key}" for part, key in zip(parts, structure.keys, strict=True)]
+        elif parts:
+            lines.append(f"{', '.join(parts)}, = {a}{'.values()' if structure.form == 'dict' else ''}")
+        if parts:
+            inner, found = _take_apart(parts, role.parts, structure.parts(value), names)
+            lines += inner
+            leaves += found
+    return lines, leaves
+
+
+def _typed_keys(keys: Collection[Hashable]) -> tuple[Hashable, ...]:
+    """Return the keys of a dict with their types: 1 and True are equal, and a kernel sees which it is."""
+    return tuple([(type(key), key) for key in keys])
+
+
+def _reading_of_array(n: int, a: str, role: _Array) -> list[str]:
+    """Return the statements that set p and s (pointer and shape) of leaf `n`, which the variable `a` holds."""
     fast = role.adapter.fast
     if fast is None:
-        return [f"i{n} = describe{n}(a{n})", f"p{n} = i{n}.pointer", f"s{n} = i{n}.shape"]
-    return [f"p{n} = {fast.pointer.format(a=f'a{n}')}", f"s{n} = {fast.shape.format(a=f'a{n}')}"]
+        return [f"i{n} = describe{n}({a})", f"p{n} = i{n}.pointer", f"s{n} = i{n}.shape"]
+    return [f"p{n} = {fast.pointer.format(a=a)}", f"s{n} = {fast.shape.format(a=a)}"]
 
 
-def _identity_of_array(n: int, role: _Array) -> str:
-    """Return the expressions that with the shape tell what a kernel is specialised on for argument `n`."""
+def _identity_of_array(n: int, a: str, role: _Array) -> str:
+    """Return the expressions that with the shape tell what a kernel is specialised on for leaf `n`."""
     fast = role.adapter.fast
-    return f"i{n}.strides, class_number(i{n})" if fast is None else fast.identity.format(a=f"a{n}")
+    return f"i{n}.strides, class_number(i{n})" if fast is None else fast.identity.format(a=a)
 
 
 def _tuple(items: Sequence[str]) -> str:

@@ -10,7 +10,6 @@ from tilewright.errors import ArgumentError, LayoutError
 from tilewright.layout.ints import DynamicInt
 from tilewright.layout.layouts import Layout
 from tilewright.layout.modes import identity_layout
-from tilewright.layout.recasting import recast as recast_layout
 from tilewright.layout.swizzle import ComposedLayout
 from tilewright.layout.tuples import map_leaves, show
 from tilewright.tensors.engines import CoordinateEngine, NumpyEngine
@@ -90,7 +89,10 @@ def make_tensor(engine: Any, layout: Any) -> Tensor:  # Any: an engine or NumPy 
         )
     if not isinstance(layout, (Layout, ComposedLayout)):
         layout = Layout(layout)
-    return Tensor(engine, layout) if hasattr(engine, "load") else tensor(engine, layout)
+    if not hasattr(engine, "load"):
+        return tensor(engine, layout)
+    fitted = getattr(engine, "for_layout", None)  # a kernel's engine
+    return Tensor(engine if fitted is None else fitted(layout), layout)
 
 
 def identity_tensor(shape: Any) -> Tensor:  # Any: an integer or nested sequence
@@ -109,7 +111,6 @@ def identity_tensor(shape: Any) -> Tensor:  # Any: an integer or nested sequence
 def recast(t: Tensor, dtype: Any) -> Tensor:  # Any: whatever names an element type
     """Return the same memory seen as elements of another type.
 
-    Raises `LayoutError` when the layout does not fall into whole elements of it. Source: CuTe `recast`.
+    As `Tensor.recast`. Raises `LayoutError` when the layout does not fall into whole elements of it.
     """
-    new = as_dtype(dtype)
-    return Tensor(t.engine.recast(new), recast_layout(t.layout, t.dtype.bits, new.bits))
+    return t.recast(dtype)

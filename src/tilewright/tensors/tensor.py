@@ -18,6 +18,7 @@ from tilewright.layout.display import Displayed
 from tilewright.layout.ints import Coord, Int, Shape
 from tilewright.layout.layouts import Layout, from_modes, has_kept, modes_of
 from tilewright.layout.modes import select, slice_and_offset
+from tilewright.layout.recasting import recast as recast_layout
 from tilewright.layout.swizzle import ComposedLayout
 from tilewright.layout.tuples import show, tuple_size
 from tilewright.tensors import host
@@ -286,6 +287,23 @@ class Tensor(Arithmetic, Displayed):
         else:
             convert(self, result, element)
         return result
+
+    def recast(self, dtype: Any) -> Tensor:  # Any: whatever names an element type
+        """Return the same bytes seen as elements of another type, in a kernel too: for every space of memory.
+
+        The mode of stride 1 is divided by the ratio of the widths, or multiplied by it.
+
+        >>> import numpy as np, tilewright as tw
+        >>> tw.tensor(np.array([1.0, 2.0], np.float32)).recast(tw.uint16)
+        host uint16 (4):(1)
+             0 16256     0 16384
+
+        Raises `LayoutError` when the layout does not fall into whole elements of it, `LanguageError` in a kernel when
+        the first element is not known to be aligned to it. Source: CuTe `recast`.
+        """
+        new = as_dtype(dtype)
+        layout = recast_layout(self.layout, self.dtype.bits, new.bits)
+        return Tensor(self.engine.recast(new), layout)
 
     def to_numpy(self) -> np.ndarray[Any, Any]:
         """Return a host tensor as an array with one axis for each top-level mode: a view where the strides allow it.

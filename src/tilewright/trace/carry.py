@@ -6,6 +6,7 @@ items; anything else must stay the same object.
 
 from __future__ import annotations
 
+import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -18,6 +19,7 @@ from tilewright.ir.facts import Facts
 from tilewright.ir.ops import Constant
 from tilewright.layout import Basis, ComposedLayout, DynamicInt, Layout
 from tilewright.tensors import GuardedTensor, Tensor
+from tilewright.trace.chosen import address_of, can_be_chosen, chosen_engine, common_alignment, refusal
 from tilewright.trace.engine import BufferEngine
 from tilewright.trace.scalar import Scalar, as_scalar, is_number, is_numpy_number
 
@@ -58,6 +60,9 @@ class _Part:
     rebuild: Callable[[list[Value]], Any]
     shape: tuple[Any, ...]  # what must agree between two sides, comparable with ==
     text: str  # for messages: what the variable is
+    tensor: Tensor | None = None
+    inner: tuple[_Part, ...] = ()  # of a group
+    make: Callable[[list[Any]], Any] | None = None
 
 
 @dataclass
@@ -131,8 +136,8 @@ def _group(inner: list[_Part], make: Callable[[list[Any]], Any], shape: tuple[An
             start += part.count
         return make(items)
 
-    count = sum(part.count for part in inner)
-    return _Part(count, rebuild, (*shape, *(p.shape for p in inner)), f"{shape[0]} of {len(inner)}")
+    count, text = sum(part.count for part in inner), f"{shape[0]} of {len(inner)}"
+    return _Part(count, rebuild, (*shape, *(p.shape for p in inner)), text, inner=tuple(inner), make=make)
 
 
 class _Same:
@@ -173,7 +178,85 @@ def _tensor_part(tensor: Tensor, name: str, carried: Carried) -> _Part:
 
     pattern = str(_with_leaves(tensor.layout, iter([_Hole()] * len(dynamic))))
     shape = ("tensor", _Same(engine.buffer), pattern)
-    return _Part(1 + len(dynamic), rebuild, shape, f"a {engine.space} tensor of {engine.dtype} with layout {pattern}")
+    text = f"a {engine.space} tensor of {engine.dtype} with layout {pattern}"
+    return _Part(1 + len(dynamic), rebuild, shape, text, tensor)
+
+
+def _merge_buffers(before: Carried, after: Carried) -> bool:
+    """Carry tensors over different global memory by address, on both sides; say whether `before` became wider."""
+    merging = _Merging(before, after)
+    for n, name in enumerate(before.names):
+        before.parts[n], after.parts[n] = merging.part(before.parts[n], after.parts[n], name)
+    return merging.wider
+
+
+class _Merging:
+    """Goes through the parts of two sides, with the places of their leaves."""
+
+    def __init__(self, before: Carried, after: Carried) -> None:
+        self.sides = (before, after)
+        self.at = [0, 0]
+        self.wider = False
+
+    def part(self, old: _Part, new: _Part, name: str) -> tuple[_Part, _Part]:
+        """Return the parts of one variable, or of a part of it, with addresses where memory differs."""
+        if old.shape != new.shape and len(old.inner) == len(new.inner) > 0:
+            inner = [self.part(*pair, f"{name}_{k}") for k, pair in enumerate(zip(old.inner, new.inner, strict=True))]
+            return _regrouped(old, [a for a, _ in inner]), _regrouped(new, [b for _, b in inner])
+        found = (old, new)
+        if old.shape != new.shape and _are_choices(old, new):
+            assert old.tensor is not None and new.tensor is not None, name
+            engines = old.tensor.engine, new.tensor.engine
+            self.wider |= old.shape[:2] != ("chosen", common_alignment(*engines))
+            name = "" if name.startswith((CHOICE, RESULT)) else name
+            found = (self._chosen(0, old, engines, name), self._chosen(1, new, engines, name))
+        self.at = [at + part.count for at, part in zip(self.at, found, strict=True)]
+        return found
+
+    def _chosen(self, n: int, part: _Part, engines: tuple[BufferEngine, BufferEngine], name: str) -> _Part:
+        """Put the address of a tensor's memory before its other leaves."""
+        side, tensor, is_new = self.sides[n], part.tensor, part.shape[0] != "chosen"
+        assert tensor is not None, name
+        if is_new:
+            side.leaves.insert(self.at[n], address_of(tensor.engine.buffer))
+            side.leaf_names.insert(self.at[n], f"{name or 'chosen'}_address")
+            side.weak.insert(self.at[n], False)
+        layout, alignment = tensor.layout, common_alignment(*engines)
+
+        def rebuild(values: list[Value]) -> Tensor:
+            stand_ins = iter([Scalar(v) for v in values[2:]])
+            return Tensor(chosen_engine(name, engines, values), _with_leaves(layout, stand_ins))
+
+        # What stands for both is aligned as both are, so that a third one is compared with that.
+        like = dataclasses.replace(tensor.engine.buffer, name=name, alignment=alignment)
+        seen = Tensor(dataclasses.replace(tensor.engine, buffer=like), layout)
+        return _Part(part.count + is_new, rebuild, ("chosen", alignment, part.shape[-1]), part.text, seen)
+
+
+def _regrouped(part: _Part, inner: list[_Part]) -> _Part:
+    """Return a group of other parts."""
+    assert part.make is not None, part
+    return _group(inner, part.make, part.shape[: len(part.shape) - len(inner)])
+
+
+def _are_choices(old: _Part, new: _Part) -> bool:
+    """Say whether two parts are tensors that differ in their global memory alone."""
+    if old.tensor is None or new.tensor is None or old.shape[-1] != new.shape[-1]:
+        return False
+    return can_be_chosen(old.tensor, new.tensor)
+
+
+def _refuse_memory(name: str, old: _Part, new: _Part, both: bool) -> None:
+    """Raise `LanguageError` for tensors that differ in their memory alone."""
+    if len(old.inner) == len(new.inner) > 0:
+        for k, (a, b) in enumerate(zip(old.inner, new.inner, strict=True)):
+            if a.shape != b.shape:
+                _refuse_memory(f"{name}[{k}]", a, b, both)
+    elif old.tensor is not None and new.tensor is not None and old.shape[-1] == new.shape[-1]:
+        what = CHOICE if name.startswith(CHOICE) else f"variable {name!r}"
+        error = refusal(what, old.tensor, new.tensor, both)
+        if error is not None:
+            raise error
 
 
 def _guarded_part(tensor: GuardedTensor, name: str, carried: Carried) -> _Part:
@@ -241,8 +324,10 @@ def merge_types(before: Carried, after: Carried, both: bool = False) -> Carried 
     Raises `LanguageError` naming the variable where the two cannot be one. `both` is for the two sides of an if,
     where either side's Python numbers give way.
     """
+    chosen = _merge_buffers(before, after)
     for name, old, new in zip(before.names, before.parts, after.parts, strict=True):
         if old.shape != new.shape:
+            _refuse_memory(name, old, new, both)
             raise _disagreement(name, old.text, new.text, both)
     leaves, weak = list(before.leaves), list(before.weak)
     for n, (a, b) in enumerate(zip(before.leaves, after.leaves, strict=True)):
@@ -253,7 +338,7 @@ def merge_types(before: Carried, after: Carried, both: bool = False) -> Carried 
             weak[n] = after.weak[n]
         elif not (after.weak[n] and _gives_way(b, a)):
             raise _disagreement(before.leaf_names[n], str(a.type), str(b.type), both)
-    if leaves == before.leaves:
+    if leaves == before.leaves and not chosen:
         return None
     return Carried(before.names, leaves, before.leaf_names, weak, before.parts)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from tilewright.arch import VECTOR_BYTES
 from tilewright.atoms.copy import CacheHints
-from tilewright.dtypes import OPERANDS, DType, int32, int64, uint32
+from tilewright.dtypes import OPERANDS, DType, bool_, int32, int64, uint32
 from tilewright.errors import LanguageError
 from tilewright.ir.core import Buffer, GridLimit, Space, Value, VectorType
 from tilewright.ir.evaluate import facts_of
@@ -68,6 +68,9 @@ class BufferEngine(Refused):
     slices: tuple[Slice, ...] = ()
     windows: Mapping[int, Window] = dataclasses.field(default_factory=dict)
     sliced_layout: Any = None  # Any: a layout
+
+    def __repr__(self) -> str:
+        return f"{self.space} memory of {self.dtype}{f' ({self.name})' if self.name else ''}"
 
     @property
     def dtype(self) -> DType:
@@ -270,11 +273,36 @@ class BufferEngine(Refused):
         branch(inside, lambda: self.store(elements, value))
 
     def recast(self, dtype: DType) -> BufferEngine:
-        """Refuse: a buffer of the IR has one element type."""
-        raise LanguageError(
-            f"a kernel cannot see {self.dtype} memory as {dtype}",
-            help="pass the array with that element type, or read a value and use .bitcast(dtype)",
-        )
+        """Return the same bytes as elements of another type.
+
+        Raises `LanguageError` for a first element that is not known to be one of the other type, by its place and its
+        alignment.
+        """
+        if dtype is self.dtype:
+            return self
+        what = f"{self.name or 'the tensor'}.recast: "
+        if bool_ in (dtype, self.dtype) or dtype in OPERANDS:
+            raise LanguageError(
+                f"{what}{self.dtype} memory is not seen as {dtype}",
+                help="recast numbers of whole bytes: the same bits in another type",
+            )
+        old, new = self.dtype.bytes, dtype.bytes
+        if self.alignment % new:
+            raise LanguageError(
+                f"{what}the first element is known to lie at a multiple of {self.alignment} bytes only, and a {dtype} "
+                f"takes {new}",
+                help="begin at an element whose index divides by their ratio, or give the memory a wider alignment",
+            )
+        scaled = self.start * (old // new) if new <= old else _divided(self.start, new // old)
+        return dataclasses.replace(self, buffer=view_of(self.buffer, dtype), start=scaled)
+
+    def for_layout(self, layout: Any) -> BufferEngine:  # Any: a layout
+        """Return the engine of a tensor of a layout: at an address, offsets that may be large are computed in int64."""
+        if not self.buffer.is_pointed:
+            return self
+        reach = cosize(layout) if layout.is_static else None
+        small = isinstance(reach, int) and reach < 2**31
+        return dataclasses.replace(self, index_type=int32 if small else int64)
 
     def fragment(self, layout: Layout, dtype: DType) -> BufferEngine:
         """Return registers for a layout."""
@@ -346,6 +374,25 @@ class GuardedEngine(BufferEngine):
         )
 
 
+def _divided(start: Scalar | int, ratio: int) -> Scalar | int:
+    """Return an element's index in elements that are wider by a ratio, which divides it."""
+    return start // ratio
+
+
+def view_of(buffer: Buffer, dtype: DType) -> Buffer:
+    """Return the buffer that shows another's bytes as elements of a type: the same one each time."""
+    family = buffer.family
+    if family.dtype is dtype:
+        return family
+    views = current("a recast").views
+    found = views.get((family, dtype))
+    if found is None:
+        size = None if family.size is None else family.size * family.dtype.bytes // dtype.bytes
+        found = Buffer("", dtype, family.space, size, family.alignment, current("a recast").location(), base=family)
+        views[family, dtype] = found
+    return found
+
+
 def allocate(space: Space, dtype: DType, size: int | DynamicInt, alignment: int) -> BufferEngine:
     """Begin a shared or register buffer and return its engine."""
     if not isinstance(size, int):
@@ -353,13 +400,13 @@ def allocate(space: Space, dtype: DType, size: int | DynamicInt, alignment: int)
             f"{space.value} memory needs a size that is known while tracing, and the layout is dynamic",
             help="make the layout a tw.constexpr parameter",
         )
-    _demand_storage(dtype, space)
+    demand_storage(dtype, space)
     buffer = Buffer("", dtype, space, size, max(alignment, dtype.bytes), current("an allocation").location())
     current("an allocation").emit(Allocate(buffer))
     return BufferEngine(buffer)
 
 
-def _demand_storage(dtype: DType, space: Space) -> None:
+def demand_storage(dtype: DType, space: Space) -> None:
     """Refuse the types that only matrix instructions know: memory holds their operands in wider ones."""
     if dtype not in OPERANDS:
         return

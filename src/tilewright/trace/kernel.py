@@ -58,6 +58,7 @@ def trace(
         location=_definition(function),
         copies_to_shared=tracer.copies_to_shared,
         remarks=tuple(tracer.remarks),
+        launch_sized=tuple(tracer.launch_sized),
         warp_size=arch.warp_size,
     )
     refuse_wrong_slices(tracer)

@@ -15,6 +15,7 @@ from tilewright.layout.ints import same_int
 from tilewright.layout.tuples import leaves, map_leaves, unflatten
 from tilewright.tensors import GuardedTensor, Tensor
 from tilewright.trace.engine import allocate
+from tilewright.trace.shared_sizes import allocate_sized
 from tilewright.transactions import ROW
 
 SHARED_ALIGNMENT = ROW  # a shared-memory row of all 32 banks; wide enough for every vector access
@@ -27,11 +28,16 @@ def _as_layout(layout: Any) -> Layout | ComposedLayout:
 def shared(element: Any, layout: Any, *, alignment: int = SHARED_ALIGNMENT) -> Tensor:
     """Make a tensor in the block's shared memory, with undefined contents.
 
-    `layout` is a static Layout or a shape (then column-major). Tensors whose uses a block-wide barrier separates
-    may get the same bytes. Raises `LanguageError` for a dynamic layout.
+    `layout` is a Layout or a shape (then column-major). Tensors whose uses a block-wide barrier separates may get the
+    same bytes. A layout of extents that the launch knows, which it computes from parameters, takes its bytes by itself;
+    it is taken outside of loops and branches. The launch is refused where a block cannot have so much.
+
+    Raises `LanguageError` for a layout that only the device knows.
     """
     static = _as_layout(layout)
     integer("tw.shared", "alignment", alignment, minimum=1)
+    if not static.is_static:
+        return Tensor(allocate_sized(dtype(element), static, alignment), static)
     engine = allocate(Space.SHARED, dtype(element), cosize(static), alignment)
     engine.buffer.layout = static
     return Tensor(engine, static)

@@ -11,6 +11,7 @@ from tilewright.errors import ArgumentError
 from tilewright.ir.core import Buffer, Parameter, Space, Value
 from tilewright.ir.facts import Facts, unknown
 from tilewright.layout import Layout
+from tilewright.structures import Structure
 from tilewright.tensors import Tensor
 from tilewright.trace.engine import BufferEngine
 from tilewright.trace.scalar import Scalar
@@ -60,44 +61,65 @@ class ConstantValue:
     value: Any  # Any: whatever the user gives
 
 
-ArgumentType: TypeAlias = "ArrayType | ScalarType | ConstantValue"
+@dataclass(frozen=True, eq=False)
+class StructureType:
+    """A list, tuple, dict, NamedTuple or dataclass: its parts are arguments of their own."""
+
+    structure: Structure
+    parts: tuple[ArgumentType, ...]
+
+
+ArgumentType: TypeAlias = "ArrayType | ScalarType | ConstantValue | StructureType"
 
 
 def stand_ins(tracer: Tracer, arguments: Mapping[str, ArgumentType]) -> dict[str, Any]:
     """Return the values that the kernel's function is called with, and declare the machine parameters."""
-    result: dict[str, Any] = {}
-    for name, argument in arguments.items():
-        if isinstance(argument, ArrayType):
-            result[name] = _array(tracer, name, argument)
-        elif isinstance(argument, ScalarType):
-            value = Value(argument.dtype, name, None if argument.dtype.is_float else unknown(argument.dtype))
-            tracer.parameters.append(Parameter(name, "value", value))
-            result[name] = Scalar(value)
-        else:
-            result[name] = argument.value
-    return result
+    return {name: _stand_in(tracer, name, name, argument) for name, argument in arguments.items()}
 
 
-def _array(tracer: Tracer, name: str, array: ArrayType) -> Tensor:
+def _stand_in(tracer: Tracer, argument: str, name: str, kind: ArgumentType) -> Any:
+    """Return the value for an argument or a part of one: what users call it, and its name in generated code."""
+    if isinstance(kind, ArrayType):
+        return _array(tracer, argument, name, kind)
+    if isinstance(kind, ScalarType):
+        value = Value(kind.dtype, name, None if kind.dtype.is_float else unknown(kind.dtype))
+        tracer.parameters.append(Parameter(argument, "value", value))
+        return Scalar(value)
+    if isinstance(kind, StructureType):
+        structure = kind.structure
+        return structure.make(
+            [
+                _stand_in(tracer, structure.path(argument, n), structure.identifier(name, n), part)
+                for n, part in enumerate(kind.parts)
+            ]
+        )
+    return kind.value
+
+
+def _array(tracer: Tracer, argument: str, name: str, array: ArrayType) -> Tensor:
     if 0 in array.shape:
         raise ArgumentError(
-            f"argument {name!r} has shape {array.shape}, and the extents of a static layout are at least 1",
+            f"argument {argument!r} has shape {array.shape}, and the extents of a static layout are at least 1",
             help="pass it without tw.static, or do not launch for an empty array",
         )
     buffer = Buffer(name, array.dtype, Space.GLOBAL, None, array.alignment)
-    tracer.parameters.append(Parameter(name, "pointer", buffer))
+    tracer.parameters.append(Parameter(argument, "pointer", buffer))
     index_type = int64 if array.wide else int32
-    shape = [_leaf(tracer, name, "shape", mode, extent, index_type) for mode, extent in enumerate(array.shape)]
-    stride = [_leaf(tracer, name, "stride", mode, step, index_type) for mode, step in enumerate(array.stride)]
+    names = argument, name
+    shape = [_leaf(tracer, names, "shape", mode, extent, index_type) for mode, extent in enumerate(array.shape)]
+    stride = [_leaf(tracer, names, "stride", mode, step, index_type) for mode, step in enumerate(array.stride)]
     engine = BufferEngine(buffer, index_type=index_type)
     return Tensor(engine, Layout(tuple(shape), tuple(stride)))
 
 
-def _leaf(tracer: Tracer, name: str, part: str, mode: int, leaf: int | Dynamic, type: DType) -> int | Scalar:
+def _leaf(
+    tracer: Tracer, names: tuple[str, str], part: str, mode: int, leaf: int | Dynamic, type: DType
+) -> int | Scalar:
     if isinstance(leaf, int):
         return leaf
     # Extents are counts. Strides may be negative: NumPy's views have such.
     facts = Facts(0, type.highest, leaf.divisor) if part == "shape" else unknown(type, leaf.divisor)
+    argument, name = names
     value = Value(type, f"{name}_{part}{mode}", facts)
-    tracer.parameters.append(Parameter(name, (part, mode), value))
+    tracer.parameters.append(Parameter(argument, (part, mode), value))
     return Scalar(value)

@@ -19,16 +19,17 @@ from typing import TYPE_CHECKING, Any
 
 import tilewright
 from tilewright.arch import Arch
-from tilewright.dtypes import bool_
+from tilewright.dtypes import DType, bool_
 from tilewright.errors import LanguageError
 from tilewright.ir.builder import Builder
-from tilewright.ir.core import Block, GridLimit, Op, Parameter, Requirement, Type, Value
+from tilewright.ir.core import Block, Buffer, GridLimit, LaunchSized, Op, Parameter, Requirement, Type, Value
 from tilewright.ir.evaluate import COMPUTED
 from tilewright.ir.ops import Binary, Compare, Constant, constant
 from tilewright.remarks import Remark
 from tilewright.source import SourceLocation
 
 if TYPE_CHECKING:
+    from tilewright.layout import Layout
     from tilewright.tensors import Tensor
     from tilewright.tensors.partition import Partition
     from tilewright.tiled import TiledCopy, TiledMMA
@@ -64,6 +65,11 @@ class Tracer:
         # What `threads` knows: the thread numbers that expressions give, and the slices that were accessed.
         self.thread_numbers: dict[Value, frozenset[int]] = {}
         self.slices: dict[TiledCopy | TiledMMA | Partition, dict[object, Slice]] = {}
+        self.views: dict[tuple[Buffer, DType], Buffer] = {}  # of the bytes of a buffer, by element type
+        self.addresses: dict[Buffer, Value] = {}  # of global buffers
+        # Shared memory of a size that the launch knows, with its layout and the place that the kernel computes.
+        self.launch_sized: list[LaunchSized] = []
+        self.placed: list[tuple[Layout, Value]] = []
         self.conditional_slices: list[tuple[Slice, Value]] = []
         self.barrier_owners: dict[int, str] = {}  # who uses each of the block's named barriers
         # For each size of groups, the variable that says which half of their shared memory collectives write next.

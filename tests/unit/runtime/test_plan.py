@@ -179,7 +179,7 @@ def test_none_is_a_compile_time_argument() -> None:
 # Refusals
 
 
-@pytest.mark.parametrize("value", ["text", [1, 2], {}, object(), 1j, np.complex64(1), np.dtype("float32"), float])
+@pytest.mark.parametrize("value", ["text", {1, 2}, object(), 1j, np.complex64(1), np.dtype("float32"), float])
 def test_what_no_kernel_takes(value: object) -> None:
     with pytest.raises(ArgumentError, match=r"argument 'x' is a .*; a kernel takes arrays and numbers") as caught:
         Signature(["x"]).read((value,))

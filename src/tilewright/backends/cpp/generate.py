@@ -67,11 +67,14 @@ EXPRESSIONS: Mapping[type[Op], ExpressionHandler] = {
     ops.Pack: _pack,
     ops.Extract: _extract,
     ops.Load: memory.load,
+    ops.AddressOf: memory.address_of,
     ops.Atomic: atomics.atomic,
 }
 
 STATEMENTS: Mapping[type[Op], StatementHandler] = {
     ops.Allocate: memory.allocate,
+    ops.AllocateAt: memory.allocate_at,
+    ops.Point: memory.point,
     ops.Store: memory.store,
     ops.For: control.for_loop,
     ops.While: control.while_loop,
@@ -119,6 +122,9 @@ def generate(
         signature = _signature(printer, name, restrict=restrict)
         with printer.writer.indented(), printer.names.scope():
             memory.declare_arena(printer)
+            for parameter in kernel.parameters:
+                if isinstance(parameter.target, Buffer):
+                    memory.declare_views(printer, parameter.target)
             printer.block(kernel.body)
         above = _above(printer, signature)
         # Which functions are above the kernel is known once it is printed. A variable of such a name would hide the

@@ -13,11 +13,11 @@ from tilewright.arch import VECTOR_BYTES, Arch
 from tilewright.backends.cpp.arithmetic import exact
 from tilewright.backends.cpp.expression import Expression, Rank, prefix
 from tilewright.backends.cpp.printer import Printer
-from tilewright.dtypes import int32, uint32
+from tilewright.dtypes import int32, uint32, uint64
 from tilewright.errors import InternalError
-from tilewright.ir.core import Buffer, Kernel, Space, Type, Value, VectorType
+from tilewright.ir.core import Buffer, Kernel, Op, Space, Type, Value, VectorType
 from tilewright.ir.evaluate import facts_of
-from tilewright.ir.ops import Allocate, Bitcast, Constant, Load, Store
+from tilewright.ir.ops import AddressOf, Allocate, AllocateAt, Bitcast, Constant, Load, Point, Store
 
 _ARENA_ALIGNMENT = 128  # at least; more where a buffer asks for it
 
@@ -26,7 +26,8 @@ def pointer(printer: Printer, buffer: Buffer, *, restrict: bool) -> str:
     """Return the declaration of a global buffer as a parameter, without its name.
 
     Only what the kernel never writes is `__restrict__`: its loads may use the read-only path and move across
-    stores. Pointers that are written carry no such promise, because two arguments may be one array on purpose.
+    stores. Pointers that are written carry no such promise, because two arguments may be one array on purpose, and none
+    does in a kernel that writes through addresses.
     """
     type_name = printer.type_name(buffer.dtype)
     if buffer in printer.written:
@@ -35,13 +36,16 @@ def pointer(printer: Printer, buffer: Buffer, *, restrict: bool) -> str:
 
 
 def shared_buffers(kernel: Kernel) -> list[Buffer]:
-    """Return the shared buffers of a kernel, in order of first use."""
-    return [b for b in kernel.buffers() if b.space is Space.SHARED]
+    """Return the shared buffers of a kernel that have bytes of their own, of static size, in order of first use."""
+    roots = dict.fromkeys(b.root for b in kernel.buffers() if b.space is Space.SHARED)
+    return [root for root in roots if root.size is not None]
 
 
 def needs_arena(kernel: Kernel, arch: Arch) -> bool:
     """Return whether the shared buffers are places in one array."""
     buffers = shared_buffers(kernel)
+    if kernel.launch_sized:
+        return True
     if sum(_aligned_size(b) for b in buffers) > arch.shared_bytes:
         unplaced = [b.name for b in buffers if b.offset is None]
         if unplaced:
@@ -63,7 +67,12 @@ def _overlap(buffers: list[Buffer]) -> bool:
 
 
 def dynamic_shared_bytes(kernel: Kernel, arch: Arch) -> int:
-    """Return how much shared memory the launch must ask for: all of it beyond 48 KiB, else none."""
+    """Return how much shared memory the launch must ask for: all of it beyond 48 KiB, else none.
+
+    What only the launch knows the size of comes behind all that is static.
+    """
+    if kernel.launch_sized:
+        return kernel.launch_sized_start
     large = kernel.shared_bytes > arch.shared_bytes
     return kernel.shared_bytes if large and needs_arena(kernel, arch) else 0
 
@@ -73,9 +82,10 @@ def declare_arena(printer: Printer) -> None:
     if not needs_arena(printer.kernel, printer.arch):
         return
     printer.arena = printer.names.declare("shared_memory")
-    dynamic = dynamic_shared_bytes(printer.kernel, printer.arch)
+    dynamic = dynamic_shared_bytes(printer.kernel, printer.arch) or printer.kernel.launch_sized
     size = "" if dynamic else str(printer.kernel.shared_bytes)
-    alignment = max(_ARENA_ALIGNMENT, *(b.alignment for b in shared_buffers(printer.kernel)))
+    sized = [each.buffer for each in printer.kernel.launch_sized]
+    alignment = max(_ARENA_ALIGNMENT, *(b.alignment for b in (*shared_buffers(printer.kernel), *sized)))
     extern = "extern " if dynamic else ""
     printer.writer.text(f"{extern}__shared__ __align__({alignment}) unsigned char {printer.arena}[{size}];")
 
@@ -83,6 +93,57 @@ def declare_arena(printer: Printer) -> None:
 def allocate(printer: Printer, op: Allocate) -> None:
     """Declare a buffer where its life begins."""
     printer.statement(_declaration(printer, op.buffer), op)
+    declare_views(printer, op.buffer, op)
+
+
+def allocate_at(printer: Printer, op: AllocateAt) -> None:
+    """Declare a shared buffer as a place in the one array, behind all that is static."""
+    buffer, start = op.buffer, printer.kernel.launch_sized_start
+    assert printer.arena is not None, buffer
+    name = printer.buffer_names[buffer] = printer.names.declare(buffer.name)
+    place = exact(printer, op.place)
+    is_first = isinstance(op.place.definition, Constant) and op.place.definition.value == 0
+    behind = [printer.arena, *([str(start)] if start else []), *([] if is_first else [place.text])]
+    type_name, at = printer.type_name(buffer.dtype), " + ".join(behind)
+    at = f"({at})" if len(behind) > 1 else at
+    printer.statement(f"{type_name}* const {name} = ({type_name}*){at};", op)
+    declare_views(printer, buffer, op)
+
+
+def point(printer: Printer, op: Point) -> None:
+    """Declare a pointer with the address that it has."""
+    buffer = op.buffer
+    name = printer.buffer_names[buffer] = printer.names.declare(buffer.name)
+    kind = pointer(printer, buffer, restrict=False)
+    address = prefix(f"({kind})", exact(printer, op.address), buffer.dtype)
+    printer.statement(f"{kind} const {name} = {address.text};", op)
+    declare_views(printer, buffer, op)
+
+
+def address_of(printer: Printer, op: AddressOf) -> Expression:
+    """Return the address of a buffer's first element as a number."""
+    name = Expression(printer.buffer_names[op.buffer], Rank.ATOM, op.buffer.dtype)
+    return prefix(f"({uint64.c_name})", name, uint64)
+
+
+def declare_views(printer: Printer, base: Buffer, op: Op | None = None) -> None:
+    """Declare the pointers by which the bytes of a buffer are seen as elements of other types, and theirs."""
+    for view in printer.kernel.buffers():
+        step = view
+        while step.base is not None and step.base is not base:
+            step = step.base
+        if step.base is None or step in printer.buffer_names:
+            continue
+        name = printer.buffer_names[step] = printer.names.declare(step.name or f"{base.name}_{step.dtype}")
+        kind = printer.type_name(step.dtype)
+        if step.space is Space.GLOBAL:
+            kind = pointer(printer, step, restrict=False).removesuffix("*")
+        text = f"{kind}* const {name} = ({kind}*){printer.buffer_names[base]};"
+        if op is None:
+            printer.writer.text(text)
+        else:
+            printer.statement(text, op)
+        declare_views(printer, step, op)
 
 
 def _declaration(printer: Printer, buffer: Buffer) -> str:
@@ -90,6 +151,7 @@ def _declaration(printer: Printer, buffer: Buffer) -> str:
     type_name = printer.type_name(buffer.dtype)
     if buffer.space is Space.REGISTER:
         vectors = any(is_vector_access(op, buffer) for op in printer.kernel.body.walk())
+        vectors = vectors or any(b.root is buffer and b is not buffer for b in printer.kernel.buffers())
         return f"{f'__align__({VECTOR_BYTES}) ' if vectors else ''}{type_name} {name}[{buffer.size}];"
     if printer.arena is None:
         alignment = max(buffer.alignment, VECTOR_BYTES)

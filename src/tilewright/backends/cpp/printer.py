@@ -16,7 +16,7 @@ from tilewright.backends.cpp.prelude import Prelude, built_in, c_type
 from tilewright.backends.cpp.variables import Variable, assign_variables
 from tilewright.backends.cpp.writer import Writer
 from tilewright.errors import LanguageError
-from tilewright.ir.core import Block, Buffer, Kernel, Op, Type, Value, VectorType
+from tilewright.ir.core import Block, Buffer, Kernel, Op, Space, Type, Value, VectorType
 from tilewright.ir.instruction import Instruction
 from tilewright.ir.ops import Yield
 
@@ -44,7 +44,7 @@ class Printer:
         self.arch = arch
         self.restrict = restrict  # arrays that are only read share no memory with those that are written
         self.dialect = dialect
-        self.written = frozenset(buffer for op in kernel.body.walk() for buffer in op.buffers_written)
+        self.written = _written(kernel)
         self.structure = Structure(kernel)
         self.inlined = choose_inlined(self.structure)
         self.variables = assign_variables(self.structure, self.inlined)
@@ -154,6 +154,20 @@ class Printer:
     def refuse(self, op: Op, summary: str, help: str | None = None) -> LanguageError:
         """Return the error for something that the target cannot do, at the op's place."""
         return LanguageError(summary, location=op.location, help=help)
+
+
+def _written(kernel: Kernel) -> frozenset[Buffer]:
+    """Return the buffers whose memory may change: those that ops write, and those that show the same memory.
+
+    A write through an address may reach any global memory.
+    """
+    roots = {buffer.root for op in kernel.body.walk() for buffer in op.buffers_written}
+    everywhere = any(root.is_pointed for root in roots)
+    return frozenset(
+        buffer
+        for buffer in kernel.buffers()
+        if buffer.root in roots or (everywhere and buffer.space is Space.GLOBAL and not buffer.root.is_pointed)
+    )
 
 
 def _defined_by(kernel: Kernel) -> str:

@@ -132,7 +132,8 @@ class Cuda(Dialect):
 
     def hinted_load(self, printer: Printer, op: ops.Load, type: Type) -> Expression | None:
         assert op.hints is not None, op
-        read_only = printer.restrict and op.buffer not in printer.written
+        is_own = not op.buffer.root.is_pointed  # what an address reaches may be what another buffer writes
+        read_only = printer.restrict and is_own and op.buffer not in printer.written
         name, definition = cache_hints.load_function(op.hints, type.bytes, read_only=read_only)
         printer.prelude.need(BIT_CAST)
         printer.prelude.need(definition)

@@ -22,6 +22,7 @@ From the top down, as the imports run:
     copies         asynchronous copies under way, and the checker of waits for them
     machine        the launch: special registers, the memory of each buffer, and the observers of what threads do
     findings       what a run found to be wrong, and how an element of memory is called
+    aliases        memory that several buffers see: other element types, and buffers that begin at an address
     storage        global, shared and register memory
     values         how a value of all threads is held: a scalar, a row, a column or the whole (blocks, threads)
 
@@ -35,8 +36,9 @@ A kernel without waits at named barriers or mbarriers runs as plain steps, all t
 have them are laid out for agents, and there only the blocks of ops that can wait.
 """
 
+from tilewright.backends.sim.aliases import reachable
 from tilewright.backends.sim.execute import Options, Run, execute, outer_run, running
 from tilewright.backends.sim.findings import Finding
 from tilewright.backends.sim.predict import predict
 
-__all__ = ["Finding", "Options", "Run", "execute", "outer_run", "predict", "running"]
+__all__ = ["Finding", "Options", "Run", "execute", "outer_run", "predict", "reachable", "running"]

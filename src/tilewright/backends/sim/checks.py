@@ -7,9 +7,11 @@ shared memory have been written since the life of their buffer began is kept in 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from tilewright.backends.sim.aliases import PointedStorage
 from tilewright.backends.sim.findings import Fault, name_place
 from tilewright.backends.sim.machine import Access, AccessKind, Machine, Observer
 from tilewright.backends.sim.storage import FlatStorage, GlobalStorage, RegisterStorage, SharedStorage, Storage
@@ -39,7 +41,7 @@ class InitialisedBytes:
 
     def forget(self, storage: SharedStorage, mask: Mask) -> None:
         """Take a buffer's bytes as unwritten in the blocks of the mask."""
-        piece = slice(storage.offset, storage.offset + storage.buffer.bytes)
+        piece = slice(storage.offset, storage.offset + storage.bytes)
         if mask is None or mask.shape[0] == 1:
             self._bytes[:, piece] = 0
         else:
@@ -51,7 +53,7 @@ class InitialisedBytes:
         if self._differs(index, mask):
             self._separate()
         cells, position, mask = self._cells(storage, index, lanes, mask)
-        full = cells.dtype.type(int.from_bytes(b"\x01" * cells.itemsize, "little"))
+        full = _full(storage, cells)
         if mask is None:
             cells[position.ravel()] = full
         else:
@@ -61,14 +63,14 @@ class InitialisedBytes:
     def missing(self, storage: SharedStorage, index: Lanes, lanes: int, mask: Mask) -> Array | None:
         """Return the threads of the mask that read something unwritten, None if there are none."""
         if len(self._bytes) == 1 and np.ndim(index) == 2 and index.shape[0] > 1:
-            piece = self._bytes[0, storage.offset : storage.offset + storage.buffer.bytes]
-            if piece.all():
+            piece = self._bytes[0, storage.offset : storage.offset + storage.bytes]
+            if (piece == storage.mark).all():
                 return None
             self._separate()
         cells, position, spread = self._cells(storage, index, lanes, mask)
         if spread is not None:
             position = np.where(spread, position, storage.offset // cells.itemsize)
-        full = cells.dtype.type(int.from_bytes(b"\x01" * cells.itemsize, "little"))
+        full = _full(storage, cells)
         unwritten: Array = cells.take(position) != full
         if not unwritten.any():
             return None
@@ -97,6 +99,11 @@ class InitialisedBytes:
             position = position[..., None] + np.arange(lanes)
             mask = None if mask is None else mask[..., None]
         return cells.reshape(-1), position, mask
+
+
+def _full(storage: SharedStorage, cells: Array) -> Any:
+    """Return a cell of which all bytes were written through a buffer's family."""
+    return cells.dtype.type(int.from_bytes(bytes([storage.mark]) * cells.itemsize, "little"))
 
 
 _READS = (AccessKind.LOAD, AccessKind.ATOMIC)
@@ -155,6 +162,8 @@ class AccessChecker(Observer):
         storage = access.storage
         if isinstance(storage, RegisterStorage) and _is_plain(storage, access):
             return None
+        if isinstance(storage, PointedStorage):
+            return self._pointed(access, storage)
         if access.kind is AccessKind.COPY_LAND:
             refused = None  # checked when the copy was issued
         else:
@@ -235,6 +244,33 @@ class AccessChecker(Observer):
         self._report_bounds(access, index, found)
         return found
 
+    def _pointed(self, access: Access, storage: PointedStorage) -> Array | None:
+        """Check an access through an address: it has to lie in an array, be aligned, and write no read-only array."""
+        lanes, name = access.lanes, storage.buffer.name
+        size = lanes * storage.buffer.dtype.bytes
+        addresses, refused = storage.addresses(access.index), None
+        is_write = access.kind not in (AccessKind.LOAD, AccessKind.COPY_READ)
+        for kind, bad, reason, help in (
+            ("out-of-bounds", storage.outside(access.index, lanes), "which no array of the launch covers",
+             "pass the array as an argument, or its address by tw.addresses; check the index against its extent"),
+            ("out-of-bounds", storage.space.read_only(addresses) if is_write else None,
+             "in an array that is read-only", "pass a writable array"),
+            ("misaligned", storage.misaligned(access.index, lanes), f"which is not a multiple of {size}",
+             "give tw.pointer the alignment that the addresses have (align=), or copy with a narrower vector"),
+        ):  # fmt: skip
+            if bad is None:
+                continue
+            found = both(access.mask, bad if refused is None else bad & ~refused)
+            assert found is not None
+            if not found.any():
+                continue
+            at, address = self._first(at_least_2d(access.index), found), self._first(addresses, found)
+            what = f"{name}[{at}]" if lanes == 1 else f"{name}[{at}:{at + lanes}]"
+            summary = f"{kind.replace('-', ' ')}: {access.kind.value} {what} at address {address:#x}, "
+            refused = _either(refused, found)
+            self._report(access, found, kind, summary + reason, at, None, (), help)
+        return refused
+
     def _report_bounds(self, access: Access, index: Array, bad: Array) -> None:
         storage, name = access.storage, access.storage.buffer.name
         at = self._first(index, bad)
@@ -291,11 +327,13 @@ class AccessChecker(Observer):
         what = (
             f"{storage.buffer.name}[{at}]" if access.lanes == 1 else f"{storage.buffer.name}[{at}:{at + access.lanes}]"
         )
+        shares = storage.buffer.family.is_member
         self._report(
             access, missing, "uninitialised-read",
-            f"uninitialised read: {access.kind.value} {what}, which nothing has written",
+            f"uninitialised read: {access.kind.value} {what}, which nothing has written"
+            + (" since another tensor over the same bytes" if shares else ""),
             at, None, (),
-            "write it first",
+            "write it through this tensor first; t.recast(dtype) sees the same bits" if shares else "write it first",
         )  # fmt: skip
 
     def _report(

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.backends.sim.aliases import PointedStorage
 from tilewright.backends.sim.machine import AccessKind
 from tilewright.backends.sim.storage import GlobalStorage, SharedStorage
 from tilewright.backends.sim.values import Array
@@ -64,10 +65,14 @@ class Touched:
     begin at multiples of 256 bytes, NumPy's do not.
     """
 
-    def __init__(self, storage: GlobalStorage) -> None:
-        self.start = storage.place_in_allocation
-        self._first = (self.start + storage.low * storage.buffer.dtype.bytes) // SECTOR
-        last = (self.start + storage.high * storage.buffer.dtype.bytes) // SECTOR
+    def __init__(self, storage: GlobalStorage | PointedStorage) -> None:
+        size = storage.buffer.dtype.bytes
+        if isinstance(storage, PointedStorage):  # its elements are counted from the beginning of the address space
+            self.start, low, high = 0, 0, storage.space.size
+        else:
+            self.start = storage.place_in_allocation
+            low, high = self.start + storage.low * size, self.start + storage.high * size
+        self._first, last = low // SECTOR, high // SECTOR
         self._read = np.zeros(last - self._first + 1, np.bool_)
         self._written = np.zeros_like(self._read)
 
@@ -93,7 +98,10 @@ _SPECIAL_FUNCTIONS = frozenset({
     "sqrt", "rsqrt", "cbrt", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin",
     "acos", "atan", "sinh", "cosh", "tanh", "erf", "pow", "atan2", "fmod", "div",
 })
-_UNCOUNTED = (ops.Constant, ops.Bitcast, ops.Pack, ops.Extract, ops.Allocate, ops.Inside, ops.While, ops.Yield)
+_UNCOUNTED = (
+    ops.Constant, ops.Bitcast, ops.Pack, ops.Extract, ops.Allocate, ops.AllocateAt, ops.Point, ops.AddressOf,
+    ops.Inside, ops.While, ops.Yield,
+)
 # fmt: on
 
 

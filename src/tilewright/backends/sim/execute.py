@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -16,6 +16,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from tilewright.backends.sim.aliases import Reachable, reachable
 from tilewright.backends.sim.checks import AccessChecker
 from tilewright.backends.sim.copies import WaitChecker
 from tilewright.backends.sim.findings import ROLLBACK_VARIABLE, Collector, Finding, FindingsError, describe_outputs
@@ -31,6 +32,7 @@ from tilewright.backends.sim.values import Array, Lanes
 from tilewright.errors import ArgumentError, TilewrightWarning
 from tilewright.figures import Compiled, Launch, add_launch
 from tilewright.ir.core import Buffer, Kernel, Parameter, Space, Value
+from tilewright.ir.ops import AddressOf, Point
 
 
 @dataclass(frozen=True)
@@ -109,14 +111,26 @@ class Outputs:
     """
 
     def __init__(
-        self, kernel: Kernel, storages: Mapping[Buffer, Storage], keep: bool, is_checked: bool, copies: frozenset[str]
+        self,
+        kernel: Kernel,
+        storages: Mapping[Buffer, Storage],
+        keep: bool,
+        is_checked: bool,
+        copies: frozenset[str],
+        addresses: Sequence[Reachable] = (),
     ) -> None:
-        written = dict.fromkeys(buffer for op in kernel.body.walk() for buffer in op.buffers_written)
+        written = dict.fromkeys(buffer.root for op in kernel.body.walk() for buffer in op.buffers_written)
         named = [(p.argument, p.target) for p in kernel.parameters if isinstance(p.target, Buffer)]
         outputs = [(name, buffer) for name, buffer in named if buffer in written and buffer.space is Space.GLOBAL]
-        self.names = tuple(name for name, _ in outputs)
+        # A write by an address may reach any array.
+        by_address = any(buffer.is_pointed for buffer in written)
+        reached = [each for each in addresses if by_address and each.array.flags.writeable]
+        self.names = tuple(dict.fromkeys([name for name, _ in outputs] + [each.name for each in reached]))
         self.are_kept = keep or all(name in copies for name in self.names)
-        self._saved = [_Saved(storages[buffer], is_checked) for name, buffer in outputs if keep and name not in copies]
+        self._saved: list[_Saved | _SavedArray] = [
+            _Saved(storages[buffer], is_checked) for name, buffer in outputs if keep and name not in copies
+        ]
+        self._saved += [_SavedArray(each.array) for each in reached if keep and each.name not in copies]
 
     def fail(self, error: BaseException) -> None:
         """Put the arrays back if they were kept, and let the error say what they hold."""
@@ -151,6 +165,17 @@ class _Saved:
             self._memory[self._own] = self._before
 
 
+class _SavedArray:
+    """The elements of an array that a kernel may write by its address, bit for bit."""
+
+    def __init__(self, array: Array) -> None:
+        self._elements: Array = array.view(f"u{array.itemsize}")
+        self._before = self._elements.copy()
+
+    def restore(self) -> None:
+        np.copyto(self._elements, self._before)
+
+
 Dim3 = tuple[int, int, int]
 _FRAMES = 4  # from the warning to the launch
 
@@ -165,6 +190,8 @@ def execute(
     arch: str = "",
     compile: Callable[[], Compiled] | None = None,
     copies: frozenset[str] = frozenset(),
+    addresses: Sequence[Reachable] = (),
+    sized: Mapping[Buffer, tuple[int, int]] | None = None,
 ) -> None:
     """Run a kernel over `grid` blocks of `block` threads.
 
@@ -172,7 +199,9 @@ def execute(
     array's first element, and indices count elements. A scalar's argument is a number. `options` override those of
     the `simulate` statement around the call. `arch` and `compile` are what a profile says of the machine code: the
     target's name, and a function that returns the compiler's figures. `copies` are the names of arguments whose arrays
-    the caller drops where this raises.
+    the caller drops where this raises. `addresses` are the arrays that the kernel may reach by their addresses; without
+    any, and with a kernel that has pointers, these are its arguments. `sized` has the place and the number of elements
+    of the shared buffers whose size the launch knows.
 
     Raises `CheckError`, with its `findings`, where the kernel is wrong.
     """
@@ -182,11 +211,13 @@ def execute(
     arrays, scalars = _bind(kernel, arguments)
     if 0 in grid or 0 in block:
         return
-    machine = Machine(kernel, grid, block, arrays, collector)
+    if not addresses and any(isinstance(op, (Point, AddressOf)) for op in kernel.body.walk()):
+        addresses = [reachable(array, buffer.name) for buffer, array in arrays.items()]
+    machine = Machine(kernel, grid, block, arrays, collector, addresses, sized)
     races = RaceChecker(kernel, machine) if options.check else None
     if races is not None:
         machine.observers = (AccessChecker(machine), races, WaitChecker(kernel, machine))
-    outputs = Outputs(kernel, machine.storages, is_wanted(options.rollback), options.check, copies)
+    outputs = Outputs(kernel, machine.storages, is_wanted(options.rollback), options.check, copies, addresses)
     meter = Meter(machine, kernel, options.profile_blocks) if options.profile else None
     if meter is not None:
         machine.observers += (meter,)
@@ -218,7 +249,7 @@ def _bind(
     kernel: Kernel, arguments: Mapping[Parameter, Array | int | float | bool]
 ) -> tuple[dict[Buffer, Array], dict[Value, Lanes]]:
     """Sort the arguments into arrays by buffer and NumPy scalars by value."""
-    written = {buffer for op in kernel.body.walk() for buffer in op.buffers_written}
+    written = {buffer.root for op in kernel.body.walk() for buffer in op.buffers_written}
     arrays: dict[Buffer, Array] = {}
     scalars: dict[Value, Lanes] = {}
     for parameter in kernel.parameters:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from tilewright.backends.sim.aliases import PointedStorage
 from tilewright.backends.sim.storage import GlobalStorage, Storage
 from tilewright.errors import CheckError, TilewrightError
 from tilewright.ir.core import Op
@@ -232,9 +233,13 @@ _MOST_COORDINATES = 1 << 17  # of a layout that is searched for an offset
 def name_place(storage: Storage, index: int) -> tuple[str, tuple[int, ...] | None]:
     """Return the name of an element for a message, and its coordinate if there is one.
 
-    Global arrays are seen as the caller's array, tensors in shared memory by the layout that they were made with.
+    `index` is the element's, in memory reached by an address its place in the address space. Global arrays are seen as
+    the caller's array, tensors in shared memory by the layout that they were made with.
     """
     buffer = storage.buffer
+    if isinstance(storage, PointedStorage):
+        found = storage.space.name_of(index)
+        return buffer.name if found is None else f"{buffer.name}, element {found[1]} of {found[0]},", None
     name = f"{buffer.name or 'shared memory'}[{index}]"
     coordinate = storage.coordinate(index) if isinstance(storage, GlobalStorage) else _in_layout(buffer.layout, index)
     if coordinate is None or len(coordinate) < 2:

@@ -10,15 +10,17 @@ observers they are compiled without the calls, so watching costs nothing when of
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from tilewright.backends.sim.aliases import AddressSpace, GlobalView, PartedRegisters, PointedStorage, Reachable
 from tilewright.backends.sim.findings import Collector, Fault, FindingsError
 from tilewright.backends.sim.storage import GlobalStorage, RegisterStorage, SharedStorage, Storage
 from tilewright.backends.sim.values import Array, Lanes, Mask, fill, without
+from tilewright.dtypes import uint8, uint16, uint32, uint64
 from tilewright.errors import ArgumentError
 from tilewright.ir.core import Buffer, Kernel, Op, Space
 from tilewright.ir.effects import Order
@@ -126,6 +128,8 @@ Dim3 = tuple[int, int, int]
 
 # A row of the arena begins at a multiple of this, as a block's shared memory does.
 _ARENA_ALIGNMENT = 128
+_SOME_BYTES = 1 << 15  # of a shared buffer of which only a launch knows the size
+_PARTS = {1: uint8, 2: uint16, 4: uint32, 8: uint64}  # of registers that are seen as several types
 # The most bytes of shared and of register memory of the blocks that run at once.
 _CHUNK_BYTES = 1 << 26
 # The most threads that run at once. Fewer, and NumPy's fixed cost of a call (about a microsecond) shows; more, and
@@ -145,7 +149,14 @@ class Machine:
     """
 
     def __init__(
-        self, kernel: Kernel, grid: Dim3, block: Dim3, arrays: Mapping[Buffer, Array], collector: Collector
+        self,
+        kernel: Kernel,
+        grid: Dim3,
+        block: Dim3,
+        arrays: Mapping[Buffer, Array],
+        collector: Collector,
+        addresses: Sequence[Reachable] = (),
+        sized: Mapping[Buffer, tuple[int, int]] | None = None,
     ) -> None:
         self.grid, self.block = grid, block
         self.threads = block[0] * block[1] * block[2]
@@ -172,6 +183,9 @@ class Machine:
         self.storages: dict[Buffer, Storage] = {}
         self.shared: list[SharedStorage] = []
         self.registers: list[RegisterStorage] = []
+        self.addresses = AddressSpace(addresses)
+        # The place and number of elements of shared buffers whose size the launch knows; without a launch some.
+        self._sized = sized or {s.buffer: (0, _SOME_BYTES // s.buffer.dtype.bytes) for s in kernel.launch_sized}
         self.arena_bytes = self._place(kernel, arrays)
         self.arena = np.empty((0, self.arena_bytes), np.uint8)
         self._fixed = self._thread_registers()
@@ -179,23 +193,54 @@ class Machine:
     def _place(self, kernel: Kernel, arrays: Mapping[Buffer, Array]) -> int:
         """Make the storage of each buffer and return the bytes of shared memory of a block."""
         end = kernel.shared_bytes
-        for buffer in kernel.buffers():
-            if buffer.space is Space.GLOBAL:
+        buffers = kernel.buffers()
+        views = [buffer for buffer in buffers if buffer.base is not None]
+        for buffer in dict.fromkeys(buffer.root for buffer in buffers):
+            if buffer.is_pointed:
+                self.storages[buffer] = PointedStorage(buffer, self.addresses)
+            elif buffer.space is Space.GLOBAL:
                 self.storages[buffer] = GlobalStorage(buffer, arrays[buffer])
             elif buffer.space is Space.REGISTER:
-                self.registers.append(RegisterStorage(buffer))
-                self.storages[buffer] = self.registers[-1]
-            elif buffer.offset is not None:
+                self._register(buffer, [view for view in views if view.root is buffer])
+            elif buffer.offset is not None and buffer.size is not None:
                 end = max(end, buffer.offset + buffer.bytes)
-        for buffer in kernel.buffers():
+        for view in views:
+            base = self.storages.get(view.root)
+            if isinstance(base, PointedStorage):
+                self.storages[view] = base.view(view)
+            elif isinstance(base, GlobalStorage):
+                self.storages[view] = GlobalView(view, base)
+        for buffer in buffers:
             if buffer.space is Space.SHARED:
-                offset = buffer.offset
+                offset, size = buffer.offset, buffer.size
+                if buffer.root in self._sized:
+                    place, elements = self._sized[buffer.root]
+                    offset = kernel.launch_sized_start + place
+                    size = elements * buffer.root.dtype.bytes // buffer.dtype.bytes
+                    end = max(end, offset + size * buffer.dtype.bytes)
+                assert size is not None, buffer
                 if offset is None:
                     offset = -(-end // _ARENA_ALIGNMENT) * _ARENA_ALIGNMENT
                     end = offset + buffer.bytes
-                self.shared.append(SharedStorage(buffer, offset))
+                self.shared.append(SharedStorage(buffer, offset, size))
                 self.storages[buffer] = self.shared[-1]
+        members = [buffer for buffer in dict.fromkeys(b.family for b in buffers) if buffer.is_member]
+        for shared in self.shared:
+            if shared.buffer.family.is_member:
+                same = [m for m in members if m.base is shared.buffer.family.base]
+                shared.mark = same.index(shared.buffer.family) + 1
         return -(-end // _ARENA_ALIGNMENT) * _ARENA_ALIGNMENT
+
+    def _register(self, buffer: Buffer, views: Sequence[Buffer]) -> None:
+        """Make the storage of a register buffer and of those that show its bytes."""
+        if not views:
+            self.registers.append(RegisterStorage(buffer))
+            self.storages[buffer] = self.registers[-1]
+            return
+        width = min(b.dtype.bytes for b in (buffer, *views))
+        parts = RegisterStorage(replace(buffer, dtype=_PARTS[width], size=buffer.bytes // width))
+        self.registers.append(parts)
+        self.storages.update((b, PartedRegisters(b, parts)) for b in (buffer, *views))
 
     def _thread_registers(self) -> dict[str, Lanes]:
         """Return the special registers that are the same in all blocks."""

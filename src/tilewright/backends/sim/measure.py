@@ -17,6 +17,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from tilewright.backends.sim.aliases import PointedStorage
 from tilewright.backends.sim.counting import Patterns, Touched, class_of, loops_of, operations_of
 from tilewright.backends.sim.machine import Access, AccessKind, Machine, Observer
 from tilewright.backends.sim.storage import GlobalStorage, SharedStorage
@@ -112,7 +113,7 @@ class Meter(Observer):
         self._classes: dict[Op, str | None] = {}
         self._loops = loops_of(kernel)
         self._shared: dict[SharedStorage, Patterns] = {s: Patterns(s) for s in machine.shared}
-        self._touched: dict[GlobalStorage, Touched] = {}
+        self._touched: dict[GlobalStorage | PointedStorage, Touched] = {}
         self._mask: tuple[Mask, int, int] | None = None
         self._narrator = Narrator(machine)
         self._used = frozenset(value for op in kernel.body.walk() for value in op.operands)
@@ -152,6 +153,9 @@ class Meter(Observer):
             self._narrator.land(access.op)
         elif isinstance(access.storage, SharedStorage):
             self._shared_access(access, access.storage)
+        elif isinstance(access.storage, PointedStorage):
+            places = access.storage.places(access.index) // access.storage.buffer.dtype.bytes
+            self._global_access(replace(access, index=places), access.storage)
         elif isinstance(access.storage, GlobalStorage):
             self._global_access(access, access.storage)
         return None
@@ -178,7 +182,7 @@ class Meter(Observer):
             found.is_complete = False
         found.add(access.op, kind, width, np.where(active, elements, -1), times)
 
-    def _global_access(self, access: Access, storage: GlobalStorage) -> None:
+    def _global_access(self, access: Access, storage: GlobalStorage | PointedStorage) -> None:
         size = storage.buffer.dtype.bytes
         written = self._past_l1(access)
         by_block = written is not None and len(at_least_2d(written.index)) > 1

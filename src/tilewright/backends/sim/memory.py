@@ -13,15 +13,16 @@ from typing import Any
 import numpy as np
 
 from tilewright.backends.sim import floats
+from tilewright.backends.sim.aliases import PointedStorage
 from tilewright.backends.sim.compiler import Compiler, Step
 from tilewright.backends.sim.machine import Access, AccessKind, Machine, Synchronisation
-from tilewright.backends.sim.storage import FlatStorage, RegisterStorage
+from tilewright.backends.sim.storage import FlatStorage, GlobalStorage, RegisterStorage
 from tilewright.backends.sim.values import Array, Frame, Lanes, Mask, at_least_2d, both, merge, without
 from tilewright.ir.core import Buffer, Op, Value, lanes_of
-from tilewright.ir.ops import Allocate, Atomic, Inside
+from tilewright.ir.ops import AddressOf, Allocate, AllocateAt, Atomic, Inside, Point
 
 
-def allocate(op: Allocate, compiler: Compiler) -> Step:
+def allocate(op: Allocate | AllocateAt, compiler: Compiler) -> Step:
     """Begin a buffer's life: its contents are undefined from here on."""
     machine, storage = compiler.machine, compiler.machine.storages[op.buffer]
 
@@ -54,6 +55,31 @@ def inside(op: Inside, compiler: Compiler) -> Step:
 
 def _nothing(frame: Frame) -> None:
     pass
+
+
+def point(op: Point, compiler: Compiler) -> Step:
+    """Let a buffer begin at an address."""
+    storage, address = compiler.machine.storages[op.buffer], compiler.slot(op.address)
+    assert isinstance(storage, PointedStorage), op.buffer
+
+    def run(frame: Frame) -> None:
+        storage.point(frame.values[address], frame.mask)
+
+    return run
+
+
+def address_of(op: AddressOf, compiler: Compiler) -> Step:
+    """Give the address by which kernels know the memory of a buffer."""
+    storage, result = compiler.machine.storages[op.buffer], compiler.slot(op.result)
+
+    def run(frame: Frame) -> None:
+        assert isinstance(storage, (PointedStorage, GlobalStorage)), op.buffer
+        if isinstance(storage, PointedStorage):
+            frame.values[result] = storage.addresses(np.int64(0)).astype(np.uint64)
+        else:
+            frame.values[result] = np.uint64(compiler.machine.addresses.address_of(storage))
+
+    return run
 
 
 def load(op: Any, compiler: Compiler) -> Step:  # Any: a Load, or what has its fields
@@ -175,7 +201,9 @@ def update_memory(
         position, numbers, active = _active(storage.locate(at), [values[g] for g in given], mask, shape)
         before = storage.flat.take(position, mode="clip") if storage.tracks else None
         try:
-            old = _apply(storage.flat, position, numbers, update, wanted_at_all)
+            flat, at_flat = storage.window(position)
+            old = _apply(flat, at_flat, numbers, update, wanted_at_all)
+            storage.put_window(flat, position, at_flat)
         except IndexError as error:
             raise machine.outside(op, buffer, error) from None
         if before is not None and before.tobytes() != storage.flat.take(position, mode="clip").tobytes():
@@ -216,7 +244,9 @@ def update_pair(op: Op, compiler: Compiler, buffer: Buffer, index: Value, value:
             addend = values[given][..., lane]
             position, numbers, active = _active(storage.locate(at + at.dtype.type(lane)), [addend], mask, shape)
             try:
-                old[..., lane][active] = _apply(storage.flat, position, numbers, update, True)
+                flat, at_flat = storage.window(position)
+                old[..., lane][active] = _apply(flat, at_flat, numbers, update, True)
+                storage.put_window(flat, position, at_flat)
             except IndexError as error:
                 raise machine.outside(op, buffer, error) from None
         storage.version += 1

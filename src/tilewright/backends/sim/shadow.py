@@ -22,6 +22,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tilewright.backends.sim.aliases import PointedStorage
 from tilewright.backends.sim.clocks import Cell
 from tilewright.backends.sim.machine import Access, Machine
 from tilewright.backends.sim.order import Order, same_rows
@@ -251,7 +252,10 @@ class Region:
         place = index.astype(np.int64)
         if item > 1:
             place = place * item
-        cells = (place + self._starts[buffer]) >> self._shift
+        if isinstance(access.storage, PointedStorage):
+            cells = access.storage.places(index) >> self._shift
+        else:
+            cells = (place + self._starts[buffer]) >> self._shift
         if self.cells.rows > 1:
             cells = cells + (np.arange(rows, dtype=np.int64) * self.cells.count)[:, None]
         count = max(1, (access.lanes * item) >> self._shift)
@@ -298,6 +302,8 @@ class Region:
     def index_of(self, buffer: Buffer, cell: int) -> int:
         """Return the element of a buffer at the beginning of a cell."""
         inside = cell % self.cells.count if self.cells.rows > 1 else cell
+        if isinstance(self._machine.storages.get(buffer), PointedStorage):
+            return inside << self._shift  # the place in the address space, from which it is named
         return ((inside << self._shift) - self._starts[buffer]) // buffer.dtype.bytes
 
 
@@ -351,6 +357,15 @@ def find_regions(kernel: Kernel, machine: Machine, order: Order) -> dict[Buffer,
     if changed & shared.keys():
         region = Region(machine, order, shared, machine.arena_bytes, uses)
         found.update(dict.fromkeys(shared, region))
+    pointed = [s for s in machine.storages.values() if isinstance(s, PointedStorage)]
+    if pointed:  # what they reach may be any array: all global memory is one region
+        arrays = [s for s in machine.storages.values() if isinstance(s, GlobalStorage) and not s.empty]
+        space = machine.addresses
+        starts = {s.buffer: space.place_of_real(s.address) - s.low * s.flat.itemsize for s in arrays}
+        starts.update((s.buffer, 0) for s in pointed)
+        if changed & starts.keys():
+            found.update(dict.fromkeys(starts, Region(machine, order, starts, space.size, uses)))
+        return found
     for group in _overlapping(s for s in machine.storages.values() if isinstance(s, GlobalStorage)):
         members = {s.buffer: s for s in group}
         if not changed & members.keys():

@@ -98,6 +98,14 @@ class FlatStorage(ABC):
         if before is not None and before != flat[position].tobytes():
             self.version += 1
 
+    def window(self, position: Array) -> tuple[Array, Array]:
+        """Return an array that holds the elements at positions, and where in it: by default the memory itself."""
+        return self.flat, position
+
+    def put_window(self, window: Array, position: Array, place: Array) -> None:
+        """Write back what `window` gave, where that was a copy."""
+        assert window is self.flat, self.buffer
+
     def _rows(self, lanes: int, position: Lanes) -> tuple[Array, Lanes] | None:
         """Return `flat` as aligned rows of `lanes`, and the positions from the first row on, if all are aligned."""
         phase = self.phase(lanes)
@@ -187,11 +195,13 @@ def _allocation(array: Array) -> int:
 class SharedStorage(FlatStorage):
     """A buffer in shared memory: a piece of each block's row in the chunk's arena."""
 
-    def __init__(self, buffer: Buffer, offset: int) -> None:
-        assert buffer.size is not None and offset % buffer.dtype.bytes == 0, buffer.name
+    def __init__(self, buffer: Buffer, offset: int, size: int) -> None:
+        assert offset % buffer.dtype.bytes == 0, buffer.name
         super().__init__(buffer, np.empty(0, buffer.dtype.numpy))
         self.offset = offset
-        self.low, self.high = 0, buffer.size
+        self.mark = 1  # what says of a byte that it was written: of each tensor that shares bytes on purpose its own
+        self.low, self.high = 0, size
+        self.bytes = size * buffer.dtype.bytes
         self._first = offset // buffer.dtype.bytes
         self._rows_of_blocks = self.flat.reshape(0, 0)
         self._base = np.empty((0, 1), np.intp)
