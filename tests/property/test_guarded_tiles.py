@@ -141,7 +141,7 @@ def same_bits(a: Array, b: Array) -> bool:
     return a.tobytes() == b.tobytes()
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(cases())
 def test_reads_are_those_of_the_padded_array(case: dict[str, Any]) -> None:
     tile, dtype, fill = case["tile"], case["dtype"], case["fill"]
@@ -156,7 +156,7 @@ def test_reads_are_those_of_the_padded_array(case: dict[str, Any]) -> None:
     assert same_bits(whole, before)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(cases())
 def test_writes_are_cropped(case: dict[str, Any]) -> None:
     tile, dtype = case["tile"], case["dtype"]
