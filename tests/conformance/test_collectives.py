@@ -300,7 +300,7 @@ def sort_all(out, carried, x, count: tw.constexpr, group: tw.constexpr, descendi
 
 
 @pytest.mark.parametrize(
-    ("block", "group"), [(1, "block"), (20, "block"), (40, "warp"), (20, 8), (64, 8), (96, "block"), (150, "block")]
+    ("block", "group"), [(1, "block"), (20, "block"), (40, "warp"), (20, 8), (64, 8), (96, "block"), (100, "block")]
 )
 @pytest.mark.parametrize("descending", [False, True])
 def test_sort(backend: Backend, block: int, group: Any, descending: bool) -> None:
