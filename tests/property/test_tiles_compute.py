@@ -164,7 +164,7 @@ def one_step(draw: st.DrawFn) -> tuple:
     return kind, draw(st.sampled_from(sorted(STEPS))), a, first, b, draw(st.sampled_from(fitting))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     steps=st.lists(one_step(), min_size=2, max_size=8).map(tuple),
     layouts=st.tuples(orders(SHAPE), orders(SHAPE), orders(SHAPE)),

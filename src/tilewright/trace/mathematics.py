@@ -74,9 +74,13 @@ def _on_other(name: str, function: Any, *values: Any) -> Any:
         raise ArgumentError(f"tw.{function.__name__} takes numbers, got {came}") from error
 
 
+def _is_tensor(x: object) -> bool:
+    return issubclass(type(x), Tensor)  # the class of a number that comes with the launch must not be asked for
+
+
 def _on_tensors(function: Any, *values: Any) -> Tensor:
     """Apply a function of several operands to the elements of those that are tensors."""
-    tensor = next(x for x in values if isinstance(x, Tensor))
+    tensor = next(filter(_is_tensor, values))
     result: Tensor = tensor.__tilewright_apply__(function.__name__, function, values)
     return result
 
@@ -126,7 +130,7 @@ def _bits(kind: str, function: Any, x: Any) -> Any:
 
 
 def _binary(kind: str, function: Any, a: Any, b: Any, host: str) -> Any:
-    if isinstance(a, Tensor) or isinstance(b, Tensor):
+    if _is_tensor(a) or _is_tensor(b):
         return _on_tensors(function, a, b)
     if isinstance(a, Scalar) or isinstance(b, Scalar):
         return arithmetic(kind, a, b)
@@ -134,7 +138,7 @@ def _binary(kind: str, function: Any, a: Any, b: Any, host: str) -> Any:
 
 
 def _float_binary(kind: str, function: Any, a: Any, b: Any) -> Any:
-    if isinstance(a, Tensor) or isinstance(b, Tensor):
+    if _is_tensor(a) or _is_tensor(b):
         return _on_tensors(function, a, b)
     if isinstance(a, Scalar) or isinstance(b, Scalar):
         type = common_type(a, b)
@@ -176,7 +180,7 @@ def fmod(a: Any, b: Any) -> Any:
 
 def fma(a: Any, b: Any, c: Any) -> Any:
     """Return a * b + c, rounded once; in float32 for narrower types, then rounded to them."""
-    if any(isinstance(x, Tensor) for x in (a, b, c)):
+    if any(map(_is_tensor, (a, b, c))):
         return _on_tensors(fma, a, b, c)
     scalars = [x for x in (a, b, c) if is_typed(x)] or [x for x in (a, b, c) if isinstance(x, Scalar)]
     if not scalars:
@@ -200,7 +204,7 @@ def fma(a: Any, b: Any, c: Any) -> Any:
 
 def where(condition: Any, a: Any, b: Any) -> Any:
     """Return a where the condition holds and b elsewhere; both are computed."""
-    if any(isinstance(x, Tensor) for x in (condition, a, b)):
+    if any(map(_is_tensor, (condition, a, b))):
         return _on_tensors(where, condition, a, b)
     condition = truth(condition)
     if isinstance(condition, Scalar):
