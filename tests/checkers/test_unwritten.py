@@ -102,6 +102,8 @@ SILENT = [
     (scale, 4, 256, (ones(1000), ones(1000))),
     (interior, 4, 256, (ones(1000), ones(1000))),
     (first_n, 4, 256, (ones(1000), ones(1000), 512)),
+    (first_n, 2, 256, (ones(1000), ones(1000), 512)),
+    (where_positive, 2, 32, (ones(128), ones(64))),
     (where_positive, 2, 32, (ones(128), np.repeat(np.float32([1, 0]), 32))),
     (scatter, 1, 32, (ones(64), np.arange(32, dtype=np.float32))),
     (single, 1, 32, (ones(4), ones(4))),

@@ -201,6 +201,7 @@ class RaceChecker(Observer):
         self.order = Order(machine.threads, machine.warp, any(_is_partial(op.effects) for op in kernel.body.walk()))
         self.regions: dict[Buffer, Region] = find_regions(kernel, machine, self.order)
         self._distinct = list(dict.fromkeys(self.regions.values()))
+        self._has_strong = machine.has_strong
         self.clocks: Clocks | None = None
         if machine.orders:
             self.clocks = Clocks(self.order, any(op.effects.scope in NARROW for op in kernel.body.walk()))
@@ -317,7 +318,7 @@ class RaceChecker(Observer):
 
     def _is_ordered(self, access: Access) -> bool:
         """Return whether a load or store may meet those of other threads, as far as scopes reach."""
-        return self._machine.has_strong and access.op.effects.scope is not None
+        return access.op.effects.scope is not None
 
     def _active(self, mask: Mask) -> tuple[Array, Array]:
         """Return the rows and numbers of the threads of a mask, in order."""
@@ -332,7 +333,7 @@ class RaceChecker(Observer):
         kind, cells = access.kind, region.cells
         if kind is AccessKind.COPY_LAND:
             return
-        is_strong, is_read = kind in _INDIVISIBLE or self._is_ordered(access), kind in _READS
+        is_strong, is_read = kind in _INDIVISIBLE or (self._has_strong and self._is_ordered(access)), kind in _READS
         self._conflicts(region, access, touch, cells.writes.take(touch.cells))
         met = [] if is_strong else [cells.atomics]
         met += [] if is_read else [cells.reads] if is_strong else [cells.reads, cells.strong_reads]
@@ -400,7 +401,7 @@ class RaceChecker(Observer):
     def _record(self, region: Region, access: Access, touch: Touch, event: int) -> None:
         """Record the access in the cells."""
         kind, cells = access.kind, region.cells
-        if kind in _INDIVISIBLE or self._is_ordered(access):
+        if kind in _INDIVISIBLE or (self._has_strong and self._is_ordered(access)):
             marks = cells.strong_reads if kind in _READS else cells.atomics
             assert marks is not None
             marks.add(touch, event)
