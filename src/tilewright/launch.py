@@ -371,14 +371,10 @@ class _Variant:
         call.is_ready = ready.is_simple and plan.current_stream is not None
         return ready
 
-    def _captures(self, args: tuple[Any, ...]) -> Captures:
-        """Return what watches the kernel: with the object that it is called on, where it is a method."""
-        code = self.kernel._code
-        return code.captures.of(args[0]) if self.kernel.bound else code.captures
-
     def _specialise(self, plan: ArgumentPlan, args: tuple[Any, ...]) -> Specialisation:
         """Trace and compile for arguments of a new kind."""
-        captures = self._captures(args)
+        own = self.kernel._code.captures
+        captures = own.of(args[0]) if self.kernel.bound else own  # with the object, where the kernel is its method
         captures.note()
         described = plan.describe_arguments(args)
         parameters = self.kernel.parameters
@@ -524,7 +520,7 @@ class Launcher(LauncherByName):
         ready = reading[0].kernel or self._variant.admit(plan, reading, args)
         config = self._configure(ready, args)
         if config.is_empty:
-            return _do_nothing
+            return lambda: None
         return ready.prepare(config, plan, reading, args, self.kernel.options.stream)
 
     def analyze(self, *args: Any, **kwargs: Any) -> Profile:
@@ -566,10 +562,6 @@ class Launcher(LauncherByName):
     def lower(self, *args: Any, arch: str | None = None, **kwargs: Any) -> Lowered:
         """Return the IR after all passes, as `Kernel.lower`, for this block."""
         return self.kernel.lower(*args, arch=arch, block=self.block, **kwargs)
-
-
-def _do_nothing() -> None:
-    """Launch a grid without blocks."""
 
 
 @overload
