@@ -1,57 +1,142 @@
 """What rewritten branches and logical operators do: decide now in Python, or build device control flow.
 
-The rewriter makes each branch a call of `if_statement`, with its two sides as Python functions from the variables
-that they read or may leave alone to the variables that are read afterwards.
+The rewriter makes each branch a call of `if_statement`, with its two sides as Python functions that assign the
+variables of the function around them (`variables`). Both sides start from the same variables and objects (`heap`), and
+what they leave is merged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 from tilewright.dtypes import DType, bool_, promote
 from tilewright.ir.core import Block
 from tilewright.ir.fold import constant_of
-from tilewright.ir.ops import Binary, Select, constant
+from tilewright.ir.ops import Binary, Select
 from tilewright.trace.carry import (
     CHOICE,
     RESULT,
     Names,
-    State,
     Undefined,
     flatten,
     joined_facts,
     merge_types,
     placeholder,
-    read_state,
     unwrap,
 )
 from tilewright.trace.control import DeviceRange, emit_branch, record, truth
+from tilewright.trace.heap import BRANCH, Heap, replaced, snapshot
+from tilewright.trace.holders import same_value
 from tilewright.trace.scalar import Scalar, as_scalar, common_type, unary
 from tilewright.trace.tracer import Tracer, current
+from tilewright.trace.variables import Variables
 
-Body = Callable[..., State]
+Body = Callable[..., Any]
 
 # --- branches ------------------------------------------------------------------------------------------
 
 
-def if_statement(
-    condition: Any, then: Body, otherwise: Body, parameters: Names, results: Names, variables: Mapping[str, Any]
-) -> State:
-    """Run `if condition: then; else: otherwise`; a condition that Python knows chooses while tracing."""
-    state = read_state(parameters, variables)
+def if_statement(condition: Any, then: Body, otherwise: Body, parameters: Names, results: Names) -> None:
+    """Run `if condition: then; else: otherwise`; a condition that Python knows chooses while tracing.
+
+    `parameters` are the variables that the sides may read or leave as they are, `results` those that are read later.
+    """
+    variables = Variables(parameters, (then, otherwise))
     condition = truth(condition)
     if not isinstance(condition, Scalar):
-        return (then if condition else otherwise)(*state)
-    first, second = (record(partial(body, *state), is_branch=True) for body in (then, otherwise))
-    sides = [list(first[1]), list(second[1])]
-    return _join_sides(current("a branch"), condition, (first[0], second[0]), sides, results)
+        (then if condition else otherwise)()
+        return
+    merged = Variables(results, (then, otherwise))
+    sides = _Sides(current("a branch"), (then, otherwise), (variables, merged))
+    blocks, _ = sides.trace((then, otherwise))
+    sides.join(condition, blocks)
+
+
+def branch_of(condition: Scalar, then: Callable[[], Any], variables: Variables, functions: Sequence[Body]) -> None:
+    """Run `then` where a device condition holds, with variables that it may assign."""
+    sides = _Sides(current("a branch"), functions, (variables, variables))
+    blocks, _ = sides.trace((then, _nothing))
+    sides.join(condition, blocks)
+
+
+def _nothing() -> None:
+    pass
+
+
+class _Sides:
+    """The two sides of a branch: `variables` are those that they start from, and those that are merged after them."""
+
+    def __init__(
+        self, tracer: Tracer, functions: Sequence[Body], variables: tuple[Variables, Variables] | None = None
+    ) -> None:
+        self.tracer = tracer
+        self.start, self.merged = variables or (Variables((), ()), Variables((), ()))
+        self.heap: Heap = snapshot(tracer, functions, (*self.start.cells, *self.merged.cells))
+        self.initial = self.start.read()
+        self.values: list[list[Any]] = []
+        self.contents: list[dict[int, Any]] = []  # of the objects that each side changed, by their number
+
+    def trace(self, bodies: Sequence[Callable[[], Any]]) -> tuple[tuple[Block, Block], list[Any]]:
+        """Trace both sides from the same start; return their blocks and what they return."""
+        blocks: list[Block] = []
+        returned: list[Any] = []
+        for body in bodies:
+            block, result = record(body, is_branch=True)
+            blocks.append(block)
+            returned.append(result)
+            self.values.append(self.merged.read())
+            with self.tracer.inside(block, branch=True):
+                changes = self.heap.changes(BRANCH)
+            numbers = {id(found): n for n, found in enumerate(self.heap.found)}
+            self.contents.append({numbers[id(c.found)]: c.after for c in changes})
+            if changes:
+                self.heap.restore()
+            self.start.write(self.initial)
+        return (blocks[0], blocks[1]), returned
+
+    def swapped(self) -> _Sides:
+        """Return the sides in the other order."""
+        self.values.reverse()
+        self.contents.reverse()
+        return self
+
+    @property
+    def changed(self) -> bool:
+        """Whether a side changed an object."""
+        return any(self.contents)
+
+    def join(self, condition: Scalar, blocks: tuple[Block, Block], results: Sequence[Any] = ()) -> list[Any]:
+        """Build the If, and set variables and objects to what they are after it. Returns the merged results."""
+        names, sides = list(self.merged.names), [list(values) for values in self.values]
+        places: list[tuple[int, Any]] = []
+        for n in sorted({*self.contents[0], *self.contents[1]}):
+            found, before = self.heap.found[n], self.heap.before[n]
+            left, right = (content.get(n, before) for content in self.contents)
+            left, right = found.holder.completed(found.object, left, right)
+            self.heap.refuse_different(n, left, right)
+            found.holder.write(found.object, left)
+            if found.holder.has_places:
+                keys = [key for key, value in left.items() if not same_value(value, right[key])]
+                places += [(n, key) for key in keys]
+                names += [found.holder.path(found.path, key) for key in keys]
+                for side, content in zip(sides, (left, right), strict=True):
+                    side += [content[key] for key in keys]
+        if results:
+            names.append(CHOICE)
+            for side, result in zip(sides, results, strict=True):
+                side.append(result)
+        values = _join_sides(self.tracer, condition, blocks, sides, tuple(names), self.heap)
+        count, end = len(self.merged.names), len(self.merged.names) + len(places)
+        self.merged.write(values[:count])
+        self.heap.set(places, values[count:end])
+        return values[end:]
 
 
 def _join_sides(
-    tracer: Tracer, condition: Scalar, blocks: tuple[Block, Block], sides: list[list[Any]], names: Names
-) -> State:
+    tracer: Tracer, condition: Scalar, blocks: tuple[Block, Block], sides: list[list[Any]], names: Names, heap: Heap
+) -> list[Any]:
     """Build the If and merge, variable by variable, what the two sides assigned."""
     merged: list[Any] = []
     differing: list[int] = []
@@ -70,10 +155,13 @@ def _join_sides(
             merged.append(None)
             differing.append(n)
     chosen = tuple(names[n] for n in differing)
+    for n in differing:
+        for value in list(replaced(sides[0][n], sides[1][n], heap)):
+            heap.forget(value)
     with tracer.inside(blocks[0], branch=True):
-        first = flatten([sides[0][n] for n in differing], chosen)
+        first = flatten([sides[0][n] for n in differing], chosen, holds=heap.holds)
     with tracer.inside(blocks[1], branch=True):
-        second = flatten([sides[1][n] for n in differing], chosen)
+        second = flatten([sides[1][n] for n in differing], chosen, holds=heap.holds)
     wider = merge_types(first, second, both=True) or first
     yields = []
     for block, taken in zip(blocks, (first, second), strict=True):
@@ -85,7 +173,7 @@ def _join_sides(
         result.name = name
     for n, value in zip(differing, wider.rebuild(list(results)), strict=True):
         merged[n] = value
-    return tuple(merged)
+    return merged
 
 
 def _plain(x: object) -> bool:
@@ -98,12 +186,13 @@ def if_expression(condition: Any, then: Callable[[], Any], otherwise: Callable[[
     if not isinstance(condition, Scalar):
         return then() if condition else otherwise()
     tracer = current("a conditional expression")
-    (first, a), (second, b) = (record(side, is_branch=True) for side in (then, otherwise))
+    sides = _Sides(tracer, (then, otherwise))
+    (first, second), (a, b) = sides.trace((then, otherwise))
     numbers = all(isinstance(x, (Scalar, int, float)) for x in (a, b))
-    if numbers and _is_pure(first) and _is_pure(second):
+    if numbers and not sides.changed and _is_pure(first) and _is_pure(second):
         tracer.builder.block.ops.extend(first.ops + second.ops)
         return select(condition, a, b)
-    return _join_sides(tracer, condition, (first, second), [[a], [b]], (CHOICE,))[0]
+    return sides.join(condition, (first, second), (a, b))[0]
 
 
 def select(condition: Scalar, a: Any, b: Any) -> Scalar:
@@ -144,13 +233,15 @@ def _logical(kind: str, a: Any, b: Callable[[], Any]) -> Any:
     if known is not None and bool(known) != (kind == "and"):
         return a
     tracer = current("a condition")
-    block, right = record(lambda: as_scalar(truth(b()), bool_), is_branch=True)
-    if _is_pure(block):
+    sides = _Sides(tracer, (b,))
+    (block, other), (right, short) = sides.trace((lambda: as_scalar(truth(b()), bool_), lambda: kind == "or"))
+    if not sides.changed and _is_pure(block):
         tracer.builder.block.ops.extend(block.ops)
         return Scalar(tracer.pure(Binary(kind, a.value, right.value), bool_))
-    sides = [(block, [right.value]), (Block(), [constant(kind == "or", bool_)])]
-    (then, held), (otherwise, else_held) = sides if kind == "and" else sides[::-1]
-    return Scalar(emit_branch(a, (then, otherwise), (held, else_held))[0])
+    blocks, values = ((block, other), (right, short)) if kind == "and" else ((other, block), (short, right))
+    if not sides.changed:
+        return Scalar(emit_branch(a, blocks, [[as_scalar(value).value] for value in values])[0])
+    return (sides if kind == "and" else sides.swapped()).join(a, blocks, values)[0]
 
 
 def not_(x: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import types
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from tilewright.arch import Arch
@@ -13,6 +14,7 @@ from tilewright.errors import LanguageError, TilewrightError
 from tilewright.ir.core import Block, Kernel, Op, Value
 from tilewright.ir.ops import Cast, CastPair, Constant
 from tilewright.source import SourceLocation
+from tilewright.trace.heap import memory
 from tilewright.trace.parameters import ArgumentType, stand_ins
 from tilewright.trace.threads import refuse_wrong_slices
 from tilewright.trace.tracer import Tracer, locate_error, run
@@ -39,6 +41,8 @@ def trace(
     """
     tracer = Tracer(function.__name__, arch, block)
     tracer.bounds = bounds
+    memory(tracer).note_closure(function)
+    tracer.arguments = tuple(arguments.values())
     result = _run(tracer, function, stand_ins(tracer, arguments))
     if result is not None:
         raise LanguageError(
@@ -77,9 +81,11 @@ def _run(tracer: Tracer, function: types.FunctionType, values: Mapping[str, Any]
         return run(tracer, function, positional, {name: values[name] for name in named})
     except TilewrightError as error:
         raise error.at(locate_error(error)) from error.__cause__
-    except RecursionError:
+    except RecursionError as error:
+        place = locate_error(error)
         raise LanguageError(
             f"kernel {function.__name__!r} nests calls too deeply to be traced",
+            location=None if place is None else replace(place, inlined_at=None),  # the calls are hundreds
             help="a recursion must end for values that are known while tracing; no device value can end it",
         ) from None
     except Exception as error:

@@ -30,6 +30,7 @@ from tilewright.source import SourceLocation
 
 if TYPE_CHECKING:
     from tilewright.tiled import TiledCopy, TiledMMA
+    from tilewright.trace.reach import Memory
     from tilewright.trace.threads import Slice
 
 PACKAGE = os.path.dirname(os.path.abspath(tilewright.__file__)) + os.sep
@@ -60,6 +61,9 @@ class Tracer:
         self.thread_numbers: dict[Value, frozenset[int]] = {}
         self.slices: dict[TiledCopy | TiledMMA, dict[object, Slice]] = {}
         self.conditional_slices: list[tuple[Slice, Value]] = []
+        self.weak_leaves: set[Value] = set()  # what stands in loops for Python numbers that have no type yet
+        self.reach: Memory | None = None  # what `heap` knows of the Python objects that the kernel's code reaches
+        self.arguments: tuple[Any, ...] = ()  # what the kernel's function was called with
 
     def emit(self, op: Op, *types: Type) -> tuple[Value, ...]:
         """Append an op with effects."""
@@ -114,7 +118,7 @@ def _linked(steps: Iterable[tuple[CodeType, int, int]]) -> SourceLocation | None
     """Return the places of the steps that are the user's, innermost first, as one linked place."""
     places: list[SourceLocation] = []
     for code, instruction, line in steps:
-        if _is_user_code(code):
+        if is_user_code(code):
             place = _place(code, instruction, line)
             # A loop's body is a function of its own after rewriting, and stands in the user's function.
             if not (places and places[-1].function == place.function and places[-1].file == place.file):
@@ -143,7 +147,8 @@ def _place(code: CodeType, instruction: int, line: int) -> SourceLocation:
     return known
 
 
-def _is_user_code(code: CodeType) -> bool:
+def is_user_code(code: CodeType) -> bool:
+    """Say whether code is the user's, not this package's."""
     file = code.co_filename
     return not file.startswith(PACKAGE) or file.startswith(EXAMPLES)
 
