@@ -182,9 +182,9 @@ def test_endless_loop_while_tracing():
     tw.LanguageError,
     """
     kernel 'kernel' nests calls too deeply to be traced
-      test_values.py:N, in countdown:
-        return countdown(n - 1)
-               ^^^^^^^^^^^^^^^^
+      test_values.py:N, in kernel:
+        x[0] = countdown(n)
+               ^^^^^^^^^^^^
       help: a recursion must end for values that are known while tracing; no device value can end it
     """,
 )

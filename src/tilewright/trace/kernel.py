@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import types
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from tilewright.arch import Arch
@@ -83,9 +82,11 @@ def _run(tracer: Tracer, function: types.FunctionType, values: Mapping[str, Any]
         raise error.at(locate_error(error)) from error.__cause__
     except RecursionError as error:
         place = locate_error(error)
+        while place is not None and place.inlined_at is not None:  # where the calls begin, which are hundreds
+            place = place.inlined_at
         raise LanguageError(
             f"kernel {function.__name__!r} nests calls too deeply to be traced",
-            location=None if place is None else replace(place, inlined_at=None),  # the calls are hundreds
+            location=place,
             help="a recursion must end for values that are known while tracing; no device value can end it",
         ) from None
     except Exception as error:
