@@ -140,7 +140,7 @@ def test_static_range_of_a_device_value():
 @refused(
     tw.LanguageError,
     """
-    a loop that is unrolled while tracing has not ended after 4096 iterations, and a device value decides whether break or return leaves it
+    a loop that is unrolled while tracing has not ended after 1024 iterations, and a device value decides whether break or return leaves it
       test_values.py:N, in kernel:
         for i in itertools.count():
         ^^^^^^^^^^^^^^^^^^^^^^^^^^

@@ -192,6 +192,55 @@ def new_list_in_one_branch(out, x, n):
 
 
 @carried
+def lists_that_are_swapped(out, x, n):
+    a, b = [0], [10]
+    for i in range(n):
+        a, b = b, a
+        a[0] += 1
+    a[0] += 5
+    out[0], out[1] = a[0], b[0]
+
+
+@carried
+def one_of_two_lists_is_read(out, x, n):
+    a, b = [1, 2], [3, 4]
+    c = a if x[0] > 0 else b
+    d = [[0, 0]]
+    if x[0] > 1:
+        d[0] = a
+    out[0], out[1], out[2] = c[0], c[1], d[0][0]
+
+
+@carried
+def list_in_a_tuple_that_moves(out, x, n):
+    a, b = [1], [2]
+    pair = (a, 0)
+    for i in range(n):
+        pair = (b, pair[1] + 1)
+        pair[0][0] += 1
+    out[0], out[1], out[2] = a[0], b[0], pair[0][0]
+
+
+@carried
+def list_changed_and_then_replaced(out, x, n):
+    a = [1]
+    b = a
+    if x[0] > 1:
+        a[0] = 3
+        a = [x[1]]
+    out[0], out[1] = a[0], b[0]
+
+
+@carried
+def new_list_in_two_variables(out, x, n):
+    a = b = [1]
+    for i in range(n):
+        a = b = [i + a[0]]
+        a[0] += 1
+    out[0], out[1] = a[0], b[0]
+
+
+@carried
 def both_branches_grow_alike(out, x, n):
     values = [1]
     if x[0] > 1:
@@ -758,6 +807,67 @@ def function_made_in_a_loop(out, x, n):
 
 
 # --- what is refused --------------------------------------------------------------------------------------
+
+
+ALIAS = "the device decides which list '{}' holds, other variables hold it too, and it is changed in place later"
+
+
+@refused(ALIAS.format("a"))
+def alias_of_a_list_that_a_loop_replaces(out, x, n):
+    a = [0]
+    b = a
+    for i in range(n):
+        a = [a[0] + 1]
+    a[0] += 7
+    out[0] = b[0]
+
+
+@refused(ALIAS.format("a"))
+def alias_of_a_list_that_a_branch_replaces(out, x, n):
+    a = [0]
+    b = a
+    if x[0] > 0:
+        a = [5]
+    b[0] = 7
+    out[0] = a[0]
+
+
+@refused(ALIAS.format("[ab]"))
+def alias_of_lists_that_are_swapped(out, x, n):
+    a, b = [0], [10]
+    c = a
+    for i in range(n):
+        a, b = b, a
+        a[0] += 1
+    out[0] = c[0]
+
+
+@refused(ALIAS.format("the value of a conditional expression"))
+def one_of_two_lists_is_changed(out, x, n):
+    a, b = [1], [2]
+    c = a if x[0] > 1 else b
+    c[0] = 9
+    out[0], out[1] = a[0], b[0]
+
+
+@refused(ALIAS.format("current"))
+def item_of_a_list_that_moves_on(out, x, n):
+    parts = [[0], [1]]
+    current = parts[0]
+    for i in range(n):
+        current[0] += 1
+        current = parts[1]
+
+
+@refused(ALIAS.format("pair"))
+def list_in_a_tuple_that_is_replaced(out, x, n):
+    a, b = [1], [2]
+    pair = (a, 0)
+    for i in range(n):
+        pair = (b, pair[1] + 1)
+        pair[0][0] += 1
+    b[0] = 5
+    out[0] = pair[0][0]
 
 
 @refused("the list 'grown' changes its size or keys in a loop")

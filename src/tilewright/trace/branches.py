@@ -15,6 +15,7 @@ from tilewright.dtypes import DType, bool_, promote
 from tilewright.ir.core import Block
 from tilewright.ir.fold import constant_of
 from tilewright.ir.ops import Binary, Select
+from tilewright.trace.aliases import aliased, note_copies
 from tilewright.trace.carry import (
     CHOICE,
     RESULT,
@@ -27,7 +28,7 @@ from tilewright.trace.carry import (
     unwrap,
 )
 from tilewright.trace.control import DeviceRange, emit_branch, record, truth
-from tilewright.trace.heap import BRANCH, Heap, replaced, snapshot
+from tilewright.trace.heap import BRANCH, Heap, Place, replaced, snapshot
 from tilewright.trace.holders import same_value
 from tilewright.trace.scalar import Scalar, as_scalar, common_type, unary
 from tilewright.trace.tracer import Tracer, current
@@ -110,32 +111,64 @@ class _Sides:
     def join(self, condition: Scalar, blocks: tuple[Block, Block], results: Sequence[Any] = ()) -> list[Any]:
         """Build the If, and set variables and objects to what they are after it. Returns the merged results."""
         names, sides = list(self.merged.names), [list(values) for values in self.values]
-        places: list[tuple[int, Any]] = []
+        places: list[Place] = []
         for n in sorted({*self.contents[0], *self.contents[1]}):
             found, before = self.heap.found[n], self.heap.before[n]
-            left, right = (content.get(n, before) for content in self.contents)
-            left, right = found.holder.completed(found.object, left, right)
+            left, right = found.holder.completed(found.object, *(c.get(n, before) for c in self.contents))
             self.heap.refuse_different(n, left, right)
-            found.holder.write(found.object, left)
+            for content, kept in zip(self.contents, (left, right), strict=True):
+                content[n] = kept
             if found.holder.has_places:
                 keys = [key for key, value in left.items() if not same_value(value, right[key])]
-                places += [(n, key) for key in keys]
-                names += [found.holder.path(found.path, key) for key in keys]
+                places += [Place(found, key, found.holder.path(found.path, key), before.get(key)) for key in keys]
                 for side, content in zip(sides, (left, right), strict=True):
                     side += [content[key] for key in keys]
+        names += [place.name for place in places]
         if results:
             names.append(CHOICE)
             for side, result in zip(sides, results, strict=True):
                 side.append(result)
-        values = _join_sides(self.tracer, condition, blocks, sides, tuple(names), self.heap)
+        copied = self._replace(sides, places)
+        changed = [(self.heap.found[n], [c[n] for c in self.contents]) for n in self.contents[0]]
+
+        def show(side: int) -> None:
+            for found, contents in changed:
+                found.holder.write(found.object, contents[side])
+
+        values = _join_sides(self.tracer, condition, blocks, sides, tuple(names), self.heap, show)
         count, end = len(self.merged.names), len(self.merged.names) + len(places)
         self.merged.write(values[:count])
-        self.heap.set(places, values[count:end])
+        self.heap.write(places, values[count:end])
+        if copied:
+            for name, value, left, right in zip(names, values, *sides, strict=True):
+                for before in (left, right):
+                    note_copies(self.tracer, name, before, value, copied)
         return values[end:]
+
+    def _replace(self, sides: Sequence[Sequence[Any]], places: Sequence[Place]) -> set[int]:
+        """Merge objects by what they hold, where the sides leave different ones; return those that others hold too."""
+        both = list(zip(*sides, strict=True))
+        objects = [value for left, right in both for value in replaced(left, right, self.heap)]
+        if not objects:
+            return set()
+        moved = [left is not right for left, right in both]
+        count = len(self.merged.names)
+        cells = zip(self.merged.names, self.merged.cells, moved, strict=False)
+        variables = {name: cell for name, cell, is_moved in cells if is_moved}
+        places = [place for place, is_moved in zip(places, moved[count:], strict=False) if is_moved]
+        copied = aliased(self.tracer, objects, self.heap, variables, places)
+        self.heap.release(objects)
+        return copied
 
 
 def _join_sides(
-    tracer: Tracer, condition: Scalar, blocks: tuple[Block, Block], sides: list[list[Any]], names: Names, heap: Heap
+    tracer: Tracer,
+    condition: Scalar,
+    blocks: tuple[Block, Block],
+    sides: list[list[Any]],
+    names: Names,
+    heap: Heap,
+    show: Callable[[int], None],
 ) -> list[Any]:
     """Build the If and merge, variable by variable, what the two sides assigned."""
     merged: list[Any] = []
@@ -155,11 +188,10 @@ def _join_sides(
             merged.append(None)
             differing.append(n)
     chosen = tuple(names[n] for n in differing)
-    for n in differing:
-        for value in list(replaced(sides[0][n], sides[1][n], heap)):
-            heap.forget(value)
+    show(0)  # objects hold what the side leaves in them
     with tracer.inside(blocks[0], branch=True):
         first = flatten([sides[0][n] for n in differing], chosen, holds=heap.holds)
+    show(1)
     with tracer.inside(blocks[1], branch=True):
         second = flatten([sides[1][n] for n in differing], chosen, holds=heap.holds)
     wider = merge_types(first, second, both=True) or first

@@ -7,7 +7,8 @@ changes is put back as it was, and each place that holds something else is carri
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any  # Any: whatever the user's variables hold
 
@@ -66,12 +67,17 @@ class Heap:
         return id(value) in self._numbers
 
     def forget(self, value: Any) -> None:
-        """Take an object out, which is carried by what it holds."""
-        self._numbers.discard(id(value))
+        """Put an object back as it was and take it out: it is carried by what it holds."""
+        self.restore()
+        self.release([value])
         kept = [
             (each, before) for each, before in zip(self.found, self.before, strict=True) if each.object is not value
         ]
         self.found, self.before = [each for each, _ in kept], [before for _, before in kept]
+
+    def release(self, objects: Iterable[Any]) -> None:
+        """Let objects be known by what they hold."""
+        self._numbers.difference_update(map(id, objects))
 
     def changes(self, where: str) -> list[Change]:
         """Return the objects that hold something else. Raises `LanguageError` for those that no block may change."""
@@ -121,10 +127,6 @@ class Heap:
         """Set the places of a loop to values."""
         _write(((place.found, place.key) for place in places), values)
 
-    def set(self, places: Iterable[tuple[int, Any]], values: Iterable[Any]) -> None:
-        """Set the places of a branch, each the number of an object and a key, to values."""
-        _write(((self.found[n], key) for n, key in places), values)
-
 
 def _write(places: Iterable[tuple[Found, Any]], values: Iterable[Any]) -> None:
     contents: dict[int, tuple[Found, Places]] = {}
@@ -154,7 +156,11 @@ def memory(tracer: Tracer) -> Memory:
 
 def replaced(before: Any, after: Any, heap: Heap) -> list[Any]:
     """Return the objects of a snapshot that were replaced by others, in a variable or in what it holds."""
-    result: list[Any] = []
+    return [value for pair in pairs(before, after) for value in pair if heap.holds(value)]
+
+
+def pairs(before: Any, after: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield two values where they are not the same object, and what they hold at the same places."""
     seen: set[tuple[int, int]] = set()
     pending = [(before, after)]
     while pending:
@@ -162,16 +168,15 @@ def replaced(before: Any, after: Any, heap: Heap) -> list[Any]:
         if before is after or (id(before), id(after)) in seen:
             continue
         seen.add((id(before), id(after)))
-        result += [value for value in (before, after) if heap.holds(value)]
+        yield before, after
         if type(before) is not type(after):
             continue
-        if isinstance(before, (tuple, list)) and len(before) == len(after):
+        if isinstance(before, (tuple, list, deque)) and len(before) == len(after):
             pending += zip(before, after, strict=True)
         elif isinstance(before, dict) and before.keys() == after.keys():
             pending += [(before[key], after[key]) for key in before]
         elif is_user_type(type(before)):
             pending.append((ATTRIBUTES.read(before), ATTRIBUTES.read(after)))
-    return result
 
 
 def _same(found: Found, before: Any, after: Any) -> bool:

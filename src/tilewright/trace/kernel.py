@@ -13,6 +13,7 @@ from tilewright.errors import LanguageError, TilewrightError
 from tilewright.ir.core import Block, Kernel, Op, Value
 from tilewright.ir.ops import Cast, CastPair, Constant
 from tilewright.source import SourceLocation
+from tilewright.trace.aliases import refuse_changed_copies
 from tilewright.trace.heap import memory
 from tilewright.trace.parameters import ArgumentType, stand_ins
 from tilewright.trace.threads import refuse_wrong_slices
@@ -60,6 +61,7 @@ def trace(
         remarks=tuple(tracer.remarks),
         warp_size=arch.warp_size,
     )
+    refuse_changed_copies(tracer)
     refuse_wrong_slices(tracer)
     refuse_missing_arithmetic(kernel, arch)
     refuse_escapes(kernel)

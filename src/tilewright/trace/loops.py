@@ -24,7 +24,7 @@ from tilewright.trace.settle import Loop
 from tilewright.trace.tracer import Tracer, current
 from tilewright.trace.variables import Variables
 
-_MAX_PREDICATED = 4096  # iterations that are traced one by one, each of them under a branch
+_MAX_PREDICATED = 1024  # iterations that are traced one by one, each of them under a branch
 
 
 def for_loop(iterable: Any, body: Body, names: Names, stop_flag: str | None = None) -> None:

@@ -14,6 +14,7 @@ from tilewright.dtypes import DType
 from tilewright.errors import LanguageError
 from tilewright.ir.core import Block, Value
 from tilewright.ir.facts import Facts, unknown
+from tilewright.trace.aliases import aliased, note_copies, watch
 from tilewright.trace.carry import (
     RESULT,
     Carried,
@@ -28,7 +29,7 @@ from tilewright.trace.carry import (
 from tilewright.trace.control import end
 from tilewright.trace.heap import LOOP, Place, replaced, snapshot
 from tilewright.trace.holders import same_value
-from tilewright.trace.scalar import as_scalar
+from tilewright.trace.scalar import Scalar, as_scalar
 from tilewright.trace.tracer import Tracer
 from tilewright.trace.variables import Variables
 
@@ -51,13 +52,13 @@ class Loop:
         self.heap = snapshot(tracer, functions, variables.cells)
         self.places: list[Place] = []
         self.carried = self._flattened()
+        self._copied: dict[int, Any] = {}  # the objects that are carried by what they hold, and that others hold too
         self._first: set[int] = set()  # the variables that the loop assigns first and that have a value after it
         self._valueless: set[int] = set()  # those that have none
 
     def _flattened(self) -> Carried:
         names = (*self.variables.names, *(place.name for place in self.places))
-        values = [*self.initial, *(place.before for place in self.places)]
-        return flatten(values, names, holds=self.heap.holds)
+        return flatten(self._befores(), names, holds=self.heap.holds)
 
     def put(self, leaves: Sequence[Value]) -> None:
         """Set the variables and places to stand-ins, and all else to what it is before the loop."""
@@ -66,6 +67,12 @@ class Loop:
         self.variables.write(values[:count])
         self.heap.restore()
         self.heap.write(self.places, values[count:])
+        if self._copied:
+            for name, before, value in zip(self.carried.names, self._befores(), values, strict=True):
+                note_copies(self.tracer, name, before, value, self._copied.keys())
+
+    def _befores(self) -> list[Any]:
+        return [*self.initial, *(place.before for place in self.places)]
 
     def settle(self, trace: Callable[[list[Value]], Block]) -> tuple[Block, tuple[Value, ...]]:
         """Trace the body until what it assumes holds after an iteration; return it and what the loop starts with."""
@@ -75,7 +82,7 @@ class Loop:
         while attempt < _MAX_TRACES:
             carried = self.carried
             leaves = [Value(v.type, n, f) for v, n, f in zip(carried.leaves, carried.leaf_names, assumed, strict=True)]
-            requirements = dict(tracer.requirements)
+            requirements, copies = dict(tracer.requirements), len(tracer.copies)
             self.put(leaves)
             tracer.weak_leaves.update(v for v, weak in zip(leaves, carried.weak, strict=True) if weak)
             try:
@@ -86,6 +93,7 @@ class Loop:
                 self.carried = self._typed(leaves.index(met.leaf), met.dtype)
                 assumed = [v.facts for v in self.carried.leaves]
                 tracer.requirements = requirements
+                del tracer.copies[copies:]
                 continue
             with tracer.inside(block):
                 after = None if self._changed() else self._flattened_after()
@@ -93,6 +101,7 @@ class Loop:
                     self.carried = self._flattened()
                     assumed = [v.facts for v in self.carried.leaves]
                     tracer.requirements = requirements
+                    del tracer.copies[copies:]
                     starts += 1
                     continue
                 assert after is not None, self.carried.names
@@ -107,6 +116,7 @@ class Loop:
                         _widened(a, f, v, attempt) for a, f, v in zip(assumed, needed, carried.leaves, strict=True)
                     ]
             tracer.requirements = requirements
+            del tracer.copies[copies:]
             attempt += 1
             if wider is not None:
                 self.carried = wider
@@ -128,6 +138,11 @@ class Loop:
         for result, name in zip(results, self.carried.leaf_names, strict=True):
             result.name = name
         self.put(results)
+        if self._copied:
+            moved = (
+                name for name, before in zip(self.carried.names, self._befores(), strict=True) if _is_object(before)
+            )
+            watch(self.tracer, next(moved, "a variable"), list(self._copied.values()))
         for name, value in zip(self.variables.names, self.variables.read(), strict=True):
             if isinstance(value, Undefined):
                 reason = "it is assigned only inside a loop, which may not run at all"
@@ -158,19 +173,37 @@ class Loop:
     def _changed(self) -> bool:
         """Take up what an iteration changes that is not carried yet; say whether there was any."""
         found = False
-        befores = [*self.initial, *(place.before for place in self.places)]
-        for n, (before, after) in enumerate(zip(befores, self.values(), strict=True)):
+        objects: list[Any] = []
+        befores, afters = self._befores(), self.values()
+        for n, (before, after) in enumerate(zip(befores, afters, strict=True)):
             if isinstance(before, Undefined):
                 found |= self._first_assigned(n, after)
-            for value in list(replaced(before, after, self.heap)):
-                self.heap.forget(value)
-                found = True
-        if found:
+            objects += replaced(before, after, self.heap)
+        if objects:
+            self._replace(objects, befores, afters)
+        if found or objects:
             self.places = []
             return True
         new = self._new(self.heap.places(self.heap.changes(LOOP)))
         self.places += new
         return bool(new)
+
+    def _replace(self, objects: Sequence[Any], befores: Sequence[Any], afters: Sequence[Any]) -> None:
+        """Carry objects by what they hold, because variables and places hold others after an iteration."""
+        count = len(self.initial)
+        self.variables.write(self.initial)
+        self.heap.restore()
+        names, cells = self.variables.names, self.variables.cells
+        moved = [before is not after for before, after in zip(befores, afters, strict=True)]
+        variables = {name: cell for name, cell, is_moved in zip(names, cells, moved, strict=False) if is_moved}
+        places = [place for place, is_moved in zip(self.places, moved[count:], strict=True) if is_moved]
+        copied = aliased(self.tracer, objects, self.heap, variables, places)
+        if copied:  # any of them may become any other: by a swap, say
+            self._copied.update((id(value), value) for value in objects)
+        self.heap.release(objects)
+        for value in objects:
+            if id(value) not in copied:  # nothing else reaches it
+                self.heap.forget(value)
 
     def _first_assigned(self, n: int, after: Any) -> bool:
         """Give a variable that the loop assigns first a stand-in before it: what a return assigns, or a loop that runs.
@@ -198,6 +231,10 @@ class Loop:
             self._valueless.add(n)
             self.initial[n] = Undefined(self.variables.names[n], "it is not assigned before this point")
         return None if unfit else after
+
+
+def _is_object(value: Any) -> bool:
+    return not isinstance(value, (Scalar, Undefined, int, float, str))
 
 
 def _widened(assumed: Facts | None, needed: Facts | None, value: Value, attempt: int) -> Facts | None:

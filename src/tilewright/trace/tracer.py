@@ -30,6 +30,7 @@ from tilewright.source import SourceLocation
 
 if TYPE_CHECKING:
     from tilewright.tiled import TiledCopy, TiledMMA
+    from tilewright.trace.aliases import Copy
     from tilewright.trace.reach import Memory
     from tilewright.trace.threads import Slice
 
@@ -62,6 +63,7 @@ class Tracer:
         self.slices: dict[TiledCopy | TiledMMA, dict[object, Slice]] = {}
         self.conditional_slices: list[tuple[Slice, Value]] = []
         self.weak_leaves: set[Value] = set()  # what stands in loops for Python numbers that have no type yet
+        self.copies: list[Copy] = []  # objects that stand for others (`aliases`)
         self.reach: Memory | None = None  # what `heap` knows of the Python objects that the kernel's code reaches
         self.arguments: tuple[Any, ...] = ()  # what the kernel's function was called with
 
@@ -189,6 +191,11 @@ def run(
 
 # Frames outside this one belong to the caller of the kernel, not to the kernel.
 _run_code = run.__code__
+
+
+def is_caller(frame: FrameType | None) -> bool:
+    """Say whether a frame is outside of the kernel that is traced."""
+    return frame is None or frame.f_code is _run_code
 
 
 # --- what a kernel requires of its launch ------------------------------------------------------------------
