@@ -905,6 +905,27 @@ def new_attribute(out, x, n):
         obj.fresh = i
 
 
+class Lazy:
+    def __init__(self):
+        self.v = 0
+
+    @functools.cached_property
+    def twice(self):
+        return self.v * 2
+
+    @functools.cached_property
+    def four(self):
+        return 4
+
+
+@refused("the object 'lazy' changes its size or keys in a loop")
+def cached_property_of_a_device_value(out, x, n):
+    lazy = Lazy()
+    for i in range(n):
+        lazy.v += lazy.four
+        out[0] += lazy.twice
+
+
 @refused("the set 'seen' changes in a loop")
 def set_that_grows(out, x, n):
     seen = set()

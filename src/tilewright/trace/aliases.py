@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import CellType, FrameType
 from typing import Any  # Any: whatever the user's variables hold
@@ -83,7 +83,7 @@ class _References(Walk):
                     self.visit(value, path, outside)
 
 
-def note_copies(tracer: Tracer, name: str, before: Any, after: Any, originals: set[int]) -> None:
+def note_copies(tracer: Tracer, name: str, before: Any, after: Any, originals: Collection[int]) -> None:
     """Note which objects of a variable stand for others, `before` being what they were made from."""
     for original, copy in pairs(before, after):
         if id(original) in originals and type(original) is type(copy):

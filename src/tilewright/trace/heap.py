@@ -87,6 +87,8 @@ class Heap:
             if _same(found, before, after):
                 continue
             before, after = found.holder.completed(found.object, before, after)
+            if found.holder.has_places and _same(found, before, after):
+                continue
             if not found.holder.restorable:
                 raise _advanced(found, where)
             result.append(Change(found, before, after))

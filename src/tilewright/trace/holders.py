@@ -98,10 +98,8 @@ class _Attributes(Holder):
     ordered = False
 
     def read(self, object: Any) -> Places:
-        content = dict(getattr(object, "__dict__", ()))
-        for name in _cached(type(object)):  # filled when first read, always with the same
-            content.pop(name, None)
-        for name, slot in _slots(type(object)):
+        content, kind = dict(getattr(object, "__dict__", ())), _class_of(object)
+        for name, slot in _slots(kind):
             try:
                 content[name] = slot.__get__(object)
             except AttributeError:
@@ -109,11 +107,11 @@ class _Attributes(Holder):
         return content
 
     def write(self, object: Any, content: Places) -> None:
-        slots = dict(_slots(type(object)))
-        cached = _cached(type(object))
+        kind = _class_of(object)
+        slots = dict(_slots(kind))
         own = getattr(object, "__dict__", None)
         if own is not None:
-            for name in [n for n in own if n not in content and n not in cached]:
+            for name in [n for n in own if n not in content]:
                 del own[name]
             own.update((name, value) for name, value in content.items() if name not in slots)
         for name, slot in slots.items():
@@ -123,9 +121,15 @@ class _Attributes(Holder):
                 slot.__delete__(object)
 
     def completed(self, object: Any, one: Places, other: Places) -> tuple[Places, Places]:
-        """Take an attribute that an object has on one side only from its class on the other."""
+        """Take an attribute that an object has on one side only from its class on the other.
+
+        A cached property that was read first on one side has no place, where the device has no part in its value.
+        """
         if one.keys() == other.keys():
             return one, other
+        for name in _cached(_class_of(object)):
+            if (name in one) != (name in other) and not isinstance({**one, **other}[name], Scalar):
+                one, other = ({k: v for k, v in content.items() if k != name} for content in (one, other))
         defaults: Places = {}
         for kind in reversed(type(object).__mro__[:-1]):
             defaults.update(data_of_class(kind))
@@ -134,6 +138,10 @@ class _Attributes(Holder):
 
     def path(self, path: str, key: Any) -> str:
         return f"{path}.{key}"
+
+
+def _class_of(value: Any) -> Any:  # Any: mypy takes no type for hashable
+    return type(value)
 
 
 @functools.cache

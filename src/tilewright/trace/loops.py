@@ -99,7 +99,7 @@ def _loop_with_break(loop: DeviceRange, body: Body, variables: Variables, stop_f
     def inside() -> Any:
         i = index.get("index")
         if known is None:
-            return select(step > 0, i < loop.stop, i > loop.stop)
+            return select(as_scalar(step) > 0, i < loop.stop, i > loop.stop)
         return i < loop.stop if known > 0 else i > loop.stop
 
     def condition() -> Any:
