@@ -22,7 +22,7 @@ class Counter:
 
     def step(self, by):
         self.v = (self.v + by) & 255
-        self.parts[by & 1 if isinstance(by, int) else 0] += 1
+        self.parts[1] += by & 3
         return self.v
 
     @staticmethod
