@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -139,17 +140,17 @@ def test_static_range_of_a_device_value():
 @refused(
     tw.LanguageError,
     """
-    a break or return that a device value decides cannot leave a loop that is unrolled while tracing
+    a loop that is unrolled while tracing has not ended after 1024 iterations, and a device value decides whether break or return leaves it
       test_values.py:N, in kernel:
-        for i in tw.static_range(4):
-        ^^^^^^^^^^^^^^^^^^^^^^^^^^^
+        for i in itertools.count():
+        ^^^^^^^^^^^^^^^^^^^^^^^^^^
       help: loop over range(...), which is a loop on the device
     """,
 )
-def test_device_break_of_an_unrolled_loop():
+def test_device_break_of_an_unrolled_loop_without_an_end():
     @tw.kernel
     def kernel(x):
-        for i in tw.static_range(4):
+        for i in itertools.count():
             if x[i] > 0:
                 break
 
@@ -181,6 +182,9 @@ def test_endless_loop_while_tracing():
     tw.LanguageError,
     """
     kernel 'kernel' nests calls too deeply to be traced
+      test_values.py:N, in kernel:
+        x[0] = countdown(n)
+               ^^^^^^^^^^^^
       help: a recursion must end for values that are known while tracing; no device value can end it
     """,
 )

@@ -226,20 +226,19 @@ def test_function_without_a_value_on_one_path():
 @refused(
     tw.LanguageError,
     """
-    a value is used outside of the loop or branch that computes it
-      it is computed at test_variables.py:N
+    the list 'sums' changes its size or keys in a loop on the device: it has 0 items before it and 1 items after it
       test_variables.py:N, in kernel:
-        x[0] = sums[0]
-        ^^^^
-      help: keep it in a variable, tw.registers or a tensor; a list or an attribute that is changed inside a loop or branch of the device does not carry it (tw.static_range loops while tracing)
+        for i in range(n):
+        ^^^^^^^^^^^^^^^^^
+      help: keep values in tw.registers or a tensor, with a variable that counts them; or loop with tw.static_range, which runs while tracing, where lists and dicts may grow
     """,
 )
-def test_list_changed_inside_a_loop():
+def test_list_that_grows_inside_a_loop():
     @tw.kernel
     def kernel(x, n):
-        sums = [0.0, 0.0]
+        sums = []
         for i in range(n):
-            sums[0] += x[i]
+            sums.append(x[i])
         x[0] = sums[0]
 
     trace(kernel, 1)

@@ -15,12 +15,15 @@ from tilewright.frontend.syntax import at, call, hook, lambda_, name, parameters
 
 Refuse = Callable[[ast.AST, str, str], LanguageError]
 
+# Legal in a function inside of the kernel, for the kernel's own variables.
+NONLOCAL = ("nonlocal", "return the value, or keep it in a tensor")
+
 _REFUSED: dict[str, tuple[str, str]] = {
     "Try": ("try", "check the condition with if"),
     "TryStar": ("try", "check the condition with if"),
     "Match": ("match", "use if and elif"),
     "Global": ("global", "return the value, or keep it in a tensor"),
-    "Nonlocal": ("nonlocal", "return the value, or keep it in a tensor"),
+    "Nonlocal": NONLOCAL,
     "Delete": ("del", "leave the variable: an unused one costs nothing"),
     "Yield": ("yield", "a kernel returns values by storing them"),
     "YieldFrom": ("yield", "a kernel returns values by storing them"),
@@ -38,6 +41,8 @@ _BUILTINS = frozenset({"range", "min", "max", "int", "float", "bool", "round", "
 
 def refused_construct(node: ast.AST) -> tuple[str, str] | None:
     """Return what to call a construct that a kernel cannot have and what to write in its place, or None."""
+    if isinstance(node, ast.Delete) and not any(isinstance(target, ast.Name) for target in node.targets):
+        return None  # items and attributes
     return _REFUSED.get(type(node).__name__)
 
 

@@ -6,7 +6,6 @@ Loops, branches and logic are those of `trace`. What assignments, assertions and
 from __future__ import annotations
 
 import builtins
-from builtins import locals  # noqa: A004  # the user may have another
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -27,7 +26,7 @@ from tilewright.trace.scalar import Scalar, arithmetic, as_scalar
 
 __all__ = [
     "and_", "annotated", "assertion", "builtin", "compare_chain", "contains", "for_loop", "if_expression",
-    "if_statement", "locals", "named", "named_all", "not_", "or_", "value_of", "while_loop",
+    "if_statement", "named", "named_all", "not_", "or_", "value_of", "while_loop",
 ]  # fmt: skip
 
 

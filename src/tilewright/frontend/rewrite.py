@@ -1,12 +1,14 @@
 """Rewrites a kernel's Python: loops, branches and logic become calls that decide now or build device control.
 
-    for i in range(n):          def for__in__kernel(item, acc):
-        acc += x[i]                 i = named("i", item)
+    for i in range(n):          def for__in__kernel(item):
+        acc += x[i]                 nonlocal i, acc
+                         ->         i = named("i", item)
                                     acc += x[i]; acc = named("acc", acc)
-                         ->         return (acc,)
-                                (acc,) = for_loop(builtin(range)(n), for__in__kernel, ("acc",), locals())
+                                for_loop(builtin(range)(n), for__in__kernel, ("acc",))
 
-Everything else stays plain Python, with its line numbers, so that errors and debuggers show the user's source.
+A block assigns the variables of the function around it, as in Python, so that closures see what it assigns; the called
+function reads and sets them through the cells of the block's closure (`trace.variables`). Everything else stays plain
+Python, with its line numbers, so that errors and debuggers show the user's source.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from weakref import WeakValueDictionary
 from tilewright.arguments import shown
 from tilewright.errors import ArgumentError, LanguageError
 from tilewright.frontend import hooks
-from tilewright.frontend.expressions import ExpressionRewriter, refused_construct
+from tilewright.frontend.expressions import NONLOCAL, ExpressionRewriter, refused_construct
 from tilewright.frontend.jumps import JumpRemover
 from tilewright.frontend.sources import codes_in, parse, remember
 from tilewright.frontend.syntax import (
@@ -37,10 +39,13 @@ from tilewright.frontend.syntax import (
     lambda_,
     live_before,
     name,
+    nonlocals,
     strings,
-    variables,
+    unbound,
+    without_nonlocals,
 )
 from tilewright.source import SourceLocation
+from tilewright.trace.heap import memory
 from tilewright.trace.tracer import INNER, tracing
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -135,8 +140,11 @@ def _traceable(target: F, fastmath: bool | None) -> F:
         parts = target.__code__, target.__defaults__, target.__kwdefaults__
         if not rewritten or any(a is not b for a, b in zip(rewritten[0][0], parts, strict=True)):
             rewritten[:] = [(parts, target if is_rewritten(target) else rewrite(target))]
+        function = rewritten[0][1]
+        if function is not target:
+            memory(tracer).note_closure(function)
         with tracer.computing(fastmath=fastmath):
-            return rewritten[0][1](*args, **kwargs)
+            return function(*args, **kwargs)
 
     call.__name__, call.__qualname__, call.__doc__ = target.__name__, target.__qualname__, target.__doc__
     call.__module__ = target.__module__
@@ -147,12 +155,14 @@ def _traceable(target: F, fastmath: bool | None) -> F:
 class _FunctionRewriter:
     """Rewrites one function; nested functions get a rewriter of their own.
 
-    `uncertain` are variables of the functions around it that may have no value where they are read.
+    `uncertain` are variables of the functions around it that may have no value where they are read, `outer` all
+    variables of the rewritten functions around it.
     """
 
-    def __init__(self, file: str, uncertain: frozenset[str] = frozenset()) -> None:
+    def __init__(self, file: str, uncertain: frozenset[str] = frozenset(), outer: frozenset[str] = frozenset()) -> None:
         self.file = file
         self.uncertain = uncertain
+        self.outer = outer
         self.name = ""
         self._captured: set[str] = set()
         self._stop_flags: dict[ast.stmt, str] = {}
@@ -168,17 +178,33 @@ class _FunctionRewriter:
         """Rewrite a definition in place, without its decorators."""
         self.name = function.name
         function.decorator_list = []
+        shared = self._shared(function)
         jumps = JumpRemover(self.refuse)
         body = jumps.function_body(function.body)
         self._stop_flags = jumps.stop_flags
-        self._captured = captured(body)
-        self.uncertain |= assigned_in_blocks(body)
-        function.body = self._statements(body, self._captured) or [ast.Pass()]
+        self._captured = captured(body) | set(shared)  # used by others, at a time that is not known
+        in_blocks = assigned_in_blocks(body)
+        self.uncertain |= in_blocks
         arguments = function.args
+        self.outer |= set(assigned(body)) | {a.arg for a in ast.walk(arguments) if isinstance(a, ast.arg)}
+        function.body = [
+            *([ast.Nonlocal(shared)] if shared else []),
+            *unbound(sorted(in_blocks - set(shared))),
+            *self._statements(body, self._captured),
+        ] or [ast.Pass()]
         for argument in [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]:
             argument.annotation = None  # evaluated already, where the user's def stands
         function.returns = None
         return function
+
+    def _shared(self, function: ast.FunctionDef) -> list[str]:
+        """Return the variables that a nested function shares by `nonlocal`, and take the statements out."""
+        for statement in nonlocals(function.body):
+            if not self.outer.issuperset(statement.names):
+                raise self.refuse(statement, *NONLOCAL)
+        shared = sorted({variable for statement in nonlocals(function.body) for variable in statement.names})
+        function.body = without_nonlocals(function.body)
+        return shared
 
     def _statements(self, statements: Sequence[ast.stmt], live: set[str]) -> list[ast.stmt]:
         """Rewrite a list of statements; `live` are the names that may be read after it."""
@@ -223,7 +249,8 @@ class _FunctionRewriter:
         """Rewrite a function inside the function. Its defaults and decorators belong to the outer one."""
         decorators = [self._expression(d) for d in function.decorator_list]
         own = set(assigned(function.body)) | {a.arg for a in ast.walk(function.args) if isinstance(a, ast.arg)}
-        _FunctionRewriter(self.file, self.uncertain - own).function(function)
+        own -= {variable for statement in nonlocals(function.body) for variable in statement.names}
+        _FunctionRewriter(self.file, self.uncertain - own, self.outer).function(function)
         function.args.defaults = [self._expression(d) for d in function.args.defaults]
         function.args.kw_defaults = [d and self._expression(d) for d in function.args.kw_defaults]
         function.decorator_list = decorators
@@ -232,19 +259,19 @@ class _FunctionRewriter:
     def _for(self, loop: ast.For, live: set[str]) -> list[ast.stmt]:
         body = [at(ast.Assign([loop.target], name(ITEM)), loop.target), *loop.body]
         names, flag = self._carried(body, loop, live)
-        inner = self._block("for", [ITEM, *names], body, names, loop, live | exposed(body) | set(names))
+        inner = self._block("for", body, loop, live | exposed(body) | set(names), [ITEM])
         iterable = self._expression(loop.iter)
-        looped = call("for_loop", iterable, name(inner.name), strings(names), variables(), flag)
-        return [inner, self._assign_state(names, looped, loop)]
+        looped = call("for_loop", iterable, name(inner.name), strings(names), flag)
+        return [inner, at(ast.Expr(looped), loop)]
 
     def _while(self, loop: ast.While, live: set[str]) -> list[ast.stmt]:
         test_first: list[ast.stmt] = [at(ast.Expr(loop.test), loop.test), *loop.body]
         names, flag = self._carried(test_first, loop, live)
-        inner = self._block("while", names, loop.body, names, loop, live | exposed(test_first) | set(names))
+        inner = self._block("while", loop.body, loop, live | exposed(test_first) | set(names))
         holds = at(ast.Return(self._expression(loop.test, deferred=True)), loop.test)
-        test = at(definition(f"test{INNER}{self.name}", names, [holds]), loop)
-        looped = call("while_loop", name(test.name), name(inner.name), strings(names), variables(), flag)
-        return [test, inner, self._assign_state(names, looped, loop)]
+        test = at(definition(f"test{INNER}{self.name}", [], [holds]), loop)
+        looped = call("while_loop", name(test.name), name(inner.name), strings(names), flag)
+        return [test, inner, at(ast.Expr(looped), loop)]
 
     def _if(self, branch: ast.If, live: set[str]) -> list[ast.stmt]:
         read_first = exposed(branch.body) | exposed(branch.orelse)
@@ -253,12 +280,11 @@ class _FunctionRewriter:
         results = [n for n in all_assigned if n in live]
         test = self._expression(branch.test)
         sides = [
-            self._block(kind, parameters, side, results, branch, live)
-            for kind, side in (("then", branch.body), ("else", branch.orelse))
+            self._block(kind, side, branch, live) for kind, side in (("then", branch.body), ("else", branch.orelse))
         ]
         functions = [name(side.name) for side in sides]
-        branched = call("if_statement", test, *functions, strings(parameters), strings(results), variables())
-        return [*sides, self._assign_state(results, branched, branch)]
+        branched = call("if_statement", test, *functions, strings(parameters), strings(results))
+        return [*sides, at(ast.Expr(branched), branch)]
 
     def _carried(
         self, body: Sequence[ast.stmt], loop: ast.For | ast.While, live: set[str]
@@ -272,20 +298,13 @@ class _FunctionRewriter:
         return [n for n in names if n != flag] + [flag], ast.Constant(flag)
 
     def _block(
-        self, kind: str, parameters: Sequence[str], body: Sequence[ast.stmt], results: Sequence[str],
-        place: ast.stmt, live: set[str],
-    ) -> ast.FunctionDef:  # fmt: skip
-        """Make the function of a block. A variable that it leaves unassigned comes back as it came in."""
-        state = ast.Tuple([name(n) for n in results], ast.Load())
-        rewritten = self._statements(body, live)
-        rewritten.append(at(ast.Return(state), rewritten[-1] if rewritten else place))
-        return at(definition(f"{kind}{INNER}{self.name}", parameters, rewritten), place)
-
-    def _assign_state(self, names: Sequence[str], value: ast.expr, place: ast.stmt) -> ast.stmt:
-        if not names:
-            return at(ast.Expr(value), place)
-        target = ast.Tuple([ast.Name(n, ast.Store()) for n in names], ast.Store())
-        return at(ast.Assign([target], value), place)
+        self, kind: str, body: Sequence[ast.stmt], place: ast.stmt, live: set[str], parameters: Sequence[str] = ()
+    ) -> ast.FunctionDef:
+        """Make the function of a block, which assigns the variables of the function around it."""
+        names = assigned(body)
+        shared = [at(ast.Nonlocal(names), place)] if names else []
+        rewritten = self._statements(body, live) or [at(ast.Pass(), place)]
+        return at(definition(f"{kind}{INNER}{self.name}", parameters, [*shared, *rewritten]), place)
 
     def _expression(self, node: Node, *, deferred: bool = False) -> Node:
         """Rewrite the operators and builtins of an expression (or a simple statement)."""
@@ -303,7 +322,9 @@ def _named(statement: ast.stmt) -> list[ast.stmt]:
             names: list[ast.expr] = [ast.Constant(e.id if isinstance(e, ast.Name) else None) for e in target.elts]
             named = call("named_all", ast.Tuple(names, ast.Load()), statement.value)
             statement.value = at(named, statement.value)
-    elif isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name) and statement.value:
+    elif isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+        if statement.value is None:  # says nothing to a kernel, and a block may not annotate what is not its own
+            return [at(ast.Pass(), statement)]
         named = call("annotated", ast.Constant(statement.target.id), statement.value, statement.annotation)
         return [at(ast.Assign([statement.target], named), statement)]
     elif isinstance(statement, ast.AugAssign) and isinstance(statement.target, ast.Name):

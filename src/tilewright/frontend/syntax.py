@@ -38,9 +38,12 @@ def call(function: str, *arguments: ast.expr) -> ast.Call:
     return ast.Call(hook(function), list(arguments), [])
 
 
-def variables() -> ast.Call:
-    """Call locals(), whatever the user may have named so."""
-    return call("locals")
+def unbound(names: Sequence[str]) -> list[ast.stmt]:
+    """Make names variables of a function without giving them a value."""
+    if not names:
+        return []
+    assignment = ast.Assign([ast.Name(n, ast.Store()) for n in names], ast.Constant(None))
+    return [ast.If(ast.Constant(False), [assignment], [])]
 
 
 def parameters(names: Sequence[str]) -> ast.arguments:
@@ -101,6 +104,9 @@ def _collect_assigned(node: ast.AST, names: dict[str, None]) -> None:
         names[node.name] = None
         return
     if isinstance(node, _SCOPES):
+        if not isinstance(node, ast.Lambda):  # := in a comprehension assigns a variable of the function
+            walrus = (n.target for n in ast.walk(node) if isinstance(n, ast.NamedExpr))
+            names.update((target.id, None) for target in walrus)
         return
     if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
         names[node.id] = None
@@ -134,9 +140,36 @@ def read(nodes: Iterable[ast.AST]) -> set[str]:
 
 
 def captured(nodes: Iterable[ast.AST]) -> set[str]:
-    """Return the names that functions defined among the nodes read, at a time that is not known."""
-    inner = (n for node in nodes for n in ast.walk(node) if isinstance(n, (ast.FunctionDef, ast.Lambda)))
-    return read(inner)
+    """Return the names that functions and generators defined among the nodes use, at a time that is not known."""
+    inner = [
+        n for node in nodes for n in ast.walk(node) if isinstance(n, (ast.FunctionDef, ast.Lambda, ast.GeneratorExp))
+    ]
+    return read(inner).union(
+        *(statement.names for n in inner for statement in ast.walk(n) if isinstance(statement, ast.Nonlocal))
+    )
+
+
+def nonlocals(statements: Sequence[ast.stmt]) -> list[ast.Nonlocal]:
+    """Return the `nonlocal` statements of a function's body, without those of functions in it."""
+    found: list[ast.Nonlocal] = []
+    for statement in statements:
+        if isinstance(statement, ast.Nonlocal):
+            found.append(statement)
+        elif not isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
+            for field in ("body", "orelse"):
+                found += nonlocals(getattr(statement, field, []))
+    return found
+
+
+def without_nonlocals(statements: Sequence[ast.stmt]) -> list[ast.stmt]:
+    """Return a function's body without its own `nonlocal` statements, changed in place."""
+    for statement in statements:
+        if isinstance(statement, (ast.If, ast.For, ast.While, ast.With)):
+            statement.body = without_nonlocals(statement.body)
+            if not isinstance(statement, ast.With):
+                statement.orelse = without_nonlocals(statement.orelse)
+    kept = [s for s in statements if not isinstance(s, ast.Nonlocal)]
+    return kept if kept or not statements else [ast.copy_location(ast.Pass(), statements[0])]
 
 
 def exposed(statements: Statements) -> set[str]:

@@ -1,14 +1,18 @@
 """Carried variables: which device values a user's variables hold, and how to put others in their place.
 
 A number is one value; a tensor is its dynamic leaves (offset, extents, strides); a tuple, list or dict is its
-items; anything else must stay the same object.
+items, an object of a user's class its attributes; anything else must stay the same object. Lists and other objects that
+exist before a block is traced stay the same object too, and what they hold is carried place by place (`heap`).
 """
 
 from __future__ import annotations
 
 import dataclasses
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -21,7 +25,10 @@ from tilewright.layout import Basis, ComposedLayout, DynamicInt, Layout
 from tilewright.tensors import GuardedTensor, Tensor
 from tilewright.trace.chosen import address_of, can_be_chosen, chosen_engine, common_alignment, refusal
 from tilewright.trace.engine import BufferEngine
+from tilewright.trace.holders import ATTRIBUTES, DEQUE, DICT, LIST
+from tilewright.trace.reach import is_user_type
 from tilewright.trace.scalar import Scalar, as_scalar, is_number, is_numpy_number
+from tilewright.trace.tracer import current
 
 
 class DeviceObject(ABC):
@@ -47,11 +54,6 @@ RESULT = "__tilewright_result"  # the variable that the rewriter keeps a functio
 CHOICE = "the value of a conditional expression"  # in place of a variable's name
 
 
-def read_state(names: Names, variables: Mapping[str, Any]) -> list[Any]:
-    """Return the current values of variables, `Undefined` for those not assigned yet."""
-    return [variables.get(name, Undefined(name, "it is not assigned before this point")) for name in names]
-
-
 @dataclass(frozen=True)
 class _Part:
     """The leaves of one variable: how many, and how the variable is made of them again."""
@@ -73,7 +75,10 @@ class Carried:
     leaves: list[Value] = field(default_factory=list)
     leaf_names: list[str] = field(default_factory=list)
     weak: list[bool] = field(default_factory=list)
+    numbers: list[Any] = field(default_factory=list)  # what weak leaves are, exactly, whatever type they take
     parts: list[_Part] = field(default_factory=list)
+    holds: Callable[[Any], bool] = field(default=lambda _: False)  # which objects stay what they are
+    seen: dict[int, tuple[Any, list[Any], int]] = field(default_factory=dict)  # objects that were taken apart
 
     def rebuild(self, values: list[Value]) -> list[Any]:
         """Return the variables with other values in place of the leaves."""
@@ -84,12 +89,17 @@ class Carried:
         return result
 
 
-def flatten(values: Iterable[Any], names: Names, like: Carried | None = None) -> Carried:
-    """Take variables apart. `like` is what they were before a loop: those without a value then stay out."""
-    carried = Carried(names)
+def flatten(
+    values: Iterable[Any], names: Names, like: Carried | None = None, holds: Callable[[Any], bool] = lambda _: False
+) -> Carried:
+    """Take variables apart. `like` is what they were before a loop: those without a value then stay out.
+
+    `holds` says which objects stay the same object, because they exist before the block.
+    """
+    carried = Carried(names, holds=holds)
     for n, (value, name) in enumerate(zip(values, names, strict=True)):
         left_out = like is not None and like.parts[n].shape == ("undefined",)
-        carried.parts.append(_UNDEFINED if left_out else _part(value, name, carried))
+        carried.parts.append(_UNDEFINED if left_out else _part(value, _identifier(name), carried))
     return carried
 
 
@@ -110,25 +120,33 @@ def _part(value: Any, name: str, carried: Carried) -> _Part:
             _leaf(leaf, name, carried)
             kind = type(value).__name__
             return _Part(1, lambda v: value.with_leaf(Scalar(v[0])), (kind, _Same(value.memory())), repr(value))
-    if isinstance(value, dict):
-        inner = [_part(v, f"{name}_{k}", carried) for k, v in value.items()]
-        keys = tuple(value)
-        return _group(inner, lambda items: dict(zip(keys, items, strict=True)), ("dict", keys))
-    if isinstance(value, (tuple, list)):
-        inner = [_part(v, f"{name}_{k}", carried) for k, v in enumerate(value)]
-        make: Any = getattr(type(value), "_make", type(value))
-        return _group(inner, make, (type(value).__name__,))
-    return _Part(0, lambda _: value, ("constant", _Same(value)), repr(value))
+    held = _items_of(value)
+    if held is None:
+        return _Part(0, lambda _: value, ("constant", _Same(value)), repr(value))
+    if carried.holds(value):
+        return _Part(0, lambda _: value, ("object", _Identity(value)), _title(value, held))
+    return _object_part(value, held, name, carried)
 
 
-def _leaf(value: Any, name: str, carried: Carried) -> None:
-    weak = is_number(value)
-    carried.leaves.append(as_scalar(value).value)
-    carried.leaf_names.append(name)
-    carried.weak.append(weak)
+def _object_part(value: Any, held: dict[Any, Any], name: str, carried: Carried) -> _Part:
+    """Take a container or an object apart; where it is met again, it is the same one there too."""
+    if id(value) in carried.seen:
+        _, built, number = carried.seen[id(value)]
+        return _Part(0, lambda _: built[0], ("again", number), _title(value, held))
+    built = [None]
+    if not isinstance(value, tuple):
+        carried.seen[id(value)] = value, built, len(carried.seen)
+    inner = [_part(v, f"{name}_{_identifier(k)}", carried) for k, v in held.items()]
+
+    def make(items: list[Any]) -> Any:
+        built[0] = _like(value, dict(zip(held, items, strict=True)))
+        return built[0]
+
+    keys = () if isinstance(value, (tuple, list, deque)) else tuple(held)
+    return _group(inner, make, (_Identity(type(value)), keys), _title(value, held))
 
 
-def _group(inner: list[_Part], make: Callable[[list[Any]], Any], shape: tuple[Any, ...]) -> _Part:
+def _group(inner: list[_Part], make: Callable[[list[Any]], Any], shape: tuple[Any, ...], text: str) -> _Part:
     def rebuild(values: list[Value]) -> Any:
         items, start = [], 0
         for part in inner:
@@ -136,8 +154,63 @@ def _group(inner: list[_Part], make: Callable[[list[Any]], Any], shape: tuple[An
             start += part.count
         return make(items)
 
-    count, text = sum(part.count for part in inner), f"{shape[0]} of {len(inner)}"
+    count = sum(part.count for part in inner)
     return _Part(count, rebuild, (*shape, *(p.shape for p in inner)), text, inner=tuple(inner), make=make)
+
+
+def _items_of(value: Any) -> dict[Any, Any] | None:
+    """Return what a container or a user's object holds, None for what is not taken apart."""
+    if isinstance(value, dict):
+        return dict(value)
+    if isinstance(value, (tuple, list, deque)):
+        return dict(enumerate(value))
+    return ATTRIBUTES.read(value) if is_user_type(type(value)) else None
+
+
+def _like(value: Any, items: dict[Any, Any]) -> Any:
+    """Return a new object like a given one that holds other items."""
+    if isinstance(value, tuple):
+        make: Any = getattr(type(value), "_make", type(value))
+        return make(items.values())
+    for kind, holder in ((dict, DICT), (list, LIST), (deque, DEQUE)):
+        if isinstance(value, kind):
+            made = kind() if type(value) is kind and kind is not deque else copy(value)
+            holder.write(made, items)
+            return made
+    made = object.__new__(type(value))
+    ATTRIBUTES.write(made, items)
+    return made
+
+
+def _title(value: Any, held: dict[Any, Any]) -> str:
+    kind = type(value).__name__
+    return f"{kind} of {len(held)}" if isinstance(value, (dict, tuple, list, deque)) else f"a {kind}"
+
+
+def _identifier(key: Any) -> str:
+    """Return what can be part of a name in the generated code: l_0 of l[0], state_phase of state.phase."""
+    text = str(key)
+    return text if text.isidentifier() or text == CHOICE else "_".join(re.findall(r"\w+", text))
+
+
+def _leaf(value: Any, name: str, carried: Carried) -> None:
+    weak = is_number(value)
+    carried.leaves.append(as_scalar(value).value)
+    carried.leaf_names.append(name)
+    carried.weak.append(weak)
+    carried.numbers.append(value if weak else None)
+
+
+class _Identity:
+    """Compares as the same object."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Identity) and self.value is other.value
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 class _Same:
@@ -221,6 +294,7 @@ class _Merging:
             side.leaves.insert(self.at[n], address_of(tensor.engine.buffer))
             side.leaf_names.insert(self.at[n], f"{name or 'chosen'}_address")
             side.weak.insert(self.at[n], False)
+            side.numbers.insert(self.at[n], None)
         layout, alignment = tensor.layout, common_alignment(*engines)
 
         def rebuild(values: list[Value]) -> Tensor:
@@ -236,7 +310,7 @@ class _Merging:
 def _regrouped(part: _Part, inner: list[_Part]) -> _Part:
     """Return a group of other parts."""
     assert part.make is not None, part
-    return _group(inner, part.make, part.shape[: len(part.shape) - len(inner)])
+    return _group(inner, part.make, part.shape[: len(part.shape) - len(inner)], part.text)
 
 
 def _are_choices(old: _Part, new: _Part) -> bool:
@@ -329,18 +403,46 @@ def merge_types(before: Carried, after: Carried, both: bool = False) -> Carried 
         if old.shape != new.shape:
             _refuse_memory(name, old, new, both)
             raise _disagreement(name, old.text, new.text, both)
-    leaves, weak = list(before.leaves), list(before.weak)
+    leaves, weak, numbers = list(before.leaves), list(before.weak), list(before.numbers)
     for n, (a, b) in enumerate(zip(before.leaves, after.leaves, strict=True)):
         if a.type == b.type:
             weak[n] = weak[n] and (not both or after.weak[n])
         elif before.weak[n] and _gives_way(a, b):
-            leaves[n] = _retyped(a, b.dtype)
+            leaves[n] = as_scalar(numbers[n], b.dtype).value
             weak[n] = after.weak[n]
         elif not (after.weak[n] and _gives_way(b, a)):
-            raise _disagreement(before.leaf_names[n], str(a.type), str(b.type), both)
+            _take_type(a, b)
+            _take_type(b, a)
+            raise _disagreement(_leaf_text(before, n), str(a.type), str(b.type), both)
     if leaves == before.leaves and not chosen:
         return None
-    return Carried(before.names, leaves, before.leaf_names, weak, before.parts)
+    return replace(before, leaves=leaves, weak=weak)
+
+
+class TakesType(BaseException):
+    """Raised where a Python number that a loop carries meets a type inside: its body is traced again with that.
+
+    No user's `except Exception` may catch it.
+    """
+
+    def __init__(self, leaf: Value, dtype: DType) -> None:
+        self.leaf = leaf
+        self.dtype = dtype
+
+
+def _take_type(leaf: Value, other: Value) -> None:
+    if leaf in current("a loop").weak_leaves and _gives_way(leaf, other):
+        raise TakesType(leaf, other.dtype)
+
+
+def _leaf_text(carried: Carried, n: int) -> str:
+    """Return how the user writes what a leaf is, or the leaf's name where it is one of several."""
+    start = 0
+    for name, part in zip(carried.names, carried.parts, strict=True):
+        if part.count == 1 and start == n:
+            return name
+        start += part.count
+    return carried.leaf_names[n]
 
 
 def _gives_way(number: Value, other: Value) -> bool:
@@ -350,14 +452,12 @@ def _gives_way(number: Value, other: Value) -> bool:
     return other.dtype.is_float if number.dtype.is_float else other.dtype.kind != "bool"
 
 
-def _retyped(value: Value, target: DType) -> Value:
-    assert isinstance(value.definition, Constant), value
-    return as_scalar(value.definition.value, target).value
-
-
 def unwrap(side: Carried, target: Carried) -> list[Value]:
     """Return the leaves of one side in the types of the target."""
-    return [v if v.type == t.type else _retyped(v, t.dtype) for v, t in zip(side.leaves, target.leaves, strict=True)]
+    return [
+        v if v.type == t.type else as_scalar(number, t.dtype).value
+        for v, t, number in zip(side.leaves, target.leaves, side.numbers, strict=True)
+    ]
 
 
 def _disagreement(name: str, before: str, after: str, both: bool) -> LanguageError:
@@ -382,14 +482,10 @@ def _disagreement(name: str, before: str, after: str, both: bool) -> LanguageErr
 
 def placeholder(value: Any) -> Any:
     """Return some value of the same kind, for a variable that is not read before it gets another."""
-    if isinstance(value, Scalar):
-        return as_scalar(0, value.dtype) if value.dtype is not bool_ else as_scalar(False)
-    if isinstance(value, (tuple, list)):
-        make: Any = getattr(type(value), "_make", type(value))
-        return make([placeholder(v) for v in value])
-    if isinstance(value, dict):
-        return {k: placeholder(v) for k, v in value.items()}
-    return value
+    if isinstance(value, Undefined):
+        return value
+    carried = flatten([value], ("placeholder",))
+    return carried.rebuild([as_scalar(False if v.dtype is bool_ else 0, v.dtype).value for v in carried.leaves])[0]
 
 
 def joined_facts(a: Facts | None, b: Facts | None) -> Facts | None:

@@ -175,7 +175,7 @@ class ElementLoop:
         if self.width == 2 and computation.pair is not None:
             pairs = [(x if isinstance(x, _Elements) else self._repeated(x, dtype)).pair() for x in taken]
             return _Elements(
-                self.tracer, vector=self.tracer.pure(Binary(computation.pair, *pairs), VectorType(dtype, 2))
+                self.tracer, vector=self.tracer.pure(Binary(computation.pair, pairs[0], pairs[1]), VectorType(dtype, 2))
             )
         results = []
         for lane in range(self.width):

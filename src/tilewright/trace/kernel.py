@@ -13,6 +13,8 @@ from tilewright.errors import LanguageError, TilewrightError
 from tilewright.ir.core import Block, Kernel, Op, Value
 from tilewright.ir.ops import Cast, CastPair, Constant
 from tilewright.source import SourceLocation
+from tilewright.trace.aliases import refuse_changed_copies
+from tilewright.trace.heap import memory
 from tilewright.trace.parameters import ArgumentType, stand_ins
 from tilewright.trace.threads import refuse_wrong_slices
 from tilewright.trace.tracer import Tracer, locate_error, run
@@ -41,6 +43,8 @@ def trace(
     """
     tracer = Tracer(function.__name__, arch, block)
     tracer.bounds, tracer.fastmath = bounds, fastmath
+    memory(tracer).note_closure(function)
+    tracer.arguments = tuple(arguments.values())
     result = _run(tracer, function, stand_ins(tracer, arguments))
     if result is not None:
         raise LanguageError(
@@ -61,6 +65,7 @@ def trace(
         launch_sized=tuple(tracer.launch_sized),
         warp_size=arch.warp_size,
     )
+    refuse_changed_copies(tracer)
     refuse_wrong_slices(tracer)
     refuse_missing_arithmetic(kernel, arch)
     refuse_escapes(kernel)
@@ -81,9 +86,13 @@ def _run(tracer: Tracer, function: types.FunctionType, values: Mapping[str, Any]
         return run(tracer, function, positional, {name: values[name] for name in named})
     except TilewrightError as error:
         raise error.at(locate_error(error)) from error.__cause__
-    except RecursionError:
+    except RecursionError as error:
+        place = locate_error(error)
+        while place is not None and place.inlined_at is not None:  # where the calls begin, which are hundreds
+            place = place.inlined_at
         raise LanguageError(
             f"kernel {function.__name__!r} nests calls too deeply to be traced",
+            location=place,
             help="a recursion must end for values that are known while tracing; no device value can end it",
         ) from None
     except Exception as error:

@@ -1,83 +1,88 @@
 """What rewritten loops do: run now in Python, or build loops of the device.
 
-The rewriter makes each loop a call of a function here, with its body as a Python function from the carried
-variables to the carried variables.
+The rewriter makes each loop a call of a function here, with its body as a Python function that assigns the variables
+of the function around it (`variables`). `settle` traces the body until what it assumes of them holds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from tilewright.arguments import given
 from tilewright.dtypes import bool_
 from tilewright.errors import LanguageError
 from tilewright.ir.core import Block, Value
-from tilewright.ir.facts import Facts, unknown
 from tilewright.ir.fold import constant_of
-from tilewright.trace.branches import Body, and_, not_
-from tilewright.trace.carry import (
-    RESULT,
-    Carried,
-    Names,
-    State,
-    Undefined,
-    flatten,
-    joined_facts,
-    merge_types,
-    placeholder,
-    read_state,
-    unwrap,
-)
+from tilewright.trace.branches import Body, and_, branch_of, not_
+from tilewright.trace.carry import Names
 from tilewright.trace.control import MAX_UNROLLED, Counter, DeviceRange, emit_loop, emit_while, end, record, truth
-from tilewright.trace.scalar import Scalar, as_scalar
+from tilewright.trace.heap import CONDITION, snapshot
+from tilewright.trace.scalar import Scalar, as_scalar, select
+from tilewright.trace.settle import Loop
 from tilewright.trace.tracer import Tracer, current
+from tilewright.trace.variables import Variables
 
-# The inferred facts of carried integers settle after a few traces of the body; then the widest are taken.
-_MAX_TRACES = 8
-_EXACT_TRACES = 2
+_MAX_PREDICATED = 1024  # iterations that are traced one by one, each of them under a branch
 
 
-def for_loop(
-    iterable: Any, body: Body, names: Names, variables: Mapping[str, Any], stop_flag: str | None = None
-) -> State:
-    """Run `for target in iterable: body`. `stop_flag` names the carried variable that a break sets."""
-    state = read_state(names, variables)
+def for_loop(iterable: Any, body: Body, names: Names, stop_flag: str | None = None) -> None:
+    """Run `for target in iterable: body`. `stop_flag` names the variable that a break sets."""
+    variables = Variables(names, (body,))
     if stop_flag is not None:
-        state[names.index(stop_flag)] = False
+        variables.set(stop_flag, False)
     if not isinstance(iterable, DeviceRange):
-        return _python_loop(iterable, body, state, names, stop_flag)
+        return _python_loop(iterable, body, variables, stop_flag)
     if stop_flag is not None:
-        return _loop_with_break(iterable, body, state, names, stop_flag)
-    tracer, counter = current("a loop over range"), Counter.of(iterable)
+        return _loop_with_break(iterable, body, variables, stop_flag)
+    counter = Counter.of(iterable)
+    loop = Loop(current("a loop over range"), variables, (body,), runs=_runs(counter))
 
-    def trace(leaves: list[Value], carried: Carried) -> tuple[Block, State]:
+    def trace(leaves: list[Value]) -> Block:
         index = counter.index()
-        return record(lambda: body(counter.number(index), *carried.rebuild(leaves)), index, *leaves)
 
-    block, carried, init = _settle(tracer, state, names, trace)
-    return _after(carried, list(emit_loop(counter, init, block)), names)
+        def iteration() -> None:
+            loop.put(leaves)
+            body(counter.number(index))
+
+        return record(iteration, index, *leaves)[0]
+
+    block, init = loop.settle(trace)
+    loop.finish(emit_loop(counter, init, block))
 
 
-def _python_loop(iterable: Any, body: Body, state: list[Any], names: Names, stop_flag: str | None) -> State:
+def _runs(counter: Counter) -> bool:
+    """Say whether a loop is known to run at least once."""
+    start, stop, step = (constant_of(x) for x in (counter.start, counter.stop, counter.step))
+    if start is None or stop is None or step is None:
+        return False
+    return start < stop if step > 0 else start > stop
+
+
+def _python_loop(iterable: Any, body: Body, variables: Variables, stop_flag: str | None) -> None:
+    """Run a loop while tracing; what follows a break that the device decides runs under its condition."""
     try:
         items = iter(iterable)
     except TypeError:
         raise LanguageError(f"a for statement loops over a range, a list or the like, got {given(iterable)}") from None
-    iterations = 0
+    iterations, predicated = 0, 0
     for item in items:
-        state = list(body(item, *state))
-        if stop_flag is not None:
-            stopped = state[names.index(stop_flag)]
-            if isinstance(stopped, Scalar):
+        stopped = False if stop_flag is None else variables.get(stop_flag)
+        if isinstance(stopped, Scalar):
+            if predicated == _MAX_PREDICATED:
                 raise LanguageError(
-                    "a break or return that a device value decides cannot leave a loop that is unrolled while tracing",
+                    f"a loop that is unrolled while tracing has not ended after {predicated} iterations, and a device "
+                    "value decides whether break or return leaves it",
                     help="loop over range(...), which is a loop on the device",
                 )
-            if stopped:
-                break
+            branch_of(not_(stopped), partial(body, item), variables, (body,))
+            predicated += 1
+        elif stopped:
+            break
+        else:
+            body(item)
         iterations = _counted(iterations)
-    return tuple(state)
 
 
 def _counted(iterations: int) -> int:
@@ -89,152 +94,97 @@ def _counted(iterations: int) -> int:
     return iterations + 1
 
 
-def _loop_with_break(loop: DeviceRange, body: Body, state: list[Any], names: Names, stop_flag: str) -> State:
+def _loop_with_break(loop: DeviceRange, body: Body, variables: Variables, stop_flag: str) -> None:
     """Build `for i in range(a, b, c)` with a break: a while loop that counts by itself."""
-    flag = names.index(stop_flag)
-    state[flag] = as_scalar(False)
-    step = constant_of(as_scalar(loop.step).value)
-    if step is None:
-        raise LanguageError(
-            "a range that break or return may leave needs a step that is known while tracing",
-            help="write a while loop, or make the step a tw.constexpr parameter",
-        )
+    variables.set(stop_flag, as_scalar(False))
+    index = Variables.of(index=as_scalar(loop.start, loop.dtype))
+    step = loop.step if isinstance(loop.step, int) else as_scalar(loop.step, loop.dtype)
+    known = constant_of(as_scalar(step).value)
 
-    def condition(i: Any, *values: Any) -> Any:
-        inside = i < loop.stop if step > 0 else i > loop.stop
-        return and_(not_(values[flag]), lambda: inside)
+    def inside() -> Any:
+        i = index.get("index")
+        if known is None:
+            return select(as_scalar(step) > 0, i < loop.stop, i > loop.stop)
+        return i < loop.stop if known > 0 else i > loop.stop
 
-    def iteration(i: Any, *values: Any) -> State:
-        return (i + loop.step, *body(i, *values))
+    def condition() -> Any:
+        within = inside()
+        return and_(not_(variables.get(stop_flag)), lambda: within)
 
-    start = as_scalar(loop.start, loop.dtype)
-    result = _device_while(condition, iteration, [start, *state], ("index", *names))
-    return result[1:]
+    def iteration() -> None:
+        i = index.get("index")
+        index.set("index", i + loop.step)
+        body(i)
+
+    _device_while(condition, iteration, index + variables, (body,))
 
 
-def while_loop(
-    condition: Callable[..., Any], body: Body, names: Names, variables: Mapping[str, Any], stop_flag: str | None = None
-) -> State:
+def while_loop(condition: Callable[[], Any], body: Body, names: Names, stop_flag: str | None = None) -> None:
     """Run `while condition: body`; a condition that Python knows runs the loop while tracing."""
-    state = read_state(names, variables)
+    variables = Variables(names, (body,))
     tracer = current("a loop")
+    functions = (condition, body)
     if stop_flag is not None:
-        flag, inner = names.index(stop_flag), condition
-        state[flag] = False
+        variables.set(stop_flag, False)
+        inner = condition
 
-        def condition(*values: Any) -> Any:
-            return and_(not_(values[flag]), lambda: inner(*values))
+        def condition() -> Any:
+            return and_(not_(variables.get(stop_flag)), inner)
 
     iterations = 0
-    holds = _probed(tracer, condition, state)
+    values, heap = variables.read(), snapshot(tracer, functions, variables.cells)
+    holds = _probed(tracer, condition)
     while not isinstance(holds, Scalar):
         if not holds:
-            return tuple(state)
+            return
         requirements = dict(tracer.requirements)
-        iteration, returned = record(lambda: body(*state))  # noqa: B023  # called at once
-        after = list(returned)
-        holds = _probed(tracer, condition, after)
+        iteration, _ = record(body)
+        after, heap_after = variables.read(), snapshot(tracer, functions, variables.cells)
+        holds = _probed(tracer, condition)
         if isinstance(holds, Scalar) and iterations == 0:
             # `while True` with a break that the device decides: a loop on the device from the first iteration on.
             tracer.requirements = requirements
             break
         tracer.builder.block.ops.extend(iteration.ops)
-        state = after
+        values, heap = after, heap_after
         iterations = _counted(iterations)
+    variables.write(values)
+    heap.restore()
     if stop_flag is not None:
-        state[flag] = as_scalar(state[flag], bool_)
-    return _device_while(condition, body, state, names)
+        variables.set(stop_flag, as_scalar(variables.get(stop_flag), bool_))
+    _device_while(condition, body, variables, functions)
 
 
-def _probed(tracer: Tracer, condition: Callable[..., Any], state: list[Any]) -> Any:
+def _probed(tracer: Tracer, condition: Callable[[], Any]) -> Any:
     """Return the condition, without the ops that compute it."""
     with tracer.inside(Block()):
-        return truth(condition(*state))
+        return truth(condition())
 
 
-def _device_while(condition: Callable[..., Any], body: Body, state: list[Any], names: Names) -> State:
+def _device_while(
+    condition: Callable[[], Any], body: Callable[[], Any], variables: Variables, functions: tuple[Body, ...]
+) -> None:
+    tracer = current("a loop")
+    loop = Loop(tracer, variables, functions, runs=False)
     tests: list[Block] = []
 
-    def trace(leaves: list[Value], carried: Carried) -> tuple[Block, State]:
+    def trace(leaves: list[Value]) -> Block:
         arguments = [Value(v.type, v.name, v.facts) for v in leaves]
 
         def test() -> None:
-            holds = truth(condition(*carried.rebuild(arguments)))
+            loop.put(arguments)
+            before = loop.values()
+            holds = truth(condition())
             end([as_scalar(holds, bool_).value])
+            loop.refuse_changes(before, CONDITION)
 
         tests.append(record(test, *arguments)[0])
-        return record(lambda: body(*carried.rebuild(leaves)), *leaves)
 
-    block, carried, init = _settle(current("a loop"), state, names, trace)
-    return _after(carried, list(emit_while(init, tests[-1], block)), names)
+        def iteration() -> None:
+            loop.put(leaves)
+            body()
 
+        return record(iteration, *leaves)[0]
 
-def _settle(
-    tracer: Tracer, state: list[Any], names: Names, trace: Callable[[list[Value], Carried], tuple[Block, State]]
-) -> tuple[Block, Carried, tuple[Value, ...]]:
-    """Trace a loop's body until what it assumes of the carried variables holds after an iteration.
-
-    The types of Python numbers (`acc = 0.0`) and the facts of integers are assumed from the initial values;
-    where they are wider after an iteration, the body is traced again with that.
-    """
-    carried = flatten(state, names)
-    assumed: list[Facts | None] = [v.facts for v in carried.leaves]
-    for attempt in range(_MAX_TRACES):
-        leaves = [Value(v.type, n, f) for v, n, f in zip(carried.leaves, carried.leaf_names, assumed, strict=True)]
-        requirements = dict(tracer.requirements)
-        block, result = trace(leaves, carried)
-        with tracer.inside(block):
-            if _returned_first_time(state, result, names):
-                carried = flatten(state, names)
-                assumed = [v.facts for v in carried.leaves]
-                tracer.requirements = requirements
-                continue
-            after = flatten(result, names, like=carried)
-            wider = merge_types(carried, after)
-            if wider is None:
-                next_values = tuple(unwrap(after, carried))
-                needed = [joined_facts(a, v.facts) for a, v in zip(assumed, next_values, strict=True)]
-                if needed == assumed:
-                    end(next_values)
-                    return block, carried, tuple(carried.leaves)
-                assumed = [_widened(a, f, v, attempt) for a, f, v in zip(assumed, needed, carried.leaves, strict=True)]
-        tracer.requirements = requirements
-        if wider is not None:
-            carried = wider
-            assumed = [v.facts for v in carried.leaves]
-    raise LanguageError(f"the types of the loop's variables change with each iteration: {', '.join(names)}")
-
-
-def _returned_first_time(state: list[Any], result: State, names: Names) -> bool:
-    """Give the value that a return inside the loop assigns a stand-in before the loop; say whether it had none."""
-    if RESULT not in names:
-        return False
-    n = names.index(RESULT)
-    if not isinstance(state[n], Undefined) or isinstance(result[n], Undefined):
-        return False
-    state[n] = placeholder(result[n])
-    return True
-
-
-def _widened(assumed: Facts | None, needed: Facts | None, value: Value, attempt: int) -> Facts | None:
-    """Return the facts to assume next: the join at first, then bounds that still grow go to the type's."""
-    if assumed is None or needed is None or needed == assumed or attempt < _EXACT_TRACES - 1:
-        return needed
-    if attempt >= _MAX_TRACES - 3:
-        return unknown(value.dtype)
-    low = needed.low if needed.low >= assumed.low else value.dtype.lowest
-    high = needed.high if needed.high <= assumed.high else value.dtype.highest
-    return Facts(low, high, needed.divisor)
-
-
-def _after(carried: Carried, results: list[Value], names: Names) -> State:
-    """Return the variables after a loop; one without a value before it has none after it: the loop may not run."""
-    values = carried.rebuild(results)
-    for result, name in zip(results, carried.leaf_names, strict=True):
-        result.name = name
-    return tuple(
-        Undefined(name, "it is assigned only inside a loop, which may not run at all")
-        if isinstance(value, Undefined)
-        else value
-        for name, value in zip(names, values, strict=True)
-    )
+    block, init = loop.settle(trace)
+    loop.finish(emit_while(init, tests[-1], block))

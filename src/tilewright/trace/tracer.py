@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from tilewright.tensors import Tensor
     from tilewright.tensors.partition import Partition
     from tilewright.tiled import TiledCopy, TiledMMA
+    from tilewright.trace.aliases import Copy
+    from tilewright.trace.reach import Memory
     from tilewright.trace.threads import Slice
 
 PACKAGE = os.path.dirname(os.path.abspath(tilewright.__file__)) + os.sep
@@ -74,6 +76,10 @@ class Tracer:
         self.barrier_owners: dict[int, str] = {}  # who uses each of the block's named barriers
         # For each size of groups, the variable that says which half of their shared memory collectives write next.
         self.collective_turns: dict[int, Tensor] = {}
+        self.weak_leaves: set[Value] = set()  # what stands in loops for Python numbers that have no type yet
+        self.copies: list[Copy] = []  # objects that stand for others (`aliases`)
+        self.reach: Memory | None = None  # what `heap` knows of the Python objects that the kernel's code reaches
+        self.arguments: tuple[Any, ...] = ()  # what the kernel's function was called with
 
     @contextmanager
     def computing(self, *, fastmath: bool | None) -> Iterator[None]:
@@ -209,6 +215,11 @@ def run(
 
 # Frames outside this one belong to the caller of the kernel, not to the kernel.
 _run_code = run.__code__
+
+
+def is_caller(frame: FrameType | None) -> bool:
+    """Say whether a frame is outside of the kernel that is traced."""
+    return frame is None or frame.f_code is _run_code
 
 
 # --- what a kernel requires of its launch ------------------------------------------------------------------

@@ -1,0 +1,353 @@
+"""Which Python objects a function can reach, and which of them can change.
+
+From a function the walk goes to what its code can name: the variables of its closure, its defaults, the globals that it
+reads; from there into containers, attributes, methods and the functions that are found on the way. Numbers, layouts,
+tensors and all else of this package stay what they are, as do modules of Python and of others.
+"""
+
+from __future__ import annotations
+
+import collections
+import dis
+import enum
+import functools
+import io
+import random
+import sys
+import types
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple  # Any: whatever the user's variables hold
+
+from tilewright.trace.holders import (
+    ARRAY,
+    ATTRIBUTES,
+    BYTES,
+    CELL,
+    CLASS,
+    DEQUE,
+    DICT,
+    FILE,
+    GENERATOR,
+    GLOBALS,
+    ITERATOR,
+    LIST,
+    RANDOM,
+    SET,
+    Holder,
+    data_of_class,
+)
+from tilewright.trace.tracer import is_user_code
+
+_ATOMS = (int, float, complex, str, bytes, type(None), type(...), type(NotImplemented), range, slice, enum.Enum)
+_OTHERS = frozenset({"tilewright", "numpy", "ml_dtypes", "torch", "cupy", "jax", "jaxlib", "cuda", "builtins"})
+_FOREIGN = _OTHERS | sys.stdlib_module_names
+_OPEN = frozenset({"collections", "queue", "types"})  # modules of Python whose objects hold what the user gives them
+_STORES = frozenset({"STORE_GLOBAL", "DELETE_GLOBAL"})
+_STORES_OF = frozenset({"STORE_ATTR", "DELETE_ATTR"})
+
+
+def is_user_type(kind: type) -> bool:
+    """Say whether a class is the user's: its objects hold what the user's code gives them."""
+    if kind.__module__.partition(".")[0] not in _FOREIGN:
+        return not issubclass(kind, (enum.Enum, type, BaseException))
+    if kind.__module__ in _OPEN:
+        return bool(getattr(kind, "__dictoffset__", 0)) and not issubclass(kind, (dict, list, type, types.FunctionType))
+    return kind.__module__.startswith("tilewright.examples")
+
+
+class Found(NamedTuple):
+    """An object that holds others: how it is read and set, how the user's code reaches it, whose it is."""
+
+    holder: Holder
+    object: Any
+    path: str
+    outside: bool  # whether it is there before the kernel runs, and stays when it has run
+
+
+_Step = Callable[["Walk", Any, str, bool], None]
+
+
+class Walk:
+    """One walk over what functions reach; `found` holds each object that can change once.
+
+    `memory` keeps, for as long as a kernel is traced, what is found out about classes and about code.
+    """
+
+    def __init__(self, memory: Memory) -> None:
+        self.memory = memory
+        self.found: dict[tuple[int, Holder], Found] = {}
+        self._seen: set[int] = set()
+        self._kept: list[Any] = []  # so that no other object gets the number of one that was seen
+        self._pending: collections.deque[tuple[Any, str, bool]] = collections.deque()
+
+    def named(self, named: types.FunctionType | type) -> None:
+        """Walk what is outside of the kernel that a function's code names, or the methods of a class and it itself."""
+        for each in self.memory.outside(named):
+            self.add(*each)
+
+    def function(self, function: Callable[..., Any]) -> None:
+        """Walk what a function made by the rewriter reaches."""
+        if not isinstance(function, types.FunctionType):
+            return
+        if is_user_code(function.__code__):
+            self.named(function)
+            self.run()
+        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+            try:
+                value = cell.cell_contents
+            except ValueError:
+                continue
+            self.visit(value, name, id(cell) in self.memory.outside_cells)
+        self.run()
+
+    def visit(self, value: Any, path: str, outside: bool) -> None:
+        """Walk a value later, where anything in it can change."""
+        step = self.memory.step(type(value))
+        if step is not None and id(value) not in self._seen:
+            self._seen.add(id(value))
+            self._kept.append(value)
+            self._pending.append((value, path, outside))
+
+    def run(self) -> None:
+        """Walk all that is pending; what is near comes first."""
+        while self._pending:
+            value, path, outside = self._pending.popleft()
+            step = self.memory.step(type(value))
+            assert step is not None, value
+            step(self, value, path, outside)
+
+    def add(self, holder: Holder, object: Any, path: str, outside: bool) -> None:
+        """Note an object that can change, and walk what it holds."""
+        key = id(object), holder
+        if key in self.found:
+            return
+        self._kept.append(object)
+        self.found[key] = Found(holder, object, path, outside)
+        for item, value in holder.children(object):
+            self.visit(value, holder.path(path, item), outside)
+
+
+class Memory:
+    """What stays the same while one kernel is traced: the steps for each class, what each code reaches by globals."""
+
+    def __init__(self) -> None:
+        self.outside_cells: set[int] = set()  # cells of the kernel's own closure, and of its helpers'
+        self._steps: dict[type, _Step | None] = {}
+        self._outside: dict[int, tuple[Any, list[Found]]] = {}
+
+    def note_closure(self, function: types.FunctionType) -> None:
+        """Note that the variables which a function captures are not the kernel's."""
+        self.outside_cells.update(map(id, function.__closure__ or ()))
+
+    def step(self, kind: type) -> _Step | None:
+        """Return how to walk the objects of a class, None where nothing of them can change."""
+        try:
+            return self._steps[kind]
+        except KeyError:
+            self._steps[kind] = step = _step_of(kind)
+            return step
+
+    def outside(self, named: types.FunctionType | type) -> list[Any]:
+        """Return where walks of a function's globals, or of a class, start: what can change first on each way.
+
+        Functions and classes on the way stay what they are, so they are walked once.
+        """
+        known = self._outside.get(id(key := getattr(named, "__code__", named)))
+        if known is None:
+            walk = _StaticWalk(self)
+            if isinstance(named, type):
+                walk.members_of(named)
+            else:
+                walk.globals_of(named)
+            walk.run()
+            known = self._outside[id(key)] = key, walk.starts
+        return known[1]
+
+
+class _StaticWalk(Walk):
+    """Walks functions, classes and modules, and stops at what can change."""
+
+    def __init__(self, memory: Memory) -> None:
+        super().__init__(memory)
+        self.starts: list[Any] = []
+        self._codes: set[int] = set()
+
+    def named(self, named: types.FunctionType | type) -> None:
+        if isinstance(named, type):
+            self.members_of(named)
+        else:
+            self.globals_of(named)
+
+    def members_of(self, kind: type) -> None:
+        """Walk a class of the user: its data, which can change, and its methods."""
+        self.add(CLASS, kind, kind.__name__, True)
+        for base in kind.__bases__:
+            self.visit(base, base.__name__, True)
+        data = data_of_class(kind)
+        for name, member in vars(kind).items():
+            if name not in data:
+                for function in _functions_of(member):
+                    self.visit(function, f"{kind.__name__}.{name}", True)
+
+    def globals_of(self, function: types.FunctionType) -> None:
+        """Walk the globals that a function's code reads."""
+        code, variables = function.__code__, function.__globals__
+        if id(code) in self._codes:
+            return
+        self._codes.add(id(code))
+        self._kept.append(code)
+        reads, stores, attributes, stored = _names(code)
+        for name in reads:
+            value = variables.get(name)
+            if isinstance(value, types.ModuleType):
+                self._module(value, name, attributes, stored)
+            elif value is not None:
+                self.visit(value, name, True)
+        for name in stores:
+            holder = GLOBALS.of(name)
+            self.starts.append(Found(holder, variables, name, True))
+
+    def _module(self, module: types.ModuleType, path: str, attributes: frozenset[str], stored: frozenset[str]) -> None:
+        if module.__name__.partition(".")[0] in _FOREIGN and not module.__name__.startswith("tilewright.examples"):
+            return
+        variables = vars(module)
+        for name in sorted(attributes & variables.keys()):
+            value = variables[name]
+            if name in stored:
+                self.starts.append(Found(GLOBALS.of(name), variables, f"{path}.{name}", True))
+            if not isinstance(value, types.ModuleType):
+                self.visit(value, f"{path}.{name}", True)
+
+    def add(self, holder: Holder, object: Any, path: str, outside: bool) -> None:
+        self.starts.append(Found(holder, object, path, True))
+
+
+def _names(code: types.CodeType) -> tuple[tuple[str, ...], tuple[str, ...], frozenset[str], frozenset[str]]:
+    """Return the globals that code reads, those that it assigns, and the attributes that it may read and assigns."""
+    reads: dict[str, None] = {}
+    stores: dict[str, None] = {}
+    attributes: set[str] = set()
+    stored: set[str] = set()
+    pending = [code]
+    while pending:
+        current = pending.pop()
+        for instruction in dis.get_instructions(current):
+            if instruction.opname in _STORES:
+                stores[instruction.argval] = None
+            elif instruction.opname in _STORES_OF:
+                stored.add(instruction.argval)
+            elif instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+                reads[instruction.argval] = None
+        attributes.update(current.co_names)
+        pending += [constant for constant in current.co_consts if isinstance(constant, types.CodeType)]
+    return tuple(reads), tuple(stores), frozenset(attributes), frozenset(stored)
+
+
+# --- steps: how the objects of each class are walked ---------------------------------------------------
+
+
+def _step_of(kind: type) -> _Step | None:
+    if issubclass(kind, _ATOMS):
+        return None
+    for classes, step in _STEPS:
+        if issubclass(kind, classes):
+            return step
+    if kind.__module__ == "numpy":
+        return _holds(ARRAY) if kind.__name__ == "ndarray" else None
+    if hasattr(kind, "__next__") and kind.__module__.partition(".")[0] in ("builtins", "itertools"):
+        return _holds(ITERATOR)
+    return _instance if is_user_type(kind) else None
+
+
+def _holds(holder: Holder) -> _Step:
+    def step(walk: Walk, value: Any, path: str, outside: bool) -> None:
+        walk.add(holder, value, path, outside)
+        if is_user_type(type(value)):
+            _instance(walk, value, path, outside)
+
+    return step
+
+
+def _instance(walk: Walk, value: Any, path: str, outside: bool) -> None:
+    walk.add(ATTRIBUTES, value, path, outside)
+    walk.visit(type(value), type(value).__name__, True)
+
+
+def _items(walk: Walk, value: Any, path: str, outside: bool) -> None:
+    for n, item in enumerate(value):
+        walk.visit(item, f"{path}[{n}]", outside)
+    if is_user_type(type(value)):
+        _instance(walk, value, path, outside)
+
+
+def _function(walk: Walk, function: types.FunctionType, path: str, outside: bool) -> None:
+    wrapped = getattr(function, "__wrapped__", None)  # what @tw.function made
+    if not is_user_code(function.__code__):
+        if isinstance(wrapped, types.FunctionType):
+            walk.visit(wrapped, path, outside)
+        return
+    walk.named(function)
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            cell.cell_contents  # noqa: B018
+        except ValueError:
+            continue
+        walk.add(CELL.of(name), cell, name, outside or id(cell) in walk.memory.outside_cells)
+    code = function.__code__
+    parameters = code.co_varnames[: code.co_argcount]
+    defaults = function.__defaults__ or ()
+    for name, value in zip(parameters[len(parameters) - len(defaults) :], defaults, strict=True):
+        walk.visit(value, name, outside)
+    for name, value in (function.__kwdefaults__ or {}).items():
+        walk.visit(value, name, outside)
+    walk.add(ATTRIBUTES, function, path, outside)
+
+
+def _method(walk: Walk, method: types.MethodType, path: str, outside: bool) -> None:
+    walk.visit(method.__self__, path.rpartition(".")[0] or path, outside)
+    walk.visit(method.__func__, path, outside)
+
+
+def _builtin_method(walk: Walk, method: types.BuiltinMethodType, path: str, outside: bool) -> None:
+    if not isinstance(method.__self__, types.ModuleType):
+        walk.visit(method.__self__, path, outside)
+
+
+def _partial(walk: Walk, value: functools.partial[Any], path: str, outside: bool) -> None:
+    for part in (value.func, *value.args, *value.keywords.values()):
+        walk.visit(part, path, outside)
+
+
+def _class(walk: Walk, kind: type, path: str, outside: bool) -> None:
+    if not is_user_type(kind):
+        return
+    walk.named(kind)
+
+
+def _functions_of(member: Any) -> Iterator[Any]:
+    if isinstance(member, (staticmethod, classmethod)):
+        yield member.__func__
+    elif isinstance(member, property):
+        yield from (f for f in (member.fget, member.fset, member.fdel) if f is not None)
+    elif isinstance(member, functools.cached_property):
+        yield member.func
+    elif isinstance(member, types.FunctionType):
+        yield member
+
+
+_STEPS: tuple[tuple[tuple[type, ...], _Step], ...] = (
+    ((tuple, frozenset), _items),
+    ((list,), _holds(LIST)),
+    ((dict,), _holds(DICT)),
+    ((collections.deque,), _holds(DEQUE)),
+    ((set,), _holds(SET)),
+    ((bytearray,), _holds(BYTES)),
+    ((types.FunctionType,), _function),
+    ((types.MethodType,), _method),
+    ((types.BuiltinMethodType,), _builtin_method),
+    ((functools.partial,), _partial),
+    ((type,), _class),
+    ((types.GeneratorType,), _holds(GENERATOR)),
+    ((io.IOBase,), _holds(FILE)),
+    ((random.Random,), _holds(RANDOM)),
+)

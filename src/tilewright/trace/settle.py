@@ -1,0 +1,250 @@
+"""A loop of the device whose body is traced: which variables and places it carries, of which types.
+
+The body is traced with what is known before the loop, and again where an iteration leaves something else: other types
+of Python numbers (`acc = 0.0`), wider ranges of integers, an item of a list that the body assigns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from tilewright.dtypes import DType
+from tilewright.errors import LanguageError
+from tilewright.ir.core import Block, Value
+from tilewright.ir.facts import Facts, unknown
+from tilewright.trace.aliases import aliased, note_copies, watch
+from tilewright.trace.carry import (
+    RESULT,
+    Carried,
+    TakesType,
+    Undefined,
+    flatten,
+    joined_facts,
+    merge_types,
+    placeholder,
+    unwrap,
+)
+from tilewright.trace.control import end
+from tilewright.trace.heap import LOOP, Place, replaced, snapshot
+from tilewright.trace.holders import same_value
+from tilewright.trace.scalar import Scalar, as_scalar
+from tilewright.trace.tracer import Tracer
+from tilewright.trace.variables import Variables
+
+# The inferred facts of carried integers settle after a few traces of the body; then the widest are taken.
+_MAX_TRACES = 8
+_EXACT_TRACES = 2
+_MAX_STARTS = 100  # how often a trace of the body may find more places to carry
+
+
+class Loop:
+    """One loop of the device. `runs` says that it runs at least once."""
+
+    def __init__(
+        self, tracer: Tracer, variables: Variables, functions: Sequence[Callable[..., Any]], *, runs: bool
+    ) -> None:
+        self.tracer = tracer
+        self.variables = variables
+        self.runs = runs
+        self.initial = variables.read()
+        self.heap = snapshot(tracer, functions, variables.cells)
+        self.places: list[Place] = []
+        self.carried = self._flattened()
+        self._copied: dict[int, Any] = {}  # the objects that are carried by what they hold, and that others hold too
+        self._first: set[int] = set()  # the variables that the loop assigns first and that have a value after it
+        self._valueless: set[int] = set()  # those that have none
+
+    def _flattened(self) -> Carried:
+        names = (*self.variables.names, *(place.name for place in self.places))
+        return flatten(self._befores(), names, holds=self.heap.holds)
+
+    def put(self, leaves: Sequence[Value]) -> None:
+        """Set the variables and places to stand-ins, and all else to what it is before the loop."""
+        values = self.carried.rebuild(list(leaves))
+        count = len(self.initial)
+        self.variables.write(values[:count])
+        self.heap.restore()
+        self.heap.write(self.places, values[count:])
+        if self._copied:
+            for name, before, value in zip(self.carried.names, self._befores(), values, strict=True):
+                note_copies(self.tracer, name, before, value, self._copied.keys())
+
+    def _befores(self) -> list[Any]:
+        return [*self.initial, *(place.before for place in self.places)]
+
+    def settle(self, trace: Callable[[list[Value]], Block]) -> tuple[Block, tuple[Value, ...]]:
+        """Trace the body until what it assumes holds after an iteration; return it and what the loop starts with.
+
+        `trace` begins its block with `put`, which may emit what stand-ins need.
+        """
+        tracer = self.tracer
+        assumed: list[Facts | None] = [v.facts for v in self.carried.leaves]
+        attempt = starts = 0
+        while attempt < _MAX_TRACES:
+            carried = self.carried
+            leaves = [Value(v.type, n, f) for v, n, f in zip(carried.leaves, carried.leaf_names, assumed, strict=True)]
+            requirements, copies = dict(tracer.requirements), len(tracer.copies)
+            tracer.weak_leaves.update(v for v, weak in zip(leaves, carried.weak, strict=True) if weak)
+            try:
+                block = trace(leaves)
+            except TakesType as met:
+                if met.leaf not in leaves:
+                    raise
+                self.carried = self._typed(leaves.index(met.leaf), met.dtype)
+                assumed = [v.facts for v in self.carried.leaves]
+                tracer.requirements = requirements
+                del tracer.copies[copies:]
+                continue
+            with tracer.inside(block):
+                after = None if self._changed() else self._flattened_after()
+                if after is None and starts < _MAX_STARTS:
+                    self.carried = self._flattened()
+                    assumed = [v.facts for v in self.carried.leaves]
+                    tracer.requirements = requirements
+                    del tracer.copies[copies:]
+                    starts += 1
+                    continue
+                assert after is not None, self.carried.names
+                wider = merge_types(carried, after)
+                if wider is None:
+                    next_values = tuple(unwrap(after, carried))
+                    needed = [joined_facts(a, v.facts) for a, v in zip(assumed, next_values, strict=True)]
+                    if needed == assumed:
+                        end(next_values)
+                        return block, tuple(carried.leaves)
+                    assumed = [
+                        _widened(a, f, v, attempt) for a, f, v in zip(assumed, needed, carried.leaves, strict=True)
+                    ]
+            tracer.requirements = requirements
+            del tracer.copies[copies:]
+            attempt += 1
+            if wider is not None:
+                self.carried = wider
+                assumed = [v.facts for v in wider.leaves]
+        names = ", ".join(self.carried.names)
+        raise LanguageError(f"the types of the loop's variables change with each iteration: {names}")
+
+    def _typed(self, n: int, dtype: DType) -> Carried:
+        """Return what is carried with a type for one Python number."""
+        leaves, weak = list(self.carried.leaves), list(self.carried.weak)
+        leaves[n], weak[n] = as_scalar(self.carried.numbers[n], dtype).value, False
+        return replace(self.carried, leaves=leaves, weak=weak)
+
+    def finish(self, results: Sequence[Value]) -> None:
+        """Set the variables and places to what the loop leaves.
+
+        A variable without a value before it has none after it: the loop may not run.
+        """
+        for result, name in zip(results, self.carried.leaf_names, strict=True):
+            result.name = name
+        self.put(results)
+        if self._copied:
+            moved = (
+                name for name, before in zip(self.carried.names, self._befores(), strict=True) if _is_object(before)
+            )
+            watch(self.tracer, next(moved, "a variable"), list(self._copied.values()))
+        for name, value in zip(self.variables.names, self.variables.read(), strict=True):
+            if isinstance(value, Undefined):
+                reason = "it is assigned only inside a loop, which may not run at all"
+                if self.runs:
+                    reason = "an iteration of the loop may leave it without one, or with what another cannot take over"
+                self.variables.set(name, Undefined(name, reason))
+
+    def values(self) -> list[Any]:
+        """Return what the carried variables and places hold now."""
+        return [*self.variables.read(), *(place.read() for place in self.places)]
+
+    def refuse_changes(self, before: Sequence[Any], where: str) -> None:
+        """Raise `LanguageError` where a variable or an object is not what it was, `before` being what is carried."""
+        changed = [place.name for place in self._new(self.heap.places(self.heap.changes(where)))]
+        for name, old, new in zip(self.carried.names, before, self.values(), strict=True):
+            if not same_value(old, new):
+                changed.append(name)
+        if changed:
+            self.heap.restore()
+            raise LanguageError(
+                f"{changed[0]!r} changes {where}",
+                help="change it in the loop's body: write while True, and break where the condition does not hold",
+            )
+
+    def _new(self, places: Sequence[Place]) -> list[Place]:
+        return [place for place in places if not any(place.same(known) for known in self.places)]
+
+    def _changed(self) -> bool:
+        """Take up what an iteration changes that is not carried yet; say whether there was any."""
+        found = False
+        objects: list[Any] = []
+        befores, afters = self._befores(), self.values()
+        for n, (before, after) in enumerate(zip(befores, afters, strict=True)):
+            if isinstance(before, Undefined):
+                found |= self._first_assigned(n, after)
+            objects += replaced(before, after, self.heap)
+        if objects:
+            self._replace(objects, befores, afters)
+        if found or objects:
+            self.places = []
+            return True
+        new = self._new(self.heap.places(self.heap.changes(LOOP)))
+        self.places += new
+        return bool(new)
+
+    def _replace(self, objects: Sequence[Any], befores: Sequence[Any], afters: Sequence[Any]) -> None:
+        """Carry objects by what they hold, because variables and places hold others after an iteration."""
+        count = len(self.initial)
+        self.variables.write(self.initial)
+        self.heap.restore()
+        names, cells = self.variables.names, self.variables.cells
+        moved = [before is not after for before, after in zip(befores, afters, strict=True)]
+        variables = {name: cell for name, cell, is_moved in zip(names, cells, moved, strict=False) if is_moved}
+        places = [place for place, is_moved in zip(self.places, moved[count:], strict=True) if is_moved]
+        copied = aliased(self.tracer, objects, self.heap, variables, places)
+        if copied:  # any of them may become any other: by a swap, say
+            self._copied.update((id(value), value) for value in objects)
+        self.heap.release(objects)
+        for value in objects:
+            if id(value) not in copied:  # nothing else reaches it
+                self.heap.forget(value)
+
+    def _first_assigned(self, n: int, after: Any) -> bool:
+        """Give a variable that the loop assigns first a stand-in before it: what a return assigns, or a loop that runs.
+
+        The first trace, in which it had no value, has shown that no iteration reads it before it assigns it.
+        """
+        if isinstance(after, Undefined) or n >= len(self.initial):
+            return False
+        if self.variables.names[n] != RESULT:
+            if not self.runs or n in self._valueless:
+                return False
+            self._first.add(n)
+        self.initial[n] = placeholder(after)
+        return True
+
+    def _flattened_after(self) -> Carried | None:
+        """Take apart what an iteration leaves. None where a variable that the loop assigns first has no stand-in.
+
+        It is left without a value then: a function made in the loop, say.
+        """
+        after = flatten(self.values(), self.carried.names, like=self.carried, holds=self.heap.holds)
+        unfit = [n for n in self._first if self.carried.parts[n].shape != after.parts[n].shape]
+        for n in unfit:
+            self._first.discard(n)
+            self._valueless.add(n)
+            self.initial[n] = Undefined(self.variables.names[n], "it is not assigned before this point")
+        return None if unfit else after
+
+
+def _is_object(value: Any) -> bool:
+    return not isinstance(value, (Scalar, Undefined, int, float, str))
+
+
+def _widened(assumed: Facts | None, needed: Facts | None, value: Value, attempt: int) -> Facts | None:
+    """Return the facts to assume next: the join at first, then bounds that still grow go to the type's."""
+    if assumed is None or needed is None or needed == assumed or attempt < _EXACT_TRACES - 1:
+        return needed
+    if attempt >= _MAX_TRACES - 3:
+        return unknown(value.dtype)
+    low = needed.low if needed.low >= assumed.low else value.dtype.lowest
+    high = needed.high if needed.high <= assumed.high else value.dtype.highest
+    return Facts(low, high, needed.divisor)
