@@ -371,8 +371,8 @@ class _Variant:
 
     def _specialise(self, plan: ArgumentPlan, args: tuple[Any, ...]) -> Specialisation:
         """Trace and compile for arguments of a new kind."""
-        captures = self.kernel._code.captures
-        captures = captures.of(args[0]) if self.kernel.bound else captures
+        own = self.kernel._code.captures
+        captures = own.of(args[0]) if self.kernel.bound else own
         captures.note()
         described = plan.describe(args)
         parameters = self.kernel.parameters
@@ -498,7 +498,7 @@ class Launcher(LauncherByName):
         if callable(self.grid):
             return launch_config(self.grid(*args[self.kernel.bound :]), self.block, shared)
         config = launch_config(self.grid, self.block, shared)
-        self._config = None if config.is_empty else config  # launched without a look at it
+        self._config = None if config.is_empty else config
         return config
 
     def admitted(self, args: tuple[Any, ...]) -> tuple[Ready, LaunchConfig]:

@@ -1,20 +1,6 @@
 """Device scalars: stand-ins for numbers that exist only when the kernel runs.
 
-The rules of arithmetic:
-
-- Types promote by `tilewright.dtypes.promote`; a Python number takes the type of the other operand, except
-  that a Python float with an integer gives float32, and that an int which does not fit an integer gives int64. Until
-  then it is exact: one that meets float64 is not rounded to float32 on its way (`Unrounded`), and a comparison with an
-  integer is that of the exact numbers.
-- A power of integers is exact, modulo 2**bits.
-- Unsigned integers wrap. A signed result that does not fit is undefined, as in C++ (the simulator wraps).
-- `//` and `%` of integers round towards zero and take the dividend's sign, as in C++ (Python rounds down). `/` of two
-  integers is float32.
-- Floats are IEEE and rounded after each operation; narrower ones are computed in float32 and rounded, which for
-  `+ - * /` of float16 and bfloat16 gives the same bits as arithmetic in the narrow type; 8-bit floats saturate.
-  `%` of floats is C's fmod.
-- Shifts by the width of the type or more give 0, or the sign.
-- A conversion from float to integer truncates and saturates; NaN gives 0.
+The rules of arithmetic are those of docs/language.md, section "Numbers".
 """
 
 from __future__ import annotations
