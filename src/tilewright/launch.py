@@ -374,7 +374,7 @@ class _Variant:
     def _specialise(self, plan: ArgumentPlan, args: tuple[Any, ...]) -> Specialisation:
         """Trace and compile for arguments of a new kind."""
         own = self.kernel._code.captures
-        captures = own.of(args[0]) if self.kernel.bound else own  # with the object, where the kernel is its method
+        captures = own.of(args[0]) if self.kernel.bound else own
         captures.note()
         described = plan.describe_arguments(args)
         parameters = self.kernel.parameters
@@ -497,7 +497,7 @@ class Launcher(LauncherByName):
         if callable(self.grid):
             return launch_config(self.grid(*args[self.kernel.bound :]), self.block, shared)
         config = launch_config(self.grid, self.block, shared)
-        self._config = None if config.is_empty else config  # what is remembered is launched without a look at it
+        self._config = None if config.is_empty else config
         return config
 
     def admitted(self, args: tuple[Any, ...]) -> tuple[Ready, LaunchConfig]:

@@ -1,28 +1,12 @@
 """Device scalars: stand-ins for numbers that exist only when the kernel runs.
 
-The rules of arithmetic:
-
-- Types promote by `tilewright.dtypes.promote`; a Python number takes the type of the other operand, except
-  that a Python float with an integer gives float32, and that an int which does not fit an integer gives int64. Until
-  then it is exact: one that meets float64 is not rounded to float32 on its way (`Unrounded`), and a comparison with an
-  integer is that of the exact numbers.
-- A power of integers is exact, modulo 2**bits.
-- Unsigned integers wrap. A signed result that does not fit is undefined, as in C++ (the simulator wraps).
-- `//` and `%` of integers round towards zero and take the dividend's sign, as in C++ (Python rounds down). `/` of two
-  integers is float32.
-- Floats are IEEE and rounded after each operation; narrower ones are computed in float32 and rounded, which for
-  `+ - * /` of float16 and bfloat16 gives the same bits as arithmetic in the narrow type; 8-bit floats saturate.
-  `%` of floats is C's fmod.
-- Shifts by the width of the type or more give 0, or the sign.
-- A conversion from float to integer truncates and saturates; NaN gives 0.
+The rules of arithmetic are those of docs/language.md, section "Numbers".
 """
 
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable
-from types import FrameType
 from typing import Any, TypeAlias
 
 from tilewright.arguments import given, shown
@@ -39,11 +23,10 @@ from tilewright.dtypes import (
     set_device_number,
     tfloat32,
     uint32,
-    uint64,
 )
 from tilewright.errors import LanguageError
 from tilewright.ir.core import Value
-from tilewright.ir.evaluate import COMPARE, facts_of, reduce_to
+from tilewright.ir.evaluate import facts_of, reduce_to
 from tilewright.ir.facts import Facts
 from tilewright.ir.ops import (
     APPROXIMATE_KINDS,
@@ -61,7 +44,11 @@ from tilewright.ir.ops import (
 )
 from tilewright.layout import DynamicInt
 from tilewright.pickling import Refused
-from tilewright.trace.tracer import current, is_user_code, require_multiple, tracing
+from tilewright.trace.literals import MIRRORED, in_integers, is_numpy
+from tilewright.trace.literals import default_type as default_type
+from tilewright.trace.literals import is_numpy_number as is_numpy_number
+from tilewright.trace.literals import rounded as rounded
+from tilewright.trace.tracer import asked_by_user, current, require_multiple, tracing
 
 Number: TypeAlias = "int | float | bool"
 Operand: TypeAlias = "Scalar | int | float | bool"
@@ -270,7 +257,7 @@ class Scalar(Refused, DynamicInt):
         return compare("ge", self, other)
 
     def __hash__(self) -> int:
-        if _is_asked_by_user():
+        if asked_by_user():
             raise _undecided(
                 "the hash of a device value, by which sets and dicts look up,",
                 "compare with each item in turn: x in (1, 3), tw.where(x == 1, a, b), or a table in a tensor",
@@ -317,12 +304,12 @@ class Scalar(Refused, DynamicInt):
         raise LanguageError("a device value is one number, and cannot be iterated over", help="loop over range(x)")
 
     def __str__(self) -> str:
-        if _is_asked_by_user():
+        if asked_by_user():
             raise _undecided("the text of a device value", _PRINT)
         return self.value.name or "?"
 
     def __format__(self, spec: str) -> str:
-        if _is_asked_by_user():
+        if asked_by_user():
             raise _undecided("the text of a device value", _PRINT)
         return repr(self)
 
@@ -417,14 +404,6 @@ def _sum(terms: list[Scalar]) -> int | DynamicInt:
 _PRINT = "tw.device_print('x is', x) prints it when the kernel runs; repr(x) says what is known of it now"
 
 
-def _is_asked_by_user() -> bool:
-    """Say whether code of the user asked, not this package: it keeps tables by identity, and names in messages."""
-    frame: FrameType | None = sys._getframe(2)
-    while frame is not None and frame.f_code.co_name == "__hash__" and frame.f_code.co_filename == "<string>":
-        frame = frame.f_back  # written by dataclasses: who asks stands behind it
-    return frame is not None and is_user_code(frame.f_code)
-
-
 def _undecided(what: str, help: str) -> LanguageError:
     return LanguageError(f"{what} is not known while the kernel is traced", help=help)
 
@@ -432,25 +411,7 @@ def _undecided(what: str, help: str) -> LanguageError:
 def is_number(x: object) -> bool:
     """Say whether a value is a Python number, which has no element type of its own."""
     # A number that comes with the launch is a Scalar, and says no more of itself than it is asked.
-    return not isinstance(x, Scalar) and isinstance(x, (int, float)) and not _is_numpy(x)
-
-
-def is_numpy_number(x: object) -> bool:
-    """Say whether a value is a NumPy number, which has an element type of its own: what `tw.float32(0)` gives."""
-    return _is_numpy(x) and getattr(x, "shape", None) == () and hasattr(x, "item")
-
-
-def _is_numpy(x: object) -> bool:
-    return type(x).__module__ in ("numpy", "ml_dtypes")
-
-
-def default_type(x: Number) -> DType:
-    """Return the type that a Python number takes by itself: bool, int32 (int64 where needed), float32."""
-    if isinstance(x, bool):
-        return bool_
-    if isinstance(x, int):
-        return int32 if int32.lowest <= x <= int32.highest else int64
-    return float32
+    return not isinstance(x, Scalar) and isinstance(x, (int, float)) and not is_numpy(x)
 
 
 def as_scalar(x: object, target: DType | None = None) -> Scalar:
@@ -521,17 +482,6 @@ def typed_number(x: object, target: DType) -> Scalar | None:
 set_device_number(typed_number)
 
 
-def rounded(x: float, target: DType) -> float:
-    """Return the number that the device would hold."""
-    import numpy as np
-
-    with np.errstate(over="ignore"):
-        try:
-            return float(target.numpy.type(x))
-        except OverflowError:  # an int beyond float64
-            raise LanguageError(f"{shown(x)} does not fit into {target}", help="write float('inf')") from None
-
-
 def convert(x: Scalar, target: DType) -> Scalar:
     """Convert a scalar to a type."""
     if x.dtype is target:
@@ -552,7 +502,7 @@ def common_type(a: object, b: object) -> DType:
         return common_type(a.number, b) if is_typed(b) else a.dtype
     if isinstance(b, Scalar) and b.number is not None:
         return common_type(a, b.number) if is_typed(a) else b.dtype
-    x, y = (v.dtype if isinstance(v, Scalar) else dtype(v.dtype) if _is_numpy(v) else None for v in (a, b))  # type: ignore[attr-defined]
+    x, y = (v.dtype if isinstance(v, Scalar) else dtype(v.dtype) if is_numpy(v) else None for v in (a, b))  # type: ignore[attr-defined]
     if x is not None and y is not None:
         return promote(x, y)
     typed, number = (x, b) if x is not None else (y, a)
@@ -581,7 +531,7 @@ def _pair(a: object, b: object) -> tuple[Scalar, Scalar, DType]:
 
 
 def _known(x: object) -> bool:
-    return isinstance(x, (Scalar, int, float)) or _is_numpy(x)
+    return isinstance(x, (Scalar, int, float)) or is_numpy(x)
 
 
 # What 16-bit floats are computed by themselves: rounded once from float32, each gives the same bits.
@@ -727,38 +677,14 @@ def shift(kind: str, a: object, b: object) -> Any:
     return Scalar(current("arithmetic").pure(Binary(kind, x.value, y.value), x.dtype))
 
 
-_MIRRORED = {"eq": "eq", "ne": "ne", "lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
-
-
-def _in_integers(kind: str, number: float, type: DType) -> tuple[str, int]:
-    """Return the comparison of integers of a type that says the same as one with a Python number; a bool decides it.
-
-    >>> _in_integers("lt", 2.5, int32), _in_integers("eq", 2.5, int32), _in_integers("gt", -1, uint32)
-    (('lt', 3), ('eq', False), ('gt', True))
-    """
-    if isinstance(number, int):
-        if not int64.lowest <= number <= uint64.highest:
-            return kind, number  # refused further on: no operation takes such a number
-        inside = type.lowest <= number <= type.highest
-        return kind, int(number) if inside else COMPARE[kind](0, 1 if number > 0 else -1)
-    if math.isnan(number):
-        return kind, kind == "ne"
-    if not type.lowest <= number <= type.highest:
-        return kind, COMPARE[kind](0, 1 if number > 0 else -1)
-    if kind in ("eq", "ne"):
-        return kind, int(number) if number.is_integer() else kind == "ne"
-    whole = math.ceil(number) if kind in ("lt", "ge") else math.floor(number)
-    return kind, whole
-
-
 def compare(kind: str, a: object, b: object) -> Any:
     """Compare in the common type."""
     if not (_known(a) and _known(b)):
         return NotImplemented
     number, integer = (a, b) if is_number(a) else (b, a)
     if is_number(number) and is_typed(integer) and integer.dtype.is_integer:  # type: ignore[attr-defined]
-        own = _MIRRORED[kind] if number is a else kind
-        own, whole = _in_integers(own, number, integer.dtype)  # type: ignore[arg-type, attr-defined]
+        own = MIRRORED[kind] if number is a else kind
+        own, whole = in_integers(own, number, integer.dtype)  # type: ignore[arg-type, attr-defined]
         if isinstance(whole, bool):
             return Scalar(constant(whole, bool_))
         if isinstance(number, float):

@@ -179,6 +179,14 @@ def is_user_code(code: CodeType) -> bool:
     return not file.startswith(PACKAGE) or file.startswith(EXAMPLES)
 
 
+def asked_by_user() -> bool:
+    """Say whether code of the user asked, not this package: it keeps tables by identity, and names in messages."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and frame.f_code.co_name == "__hash__" and frame.f_code.co_filename == "<string>":
+        frame = frame.f_back  # written by dataclasses: who asks stands behind it
+    return frame is not None and is_user_code(frame.f_code)
+
+
 class _Current(threading.local):
     tracer: Tracer | None = None
 

@@ -1,0 +1,64 @@
+"""Numbers of Python and NumPy: the types that they take alone, their rounding, comparisons with integers."""
+
+from __future__ import annotations
+
+import math
+
+from tilewright.arguments import shown
+from tilewright.dtypes import DType, bool_, float32, int32, int64, uint64
+from tilewright.errors import LanguageError
+from tilewright.ir.evaluate import COMPARE
+
+
+def is_numpy_number(x: object) -> bool:
+    """Say whether a value is a NumPy number, which has an element type of its own: what `tw.float32(0)` gives."""
+    return is_numpy(x) and getattr(x, "shape", None) == () and hasattr(x, "item")
+
+
+def is_numpy(x: object) -> bool:
+    """Say whether a value is of a type of NumPy or ml_dtypes."""
+    return type(x).__module__ in ("numpy", "ml_dtypes")
+
+
+def default_type(x: float) -> DType:
+    """Return the type that a Python number takes by itself: bool, int32 (int64 where needed), float32."""
+    if isinstance(x, bool):
+        return bool_
+    if isinstance(x, int):
+        return int32 if int32.lowest <= x <= int32.highest else int64
+    return float32
+
+
+def rounded(x: float, target: DType) -> float:
+    """Return the number that the device would hold."""
+    import numpy as np
+
+    with np.errstate(over="ignore"):
+        try:
+            return float(target.numpy.type(x))
+        except OverflowError:  # an int beyond float64
+            raise LanguageError(f"{shown(x)} does not fit into {target}", help="write float('inf')") from None
+
+
+MIRRORED = {"eq": "eq", "ne": "ne", "lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
+
+
+def in_integers(kind: str, number: float, type: DType) -> tuple[str, int]:
+    """Return the comparison of integers of a type that says the same as one with a Python number; a bool decides it.
+
+    >>> in_integers("lt", 2.5, int32), in_integers("eq", 2.5, int32), in_integers("gt", -1, uint32)
+    (('lt', 3), ('eq', False), ('gt', True))
+    """
+    if isinstance(number, int):
+        if not int64.lowest <= number <= uint64.highest:
+            return kind, number  # refused further on: no operation takes such a number
+        inside = type.lowest <= number <= type.highest
+        return kind, int(number) if inside else COMPARE[kind](0, 1 if number > 0 else -1)
+    if math.isnan(number):
+        return kind, kind == "ne"
+    if not type.lowest <= number <= type.highest:
+        return kind, COMPARE[kind](0, 1 if number > 0 else -1)
+    if kind in ("eq", "ne"):
+        return kind, int(number) if number.is_integer() else kind == "ne"
+    whole = math.ceil(number) if kind in ("lt", "ge") else math.floor(number)
+    return kind, whole
