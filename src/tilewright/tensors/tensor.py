@@ -296,7 +296,7 @@ class Tensor(Arithmetic, Displayed):
         >>> import numpy as np, tilewright as tw
         >>> tw.tensor(np.array([1.0, 2.0], np.float32)).recast(tw.uint16)
         host uint16 (4):(1)
-             0 16256     0 16384
+            0 16256     0 16384
 
         Raises `LayoutError` when the layout does not fall into whole elements of it, `LanguageError` in a kernel when
         the first element is not known to be aligned to it. Source: CuTe `recast`.
