@@ -88,3 +88,50 @@ def measure(kernels: dict[str, Measured]) -> dict[str, Any]:
         name: {**times[name], "T/s": rate, "of_first": rate / first, "error": errors.get(name)}
         for name, rate in rates.items()
     }
+
+
+def attention() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Measure attention forward against FlashAttention 2."""
+    launch = example("attention").launch
+    for batch, heads, tokens, head, causal in (
+        (1, 16, 16384, 128, False),
+        (1, 16, 16384, 128, True),
+        (4, 16, 4096, 128, False),
+        (4, 16, 4096, 128, True),
+        (4, 32, 4096, 64, True),
+    ):
+        q, k, v = (normal(batch, heads, tokens, head) for _ in range(3))
+        out, flops = spoiled(q), 4 * batch * heads * tokens * tokens * head / (2 if causal else 1)
+
+        def flash(q: Any = q, k: Any = k, v: Any = v, causal: bool = causal) -> torch.Tensor:
+            with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+                return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+
+        ours = Measured(lambda: launch(out, q, k, v, causal), flops, (out,), (flash(),))  # noqa: B023  # called at once
+        name = f"{batch} x {heads} x {tokens} x {head}{', causal' if causal else ''}"
+        yield name, measure({"FlashAttention 2": Measured(flash, flops), "tilewright": ours})
+
+
+GROUPS: dict[str, Callable[[], Iterator[tuple[str, dict[str, Any]]]]] = {
+    "attention": attention,
+}
+
+
+def main() -> None:
+    """Measure the groups that were asked for, and print or write them."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--only", nargs="*", choices=sorted(GROUPS), default=sorted(GROUPS))
+    options = parser.parse_args()
+    found: dict[str, Any] = {"machine": machine(), "results": {}}
+    for group in options.only:
+        for name, result in GROUPS[group]():
+            found["results"][f"{group}: {name}"] = result
+            rates = "  ".join(f"{key} {value['T/s']:.3f} ({value['of_first']:.3f})" for key, value in result.items())
+            print(f"{group}: {name}: {rates}", flush=True)
+            if options.json is not None:
+                options.json.write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
