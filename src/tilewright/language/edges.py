@@ -33,6 +33,7 @@ from tilewright.layout.ints import add, sub
 from tilewright.tensors import CoordinateEngine, GuardedTensor, Tensor
 from tilewright.tensors.guarded import Edge, both, known, offsets_of, reach
 from tilewright.trace.control import branch, truth
+from tilewright.trace.elementwise import guarded_moves
 from tilewright.trace.mathematics import where
 from tilewright.trace.memory import fragment_like
 from tilewright.trace.scalar import Scalar, arithmetic, as_scalar
@@ -340,3 +341,7 @@ class EdgeCopy(VectorCopy):
         )
         vector = value.value if width == 1 else self._filled(value, width)
         self.dst.engine.store_value(places[1], vector)
+
+
+guarded_moves.copy = lambda source, target: copy_guarded(source, target, None, None, None)
+guarded_moves.fill = fill_guarded

@@ -33,6 +33,7 @@ from tilewright.layout.modes import slice_and_offset
 from tilewright.layout.simplify import coalesce
 from tilewright.layout.swizzle import ComposedLayout
 from tilewright.layout.tuples import leaves, map_leaves, product_each, show, tuple_size, unflatten
+from tilewright.tensors import host
 from tilewright.tensors.tensor import Tensor, _check_coord, _full_coord
 
 if TYPE_CHECKING:
@@ -291,9 +292,8 @@ class GuardedTensor(Tensor):
 
     def _fill(self, value: Any) -> None:
         if self.space != "host":
-            raise LayoutError(
-                f"a whole view of {self.space} memory is not assigned at once", help="use tw.copy or tw.fill"
-            )
+            host.fill_view(self, value)
+            return
         import numpy as np
 
         values = np.broadcast_to(np.asarray(value), product_each(self.shape))  # type: ignore[arg-type]  # static

@@ -13,7 +13,7 @@ allow, and results are stored to memory likewise.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tilewright.dtypes import FLOAT8, DType, bfloat16, float16
@@ -23,7 +23,7 @@ from tilewright.ir.ops import Pack
 from tilewright.layout import ComposedLayout, Layout, make_layout_like
 from tilewright.layout.layouts import flat_modes
 from tilewright.layout.tuples import map_leaves, show
-from tilewright.tensors import Tensor
+from tilewright.tensors import GuardedTensor, Tensor
 from tilewright.tensors.broadcasting import broadcast_layout, broadcast_shapes
 from tilewright.trace.element_loops import Computation, ElementLoop, Function, loop_for, way_through
 from tilewright.trace.scalar import Scalar, as_scalar, identity_of
@@ -32,6 +32,16 @@ from tilewright.trace.walks import common_walk, convert_float8, each_step, place
 
 # Operations of two operands that have an instruction for two 16-bit floats at once.
 _PAIRED = {"add": "add", "sub": "sub", "mul": "mul", "minimum": "min", "maximum": "max"}
+
+
+class GuardedMoves:
+    """How tiles with a guard are copied and filled: `language.edges`, which rests on this module, sets both."""
+
+    copy: Callable[[Tensor, Tensor], None]
+    fill: Callable[[Tensor, Any], None]
+
+
+guarded_moves = GuardedMoves()
 
 
 # --- what tensors ask for ------------------------------------------------------------------------------
@@ -119,7 +129,10 @@ def in_registers(tensor: Tensor, *, keep_repeats: bool = True) -> Tensor:
 
 
 def move(source: Tensor, target: Tensor) -> None:
-    """Copy elements by the widest accesses that both tensors allow."""
+    """Copy elements by the widest accesses that both tensors allow, of tiles with a guard those that are inside."""
+    if isinstance(source, GuardedTensor) or isinstance(target, GuardedTensor):
+        guarded_moves.copy(source, target)
+        return
     source.engine.demand_whole(source.layout)
     target.engine.demand_whole(target.layout)
     walk = common_walk((source, target), "an assignment")
@@ -139,6 +152,9 @@ def _fill(target: Tensor, value: Any) -> None:
     _demand_conversion(scalar.dtype, target)
     if target.engine.buffer.space is Space.REGISTER:
         _Operation("an assignment", lambda x: x, (scalar.to(target.dtype),)).into(target)
+        return
+    if isinstance(target, GuardedTensor):
+        guarded_moves.fill(target, scalar.to(target.dtype))
         return
     target.engine.demand_whole(target.layout)
     width, walk = widest(common_walk((target,), "an assignment"), (target,))
