@@ -58,7 +58,8 @@ ACCESSES = 4  # of 16 bytes, that a thread has under way
 def plan_for(dtype: tw.DType, columns: int):
     """Return the copy of a part of a row, the threads of a block, and the elements of the part."""
     width = 16 // dtype.bytes
-    threads = min(1024, max(32, 1 << (tw.ceil_div(columns, ACCESSES * width) - 1).bit_length()))
+    most = 512 if columns <= 65536 else 1024  # two blocks hide each other's ends, but want twice the caches
+    threads = min(most, max(32, 1 << (tw.ceil_div(columns, ACCESSES * width) - 1).bit_length()))
     tiles = tw.make_tiled_copy(tw.atoms.UniversalCopy(), tw.Layout(threads), tw.Layout(width))
     return tiles, threads, ACCESSES * threads * width
 
@@ -67,7 +68,7 @@ def launch(loss, gradient, logits, labels) -> None:
     """Compute the loss of each row, float32, and the gradient of the logits: float16, bfloat16 or float32."""
     rows, columns = logits.shape
     tiles, threads, held = plan_for(describe(logits).dtype, columns)
-    cross_entropy[rows, threads](loss, gradient, logits, labels, tiles, held)
+    cross_entropy.configure(min_blocks=1024 // threads)[rows, threads](loss, gradient, logits, labels, tiles, held)
 
 
 def reference(logits: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

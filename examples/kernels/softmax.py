@@ -58,11 +58,19 @@ LOWEST = float(np.finfo(np.float32).min)  # not -inf, because -inf - -inf is NaN
 ACCESSES = 4  # of 16 bytes, that a thread has under way
 
 
+def most_threads(columns: int) -> int:
+    """Return the threads of a block that takes long rows.
+
+    Two blocks of 512 hide each other's ends. Of the longest rows, those of two would be too much for the caches.
+    """
+    return 512 if columns <= 65536 else 1024
+
+
 @cache
 def plan_for(dtype: tw.DType, columns: int):
     """Return the copy of a row, the block, and the elements of a row that its threads hold."""
     width = 16 // dtype.bytes
-    threads = min(1024, 1 << (tw.ceil_div(columns, ACCESSES * width) - 1).bit_length())
+    threads = min(most_threads(columns), 1 << (tw.ceil_div(columns, ACCESSES * width) - 1).bit_length())
     tiles = tw.make_tiled_copy(tw.atoms.UniversalCopy(), tw.Layout(threads), tw.Layout(width))
     accesses = min(ACCESSES, tw.ceil_div(columns, threads * width))
     return tiles, (threads, max(1, 128 // threads)), accesses * threads * width
@@ -75,7 +83,7 @@ def launch(y, x) -> None:
     if columns <= held:
         softmax[tw.ceil_div(rows, block[1]), block](y, x, tiles, held)
     else:
-        softmax_long[rows, block](y, x, tiles, held)
+        softmax_long.configure(min_blocks=1024 // block[0])[rows, block](y, x, tiles, held)
 
 
 def reference(x: np.ndarray) -> np.ndarray:
