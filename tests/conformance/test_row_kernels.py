@@ -137,6 +137,7 @@ def test_quantise(backend: Backend, shape: tuple[int, int], dtype: tw.DType, to:
     numbers, scales = example.reference(x, to)
     assert_same_bits(backend.get(q), numbers)
     assert_same_bits(backend.get(scale), scales)
+    assert (backend.get(q)[0] == 0).all() and backend.get(scale)[0] == 0
 
 
 # --- special values ------------------------------------------------------------------------------------
