@@ -24,9 +24,9 @@ def rms_norm(y, x, weight, eps: tw.float32, tiles: tw.constexpr, columns: tw.con
     at, thread = tw.block_idx.x * tw.block_dim.y + tw.thread_idx.y, tiles.get_slice(tw.thread_idx.x)
     rows = tw.guarded(x)[at, ...], tw.guarded(y)[at, ...], tw.guarded(weight)
     x_part, y_part, weight_part = (thread.partition_S(tw.local_tile(row, (columns,), 0)) for row in rows)
-    values = x_part.to(tw.float32)
+    values, weights = x_part.to(tw.float32), +weight_part  # both are under way before the threads wait for each other
     squares = tw.reduce(values * values, "add", tiles.size)
-    y_part[...] = values * tw.rsqrt(squares / x.shape[1] + eps) * weight_part.to(tw.float32)
+    y_part[...] = values * tw.rsqrt(squares / x.shape[1] + eps) * weights.to(tw.float32)
 
 
 ACCESSES = 4  # of 16 bytes, that a thread has under way
