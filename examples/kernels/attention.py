@@ -145,8 +145,8 @@ def plan_for(dtype: tw.DType, head: int, causal: bool) -> Plan:
     """Return the plan for an element type and 64 or 128 elements a head."""
     rows, keys = 128, 64
     mma = tw.make_tiled_mma(MMA_OF[dtype], (WARPS, 1, 1), (16 * WARPS, 16, 16))
-    # Rows are padded by 16 bytes, so that ldmatrix meets every bank once. A swizzle does so too, but then each step of K
-    # has an address of its own: 24 registers more, which are spilled (5 % of the time on an H200).
+    # Rows are padded by 16 bytes, so that ldmatrix meets every bank once. A swizzle does so too, but then each step
+    # has its own address: 24 registers more, of which some are spilled (5 % of the time on an H200).
     row = head + 8
     vectors = head // 8
     fill = tw.make_tiled_copy(
