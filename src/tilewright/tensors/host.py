@@ -169,7 +169,9 @@ def _new(like: Tensor, values: np.ndarray[Any, Any], shape: Any, element: Any) -
     layout = Layout(shape)
     engine = like.engine.fragment(layout, element)
     engine.storage[:] = values.reshape(-1, order="F")
-    return type(getattr(like, "plain", like))(engine, layout)
+    kind: Any = type(getattr(like, "plain", like))  # a guarded view gives an ordinary tensor
+    made: Tensor = kind(engine, layout)
+    return made
 
 
 def to_text(t: Tensor) -> str:
