@@ -27,7 +27,7 @@ from tilewright.layout.tuples import map_leaves, show
 from tilewright.tensors import GuardedTensor, Tensor
 from tilewright.tensors.broadcasting import broadcast_layout, broadcast_shapes
 from tilewright.trace.edges import copy_guarded, fill_guarded
-from tilewright.trace.element_loops import Computation, ElementLoop, Function, loop_for, way_through
+from tilewright.trace.element_loops import Computation, Function, loop_for, way_through
 from tilewright.trace.scalar import Scalar, as_scalar, identity_of
 from tilewright.trace.tracer import current
 from tilewright.trace.walks import common_walk, convert_float8, each_step, place, widest
@@ -120,8 +120,9 @@ def in_registers(tensor: Tensor, *, keep_repeats: bool = True) -> Tensor:
     if tensor.engine.name:
         fragment.engine.buffer.name = f"{tensor.engine.name}_values"
     move(tensor, fragment)
-    if isinstance(tracer.elements, ElementLoop) and tensor.engine.buffer.space is not Space.REGISTER:
-        tracer.elements.passed.update(tracer.builder.block.ops[before:])
+    if tensor.engine.buffer.space is not Space.REGISTER:
+        for loop in tracer.elements:
+            loop.passed.update(tracer.builder.block.ops[before:])
     return fragment
 
 
@@ -342,7 +343,7 @@ class _Operation:
             assign(target, self.into(None))  # all elements are read before the first is written
             return target
         pair = self._pair_kind(operands, target)
-        computation = Computation(self.function, self.dtype, pair, tuple(operands), target, walk)
+        computation = Computation(self.name, self.function, self.dtype, pair, tuple(operands), target, walk)
         loop_for(self.tracer, computation).append(computation)
         return target
 
