@@ -107,7 +107,7 @@ def attention(out, Q, K, V, scale: tw.float32, plan: tw.constexpr):
                 factor = tw.ex2_approx((top[r] - best) * scale, ftz=True)
                 top[r], total[r] = best, total[r] * factor
                 sums[r, :] *= factor
-            scores[r, :] = tw.ex2_approx(tw.fma(scores[r, :], scale, -top[r] * scale), ftz=True)
+            scores[r, :] = tw.ex2_approx(scores[r, :] * scale - top[r] * scale, ftz=True)
             total[r] += scores[r, :].reduce("add")
         weights = tw.as_operand_a(plan.mma, S, Q.dtype)
         for i in tw.static_range(plan.keys // 16):
