@@ -18,7 +18,6 @@ from typing import TypeVar
 import numpy as np
 
 import tilewright
-
 from tilewright.backends.sim.aliases import Reachable, reachable
 from tilewright.backends.sim.checks import AccessChecker
 from tilewright.backends.sim.copies import WaitChecker

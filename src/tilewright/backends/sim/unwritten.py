@@ -8,8 +8,8 @@ are as many as the threads, or more, or one for each block or warp: no guard lef
 
 Last, another block or another thread would have gone on: the kernel is evaluated for the first one behind the launch,
 along each axis, as far as its integers follow from extents and indices. It has to store, to elements that were left
-out and to no others, and every access on the way has to stay inside. So a constant index, a mask and an input that ends there
-are meant.
+out and to no others, and every access on the way has to stay inside. So a constant index, a mask and an input that ends
+there are meant.
 
 The record of the race checker says what was written.
 """
@@ -47,9 +47,12 @@ def report_unwritten(
             continue  # most launches write the last element, and cost no more than this
         if writers is None:
             writers = _outputs(kernel)
-        if buffer in writers and _is_beginning(machine, storage, region):
-            if any(_Beyond(machine, storage, region, scalars, known).writes(kernel) for known in _beyond(machine)):
-                _report(machine, storage, region, writers[buffer])
+        if (
+            buffer in writers
+            and _is_beginning(machine, storage, region)
+            and any(_Beyond(machine, storage, region, scalars, known).writes(kernel) for known in _beyond(machine))
+        ):
+            _report(machine, storage, region, writers[buffer])
 
 
 def _is_written(region: Region, storage: GlobalStorage, index: Array) -> Array:
@@ -128,9 +131,9 @@ def _along(extents: Sequence[int], axis: int) -> tuple[int, ...]:
 
 def _registers(grid: Sequence[int], block: Sequence[int], at: Sequence[int], thread: Sequence[int]) -> dict[str, int]:
     """Return the special registers of a thread, of a launch that is just large enough to have it."""
-    extents = (tuple(max(n, i + 1) for n, i in zip(grid, at, strict=True)),)
-    extents += (tuple(max(n, i + 1) for n, i in zip(block, thread, strict=True)),)
-    groups = zip(SPECIAL_GROUPS, (thread, at, extents[1], extents[0]), strict=True)
+    block_dim = [max(n, i + 1) for n, i in zip(block, thread, strict=True)]
+    grid_dim = [max(n, i + 1) for n, i in zip(grid, at, strict=True)]
+    groups = zip(SPECIAL_GROUPS, (thread, at, block_dim, grid_dim), strict=True)
     return {f"{group}.{axis}": n for group, numbers in groups for axis, n in zip("xyz", numbers, strict=True)}
 
 
