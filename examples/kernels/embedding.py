@@ -1,16 +1,18 @@
 """Embedding: out[i] = table[ids[i]], and its gradient: dtable[ids[i]] += dout[i].
 
-A warp copies a row, 16 bytes a lane where the rows begin at multiples of 16 bytes. An id outside of the table, such as
--1 for padding, gives a row of zeros, and has no gradient: the tile at that coordinate lies outside of the guarded
-table. `padding` is torch's `padding_idx`: a row of the table that is read as the others, and gets no gradient.
+A warp copies a row, with accesses of 16 bytes where rows begin at multiples of 16 bytes. An id outside of the table,
+such as -1 for padding, gives a row of zeros: the tile at that coordinate is outside of the guarded table. It has no
+gradient. `padding` is torch's `padding_idx`: a row of the table that is read as any other, but gets no gradient.
 
-The gradient is added by atomics, because an id may appear any number of times. In float16 and bfloat16 that rounds
-each sum to 8 or 11 bits: give a float32 table where ids repeat often. Two neighbours of 16 bits are added at
-once where each row begins with a whole pair. The order of additions is not fixed, and so the last bits of sums of
-floats are not.
+The gradient is added by atomics, because an id may appear any number of times. The order of additions is not fixed, so
+the last bits of float sums are not either. A table of float16 or bfloat16 gets two neighbours with each atomic, if
+rows have an even number of elements and follow one another; each addition rounds to 11 or 8 bits. Where ids repeat
+often, give a float32 table: the sums are then float32, whatever the type of `dout`.
 
 Run it: `python examples/kernels/embedding.py`
 """
+
+from typing import Any
 
 import numpy as np
 
@@ -64,9 +66,15 @@ def launch(out, table, ids) -> None:
 
 
 def launch_gradient(dtable, dout, ids, padding: int = -1) -> None:
-    """Add dout[i] to dtable[ids[i]], but where ids[i] is `padding` or outside of the table."""
-    pairs = tw.dtype(dtable.dtype).bits == 16 and dtable.shape[1] % 2 == 0
+    """Add dout[i] to dtable[ids[i]], except where ids[i] is `padding` or outside of the table."""
+    pairs = tw.dtype(dtable.dtype).bits == 16 and dtable.shape[1] % 2 == 0 and _is_contiguous(dtable)
     embedding_gradient[tw.ceil_div(ids.shape[0], WARPS), WARPS * 32](dtable, dout, ids, padding, pairs)
+
+
+def _is_contiguous(x: Any) -> bool:  # Any: an array of torch, NumPy, CuPy or our own
+    if hasattr(x, "is_contiguous"):
+        return bool(x.is_contiguous())
+    return not hasattr(x, "flags") or bool(x.flags.c_contiguous)
 
 
 def cases(backend: Backend, quick: bool) -> list[Case]:
