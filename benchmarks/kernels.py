@@ -138,7 +138,7 @@ def histogram() -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def top_k() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Measure argmax and top-k of rows against a copy, torch.max and torch.topk; of equals, the lowest index is right."""
+    """Measure argmax and top-k of rows against a copy, torch.max and torch.topk; of equal elements the first counts."""
     module = example("argmax_topk")
     for shape in (*SHAPES, (2048, 128_256)):
         x = normal(*shape)
