@@ -14,6 +14,7 @@ import argparse
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -112,8 +113,90 @@ def attention() -> Iterator[tuple[str, dict[str, Any]]]:
         yield name, measure({"FlashAttention 2": Measured(flash, flops), "tilewright": ours})
 
 
+def prefix_sum() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Measure prefix sums of 2^28 elements against a copy and torch.cumsum."""
+    launch, size = example("prefix_sum").launch, 1 << 28
+    for x in (normal(size, dtype=torch.float32), torch.randint(-9, 10, (size,), device="cuda", dtype=torch.int32)):
+        y = spoiled(x)
+        expected = x.cumsum(0, dtype=torch.float64 if x.dtype is torch.float32 else torch.int64)
+        ours = Measured(partial(launch, y, x), 2 * bytes_of(x), (y,), (expected,))
+        theirs = Measured(partial(torch.cumsum, x, 0, dtype=x.dtype), 2 * bytes_of(x))
+        name = f"{size} {str(x.dtype).removeprefix('torch.')}"
+        yield name, measure({"copy": copied(x), "tilewright": ours, "torch.cumsum": theirs})
+
+
+def histogram() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Measure histograms of 2^28 bytes, spread evenly and mostly small, against a copy and torch.bincount."""
+    launch, size = example("histogram").launch, 1 << 28
+    even = torch.randint(0, 256, (size,), device="cuda", dtype=torch.uint8)
+    small = torch.empty(size, device="cuda").exponential_(1 / 20).clamp_(max=255).to(torch.uint8)
+    for name, x in (("even", even), ("mostly small", small)):
+        counts = torch.full((256,), -1, device="cuda", dtype=torch.int32)
+        bincount = partial(torch.bincount, x, minlength=256)
+        ours = Measured(partial(launch, counts, x), bytes_of(x), (counts,), (bincount(),), tolerance=0)
+        yield name, measure({"copy": copied(x), "tilewright": ours, "torch.bincount": Measured(bincount, bytes_of(x))})
+
+
+def top_k() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Measure argmax and top-k of rows against a copy, torch.max and torch.topk; of equal elements the first counts."""
+    module = example("argmax_topk")
+    for shape in (*SHAPES, (2048, 128_256)):
+        x = normal(*shape)
+        values, indices = (t[:, :32].clone() for t in x.sort(dim=1, descending=True, stable=True))
+        ours = (spoiled(values[:, 0]), spoiled(indices[:, 0]))
+        runs = {
+            "copy": copied(x),
+            "tilewright": Measured(
+                partial(module.launch_argmax, *ours, x), bytes_of(x), ours, (values[:, 0], indices[:, 0]), tolerance=0
+            ),
+            "torch.max": Measured(partial(torch.max, x, 1), bytes_of(x)),
+        }
+        yield f"argmax, {shape[0]} x {shape[1]} bfloat16", measure(runs)
+        for k in (8, 32):
+            expected = (values[:, :k].contiguous(), indices[:, :k].contiguous())
+            ours = (spoiled(expected[0]), spoiled(expected[1]))
+            runs = {
+                "copy": copied(x),
+                "tilewright": Measured(partial(module.launch, *ours, x, k), bytes_of(x), ours, expected, tolerance=0),
+                "torch.topk": Measured(partial(torch.topk, x, k), bytes_of(x)),
+            }
+            yield f"top {k}, {shape[0]} x {shape[1]} bfloat16", measure(runs)
+
+
+def embedding() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Measure embeddings against a copy of as many bytes, and their gradient, the table's zeros included."""
+    module, rows = example("embedding"), 50_304
+    for tokens, columns in SHAPES:
+        ids = torch.randint(0, rows, (tokens,), device="cuda")
+        table, dout = normal(rows, columns), normal(tokens, columns)
+        out = spoiled(dout)
+        theirs = partial(F.embedding, ids, table)
+        work = bytes_of(dout, out, ids)
+        ours = Measured(partial(module.launch, out, table, ids), work, (out,), (theirs(),), tolerance=0)
+        shape = f"{tokens} rows of {columns} bfloat16"
+        yield shape, measure({"copy": copied(dout), "tilewright": ours, "torch": Measured(theirs, work)})
+
+        backward = torch.ops.aten.embedding_dense_backward
+        expected = backward(dout.float(), ids, rows, -1, False)
+        runs = {"copy": copied(dout)}
+        for dtype in (torch.bfloat16, torch.float32):
+            dtable = torch.empty(rows, columns, device="cuda", dtype=dtype)
+
+            def gradient(dtable: torch.Tensor = dtable, dout: torch.Tensor = dout, ids: torch.Tensor = ids) -> None:
+                module.launch_gradient(dtable.zero_(), dout, ids)
+
+            work = bytes_of(dout, dtable, ids)
+            runs[f"tilewright, {dtype}"] = Measured(gradient, work, (dtable,), (expected,))
+        runs["torch"] = Measured(partial(backward, dout, ids, rows, -1, False), bytes_of(dout, table, ids))
+        yield f"gradient of {shape}", measure(runs)
+
+
 GROUPS: dict[str, Callable[[], Iterator[tuple[str, dict[str, Any]]]]] = {
     "attention": attention,
+    "prefix sum": prefix_sum,
+    "histogram": histogram,
+    "top-k": top_k,
+    "embedding": embedding,
 }
 
 
