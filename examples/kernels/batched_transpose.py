@@ -1,8 +1,8 @@
-"""Transpose the matrices of a batch: y[b, j, i] = x[b, i, j], for any extents and elements of 16 and 32 bits.
+"""Transpose the matrices of a batch: y[b, j, i] = x[b, i, j], for any extents and elements of 8 to 64 bits.
 
 Global memory wants rows on both sides, and shared memory turns one into the other: a block reads a tile of 64 x 64
-elements of x by rows and writes it out by columns. A thread reads 16 bytes of a row at a time, and writes 16 bytes,
-which it has collected from as many rows of the tile as it holds elements.
+elements of x (128 x 128 if they are bytes) by rows and writes it out by columns. A thread reads 16 bytes of a row at a
+time, and writes 16 bytes, which it has collected from as many rows of the tile as it holds elements.
 
 The tile's swizzle makes both free of bank conflicts. A vector is n elements of 16 bytes together. Reading elements of
 a column, the lanes of a warp are in rows that are n apart, so the vectors of a row change places with the number of
@@ -23,7 +23,6 @@ import tilewright as tw
 from tilewright.demo import Backend, Case, Trial, fetch, main, put
 from tilewright.runtime.arrays import describe
 
-TILE = (64, 64)
 THREADS = 256
 
 
@@ -40,8 +39,8 @@ class Plan:
 def batched_transpose(y, x, plan: tw.constexpr):
     """Transpose one tile of one matrix."""
     i, j, batch = tw.block_idx.y, tw.block_idx.x, tw.block_idx.z
-    x_tile = tw.local_tile(x[batch, ...], TILE, (i, j), guard=True)
-    y_tile = tw.local_tile(y[batch, ...], TILE, (j, i), guard=True)
+    x_tile = tw.local_tile(x[batch, ...], plan.smem.shape, (i, j), guard=True)
+    y_tile = tw.local_tile(y[batch, ...], plan.smem.shape, (j, i), guard=True)
     smem = tw.shared(x.dtype, plan.smem)
     load, store = (copy.get_slice(tw.thread_idx.x) for copy in (plan.load, plan.store))
     tw.copy(load.partition_S(x_tile), load.partition_D(smem))
@@ -57,10 +56,11 @@ def batched_transpose(y, x, plan: tw.constexpr):
 def plan_for(dtype: tw.DType) -> Plan:
     """Return the plan for an element type."""
     each = 16 // dtype.bytes
-    bits = each.bit_length() - 1
-    vectors = TILE[1] // each  # of a row
+    side = max(64, 8 * each)
+    vectors = side // each  # of a row
+    log2 = {n: n.bit_length() - 1 for n in (each, side)}
     return Plan(
-        tw.composition(tw.Swizzle(3, bits, 6), tw.row_major(TILE)),
+        tw.composition(tw.Swizzle(3, log2[each], log2[side]), tw.row_major((side, side))),
         # A row of x by neighbouring threads; of y, 8 vectors of a row by neighbouring threads: 8 groups of rows of x.
         tw.make_tiled_copy(
             tw.atoms.UniversalCopy(), tw.Layout((THREADS // vectors, vectors), (vectors, 1)), tw.Layout((1, each))
@@ -72,8 +72,10 @@ def plan_for(dtype: tw.DType) -> Plan:
 def launch(y, x) -> None:
     """Transpose x (batch, rows, columns) into y (batch, columns, rows)."""
     batch, rows, columns = x.shape
-    grid = (tw.ceil_div(columns, TILE[1]), tw.ceil_div(rows, TILE[0]), batch)
-    batched_transpose[grid, THREADS](y, x, plan_for(describe(x).dtype))
+    plan = plan_for(describe(x).dtype)
+    side = plan.smem.shape[0]
+    grid = (tw.ceil_div(columns, side), tw.ceil_div(rows, side), batch)
+    batched_transpose[grid, THREADS](y, x, plan)
 
 
 def cases(backend: Backend, quick: bool) -> list[Case]:
