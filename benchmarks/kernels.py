@@ -136,12 +136,12 @@ def rope() -> Iterator[tuple[str, dict[str, Any]]]:
         cos, sin = (torch.from_numpy(t).cuda() for t in module.angles(tokens, head // 2))
         c, s = cos[:, None, :], sin[:, None, :]
         kernels = {"copy": copied(x)}
-        for name, interleaved in (("halves", False), ("interleaved", True)):
+        for name, is_interleaved in (("halves", False), ("interleaved", True)):
             out = spoiled(x)
-            a, b = (x[..., ::2], x[..., 1::2]) if interleaved else x.chunk(2, -1)
-            pairs = torch.stack((a * c - b * s, b * c + a * s), -1 if interleaved else -2)
+            a, b = (x[..., ::2], x[..., 1::2]) if is_interleaved else x.chunk(2, -1)
+            pairs = torch.stack((a * c - b * s, b * c + a * s), -1 if is_interleaved else -2)
             kernels[f"tilewright, {name}"] = Measured(
-                lambda out=out, interleaved=interleaved: module.launch(out, x, cos, sin, interleaved),  # noqa: B023
+                lambda out=out, kind=is_interleaved: module.launch(out, x, cos, sin, kind),  # noqa: B023
                 bytes_of(x, out, cos, sin),
                 (out,),
                 (pairs.reshape(x.shape),),
@@ -176,7 +176,7 @@ def transpose() -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def decode() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Measure attention of one token over pages, by the bytes of K and V, against a copy and SDPA on contiguous K, V."""
+    """Measure attention of one token over pages, by bytes of K and V, against a copy, and SDPA on contiguous ones."""
     module, heads, shared, head = example("decode_attention"), 32, 8, 128
     for batch, tokens, page, by_heads in (
         (32, 8192, 16, False),
