@@ -99,6 +99,14 @@ def test_dropout_is_a_function_of_seed_and_place(backend: Backend) -> None:
     assert (often | ~kept[0]).all()  # what is kept at a high p is kept at a lower one
 
 
+def test_dropout_with_probability_zero_keeps_everything(backend: Backend) -> None:
+    ones = np.ones(1 << 18, np.float32)  # four of the numbers of 16 bits are 0
+    numbers = DROPOUT.reference_halves(77, np.arange(ones.size // 8))
+    assert (numbers == 0).any() and (numbers == 2**16 - 1).any()
+    assert_same_bits(dropped(backend, ones, 0.0, 77), ones)
+    assert not dropped(backend, ones, 1.0, 77).any()
+
+
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
 def test_dropout_keeps_its_share_and_the_mean(backend: Backend, p: float) -> None:
     size = 1 << 18
