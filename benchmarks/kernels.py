@@ -191,12 +191,124 @@ def embedding() -> Iterator[tuple[str, dict[str, Any]]]:
         yield f"gradient of {shape}", measure(runs)
 
 
+def dropout() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Measure dropout against a copy."""
+    launch, p, seed = example("dropout").launch, 0.25, 2024
+    for shape in SHAPES:
+        x = normal(*shape)
+        out = spoiled(x)
+        launch(out, x, p, seed)
+        kept = out != 0
+        assert abs(float(kept.float().mean()) - (1 - p)) < 1e-3
+        expected = torch.where(kept, x.float() / (1 - p), 0)
+        out.fill_(float("nan"))
+        ours = Measured(lambda: launch(out, x, p, seed), bytes_of(x, out), (out,), (expected,))  # noqa: B023
+        torch_dropout = Measured(lambda: F.dropout(x, p), bytes_of(x, out))  # noqa: B023
+        yield " x ".join(map(str, shape)), measure({"copy": copied(x), "torch": torch_dropout, "tilewright": ours})
+
+
+def rope() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Measure rotary embeddings in both conventions against a copy; the tables are float32."""
+    module, head = example("rope"), 128
+    for tokens, columns in SHAPES:
+        x = normal(tokens, columns // head, head)
+        cos, sin = (torch.from_numpy(t).cuda() for t in module.angles(tokens, head // 2))
+        c, s = cos[:, None, :], sin[:, None, :]
+        kernels = {"copy": copied(x)}
+        for name, is_interleaved in (("halves", False), ("interleaved", True)):
+            out = spoiled(x)
+            a, b = (x[..., ::2], x[..., 1::2]) if is_interleaved else x.chunk(2, -1)
+            pairs = torch.stack((a * c - b * s, b * c + a * s), -1 if is_interleaved else -2)
+            kernels[f"tilewright, {name}"] = Measured(
+                lambda out=out, kind=is_interleaved: module.launch(out, x, cos, sin, kind),  # noqa: B023
+                bytes_of(x, out, cos, sin),
+                (out,),
+                (pairs.reshape(x.shape),),
+            )
+        yield f"{tokens} x {columns // head} x {head}", measure(kernels)
+
+
+def transpose() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Measure batched transposes against a copy: whole tiles, rows of whole vectors, and rows that begin anywhere."""
+    launch = example("batched_transpose").launch
+    for shape, dtype in (
+        ((4, 8192, 4096), torch.bfloat16),
+        ((4, 8192, 4096), torch.float32),
+        ((4, 8200, 4088), torch.bfloat16),
+        ((4, 8191, 4097), torch.bfloat16),
+        ((512, 512, 256), torch.bfloat16),
+    ):
+        x = normal(*shape, dtype=dtype)
+        by_torch, out = (spoiled(x.transpose(1, 2).contiguous()) for _ in range(2))
+        kernels = {
+            "copy": copied(x),
+            "torch": Measured(lambda: by_torch.copy_(x.transpose(1, 2)), bytes_of(x, out)),  # noqa: B023
+            "tilewright": Measured(
+                lambda: launch(out, x),  # noqa: B023
+                bytes_of(x, out),
+                (out,),
+                (x.transpose(1, 2),),
+                tolerance=0.0,
+            ),
+        }
+        yield f"{' x '.join(map(str, shape))} {str(dtype).removeprefix('torch.')}", measure(kernels)
+
+
+def decode() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Measure attention of one token over pages, by bytes of K and V, against a copy, and SDPA on contiguous ones."""
+    module, heads, shared, head = example("decode_attention"), 32, 8, 128
+    for batch, tokens, page, by_heads in (
+        (32, 8192, 16, False),
+        (32, 8192, 64, False),
+        (32, 8192, 16, True),
+        (4, 16384, 64, False),
+        (1, 131072, 64, False),
+    ):
+        count = batch * tokens // page
+        shape = (count, shared, page, head) if by_heads else (count, page, shared, head)
+        k_pages, v_pages = (normal(*shape).transpose(1, 2) if by_heads else normal(*shape) for _ in "KV")
+        table = torch.randperm(count, device="cuda").to(torch.int32).view(batch, -1)
+        lengths = torch.full((batch,), tokens, device="cuda", dtype=torch.int32)
+        k, v = (
+            pages[table.long()].view(batch, tokens, shared, head).transpose(1, 2).contiguous()
+            for pages in (k_pages.contiguous(), v_pages.contiguous())
+        )
+        q = normal(batch, heads, head)
+        of_groups = q.view(batch, shared, heads // shared, head).float()
+        weights = torch.softmax(of_groups @ k.float().transpose(2, 3) / head**0.5, -1)
+        expected = (weights @ v.float()).view(q.shape)
+        out, work, workspace = spoiled(q), bytes_of(k, v), module.make_workspace(q, k_pages, table)
+        kernels = {"copy": copied(k)}
+        for name, backend in (("cuDNN", SDPBackend.CUDNN_ATTENTION), ("FlashAttention", SDPBackend.FLASH_ATTENTION)):
+
+            def library(q: Any = q[:, :, None], k: Any = k, v: Any = v, backend: Any = backend) -> torch.Tensor:
+                with sdpa_kernel(backend):
+                    return F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+
+            try:
+                library()
+            except (RuntimeError, TypeError):  # not in this version of torch
+                continue
+            kernels[name] = Measured(library, work)
+        kernels["tilewright"] = Measured(
+            lambda: module.launch(out, q, k_pages, v_pages, table, lengths, workspace),  # noqa: B023
+            work,
+            (out,),
+            (expected,),
+        )
+        yield f"{batch} x {tokens}, pages of {page}{' by heads' if by_heads else ''}", measure(kernels)
+
+
 GROUPS: dict[str, Callable[[], Iterator[tuple[str, dict[str, Any]]]]] = {
     "attention": attention,
     "prefix sum": prefix_sum,
     "histogram": histogram,
     "top-k": top_k,
     "embedding": embedding,
+    "decode": decode,
+    "dropout": dropout,
+    "rope": rope,
+    "transpose": transpose,
 }
 
 
