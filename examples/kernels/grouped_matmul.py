@@ -1,9 +1,9 @@
 """Multiply many pairs of matrices by one launch, outs[g] = xs[g] weights[g]^T: the layers of a mixture of experts.
 
-Each expert gets its own number of tokens, from none to many, so that its product has its own number of tiles. One
-launch for each expert would leave most of a GPU idle at each launch's end. Here all tiles of all products are numbered
-in one row, a block a tile. `starts` says with which tile each product begins, and a block looks for the product that its
-tile belongs to: the threads count together how many products begin at its tile or before.
+Each expert gets its own number of tokens, from none to many, so that its product has its own number of tiles. With one
+launch for each expert, most of the GPU would be idle at the end of each launch. Here the tiles of all products are
+numbered in one sequence, with a block for each tile. `starts` says with which tile each product begins, and a block
+looks for the product of its tile: its threads count together how many products begin at this tile or before.
 
 The matrices are anywhere in memory: the kernel gets arrays of their addresses (`tw.addresses`), and makes tensors there
 (`tw.pointer`, `tw.make_tensor`). Only the numbers of rows are read on the GPU; the other two extents are those of all
