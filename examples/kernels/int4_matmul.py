@@ -17,8 +17,8 @@ Tiles of A and W come through a ring of stages in shared memory by cp.async. The
 the rows of A and, what keeps enough warps busy with few rows, K: each stage holds as many groups as K has warps. Their
 sums are added at the end. Zeros and scales are read one iteration ahead, into registers.
 
-Any M, N and K; the rows of A begin at multiples of 16 bytes. `scales` (bfloat16) and `zeros` (uint8) are of any strides;
-those of N contiguous are read fastest.
+Any M, N and K; the rows of A begin at multiples of 16 bytes. `scales` (bfloat16) and `zeros` (uint8, below 128) have
+any strides; they are read fastest where N is contiguous.
 
 Run it: `tilewright demo examples/kernels/int4_matmul.py`, or `python examples/kernels/int4_matmul.py`
 """
@@ -229,9 +229,8 @@ def _case(m: int, n: int, k: int, backend: Backend) -> Case:
             lambda: launch(C, A, packed, S, Z),
             lambda: _rounded(C),
             a.astype(np.float32) @ full.T,
-            limit=float(
-                60 * k**0.5 * ml_dtypes.finfo(ml_dtypes.bfloat16).eps
-            ),  # weights are up to 22, of mean square 43
+            # Results are below 6 standard deviations of sqrt(49 k), and rounded by up to half an eps of that.
+            limit=float(25 * k**0.5 * ml_dtypes.finfo(ml_dtypes.bfloat16).eps),
             library=library,
         )
 
