@@ -3,9 +3,9 @@
     python -m benchmarks.kernels [--json FILE] [--only NAME ...]
 
 Kernels that memory bounds are set against a device-to-device copy of their input, by the rate of bytes read and
-written once; attention against FlashAttention 2 in PyTorch, by TFLOP/s (causal counts half of the work). Candidates run
-interleaved in random order on normal random data; outputs hold NaN before, and are checked against PyTorch in float32
-or float64 after.
+written once; attention against FlashAttention 2 in PyTorch, by TFLOP/s (causal counts half of the work); matrix
+products against PyTorch's. Candidates run interleaved in random order on normal random data; outputs hold NaN before,
+and are checked against PyTorch in float32 or float64 after.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from benchmarks.timing import interleaved, machine
@@ -299,6 +300,61 @@ def decode() -> Iterator[tuple[str, dict[str, Any]]]:
         yield f"{batch} x {tokens}, pages of {page}{' by heads' if by_heads else ''}", measure(kernels)
 
 
+def int4() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Measure 4-bit weights against the product with bfloat16 weights, by time."""
+    module, n, k = example("int4_matmul"), 8192, 8192
+    host = module.random_weights(np.random.default_rng(0), n, k)
+    weights, packed = (torch.from_numpy(x).cuda() for x in (host[0], module.pack(host[0])))
+    # (N, K / 128) with N contiguous.
+    scales = torch.from_numpy(host[1].T.astype(np.float32)).cuda().to(torch.bfloat16).T
+    zeros = torch.from_numpy(np.ascontiguousarray(host[2].T)).cuda().T
+    full = (weights.float() - zeros.float().repeat_interleave(128, 1)) * scales.float().repeat_interleave(128, 1)
+    rounded = full.to(torch.bfloat16)
+    for m in (1, 16, 128):
+        a = normal(m, k)
+        out, work = spoiled(normal(m, n)), bytes_of(packed, scales, zeros, a) + 2 * m * n
+        ours = Measured(lambda: module.launch(out, a, packed, scales, zeros), work, (out,), (a.float() @ full.T,))  # noqa: B023  # called at once
+        # The same work for both: the ratio is that of the times.
+        yield (
+            f"{m} x {n} x {k}",
+            measure({"torch, bfloat16": Measured(lambda: a @ rounded.T, work), "tilewright, 4 bits": ours}),  # noqa: B023
+        )
+
+
+def grouped() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Measure the products of eight experts of one launch against a loop of PyTorch's."""
+    module, n, k = example("grouped_matmul"), 14336, 4096
+    weights = [normal(n, k) for _ in range(8)]
+    for rows in ((0, 17, 33, 250, 64, 1, 120, 27), (1024, 100, 2048, 24, 1000, 1001, 1995, 1000)):
+        xs = [normal(m, k) for m in rows]
+        expected = [x @ w.T for x, w in zip(xs, weights, strict=True)]
+        outs, flops = [spoiled(e) for e in expected], 2 * sum(rows) * n * k
+        products = module.Products(outs, xs, weights)
+        held = tuple(g for g, m in enumerate(rows) if m)
+        ours = Measured(products.launch, flops, tuple(outs[g] for g in held), tuple(expected[g] for g in held))
+
+        def loop(xs: Any = xs, outs: Any = [torch.empty_like(e) for e in expected]) -> None:  # noqa: B006
+            for x, w, out in zip(xs, weights, outs, strict=True):
+                torch.mm(x, w.T, out=out)
+
+        yield f"{sum(rows)} rows", measure({"torch, one by one": Measured(loop, flops), "tilewright": ours})
+
+
+def split_k() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Measure a long K in parts against PyTorch."""
+    module, (m, n, k) = example("splitk_matmul"), (256, 256, 65536)
+    a, b = normal(m, k), normal(n, k)
+    expected, flops = a.double() @ b.double().T, 2 * m * n * k
+    for dtype in (torch.bfloat16, torch.float32):
+        kernels = {"torch, bfloat16": Measured(lambda: a @ b.T, flops)}
+        for splits in (16, 32, 33):
+            out = spoiled(expected, dtype)
+            workspace = module.make_workspace(out, splits)
+            launch = partial(module.launch, out, a, b, splits, workspace=workspace)
+            kernels[f"tilewright, {splits} parts"] = Measured(launch, flops, (out,), (expected,))
+        yield f"{m} x {n} x {k}, {str(dtype).removeprefix('torch.')} result", measure(kernels)
+
+
 GROUPS: dict[str, Callable[[], Iterator[tuple[str, dict[str, Any]]]]] = {
     "attention": attention,
     "prefix sum": prefix_sum,
@@ -309,6 +365,9 @@ GROUPS: dict[str, Callable[[], Iterator[tuple[str, dict[str, Any]]]]] = {
     "dropout": dropout,
     "rope": rope,
     "transpose": transpose,
+    "int4": int4,
+    "grouped": grouped,
+    "split-k": split_k,
 }
 
 
