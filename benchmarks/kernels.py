@@ -355,6 +355,124 @@ def split_k() -> Iterator[tuple[str, dict[str, Any]]]:
         yield f"{m} x {n} x {k}, {str(dtype).removeprefix('torch.')} result", measure(kernels)
 
 
+def torch_runs(function: Run, work: float) -> dict[str, Measured]:
+    """Return what PyTorch runs, and what torch.compile makes of it where it can be used."""
+    found = {"torch": Measured(function, work)}
+    torch._dynamo.reset()  # it compiles one function for a few sets of tensors only
+    compiled = torch.compile(function)
+    try:
+        compiled()
+    except Exception as error:  # it needs Triton and a compiler of C
+        print(f"torch.compile: {type(error).__name__}", flush=True)
+    else:
+        found["torch.compile"] = Measured(compiled, work)
+    return found
+
+
+def softmax() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Measure softmax over rows."""
+    launch = example("softmax").launch
+    for shape in (*SHAPES, (2048, 131072)):
+        x = normal(*shape)
+        y, work = spoiled(x), 2 * bytes_of(x)
+        ours = Measured(partial(launch, y, x), work, (y,), (x.float().softmax(1),))
+        runs = torch_runs(partial(torch.softmax, x, 1), work)
+        yield f"softmax {shape[0]} x {shape[1]}", measure({"copy": copied(x), "tilewright": ours, **runs})
+
+
+def rms_norm() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Measure RMS norm of rows."""
+    launch = example("rms_norm").launch
+    for shape in SHAPES:
+        x, weight = normal(*shape), normal(shape[1])
+        y, work = spoiled(x), 2 * bytes_of(x) + bytes_of(weight)
+        expected = F.rms_norm(x.float(), shape[1:], weight.float(), 1e-6)
+        ours = Measured(partial(launch, y, x, weight), work, (y,), (expected,))
+        runs = torch_runs(partial(F.rms_norm, x, shape[1:], weight, 1e-6), work)
+        yield f"RMS norm {shape[0]} x {shape[1]}", measure({"copy": copied(x), "tilewright": ours, **runs})
+
+
+def layer_norm() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Measure layer norm of rows, forward and backward."""
+    module = example("layer_norm")
+    for rows, n in SHAPES:
+        x, dy, weight, bias = normal(rows, n), normal(rows, n), normal(n), normal(n)
+        wide = [t.float() for t in (dy, x, weight, bias)]
+        y, mean, rstd = spoiled(x), *(spoiled(x[:, 0], torch.float32) for _ in range(2))
+        expected = torch.native_layer_norm(wide[1], (n,), wide[2], wide[3], 1e-5)
+        columns = [t.view(-1) for t in expected[1:]]
+        work = bytes_of(x, y, mean, rstd, weight, bias)
+        ours = Measured(
+            partial(module.launch, y, mean, rstd, x, weight, bias), work, (y, mean, rstd), (expected[0], *columns)
+        )
+        runs = torch_runs(partial(F.layer_norm, x, (n,), weight, bias), work)
+        yield f"layer norm {rows} x {n}", measure({"copy": copied(x), "tilewright": ours, **runs})
+
+        backward = torch.ops.aten.native_layer_norm_backward
+        outputs = (spoiled(x), spoiled(weight), spoiled(bias))
+        expected = backward(wide[0], wide[1], (n,), expected[1], expected[2], wide[2], wide[3], [True] * 3)
+        sums = (
+            torch.zeros(module.LOCKS, 2, n, device="cuda"),
+            torch.zeros(module.LOCKS, device="cuda", dtype=torch.int32),
+        )
+        work = bytes_of(x, dy, *outputs, *columns, weight)
+        ours = Measured(
+            partial(module.launch_backward, *outputs, dy, x, *columns, weight, *sums), work, outputs, tuple(expected)
+        )
+        statistics = [t.view(rows, 1) for t in columns]
+        theirs = Measured(partial(backward, dy, x, (n,), *statistics, weight, bias, [True] * 3), work)
+        yield (
+            f"layer norm, gradients {rows} x {n}",
+            measure({"copy": copied(x), "tilewright": ours, "torch": theirs}),
+        )
+
+
+def cross_entropy() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Measure cross entropy with its gradient."""
+    launch = example("cross_entropy").launch
+    for rows, n in ((8192, 32000), (4096, 128256)):
+        x, labels = normal(rows, n), torch.randint(0, n, (rows,), device="cuda")
+        labels[::7] = -100
+        wide = x.float().requires_grad_()
+        losses = F.cross_entropy(wide, labels, reduction="none")
+        (expected,) = torch.autograd.grad(losses.sum(), wide)
+        loss, gradient = spoiled(losses.detach()), spoiled(x)
+        work = bytes_of(x, gradient, labels, loss)
+        ours = Measured(partial(launch, loss, gradient, x, labels), work, (loss, gradient), (losses.detach(), expected))
+        leaf = x.detach().requires_grad_()
+
+        def theirs(x: Any = leaf, labels: Any = labels) -> object:
+            return torch.autograd.grad(F.cross_entropy(x, labels, reduction="sum"), x)
+
+        kernels = {"copy": copied(x), "tilewright": ours, "torch": Measured(theirs, work)}
+        yield f"cross entropy {rows} x {n}", measure(kernels)
+
+
+def quantise() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Measure row quantisation to int8 and float8."""
+    launch = example("quantise").launch
+    for shape in SHAPES:
+        x = normal(*shape)
+        for dtype, greatest in ((torch.int8, 127.0), (torch.float8_e4m3fn, 448.0)):
+            scale, q = spoiled(x[:, 0], torch.float32), torch.ones_like(x).to(dtype)
+            work = bytes_of(x, q, scale)
+
+            def theirs(x: Any = x, dtype: Any = dtype, greatest: float = greatest) -> tuple[torch.Tensor, torch.Tensor]:
+                scale = x.float().abs().amax(1) / greatest
+                values = x.float() / scale[:, None]
+                return (values.round() if dtype is torch.int8 else values).clamp(-greatest, greatest).to(dtype), scale
+
+            ours = Measured(partial(launch, q, scale, x), work, (q, scale), theirs(), 0.08)  # by a step of e4m3
+            kernels = {"copy": copied(x), "tilewright": ours, **torch_runs(theirs, work)}
+            yield f"quantise to {dtype} {shape[0]} x {shape[1]}", measure(kernels)
+
+
+def rows() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Measure what works on rows of a matrix."""
+    for group in (softmax, rms_norm, layer_norm, cross_entropy, quantise):
+        yield from group()
+
+
 GROUPS: dict[str, Callable[[], Iterator[tuple[str, dict[str, Any]]]]] = {
     "attention": attention,
     "prefix sum": prefix_sum,
@@ -368,6 +486,7 @@ GROUPS: dict[str, Callable[[], Iterator[tuple[str, dict[str, Any]]]]] = {
     "int4": int4,
     "grouped": grouped,
     "split-k": split_k,
+    "rows": rows,
 }
 
 

@@ -255,3 +255,37 @@ def test_masks_and_residue(backend: Backend) -> None:
         [[p.sum(), p.size, *r] for p, r in zip(*rows, strict=True)] for rows in zip(parts, residues, strict=True)
     ]
     assert np.array_equal(backend.get(out), np.array(expected, np.float32))
+
+
+@tw.kernel
+def compute_all(y, x, sums, tiles: tw.constexpr):
+    """Write 3 * x + 2 to y where both are, then double y in place, and add up what was read; x is 5 outside."""
+    block, thread = (tw.block_idx.y, tw.block_idx.x), tiles.get_slice(tw.thread_idx.x)
+    x_part = thread.partition_S(tw.local_tile(x, TILE, block, guard=True, fill=5))
+    y_part = thread.partition_D(tw.local_tile(y, TILE, block, guard=True))
+    y_part[...] = 2
+    y_part[...] = x_part * 2 + y_part + x_part  # the second load of x stands behind the loop of the product
+    y_part += y_part
+    tw.atomic_add(sums, 0, x_part.to(tw.float32).reduce("add"))
+    tw.atomic_add(sums, 1, y_part.to(tw.float32).reduce("add"))
+
+
+@pytest.mark.parametrize("dtype", (tw.int8, tw.bfloat16, tw.float32), ids=str)
+@pytest.mark.parametrize(("shape", "stride"), SHAPES[1:5], ids=str)
+def test_tiles_compute(backend: Backend, shape: tuple[int, int], stride: int, dtype: tw.DType) -> None:
+    rows, columns = (-(-n // t) + 1 for n, t in zip(shape, TILE, strict=True))
+    memory, y = framed(backend, shape, stride, 16, dtype)
+    expected_memory, expected = framed(HOST, shape, stride, 16, dtype)
+    x_memory, x = framed(HOST, shape, stride, 16, dtype)
+    x_memory[...] = x_memory % np.array(7).astype(dtype.numpy)  # small enough for int8 and bfloat16
+    expected[...] = 2 * (3 * x + np.array(2).astype(dtype.numpy))
+    sums, tiles = backend.zeros(2, tw.float32), tiled_copy(dtype, tw.atoms.UniversalCopy())
+    compute_all[(columns, rows), tiles.size](
+        y, backend.strided(backend.put(x_memory), shape, (stride, 1), 16), sums, tiles
+    )
+    assert_same_bits(backend.get(memory), expected_memory, shape)
+    outside = rows * columns * TILE[0] * TILE[1] - shape[0] * shape[1]
+    assert backend.get(sums).tolist() == [
+        x.astype(np.float64).sum() + 5 * outside,
+        expected.astype(np.float64).sum(),
+    ]
