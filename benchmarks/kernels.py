@@ -3,9 +3,9 @@
     python -m benchmarks.kernels [--json FILE] [--only NAME ...]
 
 Kernels that memory bounds are set against a device-to-device copy of their input, by the rate of bytes read and
-written once; attention against FlashAttention 2 in PyTorch, by TFLOP/s (causal counts half of the work). Candidates run
-interleaved in random order on normal random data; outputs hold NaN before, and are checked against PyTorch in float32
-or float64 after.
+written once; attention against FlashAttention 2 in PyTorch, by TFLOP/s (causal counts half of the work); matrix
+products against PyTorch's. Candidates run interleaved in random order on normal random data; outputs hold NaN before,
+and are checked against PyTorch in float32 or float64 after.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from benchmarks.timing import interleaved, machine
@@ -111,6 +112,247 @@ def attention() -> Iterator[tuple[str, dict[str, Any]]]:
         ours = Measured(lambda: launch(out, q, k, v, causal), flops, (out,), (flash(),))  # noqa: B023  # called at once
         name = f"{batch} x {heads} x {tokens} x {head}{', causal' if causal else ''}"
         yield name, measure({"FlashAttention 2": Measured(flash, flops), "tilewright": ours})
+
+
+def prefix_sum() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Measure prefix sums of 2^28 elements against a copy and torch.cumsum."""
+    launch, size = example("prefix_sum").launch, 1 << 28
+    for x in (normal(size, dtype=torch.float32), torch.randint(-9, 10, (size,), device="cuda", dtype=torch.int32)):
+        y = spoiled(x)
+        expected = x.cumsum(0, dtype=torch.float64 if x.dtype is torch.float32 else torch.int64)
+        ours = Measured(partial(launch, y, x), 2 * bytes_of(x), (y,), (expected,))
+        theirs = Measured(partial(torch.cumsum, x, 0, dtype=x.dtype), 2 * bytes_of(x))
+        name = f"{size} {str(x.dtype).removeprefix('torch.')}"
+        yield name, measure({"copy": copied(x), "tilewright": ours, "torch.cumsum": theirs})
+
+
+def histogram() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Measure histograms of 2^28 bytes, spread evenly and mostly small, against a copy and torch.bincount."""
+    launch, size = example("histogram").launch, 1 << 28
+    even = torch.randint(0, 256, (size,), device="cuda", dtype=torch.uint8)
+    small = torch.empty(size, device="cuda").exponential_(1 / 20).clamp_(max=255).to(torch.uint8)
+    for name, x in (("even", even), ("mostly small", small)):
+        counts = torch.full((256,), -1, device="cuda", dtype=torch.int32)
+        bincount = partial(torch.bincount, x, minlength=256)
+        ours = Measured(partial(launch, counts, x), bytes_of(x), (counts,), (bincount(),), tolerance=0)
+        yield name, measure({"copy": copied(x), "tilewright": ours, "torch.bincount": Measured(bincount, bytes_of(x))})
+
+
+def top_k() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Measure argmax and top-k of rows against a copy, torch.max and torch.topk; of equal elements the first counts."""
+    module = example("argmax_topk")
+    for shape in (*SHAPES, (2048, 128_256)):
+        x = normal(*shape)
+        values, indices = (t[:, :32].clone() for t in x.sort(dim=1, descending=True, stable=True))
+        ours = (spoiled(values[:, 0]), spoiled(indices[:, 0]))
+        runs = {
+            "copy": copied(x),
+            "tilewright": Measured(
+                partial(module.launch_argmax, *ours, x), bytes_of(x), ours, (values[:, 0], indices[:, 0]), tolerance=0
+            ),
+            "torch.max": Measured(partial(torch.max, x, 1), bytes_of(x)),
+        }
+        yield f"argmax, {shape[0]} x {shape[1]} bfloat16", measure(runs)
+        for k in (8, 32):
+            expected = (values[:, :k].contiguous(), indices[:, :k].contiguous())
+            ours = (spoiled(expected[0]), spoiled(expected[1]))
+            runs = {
+                "copy": copied(x),
+                "tilewright": Measured(partial(module.launch, *ours, x, k), bytes_of(x), ours, expected, tolerance=0),
+                "torch.topk": Measured(partial(torch.topk, x, k), bytes_of(x)),
+            }
+            yield f"top {k}, {shape[0]} x {shape[1]} bfloat16", measure(runs)
+
+
+def embedding() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Measure embeddings against a copy of as many bytes, and their gradient, the table's zeros included."""
+    module, rows = example("embedding"), 50_304
+    for tokens, columns in SHAPES:
+        ids = torch.randint(0, rows, (tokens,), device="cuda")
+        table, dout = normal(rows, columns), normal(tokens, columns)
+        out = spoiled(dout)
+        theirs = partial(F.embedding, ids, table)
+        work = bytes_of(dout, out, ids)
+        ours = Measured(partial(module.launch, out, table, ids), work, (out,), (theirs(),), tolerance=0)
+        shape = f"{tokens} rows of {columns} bfloat16"
+        yield shape, measure({"copy": copied(dout), "tilewright": ours, "torch": Measured(theirs, work)})
+
+        backward = torch.ops.aten.embedding_dense_backward
+        expected = backward(dout.float(), ids, rows, -1, False)
+        runs = {"copy": copied(dout)}
+        for dtype in (torch.bfloat16, torch.float32):
+            dtable = torch.empty(rows, columns, device="cuda", dtype=dtype)
+
+            def gradient(dtable: torch.Tensor = dtable, dout: torch.Tensor = dout, ids: torch.Tensor = ids) -> None:
+                module.launch_gradient(dtable.zero_(), dout, ids)
+
+            work = bytes_of(dout, dtable, ids)
+            runs[f"tilewright, {dtype}"] = Measured(gradient, work, (dtable,), (expected,))
+        runs["torch"] = Measured(partial(backward, dout, ids, rows, -1, False), bytes_of(dout, table, ids))
+        yield f"gradient of {shape}", measure(runs)
+
+
+def dropout() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Measure dropout against a copy."""
+    launch, p, seed = example("dropout").launch, 0.25, 2024
+    for shape in SHAPES:
+        x = normal(*shape)
+        out = spoiled(x)
+        launch(out, x, p, seed)
+        kept = out != 0
+        assert abs(float(kept.float().mean()) - (1 - p)) < 1e-3
+        expected = torch.where(kept, x.float() / (1 - p), 0)
+        out.fill_(float("nan"))
+        ours = Measured(lambda: launch(out, x, p, seed), bytes_of(x, out), (out,), (expected,))  # noqa: B023
+        torch_dropout = Measured(lambda: F.dropout(x, p), bytes_of(x, out))  # noqa: B023
+        yield " x ".join(map(str, shape)), measure({"copy": copied(x), "torch": torch_dropout, "tilewright": ours})
+
+
+def rope() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Measure rotary embeddings in both conventions against a copy; the tables are float32."""
+    module, head = example("rope"), 128
+    for tokens, columns in SHAPES:
+        x = normal(tokens, columns // head, head)
+        cos, sin = (torch.from_numpy(t).cuda() for t in module.angles(tokens, head // 2))
+        c, s = cos[:, None, :], sin[:, None, :]
+        kernels = {"copy": copied(x)}
+        for name, is_interleaved in (("halves", False), ("interleaved", True)):
+            out = spoiled(x)
+            a, b = (x[..., ::2], x[..., 1::2]) if is_interleaved else x.chunk(2, -1)
+            pairs = torch.stack((a * c - b * s, b * c + a * s), -1 if is_interleaved else -2)
+            kernels[f"tilewright, {name}"] = Measured(
+                lambda out=out, kind=is_interleaved: module.launch(out, x, cos, sin, kind),  # noqa: B023
+                bytes_of(x, out, cos, sin),
+                (out,),
+                (pairs.reshape(x.shape),),
+            )
+        yield f"{tokens} x {columns // head} x {head}", measure(kernels)
+
+
+def transpose() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Measure batched transposes against a copy: whole tiles, rows of whole vectors, and rows that begin anywhere."""
+    launch = example("batched_transpose").launch
+    for shape, dtype in (
+        ((4, 8192, 4096), torch.bfloat16),
+        ((4, 8192, 4096), torch.float32),
+        ((4, 8200, 4088), torch.bfloat16),
+        ((4, 8191, 4097), torch.bfloat16),
+        ((512, 512, 256), torch.bfloat16),
+    ):
+        x = normal(*shape, dtype=dtype)
+        by_torch, out = (spoiled(x.transpose(1, 2).contiguous()) for _ in range(2))
+        kernels = {
+            "copy": copied(x),
+            "torch": Measured(lambda: by_torch.copy_(x.transpose(1, 2)), bytes_of(x, out)),  # noqa: B023
+            "tilewright": Measured(
+                lambda: launch(out, x),  # noqa: B023
+                bytes_of(x, out),
+                (out,),
+                (x.transpose(1, 2),),
+                tolerance=0.0,
+            ),
+        }
+        yield f"{' x '.join(map(str, shape))} {str(dtype).removeprefix('torch.')}", measure(kernels)
+
+
+def decode() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Measure attention of one token over pages, by bytes of K and V, against a copy, and SDPA on contiguous ones."""
+    module, heads, shared, head = example("decode_attention"), 32, 8, 128
+    for batch, tokens, page, by_heads in (
+        (32, 8192, 16, False),
+        (32, 8192, 64, False),
+        (32, 8192, 16, True),
+        (4, 16384, 64, False),
+        (1, 131072, 64, False),
+    ):
+        count = batch * tokens // page
+        shape = (count, shared, page, head) if by_heads else (count, page, shared, head)
+        k_pages, v_pages = (normal(*shape).transpose(1, 2) if by_heads else normal(*shape) for _ in "KV")
+        table = torch.randperm(count, device="cuda").to(torch.int32).view(batch, -1)
+        lengths = torch.full((batch,), tokens, device="cuda", dtype=torch.int32)
+        k, v = (
+            pages[table.long()].view(batch, tokens, shared, head).transpose(1, 2).contiguous()
+            for pages in (k_pages.contiguous(), v_pages.contiguous())
+        )
+        q = normal(batch, heads, head)
+        of_groups = q.view(batch, shared, heads // shared, head).float()
+        weights = torch.softmax(of_groups @ k.float().transpose(2, 3) / head**0.5, -1)
+        expected = (weights @ v.float()).view(q.shape)
+        out, work, workspace = spoiled(q), bytes_of(k, v), module.make_workspace(q, k_pages, table)
+        kernels = {"copy": copied(k)}
+        for name, backend in (("cuDNN", SDPBackend.CUDNN_ATTENTION), ("FlashAttention", SDPBackend.FLASH_ATTENTION)):
+
+            def library(q: Any = q[:, :, None], k: Any = k, v: Any = v, backend: Any = backend) -> torch.Tensor:
+                with sdpa_kernel(backend):
+                    return F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+
+            try:
+                library()
+            except (RuntimeError, TypeError):  # not in this version of torch
+                continue
+            kernels[name] = Measured(library, work)
+        kernels["tilewright"] = Measured(
+            lambda: module.launch(out, q, k_pages, v_pages, table, lengths, workspace),  # noqa: B023
+            work,
+            (out,),
+            (expected,),
+        )
+        yield f"{batch} x {tokens}, pages of {page}{' by heads' if by_heads else ''}", measure(kernels)
+
+
+def int4() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Measure 4-bit weights against the product with bfloat16 weights, by time."""
+    module, n, k = example("int4_matmul"), 8192, 8192
+    host = module.random_weights(np.random.default_rng(0), n, k)
+    weights, packed = (torch.from_numpy(x).cuda() for x in (host[0], module.pack(host[0])))
+    # (N, K / 128) with N contiguous.
+    scales = torch.from_numpy(host[1].T.astype(np.float32)).cuda().to(torch.bfloat16).T
+    zeros = torch.from_numpy(np.ascontiguousarray(host[2].T)).cuda().T
+    full = (weights.float() - zeros.float().repeat_interleave(128, 1)) * scales.float().repeat_interleave(128, 1)
+    rounded = full.to(torch.bfloat16)
+    for m in (1, 16, 128):
+        a = normal(m, k)
+        out, work = spoiled(normal(m, n)), bytes_of(packed, scales, zeros, a) + 2 * m * n
+        ours = Measured(lambda: module.launch(out, a, packed, scales, zeros), work, (out,), (a.float() @ full.T,))  # noqa: B023  # called at once
+        # The same work for both: the ratio is that of the times.
+        yield (
+            f"{m} x {n} x {k}",
+            measure({"torch, bfloat16": Measured(lambda: a @ rounded.T, work), "tilewright, 4 bits": ours}),  # noqa: B023
+        )
+
+
+def grouped() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Measure the products of eight experts of one launch against a loop of PyTorch's."""
+    module, n, k = example("grouped_matmul"), 14336, 4096
+    weights = [normal(n, k) for _ in range(8)]
+    for rows in ((0, 17, 33, 250, 64, 1, 120, 27), (1024, 100, 2048, 24, 1000, 1001, 1995, 1000)):
+        xs = [normal(m, k) for m in rows]
+        expected = [x @ w.T for x, w in zip(xs, weights, strict=True)]
+        outs, flops = [spoiled(e) for e in expected], 2 * sum(rows) * n * k
+        products = module.Products(outs, xs, weights)
+        held = tuple(g for g, m in enumerate(rows) if m)
+        ours = Measured(products.launch, flops, tuple(outs[g] for g in held), tuple(expected[g] for g in held))
+
+        def loop(xs: Any = xs, outs: Any = [torch.empty_like(e) for e in expected]) -> None:  # noqa: B006
+            for x, w, out in zip(xs, weights, outs, strict=True):
+                torch.mm(x, w.T, out=out)
+
+        yield f"{sum(rows)} rows", measure({"torch, one by one": Measured(loop, flops), "tilewright": ours})
+
+
+def split_k() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Measure a long K in parts against PyTorch."""
+    module, (m, n, k) = example("splitk_matmul"), (256, 256, 65536)
+    a, b = normal(m, k), normal(n, k)
+    expected, flops = a.double() @ b.double().T, 2 * m * n * k
+    for dtype in (torch.bfloat16, torch.float32):
+        kernels = {"torch, bfloat16": Measured(lambda: a @ b.T, flops)}
+        for splits in (16, 32, 33):
+            out = spoiled(expected, dtype)
+            workspace = module.make_workspace(out, splits)
+            launch = partial(module.launch, out, a, b, splits, workspace=workspace)
+            kernels[f"tilewright, {splits} parts"] = Measured(launch, flops, (out,), (expected,))
+        yield f"{m} x {n} x {k}, {str(dtype).removeprefix('torch.')} result", measure(kernels)
 
 
 def torch_runs(function: Run, work: float) -> dict[str, Measured]:
@@ -233,6 +475,17 @@ def rows() -> Iterator[tuple[str, dict[str, Any]]]:
 
 GROUPS: dict[str, Callable[[], Iterator[tuple[str, dict[str, Any]]]]] = {
     "attention": attention,
+    "prefix sum": prefix_sum,
+    "histogram": histogram,
+    "top-k": top_k,
+    "embedding": embedding,
+    "decode": decode,
+    "dropout": dropout,
+    "rope": rope,
+    "transpose": transpose,
+    "int4": int4,
+    "grouped": grouped,
+    "split-k": split_k,
     "rows": rows,
 }
 

@@ -3,7 +3,7 @@
 A matrix is cut into tiles, and the last tiles of its rows and columns overhang. `guard=True` lets the tiles know: their
 elements outside of the matrix read as zero, and are not written. Nothing else in the kernel says so.
 
-What that costs: a block asks once whether its tile is inside. If so, it runs the copies of a tile without a guard, 16
+What that costs: a block asks once whether its tile is inside. If so, it reads and writes as without a guard, 16
 bytes an access; if not, each access has a predicate. Rows whose extent is a multiple of 8 elements are accessed by
 whole vectors at the edge too. Rows of 8190 elements begin at multiples of 4 bytes only, so that wider accesses than 4
 bytes are legal nowhere in such a matrix: give matrices a row stride of a multiple of 8 elements, and the extent does
@@ -26,11 +26,7 @@ def multiply_add(y, x, a: tw.float32, b: tw.float32, tiles: tw.constexpr, guard:
     block, thread = (tw.block_idx.y, tw.block_idx.x), tiles.get_slice(tw.thread_idx.x)
     x_part = thread.partition_S(tw.local_tile(x, tiles.tile_shape, block, guard=guard))
     y_part = thread.partition_D(tw.local_tile(y, tiles.tile_shape, block, guard=guard))
-    values = tw.fragment_like(x_part)
-    tw.copy(x_part, values)
-    for i in range(values.size):
-        values[i] = (a * values[i].to(tw.float32) + b).to(y.dtype)
-    tw.copy(values, y_part)
+    y_part[...] = a * x_part + b
 
 
 # 8 rows of 32 threads, each with 4 rows of 8 elements: a warp reads 512 bytes of a row at once.

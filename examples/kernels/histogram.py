@@ -1,8 +1,11 @@
-"""Histogram: how often each of 256 values stands in an array of bytes.
+"""Histogram: how often each of 256 values stands in an array of bytes of any length.
 
 Atomic additions to global memory would make all threads of the GPU wait for the same 256 places. So each block counts
 in shared memory, where an addition costs little unless lanes of a warp meet at one place, and adds its counts to the
 result at the end: 256 global additions for each block, however long the array. Each thread reads 16 bytes at a time.
+
+The last bytes, fewer than 16, are counted one by one by the first block: as part of a guarded vector, what lies behind
+the end of the array would read as zero, and count.
 
 Run it: `python examples/kernels/histogram.py`
 """
@@ -12,7 +15,7 @@ import numpy as np
 import tilewright as tw
 from tilewright.demo import Backend, Case, Trial, fetch, main, put
 
-BINS, THREADS, BLOCKS = 256, 256, 528  # four blocks for each of 132 multiprocessors
+BINS, THREADS, BLOCKS = 256, 256, 1056  # eight blocks for each of 132 multiprocessors
 EACH = 16  # bytes that a thread reads at a time
 
 
@@ -24,24 +27,26 @@ def clear(counts):
 
 @tw.kernel
 def histogram(counts, x):
-    """Add to counts[v] how often v stands in x, whose size is a multiple of 16; a block has a thread for each count."""
-    smem = tw.shared(tw.int32, (BINS,))
-    tid = tw.thread_idx.x
-    smem[tid] = 0
+    """Add to counts[v] how often v stands in x; a block has a thread for each count."""
+    thread, smem = tw.thread_idx.x, tw.shared(tw.int32, BINS)
+    smem[thread] = 0
     tw.sync_threads()
-    for i in range(tw.block_idx.x * THREADS + tid, x.size // EACH, tw.grid_dim.x * THREADS):
-        values = tw.registers(x.dtype, EACH)
-        tw.copy(tw.local_tile(x, (EACH,), i), values)
+    for i in range(tw.block_idx.x * THREADS + thread, x.size // EACH, tw.grid_dim.x * THREADS):
+        part = tw.local_tile(x, (EACH,), i, guard=True)
+        values = tw.fragment_like(part)
+        tw.copy(part, values)
         for n in tw.static_range(EACH):
             tw.atomic_add(smem, values[n].to(tw.int32), 1)
+    if tw.block_idx.x == 0 and thread < x.size % EACH:
+        tw.atomic_add(smem, x[x.size - 1 - thread].to(tw.int32), 1)
     tw.sync_threads()
-    tw.atomic_add(counts, tid, smem[tid])
+    tw.atomic_add(counts, thread, smem[thread])
 
 
 def launch(counts, x) -> None:
-    """Count the values of an array of bytes whose size is a multiple of 16."""
+    """Count the values of an array of bytes."""
     clear[1, BINS](counts)
-    histogram[min(BLOCKS, -(-x.shape[0] // (EACH * THREADS))), THREADS](counts, x)
+    histogram[min(BLOCKS, tw.ceil_div(x.shape[0], EACH * THREADS)), THREADS](counts, x)
 
 
 def cases(backend: Backend, quick: bool) -> list[Case]:

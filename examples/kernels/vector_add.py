@@ -17,12 +17,8 @@ from tilewright.demo import Backend, Case, Trial, fetch, main, put
 def vector_add(z, x, y):
     """Add the elements of one block, four a thread."""
     tiles = [tw.local_tile(t, (BLOCK * 4,), (tw.block_idx.x,), guard=True) for t in (x, y, z)]
-    x_four, y_four, z_four = [tw.local_tile(t, (4,), (tw.thread_idx.x,)) for t in tiles]
-    a, b = tw.fragment_like(x_four), tw.fragment_like(y_four)
-    tw.copy(x_four, a)
-    tw.copy(y_four, b)
-    tw.axpby(1, b, 1, a)
-    tw.copy(a, z_four)
+    a, b, c = [tw.local_tile(t, (4,), (tw.thread_idx.x,)) for t in tiles]
+    c[...] = a + b
 
 
 @tw.kernel

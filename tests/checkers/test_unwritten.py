@@ -82,6 +82,77 @@ def every_other(y, x):
     y[2 * i] = x[i]
 
 
+@tw.kernel
+def constant_indices(y):
+    y[0], y[1], y[2] = 1.0, 2.0, 3.0
+
+
+@tw.kernel
+def constant_loop(y):
+    for i in range(4):
+        y[i] = 1.0
+
+
+@tw.kernel
+def first_row(y):
+    y[0, tw.thread_idx.x] = 1.0
+
+
+@tw.kernel
+def first_tile(y):
+    tile = tw.local_tile(y, (16, 64), (0, 0))
+    tw.fill(tw.local_partition(tile, tw.Layout((1, 32)), tw.thread_idx.x), 1.0)
+
+
+@tw.kernel
+def first_slice(y):
+    part = y[0:32]
+    for i in tw.static_range(4):
+        part[tw.thread_idx.x + 8 * i] = 1.0
+
+
+@tw.kernel
+def constant_mask(y):
+    i = tw.block_idx.x * tw.block_dim.x + tw.thread_idx.x
+    if i < 64:
+        y[i] = 1.0
+
+
+@tw.kernel
+def as_long_as_the_input(y, x):
+    i = tw.block_idx.x * tw.block_dim.x + tw.thread_idx.x
+    y[i] = x[i]
+
+
+@tw.kernel
+def one_after_the_other(y, x):
+    i = tw.thread_idx.x
+    y[i] = x[i]
+    y[x.size + i] = -x[i]
+
+
+@tw.kernel
+def part_of_the_tile(y, x):
+    tile = (tw.block_idx.x,)
+    source, target = (tw.local_partition(tw.local_tile(t, (256,), tile), 128, tw.thread_idx.x) for t in (x, y))
+    target[0] = source[0]
+
+
+@tw.kernel
+def by_the_last_lane(y):
+    if tw.thread_idx.x == tw.block_dim.x - 1:
+        y[tw.block_idx.x] = 1.0
+
+
+@tw.kernel
+def long_chain(y, x):
+    i = tw.block_idx.x * tw.block_dim.x + tw.thread_idx.x
+    k = i
+    for _ in tw.static_range(1500):
+        k = k ^ (i + 1)
+    y[i + (k & 0)] = x[i]
+
+
 def ones(*shape: int) -> np.ndarray:
     return np.ones(shape, np.float32)
 
@@ -97,6 +168,11 @@ TOLD = [
     (tiles, (4, 3), 128, (ones(64, 64), ones(64, 64)), 48, "1024 of 4096 elements of y were not written"),
     (tiles, (3, 4), 128, (ones(64, 64), ones(64, 64)), 48 * 64, "from y[48, 0] on"),
     (row_sums, 5, 32, (ones(8), ones(8, 40)), 5, "3 of 8 elements of y"),
+    (as_long_as_the_input, 2, 32, (ones(96), ones(96)), 64, "32 of 96 elements of y"),
+    (as_long_as_the_input, 1, 32, (ones(96), ones(64)), 32, "64 of 96 elements of y"),
+    (part_of_the_tile, 1, 128, (ones(256), ones(256)), 128, "128 of 256 elements of y"),
+    (by_the_last_lane, 5, 32, (ones(8),), 5, "3 of 8 elements of y"),
+    (long_chain, 1, 32, (ones(64), ones(64)), 32, "32 of 64 elements of y"),
 ]
 SILENT = [
     (scale, 4, 256, (ones(1000), ones(1000))),
@@ -110,6 +186,16 @@ SILENT = [
     (in_place, 1, 32, (ones(64), ones(64))),
     (every_other, 1, 32, (ones(64), ones(64))),
     (scale, 1, 32, (ones(64)[:32], ones(32))),
+    (scale, 1, 32, (ones(64), ones(32))),
+    (constant_indices, 1, 1, (ones(8),)),
+    (constant_loop, 1, 1, (ones(8),)),
+    (first_row, 1, 32, (ones(8, 32),)),
+    (first_tile, 1, 32, (ones(64, 64),)),
+    (first_slice, 1, 8, (ones(64),)),
+    (constant_mask, 2, 32, (ones(128),)),
+    (as_long_as_the_input, 2, 32, (ones(96), ones(64))),
+    (row_sums, 5, 32, (ones(8), ones(5, 40))),
+    (one_after_the_other, 1, 8, (ones(40), ones(8))),
 ]
 
 

@@ -94,9 +94,12 @@ def test_quotients(backend: Backend) -> None:
 
 def test_half_precision(backend: Backend) -> None:
     x = np.linspace(-8, 8, 1000).astype(np.float16)
-    for function, exact, limit in ((tw.ex2_approx, np.exp2, 2.0**-9.9), (tw.tanh_approx, np.tanh, 2.0**-10.4)):
+    for function, exact, kind, limit in (
+        (tw.ex2_approx, np.exp2, RELATIVE, 2.0**-9.9),
+        (tw.tanh_approx, np.tanh, ABSOLUTE, 2.0**-10.987 + 2.0**-12),  # and half a unit, to which the result is rounded
+    ):
         found = run(backend, apply, function, x, dtype=tw.float16)
-        check(found, of(exact, x), RELATIVE, limit, x)
+        check(found, of(exact, x), kind, limit, x)
     narrow = x.astype(tw.bfloat16.numpy)
     found = run(backend, apply, tw.rsqrt_approx, narrow[600:], dtype=tw.bfloat16)
     check(found, of(lambda v: 1 / np.sqrt(v), narrow[600:]), RELATIVE, 2.0**-7, narrow[600:])

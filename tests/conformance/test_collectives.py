@@ -278,7 +278,7 @@ def test_extremes(backend: Backend, block: int, group: Any) -> None:
         for members in expected.groups(list(x), group):
             flat = np.concatenate(members)
             for n, (function, lost) in enumerate(((np.argmax, -1), (np.argmin, 99))):
-                place = int(function(np.where(np.isnan(flat), lost, flat)))
+                place = int(function(np.where(np.isnan(flat), lost, flat) if type.is_float else flat))
                 best[n] += [flat[place]] * len(members)
                 where[n] += [place] * len(members)
         assert_same_bits(backend.get(values), np.array(best, type.numpy))

@@ -5,17 +5,44 @@ Each program computes the same in both, or it is refused with what it names in i
 
 from __future__ import annotations
 
+import array
 import collections
+import contextvars
+import ctypes
 import dataclasses
 import functools
 import io
 import itertools
+import random
+import types
 import typing
+import weakref
 
 import numpy as np
 import pytest
 
 import tilewright as tw
+
+CONTEXT = contextvars.ContextVar("CONTEXT", default=0)
+
+
+class CPair(ctypes.Structure):
+    _fields_ = (("first", ctypes.c_int), ("second", ctypes.c_int))
+
+
+class Keeps:
+    kept = 0
+
+    def __get__(self, instance, owner=None):
+        return self.kept
+
+    def __set__(self, instance, value):
+        self.kept = value
+
+
+class Described:
+    value = Keeps()
+
 
 CARRIED = []
 REFUSED = []
@@ -973,6 +1000,108 @@ def file(out, x, n):
     log = io.StringIO()
     for i in range(n):
         log.write("x")
+
+
+@refused("a buffer that exists before, 'data', is read or changed in a loop")
+def array_of_the_standard_library(out, x, n):
+    data = array.array("i", [0, 0])
+    for i in range(n):
+        data[0] += 1
+
+
+@refused("a buffer that exists before, 'view', is read or changed in a branch")
+def memory_view(out, x, n):
+    view = memoryview(bytearray(3))
+    if n > 0:
+        view[0] += 1
+
+
+@refused("a buffer that exists before, 'data', is read or changed in a loop")
+def structure_of_ctypes(out, x, n):
+    data = CPair()
+    for i in range(n):
+        data.first += 1
+
+
+@refused("a random generator that exists before, 'generator', is read or changed in a loop")
+def generator_of_numpy(out, x, n):
+    generator = np.random.default_rng(0)
+    for i in range(n):
+        out[0] += generator.integers(5)
+
+
+@refused("a random generator that exists before, 'np.random', is read or changed in a loop")
+def random_functions_of_numpy(out, x, n):
+    for i in range(n):
+        out[0] += np.random.randint(5)
+
+
+@refused("a random generator that exists before, 'random', is read or changed in a loop")
+def random_functions(out, x, n):
+    for i in range(n):
+        out[0] += random.randrange(5)
+
+
+@refused("an iterator that exists before, 'elements', is read or changed in a loop")
+def iterator_of_an_array(out, x, n):
+    elements = np.arange(9).flat
+    for i in range(n):
+        out[0] += int(next(elements))
+
+
+@refused("the dict 'order' changes its size or keys in a loop")
+def order_of_an_ordered_dict(out, x, n):
+    order = collections.OrderedDict(a=0, b=1)
+    for i in range(n):
+        order.move_to_end("a")
+
+
+@refused("'Described.value.kept' changes in a loop on the device, and it is not the kernel's own")
+def descriptor(out, x, n):
+    state = Described()
+    for i in range(n):
+        state.value += 1
+
+
+@refused("a context variable that exists before, 'CONTEXT', is read or changed in a loop")
+def context_variable(out, x, n):
+    for i in range(n):
+        CONTEXT.set(CONTEXT.get() + 1)
+
+
+@carried
+def namespace(out, x, n):
+    state = types.SimpleNamespace(value=0)
+    for i in range(n):
+        state.value += i
+    if x[0] > 0:
+        state.value += 100
+    out[0] = state.value
+
+
+@carried
+def ordered_dict(out, x, n):
+    state = collections.OrderedDict(a=1, b=2)
+    for i in range(n):
+        state["a"], state["b"] = state["b"], state["a"] + 1
+    out[0], out[1] = state.values()
+
+
+@carried
+def weak_reference(out, x, n):
+    state = Keeps()
+    state.value = 0
+    reference = weakref.ref(state)
+    for i in range(n):
+        reference().value += i
+    out[0] = state.value
+
+
+@carried
+def constant_table_of_the_standard_library(out, x, n):
+    table = array.array("i", [3, 4])
+    for i in range(n):
+        out[0] += table[1]
 
 
 @refused("the NumPy array 'table' changes in a loop")

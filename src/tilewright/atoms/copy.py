@@ -120,7 +120,7 @@ class CopyAtom:
             f"tw.copy: {self.name} is carried out by {self.threads} threads together and names no instruction"
         )
 
-    def check(self, copy: Any, width: int) -> None:  # Any: the copy that is being lowered, see language.vectors
+    def check(self, copy: Any, width: int) -> None:  # Any: the copy that is being lowered, see trace.vectors
         """Refuse what the instruction cannot do, with the hardware's reason; ordinary accesses do everything."""
 
     def move(self, copy: Any, places: list[Any], width: int, guard: Any) -> None:  # Any: as above, and numbers

@@ -122,6 +122,8 @@ def _watched(function: types.FunctionType, objects: Sequence[object]) -> list[Wa
         if current in functions:
             continue
         functions[current] = None
+        for default in (*(current.__defaults__ or ()), *(current.__kwdefaults__ or {}).values()):
+            reached.add(default, f"a default of {current.__name__}")
         reached.read(names_read(current.__code__))
         for name, value, holder in captured_variables(current):
             key = name if isinstance(holder, dict) else None

@@ -7,6 +7,7 @@ is handed on. What they hold is looked into in turn. Packages that are installed
 
 from __future__ import annotations
 
+import array
 import collections
 import dis
 import enum
@@ -101,7 +102,8 @@ def _held(kind: str, container: Any) -> tuple[Any, ...]:
         case "set":
             return tuple(sorted(container, key=lambda item: (type(item).__name__, repr(item))))
         case "array":
-            return container.shape, str(container.dtype), container.tobytes()
+            of = getattr(container, "dtype", None) or getattr(container, "typecode", None) or container.format
+            return getattr(container, "shape", ()), str(of), container.tobytes()
     return tuple(container)
 
 
@@ -122,6 +124,9 @@ class Reached:
     def read(self, names: Names) -> None:
         """Note that code reads attributes of these names, of whatever object."""
         self._tested |= names.texts
+        for module in names.modules:
+            if module in sys.modules:
+                self.add(sys.modules[module], module)
         new = (names.attributes | names.texts) - self._names
         self._names |= new
         if new:
@@ -168,6 +173,11 @@ class Reached:
             kind, size = "set", len(value)
         elif _is_array(value):
             kind, size = "array", value.size
+        elif isinstance(value, (array.array, memoryview)):
+            kind, size = "array", len(memoryview(value).cast("B")) // value.itemsize
+        elif isinstance(value, (collections.UserDict, collections.UserList)):
+            self.add(value.data, path)
+            return
         else:
             return
         if size > MAX_ITEMS:
@@ -301,12 +311,14 @@ def _is_own(module: str, file: str | None) -> bool:
 class Names(NamedTuple):
     """The names that code reads, that of functions and classes in it included: sorted, of variables and attributes.
 
-    `texts` are those by which it may read an attribute: `getattr(config, "tile", 4)`.
+    `texts` are those by which it may read an attribute: `getattr(config, "tile", 4)`. `modules` are those that it
+    imports itself.
     """
 
     variables: tuple[str, ...]
     attributes: frozenset[str]
     texts: frozenset[str]
+    modules: frozenset[str]
 
 
 @cache
@@ -315,11 +327,14 @@ def names_read(code: types.CodeType) -> Names:
     variables: set[str] = set()
     attributes: set[str] = set()
     texts: set[str] = set()
+    modules: set[str] = set()
     for instruction in dis.get_instructions(code):
         if instruction.opname in _READS_VARIABLE:
             variables.add(instruction.argval)
         elif instruction.opname in _READS_ATTRIBUTE:
             attributes.add(str(instruction.argval))
+        elif instruction.opname == "IMPORT_NAME":
+            modules.add(instruction.argval)
     by_text = _TAKE_NAMES.intersection(code.co_names)
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
@@ -327,9 +342,10 @@ def names_read(code: types.CodeType) -> Names:
             variables.update(inner.variables)
             attributes |= inner.attributes
             texts |= inner.texts
+            modules |= inner.modules
         elif by_text and isinstance(constant, str):
             texts |= {name for name in constant.split(".") if name.isidentifier()}
-    return Names(tuple(sorted(variables)), frozenset(attributes), frozenset(texts))
+    return Names(tuple(sorted(variables)), frozenset(attributes), frozenset(texts), frozenset(modules))
 
 
 # The body of a class reads a global as any other name.

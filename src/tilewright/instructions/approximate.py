@@ -83,7 +83,7 @@ def cos_approx(x: Any, *, ftz: bool = False) -> Scalar:
 
 @elementwise(1)
 def tanh_approx(x: Any) -> Scalar:
-    """Return the hyperbolic tangent, within 2 ** -11 times the result; for a float16 within 2 ** -10.9.
+    """Return the hyperbolic tangent, within 2 ** -11 times the result; for a float16 within an absolute 2 ** -10.987.
 
     Needs sm_75.
     """

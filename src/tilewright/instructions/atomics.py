@@ -22,7 +22,7 @@ from tilewright.backends.cpp.prelude import FUNCTION
 from tilewright.backends.sim.memory import Swap, update_memory, update_pair
 from tilewright.dtypes import bfloat16, bool_, float16
 from tilewright.errors import LanguageError
-from tilewright.ir.core import Buffer, Value, VectorType
+from tilewright.ir.core import Buffer, Space, Value, VectorType
 from tilewright.ir.effects import MEMORY_SCOPES, Effects, attribute, operand, strong, updates
 from tilewright.ir.instruction import Instruction
 from tilewright.ir.ops import Atomic, Extract, Pack
@@ -236,14 +236,17 @@ class AddPair(Instruction):
             )
         printer.prelude.need_type(dtype)
         c = printer.type_name(pair)
-        name = f"atomic_add_pair_{self.sem}_{self.scope}"
+        # A generic address would have the machine ask, before each update, whether it is one of shared memory.
+        is_global = self.buffer.space is Space.GLOBAL
+        name = f"atomic_add_pair_{self.sem}_{self.scope}" + ("" if is_global else "_shared")
+        space, place = (".global", "__cvta_generic_to_global(address)") if is_global else ("", "address")
         suffix = "f16x2" if dtype is float16 else "bf16x2"
         printer.prelude.need(printer.dialect.bit_cast)
         printer.prelude.need(f"""\
 {FUNCTION} {c} {name}({printer.type_name(dtype)}* address, {c} value) {{
     unsigned int old;
-    asm volatile("atom.{self.sem}.{self.scope}.add.noftz.{suffix} %0, [%1], %2;"
-        : "=r"(old) : "l"(address), "r"(bit_cast<unsigned int>(value)) : "memory");
+    asm volatile("atom.{self.sem}.{self.scope}{space}.add.noftz.{suffix} %0, [%1], %2;"
+        : "=r"(old) : "l"({place}), "r"(bit_cast<unsigned int>(value)) : "memory");
     return bit_cast<{c}>(old);
 }}""")
         return call(name, (address(printer, self.buffer, self.index), exact(printer, self.value)), pair)

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from tilewright.backends.cpp.printer import Printer
     from tilewright.backends.sim.compiler import Compiler, Step
-    from tilewright.language.vectors import VectorCopy
+    from tilewright.trace.vectors import VectorCopy
 
 CacheMode = Literal["always", "global"]
 SIZES = (4, 8, 16)  # bytes; past L1 only 16

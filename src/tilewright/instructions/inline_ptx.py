@@ -45,6 +45,8 @@ from tilewright.errors import ArgumentError, LanguageError
 from tilewright.ir.core import Value
 from tilewright.ir.effects import Effects, Scope, attribute, operands
 from tilewright.ir.instruction import Instruction, TypedValues
+from tilewright.tensors import Tensor
+from tilewright.tensors.arithmetic import compute
 from tilewright.trace.scalar import Scalar, as_scalar
 from tilewright.trace.tracer import current, refuse_partial_warps
 
@@ -86,11 +88,25 @@ def inline_ptx(
     or left out where its results are not used. With it, it stays where it is. `requires` is the first target that
     has the instruction ("sm_90"); one that ends in "a" is required itself.
 
+    Operands may be tensors where the text is pure and has one result: it acts on their elements, and gives a fragment.
+
     Raises `LanguageError` for a text that does not fit its operands or that would not stay inside of the statement, and
     for targets that lack it.
     """
     tracer = current("tw.inline_ptx")
     given = list(operands) if isinstance(operands, (tuple, list)) else [operands]
+    if any(isinstance(x, Tensor) for x in given):
+        if volatile or result is None or isinstance(result, (tuple, list)):
+            raise LanguageError(
+                "tw.inline_ptx acts on the elements of tensors where it is pure and has one result",
+                details=[x.title for x in given if isinstance(x, Tensor)],
+                help="loop over the elements: for i in range(t.size): tw.inline_ptx(..., t[i], ...)",
+            )
+
+        def of_elements(*x: Any) -> Any:
+            return inline_ptx(text, x, meaning, result, together=together, requires=requires)
+
+        return compute("tw.inline_ptx", of_elements, tuple(given))
     scalars = [as_scalar(x) for x in given]
     types = [dtype(t) for t in (result if isinstance(result, (tuple, list)) else () if result is None else (result,))]
     for type in [*types, *[x.dtype for x in scalars]]:

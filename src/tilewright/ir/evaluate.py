@@ -99,11 +99,14 @@ def evaluate(value: Value, known: Mapping[Value, int]) -> int:
 
     Raises `KeyError` when the expression depends on something that is not known.
     """
-    return _evaluate(value, dict(known))
+    return evaluate_further(value, dict(known))
 
 
-def _evaluate(value: Value, known: dict[Value, int]) -> int:
-    """Evaluate and remember: a value that is used many times is computed once."""
+def evaluate_further(value: Value, known: dict[Value, int]) -> int:
+    """Evaluate, and add to `known` what is computed on the way: a value that is used many times is computed once.
+
+    Raises `KeyError` as `evaluate` does.
+    """
     if value not in known:
         result = _result_of(value, known)
         if result is None:
@@ -119,10 +122,10 @@ def _result_of(value: Value, known: dict[Value, int]) -> int | None:
     if isinstance(op, Constant):
         return int(op.value)
     if isinstance(op, Select):
-        return _evaluate(op.on_true if _evaluate(op.condition, known) else op.on_false, known)
+        return evaluate_further(op.on_true if evaluate_further(op.condition, known) else op.on_false, known)
     if not isinstance(op, COMPUTED):
         return None
-    operands = [_evaluate(v, known) for v in op.operands]
+    operands = [evaluate_further(v, known) for v in op.operands]
     if isinstance(op, Binary):
         return binary(op.kind, operands[0], operands[1], type)
     if isinstance(op, Compare):

@@ -47,8 +47,7 @@ from tilewright.instructions.shuffle import shuffle, shuffle_down, shuffle_up, s
 from tilewright.instructions.vote import ballot, elect_one, vote_all, vote_any
 from tilewright.language.accumulators import accumulator_rows, as_operand_a, reduce_rows
 from tilewright.language.collectives import argmax, argmin, broadcast, reduce, scan
-from tilewright.language.copying import axpby, clear, copy, fill
-from tilewright.language.edges import inside
+from tilewright.language.copying import axpby, clear, copy, fill, inside
 from tilewright.language.gemm import gemm
 from tilewright.language.pipeline import Pipeline as pipeline  # a word of kernels, like range
 from tilewright.language.random import (

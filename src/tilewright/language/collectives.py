@@ -30,8 +30,8 @@ from tilewright.trace.tracer import current
 _Candidate = tuple[Scalar, Scalar, "Scalar | None"]  # a value, its index, and whether it takes part
 
 # Values of so many warps are read by every thread, those of more by the lanes of a row. A scan selects among them too.
-_REDUCED_BY_EACH = 8
-_SCANNED_BY_EACH = 4
+_READ_BY_EACH = 4
+_READ_BY_EACH = 4
 
 
 # --- reduce ----------------------------------------------------------------------------------------------
@@ -81,7 +81,7 @@ def _over_group(group: Group, operation: Operation, values: list[Scalar]) -> lis
     values = _over_row(row, operation, values, everywhere=False)
     exchange = Exchange(group, [x.dtype for x in values], group.rows)
     memory = pass_on(group, exchange, values, group.row_number(), row.lane == 0)
-    if group.rows <= _REDUCED_BY_EACH or not group.is_whole:
+    if group.rows <= _READ_BY_EACH or not group.is_whole:
         return tree(operation, read_all(memory, group.rows))
     lanes = group.row_of_warps()
     return _over_row(lanes, operation, _by_lanes(lanes, memory))
@@ -224,7 +224,7 @@ def _scan_over_group(
     number = group.row_number()
     exchange = Exchange(group, [x.dtype for x in values], group.rows)
     memory = pass_on(group, exchange, values, number, row.lane == last)
-    if group.rows <= _SCANNED_BY_EACH or not group.is_whole:
+    if group.rows <= _READ_BY_EACH or not group.is_whole:
         before, total = _before_warp(operation, number, read_all(memory, group.rows), with_total=with_total)
     else:
         lanes = group.row_of_warps()

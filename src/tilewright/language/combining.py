@@ -11,6 +11,7 @@ from tilewright.arguments import shown
 from tilewright.dtypes import DType, bool_, int32
 from tilewright.errors import LanguageError
 from tilewright.tensors import Tensor
+from tilewright.trace.elementwise import in_registers
 from tilewright.trace.engine import BufferEngine
 from tilewright.trace.mathematics import maximum, minimum
 from tilewright.trace.memory import fragment_like
@@ -82,7 +83,7 @@ def _taken_apart(x: Any, what: str, leaves: list[Any]) -> Callable[[Sequence[Any
                 f"{what} takes tensors of a kernel whose size is known while tracing, not {x.title}",
                 help="copy the thread's part of it into a fragment: tw.fragment_like",
             )
-        leaves.append(x)
+        leaves.append(in_registers(x, keep_repeats=False))
     elif isinstance(x, Scalar) or is_number(x) or is_numpy_number(x):
         leaves.append(as_scalar(x))
     else:

@@ -11,16 +11,20 @@ from __future__ import annotations
 
 from typing import Any
 
+from tilewright.arch import Arch
 from tilewright.arguments import instance
-from tilewright.atoms import CopyAtom
+from tilewright.atoms import CopyAtom, UniversalCopy
+from tilewright.dtypes import bool_
 from tilewright.errors import LanguageError
-from tilewright.language.edges import copy_guarded, fill_guarded
-from tilewright.language.vectors import VectorCopy
+from tilewright.instructions import cp_async
+from tilewright.ir.core import Space
 from tilewright.tensors import GuardedTensor, Tensor
 from tilewright.tiled import TiledCopy
 from tilewright.trace.control import truth
+from tilewright.trace.edges import along, conjunction, copy_guarded, fill_guarded, limits_of
 from tilewright.trace.engine import BufferEngine
 from tilewright.trace.memory import fragment_like
+from tilewright.trace.vectors import VectorCopy
 from tilewright.trace.walks import common_walk, each_step, place
 
 
@@ -63,7 +67,7 @@ def copy(*arguments: Any, pred: Any = None, count: Any = None) -> None:
         dst[...] = src
         return
     if isinstance(src, GuardedTensor) or isinstance(dst, GuardedTensor):
-        copy_guarded(src, dst, atom, pred, count)
+        copy_guarded(src, dst, atom, pred, count, _fastest)
         return
     if atom is not None and atom.threads > 1:
         if pred is not None or count is not None:
@@ -77,7 +81,14 @@ def copy(*arguments: Any, pred: Any = None, count: Any = None) -> None:
         raise LanguageError(
             "tw.copy takes pred or count, not both", help="let count be 0 where the predicate does not hold"
         )
-    VectorCopy(src, dst, atom, truth(pred), count).emit()
+    VectorCopy(src, dst, atom, truth(pred), count, _fastest).emit()
+
+
+def _fastest(spaces: tuple[Space, Space], bits: int, arch: Arch) -> CopyAtom:
+    """Choose cp.async where the target has it and it fits."""
+    if cp_async.reaches(spaces, bits // 8):
+        return cp_async.atom_for(bits, arch) or UniversalCopy(bits)
+    return UniversalCopy()
 
 
 def fill(tensor: Tensor, value: Any) -> None:
@@ -134,3 +145,20 @@ def copied_fragment(tensor: Tensor) -> Tensor:
     fragment = fragment_like(tensor)
     copy(tensor, fragment)
     return fragment
+
+
+def inside(tensor: Tensor) -> Tensor:
+    """Return a fragment of bools that says which elements of a tile are inside of the tensor that it was cut from.
+
+    Law: inside(t)[c] == t.inside(c) for every coordinate c. Raises `LayoutError` for a dynamic shape.
+    """
+    instance("tw.inside", "tensor", tensor, Tensor, "a tensor")
+    mask = fragment_like(tensor, bool_)
+    limits = limits_of(tensor)
+    walk = common_walk([mask, *along(limits)], "tw.inside")
+
+    def step(steps: tuple[Any, ...]) -> None:
+        mask.engine.store(place(mask, steps[0]), conjunction(limits, steps[1:]))
+
+    each_step(walk, step)
+    return mask

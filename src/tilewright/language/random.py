@@ -17,7 +17,7 @@ from tilewright.errors import LanguageError
 from tilewright.instructions.approximate import cos_approx, sin_approx, sqrt_approx
 from tilewright.instructions.philox import Words, philox_words
 from tilewright.instructions.products import mul_hi
-from tilewright.tensors.arithmetic import elementwise
+from tilewright.tensors.arithmetic import elementwise, refuse_tensors
 from tilewright.trace.mathematics import fma, log
 from tilewright.trace.scalar import Scalar, as_integer, as_scalar, as_word
 from tilewright.trace.tracer import current
@@ -33,6 +33,7 @@ def philox(seed: Any, counter: Any, rounds: int = _ROUNDS) -> Words:
     the statistical tests.
     """
     current("tw.philox")
+    refuse_tensors("tw.philox", seed, *(counter if isinstance(counter, (tuple, list)) else (counter,)))
     if type(rounds) is not int or not 1 <= rounds <= 16:
         raise LanguageError(f"the rounds of tw.philox are 1 to 16, known while tracing, got {shown(rounds)}")
     return philox_words(_halves(seed, "the seed of tw.philox"), _counter(counter), rounds)
@@ -52,6 +53,7 @@ def randint(seed: Any, offset: Any, low: Any = None, high: Any = None) -> Scalar
 
 def randint4x(seed: Any, offset: Any) -> Words:
     """Return the four random uint32 of an offset, of which `randint` gives the first."""
+    refuse_tensors("tw.randint4x", seed, offset)
     return philox(seed, offset)
 
 
@@ -63,6 +65,7 @@ def rand(seed: Any, offset: Any) -> Scalar:
 
 def rand4x(seed: Any, offset: Any) -> Words:
     """Return four random float32 from [0, 1), of which `rand` gives the first."""
+    refuse_tensors("tw.rand4x", seed, offset)
     a, b, c, d = (_uniform(word) for word in philox(seed, offset))
     return a, b, c, d
 
@@ -79,6 +82,7 @@ def randn(seed: Any, offset: Any) -> Scalar:
 
 def randn4x(seed: Any, offset: Any) -> Words:
     """Return four random float32 of the normal distribution, of which `randn` gives the first."""
+    refuse_tensors("tw.randn4x", seed, offset)
     words = philox(seed, offset)
     return *_normal(words[0], words[1]), *_normal(words[2], words[3])
 

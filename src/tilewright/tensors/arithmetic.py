@@ -12,6 +12,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable
 from functools import wraps
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 from tilewright.errors import ArgumentError, LanguageError
@@ -38,20 +39,39 @@ def compute(name: str, function: Function, operands: tuple[Any, ...]) -> Any:  #
 def elementwise(operands: int) -> Callable[[Function], Function]:
     """Let a function of numbers take tensors among its first `operands` arguments, and act on their elements.
 
-    Law: f(t)[c] == f(t[c]) for every coordinate c; numbers beside tensors are the same for all elements.
+    Law: f(t)[c] == f(t[c]) for every coordinate c; numbers beside tensors are the same for all elements. Operands that
+    are given by name count as well.
     """
 
     def decorate(function: Function) -> Function:
+        names = list(signature(function).parameters)[:operands]
+
         @wraps(function)
         def apply(*values: Any, **options: Any) -> Any:
-            if not any(isinstance(x, Arithmetic) for x in values[:operands]):
-                return function(*values, **options)
             numbers, settings = values[:operands], values[operands:]
-            return compute(f"tw.{function.__name__}", lambda *x: function(*x, *settings, **options), numbers)
+            named = {name: options[name] for name in names if name in options}
+            if not any(isinstance(x, Arithmetic) for x in (*numbers, *named.values())):
+                return function(*values, **options)
+
+            def of_elements(*x: Any) -> Any:
+                given = dict(zip(named, x[len(numbers) :], strict=True))
+                return function(*x[: len(numbers)], *settings, **{**options, **given})
+
+            return compute(f"tw.{function.__name__}", of_elements, (*numbers, *named.values()))
 
         return apply
 
     return decorate
+
+
+def refuse_tensors(name: str, *values: Any) -> None:  # Any: the arguments of a function of numbers
+    """Refuse tensors where a function gives several results for each element."""
+    for x in values:
+        if isinstance(x, Arithmetic):
+            raise LanguageError(
+                f"{name} gives several numbers, and takes no tensors: {x.title}",
+                help="loop over the elements, for i in range(t.size): t[i]; or call a function that gives one number",
+            )
 
 
 def is_operand(x: object) -> bool:

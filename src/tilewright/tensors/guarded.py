@@ -32,12 +32,14 @@ from tilewright.layout.layouts import Layout, has_kept, modes_of, raw_layout
 from tilewright.layout.modes import slice_and_offset
 from tilewright.layout.simplify import coalesce
 from tilewright.layout.swizzle import ComposedLayout
-from tilewright.layout.tuples import leaves, map_leaves, product_each, show, tuple_size, unflatten
-from tilewright.tensors import host
+from tilewright.layout.tuples import leaves, map_leaves, show, tuple_size, unflatten
+from tilewright.tensors.host import fill_view
 from tilewright.tensors.tensor import Tensor, _check_coord, _full_coord
 
 if TYPE_CHECKING:
     import numpy as np
+
+_FAR = 1 << 39  # a stride above all of what fits into registers
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,6 +179,13 @@ class GuardedTensor(Tensor):
         return Tensor(engine.unguarded() if hasattr(engine, "unguarded") else engine, self.layout)
 
     @property
+    def order(self) -> Layout:
+        """The layout in whose order fragments hold the elements: two at one place may differ, being inside or not."""
+        pairs = zip(leaves(self.layout.stride), leaves(self.where.stride), strict=True)
+        steps = [_FAR if same_int(d, 0) and not same_int(place, 0) else d for d, place in pairs]
+        return raw_layout(self.layout.shape, unflatten(steps, self.layout.stride))
+
+    @property
     def title(self) -> str:
         return f"guarded {super().title}"
 
@@ -285,20 +294,10 @@ class GuardedTensor(Tensor):
         """Write the element at a coordinate where it is inside, or every element of a view that is."""
         c = _full_coord(coord, self.layout)
         if has_kept(c):
-            self._view(c)._fill(value)
+            fill_view(self._view(c), value)
             return
         c = self._element(c)
         self.plain.engine.store_where(self._is_inside(c), self.layout(c), value)
-
-    def _fill(self, value: Any) -> None:
-        if self.space != "host":
-            host.fill_view(self, value)
-            return
-        import numpy as np
-
-        values = np.broadcast_to(np.asarray(value), product_each(self.shape))  # type: ignore[arg-type]  # static
-        for i, one in enumerate(values.ravel(order="F")):
-            self[i] = one
 
     @property
     def residue(self) -> Any:  # Any: an integer of host or device for each mode, nested as the shape's top level

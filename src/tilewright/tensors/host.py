@@ -85,7 +85,8 @@ def fill_view(view: Tensor, value: Any) -> None:
         if value.engine.storage is view.engine.storage:
             array = array.copy()  # all elements are read before the first is written
     sizes = product_each(view.shape)
-    if array.shape == () or isinstance(view.layout, Layout):
+    is_guarded = hasattr(view, "padded")
+    if not is_guarded and (array.shape == () or isinstance(view.layout, Layout)):
         target = leaf_array(view)
         if array.shape == ():
             if isinstance(view.layout, Layout):
@@ -101,7 +102,10 @@ def fill_view(view: Tensor, value: Any) -> None:
         )
     flat = np.broadcast_to(array, sizes).ravel(order="F")  # type: ignore[arg-type]  # static on the host
     for i in range(flat.size):
-        view.engine.store(view.layout(i), flat[i])
+        if is_guarded:
+            view[i] = flat[i]
+        else:
+            view.engine.store(view.layout(i), flat[i])
 
 
 def compute(name: str, function: Callable[..., Any], operands: tuple[Any, ...]) -> Any:  # Any: tensors and numbers
@@ -165,7 +169,9 @@ def _new(like: Tensor, values: np.ndarray[Any, Any], shape: Any, element: Any) -
     layout = Layout(shape)
     engine = like.engine.fragment(layout, element)
     engine.storage[:] = values.reshape(-1, order="F")
-    return type(like)(engine, layout)
+    kind: Any = type(getattr(like, "plain", like))  # a guarded view gives an ordinary tensor
+    made: Tensor = kind(engine, layout)
+    return made
 
 
 def to_text(t: Tensor) -> str:

@@ -78,5 +78,13 @@ def refusal(what: str, a: Tensor, b: Tensor, both: bool) -> LanguageError | None
     way = "copy the chosen one's elements" if one.space == Space.REGISTER.value else "index the mode by a device value"
     return LanguageError(
         f"{what} is one of two {one.space} tensors, {names}, {when}: {has}",
-        help=f"make one tensor of both, with a mode more: tw.{maker}(dtype, (..., 2)), and {way}",
+        help=f"{_in_place(one, both)}make one tensor of both, with a mode more: tw.{maker}(dtype, (..., 2)), and {way}",
     )
+
+
+def _in_place(engine: BufferEngine, both: bool) -> str:
+    """Return what helps where each iteration makes a new fragment."""
+    if both or engine.space != Space.REGISTER.value:
+        return ""
+    name = engine.name or "r"
+    return f"update the one before the loop, as in {name} += x or {name}[...] = x; or "

@@ -3,25 +3,31 @@
 What a loop holds of a buffer is known by how the loop goes through it. An operation may join if its indices step as the
 loop's do, and every buffer that the loop writes is read and written at one index in each iteration. The loop is then
 moved to the end of its block: it touches registers only, and what came since is arithmetic, or loads from elsewhere.
+
+A sum whose operand is a product joins the loop of the product, so that both are one multiply-add wherever they stand:
+
+    x * s - x.reduce("max")         the loop of x * s goes behind that of the maximum, which reads x and writes nothing
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from tilewright.dtypes import DType
-from tilewright.ir.core import Block, Buffer, Op, Value, VectorType
-from tilewright.ir.ops import Allocate, Binary, Extract, For, Inside, Load, Pack
+from tilewright.ir.core import Block, Buffer, Op, Space, Value, VectorType
+from tilewright.ir.ops import Allocate, Binary, Extract, For, If, Inside, Load, Pack, Store, Yield
 from tilewright.layout import ComposedLayout
+from tilewright.source import SourceLocation
 from tilewright.tensors import Tensor
 from tilewright.trace.control import loop
 from tilewright.trace.scalar import Scalar, as_scalar
 from tilewright.trace.tracer import Tracer
 from tilewright.trace.walks import INDEX_NAMES, UNROLL_LIMIT, Walk, place, vector_limit
 
+_MOST_LOOPS = 8  # that are remembered
 Function: TypeAlias = "Callable[..., Any]"  # Any: of numbers of host or device
 Key: TypeAlias = "tuple[Any, ...]"  # how a loop goes through a buffer: start, strides, swizzles
 
@@ -30,9 +36,11 @@ Key: TypeAlias = "tuple[Any, ...]"  # how a loop goes through a buffer: start, s
 class Computation:
     """What a loop computes of elements: a function, the type it gives, and the kind of `Binary` that does two at once.
 
-    `operands` are register tensors and numbers, and the loop steps through them and the target by `walk`.
+    `name` is that of the operation: sums and products are known by it. `operands` are register tensors and numbers, and
+    the loop steps through them and the target by `walk`.
     """
 
+    name: str
     function: Function
     dtype: DType
     pair: str | None
@@ -44,6 +52,23 @@ class Computation:
     def tensors(self) -> list[Tensor]:
         """The operands that are tensors, and the target: in the order of the walk's strides."""
         return [*(x for x in self.operands if isinstance(x, Tensor)), self.target]
+
+    def ways(self, extents: tuple[int, ...], width: int) -> list[tuple[Buffer, Key]]:
+        """Return how a loop goes through the buffers of the operands, and of the target."""
+        fitted = _fit(self.walk, extents, width)
+        assert fitted is not None, (self.walk, extents)
+        return [(t.engine.buffer, way_through(t, s)) for t, s in zip(self.tensors, fitted.strides, strict=True)]
+
+    @property
+    def is_sum(self) -> bool:
+        """Whether it and a product that is an operand may be one multiply-add."""
+        return self.name in ("add", "sub")
+
+    def is_product(self, loop: ElementLoop) -> bool:
+        """Return whether the elements are products, as those that a loop holds may be, with either sign."""
+        if self.name == "neg":
+            return any(t.engine.buffer in loop.products for t in self.tensors[:-1])
+        return self.name == "mul"
 
     @property
     def goes_in_pairs(self) -> bool:
@@ -93,6 +118,9 @@ class ElementLoop:
     held: dict[Key, _Elements] = field(default_factory=dict)
     uses: dict[Buffer, set[Key]] = field(default_factory=dict)
     written: set[Buffer] = field(default_factory=set)
+    products: set[Buffer] = field(default_factory=set)  # whose elements are products, or these with the other sign
+    computations: list[tuple[Computation, SourceLocation | None]] = field(default_factory=list)
+    stores: dict[Key, list[Op]] = field(default_factory=dict)  # what writes an element in an iteration
     passed: set[Op] = field(default_factory=set)  # loads into fragments of their own: they may come before the loop
 
     @staticmethod
@@ -125,39 +153,99 @@ class ElementLoop:
         assert outer is None or isinstance(outer, For), outer
         return ElementLoop(tracer, block, inner[0], outer, extents, width, tuple(indices))
 
-    def takes(self, computation: Computation) -> bool:
-        """Say whether an operation may be computed in this loop, and move the loop to the end of its block."""
+    def taking(self, computation: Computation) -> ElementLoop | None:
+        """Return the loop in which an operation may be computed, moved to the end of its block; None where it may not.
+
+        That is this loop, or for the sum of a product one with more indices that computes the same.
+        """
         paired = computation.goes_in_pairs
-        fitted = _fit(computation.walk, self.extents, self.width)
+        extents = self._extents_for(computation)
         if self.width == 1 and paired:
-            return False
-        if fitted is None or self.tracer.builder.block is not self.block or self.loop not in self.block.ops:
-            return False
+            return None
+        if extents is None or self.tracer.builder.block is not self.block or self.loop not in self.block.ops:
+            return None
         buffers = [t.engine.buffer for t in computation.tensors]
-        keys = [way_through(t, s) for t, s in zip(computation.tensors, fitted.strides, strict=True)]
         if self.width == 2 and not paired and not any(b in self.uses for b in buffers):
-            return False  # nothing is gained by two elements at once
-        for buffer, key in zip(buffers[:-1], keys, strict=False):
-            if buffer in self.written and self.uses[buffer] != {key}:
-                return False
-        if self.uses.get(buffers[-1], {keys[-1]}) != {keys[-1]}:
-            return False
+            return None  # nothing is gained by two elements at once
+        if not self._agrees(computation, extents):
+            return None
+        is_related = any(buffer in self.written for buffer in buffers[:-1])
         after = itertools.takewhile(lambda op: op is not self.loop, reversed(self.block.ops))
-        if not all(self._may_come_before(op) for op in after):
-            return False
+        if not all(self._may_come_before(op, is_related) for op in after):
+            return None
         assert self.loop is not None
         self.block.ops.remove(self.loop)
+        if extents != self.extents:
+            return self._with_indices(extents)
         self.block.ops.append(self.loop)  # what was computed since may be an operand; the loop has no results
-        return True
+        return self
 
-    def _may_come_before(self, op: Op) -> bool:
-        """Say whether the loop, which only touches registers, may come after an op instead of before it."""
-        if isinstance(op, (Load, Inside)):
-            return op.buffer not in self.uses
-        return op.is_pure or isinstance(op, Allocate) or op in self.passed
+    def _extents_for(self, computation: Computation) -> tuple[int, ...] | None:
+        """Return the loop's extents where an operation steps so too, or more where the sum of a product needs them."""
+        if _fit(computation.walk, self.extents, self.width) is not None:
+            return self.extents
+        if self.width > 1 or not (
+            computation.is_sum and any(t.engine.buffer in self.products for t in computation.tensors)
+        ):
+            return None
+        return _common_extents(self.extents, computation.walk.extents)
+
+    def _agrees(self, computation: Computation, extents: tuple[int, ...]) -> bool:
+        """Say whether an operation goes through what the loop writes as the loop does."""
+        uses = self.uses
+        if extents != self.extents:
+            uses = {}
+            for one, _ in self.computations:
+                for buffer, key in one.ways(extents, self.width):
+                    uses.setdefault(buffer, set()).add(key)
+        *reads, (target, way) = computation.ways(extents, self.width)
+        for buffer, key in reads:
+            if (buffer in self.written and uses[buffer] != {key}) or _other_view(buffer, self.written):
+                return False
+        return uses.get(target, {way}) == {way} and not _other_view(target, self.uses)
+
+    def _with_indices(self, extents: tuple[int, ...]) -> ElementLoop:
+        """Return a new loop over more indices that computes what this one, which has been taken out, computed."""
+        place = self.tracer.place
+        try:
+            assert self.loop is not None
+            self.tracer.place = self.loop.location
+            new = ElementLoop.begin(self.tracer, extents, self.width)
+            for computation, line in self.computations:
+                self.tracer.place = line
+                new.append(computation)
+        finally:
+            self.tracer.place = place
+        new.passed = self.passed
+        return new
+
+    def _may_come_before(self, op: Op, is_related: bool) -> bool:
+        """Say whether the loop, which only touches registers, may come after an op instead of before it.
+
+        It comes after loops and branches, of a reduction say, only where the operation that is to join needs its
+        results: the text keeps the order of the kernel otherwise.
+        """
+        if op in self.passed:
+            return True
+        if op.blocks and not is_related:
+            return False
+        return all(self._is_apart(inner) for inner in op.walk())
+
+    def _is_apart(self, op: Op) -> bool:
+        """Say whether an op does nothing but compute, and access memory that the loop does not share."""
+        if not (op.is_pure or isinstance(op, (Load, Store, Inside, Allocate, For, If, Yield))):
+            return False
+        if isinstance(op, Store) and op.buffer.space is not Space.REGISTER:
+            return False
+        written = {buffer.family for buffer in self.written}
+        used = {buffer.family for buffer in self.uses}
+        return not any(b.family in written for b in op.buffers_read) and not any(
+            b.family in used for b in op.buffers_written
+        )
 
     def append(self, computation: Computation) -> None:
         """Add an operation to the loop's body."""
+        self.computations.append((computation, self.tracer.location()))
         walk, target = computation.walk, computation.target
         fitted = _fit(walk, self.extents, self.width)
         assert fitted is not None, (walk, self.extents)
@@ -167,6 +255,10 @@ class ElementLoop:
         with self.tracer.inside(self.inner):
             taken = [self._load(x, *next(of_operands)) if isinstance(x, Tensor) else x for x in computation.operands]
             self._store(target, *steps[-1], self._apply(computation, taken))
+        if computation.is_product(self):
+            self.products.add(target.engine.buffer)
+        else:
+            self.products.discard(target.engine.buffer)
         if end is not None:
             self.inner.ops.append(end)
 
@@ -205,12 +297,16 @@ class ElementLoop:
 
     def _store(self, tensor: Tensor, steps: tuple[Any, ...], strides: tuple[Any, ...], value: _Elements) -> None:
         at, step = self._offset(steps), self._lane_step(strides)
+        key, before = way_through(tensor, steps), len(self.inner.ops)
+        for op in self.stores.pop(key, ()):  # what an iteration writes twice is read from the loop between
+            self.inner.ops.remove(op)
+            before -= 1
         if self.width == 2 and value.vector is not None and _in_pairs(tensor, strides):
             tensor.engine.store_value(place(tensor, at), value.vector)
         else:
             for n, single in enumerate(value.lanes()):
                 tensor.engine.store_value(place(tensor, at + n * step), single)
-        key = way_through(tensor, steps)
+        self.stores[key] = [op for op in self.inner.ops[before:] if isinstance(op, Store)]
         self.held[key] = value
         self.uses.setdefault(tensor.engine.buffer, set()).add(key)
         self.written.add(tensor.engine.buffer)
@@ -227,15 +323,45 @@ class ElementLoop:
 
 
 def loop_for(tracer: Tracer, computation: Computation) -> ElementLoop:
-    """Return the loop in which an operation is computed: that of the one before it, or a new one."""
-    last = tracer.elements
-    if isinstance(last, ElementLoop) and last.takes(computation):
-        return last
+    """Return the loop in which an operation is computed: that of an operand or of the last operation, or a new one."""
+    for candidate in _candidates(tracer, computation):
+        taking = candidate.taking(computation)
+        if taking is not None:
+            tracer.elements.remove(candidate)
+            tracer.elements.append(taking)
+            return taking
     extents, width = computation.walk.extents, 2 if computation.goes_in_pairs else 1
     if extents:
         extents = (extents[0] // width, *extents[1:])
-    tracer.elements = new = ElementLoop.begin(tracer, extents, width)
+    new = ElementLoop.begin(tracer, extents, width)
+    tracer.elements[: 1 - _MOST_LOOPS] = []
+    tracer.elements.append(new)
     return new
+
+
+def _candidates(tracer: Tracer, computation: Computation) -> list[ElementLoop]:
+    """Return the loops that an operation may join: of a product that it adds to, the last one, those of operands."""
+    loops: list[ElementLoop] = tracer.elements
+    operands = [t.engine.buffer for t in computation.tensors[:-1]]
+    products = [one for b in operands for one in loops if b in one.products] if computation.is_sum else []
+    makers = [one for b in operands for one in reversed(loops) if b in one.written]
+    return list(dict.fromkeys([*products, *loops[-1:], *makers]))
+
+
+def _common_extents(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Return the fewest extents into which both split, innermost first: (32,) and (8, 4) into (8, 4)."""
+    first, second = list(a), list(b)
+    found = []
+    while first and second:
+        extent = min(first[0], second[0])
+        if first[0] % extent or second[0] % extent:
+            return None
+        found.append(extent)
+        for extents in (first, second):
+            extents[0] //= extent
+            if extents[0] == 1:
+                extents.pop(0)
+    return None if first or second else tuple(found)
 
 
 def _fit(walk: Walk, extents: tuple[int, ...], width: int) -> Walk | None:
@@ -256,6 +382,11 @@ def _fit(walk: Walk, extents: tuple[int, ...], width: int) -> Walk | None:
         return None
     columns[0] = tuple(d * width for d in columns[0])
     return Walk(extents, tuple(zip(*columns, strict=True)))
+
+
+def _other_view(buffer: Buffer, others: Iterable[Buffer]) -> bool:
+    """Say whether one of several buffers shows the bytes of a buffer as another type."""
+    return any(other.family is buffer.family and other is not buffer for other in others)
 
 
 def _in_pairs(tensor: Tensor, strides: tuple[Any, ...]) -> bool:

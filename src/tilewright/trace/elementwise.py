@@ -7,13 +7,14 @@ Each operation makes a fragment, computed in the loop of the operation before it
 A value that the loop holds is then used as it is, and a fragment that nothing else reads goes with the dead code.
 
 Operands in global and shared memory are loaded into fragments first, by the widest accesses that layout and alignment
-allow, and results are stored to memory likewise.
+allow, and results are stored to memory likewise. Guarded tiles are copied as by `tw.copy`: what is outside reads as the
+fill, and is not written.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from tilewright.dtypes import FLOAT8, DType, bfloat16, float16
@@ -25,7 +26,8 @@ from tilewright.layout.layouts import flat_modes
 from tilewright.layout.tuples import map_leaves, show
 from tilewright.tensors import GuardedTensor, Tensor
 from tilewright.tensors.broadcasting import broadcast_layout, broadcast_shapes
-from tilewright.trace.element_loops import Computation, ElementLoop, Function, loop_for, way_through
+from tilewright.trace.edges import copy_guarded, fill_guarded
+from tilewright.trace.element_loops import Computation, Function, loop_for, way_through
 from tilewright.trace.scalar import Scalar, as_scalar, identity_of
 from tilewright.trace.tracer import current
 from tilewright.trace.walks import common_walk, convert_float8, each_step, place, widest
@@ -34,22 +36,12 @@ from tilewright.trace.walks import common_walk, convert_float8, each_step, place
 _PAIRED = {"add": "add", "sub": "sub", "mul": "mul", "minimum": "min", "maximum": "max"}
 
 
-class GuardedMoves:
-    """How tiles with a guard are copied and filled: `language.edges`, which rests on this module, sets both."""
-
-    copy: Callable[[Tensor, Tensor], None]
-    fill: Callable[[Tensor, Any], None]
-
-
-guarded_moves = GuardedMoves()
-
-
 # --- what tensors ask for ------------------------------------------------------------------------------
 
 
 def compute(name: str, function: Function, operands: tuple[Any, ...]) -> Tensor:
     """Return a fragment of `function` of the operands' elements, with the shapes broadcast."""
-    if name == "pos" and operands[0].engine.buffer.space is not Space.REGISTER:
+    if name == "pos" and not _is_fragment(operands[0]):
         return in_registers(operands[0], keep_repeats=False)
     return _Operation(name, function, operands).into(None)
 
@@ -57,7 +49,7 @@ def compute(name: str, function: Function, operands: tuple[Any, ...]) -> Tensor:
 def update(target: Tensor, name: str, function: Function, other: Any) -> None:
     """Write `function` of the elements of a tensor and of another operand back to the tensor."""
     _refuse_repeats(target, name)
-    if target.engine.buffer.space is Space.REGISTER:
+    if _is_fragment(target):
         _Operation(name, function, (target, other)).into(target)
     else:
         assign(target, compute(name, function, (target, other)))
@@ -75,14 +67,16 @@ def assign(target: Tensor, value: Any) -> None:
         )
     if _is_same(target, value):
         return  # `x[i:j] += 1` assigns what it has updated
-    if value.engine.buffer.space is not Space.REGISTER and _is_static(value.shape):
+    if isinstance(target, GuardedTensor):
+        _demand_static(target)
+    if not _is_fragment(value) and (_is_static(value.shape) or isinstance(value, GuardedTensor)):
         value = in_registers(value)  # all elements are read before the first is written
     shape = broadcast_shapes("an assignment", [target.shape, value.shape], [target.title, value.title])
     _demand_extents(shape, target, value)
     _demand_conversion(value.dtype, target)
     _refuse_repeats(target, "an assignment")
     source = Tensor(value.engine, broadcast_layout(value.layout, shape))
-    if target.engine.buffer.space is Space.REGISTER:
+    if _is_fragment(target):
         _Operation("an assignment", _itself, (source,)).into(target)
         return
     if source.engine.buffer is target.engine.buffer:
@@ -103,6 +97,8 @@ def _moves_directly(source: Tensor, target: Tensor) -> bool:
 
 def convert_fragment(source: Tensor, target: Tensor, element: DType) -> None:
     """Write target[c] = source[c].to(element) for every coordinate c, to registers."""
+    if isinstance(source, GuardedTensor):
+        source = in_registers(source)
     if element in FLOAT8 or source.dtype in FLOAT8:
         convert_float8(source, target, element)
     else:
@@ -114,24 +110,31 @@ def in_registers(tensor: Tensor, *, keep_repeats: bool = True) -> Tensor:
 
     Elements that repeat, at stride 0, are loaded once, and stay one where `keep_repeats` says so.
     """
-    if tensor.engine.buffer.space is Space.REGISTER:
+    if _is_fragment(tensor):
         return tensor
     _demand_static(tensor)
     tracer = current("reading a tensor")
     before = len(tracer.builder.block.ops)
-    fragment = _fragment(tensor.engine, tensor.dtype, tensor.layout, tensor.shape, keep_repeats=keep_repeats)
+    order = tensor.order if isinstance(tensor, GuardedTensor) else tensor.layout
+    fragment = _fragment(tensor.engine, tensor.dtype, order, tensor.shape, keep_repeats=keep_repeats)
     if tensor.engine.name:
         fragment.engine.buffer.name = f"{tensor.engine.name}_values"
     move(tensor, fragment)
-    if isinstance(tracer.elements, ElementLoop):
-        tracer.elements.passed.update(tracer.builder.block.ops[before:])
+    if tensor.engine.buffer.space is not Space.REGISTER:
+        for loop in tracer.elements:
+            loop.passed.update(tracer.builder.block.ops[before:])
     return fragment
 
 
+def _is_fragment(tensor: Tensor) -> bool:
+    """Say whether all elements of a tensor are registers, which an operation takes as they are."""
+    return tensor.engine.buffer.space is Space.REGISTER and not isinstance(tensor, GuardedTensor)
+
+
 def move(source: Tensor, target: Tensor) -> None:
-    """Copy elements by the widest accesses that both tensors allow, of tiles with a guard those that are inside."""
+    """Copy elements by the widest accesses that both tensors allow."""
     if isinstance(source, GuardedTensor) or isinstance(target, GuardedTensor):
-        guarded_moves.copy(source, target)
+        copy_guarded(source, target)
         return
     source.engine.demand_whole(source.layout)
     target.engine.demand_whole(target.layout)
@@ -150,11 +153,16 @@ def _fill(target: Tensor, value: Any) -> None:
     """Write one number to all elements, in vectors where the layout allows them."""
     scalar = as_scalar(value) if hasattr(value, "dtype") else as_scalar(value, target.dtype)
     _demand_conversion(scalar.dtype, target)
-    if target.engine.buffer.space is Space.REGISTER:
-        _Operation("an assignment", lambda x: x, (scalar.to(target.dtype),)).into(target)
+    if _is_fragment(target):
+        _Operation("an assignment", _itself, (scalar.to(target.dtype),)).into(target)
         return
     if isinstance(target, GuardedTensor):
-        guarded_moves.fill(target, scalar.to(target.dtype))
+        if not _is_static(target.shape):
+            fill_guarded(target, scalar)
+            return
+        fragment = _fragment(target.engine, target.dtype, target.layout, target.shape)
+        _fill(fragment, scalar)
+        move(fragment, target)
         return
     target.engine.demand_whole(target.layout)
     width, walk = widest(common_walk((target,), "an assignment"), (target,))
@@ -254,6 +262,8 @@ def _refuse_repeats(target: Tensor, name: str) -> None:
 
 def _is_same(a: Tensor, b: Tensor) -> bool:
     """Say whether two tensors are certain to be the same elements in the same places."""
+    if not _have_same_edge(a, b):
+        return False
     if a.engine.buffer is not b.engine.buffer or not _same_number(a.engine.start, b.engine.start):
         return False
     x, y = a.layout, b.layout
@@ -266,6 +276,15 @@ def _is_same(a: Tensor, b: Tensor) -> bool:
     first, second = flat_modes(x), flat_modes(y)
     pairs = [*zip(first[0], second[0], strict=False), *zip(first[1], second[1], strict=False)]
     return len(first[0]) == len(second[0]) and all(_same_number(m, n) for m, n in pairs)
+
+
+def _have_same_edge(a: Tensor, b: Tensor) -> bool:
+    """Say whether the same elements of two views are certain to be inside."""
+    if not (isinstance(a, GuardedTensor) and isinstance(b, GuardedTensor)):
+        return isinstance(a, GuardedTensor) == isinstance(b, GuardedTensor)
+    x, y = a.edge, b.edge
+    pairs = [(x.begin, y.begin), (x.end, y.end), (x.base, y.base), (x.own, y.own)]
+    return a.where == b.where and all(_same_number(m, n) for p, q in pairs for m, n in zip(p, q, strict=True))
 
 
 def _same_number(a: Any, b: Any) -> bool:
@@ -293,8 +312,9 @@ class _Operation:
         for t in tensors:
             _demand_static(t)
         self.shape = broadcast_shapes(name, [t.shape for t in tensors], [t.title for t in tensors]) if tensors else 1
-        self.order = next((t.layout for t in tensors if t.size == _size(self.shape)), None)
         self.operands = [in_registers(x) if isinstance(x, Tensor) else x for x in operands]
+        loaded = [x for x in self.operands if isinstance(x, Tensor)]
+        self.order = next((t.layout for t in loaded if t.size == _size(self.shape)), None)
         self.dtype = self._result_type()
 
     def _result_type(self) -> DType:
@@ -323,7 +343,7 @@ class _Operation:
             assign(target, self.into(None))  # all elements are read before the first is written
             return target
         pair = self._pair_kind(operands, target)
-        computation = Computation(self.function, self.dtype, pair, tuple(operands), target, walk)
+        computation = Computation(self.name, self.function, self.dtype, pair, tuple(operands), target, walk)
         loop_for(self.tracer, computation).append(computation)
         return target
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import pickle
 import types
 import warnings
 from abc import ABC, abstractmethod
@@ -83,11 +84,15 @@ class _Dict(Holder):
     noun = "dict"
 
     def read(self, object: Any) -> Places:
+        if isinstance(object, collections.OrderedDict):  # its order is its own
+            return dict(collections.OrderedDict.items(object))
         return dict(dict.items(object))
 
     def write(self, object: Any, content: Places) -> None:
-        dict.clear(object)
-        dict.update(object, content)
+        kind = collections.OrderedDict if isinstance(object, collections.OrderedDict) else dict
+        kind.clear(object)
+        for key, value in content.items():
+            kind.__setitem__(object, key, value)
 
 
 @dataclass(frozen=True)
@@ -150,7 +155,9 @@ def _slots(kind: type) -> tuple[tuple[str, Any], ...]:
         (name, member)
         for each in reversed(kind.__mro__)
         for name, member in vars(each).items()
-        if isinstance(member, types.MemberDescriptorType) and each.__module__ != "builtins"
+        if isinstance(member, types.MemberDescriptorType)
+        and each.__module__ != "builtins"
+        and name not in ("__dict__", "__weakref__")  # members of some classes that are written in C
     )
 
 
@@ -367,6 +374,35 @@ def _same_parts(a: Any, b: Any) -> bool:
 
 
 @dataclass(frozen=True)
+class _ArrayIterator(_Unrestorable):
+    noun = "iterator"
+
+    def read(self, object: Any) -> Any:
+        return object.index if hasattr(object, "base") else (object.finished, object.finished or object.iterindex)
+
+
+@dataclass(frozen=True)
+class _Buffer(_Unrestorable):
+    """What gives its bytes: an array of the module `array`, a memoryview, an object of ctypes."""
+
+    noun = "buffer"
+
+    def read(self, object: Any) -> Any:
+        return bytes(object)
+
+
+@dataclass(frozen=True)
+class _ContextVariable(_Unrestorable):
+    noun = "context variable"
+
+    def read(self, object: Any) -> Any:
+        return (object.get(None),)
+
+    def same(self, before: Any, after: Any) -> bool:
+        return same_value(before, after)
+
+
+@dataclass(frozen=True)
 class _File(_Unrestorable):
     noun = "file"
 
@@ -382,6 +418,8 @@ class _Random(_Unrestorable):
     noun = "random generator"
 
     def read(self, object: Any) -> Any:
+        if type(object).__module__.startswith("numpy"):
+            return pickle.dumps(object)  # states of different kinds, with arrays
         try:
             return object.getstate()
         except NotImplementedError:  # SystemRandom
@@ -392,6 +430,7 @@ LIST, DEQUE, DICT, ATTRIBUTES, CLASS = _List(), _Deque(), _Dict(), _Attributes()
 CELL, GLOBALS = _Cell(), _Globals()
 SET, BYTES, ARRAY = _Set(), _Bytes(), _Array()
 GENERATOR, ITERATOR, FILE, RANDOM = _Generator(), _Iterator(), _File(), _Random()
+ARRAY_ITERATOR, BUFFER, CONTEXT_VARIABLE = _ArrayIterator(), _Buffer(), _ContextVariable()
 
 _PLAIN = (int, float, complex, str, bytes, bool, type(None))
 

@@ -11,8 +11,7 @@ from tilewright.dtypes import dtype
 from tilewright.errors import LanguageError
 from tilewright.ir.core import Space
 from tilewright.layout import ComposedLayout, Layout, cosize, make_layout_like
-from tilewright.layout.ints import same_int
-from tilewright.layout.tuples import leaves, map_leaves, unflatten
+from tilewright.layout.tuples import map_leaves
 from tilewright.tensors import GuardedTensor, Tensor
 from tilewright.trace.engine import allocate
 from tilewright.trace.shared_sizes import allocate_sized
@@ -68,11 +67,6 @@ def fragment_like(tensor: Any, element: Any = None) -> Tensor:
             "tw.fragment_like of a layout needs an element type", help="pass one: fragment_like(layout, tw.float32)"
         )
     behind = itertools.count(1 << 40)  # above every static stride of what fits into registers
-    strides = layout.stride
-    if isinstance(tensor, GuardedTensor):  # elements at one place may differ: one is inside, another outside
-        steps = zip(leaves(strides), leaves(tensor.where.stride), strict=True)
-        strides = unflatten(
-            [None if same_int(step, 0) and not same_int(other, 0) else step for step, other in steps], strides
-        )
+    strides = tensor.order.stride if isinstance(tensor, GuardedTensor) else layout.stride
     stride = map_leaves(lambda step: step if isinstance(step, int) else next(behind), strides)
     return registers(tensor.dtype if element is None else element, make_layout_like(Layout(layout.shape, stride)))

@@ -7,23 +7,31 @@ tensors and all else of this package stay what they are, as do modules of Python
 
 from __future__ import annotations
 
+import array
 import collections
+import contextvars
+import ctypes
 import dis
 import enum
 import functools
 import io
 import random
 import sys
+import threading
 import types
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple  # Any: whatever the user's variables hold
 
 from tilewright.trace.holders import (
     ARRAY,
+    ARRAY_ITERATOR,
     ATTRIBUTES,
+    BUFFER,
     BYTES,
     CELL,
     CLASS,
+    CONTEXT_VARIABLE,
     DEQUE,
     DICT,
     FILE,
@@ -188,6 +196,8 @@ class _StaticWalk(Walk):
             if name not in data:
                 for function in _functions_of(member):
                     self.visit(function, f"{kind.__name__}.{name}", True)
+                if is_user_type(type(member)):  # a descriptor, which may keep what it is given
+                    self.visit(member, f"{kind.__name__}.{name}", True)
 
     def globals_of(self, function: types.FunctionType) -> None:
         """Walk the globals that a function's code reads."""
@@ -208,6 +218,10 @@ class _StaticWalk(Walk):
             self.starts.append(Found(holder, variables, name, True))
 
     def _module(self, module: types.ModuleType, path: str, attributes: frozenset[str], stored: frozenset[str]) -> None:
+        if module is random:
+            self.visit(random._inst, path, True)  # the generator behind its functions
+        elif module.__name__ == "numpy" and "random" in attributes:
+            self.visit(module.random.mtrand._rand, f"{path}.random", True)
         if module.__name__.partition(".")[0] in _FOREIGN and not module.__name__.startswith("tilewright.examples"):
             return
         variables = vars(module)
@@ -252,8 +266,8 @@ def _step_of(kind: type) -> _Step | None:
     for classes, step in _STEPS:
         if issubclass(kind, classes):
             return step
-    if kind.__module__ == "numpy":
-        return _holds(ARRAY) if kind.__name__ == "ndarray" else None
+    if kind.__module__.partition(".")[0] == "numpy":
+        return _NUMPY_STEPS.get(kind.__name__)
     if hasattr(kind, "__next__") and kind.__module__.partition(".")[0] in ("builtins", "itertools"):
         return _holds(ITERATOR)
     return _instance if is_user_type(kind) else None
@@ -308,6 +322,10 @@ def _method(walk: Walk, method: types.MethodType, path: str, outside: bool) -> N
     walk.visit(method.__func__, path, outside)
 
 
+def _reference(walk: Walk, value: weakref.ref[Any], path: str, outside: bool) -> None:
+    walk.visit(value(), path, outside)
+
+
 def _builtin_method(walk: Walk, method: types.BuiltinMethodType, path: str, outside: bool) -> None:
     if not isinstance(method.__self__, types.ModuleType):
         walk.visit(method.__self__, path, outside)
@@ -350,4 +368,15 @@ _STEPS: tuple[tuple[tuple[type, ...], _Step], ...] = (
     ((types.GeneratorType,), _holds(GENERATOR)),
     ((io.IOBase,), _holds(FILE)),
     ((random.Random,), _holds(RANDOM)),
+    ((array.array, memoryview, *ctypes.Structure.__bases__), _holds(BUFFER)),  # the last: all of ctypes
+    ((contextvars.ContextVar,), _holds(CONTEXT_VARIABLE)),
+    ((threading.local,), _holds(ATTRIBUTES)),
+    ((weakref.ref,), _reference),
 )
+_NUMPY_STEPS: dict[str, _Step] = {
+    "ndarray": _holds(ARRAY),
+    "flatiter": _holds(ARRAY_ITERATOR),
+    "nditer": _holds(ARRAY_ITERATOR),
+    "Generator": _holds(RANDOM),
+    "RandomState": _holds(RANDOM),
+}

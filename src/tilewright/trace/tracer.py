@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from tilewright.tensors.partition import Partition
     from tilewright.tiled import TiledCopy, TiledMMA
     from tilewright.trace.aliases import Copy
+    from tilewright.trace.element_loops import ElementLoop
     from tilewright.trace.reach import Memory
     from tilewright.trace.threads import Slice
 
@@ -62,7 +63,7 @@ class Tracer:
         self.fastmath = False  # whether functions of float32 are computed approximately
         self.bounds = False  # whether coordinates are checked where the program runs
         self.copies_to_shared = False  # whether tw.copy was called from global to shared memory
-        self.elements: object = None  # the loop of the last operation on fragments, kept by `elementwise`
+        self.elements: list[ElementLoop] = []  # the last loops over registers, the newest at the end
         self.place: SourceLocation | None = None  # what ops are built for, where that is not the line that builds them
         # What `threads` knows: the thread numbers that expressions give, and the slices that were accessed.
         self.thread_numbers: dict[Value, frozenset[int]] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import collections
 import dataclasses
 import functools
@@ -77,6 +78,17 @@ sys.modules["module_of_a_user"] = user
 W, D, Z, Q, T = np.array([1.0, 2.0]), {"x": {"y": [1]}}, {1, 2}, collections.deque([1]), (1, [2])
 applied = functools.partial(lambda c, n: c.tile + n, config, n=2)
 method = config.first
+B, M = array.array("f", [1.0, 2.0]), memoryview(bytearray([1, 2]))
+UD, UL = collections.UserDict(a=1), collections.UserList([1])
+
+def with_default(n, held=[1], *, other={"a": 2}):
+    return held[0] + other["a"]
+
+def imports():
+    import module_of_a_user as module
+    from module_of_a_user import deep as inner
+    return module.TILE + inner.tile
+
 log = []
 """
 
@@ -102,6 +114,11 @@ CHANGES: list[tuple[str, ...]] = [
     ("len(Z)", "Z.add(9)", "Z.clear()"),
     ("Q[0]", "Q[0] = 3"),
     ("T[1][0]", "T[1][0] = 9"),
+    ("B[1]", "B[1] = 5.5", "B.append(1.0); B[1] = 6.5"),
+    ("M[1]", "M[1] = 5"),
+    ("UD['a'] + UL[0]", "UD['a'] = 5", "UL[0] = 7"),
+    ("with_default(1)", "with_default.__defaults__[0][0] = 5", "with_default.__kwdefaults__['other']['a'] = 5"),
+    ("imports()", "user.TILE = 8", "user.deep.tile = 5"),
     ("slots.a", "slots.a = 4"),
     ("data.v", "data.v = 4.0"),
     ("data.items[0]", "data.items[0] = 4.0"),
@@ -125,7 +142,7 @@ def variables_of(expression: str) -> dict[str, Any]:
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
     names: dict[str, Any] = {
         "tw": tw, "np": np, "types": types, "sys": sys, "collections": collections, "functools": functools,
-        "dataclasses": dataclasses, "__name__": __name__,
+        "array": array, "dataclasses": dataclasses, "__name__": __name__,
     }  # fmt: skip
     exec(compile(text, file, "exec", dont_inherit=True), names)
     return names

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from typing import TypeVar
 
 import numpy as np
 
+import tilewright
 from tilewright.backends.sim.aliases import Reachable, reachable
 from tilewright.backends.sim.checks import AccessChecker
 from tilewright.backends.sim.copies import WaitChecker
@@ -177,7 +179,7 @@ class _SavedArray:
 
 
 Dim3 = tuple[int, int, int]
-_FRAMES = 4  # from the warning to the launch
+_PACKAGE = os.path.dirname(tilewright.__file__) + os.sep
 
 
 def execute(
@@ -231,11 +233,11 @@ def execute(
         for observer in machine.observers:
             observer.end()
         if races is not None and options.unwritten:
-            report_unwritten(kernel, machine, races.regions)
+            report_unwritten(kernel, machine, races.regions, scalars)
         collector.finish()
         if outer_run() is None:
             for finding in collector.warnings:
-                warnings.warn(TilewrightWarning(finding.message), stacklevel=_FRAMES)
+                warnings.warn(TilewrightWarning(finding.message), stacklevel=_frames_to_the_caller())
     except BaseException as error:  # an interrupt by the user too
         outputs.fail(error)
         raise
@@ -243,6 +245,14 @@ def execute(
         run.findings.extend(collector.findings)
         if meter is not None:
             add_launch(run.launches, meter.launch(arch, compile))
+
+
+def _frames_to_the_caller() -> int:
+    """Return the `stacklevel` by which a warning of the caller names the line outside of this package: the launch."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 def _bind(

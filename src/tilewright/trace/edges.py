@@ -21,23 +21,19 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.arguments import instance
 from tilewright.atoms import CopyAtom, UniversalCopy
 from tilewright.dtypes import bool_, int32, uint32
 from tilewright.errors import LanguageError
 from tilewright.ir.core import Block, Space, Value, VectorType
 from tilewright.ir.ops import Bitcast, Pack, constant
-from tilewright.language.vectors import VectorCopy, is_step, split_hints
 from tilewright.layout import Layout
 from tilewright.layout.ints import add, sub
 from tilewright.tensors import CoordinateEngine, GuardedTensor, Tensor
 from tilewright.tensors.guarded import Edge, both, known, offsets_of, reach
 from tilewright.trace.control import branch, truth
-from tilewright.trace.elementwise import guarded_moves
-from tilewright.trace.mathematics import where
-from tilewright.trace.memory import fragment_like
-from tilewright.trace.scalar import Scalar, arithmetic, as_scalar
+from tilewright.trace.scalar import Scalar, arithmetic, as_scalar, select
 from tilewright.trace.tracer import current
+from tilewright.trace.vectors import Choice, VectorCopy, by_registers, is_step, split_hints
 from tilewright.trace.walks import Walk, common_walk, each_step, place
 
 _WIDEST_RANGE = 1 << 16  # of a thread's part of a coordinate, for one bound to stand for all threads
@@ -111,33 +107,24 @@ def plain(tensor: Tensor) -> Tensor:
     return tensor.plain if isinstance(tensor, GuardedTensor) else tensor
 
 
-def inside(tensor: Tensor) -> Tensor:
-    """Return a fragment of bools that says which elements of a tile are inside of the tensor that it was cut from.
-
-    Law: inside(t)[c] == t.inside(c) for every coordinate c. Raises `LayoutError` for a dynamic shape.
-    """
-    instance("tw.inside", "tensor", tensor, Tensor, "a tensor")
-    mask = fragment_like(tensor, bool_)
-    limits = limits_of(tensor)
-    walk = common_walk([mask, *_along(limits)], "tw.inside")
-
-    def step(steps: tuple[Any, ...]) -> None:
-        mask.engine.store(place(mask, steps[0]), _conjunction(limits, steps[1:]))
-
-    each_step(walk, step)
-    return mask
-
-
-def _along(limits: Sequence[Limit]) -> list[Tensor]:
+def along(limits: Sequence[Limit]) -> list[Tensor]:
     """Return tensors to walk along with the data: their offsets are positions along the limits."""
     return [Tensor(CoordinateEngine(0), limit.steps) for limit in limits]
 
 
-def _conjunction(limits: Sequence[Limit], steps: Sequence[Any]) -> Any:
+def conjunction(limits: Sequence[Limit], steps: Sequence[Any]) -> Any:  # Any: numbers, a bool or a device bool
+    """Return whether the element so many steps behind the first one, along each limit, is inside of all."""
     return reduce(both, [limit.within(step) for limit, step in zip(limits, steps, strict=True)], True)
 
 
-def copy_guarded(src: Tensor, dst: Tensor, atom: CopyAtom | None, pred: Any, count: Any) -> None:
+def copy_guarded(
+    src: Tensor,
+    dst: Tensor,
+    atom: CopyAtom | None = None,
+    pred: Any = None,
+    count: Any = None,
+    choose: Choice = by_registers,
+) -> None:
     """Copy where source or destination is guarded: what lies outside of the source reads as its fill."""
     if count is not None or isinstance(pred, Tensor):
         raise LanguageError(
@@ -160,12 +147,12 @@ def copy_guarded(src: Tensor, dst: Tensor, atom: CopyAtom | None, pred: Any, cou
     is_inside = all_inside(src, dst)
 
     def without_guard() -> None:
-        copy = VectorCopy(plain(src), plain(dst), atom, None, None)
+        copy = VectorCopy(plain(src), plain(dst), atom, choose=choose)
         copy.in_words = is_inside is not True
         copy.emit()
 
     def everywhere() -> None:
-        branch(is_inside, without_guard, lambda: EdgeCopy(src, dst, atom).emit())
+        branch(is_inside, without_guard, lambda: EdgeCopy(src, dst, atom, choose).emit())
 
     def nowhere() -> None:
         if plain(dst).engine.buffer.space is not Space.GLOBAL:
@@ -178,10 +165,10 @@ def fill_guarded(tensor: Tensor, value: Any) -> None:
     """Set every element of a tile that is inside."""
     target, limits = plain(tensor), limits_of(tensor)
     target.engine.demand_guards()
-    walk = common_walk([target, *_along(limits)], "tw.fill")
+    walk = common_walk([target, *along(limits)], "tw.fill")
 
     def step(steps: tuple[Any, ...]) -> None:
-        branch(_conjunction(limits, steps[1:]), lambda: target.engine.store(place(target, steps[0]), value))
+        branch(conjunction(limits, steps[1:]), lambda: target.engine.store(place(target, steps[0]), value))
 
     each_step(walk, step)
 
@@ -191,15 +178,16 @@ class EdgeCopy(VectorCopy):
 
     in_words = True
 
-    def __init__(self, src: Tensor, dst: Tensor, atom: CopyAtom | None) -> None:
+    def __init__(self, src: Tensor, dst: Tensor, atom: CopyAtom | None, choose: Choice) -> None:
         self.tracer = current("tw.copy")
+        self.choose = choose
         self.src, self.dst, self.atom = plain(src), plain(dst), atom
         self.counts = False
         self.fill: Any = src.edge.fill if isinstance(src, GuardedTensor) else 0
         self.reads, self.writes = limits_of(src), limits_of(dst)
         self.limits = [*self.reads, *self.writes]
         # Modes are ordered by the strides of the last tensor, which is to be the destination.
-        walk = common_walk([self.src, *_along(self.limits), self.dst], "tw.copy")
+        walk = common_walk([self.src, *along(self.limits), self.dst], "tw.copy")
         self.walk = Walk(walk.extents, (walk.strides[0], walk.strides[-1], *walk.strides[1:-1]))
         self.spaces = (self.src.engine.buffer.space, self.dst.engine.buffer.space)
         self.hints = split_hints(self.tracer, atom, self.src, self.dst)
@@ -282,7 +270,7 @@ class EdgeCopy(VectorCopy):
         """Return whether an element of a vector may be read, and whether it may be written."""
         at = [add(p, lane) if cut else p for p, cut in zip(positions, self.partial, strict=True)]
         count = len(self.reads)
-        return _conjunction(self.reads, at[:count]), _conjunction(self.writes, at[count:])
+        return conjunction(self.reads, at[:count]), conjunction(self.writes, at[count:])
 
     def _count(self, positions: Sequence[Any], width: int) -> Any:  # Any: a device integer
         """Return how many leading elements of a vector may be read."""
@@ -291,12 +279,12 @@ class EdgeCopy(VectorCopy):
         left = sub(limit.edge.left(limit.leaf), add(limit.edge.own[limit.leaf], positions[cut]))
         count = arithmetic("min", as_scalar(left), width).to(int32)
         others = [n for n in range(len(self.limits)) if n != cut]
-        is_there = _conjunction([self.limits[n] for n in others], [positions[n] for n in others])
+        is_there = conjunction([self.limits[n] for n in others], [positions[n] for n in others])
         if not limit.starts_inside:
             is_there = both(is_there, limit.within(positions[cut]))
         if is_there is True:
             return count
-        return where(is_there, count, as_scalar(0, int32))
+        return select(is_there, count, as_scalar(0, int32))
 
     def _move_where(self, places: list[Any], width: int, atom: CopyAtom, read: Any) -> None:
         """Move one vector where it may be read, and the fill elsewhere."""
@@ -341,7 +329,3 @@ class EdgeCopy(VectorCopy):
         )
         vector = value.value if width == 1 else self._filled(value, width)
         self.dst.engine.store_value(places[1], vector)
-
-
-guarded_moves.copy = lambda source, target: copy_guarded(source, target, None, None, None)
-guarded_moves.fill = fill_guarded

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from tilewright.arch import Arch
 from tilewright.atoms import CopyAtom, UniversalCopy
 from tilewright.atoms.copy import LOADS, STORES, CacheHints
 from tilewright.dtypes import DType, bool_, int32, uint32
 from tilewright.errors import LanguageError
-from tilewright.instructions import cp_async
 from tilewright.ir.core import Block, Space, VectorType
 from tilewright.ir.ops import Bitcast, Pack, constant
-from tilewright.language.widths import note_narrow
 from tilewright.layout import Layout, make_layout
 from tilewright.layout.tuples import map_leaves
 from tilewright.tensors import Tensor
@@ -21,10 +20,21 @@ from tilewright.trace.control import branch
 from tilewright.trace.scalar import Scalar, as_scalar
 from tilewright.trace.tracer import Tracer, current
 from tilewright.trace.walks import Walk, common_walk, each_step, place, split_vector, vector_limit
+from tilewright.trace.widths import note_narrow
+
+# Which atom moves so many bits between two spaces on a target, where the caller has not named one.
+Choice: TypeAlias = Callable[[tuple[Space, Space], int, Arch], CopyAtom]
+
+
+def by_registers(spaces: tuple[Space, Space], bits: int, arch: Arch) -> CopyAtom:
+    """Choose a load and a store."""
+    return UniversalCopy()
 
 
 class VectorCopy:
     """One copy of vectors being lowered. `guard` says where, or how many elements of a vector, where `counts`.
+
+    `choose` names the instruction where no atom was given.
 
     With `in_words`, elements of 8 and 16 bits go as words of 32. A register array that both sides of a branch write in
     words stays in whole registers for the compiler; written by elements, it is taken apart and packed again.
@@ -32,9 +42,18 @@ class VectorCopy:
 
     in_words = False
 
-    def __init__(self, src: Tensor, dst: Tensor, atom: CopyAtom | None, pred: Any, count: Any) -> None:
+    def __init__(
+        self,
+        src: Tensor,
+        dst: Tensor,
+        atom: CopyAtom | None = None,
+        pred: Any = None,
+        count: Any = None,
+        choose: Choice = by_registers,
+    ) -> None:
         self.tracer = current("tw.copy")
         self.src, self.dst, self.atom = src, dst, atom
+        self.choose = choose
         self.guard = pred if count is None else count  # one for all, a tensor of them, or None
         self.counts = count is not None
         tensors = [src, dst]
@@ -121,13 +140,10 @@ class VectorCopy:
         return limit
 
     def _instruction(self, width: int) -> CopyAtom:
-        """Return what moves a vector: the atom that was given, else cp.async where the target has it and it fits."""
-        if self.atom is not None:
-            return self.atom
-        bits = width * self.src.dtype.bits
-        if cp_async.reaches(self.spaces, bits // 8):
-            return cp_async.atom_for(bits, self.tracer.arch) or UniversalCopy(bits)
-        return UniversalCopy()
+        """Return what moves a vector: the atom that was given, or what is chosen."""
+        return (
+            self.choose(self.spaces, width * self.src.dtype.bits, self.tracer.arch) if self.atom is None else self.atom
+        )
 
     def _step(self, steps: tuple[Any, ...], width: int, atom: CopyAtom) -> None:
         """Move one vector."""

@@ -11,7 +11,6 @@ from tilewright.ir.core import Space
 from tilewright.layout import ComposedLayout, Swizzle
 from tilewright.remarks import Remark
 from tilewright.tensors import Tensor
-from tilewright.trace.engine import BufferEngine
 from tilewright.trace.tracer import Tracer
 from tilewright.trace.walks import Walk, split_vector, vector_limit
 
@@ -27,7 +26,7 @@ def note_narrow(tracer: Tracer, tensors: Sequence[Tensor], walk: Walk, width: in
     if whole is None or element > VECTOR_BYTES:
         return
     widest = math.gcd(VECTOR_BYTES // element, whole)
-    spaces = [t.engine.buffer.space for t in tensors if isinstance(t.engine, BufferEngine)]
+    spaces = [t.engine.buffer.space for t in tensors if hasattr(t.engine, "buffer")]
     if width >= widest or Space.GLOBAL not in spaces:
         return
     reason, help = _reason(tensors, walk, width, widest, is_guarded)
@@ -82,7 +81,6 @@ def _alone(
     if vector_limit(tensor, strides) >= widest:
         return None
     engine, layout = tensor.engine, tensor.layout
-    assert isinstance(engine, BufferEngine), engine
     while isinstance(layout, ComposedLayout):
         if isinstance(layout.outer, Swizzle) and 1 << layout.outer.base < widest:
             base = widest.bit_length() - 1
