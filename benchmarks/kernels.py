@@ -359,7 +359,7 @@ def torch_runs(function: Run, work: float) -> dict[str, Measured]:
     """Return what PyTorch runs, and what torch.compile makes of it where it can be used."""
     found = {"torch": Measured(function, work)}
     torch._dynamo.reset()  # it compiles one function for a few sets of tensors only
-    compiled = torch.compile(function)
+    compiled = torch.compile(lambda: function())
     try:
         compiled()
     except Exception as error:  # it needs Triton and a compiler of C
