@@ -250,6 +250,17 @@ def scan_long(module: ModuleType) -> None:
     module.launch(np.zeros_like(x), x)
 
 
+@pytest.mark.parametrize("tiles", [32 * 32, 32 * 32 + 70])
+def test_prefix_sum_of_three_levels(backend: Backend, tiles: int, tmp_path: Path) -> None:
+    """Tiles of 128 elements, so that the simulator sees groups of 1024 tiles."""
+    module = changed(tmp_path, "prefix_sum", "VECTORS, EACH = 256, 8, 4", "VECTORS, EACH = 32, 1, 4")
+    assert module.workspace_shape(128 * tiles) == (3 if tiles == 1024 else 4, tiles)
+    x = np.random.default_rng(0).integers(-9, 10, 128 * tiles - 3).astype(np.float32)
+    y = backend.put(np.full_like(x, np.nan))
+    module.launch(y, backend.put(x))
+    assert_same_bits(backend.get(y), x.cumsum(dtype=np.float32))
+
+
 @pytest.mark.parametrize("name", ["load", "store", "atomic_add"])
 def test_prefix_sum_needs_strong_accesses(name: str, tmp_path: Path) -> None:
     kinds = set()
