@@ -1,4 +1,4 @@
-"""The greatest element of each row, and its k <= 32 greatest, with their indices, for rows of any length.
+"""The greatest element of each row, and its k <= 32 greatest, with their indices. Rows have fewer than 2^31 elements.
 
 Both kernels read a row once. Elements are compared as torch compares them: NaN is above everything, and -0 equals 0; of
 equal elements, the one with the lowest index comes first. `rank` turns an element into an integer of that order, and
@@ -40,7 +40,7 @@ def rank(value):
 @tw.function
 def key(rank, index):
     """Return what candidates are compared by."""
-    return rank.to(tw.uint64) << 32 | (~index).bitcast(tw.uint32).to(tw.uint64)
+    return rank.to(tw.uint64) << 32 | (~index).to(tw.uint32).to(tw.uint64)
 
 
 @tw.function
@@ -66,7 +66,7 @@ def argmax(values, indices, x):
         part = vector(x, i)
         for n in tw.static_range(each):
             if rank(part[n]) > best:
-                best, place = rank(part[n]), i * each + n
+                best, place = rank(part[n]), (i * each + n).to(tw.int32)
     index = (~tw.reduce(key(best, place), "max")).to(tw.uint32).bitcast(tw.int32)
     if thread == 0:
         values[row], indices[row] = x[row, index], index

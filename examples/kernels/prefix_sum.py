@@ -16,9 +16,10 @@ timing, and with it the rounding of float sums. The groups are what is different
 the length alone, so that equal input gives equal bits, on every run and in the simulator. A block at the start of
 a group waits for one exchange more for each level that begins there.
 
-A thread has six vectors of four elements, 4 KB apart, so that every access of a warp is 512 bytes. Its six sums are
+A thread has eight vectors of four elements, 4 KB apart, so that every access of a warp is 512 bytes. Its eight sums are
 scanned over the block as one tuple, which takes one barrier. The vector's end may be anywhere: the tiles are guarded.
-What hides the time that blocks wait for each other is bytes on their way: 96 KB on each multiprocessor, in four blocks.
+What hides the time that blocks wait is that other blocks read: four blocks of 32 KB are on a multiprocessor. For that a
+thread may have 64 registers, so the block's own sums are added before it looks back, and only elements are kept.
 
 Run it: `python examples/kernels/prefix_sum.py`
 """
@@ -30,7 +31,7 @@ import numpy as np
 import tilewright as tw
 from tilewright.demo import Backend, Case, Trial, fetch, main, put
 
-THREADS, VECTORS, EACH = 256, 6, 4
+THREADS, VECTORS, EACH = 256, 8, 4
 TILE = THREADS * VECTORS * EACH
 PARTS = tw.make_tiled_copy(tw.atoms.UniversalCopy(), tw.Layout(THREADS), tw.Layout(EACH))
 PUBLISHED = 1 << 32  # a status word with a sum of 0
@@ -62,10 +63,11 @@ def prefix_sum(y, x, status, levels: tw.constexpr):
     for i in tw.static_range(1, EACH):
         values[i, :] += values[i - 1, :]
     sums, totals = tw.scan(tuple(values[EACH - 1, n] for n in range(VECTORS)), exclusive=True, with_total=True)
-    before = tw.broadcast(look_back(status, tile, sum(totals, x.dtype(0)), levels) if tw.warp_id() == 0 else 0)
+    total = x.dtype(0)
     for n in tw.static_range(VECTORS):
-        values[:, n] += before + sums[n]
-        before += totals[n]
+        values[:, n] += total + sums[n]
+        total += totals[n]
+    values += tw.broadcast(look_back(status, tile, total, levels) if tw.warp_id() == 0 else 0)
     tw.copy(values, thread.partition_D(tw.local_tile(y, (TILE,), tile, guard=True)))
 
 

@@ -12,7 +12,8 @@ from tests.conformance.harness import Array, Backend, Simulator, assert_same_bit
 from tests.helpers.machine_code import opcodes
 
 import tilewright as tw
-from tilewright.demo.examples import examples_folder, load_example
+from tilewright.demo.examples import Case, examples_folder, load_example
+from tilewright.demo.runner import greatest_difference
 
 FOLDER = examples_folder() / "kernels"
 PREFIX_SUM, HISTOGRAM, TOP, EMBEDDING = (
@@ -113,11 +114,11 @@ def rows_of(kind: str, shape: tuple[int, int], dtype: tw.DType) -> Array:
     return np.asarray(x).astype(dtype.numpy)
 
 
-CASES = [(kind, dtype) for kind in ("any", "equal", "lowest") for dtype in (*FLOATS, tw.int32)]
-CASES += [("ascending", tw.float32), *(("special", dtype) for dtype in FLOATS)]
+CASES = [("any", dtype) for dtype in (*FLOATS, tw.int32)] + [("special", dtype) for dtype in FLOATS]
+CASES += [(kind, dtype) for kind in ("equal", "lowest", "ascending") for dtype in (tw.float32, tw.int32)]
 
 
-@pytest.mark.parametrize("shape", [(2, 1), (3, 31), (2, 33), (2, 4097)], ids=str)
+@pytest.mark.parametrize("shape", [(2, 1), (3, 31), (2, 4097)], ids=str)
 @pytest.mark.parametrize(("kind", "dtype"), CASES, ids=str)
 def test_argmax_and_top_k(backend: Backend, kind: str, dtype: tw.DType, shape: tuple[int, int]) -> None:
     x = rows_of(kind, shape, dtype)
@@ -126,7 +127,7 @@ def test_argmax_and_top_k(backend: Backend, kind: str, dtype: tw.DType, shape: t
     TOP.launch_argmax(values, indices, given)
     assert_same_bits(backend.get(indices), expected[:, 0])
     assert_same_bits(backend.get(values), np.take_along_axis(x, expected[:, :1], 1)[:, 0])
-    for k in {1, min(7, shape[1]), min(32, shape[1])}:
+    for k in sorted({min(7, shape[1]), min(32, shape[1])}):
         values, indices = backend.zeros((shape[0], k), dtype), backend.zeros((shape[0], k), np.int32)
         TOP.launch(values, indices, given, k)
         assert_same_bits(backend.get(indices), expected[:, :k].astype(np.int32))
@@ -195,6 +196,19 @@ def test_gradient_of_a_table_with_gaps(backend: Backend, columns: int) -> None:
     assert backend.get(memory).sum() == 5 * columns
 
 
+# --- the demo's cases --------------------------------------------------------------------------------------
+
+QUICK = [case for each in (PREFIX_SUM, HISTOGRAM, TOP, EMBEDDING) for case in each.cases("sim", True)]
+
+
+@pytest.mark.parametrize("case", QUICK, ids=lambda case: f"{case.name}, {case.size}".replace(" ", "-"))
+def test_case(case: Case) -> None:
+    trial = case.prepare()
+    assert greatest_difference(trial.result(), trial.expected) > trial.limit  # before the launch
+    trial.launch()
+    assert greatest_difference(trial.result(), trial.expected) <= trial.limit
+
+
 # --- what synchronises -----------------------------------------------------------------------------------
 
 PLAIN = """
@@ -234,6 +248,17 @@ def scan_long(module: ModuleType) -> None:
     """Scan so many tiles that a group of 32 is complete."""
     x = np.ones(34 * module.TILE, np.int32)
     module.launch(np.zeros_like(x), x)
+
+
+@pytest.mark.parametrize("tiles", [32 * 32, 32 * 32 + 70])
+def test_prefix_sum_of_three_levels(backend: Backend, tiles: int, tmp_path: Path) -> None:
+    """Tiles of 128 elements, so that the simulator sees groups of 1024 tiles."""
+    module = changed(tmp_path, "prefix_sum", "VECTORS, EACH = 256, 8, 4", "VECTORS, EACH = 32, 1, 4")
+    assert module.workspace_shape(128 * tiles) == (3 if tiles == 1024 else 4, tiles)
+    x = np.random.default_rng(0).integers(-9, 10, 128 * tiles - 3).astype(np.float32)
+    y = backend.put(np.full_like(x, np.nan))
+    module.launch(y, backend.put(x))
+    assert_same_bits(backend.get(y), x.cumsum(dtype=np.float32))
 
 
 @pytest.mark.parametrize("name", ["load", "store", "atomic_add"])
@@ -302,6 +327,23 @@ def test_rows_are_read_by_wide_accesses() -> None:
     ):
         loads = [x for x in code(kernel, example) if x.startswith("LDG")]
         assert sum(".128" in x for x in loads) >= len(loads) - 1, loads  # the id, or the value that was found
+
+
+def test_arrays_of_more_than_2_31_elements_have_offsets_of_64_bits() -> None:
+    size = (1 << 32) + 5
+    vector, shape = tw.spec(tw.float32, (size,)), PREFIX_SUM.workspace_shape(size)
+    matrix, few = tw.spec(tw.bfloat16, (70_000, 65_536)), tw.spec(tw.bfloat16, (70_000, 8))
+    ids = tw.spec(tw.int32, (70_000,))
+    for kernel, args, name in (
+        (PREFIX_SUM.prefix_sum, (vector, vector, tw.spec(tw.int64, shape), shape[0] - 1), "x"),
+        (HISTOGRAM.histogram, (tw.spec(tw.int32, (256,)), tw.spec(tw.uint8, (size,))), "x"),
+        (TOP.argmax, (tw.spec(tw.bfloat16, (70_000,)), ids, matrix), "x"),
+        (TOP.topk, (few, tw.spec(tw.int32, (70_000, 8)), matrix, 8), "x"),
+        (EMBEDDING.embedding, (matrix, matrix, ids), "table"),
+        (EMBEDDING.embedding_gradient, (matrix, matrix, ids, -1, True), "dtable"),
+    ):
+        source = kernel.source(*args, block=256, arch="sm_90a")
+        assert f"long long {name}_s" in source, source  # its extent or stride
 
 
 @pytest.mark.parametrize("dtype", [tw.float16, tw.bfloat16], ids=str)
