@@ -77,34 +77,33 @@ def int4_matmul(C, A, W, scales, zeros, plan: tw.constexpr):
     acc, part = (tw.registers(tw.float32, plan.mma.partition_shape((plan.rows, plan.tokens), "C")) for _ in range(2))
     sums, part_sums = tw.accumulator_rows(plan.mma, acc), tw.accumulator_rows(plan.mma, part)
     places = tw.accumulator_rows(plan.mma, thread.partition_C(tw.identity_tensor((plan.rows, plan.tokens))))
-    rows = [places[r, 0][0] for r in range(tw.size(sums.shape[0]))]
+    rows = [places[r, 0][0] for r in range(4)]
 
-    def read(matrix, k):  # zeros or scales of this thread's rows
-        values = tw.registers(matrix.dtype, len(rows))
-        for r, row in enumerate(rows):
-            values[r] = tw.guarded(matrix)[n * plan.rows + row, k * plan.groups + group]
-        return values
+    def read(k):  # scale and zero of one of the four rows that lanes 0 to 3 have in common: that of the lane's number
+        row = n * plan.rows + rows[0] + lane % 2 * 8 + lane // 2 * plan.mma.tile_size(0)
+        return tuple(tw.guarded(matrix)[row, k * plan.groups + group] for matrix in (scales, zeros))
 
     tw.clear(acc)
     for k in tw.static_range(pipe.ahead):
         fill(k, k)
-    scale, zero = read(scales, 0), read(zeros, 0)
+    scale, zero = read(0)
     for k in tw.range(steps, unroll=1):
         pipe.wait()
         fill(k + pipe.ahead, pipe.write_stage(k))
-        next_scale, next_zero = read(scales, k + 1), read(zeros, k + 1)
+        following = read(k + 1)
         stage = pipe.read_stage(k)
         tile = tw.local_tile(sA[:, :, stage], (plan.tokens, GROUP), (0, group))
         words = [+sW[row, (None, lane, group), stage] for row in rows]
-        offset = (zero.to(tw.uint16) | 0x4300).recast(A.dtype)  # 128 + zero
+        pair = scale.bitcast(tw.uint16).to(tw.uint32) << 16 | 0x4300 | zero.to(tw.uint32)  # scale, 128 + zero
+        pairs = [tw.shuffle(pair, r, width=4) for r in range(4)]
         tw.clear(part)
         for i in tw.static_range(GROUP // 16):
-            unpack(w, words, offset, i)
+            unpack(w, words, pairs, i)
             tw.copy(plan.load_a, loader.partition_S(tile)[:, :, i], loader.retile_D(a)[:, :, 0])
             tw.gemm(plan.mma, part, w[:, :, 0], a[:, :, 0], part)
-        for r in tw.static_range(len(rows)):
-            sums[r, :] = tw.fma(part_sums[r, :], scale[r].to(tw.float32), sums[r, :])
-        scale[...], zero[...] = next_scale, next_zero
+        for r in tw.static_range(4):  # a bfloat16 is the upper half of a float32
+            sums[r, :] = tw.fma(part_sums[r, :], (pairs[r] & 0xFFFF0000).bitcast(tw.float32), sums[r, :])
+        scale, zero = following
 
     pipe.drain()
     height = plan.rows + 4  # so that what half of a warp writes lies in different banks
@@ -118,14 +117,14 @@ def int4_matmul(C, A, W, scales, zeros, plan: tw.constexpr):
         out[token, row] = parts[row, token, :].reduce("add").to(C.dtype)
 
 
-def unpack(w, words, offset, i):
+def unpack(w, words, pairs, i):
     """Write the weights of 16 of k, the i-th of a group, to a fragment of operand A."""
     bits = w.recast(tw.uint32)
-    for r, word in enumerate(words):
+    for r, (word, pair) in enumerate(zip(words, pairs, strict=True)):
         for half in range(2):  # of k
             nibbles = word[i // 2] >> (i % 2 * 8 + half * 4)
             bits[(0, r % 2, half), r // 2, 0] = tw.lop3(nibbles, 0x000F000F, 0x43004300, lambda a, b, c: (a & b) | c)
-        w[(None, r % 2, None), r // 2, 0] -= offset[r]  # both are 128 + something, and exact
+        w[(None, r % 2, None), r // 2, 0] -= pair.to(tw.uint16).bitcast(w.dtype)  # both are 128 + something: exact
 
 
 GROUP = 128
