@@ -187,7 +187,12 @@ def pack(weights: np.ndarray) -> np.ndarray:
 
 def launch(C, A, packed, scales, zeros) -> None:
     """Compute C (M, N) from A (M, K), `pack`'s weights (N, K / 8), and scales and zeros (N, K / 128)."""
-    (m, n), plan = C.shape, plan_for(C.shape[0])
+    (m, n), k, plan = C.shape, A.shape[1], plan_for(C.shape[0])
+    groups = tw.ceil_div(k, GROUP)
+    expected = {"A": (m, k), "packed": (n, groups * GROUP // 8), "scales": (n, groups), "zeros": (n, groups)}
+    for (name, shape), array in zip(expected.items(), (A, packed, scales, zeros), strict=True):
+        if tuple(array.shape) != shape:
+            raise tw.ArgumentError(f"launch: expected {name} of {shape} for C of {(m, n)}, got {tuple(array.shape)}")
     grid = (tw.ceil_div(n, plan.rows), tw.ceil_div(m, plan.tokens))
     int4_matmul.configure(min_blocks=1)[grid, plan.threads](C, A, packed, scales, zeros, plan)
 

@@ -120,6 +120,17 @@ def test_what_lies_beyond_k_is_not_used(backend):
     assert_close(backend.get(c), a, INT4.dequantised(weights, scales, zeros))
 
 
+def test_4_bit_weights_that_do_not_fit_are_refused():
+    m, n, k = 4, 8, 200
+    weights, scales, zeros = INT4.random_weights(np.random.default_rng(0), n, k)
+    arrays = [np.zeros((m, n), BF16), np.zeros((m, k), BF16), INT4.pack(weights), scales, zeros]
+    INT4.launch(*arrays)
+    for i, name in enumerate(("A", "packed", "scales", "zeros"), 1):
+        wrong = [x[:-1] if i == j else x for j, x in enumerate(arrays)]
+        with pytest.raises(tw.ArgumentError, match=f"expected {name} of"):
+            INT4.launch(*wrong)
+
+
 # --- many products by one launch -------------------------------------------------------------------------
 
 
@@ -222,7 +233,11 @@ def test_a_workspace_is_used_again(backend):
     assert_same_bits(results[1], results[0])
 
 
-def test_no_parts_are_refused():
-    a = np.zeros((8, 64), BF16)
+def test_parts_that_do_not_fit_are_refused():
+    a, c = np.zeros((8, 64), BF16), np.zeros((8, 8), np.float32)
     with pytest.raises(tw.ArgumentError, match="splits = 0"):
-        SPLITK.launch(np.zeros((8, 8), np.float32), a, a, 0)
+        SPLITK.launch(c, a, a, 0)
+    with pytest.raises(tw.ArgumentError, match=r"got \(8, 8\), \(8, 64\), \(8, 32\)"):
+        SPLITK.launch(c, a, a[:, :32], 1)
+    with pytest.raises(tw.ArgumentError, match="expected a workspace"):
+        SPLITK.launch(c, a, a, 3, workspace=SPLITK.make_workspace(c, 2))
