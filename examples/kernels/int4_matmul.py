@@ -6,7 +6,8 @@ W holds whole numbers from 0 to 15, eight to an int32. With few rows of A, the t
 has to come in by wide accesses, and nothing may be done with it but what is needed. Three things help:
 
 - W is operand A of mma.sync (16 rows of W, 16 of k), and the product is C transposed. Then a thread multiplies the rows
-  of W whose sums it holds: it needs one zero and one scale for each.
+  of W whose sums it holds, and needs one zero and one scale for each. Four lanes share four rows: each lane reads zero
+  and scale of one of them, and they exchange these by shuffles.
 - `pack` orders W so that a thread reads 16 bytes for a row and a group, the 32 weights that it multiplies: lane q of
   four takes of each 16 of k those at 2q, 2q + 1, 2q + 8 and 2q + 9, as the instruction wants them.
 - 0x4300 is 128 in bfloat16, and its last bit counts 1, so that 0x4300 | w is 128 + w. `(word >> 4i) & 0x000f000f |
@@ -179,6 +180,8 @@ def pack(weights: np.ndarray) -> np.ndarray:
     weight at k = 32 * j + 16 * step + 8 * half + 2 * q + neighbour, as nibble 2 * step + half + 4 * neighbour.
     """
     n, k = weights.shape
+    if weights.size and not 0 <= weights.min() <= weights.max() <= 15:
+        raise tw.ArgumentError(f"pack: expected weights from 0 to 15, got {weights.min()} to {weights.max()}")
     filled = np.pad(weights, ((0, 0), (0, -k % GROUP))).astype(np.uint32)
     parts = filled.reshape(n, -1, 4, 2, 2, 4, 2)  # group, j, step, half, q, neighbour
     nibbles = parts.transpose(0, 1, 5, 2, 6, 3, 4).reshape(n, -1, 8)  # (group, q, j), (neighbour, step, half)

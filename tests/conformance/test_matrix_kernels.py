@@ -121,6 +121,9 @@ def test_what_lies_beyond_k_is_not_used(backend):
 
 
 def test_4_bit_weights_that_do_not_fit_are_refused():
+    for number in (16, -1):
+        with pytest.raises(tw.ArgumentError, match=f"from 0 to 15, got .*{number}"):
+            INT4.pack(np.full((1, 128), number, np.int32))
     m, n, k = 4, 8, 200
     weights, scales, zeros = INT4.random_weights(np.random.default_rng(0), n, k)
     arrays = [np.zeros((m, n), BF16), np.zeros((m, k), BF16), INT4.pack(weights), scales, zeros]
