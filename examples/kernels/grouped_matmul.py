@@ -216,12 +216,5 @@ def example_grouped_matmul():
     return 3584, THREADS, (addresses, addresses, addresses, rows, starts, plan)
 
 
-def example_grouped_matmul_few_rows():
-    """Return the same for products of few rows."""
-    addresses, rows, starts = tw.spec(tw.uint64, (8,)), tw.spec(tw.int32, (8,)), tw.spec(tw.int32, (9,))
-    plan = plan_for(tw.bfloat16, tw.bfloat16, 14336, 4096, few_rows=True)
-    return 896, THREADS, (addresses, addresses, addresses, rows, starts, plan)
-
-
 if __name__ == "__main__":
     main(cases)

@@ -6,7 +6,8 @@ W holds whole numbers from 0 to 15, eight to an int32. With few rows of A, the t
 has to come in by wide accesses, and nothing may be done with it but what is needed. Three things help:
 
 - W is operand A of mma.sync (16 rows of W, 16 of k), and the product is C transposed. Then a thread multiplies the rows
-  of W whose sums it holds: it needs one zero and one scale for each.
+  of W whose sums it holds, and needs one zero and one scale for each. Four lanes share four rows: each lane reads zero
+  and scale of one of them, and they exchange these by shuffles.
 - `pack` orders W so that a thread reads 16 bytes for a row and a group, the 32 weights that it multiplies: lane q of
   four takes of each 16 of k those at 2q, 2q + 1, 2q + 8 and 2q + 9, as the instruction wants them.
 - 0x4300 is 128 in bfloat16, and its last bit counts 1, so that 0x4300 | w is 128 + w. `(word >> 4i) & 0x000f000f |
@@ -77,34 +78,33 @@ def int4_matmul(C, A, W, scales, zeros, plan: tw.constexpr):
     acc, part = (tw.registers(tw.float32, plan.mma.partition_shape((plan.rows, plan.tokens), "C")) for _ in range(2))
     sums, part_sums = tw.accumulator_rows(plan.mma, acc), tw.accumulator_rows(plan.mma, part)
     places = tw.accumulator_rows(plan.mma, thread.partition_C(tw.identity_tensor((plan.rows, plan.tokens))))
-    rows = [places[r, 0][0] for r in range(tw.size(sums.shape[0]))]
+    rows = [places[r, 0][0] for r in range(4)]
 
-    def read(matrix, k):  # zeros or scales of this thread's rows
-        values = tw.registers(matrix.dtype, len(rows))
-        for r, row in enumerate(rows):
-            values[r] = tw.guarded(matrix)[n * plan.rows + row, k * plan.groups + group]
-        return values
+    def read(k):  # scale and zero of one of the four rows that lanes 0 to 3 have in common: that of the lane's number
+        row = n * plan.rows + rows[0] + lane % 2 * 8 + lane // 2 * plan.mma.tile_size(0)
+        return tuple(tw.guarded(matrix)[row, k * plan.groups + group] for matrix in (scales, zeros))
 
     tw.clear(acc)
     for k in tw.static_range(pipe.ahead):
         fill(k, k)
-    scale, zero = read(scales, 0), read(zeros, 0)
+    scale, zero = read(0)
     for k in tw.range(steps, unroll=1):
         pipe.wait()
         fill(k + pipe.ahead, pipe.write_stage(k))
-        next_scale, next_zero = read(scales, k + 1), read(zeros, k + 1)
+        following = read(k + 1)
         stage = pipe.read_stage(k)
         tile = tw.local_tile(sA[:, :, stage], (plan.tokens, GROUP), (0, group))
         words = [+sW[row, (None, lane, group), stage] for row in rows]
-        offset = (zero.to(tw.uint16) | 0x4300).recast(A.dtype)  # 128 + zero
+        pair = scale.bitcast(tw.uint16).to(tw.uint32) << 16 | 0x4300 | zero.to(tw.uint32)  # scale, 128 + zero
+        pairs = [tw.shuffle(pair, r, width=4) for r in range(4)]
         tw.clear(part)
         for i in tw.static_range(GROUP // 16):
-            unpack(w, words, offset, i)
+            unpack(w, words, pairs, i)
             tw.copy(plan.load_a, loader.partition_S(tile)[:, :, i], loader.retile_D(a)[:, :, 0])
             tw.gemm(plan.mma, part, w[:, :, 0], a[:, :, 0], part)
-        for r in tw.static_range(len(rows)):
-            sums[r, :] = tw.fma(part_sums[r, :], scale[r].to(tw.float32), sums[r, :])
-        scale[...], zero[...] = next_scale, next_zero
+        for r in tw.static_range(4):  # a bfloat16 is the upper half of a float32
+            sums[r, :] = tw.fma(part_sums[r, :], (pairs[r] & 0xFFFF0000).bitcast(tw.float32), sums[r, :])
+        scale, zero = following
 
     pipe.drain()
     height = plan.rows + 4  # so that what half of a warp writes lies in different banks
@@ -118,14 +118,14 @@ def int4_matmul(C, A, W, scales, zeros, plan: tw.constexpr):
         out[token, row] = parts[row, token, :].reduce("add").to(C.dtype)
 
 
-def unpack(w, words, offset, i):
+def unpack(w, words, pairs, i):
     """Write the weights of 16 of k, the i-th of a group, to a fragment of operand A."""
     bits = w.recast(tw.uint32)
-    for r, word in enumerate(words):
+    for r, (word, pair) in enumerate(zip(words, pairs, strict=True)):
         for half in range(2):  # of k
             nibbles = word[i // 2] >> (i % 2 * 8 + half * 4)
             bits[(0, r % 2, half), r // 2, 0] = tw.lop3(nibbles, 0x000F000F, 0x43004300, lambda a, b, c: (a & b) | c)
-        w[(None, r % 2, None), r // 2, 0] -= offset[r]  # both are 128 + something, and exact
+        w[(None, r % 2, None), r // 2, 0] -= pair.to(tw.uint16).bitcast(w.dtype)  # both are 128 + something: exact
 
 
 GROUP = 128
@@ -180,6 +180,8 @@ def pack(weights: np.ndarray) -> np.ndarray:
     weight at k = 32 * j + 16 * step + 8 * half + 2 * q + neighbour, as nibble 2 * step + half + 4 * neighbour.
     """
     n, k = weights.shape
+    if weights.size and not 0 <= weights.min() <= weights.max() <= 15:
+        raise tw.ArgumentError(f"pack: expected weights from 0 to 15, got {weights.min()} to {weights.max()}")
     filled = np.pad(weights, ((0, 0), (0, -k % GROUP))).astype(np.uint32)
     parts = filled.reshape(n, -1, 4, 2, 2, 4, 2)  # group, j, step, half, q, neighbour
     nibbles = parts.transpose(0, 1, 5, 2, 6, 3, 4).reshape(n, -1, 8)  # (group, q, j), (neighbour, step, half)
@@ -188,7 +190,12 @@ def pack(weights: np.ndarray) -> np.ndarray:
 
 def launch(C, A, packed, scales, zeros) -> None:
     """Compute C (M, N) from A (M, K), `pack`'s weights (N, K / 8), and scales and zeros (N, K / 128)."""
-    (m, n), plan = C.shape, plan_for(C.shape[0])
+    (m, n), k, plan = C.shape, A.shape[1], plan_for(C.shape[0])
+    groups = tw.ceil_div(k, GROUP)
+    expected = {"A": (m, k), "packed": (n, groups * GROUP // 8), "scales": (n, groups), "zeros": (n, groups)}
+    for (name, shape), array in zip(expected.items(), (A, packed, scales, zeros), strict=True):
+        if tuple(array.shape) != shape:
+            raise tw.ArgumentError(f"launch: expected {name} of {shape} for C of {(m, n)}, got {tuple(array.shape)}")
     grid = (tw.ceil_div(n, plan.rows), tw.ceil_div(m, plan.tokens))
     int4_matmul.configure(min_blocks=1)[grid, plan.threads](C, A, packed, scales, zeros, plan)
 

@@ -159,8 +159,12 @@ def launch(C, A, B, splits: int, alpha: float = 1.0, workspace: tuple | None = N
     """Compute C = alpha * A B^T from float16 or bfloat16 A (M, K) and B (N, K), with K in `splits` parts."""
     if splits < 1:
         raise tw.ArgumentError(f"launch: expected at least one part of K, got splits = {splits}")
+    if (*A.shape, *B.shape) != (C.shape[0], A.shape[1], C.shape[1], A.shape[1]):
+        raise tw.ArgumentError(f"launch: expected C (M, N), A (M, K) and B (N, K), got {C.shape}, {A.shape}, {B.shape}")
     grid = (tw.ceil_div(C.shape[0], TILE[0]), tw.ceil_div(C.shape[1], TILE[1]), splits)
     workspace = make_workspace(C, splits) if workspace is None else workspace
+    if workspace[1].shape[0] < grid[0] * grid[1] or workspace[1].shape[1] < splits:
+        raise tw.ArgumentError(f"launch: expected a workspace for a grid of {grid}, got one for {workspace[1].shape}")
     splitk_matmul[grid, THREADS](C, A, B, alpha, *workspace, plan_for(describe(A).dtype))
 
 
