@@ -44,9 +44,18 @@ def random_halves(seed, offset):
 
 def launch(y, x, p: float, seed: int) -> None:
     """Drop elements of an array of any shape, whose elements follow one another in memory."""
-    count = int(np.prod(x.shape))
-    threshold, scale = rounded(p)
-    dropout[tw.ceil_div(count, THREADS * EACH), THREADS](y.reshape(count), x.reshape(count), threshold, scale, seed)
+    y, x = flat(y), flat(x)
+    dropout[tw.ceil_div(x.shape[0], THREADS * EACH), THREADS](y, x, *rounded(p), seed)
+
+
+def flat(array):
+    """Return an array's elements as a vector over the same memory.
+
+    Raises `ValueError` for one that is not row-major, or has gaps: what is written to a copy would be lost.
+    """
+    if not (array.is_contiguous() if hasattr(array, "is_contiguous") else array.flags.c_contiguous):
+        raise ValueError("dropout takes row-major arrays without gaps: make a contiguous copy of this one")
+    return array.reshape(-1)
 
 
 def rounded(p: float) -> tuple[np.uint32, np.float32]:
