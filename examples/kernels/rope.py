@@ -5,8 +5,8 @@
 
 Pair i of a head of d elements is (a, b) = (i, i + d/2) in the convention of halves (GPT-NeoX, Llama in Hugging Face's
 form), and (2i, 2i + 1) in the interleaved one (GPT-J, Llama as published). In the kernel that is a layout: both see a
-head as a matrix (pairs, 2). A thread takes eight pairs of it, which are two accesses of 16 bytes either way: eight
-neighbours in each half, or sixteen neighbours.
+head as a matrix (pairs, 2). A thread takes as many rows of it as make accesses of 16 bytes, which neighbouring threads
+have side by side: of 16-bit elements eight pairs, eight neighbours in each half, or four pairs, eight neighbours.
 
 A block takes one token. A thread keeps its cosines and sines in registers and goes from head to head with them.
 
@@ -17,19 +17,18 @@ import numpy as np
 
 import tilewright as tw
 from tilewright.demo import Backend, Case, Trial, fetch, main, put
+from tilewright.runtime.arrays import describe
 
-PAIRS = 8  # of a thread
 THREADS = 256  # of a block, at most
 
 
 @tw.kernel
-def rope(y, x, cos, sin, pairs: tw.constexpr):
-    """Turn a token of x (tokens, heads, head) by its row of cos and sin (tokens, pairs). `pairs` is (pairs, 2)."""
-    token, eight = tw.block_idx.x, tw.thread_idx.x
-    half = pairs.shape[0]
-    c, s = (load(part(t[token, :], tw.Layout((half, 1)), eight)) for t in (cos, sin))
+def rope(y, x, cos, sin, pairs: tw.constexpr, each: tw.constexpr):
+    """Turn a token of x (tokens, heads, head) by its row of cos and sin (tokens, pairs), `each` pairs a thread."""
+    token, angles = tw.block_idx.x, tw.Layout((pairs.shape[0], 1))
+    c, s = (load(part(t[token, :], angles, each)) for t in (cos, sin))
     for head in tw.range(tw.thread_idx.y, x.shape[1], tw.block_dim.y, unroll=2):
-        x_part, y_part = (part(t[token, head, :], pairs, eight) for t in (x, y))
+        x_part, y_part = (part(t[token, head, :], pairs, each) for t in (x, y))
         v, turned = load(x_part), tw.fragment_like(y_part)
         turned[:, 0] = v[:, 0] * c[:, 0] - v[:, 1] * s[:, 0]
         turned[:, 1] = v[:, 1] * c[:, 0] + v[:, 0] * s[:, 0]
@@ -37,9 +36,9 @@ def rope(y, x, cos, sin, pairs: tw.constexpr):
 
 
 @tw.function
-def part(vector, layout, number):
-    """Return eight rows of a vector that is seen as a matrix."""
-    return tw.local_tile(tw.composition(vector, layout), (PAIRS, None), (number, 0), guard=True)
+def part(vector, layout, rows):
+    """Return a thread's rows of a vector that is seen as a matrix."""
+    return tw.local_tile(tw.composition(vector, layout), (rows, None), (tw.thread_idx.x, 0), guard=True)
 
 
 @tw.function
@@ -56,9 +55,10 @@ def launch(y, x, cos, sin, interleaved: bool = False) -> None:
     if head % 2:
         raise ValueError(f"rope: heads are of an even number of elements, got {head}")
     half = head // 2
-    pairs = tw.Layout((half, 2), (2, 1) if interleaved else (1, half))
-    eights = tw.ceil_div(half, PAIRS)
-    rope[tokens, (eights, max(1, min(heads, THREADS // eights)))](y, x, cos, sin, pairs)
+    vector = 16 // describe(x).dtype.bytes
+    pairs, each = (tw.Layout((half, 2), (2, 1)), vector // 2) if interleaved else (tw.Layout((half, 2)), vector)
+    across = tw.ceil_div(half, each)
+    rope[tokens, (across, max(1, min(heads, THREADS // across)))](y, x, cos, sin, pairs, each)
 
 
 def reference(x: np.ndarray, cos: np.ndarray, sin: np.ndarray, interleaved: bool) -> np.ndarray:
@@ -100,7 +100,7 @@ def _case(shape: tuple[int, int, int], interleaved: bool, backend: Backend) -> C
 def example_rope():
     """Return grid, block and arguments for `tilewright show examples/kernels/rope.py:rope`."""
     x, table = tw.spec(tw.bfloat16, (16384, 32, 128)), tw.spec(tw.float32, (16384, 64))
-    return 16384, (8, 32), (x, x, table, table, tw.Layout((64, 2), (1, 64)))
+    return 16384, (8, 32), (x, x, table, table, tw.Layout((64, 2)), 8)
 
 
 if __name__ == "__main__":

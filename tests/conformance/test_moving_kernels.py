@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
 import pytest
 from tests.checkers.test_examples_without import findings, launches, without
 from tests.conformance.harness import Array, Backend, Simulator, assert_same_bits, bits_of
+from tests.helpers.machine_code import opcodes
 
 import tilewright as tw
 from tilewright.demo import Case, run_case
@@ -132,6 +134,15 @@ def test_dropout_writes_zero_for_infinite_and_nan_elements_that_it_drops(backend
 def test_dropout_refuses_what_is_not_a_probability(p: float) -> None:
     with pytest.raises(ValueError, match="p must be from 0 to 1"):
         dropped(Simulator(), np.ones(8, np.float32), p, 1)
+
+
+def test_dropout_refuses_arrays_that_a_vector_would_copy(backend: Backend) -> None:
+    x = backend.put(np.ones((6, 8), np.float32))
+    for y in (backend.strided(x, (3, 4), (8, 1)), backend.strided(x, (8, 6), (1, 8))):
+        with pytest.raises(ValueError, match="row-major arrays without gaps"):
+            DROPOUT.launch(y, y, 0.5, 1)
+    empty = backend.put(np.ones((0, 4), np.float32))
+    DROPOUT.launch(empty, empty, 0.5, 1)
 
 
 # --- rotary embedding ----------------------------------------------------------------------------------
@@ -310,3 +321,27 @@ def test_every_wait_and_barrier_is_needed(name: str, monkeypatch: pytest.MonkeyP
     for block, op in places:
         with without(block, op):
             assert findings(launch), op.location
+
+
+# --- machine code --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kernel", "accesses"),
+    [
+        (DROPOUT.example_dropout, {"LDG.E.128.CONSTANT": 2, "STG.E.128": 2}),  # inside, and at the end
+        (ROPE.example_rope, {"LDG.E.128.CONSTANT": 10, "STG.E.128": 6}),  # two heads an iteration, and one
+        (TRANSPOSE.example_batched_transpose, {"LDGSTS.E.BYPASS.128": 4, "STG.E.128": 4}),
+        (DECODE.example_decode_attention, {"LDGSTS.E.BYPASS.128": 96}),  # three stages, inside and at the end
+    ],
+    ids=["dropout", "rope", "batched_transpose", "decode_attention"],
+)
+def test_machine_code_has_wide_accesses_and_no_local_memory(kernel: Any, accesses: dict[str, int]) -> None:
+    grid, block, arguments = kernel()
+    launcher = kernel.__globals__[kernel.__name__.removeprefix("example_")][grid, block]
+    found = Counter(opcodes(launcher.sass(*arguments, arch="sm_90a")))
+    assert {op: found[op] for op in accesses} == accesses
+    narrow = [
+        op for op in found if op.startswith(("LDL", "STL", "LDG.E.U", "STG.E.U", "LDGSTS")) and op not in accesses
+    ]
+    assert narrow == []
