@@ -25,7 +25,7 @@ _EXPORTS: dict[str, tuple[str, ...]] = {
     ),
     "layout": (
         *("Layout", "Swizzle", "ComposedLayout", "make_layout", "row_major", "col_major", "tile_to_shape"),
-        *("size", "cosize", "rank", "depth", "ceil_div", "select", "group"),
+        *("size", "cosize", "rank", "depth", "ceil_div", "select", "group", "append", "prepend"),
         *("coalesce", "composition", "complement", "right_inverse", "left_inverse", "max_common_vector"),
         *("logical_divide", "zipped_divide", "tiled_divide", "flat_divide"),
         *("logical_product", "zipped_product", "tiled_product", "flat_product", "blocked_product", "raked_product"),

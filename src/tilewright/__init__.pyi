@@ -175,6 +175,7 @@ from tilewright.launch import static as static
 from tilewright.layout import ComposedLayout as ComposedLayout
 from tilewright.layout import Layout as Layout
 from tilewright.layout import Swizzle as Swizzle
+from tilewright.layout import append as append
 from tilewright.layout import blocked_product as blocked_product
 from tilewright.layout import ceil_div as ceil_div
 from tilewright.layout import coalesce as coalesce
@@ -191,6 +192,7 @@ from tilewright.layout import logical_divide as logical_divide
 from tilewright.layout import logical_product as logical_product
 from tilewright.layout import make_layout as make_layout
 from tilewright.layout import max_common_vector as max_common_vector
+from tilewright.layout import prepend as prepend
 from tilewright.layout import raked_product as raked_product
 from tilewright.layout import rank as rank
 from tilewright.layout import right_inverse as right_inverse

@@ -12,7 +12,7 @@ import inspect
 import threading
 import types
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, overload
 from weakref import WeakSet, ref
 
@@ -28,14 +28,14 @@ from tilewright.runtime.launch import LaunchConfig, launch_config
 from tilewright.runtime.options import Options, as_int, stream_handle
 from tilewright.runtime.plan import ArgumentPlan, Reading, Signature
 from tilewright.runtime.recent import Recent
-from tilewright.source import SourceLocation
 from tilewright.specialise import Ready, Specialisation, argument_type, described_type, specialise
-from tilewright.trace.parameters import constexpr
+from tilewright.trace.parameters import declared_parameters, variadic
 from tilewright.trace.tracer import tracing
 
 if TYPE_CHECKING:
     from tilewright.profile import Profile
 
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 Extent = Any  # an int, a tuple of up to three, or (for the grid) a function of the arguments
 
 
@@ -105,11 +105,11 @@ class Kernel(KernelByName):
         self.bound = len(bound)
         # The name of a last parameter such as *operands. Its number of arguments, `further`, differs from call to
         # call: each number makes a kernel of its own, which this one finds.
-        self._variadic = _variadic(self.__signature__)
+        self._variadic = variadic(self.__signature__)
         self._further = further
         self._by_number: dict[int, Kernel] = {}
         self._named = sum(p.kind in _POSITIONAL for p in self.__signature__.parameters.values()) - len(bound)
-        self.parameters = _parameters(function, self.__signature__, len(bound), further or 0)
+        self.parameters = declared_parameters(function, self.__signature__, len(bound), further or 0)
         self.captures = self._code.captures.of(bound[0]) if bound else self._code.captures
         self._recent: Recent[Any, Launcher] = Recent(_MAX_LAUNCHERS)
         self._launchers = self._recent.young
@@ -291,56 +291,6 @@ class Kernel(KernelByName):
 
     def __repr__(self) -> str:
         return f"<kernel {self.__qualname__}>"
-
-
-@dataclass(frozen=True)
-class _Parameter:
-    name: str
-    is_constexpr: bool
-
-
-_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-
-
-def _variadic(signature: inspect.Signature) -> str | None:
-    """Return the name of a parameter such as *operands, which stands for any number."""
-    return next((p.name for p in signature.parameters.values() if p.kind is p.VAR_POSITIONAL), None)
-
-
-def _parameters(
-    function: types.FunctionType, signature: inspect.Signature, bound: int, further: int
-) -> tuple[_Parameter, ...]:
-    """Return the parameters; one such as *operands becomes `further` of them: operands_0, operands_1 and so on."""
-    result: list[_Parameter] = []
-    for n, parameter in enumerate(signature.parameters.values()):
-        if parameter.kind is parameter.VAR_KEYWORD:
-            raise LanguageError(
-                f"the parameters of a kernel come by position, and {parameter} stands for any that are named",
-                location=_definition(function),
-                help=f"name each parameter, or take any number of them by position: *{parameter.name}",
-            )
-        annotation = parameter.annotation
-        text = annotation if isinstance(annotation, str) else ""
-        compile_time = annotation is constexpr or text.rpartition(".")[2] == "constexpr" or n < bound
-        if parameter.kind is parameter.VAR_POSITIONAL:
-            result += [_Parameter(f"{parameter.name}_{i}", compile_time) for i in range(further)]
-        else:
-            result.append(_Parameter(parameter.name, compile_time))
-    names = [p.name for p in result]
-    for name in names:
-        if names.count(name) > 1:
-            variadic = _variadic(signature)
-            raise LanguageError(
-                f"the parameter {name!r} has the name that an argument of *{variadic} gets in generated code",
-                location=_definition(function),
-                help=f"give {name!r} or *{variadic} another name",
-            )
-    return tuple(result)
-
-
-def _definition(function: types.FunctionType) -> SourceLocation:
-    code = function.__code__
-    return SourceLocation(code.co_filename, code.co_firstlineno, function.__name__)
 
 
 class _Variant:

@@ -42,3 +42,28 @@ def test_each_op_of_the_core_has_one_handler() -> None:
     concrete = {op for op in below(Op) if not op.__subclasses__() and op.__module__.startswith("tilewright.")}
     # Constants fill slots once, and a yield belongs to the loop or branch around it.
     assert {op for op in concrete if not issubclass(op, Instruction)} == {*HANDLERS, Constant, Yield}
+
+
+def test_names_that_pages_and_messages_give_are_there() -> None:
+    """`tw.name` in a page, in a message, or in a docstring is a name that users have."""
+    missing = []
+    for file in [*(ROOT / "docs").glob("*.md"), ROOT / "README.md", *PACKAGE.rglob("*.py")]:
+        if "examples" in file.parts:
+            continue
+        for name in set(re.findall(r"(?<![\w./])tw\.([a-z]\w*)(?![\w{])", file.read_text(encoding="utf-8"))):
+            if not hasattr(tilewright, name) and name != "bool":  # how the element type bool_ prints
+                missing.append(f"{file.name}: tw.{name}")
+    assert missing == []
+
+
+def test_the_page_of_the_language_names_what_kernels_use() -> None:
+    text = (ROOT / "docs/language.md").read_text(encoding="utf-8")
+    names = {name for name in tilewright.__all__ if name.islower() and not name.startswith("__")}
+    homes = {name: getattr(getattr(tilewright, name), "__module__", None) or "" for name in names}
+    in_kernels = {
+        name
+        for name, home in homes.items()
+        if home.startswith(("tilewright.language", "tilewright.trace", "tilewright.instructions", "tilewright.tensors"))
+    }
+    assert len(in_kernels) > 80
+    assert sorted(name for name in in_kernels if not re.search(rf"\b{name}\b", text)) == []

@@ -26,7 +26,8 @@ from tilewright.ir.effects import attribute, operand, operands
 from tilewright.ir.facts import Facts
 from tilewright.ir.instruction import ScalarInstruction
 from tilewright.tensors.arithmetic import elementwise
-from tilewright.trace.scalar import Scalar, as_integer, as_scalar, as_word
+from tilewright.trace.mathematics import as_integer, as_word
+from tilewright.trace.scalar import Scalar, as_scalar
 from tilewright.trace.tracer import current
 
 if TYPE_CHECKING:

@@ -25,7 +25,8 @@ from tilewright.ir.evaluate import facts_of
 from tilewright.ir.facts import Facts
 from tilewright.ir.instruction import ScalarInstruction
 from tilewright.tensors.arithmetic import elementwise
-from tilewright.trace.scalar import Scalar, as_integer, as_scalar, is_typed
+from tilewright.trace.mathematics import as_integer
+from tilewright.trace.scalar import Scalar, as_scalar, is_typed
 from tilewright.trace.tracer import current
 
 if TYPE_CHECKING:

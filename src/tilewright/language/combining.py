@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,10 +10,11 @@ from tilewright.arguments import shown
 from tilewright.dtypes import DType, bool_, int32
 from tilewright.errors import LanguageError
 from tilewright.tensors import Tensor
+from tilewright.tensors.associative import NAMED, on_type
 from tilewright.trace.elementwise import in_registers
 from tilewright.trace.engine import BufferEngine
-from tilewright.trace.mathematics import maximum, minimum
 from tilewright.trace.memory import fragment_like
+from tilewright.trace.reductions import operation
 from tilewright.trace.scalar import Scalar, as_scalar, is_number, is_numpy_number
 
 # --- values ----------------------------------------------------------------------------------------------
@@ -95,33 +95,6 @@ def _taken_apart(x: Any, what: str, leaves: list[Any]) -> Callable[[Sequence[Any
 
 
 @dataclass(frozen=True)
-class _Named:
-    function: Callable[[Any, Any], Any]
-    neutral: Callable[[DType], float]
-    is_idempotent: bool = False
-
-
-def _highest(type: DType) -> float:
-    return float("inf") if type.is_float else type.highest
-
-
-def _lowest(type: DType) -> float:
-    return float("-inf") if type.is_float else type.lowest
-
-
-_NAMED = {
-    "add": _Named(operator.add, lambda type: 0),
-    "mul": _Named(operator.mul, lambda type: 1),
-    "min": _Named(minimum, _highest, is_idempotent=True),
-    "max": _Named(maximum, _lowest, is_idempotent=True),
-    "and": _Named(operator.and_, lambda type: -1 if type.kind == "int" else type.highest, is_idempotent=True),
-    "or": _Named(operator.or_, lambda type: 0, is_idempotent=True),
-    "xor": _Named(operator.xor, lambda type: 0),
-}
-_OF_BOOLS = {"min": "and", "max": "or"}
-
-
-@dataclass(frozen=True)
 class Operation:
     """An associative operation on values taken apart: by name, then leaf by leaf, or a function of the user.
 
@@ -129,7 +102,7 @@ class Operation:
     """
 
     name: str | None
-    function: Callable[[Any, Any], Any]
+    function: Callable[[Any, Any], Any] | None
     rebuild: Callable[[Sequence[Any]], Any]
     what: str
 
@@ -138,11 +111,11 @@ class Operation:
         """Return the operation that a user names or gives."""
         if callable(op):
             return cls(None, op, values.rebuild, what)
-        if op not in _NAMED:
+        if not isinstance(op, str) or op not in NAMED:
             raise LanguageError(
-                f"{what}: op is one of {', '.join(_NAMED)}, or an associative function of two values, not {shown(op)}"
+                f"{what}: op is one of {', '.join(NAMED)}, or an associative function of two values, not {shown(op)}"
             )
-        return cls(op, _NAMED[op].function, values.rebuild, what)
+        return cls(op, None, values.rebuild, what)
 
     @property
     def commutes(self) -> bool:
@@ -151,7 +124,7 @@ class Operation:
     @property
     def is_idempotent(self) -> bool:
         """Whether a value may take part more than once."""
-        return self.name is not None and _NAMED[self.name].is_idempotent
+        return self.name is not None and NAMED[self.name].is_idempotent
 
     def prepared(self, values: Sequence[Scalar]) -> list[Scalar]:
         """Return values in the types that the operation gives: sums of bools are int32."""
@@ -163,7 +136,7 @@ class Operation:
         """Return what an exclusive scan begins with, None where a function does not say it."""
         if self.name is None:
             return None
-        return [as_scalar(_NAMED[_of_type(self.name, type)].neutral(type), type) for type in types]
+        return [as_scalar(NAMED[on_type(self.name, type.kind)].neutral(type), type) for type in types]
 
     def unchanging(self, types: Sequence[DType]) -> list[Scalar]:
         """Return what leaves every value as it is, to the bit: -0.0 for sums of floats, NaN for their extremes."""
@@ -172,7 +145,7 @@ class Operation:
         return [
             as_scalar(floats[self.name], type)
             if type.is_float and self.name in floats
-            else as_scalar(_NAMED[_of_type(self.name, type)].neutral(type), type)
+            else as_scalar(NAMED[on_type(self.name, type.kind)].neutral(type), type)
             for type in types
         ]
 
@@ -188,8 +161,9 @@ class Operation:
         """Combine two values, the first of the lower threads."""
         types = [x.dtype for x in a]
         if self.name is not None:
-            functions = [_NAMED[_of_type(self.name, type)].function for type in types]
+            functions = [operation(self.name, type) for type in types]
             return [as_scalar(f(x, y), type) for f, x, y, type in zip(functions, a, b, types, strict=True)]
+        assert self.function is not None
         return self._checked(self.function(self.rebuild(a), self.rebuild(b)), types)
 
     def _checked(self, result: Any, types: Sequence[DType]) -> list[Scalar]:
@@ -209,10 +183,6 @@ class Operation:
                 "before, or the result with .to(type)",
             )
         return leaves
-
-
-def _of_type(name: str, type: DType) -> str:
-    return _OF_BOOLS.get(name, name) if type is bool_ else name
 
 
 def _numbers_of(x: Any, found: list[Any]) -> None:

@@ -18,8 +18,8 @@ from tilewright.instructions.approximate import cos_approx, sin_approx, sqrt_app
 from tilewright.instructions.philox import Words, philox_words
 from tilewright.instructions.products import mul_hi
 from tilewright.tensors.arithmetic import elementwise, refuse_tensors
-from tilewright.trace.mathematics import fma, log
-from tilewright.trace.scalar import Scalar, as_integer, as_scalar, as_word
+from tilewright.trace.mathematics import as_integer, as_word, fma, log
+from tilewright.trace.scalar import Scalar, as_scalar
 from tilewright.trace.tracer import current
 
 _ROUNDS = 10

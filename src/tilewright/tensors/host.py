@@ -9,6 +9,7 @@ from tilewright.errors import ArgumentError, LayoutError
 from tilewright.layout.layouts import Layout
 from tilewright.layout.swizzle import ComposedLayout
 from tilewright.layout.tuples import leaves, product_each, show, tuple_size
+from tilewright.tensors.associative import NAMED
 from tilewright.tensors.broadcasting import broadcast_shapes
 from tilewright.tensors.engines import NumpyEngine
 
@@ -134,9 +135,7 @@ def reduce(t: Tensor, op: Any, modes: tuple[int, ...], shape: Any, init: Any) ->
     """Return a host tensor reduced over modes, in the order that `Tensor.reduce` documents."""
     import numpy as np
 
-    named = {"add": np.add, "mul": np.multiply, "min": np.fmin, "max": np.fmax,
-             "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}  # fmt: skip
-    function: Any = named[op] if isinstance(op, str) else op
+    function: Any = getattr(np, NAMED[op].numpy) if isinstance(op, str) else op
     array = to_array(t)
     if array.dtype == np.bool_ and op in ("add", "mul"):
         array = array.astype(np.int32)

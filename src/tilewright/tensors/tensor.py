@@ -23,6 +23,7 @@ from tilewright.layout.swizzle import ComposedLayout
 from tilewright.layout.tuples import show, tuple_size
 from tilewright.tensors import host
 from tilewright.tensors.arithmetic import Arithmetic
+from tilewright.tensors.associative import NAMED
 from tilewright.tensors.broadcasting import modes_of_shape
 from tilewright.tensors.slicing import is_part, resolve, slice_mode
 
@@ -241,8 +242,8 @@ class Tensor(Arithmetic, Displayed):
 
         Raises `ArgumentError` for another op or mode, `LanguageError` for a dynamic shape.
         """
-        if not callable(op) and op not in ("add", "mul", "min", "max", "and", "or", "xor"):
-            raise ArgumentError(f"reduce: op is {op!r}", help="one of add, mul, min, max, and, or, xor, or a function")
+        if not callable(op) and not (isinstance(op, str) and op in NAMED):
+            raise ArgumentError(f"reduce: op is {op!r}", help=f"one of {', '.join(NAMED)}, or a function")
         given = range(self.rank) if mode is None else mode if isinstance(mode, (tuple, list)) else (mode,)
         modes = tuple(sorted({k + self.rank if type(k) is int and k < 0 else k for k in given}))
         if not modes or any(type(k) is not int or not 0 <= k < self.rank for k in modes):

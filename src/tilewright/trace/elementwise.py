@@ -28,7 +28,8 @@ from tilewright.tensors import GuardedTensor, Tensor
 from tilewright.tensors.broadcasting import broadcast_layout, broadcast_shapes
 from tilewright.trace.edges import copy_guarded, fill_guarded
 from tilewright.trace.element_loops import Computation, Function, loop_for, way_through
-from tilewright.trace.scalar import Scalar, as_scalar, identity_of
+from tilewright.trace.scalar import Scalar, as_scalar
+from tilewright.trace.terms import identity_of
 from tilewright.trace.tracer import current
 from tilewright.trace.walks import common_walk, convert_float8, each_step, place, widest
 

@@ -15,7 +15,7 @@ from tilewright.ir.ops import Cast, CastPair, Constant
 from tilewright.source import SourceLocation
 from tilewright.trace.aliases import refuse_changed_copies
 from tilewright.trace.heap import memory
-from tilewright.trace.parameters import ArgumentType, stand_ins
+from tilewright.trace.parameters import ArgumentType, definition_of, stand_ins
 from tilewright.trace.threads import refuse_wrong_slices
 from tilewright.trace.tracer import Tracer, locate_error, run
 from tilewright.trace.uniformity import refuse_divergent_barriers
@@ -49,7 +49,7 @@ def trace(
     if result is not None:
         raise LanguageError(
             f"kernel {function.__name__!r} returns a value",
-            location=_definition(function),
+            location=definition_of(function),
             help="store results in a tensor that is an argument",
         )
     kernel = Kernel(
@@ -59,7 +59,7 @@ def trace(
         block=block,
         requirements=tuple(tracer.requirements.values()),
         grid_limits=tuple(tracer.grid_limits.values()),
-        location=_definition(function),
+        location=definition_of(function),
         copies_to_shared=tracer.copies_to_shared,
         remarks=tuple(tracer.remarks),
         launch_sized=tuple(tracer.launch_sized),
@@ -71,11 +71,6 @@ def trace(
     refuse_escapes(kernel)
     refuse_divergent_barriers(kernel)
     return kernel
-
-
-def _definition(function: types.FunctionType) -> SourceLocation:
-    code = function.__code__
-    return SourceLocation(code.co_filename, code.co_firstlineno, function.__name__)
 
 
 def _run(tracer: Tracer, function: types.FunctionType, values: Mapping[str, Any]) -> Any:

@@ -9,12 +9,22 @@ from __future__ import annotations
 from typing import Any
 
 from tilewright.arguments import given, shown
-from tilewright.dtypes import float32, int32
+from tilewright.dtypes import float32, int32, uint32
 from tilewright.errors import ArgumentError, LanguageError
 from tilewright.ir.ops import Fma
 from tilewright.tensors import Tensor
 from tilewright.trace.control import truth
-from tilewright.trace.scalar import Scalar, arithmetic, as_scalar, common_type, convert, is_typed, select, unary
+from tilewright.trace.scalar import (
+    Scalar,
+    arithmetic,
+    as_scalar,
+    common_type,
+    convert,
+    is_numpy_number,
+    is_typed,
+    select,
+    unary,
+)
 from tilewright.trace.tracer import current
 
 _FLOAT_ONLY = {
@@ -212,3 +222,23 @@ def where(condition: Any, a: Any, b: Any) -> Any:
     if isinstance(condition, bool):
         return a if condition else b
     return _on_other("where", where, condition, a, b)
+
+
+# --- what instructions take -------------------------------------------------------------------------------
+
+
+def as_word(x: object, what: str) -> Scalar:
+    """Return the bits of an integer of 32 bits as uint32; `what` names the function that takes it."""
+    if isinstance(x, int) and not isinstance(x, bool) and int32.lowest <= x <= uint32.highest:
+        return as_scalar(x & uint32.highest, uint32)
+    return as_integer(x, what, 32).to(uint32)
+
+
+def as_integer(x: object, what: str, *bits: int) -> Scalar:
+    """Return an integer of one of these widths as a device scalar; `what` names the function that takes it."""
+    known = isinstance(x, (Scalar, int)) or is_numpy_number(x)
+    scalar = as_scalar(x) if known and not isinstance(x, bool) else None
+    if scalar is None or not scalar.dtype.is_integer or scalar.dtype.bits not in bits:
+        widths = " or ".join(map(str, bits))
+        raise LanguageError(f"{what} takes an integer of {widths} bits, got {shown(x)}")
+    return scalar

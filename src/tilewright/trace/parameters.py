@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
+import types
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from tilewright.dtypes import DType, int32, int64
-from tilewright.errors import ArgumentError
+from tilewright.errors import ArgumentError, LanguageError
 from tilewright.ir.core import Buffer, Parameter, Space, Value
 from tilewright.ir.facts import Facts, unknown
 from tilewright.layout import Layout
+from tilewright.source import SourceLocation
 from tilewright.structures import Structure
 from tilewright.tensors import Tensor
 from tilewright.trace.engine import BufferEngine
@@ -123,3 +126,56 @@ def _leaf(
     value = Value(type, f"{name}_{part}{mode}", facts)
     tracer.parameters.append(Parameter(argument, (part, mode), value))
     return Scalar(value)
+
+
+# --- what the kernel's function declares ------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class DeclaredParameter:
+    """A parameter as the kernel's function declares it."""
+
+    name: str
+    is_constexpr: bool
+
+
+def variadic(signature: inspect.Signature) -> str | None:
+    """Return the name of a parameter such as *operands, which stands for any number."""
+    return next((p.name for p in signature.parameters.values() if p.kind is p.VAR_POSITIONAL), None)
+
+
+def declared_parameters(
+    function: types.FunctionType, signature: inspect.Signature, bound: int, further: int
+) -> tuple[DeclaredParameter, ...]:
+    """Return the parameters; one such as *operands becomes `further` of them: operands_0, operands_1 and so on."""
+    result: list[DeclaredParameter] = []
+    for n, parameter in enumerate(signature.parameters.values()):
+        if parameter.kind is parameter.VAR_KEYWORD:
+            raise LanguageError(
+                f"the parameters of a kernel come by position, and {parameter} stands for any that are named",
+                location=definition_of(function),
+                help=f"name each parameter, or take any number of them by position: *{parameter.name}",
+            )
+        annotation = parameter.annotation
+        text = annotation if isinstance(annotation, str) else ""
+        compile_time = annotation is constexpr or text.rpartition(".")[2] == "constexpr" or n < bound
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            result += [DeclaredParameter(f"{parameter.name}_{i}", compile_time) for i in range(further)]
+        else:
+            result.append(DeclaredParameter(parameter.name, compile_time))
+    names = [p.name for p in result]
+    for name in names:
+        if names.count(name) > 1:
+            several = variadic(signature)
+            raise LanguageError(
+                f"the parameter {name!r} has the name that an argument of *{several} gets in generated code",
+                location=definition_of(function),
+                help=f"give {name!r} or *{several} another name",
+            )
+    return tuple(result)
+
+
+def definition_of(function: types.FunctionType) -> SourceLocation:
+    """Return the place of a function's definition."""
+    code = function.__code__
+    return SourceLocation(code.co_filename, code.co_firstlineno, function.__name__)

@@ -12,33 +12,29 @@ kept, so that the function need not be commutative.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from tilewright.dtypes import bool_, int32
+from tilewright.dtypes import DType, bool_, int32
 from tilewright.errors import LanguageError
 from tilewright.ir.core import Block
 from tilewright.layout import Layout, coalesce, make_layout
 from tilewright.layout.layouts import modes_of
 from tilewright.tensors import Tensor
+from tilewright.tensors.associative import BITWISE, on_type
 from tilewright.tensors.host import run_count
 from tilewright.trace.control import loop
 from tilewright.trace.elementwise import compute, in_registers
-from tilewright.trace.scalar import Scalar, arithmetic, as_scalar
+from tilewright.trace.scalar import Scalar, arithmetic, as_scalar, bitwise
 from tilewright.trace.tracer import current
 from tilewright.trace.walks import common_walk, each_step, place
 
-_NAMED: dict[str, Callable[[Any, Any], Any]] = {
-    "add": operator.add,
-    "mul": operator.mul,
-    "min": partial(arithmetic, "min"),
-    "max": partial(arithmetic, "max"),
-    "and": operator.and_,
-    "or": operator.or_,
-    "xor": operator.xor,
-}
+
+def operation(name: str, type: DType) -> Callable[[Any, Any], Any]:
+    """Return the function of two numbers of a type that a name stands for."""
+    kind = on_type(name, type.kind)
+    return partial(bitwise if kind in BITWISE else arithmetic, kind)
 
 
 def reduce(tensor: Tensor, op: Any, modes: tuple[int, ...], shape: Any, init: Any) -> Any:  # Any: see `Tensor.reduce`
@@ -49,7 +45,7 @@ def reduce(tensor: Tensor, op: Any, modes: tuple[int, ...], shape: Any, init: An
         source = source.to(int32)
     if not isinstance(source.layout, Layout):
         source = compute("reduce", lambda x: x, (source,))
-    function = _NAMED[op] if isinstance(op, str) else op
+    function = operation(op, source.dtype) if isinstance(op, str) else op
     assert isinstance(source.layout, Layout), source
     parts = modes_of(source.layout)
     along = coalesce(make_layout(*[parts[k] for k in modes]))

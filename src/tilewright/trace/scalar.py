@@ -22,7 +22,6 @@ from tilewright.dtypes import (
     promote,
     set_device_number,
     tfloat32,
-    uint32,
 )
 from tilewright.errors import LanguageError
 from tilewright.ir.core import Value
@@ -35,10 +34,8 @@ from tilewright.ir.ops import (
     Bitcast,
     Cast,
     Compare,
-    Constant,
     RoundToTfloat32,
     Select,
-    Special,
     Unary,
     constant,
 )
@@ -48,13 +45,15 @@ from tilewright.trace.literals import MIRRORED, in_integers, is_numpy
 from tilewright.trace.literals import default_type as default_type
 from tilewright.trace.literals import is_numpy_number as is_numpy_number
 from tilewright.trace.literals import rounded as rounded
-from tilewright.trace.tracer import asked_by_user, current, require_multiple, tracing
+from tilewright.trace.terms import linear_terms
+from tilewright.trace.tracer import current, require_multiple, tracing
+from tilewright.trace.undecided import Undecided
 
 Number: TypeAlias = "int | float | bool"
 Operand: TypeAlias = "Scalar | int | float | bool"
 
 
-class Scalar(Refused, DynamicInt):
+class Scalar(Undecided, Refused, DynamicInt):
     """A number on the device: one IR value, the same expression in every thread."""
 
     __slots__ = ("value",)
@@ -256,97 +255,7 @@ class Scalar(Refused, DynamicInt):
     def __ge__(self, other: Any) -> Any:
         return compare("ge", self, other)
 
-    def __hash__(self) -> int:
-        if asked_by_user():
-            raise _undecided(
-                "the hash of a device value, by which sets and dicts look up,",
-                "compare with each item in turn: x in (1, 3), tw.where(x == 1, a, b), or a table in a tensor",
-            )
-        return object.__hash__(self)  # of this object: two of one value differ
-
-    # --- what Python would need to know now, and only the device will know ---
-
-    def _known(self) -> Any:
-        """Return the number where it is a constant, such as `tw.int32(4)`, else None."""
-        op = self.value.definition
-        return op.value if isinstance(op, Constant) else None
-
-    def __bool__(self) -> bool:
-        if (known := self._known()) is not None:
-            return bool(known)
-        raise _undecided(
-            "the truth of a device value",
-            "decorate a helper function with @tw.function; in a comprehension or a sort, write tw.where or a loop",
-        )
-
-    def __index__(self) -> int:
-        if (known := self._known()) is not None and self.dtype.is_integer:
-            return int(known)
-        raise _undecided(
-            "the value of a device integer",
-            "make it a tw.constexpr parameter, or a loop's index with tw.static_range, to know it while tracing",
-        )
-
-    def __int__(self) -> int:
-        if (known := self._known()) is not None:
-            return int(known)
-        raise _undecided("the value of a device number as an int", "convert with tw.int32(x)")
-
-    def __float__(self) -> float:
-        if (known := self._known()) is not None:
-            return float(known)
-        raise _undecided(
-            "the value of a device number as a float",
-            "convert with tw.float32(x); use tw.sqrt and the like in place of math's functions",
-        )
-
-    def __iter__(self) -> Any:
-        raise LanguageError("a device value is one number, and cannot be iterated over", help="loop over range(x)")
-
-    def __str__(self) -> str:
-        if asked_by_user():
-            raise _undecided("the text of a device value", _PRINT)
-        return self.value.name or "?"
-
-    def __format__(self, spec: str) -> str:
-        if asked_by_user():
-            raise _undecided("the text of a device value", _PRINT)
-        return repr(self)
-
-    def __repr__(self) -> str:
-        return f"<device {self.dtype}{' ' + self.value.name if self.value.name else ''}>"
-
-
-def identity_of(value: Value) -> Any:  # Any: what is equal for values that are computed alike
-    """Return a key that two values share if the same pure arithmetic gives them."""
-    op = value.definition
-    if isinstance(op, Constant):
-        return ("constant", value.type, op.value)
-    if isinstance(op, Special):
-        return ("special", op.name)
-    if isinstance(op, Binary):
-        return (op.kind, value.type, identity_of(op.lhs), identity_of(op.rhs))
-    return ("cast", value.type, identity_of(op.x)) if isinstance(op, Cast) else value
-
-
-def linear_terms(value: Value) -> tuple[dict[Any, int], int]:
-    """Return what an integer is a sum of: factors of terms, by their keys, and a number."""
-    terms: dict[Any, int] = {}
-    constant = 0
-    pending = [(value, 1)]
-    while pending:
-        part, factor = pending.pop()
-        op = part.definition
-        if isinstance(op, Constant):
-            constant += factor * int(op.value)
-        elif isinstance(op, Binary) and op.kind in ("add", "sub"):
-            pending += [(op.lhs, factor), (op.rhs, factor if op.kind == "add" else -factor)]
-        elif isinstance(op, Binary) and op.kind == "mul" and isinstance(op.rhs.definition, Constant):
-            pending.append((op.lhs, factor * int(op.rhs.definition.value)))
-        else:
-            key = identity_of(part)
-            terms[key] = terms.get(key, 0) + factor
-    return {key: factor for key, factor in terms.items() if factor}, constant
+    __hash__ = Undecided.__hash__
 
 
 class Unrounded(Scalar):
@@ -401,13 +310,6 @@ def _sum(terms: list[Scalar]) -> int | DynamicInt:
     return total
 
 
-_PRINT = "tw.device_print('x is', x) prints it when the kernel runs; repr(x) says what is known of it now"
-
-
-def _undecided(what: str, help: str) -> LanguageError:
-    return LanguageError(f"{what} is not known while the kernel is traced", help=help)
-
-
 def is_number(x: object) -> bool:
     """Say whether a value is a Python number, which has no element type of its own."""
     # A number that comes with the launch is a Scalar, and says no more of itself than it is asked.
@@ -437,23 +339,6 @@ def as_scalar(x: object, target: DType | None = None) -> Scalar:
     elif target.is_narrow_float or target is float32 or isinstance(x, int):
         x = rounded(x, target)
     return Scalar(constant(x, target))
-
-
-def as_word(x: object, what: str) -> Scalar:
-    """Return the bits of an integer of 32 bits as uint32; `what` names the function that takes it."""
-    if isinstance(x, int) and not isinstance(x, bool) and int32.lowest <= x <= uint32.highest:
-        return as_scalar(x & uint32.highest, uint32)
-    return as_integer(x, what, 32).to(uint32)
-
-
-def as_integer(x: object, what: str, *bits: int) -> Scalar:
-    """Return an integer of one of these widths as a device scalar; `what` names the function that takes it."""
-    known = isinstance(x, (Scalar, int)) or is_numpy_number(x)
-    scalar = as_scalar(x) if known and not isinstance(x, bool) else None
-    if scalar is None or not scalar.dtype.is_integer or scalar.dtype.bits not in bits:
-        widths = " or ".join(map(str, bits))
-        raise LanguageError(f"{what} takes an integer of {widths} bits, got {shown(x)}")
-    return scalar
 
 
 def typed_number(x: object, target: DType) -> Scalar | None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright.tensors.associative import BITWISE, NAMED
 
 INTEGERS: dict[str, Any] = {
     "mul_hi": lambda x, y, n: tw.mul_hi(x, y),
@@ -120,3 +121,38 @@ def test_functions_of_several_results_are_refused(name: str) -> None:
     with pytest.raises(tw.LanguageError, match=message) as caught:
         kernel.source(x, x, block=1)
     assert "in kernel" in str(caught.value) and "loop over the elements" in str(caught.value)
+
+
+# --- operations by name ------------------------------------------------------------------------------------
+
+
+@tw.kernel
+def by_name(out, x, op: tw.constexpr):
+    r = +x
+    out[0] = r.reduce(op)
+    out[1] = tw.reduce(r, op)
+    out[2] = tw.reduce(x, op, group="warp")
+
+
+@pytest.mark.parametrize("op", NAMED)
+@pytest.mark.parametrize("dtype", [tw.bool_, tw.int8, tw.uint32, tw.int64, tw.float16, tw.float32], ids=str)
+def test_named_operations_are_the_same_in_tiles_collectives_and_on_the_host(op: str, dtype: tw.DType) -> None:
+    if dtype.is_float and op in BITWISE:
+        with pytest.raises(tw.LanguageError, match="is not defined on"):
+            by_name.source(tw.spec(tw.float64, (3,)), tw.static(tw.spec(dtype, (8,))), op, block=32)
+        return
+    x = np.array([1, 1, 1, 0, 1, 1, 1, 1]).astype(dtype.numpy)
+    if dtype is not tw.bool_:
+        x = x + np.array([1, 0, 2, 1, 0, 1, 0, 0]).astype(dtype.numpy)
+    out = np.full(3, -1, np.float64)
+    by_name[1, 1](out, tw.static(x), op)
+    expected = float(tw.tensor(x).reduce(op))
+    assert out.tolist() == [expected] * 3
+
+
+def test_names_that_there_are_not_are_refused_alike() -> None:
+    for op in ("sum", ["add"], None):
+        with pytest.raises(tw.TilewrightError, match="one of add, mul, min, max, and, or, xor|op is"):
+            by_name.source(tw.spec(tw.float64, (3,)), tw.static(tw.spec(tw.float32, (8,))), str(op), block=32)
+        with pytest.raises(tw.ArgumentError, match="op is"):
+            tw.tensor(np.arange(4)).reduce(op)

@@ -242,3 +242,19 @@ def test_what_fits_no_registers_is_refused_with_the_line() -> None:
 
     with pytest.raises(tw.LayoutError, match="do not match"):
         too_wide[1, 64].source(tw.spec(tw.float32, (33, 64)), tw.spec(tw.float32, (8,)))
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_modes_of_extent_1_that_are_added_match_any_extent(shape: tuple[int, int]) -> None:
+    """`tw.append` and `tw.prepend` work on guarded tiles too, of vectors beside a matrix."""
+
+    @tw.kernel
+    def outer(y, x, z):
+        i, j = tw.block_idx.y, tw.block_idx.x
+        rows, columns = tw.local_tile(x, 8, i, guard=True), tw.local_tile(z, 8, j, guard=True)
+        tw.local_tile(y, (8, 8), (i, j), guard=True)[...] = tw.append(rows) * tw.prepend(columns)
+
+    m, n = shape
+    x, z, y = np.arange(m, dtype=np.float32), np.arange(n, dtype=np.float32), np.full(shape, -1, np.float32)
+    outer[(-(-n // 8), -(-m // 8)), 1](y, x, z)
+    np.testing.assert_array_equal(y, np.outer(x, z))
