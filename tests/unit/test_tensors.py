@@ -150,6 +150,8 @@ def test_out_of_range() -> None:
     for coord in [(3, 0), (0, 4), (-1, 0), 12]:
         with pytest.raises(IndexError):
             t[coord]
+    with pytest.raises(IndexError, match="index -1 is outside an extent of 12, .* an index counts from the front"):
+        t[-1]
     overhanging = tw.local_tile(t, (2, 4), (1, 0))
     assert overhanging[0, 1] == 9
     with pytest.raises(IndexError, match=r"\(1,1\)"):
@@ -158,6 +160,7 @@ def test_out_of_range() -> None:
 
 
 REFUSED: dict[str, tuple[Any, str]] = {
+    "deletion": (lambda t: t.__delitem__(0), "cannot be deleted"),
     "iteration": (lambda t: list(t), "range(size)"),
     "len": (len, ".size"),
     "part of a nested mode": (lambda t: t[(slice(0, 2), 0), 1], "local_tile"),

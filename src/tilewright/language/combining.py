@@ -12,6 +12,7 @@ from tilewright.dtypes import DType, bool_, int32
 from tilewright.errors import LanguageError
 from tilewright.tensors import Tensor
 from tilewright.trace.engine import BufferEngine
+from tilewright.trace.heap import keeping_state
 from tilewright.trace.mathematics import maximum, minimum
 from tilewright.trace.memory import fragment_like
 from tilewright.trace.scalar import Scalar, as_scalar, is_number, is_numpy_number
@@ -136,7 +137,7 @@ class Operation:
     def of(cls, op: Any, values: Values, what: str) -> Operation:
         """Return the operation that a user names or gives."""
         if callable(op):
-            return cls(None, op, values.rebuild, what)
+            return cls(None, keeping_state(op, what), values.rebuild, what)
         if op not in _NAMED:
             raise LanguageError(
                 f"{what}: op is one of {', '.join(_NAMED)}, or an associative function of two values, not {shown(op)}"

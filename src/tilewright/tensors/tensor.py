@@ -189,6 +189,9 @@ class Tensor(Arithmetic, Displayed):
             return Tensor(self.engine, ComposedLayout(first.outer, first.offset, self.layout.inner))
         return self.with_engine(self.engine.offset(self.layout(coord)))
 
+    def __delitem__(self, coord: Any) -> None:  # Any: a coordinate
+        raise LayoutError(f"{self.title} has a fixed shape, and its elements cannot be deleted")
+
     def offset_of(self, coord: Any) -> Any:  # Any: coordinates and offsets of all kinds
         """Return the offset of the element at a coordinate from the engine's first."""
         return self._place(_full_coord(coord, self.layout))
@@ -398,4 +401,5 @@ def _check_coord(coord: Coord, shape: Any, tensor: Tensor) -> None:  # Any: a Sh
     elif type(coord) is int:
         extent = tuple_size(shape)
         if coord < 0 or (type(extent) is int and coord >= extent):
-            raise IndexError(f"index {coord} is outside an extent of {extent}, in a tensor {tensor.title}")
+            counted = "; an index counts from the front" if coord < 0 else ""
+            raise IndexError(f"index {coord} is outside an extent of {extent}, in a tensor {tensor.title}{counted}")
