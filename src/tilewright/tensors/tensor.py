@@ -18,6 +18,7 @@ from tilewright.layout.display import Displayed
 from tilewright.layout.ints import Coord, Int, Shape
 from tilewright.layout.layouts import Layout, from_modes, has_kept, modes_of
 from tilewright.layout.modes import select, slice_and_offset
+from tilewright.layout.recasting import demand_whole_groups
 from tilewright.layout.recasting import recast as recast_layout
 from tilewright.layout.swizzle import ComposedLayout
 from tilewright.layout.tuples import show, tuple_size
@@ -306,6 +307,8 @@ class Tensor(Arithmetic, Displayed):
         """
         new = as_dtype(dtype)
         layout = recast_layout(self.layout, self.dtype.bits, new.bits)
+        if new.bits > self.dtype.bits:
+            demand_whole_groups(self.layout, new.bits // self.dtype.bits)
         return Tensor(self.engine.recast(new), layout)
 
     def to_numpy(self) -> np.ndarray[Any, Any]:

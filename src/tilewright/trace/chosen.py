@@ -74,7 +74,11 @@ def refusal(what: str, a: Tensor, b: Tensor, both: bool) -> LanguageError | None
             help="choose the tensors before they are partitioned",
         )
     maker = "registers" if one.space == Space.REGISTER.value else "shared"
-    has = "registers have no addresses" if one.space == Space.REGISTER.value else "its memory is placed after the trace"
+    has = (
+        "registers have no addresses"
+        if one.space == Space.REGISTER.value
+        else "shared memory is placed after the trace"
+    )
     way = "copy the chosen one's elements" if one.space == Space.REGISTER.value else "index the mode by a device value"
     if one.space == Space.REGISTER.value and not both:
         return LanguageError(
