@@ -145,11 +145,26 @@ def test_recast_and_fragments() -> None:
         recast(tw.tensor(np.zeros((4, 3), np.float32)), tw.float64)
 
 
+@pytest.mark.parametrize(
+    "part",
+    [slice(None, None, 2), slice(0, 2), slice(0, 8, 4), slice(1, 2)],
+    ids=lambda s: f"{s.start}:{s.stop}:{s.step}",
+)
+def test_a_recast_takes_no_bytes_that_are_not_in_the_tensor(part: slice) -> None:
+    t = tw.tensor(np.arange(16, dtype=np.uint8))
+    with pytest.raises(LayoutError, match="of every 4 neighbouring elements|whole groups|does not fall"):
+        t[part].recast(tw.uint32)
+    assert t[0:8].recast(tw.uint32).to_numpy().tobytes() == bytes(range(8))
+    assert tw.local_tile(t, (4,), (1,)).recast(tw.uint32).to_numpy().tobytes() == bytes(range(4, 8))
+
+
 def test_out_of_range() -> None:
     t = tw.tensor(np.arange(12).reshape(3, 4))
     for coord in [(3, 0), (0, 4), (-1, 0), 12]:
         with pytest.raises(IndexError):
             t[coord]
+    with pytest.raises(IndexError, match="index -1 is outside an extent of 12, .* an index counts from the front"):
+        t[-1]
     overhanging = tw.local_tile(t, (2, 4), (1, 0))
     assert overhanging[0, 1] == 9
     with pytest.raises(IndexError, match=r"\(1,1\)"):
@@ -158,6 +173,7 @@ def test_out_of_range() -> None:
 
 
 REFUSED: dict[str, tuple[Any, str]] = {
+    "deletion": (lambda t: t.__delitem__(0), "cannot be deleted"),
     "iteration": (lambda t: list(t), "range(size)"),
     "len": (len, ".size"),
     "part of a nested mode": (lambda t: t[(slice(0, 2), 0), 1], "local_tile"),

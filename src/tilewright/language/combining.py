@@ -13,6 +13,7 @@ from tilewright.tensors import Tensor
 from tilewright.tensors.associative import NAMED, on_type
 from tilewright.trace.elementwise import in_registers
 from tilewright.trace.engine import BufferEngine
+from tilewright.trace.heap import keeping_state
 from tilewright.trace.memory import fragment_like
 from tilewright.trace.reductions import operation
 from tilewright.trace.scalar import Scalar, as_scalar, is_number, is_numpy_number
@@ -110,7 +111,7 @@ class Operation:
     def of(cls, op: Any, values: Values, what: str) -> Operation:
         """Return the operation that a user names or gives."""
         if callable(op):
-            return cls(None, op, values.rebuild, what)
+            return cls(None, keeping_state(op, what), values.rebuild, what)
         if not isinstance(op, str) or op not in NAMED:
             raise LanguageError(
                 f"{what}: op is one of {', '.join(NAMED)}, or an associative function of two values, not {shown(op)}"

@@ -62,6 +62,30 @@ def upcast(layout: Any, n: int) -> Any:  # Any: a layout or composed layout give
     return raw_layout(unflatten([p[0] for p in pairs], layout.shape), unflatten([p[1] for p in pairs], layout.shape))
 
 
+def demand_whole_groups(layout: Any, n: int) -> None:  # Any: a layout or composed layout
+    """Raise `LayoutError` where a group of n neighbouring elements, as `upcast` forms them, has others than these.
+
+    >>> demand_whole_groups(Layout((2, 3), (1, 2)), 2)
+    >>> demand_whole_groups(Layout(4, 2), 2)
+    Traceback (most recent call last):
+    tilewright.errors.LayoutError: 4:2 has one of every 2 neighbouring elements, and a wider element takes all of them
+      help: recast before the slice
+    """
+    while not isinstance(layout, Layout):
+        layout = layout.inner if hasattr(layout, "inner") else as_layout(layout)
+    inside = 0
+    for s, d in zip(*flat_modes(layout), strict=True):
+        if type(d) is int and d > 0 and d < n:
+            share = n // d
+            inside += (share if isinstance(s, DynamicInt) else min(s, share)) * d - d
+    if inside < n - 1:
+        held = {0: "one"}.get(inside, "some")
+        raise LayoutError(
+            f"{layout} has {held} of every {n} neighbouring elements, and a wider element takes all of them",
+            help="recast before the slice",
+        )
+
+
 def _upcast_leaf(layout: Layout, s: Int, d: Leaf, n: int) -> tuple[tuple[Int, Leaf], int]:
     if isinstance(d, Basis):
         raise LayoutError(f"upcast({layout}, {n}): a layout with basis strides has no elements to group")

@@ -18,6 +18,7 @@ from tilewright.layout.display import Displayed
 from tilewright.layout.ints import Coord, Int, Shape
 from tilewright.layout.layouts import Layout, from_modes, has_kept, modes_of
 from tilewright.layout.modes import select, slice_and_offset
+from tilewright.layout.recasting import demand_whole_groups
 from tilewright.layout.recasting import recast as recast_layout
 from tilewright.layout.swizzle import ComposedLayout
 from tilewright.layout.tuples import show, tuple_size
@@ -190,6 +191,9 @@ class Tensor(Arithmetic, Displayed):
             return Tensor(self.engine, ComposedLayout(first.outer, first.offset, self.layout.inner))
         return self.with_engine(self.engine.offset(self.layout(coord)))
 
+    def __delitem__(self, coord: Any) -> None:  # Any: a coordinate
+        raise LayoutError(f"{self.title} has a fixed shape, and its elements cannot be deleted")
+
     def offset_of(self, coord: Any) -> Any:  # Any: coordinates and offsets of all kinds
         """Return the offset of the element at a coordinate from the engine's first."""
         return self._place(_full_coord(coord, self.layout))
@@ -304,6 +308,8 @@ class Tensor(Arithmetic, Displayed):
         """
         new = as_dtype(dtype)
         layout = recast_layout(self.layout, self.dtype.bits, new.bits)
+        if new.bits > self.dtype.bits:
+            demand_whole_groups(self.layout, new.bits // self.dtype.bits)
         return Tensor(self.engine.recast(new), layout)
 
     def to_numpy(self) -> np.ndarray[Any, Any]:
@@ -399,4 +405,5 @@ def _check_coord(coord: Coord, shape: Any, tensor: Tensor) -> None:  # Any: a Sh
     elif type(coord) is int:
         extent = tuple_size(shape)
         if coord < 0 or (type(extent) is int and coord >= extent):
-            raise IndexError(f"index {coord} is outside an extent of {extent}, in a tensor {tensor.title}")
+            counted = "; an index counts from the front" if coord < 0 else ""
+            raise IndexError(f"index {coord} is outside an extent of {extent}, in a tensor {tensor.title}{counted}")

@@ -352,7 +352,7 @@ def _guarded_part(tensor: GuardedTensor, name: str, carried: Carried) -> _Part:
     holes = str(_with_leaves(where, iter([_Hole()] * (len(coordinates) - 2 * count))))
     whole = tuple(_Same(x) for x in (*edge.shape, *edge.stride, *edge.begin, *edge.end, edge.fill))
     shape = ("guarded", memory.shape, holes, whole)
-    return _Part(memory.count + len(coordinates), rebuild, shape, f"{memory.text}, guarded")
+    return _Part(memory.count + len(coordinates), rebuild, shape, f"{memory.text}, guarded with {edge.fill} outside")
 
 
 class _Hole(DynamicInt):

@@ -74,8 +74,18 @@ def refusal(what: str, a: Tensor, b: Tensor, both: bool) -> LanguageError | None
             help="choose the tensors before they are partitioned",
         )
     maker = "registers" if one.space == Space.REGISTER.value else "shared"
-    has = "registers have no addresses" if one.space == Space.REGISTER.value else "its memory is placed after the trace"
+    has = (
+        "registers have no addresses"
+        if one.space == Space.REGISTER.value
+        else "shared memory is placed after the trace"
+    )
     way = "copy the chosen one's elements" if one.space == Space.REGISTER.value else "index the mode by a device value"
+    if one.space == Space.REGISTER.value and not both:
+        return LanguageError(
+            f"{what} is another fragment after each iteration: {has}",
+            help="update its elements, as in acc += x or acc[...] = x; to alternate between two fragments, "
+            f"make one tensor of both, with a mode more: tw.{maker}(dtype, (..., 2)), and {way}",
+        )
     return LanguageError(
         f"{what} is one of two {one.space} tensors, {names}, {when}: {has}",
         help=f"{_in_place(one, both)}make one tensor of both, with a mode more: tw.{maker}(dtype, (..., 2)), and {way}",

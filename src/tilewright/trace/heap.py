@@ -15,7 +15,7 @@ from typing import Any  # Any: whatever the user's variables hold
 from tilewright.errors import LanguageError
 from tilewright.trace.holders import ATTRIBUTES, Places, same_value
 from tilewright.trace.reach import Found, Memory, Walk, is_user_type
-from tilewright.trace.tracer import Tracer
+from tilewright.trace.tracer import Tracer, current
 
 LOOP = "in a loop on the device"
 BRANCH = "in a branch that the device decides"
@@ -149,6 +149,33 @@ def snapshot(tracer: Tracer, functions: Iterable[Callable[..., Any]], variables:
     return Heap([each for each in walk.found.values() if id(each.object) not in cells])
 
 
+def keeping_state(function: Callable[..., Any], what: str) -> Callable[..., Any]:
+    """Return a function that refuses, with `LanguageError`, calls of another one that change Python's state.
+
+    For the functions that operations on many elements are given: how often they are called while tracing says nothing
+    of how often the device combines. Where no state can be reached, the function is returned as it is.
+    """
+    walk = Walk(memory(current(what)))
+    walk.visit(function, getattr(function, "__name__", "op"), False)
+    walk.run()
+    if not walk.found:
+        return function
+
+    def call(*operands: Any) -> Any:
+        heap = Heap(list(walk.found.values()))
+        result = function(*operands)
+        where = f"in the function that {what} is given"
+        for change in heap.changes(where):
+            heap.restore()
+            raise LanguageError(
+                f"{_place_of(change)!r} changes {where}: {_ONCE}",
+                help="the function returns one value of two, and changes nothing else",
+            )
+        return result
+
+    return call
+
+
 def memory(tracer: Tracer) -> Memory:
     """Return what a trace knows of reachable objects."""
     if tracer.reach is None:
@@ -221,17 +248,21 @@ def _keys(content: Places) -> str:
     return ", ".join(map(str, content)) or "nothing"
 
 
-def _outside(change: Change, where: str) -> LanguageError:
+def _place_of(change: Change) -> str:
+    """Return how the user writes the first place of an object that changed."""
     found = change.found
-    path = found.path
-    if found.holder.has_places:
-        before, after = change.before, change.after
-        key = next((k for k in (*before, *after) if k not in before or k not in after), None)
-        if key is None:
-            key = next(k for k in before if not same_value(before[k], after[k]))
-        path = found.holder.path(path, key)
+    if not found.holder.has_places:
+        return found.path
+    before, after = change.before, change.after
+    key = next((k for k in (*before, *after) if k not in before or k not in after), None)
+    if key is None:
+        key = next(k for k in before if not same_value(before[k], after[k]))
+    return found.holder.path(found.path, key)
+
+
+def _outside(change: Change, where: str) -> LanguageError:
     return LanguageError(
-        f"{path!r} changes {where}, and it is not the kernel's own: {_ONCE}, and leaves the object behind",
+        f"{_place_of(change)!r} changes {where}, and it is not the kernel's own: {_ONCE}, and leaves the object behind",
         help="make the object inside of the kernel, or store the result in a tensor",
     )
 

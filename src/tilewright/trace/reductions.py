@@ -26,6 +26,7 @@ from tilewright.tensors.associative import BITWISE, on_type
 from tilewright.tensors.host import run_count
 from tilewright.trace.control import loop
 from tilewright.trace.elementwise import compute, in_registers
+from tilewright.trace.heap import keeping_state
 from tilewright.trace.scalar import Scalar, arithmetic, as_scalar, bitwise
 from tilewright.trace.tracer import current
 from tilewright.trace.walks import common_walk, each_step, place
@@ -45,7 +46,7 @@ def reduce(tensor: Tensor, op: Any, modes: tuple[int, ...], shape: Any, init: An
         source = source.to(int32)
     if not isinstance(source.layout, Layout):
         source = compute("reduce", lambda x: x, (source,))
-    function = operation(op, source.dtype) if isinstance(op, str) else op
+    function = operation(op, source.dtype) if isinstance(op, str) else keeping_state(op, "reduce")
     assert isinstance(source.layout, Layout), source
     parts = modes_of(source.layout)
     along = coalesce(make_layout(*[parts[k] for k in modes]))

@@ -410,3 +410,54 @@ def one_element_repeated(y, x):
 def test_elements_that_repeat_take_a_number_and_no_tensor() -> None:
     with pytest.raises(tw.errors.TilewrightError, match="do not match|holds elements several times"):
         one_element_repeated[1, 1](np.zeros(1, np.float32), np.zeros(4, np.float32))
+
+
+def counted(state, how):
+    """Return an associative function that also writes down that it was called."""
+
+    def add(a, b):
+        if how == "append":
+            state.append(1)
+        else:
+            state[0] += 1
+        return a + b
+
+    return add
+
+
+@pytest.mark.parametrize("how", ["append", "item"])
+@pytest.mark.parametrize("what", ["reduce", "tw.reduce", "tw.scan"])
+def test_a_function_of_two_values_changes_nothing_else(how: str, what: str) -> None:
+    @tw.kernel
+    def kernel(y, x):
+        state = [0]
+        add = counted(state, how)
+        if what == "reduce":
+            y[0] = (x[0:4] * 1).reduce(add)
+        elif what == "tw.reduce":
+            y[0] = tw.reduce(x[tw.thread_idx.x], add)
+        else:
+            y[0] = tw.scan(x[tw.thread_idx.x], add)
+
+    with pytest.raises(tw.LanguageError, match=r"'state.*' changes in the function that .* is given") as caught:
+        kernel[1, 32](np.zeros(1, np.float32), np.zeros(32, np.float32))
+    assert "add" in str(caught.value) and caught.value.location is not None
+
+
+def test_a_function_of_two_values_reads_what_changes_and_has_state_of_its_own() -> None:
+    @tw.kernel
+    def kernel(y, x, n):
+        factor = [1.0]
+
+        def add(a, b):
+            parts = [a * factor[0]]
+            parts.append(b)
+            return parts[0] + parts[1]
+
+        for i in range(n):
+            y[i] = (x[0:4] * 1).reduce(add, init=0.0) + factor[0]
+            factor[0] += 0.0
+
+    y = np.zeros(3, np.float32)
+    kernel[1, 1](y, np.ones(4, np.float32), 3)
+    assert y.tolist() == [5, 5, 5]
