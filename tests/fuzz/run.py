@@ -68,13 +68,15 @@ def main(given: list[str] | None = None) -> int:
     parser.add_argument("--processes", type=int, default=os.cpu_count())
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(given)
-    start, verdicts, refusals, others = time.monotonic(), Counter(), Counter(), []
+    start, verdicts = time.monotonic(), Counter[str]()
+    refusals: dict[str, list[int]] = {}
+    others: list[dict[str, Any]] = []
     jobs = [(seed, options.backend, options.loose) for seed in range(options.seed, options.seed + options.count)]
     with multiprocessing.get_context("spawn").Pool(options.processes) as pool:
         for found in pool.imap_unordered(_judge, jobs):
             verdicts[found["verdict"]] += 1
             if found["verdict"] == "refused":
-                refusals[kind_of(found["message"])] += 1
+                refusals.setdefault(kind_of(found["message"]), []).append(found["seed"])
             elif found["verdict"] != "agreed":
                 others.append(found)
                 print(f"{found['seed']}: {found['verdict']}: {found['message'][-700:]}", file=sys.stderr, flush=True)
@@ -84,7 +86,10 @@ def main(given: list[str] | None = None) -> int:
         "backends": ["simulator", *([] if options.loose else ["python"]), *(["gpu"] if options.backend == "gpu" else [])],
         "verdicts": dict(verdicts),
         "refused_share": round(verdicts["refused"] / options.count, 4),
-        "refusals": dict(refusals.most_common()),
+        "refusals": {
+            kind: {"count": len(seeds), "seeds": sorted(seeds)[:5]}
+            for kind, seeds in sorted(refusals.items(), key=lambda entry: -len(entry[1]))
+        },
         "seconds": round(time.monotonic() - start, 1),
         "differences": sorted(others, key=lambda f: f["seed"]),
     }

@@ -34,7 +34,7 @@ class State:
     dicts: list[tuple[str, tw.DType]] = field(default_factory=list)
     effects: list[tuple[str, tw.DType, tw.DType]] = field(default_factory=list)  # a call, its parameter and result
     replaced: list[tuple[str, str]] = field(default_factory=list)  # a name, and a call whose result it takes
-    untyped: list[tuple[str, tw.DType]] = field(default_factory=list)  # Python numbers that meet one type only
+    untyped: list[tuple[str, tw.DType, bool]] = field(default_factory=list)  # Python numbers that meet one type only
     tensors: list[tuple[str, tw.DType]] = field(default_factory=list)  # names that may be swapped
 
 
@@ -109,16 +109,21 @@ def write_queue(writer: Writer, indent: int, *_: object) -> None:
 
 def write_untyped(writer: Writer, indent: int, *_: object) -> None:
     """Make a Python number that gets its type where it meets one."""
-    dtype = writer.choice([tw.float64, tw.float64, tw.float32, tw.float16, tw.int32])
+    # A loop gives them float32 or int32 where they meet nothing wider, so narrower types would differ.
+    dtype = writer.choice([tw.float64, tw.float64, tw.float32, tw.int32])
     name = writer.fresh("acc")
     holder, place = (f"{name}", name) if writer.chance() else (name, f"{name}[0]")
-    number = _python_number(writer, dtype)
+    is_exact = writer.chance()
+    number = _python_number(writer, dtype, is_exact)
     writer.put(indent, f"{holder} = {number if place == name else f'[{number}]'}")
-    writer.state.untyped.append((place, dtype))
+    writer.state.untyped.append((place, dtype, is_exact))
     writer.variables.setdefault(dtype, []).append(f"{name_of(dtype)}({place})")
 
 
-def _python_number(writer: Writer, dtype: tw.DType) -> str:
+def _python_number(writer: Writer, dtype: tw.DType, is_exact: bool) -> str:
+    """Return a number: one that float32 has too, or any."""
+    if dtype.is_float and is_exact:
+        return writer.pick("0.0", "1.5", "-2.0", "0.25")
     if dtype.is_float:
         return writer.pick("0.1", "0.0", "1.5", "-0.3", *(("-1e300", "1e-60") if dtype is tw.float64 else ()))
     return writer.pick("0", "3", "-7")
@@ -258,7 +263,7 @@ def write_nested(writer: Writer, indent: int, *_: object) -> None:
     writer.functions_left -= 1
     parameter, result, name = writer.type(), writer.type(), writer.fresh("put")
     outside = {n for names in writer.assignable.values() for n in names if n.isidentifier()}
-    outside |= {n for n, _call in writer.state.replaced} | {n for n, _ in writer.state.untyped if n.isidentifier()}
+    outside |= {n for n, _call in writer.state.replaced} | {n for n, *_ in writer.state.untyped if n.isidentifier()}
     outside |= {n for n, _ in writer.state.tensors}
     lines, writer.lines = writer.lines, []
     with scope(writer):
@@ -369,15 +374,15 @@ def write_accumulation(writer: Writer, indent: int, depth: int, loop: bool) -> N
     """Update a Python number by values of its type."""
     if not writer.state.untyped:
         return writer.statement(indent, depth, loop)
-    name, dtype = writer.choice(writer.state.untyped)
+    name, dtype, is_exact = writer.choice(writer.state.untyped)
     value = writer.of(dtype, 1)
     if dtype.is_float:
         lines = [f"{name} += {value}", f"{name} = {name} - {value}", f"{name} = tw.maximum({name}, {value})"]
         lines += [f"{name} = {value}", f"{name} = {value} if {writer.condition()} else {name}"]
     else:
         lines = [f"{name} ^= {value}", f"{name} = ({name} & 255) + ({value} & 15)", f"{name} = {value} | {name}"]
-    if writer.chance(4):
-        lines = [f"{name} = {_python_number(writer, dtype)}"]
+    if writer.chance(4) and is_exact:  # others would be rounded to float32 in a loop in which they meet nothing
+        lines = [f"{name} = {_python_number(writer, dtype, is_exact)}"]
     writer.put(indent, writer.pick(*lines))
 
 
