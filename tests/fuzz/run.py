@@ -27,7 +27,7 @@ from tests.fuzz.programs import write_program
 import tilewright as tw
 
 
-def judge(seed: int, backend: str, loose: bool) -> dict[str, Any]:
+def judge(seed: int, backend: str, loose: bool = False) -> dict[str, Any]:
     """Run one program: agreed, refused, different, or failed, with what there is to say."""
     try:
         program = write_program(Random(seed), loose=loose)
@@ -46,7 +46,10 @@ def judge(seed: int, backend: str, loose: bool) -> dict[str, Any]:
         if backend == "gpu":
             program.assert_agree(("the simulator", "the GPU"), simulated, program.run(Gpu()))
     except AssertionError as error:
-        return found | {"verdict": "different", "message": str(error).splitlines()[0] if str(error) else traceback.format_exc()}
+        return found | {
+            "verdict": "different",
+            "message": str(error).splitlines()[0] if str(error) else traceback.format_exc(),
+        }
     except Exception:
         return found | {"verdict": "failed", "message": traceback.format_exc(limit=-3)}
     return found
@@ -64,7 +67,9 @@ def main(given: list[str] | None = None) -> int:
     parser.add_argument("--count", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0, help="of the first program")
     parser.add_argument("--backend", choices=("sim", "gpu"), default="sim")
-    parser.add_argument("--loose", action="store_true", help="fused multiply-adds too: the simulator against the GPU only")
+    parser.add_argument(
+        "--loose", action="store_true", help="fused multiply-adds too: the simulator against the GPU only"
+    )
     parser.add_argument("--processes", type=int, default=os.cpu_count())
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(given)
@@ -83,7 +88,11 @@ def main(given: list[str] | None = None) -> int:
     result = {
         "programs": options.count,
         "first_seed": options.seed,
-        "backends": ["simulator", *([] if options.loose else ["python"]), *(["gpu"] if options.backend == "gpu" else [])],
+        "backends": [
+            "simulator",
+            *([] if options.loose else ["python"]),
+            *(["gpu"] if options.backend == "gpu" else []),
+        ],
         "verdicts": dict(verdicts),
         "refused_share": round(verdicts["refused"] / options.count, 4),
         "refusals": {

@@ -8,11 +8,11 @@ makes the structures and the functions that change them, and the statements that
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Iterator
+from typing import TYPE_CHECKING
 
 from tests.fuzz.expressions import COMPARISONS, name_of
 
@@ -21,7 +21,11 @@ import tilewright as tw
 if TYPE_CHECKING:
     from tests.fuzz.programs import Writer
 
-IMPORTS = ["from collections import deque", "from dataclasses import dataclass, replace", "from typing import Any, NamedTuple"]
+IMPORTS = [
+    "from collections import deque",
+    "from dataclasses import dataclass, replace",
+    "from typing import Any, NamedTuple",
+]
 MOST_FUNCTIONS = 3  # functions that change state, of a kernel: each call is traced again
 
 
@@ -153,6 +157,15 @@ def write_body(inner: Writer, is_device: bool, indent: int = 1) -> list[str]:
     return lines
 
 
+def write_early_return(writer: Writer, indent: int, result: tw.DType) -> None:
+    """Write a return under a condition, at times with a change before it."""
+    if writer.chance(3):
+        writer.put(indent, f"if {writer.condition()}:")
+        if writer.chance():
+            writer._assign(indent + 1)
+        writer.put(indent + 1, f"return {writer.of(result, 1)}")
+
+
 def _methods(writer: Writer, fields: dict[str, tw.DType]) -> tuple[list[str], list[tuple[str, tw.DType, tw.DType]]]:
     """Return the lines of two methods that change their object, and their names with parameter and result."""
     lines, methods = [], []
@@ -162,6 +175,8 @@ def _methods(writer: Writer, fields: dict[str, tw.DType]) -> tuple[list[str], li
         inner = inner_writer(writer, {f"self.{f}": t for f, t in fields.items()} | {"x": parameter}, {"n": tw.int32})
         body = write_body(inner, is_device, 2)
         if is_device:
+            write_early_return(inner, 2, result)
+            body += inner.lines
             lines.append("    @tw.function")
         lines += [f"    def step{number}(self, x, n):", *body, f"        return {inner.of(result, 1)}", ""]
         methods.append((f"step{number}", parameter, result))
@@ -190,7 +205,7 @@ def write_object(writer: Writer, indent: int, *_: object) -> None:
     writer.put(indent, f"{name} = Counter{number}({', '.join(values)})")
     if writer.chance(3):  # in a list, under another name
         holder = writer.fresh("box")
-        writer.put(indent, f'{holder} = {writer.pick("[{0}]", "({0}, 1)", "[0, {0}]").format(name)}')
+        writer.put(indent, f"{holder} = {writer.pick('[{0}]', '({0}, 1)', '[0, {0}]').format(name)}")
     for f, dtype in fields.items():
         writer.declare(f"{name}.{f}", dtype)
     if held:
@@ -264,12 +279,13 @@ def write_nested(writer: Writer, indent: int, *_: object) -> None:
     parameter, result, name = writer.type(), writer.type(), writer.fresh("put")
     outside = {n for names in writer.assignable.values() for n in names if n.isidentifier()}
     outside |= {n for n, _call in writer.state.replaced} | {n for n, *_ in writer.state.untyped if n.isidentifier()}
-    outside |= {n for n, _ in writer.state.tensors}
+    outside |= {n for n, _ in writer.state.tensors} | {n for n, *_ in writer.registers}
     lines, writer.lines = writer.lines, []
     with scope(writer):
         writer.declare("x", parameter)
         for _ in range(writer.integer(1, 2)):
             writer.statement(indent + 1, 1, False)
+        write_early_return(writer, indent + 1, result)
         writer.put(indent + 1, f"return {writer.of(result, 1)}")
     body, writer.lines = writer.lines, lines
     shared = sorted(n for n in outside if any(re.search(rf"\b{n}\b", line) for line in body))
@@ -406,7 +422,7 @@ def write_list_change(writer: Writer, indent: int, depth: int, loop: bool) -> No
     """Change a list by what only lists can: comprehensions, slices, append and pop, loops over items."""
     if not writer.state.lists:
         return writer.statement(indent, depth, loop)
-    name, dtype, size = writer.choice(writer.state.lists)
+    name, dtype, _ = writer.choice(writer.state.lists)
     with scope(writer):
         writer.variables[dtype].append("e")
         item = writer.of(dtype, 1)
@@ -442,7 +458,10 @@ def write_dict_change(writer: Writer, indent: int, depth: int, loop: bool) -> No
     with scope(writer):
         writer.variables[dtype].append("e")
         item = writer.of(dtype, 1)
-    lines = f"{name}.update({{k: {item} for k, e in {name}.items()}})", f"{name} = {{k: {item} for k, e in {name}.items()}}"
+    lines = (
+        f"{name}.update({{k: {item} for k, e in {name}.items()}})",
+        f"{name} = {{k: {item} for k, e in {name}.items()}}",
+    )
     if writer.is_helper or "def put" in "".join(writer.lines):  # a dict that a nested function names stays that dict
         lines = lines[:1]
     writer.put(indent, writer.pick(*lines, f"for k, e in {name}.items(): {name}[k] = {item}"))
@@ -484,7 +503,7 @@ def write_gathering(writer: Writer, indent: int, depth: int, loop: bool) -> None
         lines += [f"{found[0]} = {writer.pick('max', 'min')}({item} for e in {name})"] if "{" in item else []
         lines += [f"{found[0]} = {writer.pick('max', 'min')}(*[{item} for e in {name}])"]
     if truth is not None:
-        lines += [f"{truth[0]} = {writer.pick('any', 'all')}({test} for e in {name})"]
+        lines += [f"{truth[0]} = tw.bool_({writer.pick('any', 'all')}({test} for e in {name}))"]
     if not lines:
         return writer._assign(indent)
     writer.put(indent, writer.pick(*lines))
@@ -509,7 +528,14 @@ STRUCTURES: list[Callable[..., None]] = [
     write_list, write_list, write_list, write_dict, write_object, write_object, write_value, write_queue, write_untyped,
     write_untyped,
 ]  # fmt: skip
-FUNCTIONS: list[Callable[..., None]] = [write_lambda, write_nested, write_nested, write_changer, write_factory, write_recursion]
+FUNCTIONS: list[Callable[..., None]] = [
+    write_lambda,
+    write_nested,
+    write_nested,
+    write_changer,
+    write_factory,
+    write_recursion,
+]
 STATEMENTS: list[Callable[..., None]] = [
     write_effect, write_effect, write_effect, write_replacement, write_accumulation, write_unpacking, write_list_change,
     write_list_change, write_queue_change, write_dict_change, write_walk, write_gathering, write_tensor_swap,

@@ -46,7 +46,10 @@ def tile_expression(writer: Writer, tile: str, dtype: tw.DType, size: int, depth
         forms += [f"({a} {writer.pick('&', '|', '^')} {b})", f"(~{a})", f"({a} >> {writer.integer(0, dtype.bits - 1)})"]
         forms += [f"({a} // 3)", f"({a} % 7)", f"(({a} & 3) ** 2)"]
         if dtype.is_signed:
-            forms += [f"(({a} >> 1) + (({b}) >> 1))", f"(({a} >> {dtype.bits // 2}) * 3)" if dtype.bits > 8 else f"({a} | 1)"]
+            forms += [
+                f"(({a} >> 1) + (({b}) >> 1))",
+                f"(({a} >> {dtype.bits // 2}) * 3)" if dtype.bits > 8 else f"({a} | 1)",
+            ]
         else:
             forms += [f"({a} {writer.pick('+', '-', '*')} {b})", f"({a} ** 3)", f"(5 - {a})"]
     source = writer.choice(writer.registers)
@@ -91,14 +94,26 @@ def write_row(writer: Writer, indent: int, *_: object) -> None:
         rows_name = writer.fresh("rows")
         writer.arguments.append(Argument(rows_name, dtype, (writer.grid * writer.threads, 8), is_static=True))
     start = writer.integer(0, 8 - size)
-    part = f"{start}:{start + size}" if writer.chance() or size > 4 else writer.pick("::2", "1::2", "::-2") if size == 4 else ":2"
+    part = (
+        f"{start}:{start + size}"
+        if writer.chance() or size > 4
+        else writer.pick("::2", "1::2", "::-2")
+        if size == 4
+        else ":2"
+    )
     operator = writer.pick("&", "|", "^") if not dtype.is_float else writer.pick("+", "-")
     found, one = writer.target((dtype,)), writer.of(dtype, 1)
-    lines = [f"{name}[...] = {rows_name}[i, {part}]", f"{rows_name}[i, {part}] = {tile_expression(writer, name, dtype, size)}"]
+    lines = [
+        f"{name}[...] = {rows_name}[i, {part}]",
+        f"{rows_name}[i, {part}] = {tile_expression(writer, name, dtype, size)}",
+    ]
     lines += [f"{rows_name}[i, {part}] {operator}= {name}", f"{rows_name}[i, {part}] = {one}"]
     lines += [f"{name} {operator}= {rows_name}[i, {part}]", f"tw.copy({rows_name}[i, {part}], {name})"]
     if found is not None:
-        lines += [f"{found[0]} = {rows_name}[i, 1:7:2][{writer.integer(0, 2)}]", f"{found[0]} = {rows_name}[i, {part}][1]"]
+        lines += [
+            f"{found[0]} = {rows_name}[i, 1:7:2][{writer.integer(0, 2)}]",
+            f"{found[0]} = {rows_name}[i, {part}][1]",
+        ]
     writer.put(indent, writer.pick(*lines))
 
 
