@@ -24,6 +24,7 @@ import tilewright as tw
 
 # Blocks of whole warps, in one to three dimensions, and some whose last warp is not whole.
 BLOCKS = (32, 64, 64, 96, (16, 4, 1), (8, 4, 2), (12, 4, 2), 40, (9, 8, 1))
+SMALL_BLOCKS = (32, 32, 64, (8, 4, 1), 40, (4, 4, 2), (16, 4, 1))  # of longer programs
 ATOMIC_TYPES = (tw.int32, tw.uint32, tw.int64, tw.uint64)
 LINEAR = "tw.thread_idx.x + tw.block_dim.x * (tw.thread_idx.y + tw.block_dim.y * tw.thread_idx.z)"
 MOST_OUTPUTS = 10
@@ -77,6 +78,7 @@ class Writer(Expressions):
             kinds += ["register", "atomic", "mathematics"]
             if self.state.lists or self.state.effects or self.prelude:
                 kinds += ["state"] * 8
+                kinds += ["if", "for", "while", "static", "if", "for"] if depth > 1 else []
             if self.registers:
                 kinds += ["tile"] * 2
         if depth:
@@ -347,7 +349,7 @@ class Writer(Expressions):
 
 def write_program(random: Random, loose: bool = False, with_state: bool = True) -> Program:
     """Return a kernel over typed variables and, with state, over what Python keeps them in."""
-    grid, block = random.randint(1, 2), random.choice(BLOCKS)
+    grid, block = random.randint(1, 2), random.choice(SMALL_BLOCKS if with_state else BLOCKS)
     threads = block if isinstance(block, int) else math.prod(block)
     writer = Writer(random, loose, threads, grid)
     types = [writer.choice(TYPES) for _ in range(writer.integer(2, 4))]
@@ -370,7 +372,7 @@ def write_program(random: Random, loose: bool = False, with_state: bool = True) 
             writer.together(1, 1)
         else:
             writer.statement(1, 3, False)
-        if helper and writer.chance(3):
+        if helper and writer.chance(6 if with_state else 3):
             writer.put(1, helper[-1])
     if helper:
         writer.put(1, helper[-1])

@@ -26,6 +26,9 @@ from tests.fuzz.programs import write_program
 
 import tilewright as tw
 
+PROGRAMS_OF_A_PROCESS = 100  # then a new one: an error of the GPU leaves its process unusable
+MOST_SECONDS = 120  # without any verdict
+
 
 def judge(seed: int, backend: str, loose: bool = False) -> dict[str, Any]:
     """Run one program: agreed, refused, different, or failed, with what there is to say."""
@@ -62,50 +65,87 @@ def kind_of(message: str) -> str:
     return re.sub(r"<[^>]*>|\b\w*\d+\w*\b", "_", line)[:160]
 
 
+class Tally:
+    """Counts verdicts, and writes them down as it goes: what a run that is cut off has found is there."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        self.start = time.monotonic()
+        self.verdicts = Counter[str]()
+        self.refusals: dict[str, list[int]] = {}
+        self.others: list[dict[str, Any]] = []
+
+    def add(self, found: dict[str, Any]) -> None:
+        self.verdicts[found["verdict"]] += 1
+        if found["verdict"] == "refused":
+            self.refusals.setdefault(kind_of(found["message"]), []).append(found["seed"])
+        elif found["verdict"] != "agreed":
+            self.others.append(found)
+            self.say(f"{found['seed']}: {found['verdict']}: {found['message'][-700:]}")
+        if self.verdicts.total() % 100 == 0:
+            self.say(f"{dict(self.verdicts)} after {time.monotonic() - self.start:.0f} s")
+            self.write()
+
+    def say(self, line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
+
+    def report(self) -> dict[str, Any]:
+        count = self.verdicts.total()
+        return {
+            "programs": count,
+            "first_seed": self.options.seed,
+            "run": ["simulator"] + ["python"] * (not self.options.loose) + ["gpu"] * (self.options.backend == "gpu"),
+            "verdicts": dict(self.verdicts),
+            "refused_share": round(self.verdicts["refused"] / max(count, 1), 4),
+            "refusals": {
+                kind: {"count": len(seeds), "seeds": sorted(seeds)[:5]}
+                for kind, seeds in sorted(self.refusals.items(), key=lambda entry: -len(entry[1]))
+            },
+            "seconds": round(time.monotonic() - self.start, 1),
+        }
+
+    def write(self) -> None:
+        if self.options.json:
+            found = self.report() | {"differences": sorted(self.others, key=lambda f: f["seed"])}
+            self.options.json.write_text(json.dumps(found, indent=1))
+
+
+def run_all(options: argparse.Namespace, tally: Tally) -> None:
+    """Judge all programs in several processes. Where none comes to an end any more, those under way are given up."""
+    context = multiprocessing.get_context("spawn")
+    seeds = list(range(options.seed, options.seed + options.count))
+    while seeds:
+        left = dict.fromkeys(seeds)
+        with context.Pool(options.processes, maxtasksperchild=PROGRAMS_OF_A_PROCESS) as pool:
+            found = pool.imap_unordered(_judge, [(seed, options.backend, options.loose) for seed in seeds])
+            try:
+                while left:
+                    verdict = found.next(MOST_SECONDS)
+                    del left[verdict["seed"]]
+                    tally.add(verdict)
+            except multiprocessing.TimeoutError:
+                under_way = list(left)[: options.processes]
+            pool.terminate()
+        for seed in under_way if left else ():
+            del left[seed]
+            tally.add({"seed": seed, "verdict": "stalled", "message": "it, or one beside it, did not come to an end"})
+        seeds = list(left)
+
+
 def main(given: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0, help="of the first program")
     parser.add_argument("--backend", choices=("sim", "gpu"), default="sim")
-    parser.add_argument(
-        "--loose", action="store_true", help="fused multiply-adds too: the simulator against the GPU only"
-    )
+    parser.add_argument("--loose", action="store_true", help="fused multiply-adds too, which Python does not know")
     parser.add_argument("--processes", type=int, default=os.cpu_count())
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(given)
-    start, verdicts = time.monotonic(), Counter[str]()
-    refusals: dict[str, list[int]] = {}
-    others: list[dict[str, Any]] = []
-    jobs = [(seed, options.backend, options.loose) for seed in range(options.seed, options.seed + options.count)]
-    with multiprocessing.get_context("spawn").Pool(options.processes) as pool:
-        for found in pool.imap_unordered(_judge, jobs):
-            verdicts[found["verdict"]] += 1
-            if found["verdict"] == "refused":
-                refusals.setdefault(kind_of(found["message"]), []).append(found["seed"])
-            elif found["verdict"] != "agreed":
-                others.append(found)
-                print(f"{found['seed']}: {found['verdict']}: {found['message'][-700:]}", file=sys.stderr, flush=True)
-    result = {
-        "programs": options.count,
-        "first_seed": options.seed,
-        "backends": [
-            "simulator",
-            *([] if options.loose else ["python"]),
-            *(["gpu"] if options.backend == "gpu" else []),
-        ],
-        "verdicts": dict(verdicts),
-        "refused_share": round(verdicts["refused"] / options.count, 4),
-        "refusals": {
-            kind: {"count": len(seeds), "seeds": sorted(seeds)[:5]}
-            for kind, seeds in sorted(refusals.items(), key=lambda entry: -len(entry[1]))
-        },
-        "seconds": round(time.monotonic() - start, 1),
-        "differences": sorted(others, key=lambda f: f["seed"]),
-    }
-    if options.json:
-        options.json.write_text(json.dumps(result, indent=1))
-    print(json.dumps({k: v for k, v in result.items() if k != "differences"}, indent=1))
-    return 1 if others else 0
+    tally = Tally(options)
+    run_all(options, tally)
+    tally.write()
+    print(json.dumps(tally.report(), indent=1))
+    return 1 if tally.others else 0
 
 
 def _judge(job: tuple[int, str, bool]) -> dict[str, Any]:

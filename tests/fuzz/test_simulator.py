@@ -7,7 +7,9 @@ processes and with counts of what was refused, `python -m tests.fuzz.run --count
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+from pathlib import Path
 from random import Random
 
 import numpy as np
@@ -15,6 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.conformance.harness import Simulator
+from tests.fuzz import run
 from tests.fuzz.matrices import write_product
 from tests.fuzz.programs import write_program
 from tests.fuzz.run import judge
@@ -98,3 +101,17 @@ def test_the_meaning_waits_at_barriers_and_exchanges_within_warps() -> None:
     assert (after[1] == np.where(lanes % 8 < 5, lanes + 3, lanes)).all()
     assert after[2].tolist() == [sum(1 << k for k in range(32) if (w + k) % 3 == 0) for w in (0, 32) for _ in range(32)]
     trial.assert_agree(("the simulator", "its text"), trial.run(Simulator()), after)
+
+
+def test_programs_that_do_not_end_are_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Where no verdict comes in time, the programs under way are written down, and the run ends."""
+    monkeypatch.setattr(run, "MOST_SECONDS", 0.01)
+    assert run.main(["--count", "3", "--processes", "2", "--json", str(tmp_path / "fuzz.json")]) == 1
+    written = json.loads((tmp_path / "fuzz.json").read_text())
+    assert written["verdicts"] == {"stalled": 3} and len(written["differences"]) == 3
+
+
+def test_refusals_are_counted_by_what_they_say() -> None:
+    first = "variable 'acc4' is float32 in one branch\n  kernel.py:50, in kernel"
+    assert run.kind_of(first) == run.kind_of("variable 'l3' is float32 in one branch")
+    assert run.kind_of(first) != run.kind_of("'acc4' changes in the condition of a loop")
