@@ -279,7 +279,12 @@ def write_nested(writer: Writer, indent: int, *_: object) -> None:
     parameter, result, name = writer.type(), writer.type(), writer.fresh("put")
     outside = {n for names in writer.assignable.values() for n in names if n.isidentifier()}
     outside |= {n for n, _call in writer.state.replaced} | {n for n, *_ in writer.state.untyped if n.isidentifier()}
-    outside |= {n for n, _ in writer.state.tensors} | {n for n, *_ in writer.registers}
+    held = (*writer.state.lists, *writer.state.dicts, *writer.state.queues)
+    outside |= (
+        {n for n, *_ in held if n.isidentifier()}
+        | {n for n, _ in writer.state.tensors}
+        | {n for n, *_ in writer.registers}
+    )
     lines, writer.lines = writer.lines, []
     with scope(writer):
         writer.declare("x", parameter)
@@ -462,8 +467,6 @@ def write_dict_change(writer: Writer, indent: int, depth: int, loop: bool) -> No
         f"{name}.update({{k: {item} for k, e in {name}.items()}})",
         f"{name} = {{k: {item} for k, e in {name}.items()}}",
     )
-    if writer.is_helper or "def put" in "".join(writer.lines):  # a dict that a nested function names stays that dict
-        lines = lines[:1]
     writer.put(indent, writer.pick(*lines, f"for k, e in {name}.items(): {name}[k] = {item}"))
 
 
@@ -524,6 +527,21 @@ def write_tensor_swap(writer: Writer, indent: int, depth: int, loop: bool) -> No
     writer.put(indent, writer.pick(*lines))
 
 
+def write_list_exchange(writer: Writer, indent: int, depth: int, loop: bool) -> None:
+    """Let names hold other lists: each other's, or new ones."""
+    if not writer.state.lists:
+        return writer.statement(indent, depth, loop)
+    name, dtype, size = writer.choice(writer.state.lists)
+    alike = [n for n, of, length in writer.state.lists if of is dtype and length == size and n != name]
+    if alike and writer.chance():
+        other = writer.pick(*alike)
+        writer.put(indent, f"{name}, {other} = {other}, {name}")
+    elif name.isidentifier():
+        writer.put(indent, f"{name} = [{', '.join(writer.of(dtype, 1) for _ in range(size))}]")
+    else:
+        write_list_change(writer, indent, depth, loop)
+
+
 STRUCTURES: list[Callable[..., None]] = [
     write_list, write_list, write_list, write_dict, write_object, write_object, write_value, write_queue, write_untyped,
     write_untyped,
@@ -539,7 +557,7 @@ FUNCTIONS: list[Callable[..., None]] = [
 STATEMENTS: list[Callable[..., None]] = [
     write_effect, write_effect, write_effect, write_replacement, write_accumulation, write_unpacking, write_list_change,
     write_list_change, write_queue_change, write_dict_change, write_walk, write_gathering, write_tensor_swap,
-    write_list, write_lambda,
+    write_list, write_lambda, write_nested, write_changer, write_dict, write_value, write_object, write_list_exchange,
 ]  # fmt: skip
 IN_HELPERS = [
     write_list, write_dict, write_untyped, write_accumulation, write_unpacking, write_list_change, write_walk,
