@@ -37,6 +37,8 @@ class Expressions:
         self.loose = loose
         self.variables: dict[tw.DType, list[str]] = {}
         self.numbers: list[str] = []
+        self.is_plain = False  # Python that is not rewritten: no branches on device values
+        self.pure: dict[tw.DType, list[tuple[str, tw.DType]]] = {}  # calls that change nothing, by result: parameter
 
     def integer(self, low: int, high: int) -> int:
         return self.random.randint(low, high)
@@ -65,6 +67,9 @@ class Expressions:
         """Return the text of an expression of exactly this type, in brackets where it needs them."""
         if depth == 0 or self.chance(5):
             return self.leaf(dtype)
+        if self.pure.get(dtype) and self.chance(4):
+            call, parameter = self.choice(self.pure[dtype])
+            return call.format(x=self.of(parameter, depth - 1))
         if self.chance(6):
             return self._chosen(dtype, depth)
         if self.chance(6):
@@ -89,6 +94,8 @@ class Expressions:
 
     def condition(self, depth: int = 1) -> str:
         """Return something that is true or false."""
+        if self.is_plain:
+            return self.of(tw.bool_, 1)
         if depth and self.chance(3):
             a, b = self.condition(depth - 1), self.condition(depth - 1)
             return self.pick(f"({a} and {b})", f"({a} or {b})", f"(not {a})")
@@ -111,7 +118,7 @@ class Expressions:
         c = self.condition(depth - 1)
         return (
             f"tw.where({c}, {a}, {b})"
-            if self.chance() and "and" not in c and "or" not in c and "not" not in c
+            if (self.chance() or self.is_plain) and "and" not in c and "or" not in c and "not" not in c
             else f"({a} if {c} else {b})"
         )
 
@@ -142,7 +149,7 @@ class Expressions:
         second = first if self.chance() else self.type()
         # A number with a type is refused where the common type does not hold it.
         a, b = self.of(first, depth - 1), (self.right if second is first else self.of)(second, depth - 1)
-        if form == 2 and first is not tw.bool_:
+        if form == 2 and first is not tw.bool_ and not self.is_plain:
             return f"({a} {self.pick('<', '<=')} {b} {self.pick('<', '<=')} {self.of(first, 0)})"
         return f"({a} {self.pick(*COMPARISONS)} {b})"
 
@@ -159,6 +166,7 @@ class Expressions:
             f"tw.{self.pick('minimum', 'maximum')}({x}, {y})",
             f"({x} {self.pick('//', '%')} {name}({self.pick('1', '2', '3', '7', '8', '10', '64', '100')}))",
             self._mixed(dtype, depth),
+            f"(({x} & 3) ** {self.pick('2', '3', f'({z} & 3)', f'{name}(2)')})",
         ]
         if bits >= 32:
             forms.append(f"tw.{self.pick('popcount', 'clz')}({x}).to({name})")
@@ -179,6 +187,7 @@ class Expressions:
         else:
             forms += [
                 f"({x} << {amount})",
+                f"({x} ** {self.pick('2', '5', f'({z} & 7)')})",
                 f"({x} {op} {y})",
                 f"({x} {op} {z})",
                 f"({x} {self.pick('//', '%')} ({z} | 1))",

@@ -8,7 +8,9 @@ have an oracle of their own, and here it is copying and computing through them t
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
@@ -73,11 +75,96 @@ class View:
         return made(self.dtype, found)
 
     def __setitem__(self, coord: Any, value: Any) -> None:
-        self.tensor[plain(coord)] = typed(value, self.dtype).value
+        part = self if coord is Ellipsis else self.tensor[plain(coord)]
+        if not isinstance(part, (tw.Tensor, View)):
+            self.tensor[plain(coord)] = typed(value, self.dtype).value
+            return
+        part = part if isinstance(part, View) else View(part, self.is_global)
+        values = list(value.items()) if isinstance(value, View) else [value] * part.size
+        for k, x in enumerate(values):
+            part[k] = x
+
+    def items(self) -> Iterator[Number]:
+        """Return the elements, the first mode fastest."""
+        for k in range(self.size):
+            yield self[k]
+
+    def to(self, dtype: Any) -> View:
+        return elementwise(lambda x: x.to(dtype), self)
+
+    def reduce(self, op: str, init: Any = None) -> Number:
+        """Combine the elements in the documented order: four, two or one equal runs, and then the runs."""
+        found = combine_runs(op, list(self.items()))
+        return found if init is None else by_name(op, init, found)
+
+
+def elementwise(function: Callable[..., Any], *operands: Any) -> Any:
+    """Return what a function of numbers gives for each element, where an operand is a tensor; else for the numbers."""
+    sizes = {x.size for x in operands if isinstance(x, View)}
+    if not sizes:
+        return function(*operands)
+    assert len(sizes) == 1, operands
+    size = sizes.pop()
+    found = [function(*(x[k] if isinstance(x, View) else x for x in operands)) for k in range(size)]
+    made = memory(found[0].dtype, size)
+    for k, x in enumerate(found):
+        made[k] = x
+    return made
+
+
+def _lift(name: str) -> Callable[..., Any]:
+    def method(*operands: Any) -> Any:
+        return elementwise(getattr(operator, name), *operands)
+
+    return method
+
+
+def _lift_reflected(name: str) -> Callable[..., Any]:
+    def method(view: View, other: Any) -> Any:
+        return elementwise(lambda a, b: getattr(operator, name)(b, a), view, other)
+
+    return method
+
+
+def _lift_in_place(name: str) -> Callable[..., Any]:
+    def method(view: View, other: Any) -> View:
+        view[...] = elementwise(getattr(operator, name), view, other)
+        return view
+
+    return method
+
+
+for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and_", "or_", "xor", "lshift", "rshift"):
+    _bare = _name.rstrip("_")
+    setattr(View, f"__{_bare}__", _lift(_name))
+    setattr(View, f"__r{_bare}__", _lift_reflected(_name))
+    setattr(View, f"__i{_bare}__", _lift_in_place(_name))
+for _name in ("neg", "pos", "invert", "abs", "eq", "ne", "lt", "le", "gt", "ge"):
+    setattr(View, f"__{_name}__", _lift(_name))
+
+
+def by_name(op: Any, a: Any, b: Any) -> Number:
+    """Combine two values by the name of an operation, or by a function."""
+    if not isinstance(op, str):
+        return op(a, b)  # type: ignore[no-any-return]
+    if op in ("and", "or", "xor"):
+        return {"and": operator.and_, "or": operator.or_, "xor": operator.xor}[op](a, b)  # type: ignore[no-any-return]
+    return arithmetic(op, a, b)
+
+
+def combine_runs(op: Any, values: list[Number]) -> Number:
+    parts = next(parts for parts in (4, 2, 1) if parts == 1 or (len(values) % parts == 0 and len(values) // parts > 1))
+    length = len(values) // parts
+    runs = [reduce(partial(by_name, op), values[k * length : (k + 1) * length]) for k in range(parts)]
+    while len(runs) > 1:
+        runs = [by_name(op, runs[k], runs[k + 1]) for k in range(0, len(runs), 2)]
+    return runs[0]
 
 
 def plain(x: Any) -> Any:
     """Return indices and views as the host's integers and tensors."""
+    if isinstance(x, slice):
+        return slice(plain(x.start), plain(x.stop), plain(x.step))
     if isinstance(x, Number):
         return int(x)
     if isinstance(x, View):
@@ -169,8 +256,8 @@ class Namespace:
     local_partition = staticmethod(on_host(tw.local_partition))
     identity_tensor = staticmethod(on_host(tw.identity_tensor))
     pipeline = Pipeline
-    maximum = staticmethod(lambda a, b: arithmetic("max", a, b))
-    minimum = staticmethod(lambda a, b: arithmetic("min", a, b))
+    maximum = staticmethod(lambda a, b: elementwise(partial(arithmetic, "max"), a, b))
+    minimum = staticmethod(lambda a, b: elementwise(partial(arithmetic, "min"), a, b))
     fmod = staticmethod(lambda a, b: arithmetic("fmod", a, b))
     copysign = staticmethod(lambda a, b: arithmetic("copysign", a, b))
     abs = staticmethod(abs)
@@ -180,7 +267,7 @@ class Namespace:
         self.shape = shape
         self.block_dim, self.grid_dim = Axes(*shape), Axes(grid, 1, 1)
         for name in ("sqrt", "floor", "ceil", "trunc", "round"):
-            setattr(self, name, lambda x, name=name: transformed(name, x))
+            setattr(self, name, lambda x, name=name: elementwise(partial(transformed, name), x))
         for function in (*FUNCTIONS, *TWO):
             setattr(self, function.name, lambda *x, function=function: mathematics(function.special, *x))
         for dtype in TYPES:
@@ -190,6 +277,16 @@ class Namespace:
         self.block_idx = Axes(block)
         self._shared: list[Any] = []
         self._made = [0] * threads  # how many shared tensors each thread has made
+        self._gathered: list[dict[int, Any]] = []
+        self._collectives = [0] * -(-threads // WARP)  # how many each warp has come by
+
+    def gathered(self, warp: int) -> dict[int, Any]:
+        """Return what threads bring to the collective that this warp comes by, by thread."""
+        number = self._collectives[warp]
+        self._collectives[warp] += 1
+        if number == len(self._gathered):
+            self._gathered.append({})
+        return self._gathered[number]
 
     def enter(self, thread: int) -> None:
         x, y, _ = self.shape
@@ -220,7 +317,7 @@ class Namespace:
 
     @staticmethod
     def where(condition: Any, a: Any, b: Any) -> Any:
-        return a if condition else b
+        return elementwise(lambda c, x, y: x if c else y, condition, a, b)
 
     @staticmethod
     def isnan(x: Number) -> Number:

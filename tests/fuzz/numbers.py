@@ -75,6 +75,9 @@ class Number:
         dtype = dtype if dtype.is_float else tw.float32
         return arithmetic("div", typed(self, dtype), typed(other, dtype))
 
+    def __rtruediv__(self, other: Any) -> Number:
+        return typed(other, self.dtype if self.dtype.is_float else tw.float32) / self
+
     def __floordiv__(self, other: Any) -> Number:
         if common_type(self, other).is_float:
             return transformed("floor", arithmetic("div", self, other))
@@ -91,6 +94,18 @@ class Number:
 
     def __xor__(self, other: Any) -> Number:
         return bitwise(self, other, lambda a, b: a ^ b)
+
+    __rand__, __ror__, __rxor__ = __and__, __or__, __xor__
+
+    def __pow__(self, other: Any) -> Number:
+        """Raise an integer to a power that is not negative: exact, modulo 2^bits."""
+        dtype = common_type(self, other)
+        base, power = typed(self, dtype).value, typed(other, dtype).value
+        assert not dtype.is_float and power >= 0, (self, other)
+        return made(dtype, wrapped(base**power, dtype))
+
+    def __pos__(self) -> Number:
+        return self
 
     def __lshift__(self, other: Any) -> Number:
         amount = int(typed(other, self.dtype).value)

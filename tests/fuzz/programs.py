@@ -8,20 +8,26 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from random import Random
 
 from tests.conformance.test_mathematics import FUNCTIONS
 from tests.fuzz.expressions import FLOATS, INTEGERS, Expressions, name_of
 from tests.fuzz.meaning import TYPES
 from tests.fuzz.stages import write_pipeline, write_roles, write_stage
+from tests.fuzz.state import FUNCTIONS as STATE_FUNCTIONS
+from tests.fuzz.state import IMPORTS, IN_HELPERS, MOST_FUNCTIONS, STATEMENTS, STRUCTURES, State, scope, write_unpacking
+from tests.fuzz.tiles import TILES, write_collective
 from tests.fuzz.trial import Argument, Program
 
 import tilewright as tw
 
 # Blocks of whole warps, in one to three dimensions, and some whose last warp is not whole.
 BLOCKS = (32, 64, 64, 96, (16, 4, 1), (8, 4, 2), (12, 4, 2), 40, (9, 8, 1))
+SMALL_BLOCKS = (32, 32, 64, (8, 4, 1), 40, (4, 4, 2), (16, 4, 1))  # of longer programs
 ATOMIC_TYPES = (tw.int32, tw.uint32, tw.int64, tw.uint64)
 LINEAR = "tw.thread_idx.x + tw.block_dim.x * (tw.thread_idx.y + tw.block_dim.y * tw.thread_idx.z)"
+MOST_OUTPUTS = 10
 SLOTS = 8  # elements of each array that all threads update
 
 
@@ -39,6 +45,9 @@ class Writer(Expressions):
         self.is_helper = False  # a helper function does not see the kernel's arrays
         self.registers: list[tuple[str, tw.DType, int]] = []
         self.exchanges: list[tuple[str, tw.DType]] = []
+        self.prelude: list[str] = []  # classes and functions before the kernel
+        self.state = State()
+        self.functions_left = MOST_FUNCTIONS
 
     def fresh(self, prefix: str) -> str:
         return f"{prefix}{next(self.counter)}"
@@ -59,13 +68,19 @@ class Writer(Expressions):
     # --- statements of one thread ---
 
     def block(self, indent: int, depth: int, loop: bool) -> None:
-        for _ in range(self.integer(1, 3)):
-            self.statement(indent, depth, loop)
+        with scope(self):
+            for _ in range(self.integer(1, 3)):
+                self.statement(indent, depth, loop)
 
     def statement(self, indent: int, depth: int, loop: bool) -> None:
         kinds = ["assign", "assign", "assign", "augment", "swap"]
         if not self.is_helper:
             kinds += ["register", "atomic", "mathematics"]
+            if self.state.lists or self.state.effects or self.prelude:
+                kinds += ["state"] * 8
+                kinds += ["if", "for", "while", "static", "if", "for"] if depth > 1 else []
+            if self.registers:
+                kinds += ["tile"] * 2
         if depth:
             kinds += ["if", "if", "for", "while", "static", "pair"]
         if loop:
@@ -135,6 +150,15 @@ class Writer(Expressions):
         low, high = (f"{name_of(dtype)}({max(b, -1.0) if b < -10 else b})" for b in (function.low, function.high))
         self.put(indent, f"{name}[i] = tw.{function.name}({self.finite(dtype, 1, low, high)})")
 
+    def _state(self, indent: int, depth: int, loop: bool) -> None:
+        self.choice(IN_HELPERS if self.is_helper else STATEMENTS)(self, indent, depth, loop)
+
+    def _tile(self, indent: int, depth: int, loop: bool) -> None:
+        self.choice(TILES)(self, indent, depth, loop)
+
+    def _unpack(self, indent: int, *_: object) -> None:
+        write_unpacking(self, indent)
+
     def _if(self, indent: int, depth: int, loop: bool) -> None:
         self.put(indent, f"if {self.condition()}:")
         self.block(indent + 1, depth - 1, loop)
@@ -160,7 +184,7 @@ class Writer(Expressions):
         index = self.fresh("k")
         self.put(indent, f"for {index} in {self.pick('tw.static_range(3)', '(2, 0, 1)')}:")
         self.numbers.append(index)
-        self.block(indent + 1, depth - 1, False)
+        self.block(indent + 1, depth - 1, True)
         self.numbers.remove(index)
 
     def _while(self, indent: int, depth: int, _: bool) -> None:
@@ -199,7 +223,7 @@ class Writer(Expressions):
 
     def together(self, indent: int, depth: int) -> None:
         """Write a statement that all threads of the block come by."""
-        kinds = ["exchange", "own_atomic"]
+        kinds = ["exchange", "own_atomic", "collective", "collective"]
         if self.threads % 32 == 0:
             kinds += ["shuffle", "vote", "exchange", "exchange_in_warp", "shared_atomic", "stage", "pipeline"]
         if self.threads % 32 == 0 and self.threads > 32 and not indent > 1:  # mbarriers count phases from the start
@@ -304,9 +328,10 @@ class Writer(Expressions):
         index = self.fresh("k")
         self.put(indent, f"for {index} in range({self.pick('n', '2', 'n + 1')}):")
         self.variables.setdefault(tw.int32, []).append(index)
-        for _ in range(self.integer(1, 2)):
-            self.together(indent + 1, 0)
-        self.statement(indent + 1, 1, False)
+        with scope(self):
+            for _ in range(self.integer(1, 2)):
+                self.together(indent + 1, 0)
+            self.statement(indent + 1, 1, False)
         self.variables[tw.int32].remove(index)
 
     def _stage(self, indent: int, *_: object) -> None:
@@ -318,10 +343,13 @@ class Writer(Expressions):
     def _roles(self, indent: int, *_: object) -> None:
         write_roles(self, indent)
 
+    def _collective(self, indent: int, *_: object) -> None:
+        write_collective(self, indent)
 
-def write_program(random: Random, loose: bool = False) -> Program:
-    """Return a kernel over typed variables."""
-    grid, block = random.randint(1, 2), random.choice(BLOCKS)
+
+def write_program(random: Random, loose: bool = False, with_state: bool = True) -> Program:
+    """Return a kernel over typed variables and, with state, over what Python keeps them in."""
+    grid, block = random.randint(1, 2), random.choice(SMALL_BLOCKS if with_state else BLOCKS)
     threads = block if isinstance(block, int) else math.prod(block)
     writer = Writer(random, loose, threads, grid)
     types = [writer.choice(TYPES) for _ in range(writer.integer(2, 4))]
@@ -336,37 +364,103 @@ def write_program(random: Random, loose: bool = False) -> Program:
     for argument in scalars:
         writer.declare(argument.name, argument.dtype, assignable=False)
     writer.declare("tid", tw.int32, assignable=False)
-    for _ in range(writer.integer(0, 2)):
-        dtype = writer.choice(types)
-        array, size = writer.fresh("reg"), writer.choice([2, 4])
-        writer.preamble += [
-            f"{array} = tw.registers({name_of(dtype)}, {size})",
-            f"tw.fill({array}, {writer.leaf(dtype)})",
-        ]
-        writer.registers.append((array, dtype, size))
-    for _ in range(writer.integer(2, 6)):
-        if writer.chance():
+    write_registers(writer, types)
+    if with_state:
+        write_state(writer)
+    for _ in range(writer.integer(3, 8) if with_state else writer.integer(2, 6)):
+        if writer.chance(4 if with_state else 2):
             writer.together(1, 1)
         else:
             writer.statement(1, 3, False)
-        if helper and writer.chance(3):
+        if helper and writer.chance(6 if with_state else 3):
             writer.put(1, helper[-1])
     if helper:
         writer.put(1, helper[-1])
+    for name, dtype in named_state(writer):
+        outputs.append(Argument(f"out_s{len(outputs)}", dtype, (grid * threads,), "zeros"))
+        writer.put(1, f"{outputs[-1].name}[i] = {name}")
     arguments = (*outputs, *inputs, *writer.arguments, *scalars)
+    reads, signature, packing = write_arguments(writer, arguments, inputs) if with_state else plain_arguments(arguments)
     lines = [
+        *(IMPORTS if with_state else []),
+        *packing,
+        *writer.prelude,
         *helper[:-1],
         "@tw.kernel",
-        f"def kernel({', '.join(a.name for a in arguments)}):",
+        f"def kernel({signature}):",
         f"    tid = {'tw.thread_idx.x' if isinstance(block, int) else LINEAR}",
         f"    i = tw.block_idx.x * {threads} + tid",
-        *(f"    {name} = in_{name}[i]" for name, _ in variables),
+        *(f"    {name} = {reads[f'in_{name}']}[i]" for name, _ in variables),
         *(f"    {line}" for line in writer.preamble),
         *writer.lines,
         *(f"    out_{name}[i] = {name}" for name, _ in variables),
         "",
     ]
     return Program("\n".join(lines), grid, block, arguments, writer.integer(0, 2**32 - 1))
+
+
+def write_registers(writer: Writer, types: Sequence[tw.DType]) -> None:
+    for _ in range(writer.integer(0, 2)):
+        dtype = writer.choice(types)
+        array, size = writer.fresh("reg"), writer.choice([2, 4, 4, 6, 8])
+        writer.preamble += [
+            f"{array} = tw.registers({name_of(dtype)}, {size})",
+            f"tw.fill({array}, {writer.leaf(dtype)})",
+        ]
+        writer.registers.append((array, dtype, size))
+
+
+def write_state(writer: Writer) -> None:
+    """Make the structures and functions with which the kernel begins."""
+    for _ in range(writer.integer(1, 3)):
+        writer.choice(STRUCTURES)(writer, 1)
+    for _ in range(writer.integer(0, 3)):
+        writer.choice(STATE_FUNCTIONS)(writer, 1)
+    if writer.chance(3):
+        dtype = writer.type()
+        for _ in range(2):
+            array, name = writer.fresh("row"), writer.fresh("t")
+            writer.arguments.append(Argument(array, dtype, (writer.grid * writer.threads,)))
+            writer.preamble.append(f"{name} = {array}")
+            writer.state.tensors.append((name, dtype))
+
+
+def named_state(writer: Writer) -> list[tuple[str, tw.DType]]:
+    """Return what can be named at the end of the kernel besides its first variables."""
+    names = [(n, t) for t in TYPES for n in writer.variables.get(t, ()) if not n.isidentifier()]
+    return names[:MOST_OUTPUTS]
+
+
+def plain_arguments(arguments: Sequence[Argument]) -> tuple[dict[str, str], str, list[str]]:
+    return {a.name: a.name for a in arguments}, ", ".join(a.name for a in arguments), []
+
+
+def write_arguments(
+    writer: Writer, arguments: Sequence[Argument], inputs: Sequence[Argument]
+) -> tuple[dict[str, str], str, list[str]]:
+    """Return how inputs are read, the kernel's parameters, and the lines that put inputs into a structure, at times."""
+    reads, signature, _ = plain_arguments(arguments)
+    if not writer.chance(3):
+        return reads, signature, []
+    names = [a.name for a in inputs]
+    kind = writer.pick("list", "tuple", "dict", "NamedTuple", "dataclass", "nested")
+    made = f"[{', '.join(names)}]"
+    read = {name: f"given[{place}]" for place, name in enumerate(names)}
+    lines: list[str] = []
+    if kind == "tuple":
+        made = f"({', '.join(names)},)"
+    elif kind == "dict":
+        made = f"dict({', '.join(f'{n}={n}' for n in names)})"
+        read = {n: f'given["{n}"]' for n in names}
+    elif kind == "nested":
+        made, read = f'{{"all": ({made}, 1)}}', {n: f'given["all"][0]{r[5:]}' for n, r in read.items()}
+    elif kind != "list":
+        made, read = f"Given({', '.join(names)})", {n: f"given.{n}" for n in names}
+        head = ["class Given(NamedTuple):"] if kind == "NamedTuple" else ["@dataclass", "class Given:"]
+        lines = [*head, *(f"    {n}: Any" for n in names), ""]
+    others = ", ".join(a.name for a in arguments if a not in inputs)
+    lines += [f"def pack({signature}):", f"    return {made}, {others}", ""]
+    return reads | read, f"given, {others}", lines
 
 
 def write_helper(writer: Writer) -> list[str]:

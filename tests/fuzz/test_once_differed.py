@@ -25,6 +25,30 @@ def kernel(ones, zeros, n):
     zeros[i] = tw.shuffle_xor(tw.clz(n), 1)
 """
 
+A_VALUE_WITH_ITS_NEXT = """
+from dataclasses import dataclass
+from typing import Any
+
+@dataclass(frozen=True)
+class Phase:
+    index: Any
+    parity: Any
+
+    @tw.function
+    def next(self, stages):
+        if self.index + 1 == stages:
+            return Phase(tw.int32(0), self.parity ^ 1)
+        return Phase(self.index + 1, self.parity)
+
+@tw.kernel
+def kernel(index, parity, n):
+    i = tw.thread_idx.x
+    phase = Phase(i & 1, i & 2)
+    for _ in range(n + i):
+        phase = phase.next(3)
+    index[i], parity[i] = phase.index, phase.parity
+"""
+
 
 def outputs(*dtypes: tw.DType) -> list[Argument]:
     return [Argument(f"out{n}", t, (64,), "zeros") for n, t in enumerate(dtypes)]
@@ -42,6 +66,10 @@ PROGRAMS = {
         64,
         (*outputs(tw.int32, tw.int32), Argument("n", tw.int32, None, "count")),
         0,
+    ),
+    # The text of a method that names its own class was taken for edited.
+    "a value with its next": Program(
+        A_VALUE_WITH_ITS_NEXT, 1, 64, (*outputs(tw.int32, tw.int32), Argument("n", tw.int32, None, "count")), 0
     ),
 }
 

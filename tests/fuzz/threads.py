@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from tests.fuzz.combining import COLLECTIVES, combined
 from tests.fuzz.meaning import WARP, Namespace, View, counted
 from tests.fuzz.numbers import Number
 
@@ -20,7 +21,7 @@ Warp = Iterator["Callable[[], bool] | None"]
 
 TOGETHER = frozenset(
     ("sync_threads", "sync_warp", "shuffle", "shuffle_up", "shuffle_down", "shuffle_xor", "vote_any", "vote_all",
-     "ballot")
+     "ballot", *COLLECTIVES)
 )  # fmt: skip
 
 OF_PIPELINES = frozenset({"wait", "drain"})
@@ -40,10 +41,15 @@ class _Requests(ast.NodeTransformer):
         called = node.func
         if not (isinstance(called, ast.Attribute) and called.attr in (*TOGETHER, *OF_PIPELINES)):
             return node
+        if called.attr in COLLECTIVES and not (isinstance(called.value, ast.Name) and called.value.id == "tw"):
+            return node  # the method of a tensor
         name = "sync_threads" if called.attr in OF_PIPELINES else called.attr
         if node.args and called.attr == "wait":  # of an mbarrier, for a parity
             node.args.insert(0, called.value)
             name = "mbarrier"
+        if node.keywords:  # of a collective
+            options = [ast.Constant(k.arg) for k in node.keywords]
+            node.args.append(ast.Dict(list(options), [k.value for k in node.keywords]))
         arguments = ast.Tuple(node.args, ast.Load())
         return ast.Yield(ast.Tuple([ast.Constant(name), arguments], ast.Load()))
 
@@ -54,9 +60,10 @@ def run(text: str, grid: int, block: int | tuple[int, int, int], arguments: Sequ
     shape = (block, 1, 1) if isinstance(block, int) else block
     threads = math.prod(shape)
     device = Namespace(grid, shape)
-    variables: dict[str, Any] = {"tw": device, "range": counted}
-    exec(compile(tree, "<meaning>", "exec"), variables)
-    given = [_argument(a) for a in arguments]
+    variables: dict[str, Any] = {"__name__": "meaning", "tw": device, "range": counted}
+    exec(compile(tree, "<meaning>", "exec", dont_inherit=True), variables)
+    given: Sequence[Any] = [_argument(a) for a in arguments]
+    given = variables["pack"](*given) if "pack" in variables else given
     for number in range(grid):
         device.begin(number, threads)
         members: list[Thread] = [variables["kernel"](*given) for _ in range(threads)]
@@ -100,6 +107,13 @@ def _warp(device: Namespace, members: list[Thread], lanes: range) -> Warp:
         elif name == "mbarrier":
             barrier, parity = given[0]
             yield partial(barrier.is_over, int(parity))
+        if name in COLLECTIVES:
+            kept = device.gathered(lanes[0] // WARP)
+            kept.update(zip(lanes, given, strict=False))
+            if given[0][2] == "block":
+                yield None
+            answers = [combined(name, kept, lane) for lane in lanes[: len(given)]]
+            continue
         answers = [None] * len(given) if name in ("sync_threads", "sync_warp", "mbarrier") else _answers(name, given)
 
 

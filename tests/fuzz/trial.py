@@ -77,16 +77,14 @@ class Program:
         random = np.random.default_rng(self.seed)
         return [a.make(random) for a in self.arguments]
 
-    def kernel(self) -> tw.Kernel:
-        return compiled(self.text)["kernel"]  # type: ignore[no-any-return]
-
     def run(self, backend: Backend) -> list[Array]:
         """Run on a backend, all of the simulator's checks on, and return the arrays."""
         given = [backend.put(a) if isinstance(a, np.ndarray) else a for a in self.make_arguments()]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", tw.TilewrightWarning)  # register arrays with dynamic indices are meant
             passed = [tw.static(x) if a.is_static else x for a, x in zip(self.arguments, given, strict=True)]
-            self.kernel()[self.grid, self.block](*passed)
+            variables = compiled(self.text)
+            variables["kernel"][self.grid, self.block](*packed(variables, passed))
         return [backend.get(x) for x, a in zip(given, self.arguments, strict=True) if a.shape is not None]
 
     def meaning(self) -> list[Array]:
@@ -103,7 +101,8 @@ class Program:
             passed = [
                 tw.static(x) if a.is_static else x for a, x in zip(self.arguments, self.make_arguments(), strict=True)
             ]
-            self.kernel()[self.grid, self.block].resources(*passed, arch=arch)
+            variables = compiled(self.text)
+            variables["kernel"][self.grid, self.block].resources(*packed(variables, passed), arch=arch)
 
     def assert_agree(self, names: tuple[str, str], first: Sequence[Array], second: Sequence[Array]) -> None:
         """Compare the arrays of two runs, each as closely as its argument says."""
@@ -123,6 +122,11 @@ class Program:
             f"seed of the arguments {self.seed}, grid {self.grid}, block {self.block}\n"
             f"arguments (\n{listed}\n)\n{self.text}"
         )
+
+
+def packed(variables: dict[str, Any], arguments: Sequence[Any]) -> Sequence[Any]:
+    """Return the arguments as the kernel takes them: some in a structure, where the text has a function that makes it."""
+    return variables["pack"](*arguments) if "pack" in variables else arguments  # type: ignore[no-any-return]
 
 
 def _differing(argument: Argument, x: Array, y: Array) -> Array:

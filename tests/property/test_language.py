@@ -136,7 +136,7 @@ def compiled(text: str) -> dict:
     name = f"<ipython-input-language-{next(_numbers)}>"
     linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
     variables = {"__name__": "random_kernels", "tw": tw}
-    exec(compile(text, name, "exec"), variables)
+    exec(compile(text, name, "exec", dont_inherit=True), variables)
     return variables
 
 

@@ -215,6 +215,8 @@ def _compiles_to(found: ast.FunctionDef, code: types.CodeType, owner: str | None
         made = ast.parse(f"class {owner}: pass").body[0]
         assert isinstance(made, ast.ClassDef)
         made.body, body = body, [made]
+        if owner not in code.co_freevars:  # a method that names its class finds it in its module
+            body.insert(0, ast.Global([owner]))
     factory = definition(FACTORY, code.co_freevars, body)
     imports: list[ast.stmt] = [ast.Import([ast.alias(each)]) for each in sorted(imported)]
     module = ast.fix_missing_locations(ast.Module([*imports, factory], []))

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import isfinite
 from typing import Any
 
+from tilewright.arguments import shown
 from tilewright.dtypes import DType
 from tilewright.errors import LanguageError
 from tilewright.ir.core import Block, Value
@@ -29,6 +31,7 @@ from tilewright.trace.carry import (
 from tilewright.trace.control import end
 from tilewright.trace.heap import LOOP, Place, replaced, snapshot
 from tilewright.trace.holders import same_value
+from tilewright.trace.literals import rounded
 from tilewright.trace.scalar import Scalar, as_scalar
 from tilewright.trace.tracer import Tracer
 from tilewright.trace.variables import Variables
@@ -112,6 +115,7 @@ class Loop:
                     next_values = tuple(unwrap(after, carried))
                     needed = [joined_facts(a, v.facts) for a, v in zip(assumed, next_values, strict=True)]
                     if needed == assumed:
+                        _refuse_overflow(carried, after)
                         end(next_values)
                         return block, tuple(carried.leaves)
                     assumed = [
@@ -233,6 +237,19 @@ class Loop:
             self._valueless.add(n)
             self.initial[n] = Undefined(self.variables.names[n], "it is not assigned before this point")
         return None if unfit else after
+
+
+def _refuse_overflow(carried: Carried, after: Carried) -> None:
+    """Raise `LanguageError` where a finite Python float is infinite in the type that a loop carries it in."""
+    for side in (carried, after):
+        for number, leaf in zip(side.numbers, carried.leaves, strict=True):
+            if not isinstance(number, float) or not isfinite(number) or not leaf.dtype.is_float:
+                continue
+            if not isfinite(rounded(number, leaf.dtype)):
+                raise LanguageError(
+                    f"{shown(number)} does not fit into {leaf.dtype}, which the variable has in the loop",
+                    help=f"write tw.float64({shown(number)}), or float('inf') for what is larger than any number",
+                )
 
 
 def _is_object(value: Any) -> bool:

@@ -340,3 +340,47 @@ def test_text_that_python_does_not_keep() -> None:
     if sys.version_info < (3, 13):
         done = subprocess.run([sys.executable, "-"], input=SCRIPT, capture_output=True, text=True, check=False)
         assert "Python before 3.13 does not keep such text" in done.stderr
+
+
+NAMES_ITS_CLASS = """\
+import tilewright as tw
+
+class Version:
+    def __init__(self, count):
+        self.count = count
+
+    @tw.function
+    def next(self, limit):
+        if self.count < limit:
+            return Version(self.count + 1)
+        return Version(self.count)
+
+    class Part:
+        @tw.function
+        def whole(self, count):
+            return Version(count * 2)
+
+def made():
+    class Local(Version):
+        @tw.function
+        def next(self, limit):
+            return Local(self.count + limit)
+    return Local
+
+Local = made()
+
+@tw.kernel
+def steps(x):
+    state = Version(Version.Part().whole(tw.thread_idx.x - 4).count)
+    for _ in range(3):
+        state = state.next(100)
+    x[tw.thread_idx.x] = tw.float32(Local(state.count).next(10).count)
+"""
+
+
+def test_a_method_that_names_its_class(tmp_path: Path) -> None:
+    assert result(imported(tmp_path, NAMES_ITS_CLASS).steps) == (7 - 4) * 2 + 3 + 10
+    changed = imported(tmp_path, NAMES_ITS_CLASS)
+    edit(changed, "self.count + 1", "self.count + 2")
+    with pytest.raises(tw.LanguageError, match="is not what Python compiled"):
+        result(changed.steps)

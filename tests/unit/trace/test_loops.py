@@ -195,6 +195,38 @@ def test_python_numbers_take_the_type_of_the_loop():
         assert run(sums, zeros(2, dtype), x).tolist() == [15, 32]
 
 
+def test_a_python_float_that_the_loop_makes_infinite_is_refused():
+    @tw.kernel
+    def before(out, n):
+        m = -1e300
+        for _ in range(n):
+            m = 1.5
+        out[0] = m
+
+    @tw.kernel
+    def inside(out, n):
+        held = [0.5]
+        while n > 0:
+            held[0] = 1e300
+            n -= 1
+        out[0] = held[0]
+
+    @tw.kernel
+    def nested(out, x, n):
+        m = -1e300
+        for _ in range(n):
+            for _ in range(n):
+                m = tw.maximum(m, x[0])
+        out[0] = m
+
+    for kernel in before, inside:
+        with pytest.raises(tw.LanguageError, match=r"1e\+300 does not fit into float32"):
+            run(kernel, zeros(1, np.float64), 2)
+    with pytest.raises(tw.LanguageError, match=r"-1e\+300 does not fit into float32"):
+        run(nested, zeros(1, np.float64), np.zeros(1, np.float32), 2)
+    assert run(nested, zeros(1, np.float64), np.full(1, -1e301), 2).tolist() == [-1e300]
+
+
 def test_bool_and_tuple_and_dict_are_carried():
     @tw.kernel
     def several(out, n):
