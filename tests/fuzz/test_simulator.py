@@ -6,7 +6,9 @@ A kernel that fails is printed, shrunk. More of them: `TILEWRIGHT_FUZZ=2000 pyth
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ from tests.conformance.harness import Simulator
 from tests.fuzz.matrices import write_product
 from tests.fuzz.programs import write_program
 from tests.fuzz.trial import Argument, Program
+from tests.helpers.slow import examples, rest_is_slow
 
 import tilewright as tw
 from tilewright.runtime import nvrtc
@@ -23,25 +26,22 @@ from tilewright.runtime import nvrtc
 COUNT = int(os.environ.get("TILEWRIGHT_FUZZ", "0"))
 
 
-def examples(count: int) -> settings:
-    """Return the settings for so many kernels, the same each time; as many others as TILEWRIGHT_FUZZ says."""
-    return settings(
-        max_examples=COUNT or count,
-        derandomize=not COUNT,
-        deadline=None,
-        database=None,
-        suppress_health_check=list(HealthCheck),
-    )
+def kernels(few: int, full: int) -> Callable[[Any], Any]:
+    """Run a test with so many kernels, the same each time; with as many others as TILEWRIGHT_FUZZ says."""
+    options: dict[str, Any] = {"database": None, "suppress_health_check": list(HealthCheck)}
+    if COUNT:
+        return settings(max_examples=COUNT, deadline=None, **options)
+    return examples(few, full, derandomize=True, **options)
 
 
-@examples(40)
+@kernels(16, 40)
 @given(st.randoms(use_true_random=False))
 def test_programs_mean_what_their_text_means(random: Random) -> None:
     program = write_program(random)
     program.assert_agree(("the simulator", "its text"), program.run(Simulator()), program.meaning())
 
 
-@examples(25)
+@kernels(8, 25)
 @given(st.randoms(use_true_random=False))
 def test_products_are_those_of_matrices(random: Random) -> None:
     product = write_product(random)
@@ -49,7 +49,7 @@ def test_products_are_those_of_matrices(random: Random) -> None:
 
 
 @pytest.mark.skipif(nvrtc.library_path() is None, reason="needs NVRTC")
-@pytest.mark.parametrize("seed", range(COUNT or 12))
+@pytest.mark.parametrize("seed", range(COUNT) if COUNT else rest_is_slow(range(12), *range(6)))
 def test_kernels_compile(seed: int) -> None:
     write_program(Random(seed), loose=True).compile()
     write_product(Random(seed)).compile()

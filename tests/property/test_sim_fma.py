@@ -8,8 +8,9 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
+from tests.helpers.slow import examples
 
 from tilewright.backends.sim.floats import fma, round_float64
 from tilewright.dtypes import DType, bfloat16, float16, float32, float64
@@ -56,7 +57,7 @@ def numbers(dtype: DType) -> st.SearchStrategy[float]:
 def test_fma(dtype: DType) -> None:
     function = fma(dtype)
 
-    @settings(max_examples=400, deadline=None)
+    @examples(100, 400)
     @given(st.lists(st.tuples(*[numbers(dtype)] * 3), min_size=1, max_size=12))
     @example([(1.0, 2.0**-12, 1.0)])
     def check(triples: list[tuple[float, float, float]]) -> None:
@@ -109,7 +110,7 @@ def test_fma_of_scalars_is_a_scalar() -> None:
 @given(st.floats(allow_nan=False, allow_infinity=False))
 @example(1 + 2.0**-8 + 2.0**-40)
 @example(float(struct.unpack("<d", b"\xff" * 6 + b"\xef\x47")[0]))
-@settings(max_examples=500, deadline=None)
+@examples(150, 500)
 def test_float64_to_bfloat16_is_rounded_once(x: float) -> None:
     with np.errstate(all="ignore"):
         got = float(round_float64(np.array([x]), bfloat16)[0])
