@@ -76,7 +76,10 @@ def refusal(what: str, a: Tensor, b: Tensor, both: bool) -> LanguageError | None
     maker = "registers" if one.space == Space.REGISTER.value else "shared"
     has = "registers have no addresses" if one.space == Space.REGISTER.value else "its memory is placed after the trace"
     way = "copy the chosen one's elements" if one.space == Space.REGISTER.value else "index the mode by a device value"
-    return LanguageError(
-        f"{what} is one of two {one.space} tensors, {names}, {when}: {has}",
-        help=f"make one tensor of both, with a mode more: tw.{maker}(dtype, (..., 2)), and {way}",
-    )
+    together = f"make one tensor of both, with a mode more: tw.{maker}(dtype, (..., 2)), and {way}"
+    if one.space == Space.REGISTER.value and not both:
+        again = (
+            "where each iteration makes a new tensor, update the one before the loop, as in acc += x or acc[...] = x"
+        )
+        together = f"{again}; else {together}"
+    return LanguageError(f"{what} is one of two {one.space} tensors, {names}, {when}: {has}", help=together)

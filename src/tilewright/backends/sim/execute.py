@@ -177,7 +177,7 @@ class _SavedArray:
 
 
 Dim3 = tuple[int, int, int]
-_FRAMES = 4  # from the warning to the launch
+_FRAMES = 5  # from the warning to the launch
 
 
 def execute(
