@@ -70,7 +70,7 @@ class Heap:
     def forget(self, value: Any) -> None:
         """Put an object back as it was and take it out: it is carried by what it holds.
 
-        It is still put back with the others: a trace that does not yet carry what refers to it changes the object itself.
+        It is still put back with the others: a trace that does not yet carry what refers to it changes it in place.
         """
         self.restore()
         self.release([value])
