@@ -134,22 +134,28 @@ def test_a_suggestion_is_never_worse_and_keeps_its_word(buffer: SharedBuffer) ->
         assert found.layout(coordinate) == moved[buffer.layout(coordinate)]
 
 
+MORE_LAYOUTS = [
+    *LAYOUTS.values(),
+    tw.Layout((3, 2), (2, 3)),  # modes that run past each other
+    tw.Layout((4, 6, 2), (2, 8, 1)),
+    tw.composition(tw.Swizzle(3, 2, 3), tw.Layout((64, 32), (32, 1))),
+]
+
+
 @pytest.mark.parametrize(
-    "layout",
-    [
-        *LAYOUTS.values(),
-        tw.Layout((3, 2), (2, 3)),  # modes that run past each other
-        tw.Layout((4, 6, 2), (2, 8, 1)),
-        tw.composition(tw.Swizzle(3, 2, 3), tw.Layout((64, 32), (32, 1))),
+    ("layout", "width", "step"),
+    [  # in the suite with one of the widths each, and at some coordinates
+        pytest.param(layout, width, step, marks=() if step > 1 and n % 2 == m else pytest.mark.slow)
+        for n, layout in enumerate(MORE_LAYOUTS)
+        for m, width in enumerate((4, 8))
+        for step in (37, 1)
     ],
 )
-@pytest.mark.parametrize("width", [4, 8])
-@pytest.mark.parametrize("step", [37, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_candidate_is_the_layout_that_its_map_says(layout: Any, width: int, step: int) -> None:
-    """The first coordinates, which all of small layouts are, and one in `step` of the others."""
+    """All coordinates of small layouts, and one in `step` of the others'."""
     pattern = Pattern(None, "load", width, np.arange(32), 1)
     buffer = SharedBuffer("s", "float32", 4, tw.cosize(layout), 0, layout, None, [pattern])
-    coordinates = [c for c in range(tw.size(layout)) if c < 48 or c % step == 0]
+    coordinates = range(0, tw.size(layout), step if tw.size(layout) > 48 else 1)
     old = np.array([layout(c) for c in coordinates])
     tried = list(_candidates(layout, buffer))
     assert tried
