@@ -8,7 +8,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.helpers.slow import examples
 
@@ -54,10 +54,11 @@ def numbers(dtype: DType) -> st.SearchStrategy[float]:
 
 
 @pytest.mark.parametrize("dtype", FORMATS, ids=str)
-def test_fma(dtype: DType) -> None:
+@pytest.mark.parametrize("count", [100, pytest.param(400, marks=pytest.mark.slow)])
+def test_fma(dtype: DType, count: int) -> None:
     function = fma(dtype)
 
-    @examples(100, 400)
+    @settings(max_examples=count, deadline=None)
     @given(st.lists(st.tuples(*[numbers(dtype)] * 3), min_size=1, max_size=12))
     @example([(1.0, 2.0**-12, 1.0)])
     def check(triples: list[tuple[float, float, float]]) -> None:
