@@ -15,6 +15,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+from tests.helpers import slow
 
 _CACHE = "TILEWRIGHT_CACHE_DIR"
 
@@ -31,12 +32,29 @@ QUICK = (
     "tests/unit/tiled",
     "tests/unit/schedule/test_integers.py",
     "tests/unit/test_tensors.py",
-    "tests/unit/test_arch.py",
+    "tests/unit/arch",
     "tests/conformance/test_arithmetic.py",
     "tests/conformance/test_control.py",
     "tests/conformance/test_copies.py",
     "tests/conformance/test_shared.py",
+    "tests/conformance/test_inline_ptx.py",
+    "tests/conformance/test_pointers.py",
+    "tests/conformance/test_random.py",
+    "tests/conformance/test_scalar_instructions.py",
+    "tests/conformance/test_structured_arguments.py",
+    "tests/conformance/test_tiles_compute.py",
+    "tests/conformance/test_variadic.py",
     "src/tilewright/layout",
+)
+
+# And some tests of modules that take longer as a whole.
+QUICK_TESTS = (
+    "tests/conformance/test_between_blocks.py::test_loads_and_stores",
+    "tests/conformance/test_collectives.py::test_in_loops",
+    "tests/conformance/test_collectives.py::test_sums",
+    "tests/conformance/test_guarded_tiles.py::test_reads",
+    "tests/property/test_numbers_of_python.py::test_wide_integers_compare_exactly_with_python_numbers",
+    "tests/property/test_random_python_state.py::test_state_means_what_python_means",
 )
 
 # The limit of a slow test. The longest takes under three minutes on two busy cores.
@@ -65,6 +83,7 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
 def pytest_configure(config: pytest.Config) -> None:
     # In the environment and not in a fixture, so that doctests, and programs that tests start, use it too. The
     # workers of xdist inherit the folder of the process that started them.
+    slow.Random.in_full = config.option.markexpr.strip() == "slow"
     if not hasattr(config, "workerinput"):
         config.stash[_own_folder] = Path(tempfile.mkdtemp(prefix="tilewright-test-cache-"))
         os.environ[_CACHE] = str(config.stash[_own_folder])
@@ -74,6 +93,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     folders = [config.rootpath / path for path in QUICK]
     for item in items:
         is_quick = any(folder == item.path or folder in item.path.parents for folder in folders)
+        is_quick = is_quick or item.nodeid.partition("[")[0] in QUICK_TESTS
         is_slow = item.get_closest_marker("slow") is not None
         if is_quick and not is_slow:
             item.add_marker("quick")

@@ -46,10 +46,7 @@ def batched_transpose(y, x, plan: tw.constexpr):
     tw.copy(load.partition_S(x_tile), load.partition_D(smem))
     tw.cp_async_wait()
     tw.sync_threads()
-    y_part = store.partition_D(y_tile)
-    values = tw.fragment_like(y_part)
-    tw.copy(store.partition_S(smem.T), values)
-    tw.copy(values, y_part)
+    store.partition_D(y_tile)[...] = store.partition_S(smem.T)
 
 
 @cache

@@ -83,8 +83,7 @@ def decode_attention(
     thread = plan.mma.get_slice(lane)
     heads = q[batch, group, : plan.head]
     query = thread.partition_A(tw.local_tile(heads, (ROWS, plan.head), (0, 0), guard=True))
-    Q = tw.fragment_like(query)
-    tw.copy(query, Q)
+    Q = +query
     v_by_columns = sV.map_layout(lambda layout: tw.select(layout, 1, 0, 2))
     k = Operand(plan.load_k, thread.partition_fragment_B(sK[:, :, 0]), sK, lane)
     v = Operand(plan.load_v, thread.partition_fragment_B(v_by_columns[:, :, 0]), v_by_columns, lane)

@@ -28,9 +28,7 @@ def dropout(y, x, threshold: tw.uint32, scale: tw.float32, seed):
     """Write x to y with each element zero with probability threshold / 2^16, the others times `scale`."""
     i = tw.block_idx.x * THREADS + tw.thread_idx.x
     x_part, y_part = (tw.local_tile(t, (EACH,), (i,), guard=True) for t in (x, y))
-    values = tw.fragment_like(x_part)
-    tw.copy(x_part, values)
-    tw.copy(tw.where(random_halves(seed, i) >= threshold, values * scale, 0).to(y.dtype), y_part)
+    y_part[...] = tw.where(random_halves(seed, i) >= threshold, x_part * scale, 0)
 
 
 @tw.function

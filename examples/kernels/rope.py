@@ -26,10 +26,10 @@ THREADS = 256  # of a block, at most
 def rope(y, x, cos, sin, pairs: tw.constexpr, each: tw.constexpr):
     """Turn a token of x (tokens, heads, head) by its row of cos and sin (tokens, pairs), `each` pairs a thread."""
     token, angles = tw.block_idx.x, tw.Layout((pairs.shape[0], 1))
-    c, s = (load(part(t[token, :], angles, each)) for t in (cos, sin))
+    c, s = (part(t[token, :], angles, each).to(tw.float32) for t in (cos, sin))
     for head in tw.range(tw.thread_idx.y, x.shape[1], tw.block_dim.y, unroll=2):
         x_part, y_part = (part(t[token, head, :], pairs, each) for t in (x, y))
-        v, turned = load(x_part), tw.fragment_like(y_part)
+        v, turned = x_part.to(tw.float32), tw.fragment_like(y_part)
         turned[:, 0] = v[:, 0] * c[:, 0] - v[:, 1] * s[:, 0]
         turned[:, 1] = v[:, 1] * c[:, 0] + v[:, 0] * s[:, 0]
         tw.copy(turned, y_part)
@@ -39,14 +39,6 @@ def rope(y, x, cos, sin, pairs: tw.constexpr, each: tw.constexpr):
 def part(vector, layout, rows):
     """Return a thread's rows of a vector that is seen as a matrix."""
     return tw.local_tile(tw.composition(vector, layout), (rows, None), (tw.thread_idx.x, 0), guard=True)
-
-
-@tw.function
-def load(tile):
-    """Return the elements of a tile in registers, as float32."""
-    values = tw.fragment_like(tile)
-    tw.copy(tile, values)
-    return values.to(tw.float32)
 
 
 def launch(y, x, cos, sin, interleaved: bool = False) -> None:

@@ -522,7 +522,7 @@ def kernel(function: Callable[..., Any]) -> Kernel: ...
 def kernel(*, fastmath: bool = False) -> Callable[[Callable[..., Any]], Kernel]: ...
 
 
-def kernel(function: Any = None, *, fastmath: bool = False) -> Any:
+def kernel(function: Any = ..., *, fastmath: bool = False) -> Any:
     """Make a kernel of a function: `@tw.kernel`, or `@tw.kernel(fastmath=True)`.
 
     The function runs once for each kind of arguments, to be traced; its loops over `range` and its branches on
@@ -543,7 +543,7 @@ def kernel(function: Any = None, *, fastmath: bool = False) -> Any:
     With `fastmath` quotients and functions of float32 are approximate: `tw.exp` is CUDA's `__expf`.
     """
     options = Options(fastmath=fastmath)
-    return Kernel(function, options) if function is not None else lambda target: Kernel(target, options)
+    return Kernel(function, options) if function is not ... else lambda target: Kernel(target, options)
 
 
 def traceable_kernel(function: types.FunctionType) -> Kernel:

@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from tests.checkers.happens_before import Statement, races
 from tests.checkers.programs import RACES, findings
+from tests.helpers.slow import examples
 
 from tilewright.backends.sim import Finding
 
@@ -90,7 +91,7 @@ def programs(draw: st.DrawFn) -> list[Statement]:
     return program
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@examples(90, 300, suppress_health_check=list(HealthCheck))
 @given(programs(), st.sampled_from([(1, 64), (2, 64), (1, 36), (3, 64)]))
 def test_programs_by_chance(program: list[Statement], shape: tuple[int, int]) -> None:
     compare(program, *shape)

@@ -9,8 +9,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,8 +22,8 @@ from tests.conformance.harness import Simulator
 from tests.fuzz import run
 from tests.fuzz.matrices import write_product
 from tests.fuzz.programs import write_program
-from tests.fuzz.run import judge
 from tests.fuzz.trial import Argument, Program
+from tests.helpers.slow import examples, rest_is_slow
 
 import tilewright as tw
 from tilewright.runtime import nvrtc
@@ -31,34 +33,22 @@ MOST_REFUSED = 0.1  # of the programs: a generator most of whose programs are re
 COUNT = int(os.environ.get("TILEWRIGHT_FUZZ", "0"))
 
 
-def examples(count: int) -> settings:
-    """Return the settings for so many kernels, the same each time; as many others as TILEWRIGHT_FUZZ says."""
-    return settings(
-        max_examples=COUNT or count,
-        derandomize=not COUNT,
-        deadline=None,
-        database=None,
-        suppress_health_check=list(HealthCheck),
-    )
+def kernels(few: int, full: int) -> Callable[[Any], Any]:
+    """Run a test with so many kernels, the same each time; with as many others as TILEWRIGHT_FUZZ says."""
+    options: dict[str, Any] = {"database": None, "suppress_health_check": list(HealthCheck)}
+    if COUNT:
+        return settings(max_examples=COUNT, deadline=None, **options)
+    return examples(few, full, derandomize=True, **options)
 
 
-@examples(20)
+@kernels(16, 40)
 @given(st.randoms(use_true_random=False))
 def test_programs_mean_what_their_text_means(random: Random) -> None:
     program = write_program(random, with_state=False)
     program.assert_agree(("the simulator", "its text"), program.run(Simulator()), program.meaning())
 
 
-def test_programs_with_state_mean_what_their_text_means() -> None:
-    """Lists, dicts, objects, closures, tiles, collectives: each program agrees, or is refused, which few are."""
-    seeds = range(COUNT or STATE_PROGRAMS)
-    verdicts = [judge(seed, "sim") for seed in seeds]
-    wrong = [v for v in verdicts if v["verdict"] not in ("agreed", "refused")]
-    assert not wrong, "\n\n".join(f"{v['verdict']}: {v['message']}\n{v.get('text')}" for v in wrong[:2])
-    assert sum(v["verdict"] == "refused" for v in verdicts) <= MOST_REFUSED * len(seeds)
-
-
-@examples(25)
+@kernels(16, 40)
 @given(st.randoms(use_true_random=False))
 def test_products_are_those_of_matrices(random: Random) -> None:
     product = write_product(random)
@@ -66,7 +56,7 @@ def test_products_are_those_of_matrices(random: Random) -> None:
 
 
 @pytest.mark.skipif(nvrtc.library_path() is None, reason="needs NVRTC")
-@pytest.mark.parametrize("seed", range(COUNT or 12))
+@pytest.mark.parametrize("seed", range(COUNT) if COUNT else rest_is_slow(range(12), *range(6)))
 def test_kernels_compile(seed: int) -> None:
     with contextlib.suppress(tw.LanguageError):  # it may be refused
         write_program(Random(seed), loose=True).compile()

@@ -117,6 +117,7 @@ def installed(device: Device, monkeypatch: pytest.MonkeyPatch) -> Iterator[Devic
     monkeypatch.setattr(arrays, "array_library", lambda: None)
     monkeypatch.setattr(driver, "library", lambda: device)
     forget_devices()
+    gc.freeze()  # as in `install` of tests/unit/runtime/conftest.py
     try:
         yield device
     finally:

@@ -75,9 +75,14 @@ def law(monkeypatch: pytest.MonkeyPatch) -> Iterator[Law]:
     assert found.seen
 
 
-def cases() -> list[Case]:
+def cases() -> list[Any]:
+    """Return the examples' cases; those of a file after the first two, which launch the same ops, are slow."""
     folders = (examples_folder(), examples_folder() / "tensorcore")
-    return collect_cases([path for folder in folders for path in example_files(folder)], "sim", quick=True)
+    found: list[Any] = []
+    for path in (path for folder in folders for path in example_files(folder)):
+        of_file = collect_cases([path], "sim", quick=True)
+        found += [pytest.param(case, marks=pytest.mark.slow if n > 1 else ()) for n, case in enumerate(of_file)]
+    return found
 
 
 @pytest.mark.parametrize("case", cases(), ids=lambda case: case.name)

@@ -9,6 +9,7 @@ import hypothesis
 import pytest
 from hypothesis import given, note
 from hypothesis import strategies as st
+from tests.helpers.slow import examples
 from tests.property.schedule_strategies import keeping
 
 from tilewright.errors import ScheduleError
@@ -101,7 +102,7 @@ def _is_refused(check: Any, *arguments: Any) -> bool:
     return False
 
 
-@hypothesis.settings(deadline=None, max_examples=250, suppress_health_check=list(hypothesis.HealthCheck))
+@examples(80, 250, suppress_health_check=list(hypothesis.HealthCheck))
 @given(nests(), st.data())
 def test_orders(nest: LoopNest, data: Any) -> None:
     order = keeping(data.draw(st.permutations(nest.order)), nest.precedences)
@@ -115,7 +116,7 @@ def test_orders(nest: LoopNest, data: Any) -> None:
     assert _is_refused(refuse_violations, nest, changed, "it") == expected
 
 
-@hypothesis.settings(deadline=None, max_examples=250, suppress_health_check=list(hypothesis.HealthCheck))
+@examples(80, 250, suppress_health_check=list(hypothesis.HealthCheck))
 @given(nests(), st.data())
 def test_bindings(nest: LoopNest, data: Any) -> None:
     note(nest.text())

@@ -8,8 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import assume, example, given, settings
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
+from tests.helpers.slow import examples
 
 from tilewright.dtypes import DType, bool_, int8, int32, int64, uint8, uint32
 from tilewright.ir.builder import Builder
@@ -145,7 +146,7 @@ def compare(draw: st.DrawFn, builder: Builder, a: Case, b: Case) -> Case:
     return Case(value, reference_compare(kind, a.expected, b.expected) ^ negate)
 
 
-@settings(max_examples=600, deadline=None)
+@examples(200, 600)
 @given(st.data())
 def test_folded_expressions_keep_their_value(data: st.DataObject) -> None:
     dtype = data.draw(st.sampled_from(INTEGERS))
@@ -164,7 +165,7 @@ def test_folded_expressions_keep_their_value(data: st.DataObject) -> None:
         assert evaluate(case.value, known) == case.expected
 
 
-@settings(max_examples=400, deadline=None)
+@examples(150, 400)
 @given(st.data())
 def test_an_address_of_a_tile_splits_into_its_coordinates(data: st.DataObject) -> None:
     """(k * 8 + t) / 8 -> k, (k * 8 + t) % 8 -> t, and what follows from facts of other sizes."""

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.helpers.slow import examples
 
 import tilewright as tw
 
@@ -141,7 +142,7 @@ def same_bits(a: Array, b: Array) -> bool:
     return a.tobytes() == b.tobytes()
 
 
-@settings(max_examples=60, deadline=None)
+@examples(20, 60)
 @given(cases())
 def test_reads_are_those_of_the_padded_array(case: dict[str, Any]) -> None:
     tile, dtype, fill = case["tile"], case["dtype"], case["fill"]
@@ -156,7 +157,7 @@ def test_reads_are_those_of_the_padded_array(case: dict[str, Any]) -> None:
     assert same_bits(whole, before)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(20, 60)
 @given(cases())
 def test_writes_are_cropped(case: dict[str, Any]) -> None:
     tile, dtype = case["tile"], case["dtype"]

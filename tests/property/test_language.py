@@ -7,8 +7,9 @@ import linecache
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
+from tests.helpers.slow import examples
 
 import tilewright as tw
 
@@ -140,7 +141,7 @@ def compiled(text: str) -> dict:
     return variables
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@examples(40, 150, suppress_health_check=list(HealthCheck))
 @given(programs(), st.lists(st.tuples(st.integers(0, 9), st.integers(-4, 20)), min_size=1, max_size=3))
 def test_kernel_means_what_python_means(text: str, inputs: list[tuple[int, int]]) -> None:
     plain = compiled(text)

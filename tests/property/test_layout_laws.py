@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from hypothesis import assume, example, given, settings
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
+from tests.helpers.slow import examples
 from tests.property.layout_strategies import (
     EXTENTS,
     SHAPES,
@@ -27,7 +28,7 @@ import tilewright.layout as L
 from tilewright.errors import LayoutError
 from tilewright.layout import Layout, Swizzle
 
-law = settings(max_examples=100, deadline=None)
+law = examples(35, 100)
 
 
 def depth_of(x: Any) -> int:
@@ -136,7 +137,7 @@ def test_coalesce_with_a_profile(case: tuple[Layout, Any]) -> None:
     assert [result[k] for k in range(2)] == [L.coalesce(layout[k]) for k in range(2)]
 
 
-@settings(max_examples=400, deadline=None)
+@examples(150, 400)
 @given(layouts(most=256), layouts(most=24, shapes=nested(EXTENTS, 2)))
 @example(Layout((5, 4), (1, 8)), Layout(4, 3))
 @example(Layout((4, 2, 2), (1, 8, 12)), Layout(6, 3))

@@ -1,4 +1,4 @@
-"""Agreement with `tensor-layouts`, an independent implementation, on at least 2,000 generated cases an operation.
+"""Agreement with `tensor-layouts`, an independent implementation, on 500 generated cases an operation, 2,000 with `pytest -m slow`.
 
 Results are compared as functions, over all indices. Where the two disagree, the operation's law decides: each test
 names the law, and ours has to fulfil it on that case. Where one side refuses, the case does not count.
@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 import tensor_layouts as T
 import tensor_layouts.layout_utils as U
+from tests.helpers.slow import slow
 from tests.property.layout_strategies import flat, like, size_of, table, value_at
 
 import tilewright.layout as L
 from tilewright.errors import LayoutError
 
-CASES = 2000
 Draw = random.Random
 
 
@@ -261,11 +261,12 @@ OPERATIONS: dict[str, Case] = {
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_agreement(name: str) -> None:
+@pytest.mark.parametrize("cases", [500, slow(2000)])
+def test_agreement(name: str, cases: int) -> None:
     generate, ours, other, law = OPERATIONS[name]
     draw = random.Random(name)
     compared = explained = 0
-    for _ in range(40 * CASES):
+    for _ in range(40 * cases):
         args = generate(draw)
         try:
             mine = ours(*args)
@@ -280,6 +281,6 @@ def test_agreement(name: str) -> None:
             assert law(args, mine), (name, args, mine, its)
             if ours is L.composition:  # a law that leaves no choice: the other side breaks it
                 assert not law(args, its), (name, args, mine, its)
-        if compared == CASES:
+        if compared == cases:
             break
-    assert compared == CASES, f"{name}: only {compared} cases were defined on both sides"
+    assert compared == cases, f"{name}: only {compared} cases were defined on both sides"

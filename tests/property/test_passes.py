@@ -5,9 +5,10 @@ from __future__ import annotations
 import copy
 import warnings
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from tests.helpers.interpreter import Failure, Run, run
 from tests.helpers.kernels import Case, kernels
+from tests.helpers.slow import examples
 
 from tilewright.errors import TilewrightWarning
 from tilewright.ir.core import Kernel
@@ -15,9 +16,7 @@ from tilewright.ir.printer import to_text
 from tilewright.ir.verify import verify
 from tilewright.passes.pipeline import PASSES, run_passes
 
-slow = settings(
-    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
-)
+some = examples(25, 80, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 
 
 def outcome(case: Case, kernel: Kernel) -> Run | str:
@@ -27,7 +26,7 @@ def outcome(case: Case, kernel: Kernel) -> Run | str:
         return str(failure)
 
 
-@slow
+@some
 @given(kernels())
 def test_each_pass_alone_keeps_the_meaning(case: Case) -> None:
     verify(case.kernel)
@@ -41,7 +40,7 @@ def test_each_pass_alone_keeps_the_meaning(case: Case) -> None:
         assert outcome(case, kernel) == expected, change.__name__
 
 
-@slow
+@some
 @given(kernels())
 def test_the_pipeline_keeps_the_meaning_and_settles(case: Case) -> None:
     expected = outcome(case, case.kernel)

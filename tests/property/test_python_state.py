@@ -259,6 +259,27 @@ def list_changed_and_then_replaced(out, x, n):
 
 
 @carried
+def list_changed_and_then_replaced_in_a_dict(out, x, n):
+    d = {"m": [1, 2]}
+    for i in range(n):
+        for j in range(x[i] & 3):
+            d["m"][0] += j
+            out[2] += d["m"][0]
+            d["m"] = [i + d["m"][0], j]
+    out[0], out[1] = d["m"]
+
+
+@carried
+def list_of_an_object_changed_and_then_replaced(out, x, n):
+    state = Plain()
+    for i in range(n):
+        state.parts[1] += i
+        if x[i] > 1:
+            state.parts = [state.parts[1], x[i]]
+    out[0], out[1] = state.parts
+
+
+@carried
 def new_list_in_two_variables(out, x, n):
     a = b = [1]
     for i in range(n):

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from hypothesis import HealthCheck, given, note, settings
+from hypothesis import HealthCheck, given, note
 from hypothesis import strategies as st
+from tests.helpers.slow import examples
 from tests.property.schedule_strategies import Case, cases, interpret, plan_of, transform, visits
 
 from tilewright.errors import ScheduleError
@@ -15,9 +16,10 @@ from tilewright.schedule.arrays import Array
 from tilewright.schedule.loop_nest import LoopNest
 from tilewright.schedule.scheduled import strides_for
 
-_QUICK = settings(
-    deadline=None, report_multiple_bugs=False, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
-)
+_OPTIONS: dict[str, Any] = {
+    "report_multiple_bugs": False,
+    "suppress_health_check": [HealthCheck.too_slow, HealthCheck.filter_too_much],
+}
 
 
 def _memory(case: Case, seed: int) -> dict[Array, Any]:
@@ -49,7 +51,7 @@ def _contributions(nests: tuple[LoopNest, ...], sizes: Mapping[Any, int]) -> dic
     return found
 
 
-@settings(_QUICK, max_examples=150)
+@examples(60, 150, **_OPTIONS)
 @given(st.data())
 def test_transforms_visit_the_same_points(data: Any) -> None:
     case = data.draw(cases())
@@ -58,7 +60,7 @@ def test_transforms_visit_the_same_points(data: Any) -> None:
     assert {key: sorted(points) for key, points in was.items()} == {key: sorted(points) for key, points in now.items()}
 
 
-@settings(_QUICK, max_examples=300)
+@examples(80, 300, **_OPTIONS)
 @given(st.data(), st.integers(0, 2**32))
 def test_kernels_compute_what_the_untransformed_nest_does(data: Any, seed: int) -> None:
     case = data.draw(cases())

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, assume, given
 from hypothesis import strategies as st
 from tests.helpers.products import FIRST, LAST, Product
+from tests.helpers.slow import examples
 
 from tilewright.schedule.mma_shapes import MMAFragmentOp as Op
 
@@ -57,7 +58,7 @@ def products(draw: st.DrawFn) -> Product:
     )  # fmt: skip
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
+@examples(15, 50, suppress_health_check=list(HealthCheck))
 @given(products())
 def test_random_products(product: Product) -> None:
     m, n, k = product.block
@@ -65,7 +66,7 @@ def test_random_products(product: Product) -> None:
     product.check()
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@examples(8, 25, suppress_health_check=list(HealthCheck))
 @given(
     st.sampled_from([*NVIDIA, *CDNA]), st.integers(1, 8), st.data(), st.booleans(),
     st.sampled_from(["PASS_ORDER", "BLOCK_ORDER"]), st.booleans(),

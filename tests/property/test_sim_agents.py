@@ -12,8 +12,9 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
+from tests.helpers.slow import examples
 from tests.property.test_sim_programs import BLOCK, GRID, programs, reference
 from tests.unit.backends.sim_kernels import Sketch
 
@@ -59,7 +60,7 @@ def initialisation(barrier: Buffer) -> list[Op]:
     return start.body.ops
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(12, 40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(programs_with_waits(), st.integers(0, 2**32 - 1))
 def test_random_divisions_change_nothing(
     monkeypatch: pytest.MonkeyPatch, program: tuple[Sketch, np.ndarray], seed: int

@@ -10,8 +10,9 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.helpers.slow import examples
 
 import tilewright as tw
 
@@ -99,7 +100,7 @@ def outcomes(program: Program, count: int) -> set[bool]:
     return set(search(((0,) * WARPS, (0, 0), (count, count), ((0, 0), (0, 0)), (None,) * WARPS)))
 
 
-@settings(max_examples=60, deadline=None)
+@examples(25, 60)
 @given(PROGRAMS, st.integers(1, 2))
 def test_deadlock_if_and_only_if_no_order_ends(program: Program, count: int) -> None:
     out = np.zeros(WARPS, np.int32)

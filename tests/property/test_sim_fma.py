@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tests.helpers.slow import examples
 
 from tilewright.backends.sim.floats import fma, round_float64
 from tilewright.dtypes import DType, bfloat16, float16, float32, float64
@@ -53,10 +54,11 @@ def numbers(dtype: DType) -> st.SearchStrategy[float]:
 
 
 @pytest.mark.parametrize("dtype", FORMATS, ids=str)
-def test_fma(dtype: DType) -> None:
+@pytest.mark.parametrize("count", [100, pytest.param(400, marks=pytest.mark.slow)])
+def test_fma(dtype: DType, count: int) -> None:
     function = fma(dtype)
 
-    @settings(max_examples=400, deadline=None)
+    @settings(max_examples=count, deadline=None)
     @given(st.lists(st.tuples(*[numbers(dtype)] * 3), min_size=1, max_size=12))
     @example([(1.0, 2.0**-12, 1.0)])
     def check(triples: list[tuple[float, float, float]]) -> None:
@@ -109,7 +111,7 @@ def test_fma_of_scalars_is_a_scalar() -> None:
 @given(st.floats(allow_nan=False, allow_infinity=False))
 @example(1 + 2.0**-8 + 2.0**-40)
 @example(float(struct.unpack("<d", b"\xff" * 6 + b"\xef\x47")[0]))
-@settings(max_examples=500, deadline=None)
+@examples(150, 500)
 def test_float64_to_bfloat16_is_rounded_once(x: float) -> None:
     with np.errstate(all="ignore"):
         got = float(round_float64(np.array([x]), bfloat16)[0])

@@ -10,8 +10,9 @@ import copy
 from dataclasses import dataclass
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.helpers.slow import examples
 from tests.unit.backends.sim_kernels import Sketch
 
 from tilewright.dtypes import DType, bool_, int8, int16, int32, int64, uint8, uint32
@@ -272,7 +273,7 @@ def reference(sketch: Sketch) -> np.ndarray:
     return out
 
 
-@settings(max_examples=120, deadline=None)
+@examples(40, 120)
 @given(programs())
 def test_programs_agree_with_one_thread_at_a_time(sketch: Sketch) -> None:
     wanted = reference(sketch)

@@ -6,8 +6,9 @@ import dataclasses
 from typing import Any, NamedTuple
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.helpers.slow import examples
 
 import tilewright as tw
 from tilewright.runtime.plan import Signature, named_leaves
@@ -64,7 +65,7 @@ def kernel(out, structure):
     out[tw.thread_idx.x] = weighed(structure)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(16, 40)
 @given(st.lists(structures, max_size=3), structures)
 def test_a_kernel_computes_with_structures_what_python_does(first, second):
     for structure in (first, [second]):
@@ -74,7 +75,7 @@ def test_a_kernel_computes_with_structures_what_python_does(first, second):
         np.testing.assert_array_equal(out, np.broadcast_to(expected, 4))
 
 
-@settings(max_examples=60, deadline=None)
+@examples(25, 60)
 @given(st.lists(structures, max_size=3))
 def test_generated_reading_finds_the_leaves(structure):
     plan, (_, values, _) = Signature(["v"]).read((structure,))

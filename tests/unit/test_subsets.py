@@ -1,7 +1,12 @@
 """The subsets of the suite: what `slow` changes of a test."""
 
+from itertools import combinations, product
+from pathlib import Path
+
 import pytest
-from tests.conftest import SLOW_SECONDS, pytest_collection_modifyitems
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.conftest import QUICK, QUICK_TESTS, SLOW_SECONDS, pytest_collection_modifyitems
 from tests.helpers import slow
 
 
@@ -30,3 +35,50 @@ def test_repetitions_of_slow_tests_scale(monkeypatch, factor, rounds, seconds):
     monkeypatch.setattr(slow, "FACTOR", factor)
     assert slow.scaled(300) == slow.slow(300).values[0] == rounds
     assert slow.slow(20.0).values[0] == seconds and [mark.name for mark in slow.slow(1).marks] == ["slow"]
+
+
+def test_what_is_quick_exists(request):
+    root = Path(request.config.rootpath)
+    assert [path for path in QUICK if not (root / path).exists()] == []
+    for test in QUICK_TESTS:
+        path, name = test.split("::")
+        assert f"def {name}(" in (root / path).read_text(encoding="utf-8"), test
+
+
+def kept(parameters):
+    """The values of those that are not slow."""
+    return [parameter.values for parameter in parameters if not parameter.marks]
+
+
+@pytest.mark.parametrize("of", [1, 2, 3])
+def test_the_suite_covers_every_combination_of_some_choices(of):
+    choices = ["abc", [True, 2, False], [(1, 1), (1, 2)], [None, 0.5]]
+    found = slow.covering(*choices, of=of)
+    assert [parameter.values for parameter in found] == list(product(*choices))
+    for places in combinations(range(4), of):
+        met = {tuple(repr(values[n]) for n in places) for values in kept(found)}
+        assert met == set(product(*([repr(value) for value in choices[n]] for n in places)))
+    assert len(kept(found)) <= len(found) / 2 and all(mark.name == "slow" for x in found for mark in x.marks)
+
+
+def test_what_is_not_kept_is_slow():
+    found = slow.rest_is_slow(["a", "b", "c"], "a", "c")
+    assert (found[0], found[1].values, found[2]) == ("a", ("b",), "c")
+    assert [mark.name for mark in found[1].marks] == ["slow"]
+    with pytest.raises(AssertionError):
+        slow.rest_is_slow(["a"], "b")
+
+
+@pytest.mark.parametrize(("in_full", "count"), [(False, 3), (True, 11)])
+def test_random_examples_are_few_in_the_suite_and_all_in_the_slow_tests(monkeypatch, in_full, count):
+    monkeypatch.setattr(slow.Random, "in_full", in_full)
+    drawn = []
+
+    @slow.examples(3, 11, database=None)
+    @given(st.integers(0, 2**60))
+    def draw(number):
+        drawn.append(number)
+
+    draw()
+    assert len(drawn) == count
+    assert [mark.name for mark in getattr(draw, "pytestmark", [])] == ["slow"] * in_full

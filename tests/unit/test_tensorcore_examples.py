@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.helpers.slow import covering, rest_is_slow
 
 import tilewright as tw
 from tilewright.demo import Case, collect_cases, example_files, run_case, runner
@@ -44,7 +45,7 @@ KERNELS = [(stem, name) for stem, module in MODULES.items() for name, value in v
 
 
 @pytest.mark.parametrize(("stem", "name"), KERNELS)
-@pytest.mark.parametrize("arch", TARGETS)
+@pytest.mark.parametrize("arch", rest_is_slow(TARGETS, "sm_90a"))
 def test_kernels_compile_without_spills(stem: str, name: str, arch: str) -> None:
     module = MODULES[stem]
     grid, block, args = getattr(module, f"example_{name}")()
@@ -61,7 +62,7 @@ def test_kernels_use_the_instructions(stem: str, name: str) -> None:
     assert ("ldmatrix" in ptx) == ("cp.async" in ptx) == (name not in ("single_tile", "matmul_8x8x4"))
 
 
-@pytest.mark.parametrize("k", [32, 64, 96, 128, 160])
+@pytest.mark.parametrize("k", rest_is_slow([32, 64, 96, 128, 160], 32, 96, 160))
 def test_few_tiles_of_k(k: int) -> None:
     """Fewer tiles than stages, as many, and one more; whole numbers, so that sums are exact."""
     random = np.random.default_rng(k)
@@ -71,7 +72,7 @@ def test_few_tiles_of_k(k: int) -> None:
     assert np.array_equal(c, a.astype(np.float32) @ b.astype(np.float32).T)
 
 
-@pytest.mark.parametrize("k", [32, 64, 96, 160])
+@pytest.mark.parametrize("k", rest_is_slow([32, 64, 96, 160], 32, 160))
 @pytest.mark.parametrize("stages", [1, 2, 4])
 def test_few_tiles_of_k_for_specialised_warps(k: int, stages: int) -> None:
     """A ring that is never full, one that is filled again, and one of a single stage."""
@@ -94,8 +95,9 @@ def test_instructions_of_specialised_warps(arch: str) -> None:
     assert ("SYNCS.PHASECHK.TRANS64.TRYWAIT" in sass) == (arch == "sm_90a")
 
 
-@pytest.mark.parametrize("majors", ["KK", "MK", "KM", "MM"])
-@pytest.mark.parametrize("extents", [(1, 1, 1), (127, 257, 63), (130, 9, 65)], ids=str)
+@pytest.mark.parametrize(
+    ("extents", "majors"), covering([(127, 257, 63), (130, 9, 65), (1, 1, 1)], ["KK", "MK", "KM", "MM"], of=1), ids=str
+)
 def test_any_extents(extents: tuple[int, int, int], majors: str) -> None:
     """Rows begin at multiples of 16 bytes; what lies between them is not a number, and stays as it is."""
     m, n, k = extents
@@ -195,8 +197,11 @@ def test_8x8x4_reads_vectors_and_runs_before_ampere() -> None:
     assert shared and all("ld.shared.v4" in line for line in shared)
 
 
-@pytest.mark.parametrize("majors", ["KK", "MK", "KM", "MM"])
-@pytest.mark.parametrize("tile", [(128, 256, 32), (128, 256, 64), (128, 128, 32)], ids=str)
+@pytest.mark.parametrize(
+    ("tile", "majors"),
+    covering([(128, 256, 32), (128, 256, 64), (128, 128, 32)], ["KK", "MK", "KM", "MM"], of=1),
+    ids=str,
+)
 def test_multistage_has_no_conflicts(tile: tuple[int, int, int], majors: str) -> None:
     module = MODULES["03_multistage"]
     plan = module.plan_for(tw.float16, tw.float16, tile, 2, majors)
@@ -218,14 +223,17 @@ def test_epilogue_has_no_conflicts(tile: tuple[int, int, int], out: tw.DType) ->
 
 
 SPILLS = [
-    *(((128, 256, 64), majors, True, "sm_90a") for majors in ("KK", "MK", "KM", "MM")),
+    *(((128, 256, 64), majors, True, "sm_90a") for majors in ("KM", "MM", "KK", "MK")),
     *(((128, 256, 64), majors, False, "sm_90a") for majors in ("KK", "MM")),
     ((128, 256, 32), "KK", True, "sm_80"),
     ((128, 128, 32), "MK", False, "sm_80"),
 ]
 
 
-@pytest.mark.parametrize(("tile", "majors", "has_edges", "arch"), SPILLS)
+@pytest.mark.parametrize(
+    ("tile", "majors", "has_edges", "arch"),
+    [pytest.param(*case, marks=pytest.mark.slow if n in (2, 3, 5) else ()) for n, case in enumerate(SPILLS)],
+)
 def test_multistage_compiles_without_spills(
     tile: tuple[int, int, int], majors: str, has_edges: bool, arch: str
 ) -> None:

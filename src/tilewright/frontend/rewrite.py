@@ -96,7 +96,7 @@ def function(target: F) -> F: ...
 def function(*, fastmath: bool | None = None) -> Callable[[F], F]: ...
 
 
-def function(target: Any = None, *, fastmath: bool | None = None) -> Any:
+def function(target: Any = ..., *, fastmath: bool | None = None) -> Any:
     """Make a helper function whose loops and branches on device values become device control flow.
 
     A plain helper runs as Python while tracing; one that holds `for i in range(n)` or `if` on device values needs
@@ -118,7 +118,7 @@ def function(target: Any = None, *, fastmath: bool | None = None) -> Any:
     """
     if fastmath is not None and not isinstance(fastmath, bool):
         raise ArgumentError(f"fastmath= of @tw.function is True, False or None, got {shown(fastmath)}")
-    if target is None:
+    if target is ...:
         return lambda found: _traceable(found, fastmath)
     return _traceable(target, fastmath)
 

@@ -133,8 +133,9 @@ class Block:
         """Yield every op of the block and of the blocks nested in it, outer ops first."""
         for op in self.ops:
             yield op
-            for inner in op.blocks:
-                yield from inner.walk()
+            if roles_of(type(op)).block:
+                for inner in op.blocks:
+                    yield from inner.walk()
 
     def substitute(self, mapping: Mapping[Value, Value]) -> None:
         """Replace operands in place, in the block's ops and in those of the blocks nested in it."""

@@ -57,6 +57,7 @@ class Heap:
 
     found: list[Found]
     before: list[Any] = field(default_factory=list)
+    forgotten: list[tuple[Found, Any]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.before = [each.holder.read(each.object) for each in self.found]
@@ -67,12 +68,15 @@ class Heap:
         return id(value) in self._numbers
 
     def forget(self, value: Any) -> None:
-        """Put an object back as it was and take it out: it is carried by what it holds."""
+        """Put an object back as it was and take it out: it is carried by what it holds.
+
+        It is still put back with the others: a trace that does not yet carry what refers to it changes it in place.
+        """
         self.restore()
         self.release([value])
-        kept = [
-            (each, before) for each, before in zip(self.found, self.before, strict=True) if each.object is not value
-        ]
+        both = list(zip(self.found, self.before, strict=True))
+        self.forgotten += [pair for pair in both if pair[0].object is value]
+        kept = [pair for pair in both if pair[0].object is not value]
         self.found, self.before = [each for each, _ in kept], [before for _, before in kept]
 
     def release(self, objects: Iterable[Any]) -> None:
@@ -100,7 +104,7 @@ class Heap:
 
     def restore(self) -> None:
         """Put every object back as it was."""
-        for found, before in zip(self.found, self.before, strict=True):
+        for found, before in (*zip(self.found, self.before, strict=True), *self.forgotten):
             if found.holder.restorable and not _same(found, before, found.holder.read(found.object)):
                 found.holder.write(found.object, before)
 

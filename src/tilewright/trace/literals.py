@@ -46,6 +46,7 @@ MIRRORED = {"eq": "eq", "ne": "ne", "lt": "gt", "le": "ge", "gt": "lt", "ge": "l
 def in_integers(kind: str, number: float, type: DType) -> tuple[str, int]:
     """Return the comparison of integers of a type that says the same as one with a Python number; a bool decides it.
 
+    >>> from tilewright.dtypes import uint32
     >>> in_integers("lt", 2.5, int32), in_integers("eq", 2.5, int32), in_integers("gt", -1, uint32)
     (('lt', 3), ('eq', False), ('gt', True))
     """

@@ -103,6 +103,7 @@ class Loop:
             with tracer.inside(block):
                 after = None if self._changed() else self._flattened_after()
                 if after is None and starts < _MAX_STARTS:
+                    self.heap.restore()  # what is carried starts with what objects hold before the loop
                     self.carried = self._flattened()
                     assumed = [v.facts for v in self.carried.leaves]
                     tracer.requirements = requirements

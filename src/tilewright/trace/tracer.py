@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from itertools import islice
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
@@ -122,8 +123,9 @@ class Tracer:
 def locate(frame: FrameType | None) -> SourceLocation | None:
     """Return the place of the innermost frame of the user's code, linked to the calls that led to it."""
     steps = []
-    while frame is not None and frame.f_code is not _run_code:
-        steps.append((frame.f_code, frame.f_lasti, frame.f_lineno))
+    while frame is not None and (code := frame.f_code) is not _run_code:
+        if is_user_code(code):
+            steps.append((code, frame.f_lasti, frame.f_lineno))
         frame = frame.f_back
     return _linked(steps)
 
@@ -136,33 +138,33 @@ def locate_error(error: BaseException) -> SourceLocation | None:
         code = traceback.tb_frame.f_code
         if code is _run_code:
             steps.clear()
-        steps.append((code, traceback.tb_lasti, traceback.tb_lineno))
+        elif is_user_code(code):
+            steps.append((code, traceback.tb_lasti, traceback.tb_lineno))
         traceback = traceback.tb_next
     return _linked(steps[::-1])
 
 
 def _linked(steps: Iterable[tuple[CodeType, int, int]]) -> SourceLocation | None:
-    """Return the places of the steps that are the user's, innermost first, as one linked place."""
+    """Return the places of steps through the user's code, innermost first, as one linked place."""
     places: list[SourceLocation] = []
     for code, instruction, line in steps:
-        if is_user_code(code):
-            place = _place(code, instruction, line)
-            # A loop's body is a function of its own after rewriting, and stands in the user's function.
-            if not (places and places[-1].function == place.function and places[-1].file == place.file):
-                places.append(place)
+        place = _place(code, instruction, line)
+        # A loop's body is a function of its own after rewriting, and stands in the user's function.
+        if not (places and places[-1].function == place.function and places[-1].file == place.file):
+            places.append(place)
     result: SourceLocation | None = None
     for place in reversed(places):
         result = SourceLocation(place.file, place.line, place.function, place.column, place.end_column, result)
     return result
 
 
-# The file's name is a part of the key: code objects that differ in nothing else are equal.
-_places: dict[tuple[str, CodeType, int], SourceLocation] = {}
+# By the identity of the code, which stays alive here: code objects are compared by what they hold, but for the file's
+# name, and that takes time.
+_places: dict[tuple[int, int], tuple[CodeType, SourceLocation]] = {}
 
 
 def _place(code: CodeType, instruction: int, line: int) -> SourceLocation:
-    key = code.co_filename, code, instruction
-    known = _places.get(key)
+    known = _places.get((id(code), instruction))
     if known is None:
         column = end_column = None
         if hasattr(code, "co_positions") and instruction >= 0:  # Python 3.11 and later
@@ -170,13 +172,18 @@ def _place(code: CodeType, instruction: int, line: int) -> SourceLocation:
             if end_line != line:
                 end_column = None
         function = code.co_name.rsplit(INNER, 1)[-1]
-        known = _places[key] = SourceLocation(code.co_filename, line, function, column, end_column)
-    return known
+        place = SourceLocation(code.co_filename, line, function, column, end_column)
+        known = _places[id(code), instruction] = code, place
+    return known[1]
 
 
 def is_user_code(code: CodeType) -> bool:
     """Say whether code stands outside of this package."""
-    file = code.co_filename
+    return _is_user_file(code.co_filename)
+
+
+@cache
+def _is_user_file(file: str) -> bool:
     return not file.startswith(PACKAGE) or file.startswith(EXAMPLES)
 
 

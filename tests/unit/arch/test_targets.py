@@ -53,6 +53,8 @@ def test_what_nothing_reads_is_not_offered(option: str) -> None:
     def nothing(x):
         pass
 
-    with pytest.raises(tw.ArgumentError, match=f"configure takes stream, min_blocks and arch, got {option}"):
+    with pytest.raises(
+        tw.ArgumentError, match=f"configure takes stream, min_blocks, arch, fastmath and cooperative, got {option}"
+    ):
         nothing.configure(**{option: 1})
     assert tw.Config(BM=1).options == {} and tw.Config(**{option: 1}).options == {}

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import random
 
-from hypothesis import assume, example, given, settings
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
+from tests.helpers.slow import examples
 from tests.unit.backends.c_text import Number, Undefined, run
 from tests.unit.backends.ir_meaning import Meaning
 from tests.unit.backends.kernels import Draft, named
@@ -193,7 +194,7 @@ def agree(author: Author) -> None:
     assert actual["out"][1] == expected["out"], text
 
 
-@settings(max_examples=150, deadline=None)
+@examples(50, 150)
 @given(st.integers(0, 2**32))
 @example(0)
 def test_expressions_mean_what_the_ir_says(seed: int) -> None:
@@ -203,7 +204,7 @@ def test_expressions_mean_what_the_ir_says(seed: int) -> None:
     agree(author)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(50, 150)
 @given(st.integers(0, 2**32))
 @example(0)
 def test_control_flow_means_what_the_ir_says(seed: int) -> None:

@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from tests.helpers.slow import rest_is_slow
 from tests.unit.backends.kernels import Draft
 
 import tilewright as tw
@@ -112,7 +113,10 @@ def test_the_name_of_a_file_is_no_code(file: str, line_directives: bool) -> None
     assert machine_code(source) == plain_machine_code()
 
 
-@pytest.mark.parametrize("end", ["\\ \\", "\\", "??/", "\x0c\x0b __trap();", "\\u000a __trap();"], ids=ascii)
+ENDS = ["\\ \\", "\\", "??/", "\x0c\x0b __trap();", "\\u000a __trap();"]
+
+
+@pytest.mark.parametrize("end", rest_is_slow(ENDS, "\\", "??/", "\\u000a __trap();"), ids=ascii)
 def test_a_comment_of_a_kernel_changes_no_machine_code(end: str, tmp_path: Path) -> None:
     """The whole way: from a file of Python to the machine code."""
     text = """

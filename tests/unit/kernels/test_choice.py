@@ -7,8 +7,9 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.helpers.slow import examples
 
 import tilewright as tw
 from tilewright.arch import ARCHES, Arch
@@ -25,7 +26,7 @@ def explained(m: int, n: int, k: int, dtype: tw.DType = tw.bfloat16, **arguments
     return tw.matmul.explain(tw.spec(dtype, (m, k)), tw.spec(dtype, (k, n)), **arguments)
 
 
-@settings(max_examples=25, deadline=None)
+@examples(10, 25)
 @given(
     extents=st.tuples(*[st.integers(1, 9000)] * 3),
     dtype=st.sampled_from(TYPES),

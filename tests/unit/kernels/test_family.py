@@ -9,8 +9,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
+from tests.helpers.slow import examples
 
 import tilewright as tw
 from tilewright.arch import ARCHES, GPUS, VECTOR_BYTES, Arch
@@ -51,7 +52,7 @@ configurations = st.builds(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@examples(15, 40)
 @given(
     compute=st.sampled_from(list(COMPUTED)),
     configuration=configurations,
@@ -201,7 +202,7 @@ def test_a_result_that_a_family_cannot_write_rejects_it() -> None:
     )
 
 
-@settings(max_examples=30, deadline=None)
+@examples(12, 30)
 @given(rows=st.integers(1, 9000), k=st.integers(1, 9000), batch=st.integers(1, 9))
 def test_packing_counts_in_the_predicted_time(rows: int, k: int, batch: int) -> None:
     """One pass reads and writes the operand: as long as memory takes for that, and more."""

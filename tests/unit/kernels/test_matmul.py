@@ -11,8 +11,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.helpers.slow import covering, examples
 from tests.unit.kernels.test_arrangement import broadcast_pair
 from tests.unit.runtime.fake_arrays import DLPackArray
 
@@ -65,7 +66,7 @@ def exact(a: Array, b: Array) -> Array:
     return np.matmul(a.astype(np.float64), b.astype(np.float64))
 
 
-@settings(max_examples=20, deadline=None)
+@examples(8, 20)
 @given(
     data=st.data(), types=st.sampled_from(TYPES), m=extent, n=extent, k=extent,
     batch=broadcast_pair(), rows=st.booleans(), columns=st.booleans(), is_batched=st.booleans(),
@@ -82,7 +83,7 @@ def test_product(
     assert np.array_equal(result, exact(a, b).astype(types[3]))
 
 
-@settings(max_examples=15, deadline=None)
+@examples(6, 15)
 @given(
     data=st.data(), types=st.sampled_from(TYPES), m=extent, n=extent, k=extent,
     batch=st.lists(st.integers(1, 3), max_size=2), alpha=st.sampled_from([1, -2, 3]), beta=st.sampled_from([0, 1, -3]),
@@ -149,18 +150,20 @@ def test_beta_without_c_adds_to_out() -> None:
     assert np.array_equal(out, expected)
 
 
-@pytest.mark.parametrize("order", ["C", "F"])
-def test_out_may_be_what_is_added(order: Any) -> None:
+ADDED: dict[str, Callable[[Array], dict[str, Any]]] = {
+    "c": lambda x: {"c": x, "beta": 1},
+    "bias": lambda x: {"bias": x},
+    "epilogue": lambda x: {"epilogue": lambda acc: acc + x},
+}
+
+
+@pytest.mark.parametrize(("added", "order"), covering(ADDED, "CF", of=1))
+def test_out_may_be_what_is_added(added: str, order: Any) -> None:
     a = whole(1, (70, 70), np.float32)
-    for arguments in (
-        lambda x: {"c": x, "beta": 1},
-        lambda x: {"bias": x},
-        lambda x: {"epilogue": lambda acc: acc + x},
-    ):
-        out = np.array(whole(2, (70, 70), np.float32), order=order)
-        expected = a @ a + out
-        tw.matmul(a, a, out=out, **arguments(out))
-        assert np.array_equal(out, expected)
+    out = np.array(whole(2, (70, 70), np.float32), order=order)
+    expected = a @ a + out
+    tw.matmul(a, a, out=out, **ADDED[added](out))
+    assert np.array_equal(out, expected)
 
 
 def test_out_between_the_elements_of_what_is_read() -> None:
@@ -218,22 +221,28 @@ def scaled(acc: Any, scale: Any, shift: Any) -> Any:
 residual = whole(7, (40, 24), np.float16)
 
 
+EPILOGUES: list[Any] = [
+    (lambda acc: tw.maximum(acc, 0), lambda x: np.maximum(x, 0)),
+    (relu, lambda x: np.maximum(x, 0)),
+    (lambda acc: 2.5, lambda x: np.full_like(x, 2.5)),
+    (lambda acc: acc > 1, lambda x: x > 1),
+    (lambda acc: acc * SCALE, lambda x: x * SCALE),
+    (lambda acc: tw.maximum(acc + residual, 0), lambda x: np.maximum(x + residual, 0)),
+    (lambda acc, row=np.arange(24, dtype=np.int32): acc - row, lambda x: x - np.arange(24)),
+    (functools.partial(scaled, scale=SCALE, shift=2.5), lambda x: x * SCALE + 2.5),
+    (functools.partial(scaled, scale=np.float32(0.5), shift=residual), lambda x: x / 2 + residual),
+    (lambda acc: tw.where(acc > SCALE, SCALE, acc), lambda x: np.minimum(x, SCALE)),
+]
+
+
 @pytest.mark.parametrize(
-    ("epilogue", "expected"),
-    [
-        (lambda acc: tw.maximum(acc, 0), lambda x: np.maximum(x, 0)),
-        (relu, lambda x: np.maximum(x, 0)),
-        (lambda acc: 2.5, lambda x: np.full_like(x, 2.5)),
-        (lambda acc: acc > 1, lambda x: x > 1),
-        (lambda acc: acc * SCALE, lambda x: x * SCALE),
-        (lambda acc: tw.maximum(acc + residual, 0), lambda x: np.maximum(x + residual, 0)),
-        (lambda acc, row=np.arange(24, dtype=np.int32): acc - row, lambda x: x - np.arange(24)),
-        (functools.partial(scaled, scale=SCALE, shift=2.5), lambda x: x * SCALE + 2.5),
-        (functools.partial(scaled, scale=np.float32(0.5), shift=residual), lambda x: x / 2 + residual),
-        (lambda acc: tw.where(acc > SCALE, SCALE, acc), lambda x: np.minimum(x, SCALE)),
+    ("epilogue", "expected", "order"),
+    [  # one order of each in the suite, with and without arrays that the epilogue reads
+        pytest.param(*functions, order, marks=() if n % 2 == is_column else pytest.mark.slow)
+        for n, functions in enumerate(EPILOGUES)
+        for is_column, order in enumerate("CF")
     ],
 )
-@pytest.mark.parametrize("order", ["C", "F"])
 def test_epilogue(epilogue: Callable[..., Any], expected: Callable[[Array], Array], order: Any) -> None:
     a, b = whole(1, (40, 30), np.float32), whole(2, (30, 24), np.float32)
     out = np.empty((40, 24), np.float32, order=order)

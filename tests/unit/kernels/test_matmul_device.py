@@ -13,9 +13,10 @@ from tests.unit.runtime.conftest import FakeCuda, forget_devices, install
 from tests.unit.runtime.fake_arrays import Tensor
 
 import tilewright as tw
+from tilewright import launch
 from tilewright.arch import default_arch
 from tilewright.backends.cuda import CudaSource
-from tilewright.compile import Lowered
+from tilewright.compile import Lowered, lower
 from tilewright.kernels import dispatch
 from tilewright.kernels import matmul as entry
 from tilewright.kernels.multistage_kernel import matmul_tiles
@@ -30,6 +31,17 @@ DeviceTensor: Any = type("Tensor", (Tensor,), {"__module__": "torch"})
 TORCH = SimpleNamespace(_C=SimpleNamespace(_cuda_getCurrentRawStream=lambda ordinal: STREAM))
 
 
+# What was traced, for all tests: a kernel is launched on a device of each test's own, and traced in seconds.
+_traced: dict[Any, Lowered] = {}
+
+
+def lowered_once(function: Any, arguments: Any, **options: Any) -> Lowered:
+    key = function.__code__, tuple(arguments.items()), tuple(options.items())
+    if key not in _traced:
+        _traced[key] = lower(function, arguments, **options)
+    return _traced[key]
+
+
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCuda]:
     """A device without a compiler: machine code is empty."""
@@ -38,6 +50,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCuda]:
         return SimpleNamespace(cubin=b"", name=source.name)
 
     monkeypatch.setattr(Lowered, "_compile", compiled)
+    monkeypatch.setattr(launch, "lower", lowered_once)
     monkeypatch.setitem(sys.modules, "torch", TORCH)
     yield install(monkeypatch, FakeCuda())
     forget_devices()

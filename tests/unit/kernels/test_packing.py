@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.helpers.slow import examples
 
 import tilewright as tw
 from tilewright.kernels.arrangement import Placement
@@ -38,7 +39,7 @@ def test_what_no_wide_copy_reads_is_packed(dtype: tw.DType, strides: tuple[int, 
         assert found["a"] == {"dtype": str(dtype), "major": "K", "alignment": 16}
 
 
-@settings(max_examples=40, deadline=None)
+@examples(15, 40)
 @given(
     dtype=st.sampled_from([tw.int8, tw.float16, tw.bfloat16]),
     rows=st.integers(1, 150),

@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 import pytest
+from tests.helpers.slow import covering
 
 import tilewright as tw
 from tilewright.atoms import CpAsync, UniversalCopy
@@ -83,9 +84,7 @@ def test_machine_code_carries_them(arch: str) -> None:
     assert ".EF" not in plain and ".LTC" not in plain and ".NA" not in plain
 
 
-@pytest.mark.parametrize("arch", TARGETS)
-@pytest.mark.parametrize("cache", ["always", "global"])
-@pytest.mark.parametrize("prefetch", PREFETCHES)
+@pytest.mark.parametrize(("arch", "cache", "prefetch"), covering(TARGETS, ["always", "global"], PREFETCHES))
 def test_asynchronous_copies(arch: str, cache: Any, prefetch: int) -> None:
     atom = CpAsync(128, cache, policy="evict_last", prefetch=prefetch)
     ptx = to_shared.ptx(VECTOR, VECTOR, atom, 7, block=64, arch=arch)

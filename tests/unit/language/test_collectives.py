@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from tests.helpers.language import compiles, run, zeros
+from tests.helpers.slow import rest_is_slow
 
 import tilewright as tw
 from tilewright.errors import LanguageError
@@ -142,7 +143,12 @@ def test_in_the_condition_of_a_loop() -> None:
     compiles(countdown, tw.spec("int32", 1), tw.spec("int32", 1), block=96)
 
 
-@pytest.mark.parametrize("type", [tw.bool_, tw.int8, tw.uint8, tw.int16, tw.uint16, tw.uint64, tw.bfloat16], ids=str)
+NARROW_AND_WIDE = [tw.bool_, tw.int8, tw.uint8, tw.int16, tw.uint16, tw.uint64, tw.bfloat16]
+
+
+@pytest.mark.parametrize(
+    "type", rest_is_slow(NARROW_AND_WIDE, tw.bool_, tw.uint8, tw.int16, tw.uint64, tw.bfloat16), ids=str
+)
 def test_narrow_and_wide_types(type: tw.DType) -> None:
     @tw.kernel
     def all_of_them(out, found, x, places):

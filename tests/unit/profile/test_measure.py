@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.helpers.slow import examples
 from tests.unit.profile import oracle
 
 import tilewright as tw
@@ -328,7 +329,7 @@ def scattered(out, x, places, starts, limit):
         out[64 * tw.block_idx.x + tid] = value + x[place + start]  # global
 
 
-@settings(max_examples=25, deadline=None)
+@examples(10, 25)
 @given(
     st.lists(st.integers(0, 1023), min_size=64, max_size=64),
     st.lists(st.sampled_from([0, 8, 64, 800, 3, 17]), min_size=3, max_size=3),

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.helpers.slow import examples
 from tests.unit.profile import oracle
 
 import tilewright as tw
@@ -106,7 +107,7 @@ def buffers(draw: st.DrawFn) -> SharedBuffer:
     return SharedBuffer("s", "x", element, rows * columns, 0, layout, None, patterns)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(20, 60)
 @given(buffers())
 def test_a_suggestion_is_never_worse_and_keeps_its_word(buffer: SharedBuffer) -> None:
     before, ideal = buffer.cost()
@@ -133,22 +134,31 @@ def test_a_suggestion_is_never_worse_and_keeps_its_word(buffer: SharedBuffer) ->
         assert found.layout(coordinate) == moved[buffer.layout(coordinate)]
 
 
+MORE_LAYOUTS = [
+    *LAYOUTS.values(),
+    tw.Layout((3, 2), (2, 3)),  # modes that run past each other
+    tw.Layout((4, 6, 2), (2, 8, 1)),
+    tw.composition(tw.Swizzle(3, 2, 3), tw.Layout((64, 32), (32, 1))),
+]
+
+
 @pytest.mark.parametrize(
-    "layout",
-    [
-        *LAYOUTS.values(),
-        tw.Layout((3, 2), (2, 3)),  # modes that run past each other
-        tw.Layout((4, 6, 2), (2, 8, 1)),
-        tw.composition(tw.Swizzle(3, 2, 3), tw.Layout((64, 32), (32, 1))),
+    ("layout", "width", "step"),
+    [  # in the suite with one of the widths each, and at some coordinates
+        pytest.param(layout, width, step, marks=() if step > 1 and n % 2 == m else pytest.mark.slow)
+        for n, layout in enumerate(MORE_LAYOUTS)
+        for m, width in enumerate((4, 8))
+        for step in (37, 1)
     ],
 )
-@pytest.mark.parametrize("width", [4, 8])
-def test_a_candidate_is_the_layout_that_its_map_says(layout: Any, width: int) -> None:
+def test_a_candidate_is_the_layout_that_its_map_says(layout: Any, width: int, step: int) -> None:
+    """All coordinates of small layouts, and one in `step` of the others'."""
     pattern = Pattern(None, "load", width, np.arange(32), 1)
     buffer = SharedBuffer("s", "float32", 4, tw.cosize(layout), 0, layout, None, [pattern])
-    old = np.array([layout(c) for c in range(tw.size(layout))])
+    coordinates = range(0, tw.size(layout), step if tw.size(layout) > 48 else 1)
+    old = np.array([layout(c) for c in coordinates])
     tried = list(_candidates(layout, buffer))
     assert tried
     for candidate, kind, place in tried:
         assert kind != "swizzle" or tw.cosize(candidate) <= tw.cosize(candidate.inner)
-        assert [candidate(c) for c in range(tw.size(layout))] == place(old).tolist()
+        assert [candidate(c) for c in coordinates] == place(old).tolist()

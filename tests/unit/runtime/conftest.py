@@ -247,6 +247,7 @@ def forget_devices() -> None:
 
 def install(monkeypatch: pytest.MonkeyPatch, fake: FakeCuda) -> FakeCuda:
     forget_devices()
+    gc.freeze()  # what other tests left alive is not looked through again by each collection of this one
     monkeypatch.setattr(ctypes, "CDLL", lambda name: Checked(fake))
     return fake
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from tests.helpers.products import FIRST, LAST, Product
+from tests.helpers.slow import covering
 
 import tilewright as tw
 from tilewright.runtime.clang import find_clang
@@ -57,10 +58,12 @@ def test_the_fast_plan_multiplies() -> None:
 
 
 @needs_clang
-@pytest.mark.parametrize("target", ["gfx908", "gfx90a"])
-@pytest.mark.parametrize(("shape", "dtype"), [("M16N16K4_B1", "float32"), ("M64N64K4_B4", "float16")])
-@pytest.mark.parametrize("shared", [False, True])
-def test_clang_compiles_what_cdna_runs(target: str, shape: str, dtype: str, shared: bool) -> None:
+@pytest.mark.parametrize(
+    ("target", "kind", "shared"),
+    covering(["gfx908", "gfx90a"], [("M16N16K4_B1", "float32"), ("M64N64K4_B4", "float16")], [False, True]),
+)
+def test_clang_compiles_what_cdna_runs(target: str, kind: tuple[str, str], shared: bool) -> None:
+    shape, dtype = kind
     product = Product(target, shape, dtype, passes=4, fused=2, keep=True, shared=shared, size=(2, 2, 4))
     assert product.plan.build().resources().registers > 0
 
@@ -157,10 +160,9 @@ def test_registers_fall_with_the_fused_passes(shared: bool) -> None:
     assert written_out.registers > counts[1]
 
 
-@pytest.mark.parametrize("target", ["sm_80", "gfx908"])
-@pytest.mark.parametrize("fragments", ["A", "B"])
-@pytest.mark.parametrize("keep", [False, True])
-@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize(
+    ("target", "fragments", "keep", "shared"), covering(["sm_80", "gfx908"], "AB", [False, True], [False, True])
+)
 def test_fragments_that_no_cache_holds_are_declared_around_all_tiles(
     target: str, fragments: str, keep: bool, shared: bool
 ) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 from tests.helpers.products import FIRST, LAST, Product
+from tests.helpers.slow import covering
 
 import tilewright as tw
 from tilewright.dtypes import int4
@@ -36,10 +38,17 @@ def sums_of(dtype: str) -> str:
     return "int32" if dtype in ("int8", "uint8") else "float32"
 
 
-@pytest.mark.parametrize(("target", "shape", "dtype"), SHAPES)
-@pytest.mark.parametrize("policy", POLICIES)
-def test_every_shape(target: str, shape: str, dtype: str, policy: str) -> None:
+@pytest.mark.parametrize(
+    ("instruction", "policy"),
+    [  # one policy of each shape in the suite, and each of the two with every other shape
+        pytest.param(shape, policy, marks=pytest.mark.slow if n % 2 != m else ())
+        for n, shape in enumerate(SHAPES)
+        for m, policy in enumerate(POLICIES)
+    ],
+)
+def test_every_shape(instruction: tuple[str, str, str], policy: str) -> None:
     """From global memory in two groups, and from shared memory in one."""
+    target, shape, dtype = instruction
     product = Product(target, shape, dtype, sums_of(dtype), passes=2, fused=1, policy=policy)
     product.check()
     product.refuse_other_counts(product.plan.report())
@@ -47,12 +56,16 @@ def test_every_shape(target: str, shape: str, dtype: str, policy: str) -> None:
     product.check()
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize(("passes", "fused"), [(p, f) for p in (1, 4, 6) for f in range(1, p + 1) if p % f == 0])
 @pytest.mark.parametrize(
-    ("target", "shape", "dtype"), [("sm_80", "M16N16K16", "float16"), ("gfx908", "M64N64K1_B2", "float32")]
+    ("groups", "instruction", "policy"),
+    covering(
+        [(p, f) for p in (1, 4, 6) for f in range(1, p + 1) if p % f == 0],
+        [("sm_80", "M16N16K16", "float16"), ("gfx908", "M64N64K1_B2", "float32")],
+        POLICIES,
+    ),
 )
-def test_passes_and_groups(target: str, shape: str, dtype: str, policy: str, passes: int, fused: int) -> None:
+def test_passes_and_groups(groups: tuple[int, int], instruction: tuple[str, str, str], policy: str) -> None:
+    (passes, fused), (target, shape, dtype) = groups, instruction
     product = Product(target, shape, dtype, passes=passes, fused=fused, policy=policy, keep=passes % 2 == 0)
     product.check()
     product.refuse_other_counts(product.plan.report())
@@ -80,23 +93,25 @@ def test_a_kernel_that_ran_is_counted_as_before() -> None:
     assert kernel.report() == before == product.plan.report()
 
 
-@pytest.mark.parametrize("layouts", [(a, b, c) for a in (FIRST, LAST) for b in (FIRST, LAST) for c in (FIRST, LAST)])
-@pytest.mark.parametrize("shared", [False, True])
-def test_layouts(layouts: tuple, shared: bool) -> None:
-    Product(layouts=layouts, shared=shared, keep=True, staged=shared, tiles=(2, 2)).check()
+@pytest.mark.parametrize(("a", "b", "c", "shared"), covering(*[(FIRST, LAST)] * 3, [False, True]))
+def test_layouts(a: Array.Layout, b: Array.Layout, c: Array.Layout, shared: bool) -> None:
+    Product(layouts=(a, b, c), shared=shared, keep=True, staged=shared, tiles=(2, 2)).check()
 
 
-@pytest.mark.parametrize("transposed", [(True, False), (False, True), (True, True)])
-@pytest.mark.parametrize("shared", [False, True])
-@pytest.mark.parametrize("layouts", [(FIRST, FIRST, FIRST), (LAST, LAST, LAST)])
+@pytest.mark.parametrize(
+    ("transposed", "shared", "layouts"),
+    covering([(True, False), (False, True), (True, True)], [False, True], [(FIRST, FIRST, FIRST), (LAST, LAST, LAST)]),
+)
 def test_transposed_accesses(transposed: tuple, shared: bool, layouts: tuple) -> None:
     Product(transposed=transposed, shared=shared, layouts=layouts, keep=True, tiles=(1, 2)).check()
 
 
-@pytest.mark.parametrize("stages", [1, 2, 3, 4])
-@pytest.mark.parametrize("fragments", [False, True])
-@pytest.mark.parametrize(("target", "dtype"), [("sm_80", "float16"), ("sm_80", "int8"), ("sm_75", "float16")])
-def test_pipelines(target: str, dtype: str, stages: int, fragments: bool) -> None:
+@pytest.mark.parametrize(
+    ("stages", "kind", "fragments"),
+    covering([1, 2, 3, 4], [("sm_80", "float16"), ("sm_80", "int8"), ("sm_75", "float16")], [False, True]),
+)
+def test_pipelines(kind: tuple[str, str], stages: int, fragments: bool) -> None:
+    target, dtype = kind
     Product(
         target, dtype=dtype, output=sums_of(dtype), shared=True, stages=stages, fragments=fragments, keep=True,
         warps=(2, 2), tiles=(2, 2), steps=2, size=(2, 1, 5), layouts=(FIRST, LAST, FIRST),
@@ -120,19 +135,19 @@ def test_batches() -> None:
     Product("gfx90a", "M32N32K2_B1", "float32", batch=2, keep=True).check()
 
 
-@pytest.mark.parametrize("static", [False, True])
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("target", ["sm_80", "gfx908"])
+OPERATIONS: dict[str, Any] = {
+    "relu": ((Op.SET, 0.0), (Op.ReLU, None)),
+    "relu without a branch": ((Op.SET, 2.0), (Op.ReLU_NoConditional, None)),
+    "scale": ((Op.SCALE, 2.0), (Op.SCALE, 0.5)),
+    "functions": ((lambda x: x * x, None), (lambda x: x + 1.0, None)),
+}
+
+
 @pytest.mark.parametrize(
-    ("prologue", "epilogue"),
-    [
-        ((Op.SET, 0.0), (Op.ReLU, None)),
-        ((Op.SET, 2.0), (Op.ReLU_NoConditional, None)),
-        ((Op.SCALE, 2.0), (Op.SCALE, 0.5)),
-        ((lambda x: x * x, None), (lambda x: x + 1.0, None)),
-    ],
+    ("operations", "target", "policy", "static"), covering(OPERATIONS, ["sm_80", "gfx908"], POLICIES, [False, True])
 )
-def test_operations(prologue: tuple, epilogue: tuple, target: str, policy: str, static: bool) -> None:
+def test_operations(operations: str, target: str, policy: str, static: bool) -> None:
+    prologue, epilogue = OPERATIONS[operations]
     shape = "M16N16K16" if target == "sm_80" else "M64N64K4_B2"
     product = Product(
         target, shape, prologue=prologue, epilogue=epilogue, policy=policy, keep=True, passes=2, fused=1, static=static
@@ -205,10 +220,10 @@ def test_counts_are_items_too() -> None:
         report["multiplications"]
 
 
-@pytest.mark.parametrize("fragments", ["A", "B"])
-@pytest.mark.parametrize("steps", [1, 2])
-@pytest.mark.parametrize("ring", ["none", "one", "both"])
-@pytest.mark.parametrize("target", ["sm_80", "gfx908"])
+@pytest.mark.parametrize(
+    ("fragments", "steps", "ring", "target"),
+    covering(["A", "B"], [1, 2], ["none", "one", "both"], ["sm_80", "gfx908"]),
+)
 def test_fragments_ahead_of_one_operand(fragments: str, steps: int, ring: str, target: str) -> None:
     """The other operand is read by each tile: from its buffers, or from global memory."""
     product = Product(target, steps=steps, keep=True, warps=(2, 2), size=(1, 1, 4))
@@ -229,10 +244,10 @@ def test_arrays_of_tfloat32_are_of_float32() -> None:
         Array(Role.INPUT, int4, (8, 8), name="A")
 
 
-@pytest.mark.parametrize("strategy", Strategy)
-@pytest.mark.parametrize("vectorize", [True, 2, False])
-@pytest.mark.parametrize("stages", [1, 2])
-@pytest.mark.parametrize("warps", [(1, 1), (1, 2), (1, 3)])
+@pytest.mark.parametrize(
+    ("strategy", "vectorize", "stages", "warps"),
+    covering(Strategy, [True, 2, False], [1, 2], [(1, 1), (1, 2), (1, 3)]),
+)
 def test_deep_boxes_divide_among_threads_or_not(strategy: Strategy, vectorize: bool, stages: int, warps: tuple) -> None:
     """192 elements along K: the swizzled layout cuts them into 3 x 64, and threads may take runs across the cuts."""
     product = Product(passes=4, steps=3, size=(1, 1, 2), warps=warps, layouts=(FIRST, LAST, FIRST), keep=True)

@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 
 from tilewright.cli import main
 from tilewright.demo import examples
-from tilewright.suites import sgemm
+from tilewright.suites import compiling, sgemm
 
 NAIVE = '''
 import tilewright as tw
@@ -150,7 +150,14 @@ def test_transpose_is_checked_and_counted(tmp_path: Path) -> None:
     assert call("transpose", "--size", "100", "--backend", "sim").exit_code == 1
 
 
-def test_compile_needs_no_gpu(tmp_path: Path, cache_folder: Path) -> None:
+@pytest.mark.parametrize("files", [("01_copy.py", "03_matmul.py"), pytest.param((), marks=pytest.mark.slow)])
+def test_compile_needs_no_gpu(
+    files: tuple[str, ...], tmp_path: Path, cache_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two examples in the suite, of all of them in the slow tests."""
+    if files:
+        every = compiling.example_files
+        monkeypatch.setattr(compiling, "example_files", lambda folder: [x for x in every(folder) if x.name in files])
     file = tmp_path / "c.json"
     assert call("compile", "--arch", "sm_80", "--json", str(file)).exit_code == 0
     rows = json.loads(file.read_text())["rows"]

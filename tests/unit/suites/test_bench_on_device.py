@@ -58,8 +58,17 @@ class Gpu(Device):
         return 2 * 4 * 128 * 128 / 2e9
 
 
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One cache folder for all tests, which run the same kernels."""
+    return tmp_path_factory.mktemp("compiled")
+
+
 @pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch, cache_folder: Path) -> Iterator[Gpu]:
+def gpu(monkeypatch: pytest.MonkeyPatch, compiled: Path) -> Iterator[Gpu]:
+    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(compiled))
+    for results in compiled.glob("tuning.sqlite*"):  # each test tunes
+        results.unlink()
     monkeypatch.setattr(products, "RESERVED", 0)
     ticks = itertools.count()
     # A host whose every look at the clock is a microsecond after the last: how often it is busy decides nothing.

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.helpers.slow import covering
 
 import tilewright as tw
 
@@ -36,16 +37,17 @@ def count(kernel: Any, source: tw.DType, target: tw.DType, pattern: str, arch: s
     return len(re.findall(pattern, kernel.sass(y, x, block=64, arch=arch)))
 
 
-@pytest.mark.parametrize("kernel", [whole, in_a_loop], ids=lambda k: k.__name__)
-@pytest.mark.parametrize("target", [tw.bfloat16, tw.float16], ids=str)
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize(
+    ("kernel", "target", "arch"), covering([whole, in_a_loop], [tw.bfloat16, tw.float16], ["sm_80", "sm_90a"])
+)
 def test_sixteen_bit_floats_are_packed(kernel: Any, target: tw.DType, arch: str) -> None:
     assert count(kernel, tw.float32, target, r"\bF2FP\S*PACK_AB", arch) == 8
 
 
-@pytest.mark.parametrize("kernel", [whole, in_a_loop], ids=lambda k: k.__name__)
-@pytest.mark.parametrize("target", [tw.float8_e4m3fn, tw.float8_e5m2], ids=str)
-@pytest.mark.parametrize("arch", ["sm_89", "sm_90a"])
+@pytest.mark.parametrize(
+    ("kernel", "target", "arch"),
+    covering([whole, in_a_loop], [tw.float8_e4m3fn, tw.float8_e5m2], ["sm_89", "sm_90a"]),
+)
 def test_eight_bit_floats_are_packed(kernel: Any, target: tw.DType, arch: str) -> None:
     assert count(kernel, tw.float32, target, r"\bF2FP\.SATFINITE\S*PACK_AB", arch) == 8
 

@@ -47,8 +47,17 @@ class Filler(Device):
         return 1 + blocks
 
 
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One cache folder for all tests, which run the same kernels."""
+    return tmp_path_factory.mktemp("compiled")
+
+
 @pytest.fixture
-def device(monkeypatch: pytest.MonkeyPatch, cache_folder: Path) -> Iterator[Filler]:
+def device(monkeypatch: pytest.MonkeyPatch, compiled: Path) -> Iterator[Filler]:
+    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(compiled))
+    for results in compiled.glob("tuning.sqlite*"):  # each test tunes
+        results.unlink()
     with installed(Filler(), monkeypatch) as filler:
         fill_with.forget()  # what other tests compiled is loaded on their device
         yield filler
@@ -71,7 +80,9 @@ def array(size: int = SIZE) -> DeviceArray:
     return DeviceArray.from_numpy(np.full(size, 5, np.float32))
 
 
-def test_the_fastest_wins_and_is_remembered(device: Filler, cache_folder: Path) -> None:
+def test_the_fastest_wins_and_is_remembered(device: Filler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache_folder = tmp_path / "cache"
+    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(cache_folder))
     dst = array()
     tuned()[blocks, None](dst, 3.0)
     assert (dst.numpy() == 3).all()
@@ -105,7 +116,7 @@ def test_a_wrong_candidate_does_not_win(device: Filler) -> None:
     assert [t.status for t in found.trials] == ["ok", "ok", "ok", "wrong"] and found.best == CONFIGS[2]
 
 
-def test_a_candidate_that_brings_the_device_down_is_named(device: Filler, cache_folder: Path) -> None:
+def test_a_candidate_that_brings_the_device_down_is_named(device: Filler) -> None:
     device.fatal = {SIZE // THREADS // 4}
     with pytest.raises(tw.TuningError, match="candidate PER=4, block=128 of fill_with has brought the device down"):
         tuned().tune(array(), 3.0, grid=blocks)
