@@ -1,8 +1,9 @@
 """Layer norm of each row of a matrix, y = (x - mean) / sqrt(variance + eps) * weight + bias, and its gradients.
 
-Forward: a row stays in registers from its sum to what is written. The variance is the mean of (x - mean)^2, because
-mean(x^2) - mean(x)^2 loses everything where rows are far from zero. Elements outside of a row would add mean^2 each:
-`tw.inside` leaves them out.
+Forward: a row stays in registers from its sums to what is written. Sum and sum of squares are taken of x - first, the
+distances from the row's first element, in one collective: mean(x^2) - mean(x)^2 itself loses everything where rows are
+far from zero. It still loses digits where the first element is far from all others. Two collectives, with the squares of
+x - mean, lose none and take 5 % longer. Elements outside of a row are no distance: `tw.inside` leaves them out.
 
 Backward: with x^ = (x - mean) * rstd and g = dy * weight,
 
@@ -35,14 +36,16 @@ def forward(y, mean, rstd, x, weight, bias, eps: tw.float32, tiles: tw.constexpr
     at, thread = tw.block_idx.x * tw.block_dim.y + tw.thread_idx.y, tiles.get_slice(tw.thread_idx.x)
     rows = tw.guarded(x)[at, ...], tw.guarded(y)[at, ...], tw.guarded(weight), tw.guarded(bias)
     x_part, y_part, w_part, b_part = (thread.partition_S(tw.local_tile(row, (columns,), 0)) for row in rows)
-    values = x_part.to(tw.float32)
-    middle = tw.reduce(values, "add", tiles.size) / x.shape[1]
-    values = tw.where(tw.inside(x_part), values - middle, 0)
-    scale = tw.rsqrt(tw.reduce(values * values, "add", tiles.size) / x.shape[1] + eps)
-    for i in tw.static_range(tw.size(values.shape[1])):  # at once, all weights and biases would be in registers too
-        y_part[:, i] = values[:, i] * scale * w_part[:, i].to(tw.float32) + b_part[:, i].to(tw.float32)
+    first = tw.guarded(x)[at, 0].to(tw.float32)
+    apart = tw.where(tw.inside(x_part), x_part.to(tw.float32) - first, 0)
+    w = +w_part
+    sums = tw.reduce((apart.reduce("add"), (apart * apart).reduce("add")), "add", tiles.size)
+    shift, squares = (s / x.shape[1] for s in sums)
+    scale = tw.rsqrt(squares - shift * shift + eps)
+    for i in tw.static_range(tw.size(apart.shape[1])):  # at once, all weights and biases would be in registers too
+        y_part[:, i] = (apart[:, i] - shift) * scale * w[:, i].to(tw.float32) + b_part[:, i].to(tw.float32)
     if tw.thread_idx.x == 0:
-        tw.guarded(mean)[at], tw.guarded(rstd)[at] = middle, scale
+        tw.guarded(mean)[at], tw.guarded(rstd)[at] = first + shift, scale
 
 
 @tw.kernel
