@@ -26,7 +26,7 @@ from tests.fuzz.trial import Argument, Program
 import tilewright as tw
 from tilewright.runtime import nvrtc
 
-STATE_PROGRAMS = 24
+STATE_PROGRAMS = 20
 MOST_REFUSED = 0.1  # of the programs: a generator most of whose programs are refused proves nothing
 COUNT = int(os.environ.get("TILEWRIGHT_FUZZ", "0"))
 
@@ -42,7 +42,7 @@ def examples(count: int) -> settings:
     )
 
 
-@examples(20)
+@examples(8)
 @given(st.randoms(use_true_random=False))
 def test_programs_mean_what_their_text_means(random: Random) -> None:
     program = write_program(random, with_state=False)
