@@ -19,9 +19,9 @@ a group waits for one exchange more for each level that begins there.
 A thread has 12 vectors of four elements, 8 KB apart, so that every access of a warp is 512 bytes. Their sums are
 scanned over the block as one tuple, which takes one barrier. The vector's end may be anywhere: the tiles are guarded.
 What hides the time that blocks wait is that other blocks read: 192 KB are on their way to a multiprocessor, in two
-blocks with their tiles in shared memory. The share of a copy on an H200: 0.64 with 96 KB in registers and tiles that are
-numbered by an atomic counter (the paper's), 0.78 in shared memory, 0.81 without the counter. Blocks that go from tile to
-tile and load the next one ahead reach 0.52.
+blocks with their tiles in shared memory. The share of a copy on an H200: 0.64 with 96 KB in registers and tiles that
+are numbered by an atomic counter (the paper's), 0.78 in shared memory, 0.81 without the counter. Blocks that go from
+tile to tile and load the next one ahead reach 0.52.
 
 Run it: `python examples/kernels/prefix_sum.py`
 """

@@ -303,7 +303,7 @@ def test_prefix_sum_fits_twice() -> None:
     instructions = code(kernel, PREFIX_SUM.example_prefix_sum)
     wide = [x for x in instructions if x.startswith(("LDGSTS", "LDG.", "STG")) and ".128" not in x]
     assert not wide, wide
-    assert instructions.count("BAR.SYNC.DEFER_BLOCKING") == 3
+    assert instructions.count("BAR.SYNC.DEFER_BLOCKING") == 2
 
 
 def test_histogram_increments_in_shared_memory() -> None:

@@ -139,6 +139,15 @@ class Expressions:
         if form == 0 and self.variables.get(tw.bool_):
             a, b = self.of(tw.bool_, depth - 1), self.of(tw.bool_, depth - 1)
             return self.pick(f"({a} & {b})", f"({a} | {b})", f"({a} ^ {b})", f"(~{a})")
+        if form == 2 and not self.is_plain and self.chance():
+            integer = self.type(INTEGERS)
+            x, y, z = (self.of(integer, depth - 1) for _ in range(3))
+            return self.pick(
+                f"tw.bool_({x} in ({y}, {z}))",
+                f"tw.bool_({x} not in [{y}, {z}])",
+                f"tw.bool_(not {x})",
+                f"tw.bool_(any([{x} == {y}, {y} < {z}]))",
+            )
         if form == 1:
             return (
                 f"tw.{self.pick('isnan', 'isinf', 'isfinite')}({self.of(self.type(FLOATS), depth - 1)})"
@@ -168,6 +177,9 @@ class Expressions:
             self._mixed(dtype, depth),
             f"(({x} & 3) ** {self.pick('2', '3', f'({z} & 3)', f'{name}(2)')})",
         ]
+        if not self.is_plain:
+            number = self.integer(0, 20)
+            forms += [f"{name}({x} if {self.condition(0)} else {number})", f"{self.pick('min', 'max')}({x}, {z})"]
         if bits >= 32:
             forms.append(f"tw.{self.pick('popcount', 'clz')}({x}).to({name})")
         if dtype.is_signed:
@@ -214,6 +226,9 @@ class Expressions:
         else:
             product = self.pick(f"({product})", f"({product} + {z})", f"({z} - {product})", f"({x} * {x})")
         sign = f"tw.where(tw.isnan({z}), {name_of(dtype)}(-1.0), {z})"
+        if not self.is_plain and self.chance(8):
+            one, other = self.pick("0.1", "-0.3", "2.0"), self.pick("0.7", "1e-3", z)
+            return f"{name_of(dtype)}({one} if {self.condition(0)} else {other})"
         return self.pick(
             f"({x} + {y})",
             f"({x} - {y})",

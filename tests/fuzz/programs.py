@@ -68,9 +68,12 @@ class Writer(Expressions):
     # --- statements of one thread ---
 
     def block(self, indent: int, depth: int, loop: bool) -> None:
+        before = len(self.lines)
         with scope(self):
             for _ in range(self.integer(1, 3)):
                 self.statement(indent, depth, loop)
+        if len(self.lines) == before:  # they have written before the kernel
+            self.put(indent, "pass")
 
     def statement(self, indent: int, depth: int, loop: bool) -> None:
         kinds = ["assign", "assign", "assign", "augment", "swap"]
@@ -80,7 +83,7 @@ class Writer(Expressions):
                 kinds += ["state"] * 8
                 kinds += ["if", "for", "while", "static", "if", "for"] if depth > 1 else []
             if self.registers:
-                kinds += ["tile"] * 2
+                kinds += ["tile"] * 4
         if depth:
             kinds += ["if", "if", "for", "while", "static", "pair"]
         if loop:
@@ -364,7 +367,7 @@ def write_program(random: Random, loose: bool = False, with_state: bool = True) 
     for argument in scalars:
         writer.declare(argument.name, argument.dtype, assignable=False)
     writer.declare("tid", tw.int32, assignable=False)
-    write_registers(writer, types)
+    write_registers(writer, types, writer.integer(1, 3) if with_state else writer.integer(0, 2))
     if with_state:
         write_state(writer)
     for _ in range(writer.integer(3, 8) if with_state else writer.integer(2, 6)):
@@ -399,8 +402,8 @@ def write_program(random: Random, loose: bool = False, with_state: bool = True) 
     return Program("\n".join(lines), grid, block, arguments, writer.integer(0, 2**32 - 1))
 
 
-def write_registers(writer: Writer, types: Sequence[tw.DType]) -> None:
-    for _ in range(writer.integer(0, 2)):
+def write_registers(writer: Writer, types: Sequence[tw.DType], count: int) -> None:
+    for _ in range(count):
         dtype = writer.choice(types)
         array, size = writer.fresh("reg"), writer.choice([2, 4, 4, 6, 8])
         writer.preamble += [

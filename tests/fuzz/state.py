@@ -277,6 +277,7 @@ def write_nested(writer: Writer, indent: int, *_: object) -> None:
         return write_lambda(writer, indent)
     writer.functions_left -= 1
     parameter, result, name = writer.type(), writer.type(), writer.fresh("put")
+    given = writer.fresh("x")
     outside = {n for names in writer.assignable.values() for n in names if n.isidentifier()}
     outside |= {n for n, _call in writer.state.replaced} | {n for n, *_ in writer.state.untyped if n.isidentifier()}
     held = (*writer.state.lists, *writer.state.dicts, *writer.state.queues)
@@ -287,14 +288,14 @@ def write_nested(writer: Writer, indent: int, *_: object) -> None:
     )
     lines, writer.lines = writer.lines, []
     with scope(writer):
-        writer.declare("x", parameter)
+        writer.declare(given, parameter)
         for _ in range(writer.integer(1, 2)):
             writer.statement(indent + 1, 1, False)
         write_early_return(writer, indent + 1, result)
         writer.put(indent + 1, f"return {writer.of(result, 1)}")
     body, writer.lines = writer.lines, lines
     shared = sorted(n for n in outside if any(re.search(rf"\b{n}\b", line) for line in body))
-    writer.put(indent, f"def {name}(x):")
+    writer.put(indent, f"def {name}({given}):")
     if shared:
         writer.put(indent + 1, f"nonlocal {', '.join(shared)}")
     writer.lines += body
@@ -558,6 +559,7 @@ STATEMENTS: list[Callable[..., None]] = [
     write_effect, write_effect, write_effect, write_replacement, write_accumulation, write_unpacking, write_list_change,
     write_list_change, write_queue_change, write_dict_change, write_walk, write_gathering, write_tensor_swap,
     write_list, write_lambda, write_nested, write_changer, write_dict, write_value, write_object, write_list_exchange,
+    write_tensor_swap,
 ]  # fmt: skip
 IN_HELPERS = [
     write_list, write_dict, write_untyped, write_accumulation, write_unpacking, write_list_change, write_walk,

@@ -28,7 +28,7 @@ from tests.helpers.slow import examples, rest_is_slow
 import tilewright as tw
 from tilewright.runtime import nvrtc
 
-STATE_PROGRAMS = 24
+STATE_PROGRAMS = 20
 MOST_REFUSED = 0.1  # of the programs: a generator most of whose programs are refused proves nothing
 COUNT = int(os.environ.get("TILEWRIGHT_FUZZ", "0"))
 
@@ -41,7 +41,7 @@ def kernels(few: int, full: int) -> Callable[[Any], Any]:
     return examples(few, full, derandomize=True, **options)
 
 
-@kernels(16, 40)
+@kernels(8, 40)
 @given(st.randoms(use_true_random=False))
 def test_programs_mean_what_their_text_means(random: Random) -> None:
     program = write_program(random, with_state=False)
