@@ -138,7 +138,7 @@ class Operation:
         """Return the operation that a user names or gives."""
         if callable(op):
             return cls(None, keeping_state(op, what), values.rebuild, what)
-        if op not in _NAMED:
+        if not isinstance(op, str) or op not in _NAMED:
             raise LanguageError(
                 f"{what}: op is one of {', '.join(_NAMED)}, or an associative function of two values, not {shown(op)}"
             )
