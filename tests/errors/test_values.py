@@ -6,6 +6,7 @@ import itertools
 import math
 
 import numpy as np
+import pytest
 from tests.helpers.refusals import floats, refused
 
 import tilewright as tw
@@ -560,3 +561,40 @@ def test_nothing_is_left_over_from_a_failed_trace():
         except tw.LanguageError as error:
             assert "stop" in str(error)
         assert x.tolist() == [0 if flag else 1]
+
+
+INDICES = {
+    "element": lambda x, g, i: x[0, i],
+    "view": lambda x, g, i: x[i, :][0],
+    "tile": lambda x, g, i: tw.local_tile(x, (1, 2), (0, i))[0, 0],
+    "offset": lambda x, g, i: tw.domain_offset((0, i), x)[0, 0],
+    "element of a guarded tile": lambda x, g, i: g[0, i],
+    "guarded tile": lambda x, g, i: tw.local_tile(x, (1, 2), (0, i), guard=True)[0, 0],
+    "offset of a guarded tensor": lambda x, g, i: tw.domain_offset((0, i), g)[0, 0],
+}
+
+
+@pytest.mark.parametrize("name", INDICES)
+def test_an_index_is_an_integer(name: str) -> None:
+    read = INDICES[name]
+
+    @tw.kernel
+    def kernel(out, x, i, condition: tw.constexpr):
+        out[0] = read(x, tw.guarded(x), i > 1 if condition else i)
+
+    for condition, what in ((False, "float32"), (True, "bool")):
+        with pytest.raises(tw.LanguageError, match=f"an index is {what}, and it must be an integer") as caught:
+            kernel[1, 1](np.zeros(1, np.float32), np.ones((2, 4), np.float32), 2.5, condition)
+        assert caught.value.location is not None
+
+
+@pytest.mark.parametrize("op", [["add"], {}, "sum", 3])
+def test_an_operation_has_a_name_that_is_known(op: object) -> None:
+    for combine in (lambda i, op: tw.reduce(i, op), lambda i, op: tw.redux(i, op)):
+
+        @tw.kernel
+        def kernel(out):
+            out[tw.thread_idx.x] = combine(tw.thread_idx.x, op)
+
+        with pytest.raises(tw.LanguageError, match="add, "):
+            kernel[1, 32](np.zeros(32, np.int32))

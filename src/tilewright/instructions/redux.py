@@ -45,7 +45,7 @@ KINDS = frozenset(_COMPUTED)
 # --- what a kernel says ----------------------------------------------------------------------------------
 
 
-def redux(value: Any, op: str) -> Scalar:
+def redux(value: Any, op: Any) -> Scalar:
     """Return `op` over the values of all lanes of the warp, in every lane (PTX redux.sync).
 
     `op` is "add", "min", "max", "and", "or" or "xor", and the value an int32 or uint32; a sum is modulo 2^32. Raises
@@ -53,7 +53,7 @@ def redux(value: Any, op: str) -> Scalar:
     all types, on all targets, and uses this instruction where it exists.
     """
     tracer = current("tw.redux")
-    if op not in KINDS:
+    if not isinstance(op, str) or op not in KINDS:
         raise LanguageError(
             f"tw.redux computes {', '.join(sorted(KINDS))}, not {op!r}",
             help='tw.reduce(x, function, group="warp") takes any associative function',

@@ -276,10 +276,10 @@ class GuardedTensor(Tensor):
             )
         shape = self._checked_shape(c)
         _check_coord(c, shape, self)
+        checked: Coord = self._index_typed(c)  # refuses what is not an integer
         check = getattr(self.engine, "demand_inside", None)
         if check is not None:
             check(_where_limited(c, shape), self.layout)
-        checked: Coord = self._index_typed(c)
         return checked
 
     def __getitem__(self, coord: Any) -> Any:  # Any: coordinates; an element or a view

@@ -200,10 +200,11 @@ class Tensor(Arithmetic, Displayed):
 
     def _place(self, coord: Coord) -> Offset:
         _check_coord(coord, self.layout.shape, self)
+        typed = self._index_typed(coord)  # refuses what is not an integer
         check = getattr(self.engine, "demand_inside", None)
         if check is not None:
             check(coord, self.layout)
-        place: Offset = self.layout(self._index_typed(coord))
+        place: Offset = self.layout(typed)
         return place
 
     def _index_typed(self, coord: Coord) -> Coord:

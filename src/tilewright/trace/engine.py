@@ -118,6 +118,8 @@ class BufferEngine(Refused):
 
     def coordinate(self, c: Any) -> Any:
         """Return a coordinate in the type that offsets of this buffer are computed in: int64 for a wide array."""
+        if isinstance(c, Scalar):
+            _demand_integer(c)
         return c.to(int64) if self.index_type is int64 and isinstance(c, Scalar) and c.dtype.bits < 64 else c
 
     def _sum(self, elements: Any) -> Scalar | int:
@@ -130,13 +132,7 @@ class BufferEngine(Refused):
     def index(self, elements: Any) -> Value:
         """Return the buffer index of an element as a value."""
         total = as_scalar(self._sum(elements))
-        if not total.dtype.is_integer:
-            raise LanguageError(
-                f"an index is {total.dtype}, and it must be an integer",
-                help="convert it: int(x)"
-                if total.dtype.is_float
-                else "write tw.where(condition, a, b), or int(condition)",
-            )
+        _demand_integer(total)
         return total.value
 
     def load(self, elements: Any) -> Scalar:
@@ -419,3 +415,14 @@ def demand_storage(dtype: DType, space: Space) -> None:
         if dtype.bits < 32
         else f"use tw.{held}; x.to(tw.{dtype}) rounds a value to what a tensor core reads",
     )
+
+
+def _demand_integer(number: Scalar) -> None:
+    """Raise `LanguageError` for an index that is a float or a bool."""
+    if not number.dtype.is_integer:
+        raise LanguageError(
+            f"an index is {number.dtype}, and it must be an integer",
+            help="convert it: int(x)"
+            if number.dtype.is_float
+            else "write tw.where(condition, a, b), or int(condition)",
+        )
