@@ -119,7 +119,8 @@ class ElementLoop:
     uses: dict[Buffer, set[Key]] = field(default_factory=dict)
     written: set[Buffer] = field(default_factory=set)
     products: set[Buffer] = field(default_factory=set)  # whose elements are products, or these with the other sign
-    computations: list[tuple[Computation, SourceLocation | None]] = field(default_factory=list)
+    # With the line of each, and whether it is computed approximately.
+    computations: list[tuple[Computation, SourceLocation | None, bool]] = field(default_factory=list)
     stores: dict[Key, list[Op]] = field(default_factory=dict)  # what writes an element in an iteration
     passed: set[Op] = field(default_factory=set)  # loads into fragments of their own: they may come before the loop
 
@@ -197,7 +198,7 @@ class ElementLoop:
         uses = self.uses
         if extents != self.extents:
             uses = {}
-            for one, _ in self.computations:
+            for one, *_ in self.computations:
                 for buffer, key in one.ways(extents, self.width):
                     uses.setdefault(buffer, set()).add(key)
         *reads, (target, way) = computation.ways(extents, self.width)
@@ -213,9 +214,10 @@ class ElementLoop:
             assert self.loop is not None
             self.tracer.place = self.loop.location
             new = ElementLoop.begin(self.tracer, extents, self.width)
-            for computation, line in self.computations:
+            for computation, line, fastmath in self.computations:
                 self.tracer.place = line
-                new.append(computation)
+                with self.tracer.computing(fastmath=fastmath):
+                    new.append(computation)
         finally:
             self.tracer.place = place
         new.passed = self.passed
@@ -244,7 +246,7 @@ class ElementLoop:
 
     def append(self, computation: Computation) -> None:
         """Add an operation to the loop's body."""
-        self.computations.append((computation, self.tracer.location()))
+        self.computations.append((computation, self.tracer.location(), self.tracer.fastmath))
         walk, target = computation.walk, computation.target
         fitted = _fit(walk, self.extents, self.width)
         assert fitted is not None, (walk, self.extents)

@@ -174,3 +174,21 @@ def test_what_an_iteration_writes_twice_is_stored_once() -> None:
     text = kernel.source(*[tw.static(tw.spec(tw.float32, (8,)))] * 2, block=1)
     assert text.count("fmaf(") == 1
     assert " * 2" not in text
+
+
+def test_a_loop_that_gets_more_indices_computes_what_it_did() -> None:
+    """What a fast function has computed stays approximate, and the line of each operation stays its own."""
+
+    @tw.function(fastmath=True)
+    def fast(t, s):
+        return (t / 3.0) * s
+
+    @tw.kernel
+    def kernel(y, x, s: tw.float32):
+        t = +x
+        top = t.reduce("max", 1, keep=True)
+        y[...] = fast(t, s) - top
+
+    matrix = tw.static(tw.spec(tw.float32, (ROWS, COLUMNS)))
+    text = kernel.source(matrix, matrix, 1.0, block=1)
+    assert text.count("fmaf(") == 1 and text.count("__fdividef(") == 1, text
