@@ -119,7 +119,8 @@ class ElementLoop:
     uses: dict[Buffer, set[Key]] = field(default_factory=dict)
     written: set[Buffer] = field(default_factory=set)
     products: set[Buffer] = field(default_factory=set)  # whose elements are products, or these with the other sign
-    computations: list[tuple[Computation, SourceLocation | None]] = field(default_factory=list)
+    # With the line of each, and whether it is computed approximately.
+    computations: list[tuple[Computation, SourceLocation | None, bool]] = field(default_factory=list)
     stores: dict[Key, list[Op]] = field(default_factory=dict)  # what writes an element in an iteration
     passed: set[Op] = field(default_factory=set)  # loads into fragments of their own: they may come before the loop
 
@@ -171,7 +172,7 @@ class ElementLoop:
             return None
         is_related = any(buffer in self.written for buffer in buffers[:-1])
         after = itertools.takewhile(lambda op: op is not self.loop, reversed(self.block.ops))
-        if not all(self._may_come_before(op, is_related) for op in after):
+        if not all(self._may_come_before(op, is_related, self._contracts(computation)) for op in after):
             return None
         assert self.loop is not None
         self.block.ops.remove(self.loop)
@@ -184,18 +185,20 @@ class ElementLoop:
         """Return the loop's extents where an operation steps so too, or more where the sum of a product needs them."""
         if _fit(computation.walk, self.extents, self.width) is not None:
             return self.extents
-        if self.width > 1 or not (
-            computation.is_sum and any(t.engine.buffer in self.products for t in computation.tensors)
-        ):
+        if self.width > 1 or not self._contracts(computation):
             return None
         return _common_extents(self.extents, computation.walk.extents)
+
+    def _contracts(self, computation: Computation) -> bool:
+        """Say whether an operation adds to a product of this loop."""
+        return computation.is_sum and any(t.engine.buffer in self.products for t in computation.tensors)
 
     def _agrees(self, computation: Computation, extents: tuple[int, ...]) -> bool:
         """Say whether an operation goes through what the loop writes as the loop does."""
         uses = self.uses
         if extents != self.extents:
             uses = {}
-            for one, _ in self.computations:
+            for one, *_ in self.computations:
                 for buffer, key in one.ways(extents, self.width):
                     uses.setdefault(buffer, set()).add(key)
         *reads, (target, way) = computation.ways(extents, self.width)
@@ -211,32 +214,30 @@ class ElementLoop:
             assert self.loop is not None
             self.tracer.place = self.loop.location
             new = ElementLoop.begin(self.tracer, extents, self.width)
-            for computation, line in self.computations:
+            for computation, line, fastmath in self.computations:
                 self.tracer.place = line
-                new.append(computation)
+                with self.tracer.computing(fastmath=fastmath):
+                    new.append(computation)
         finally:
             self.tracer.place = place
         new.passed = self.passed
         return new
 
-    def _may_come_before(self, op: Op, is_related: bool) -> bool:
-        """Say whether the loop, which only touches registers, may come after an op instead of before it.
+    def _may_come_before(self, op: Op, is_related: bool, contracts: bool) -> bool:
+        """Say whether the loop may come after an op instead of before it.
 
-        It comes after loops and branches, of a reduction say, only where the operation that is to join needs its
-        results: the text keeps the order of the kernel otherwise.
+        It touches registers only, and nobody can tell, if the op does not touch them. But the text keeps the order of
+        the kernel: the loop comes after loops and branches, of a reduction say, only where the operation that is to
+        join needs its results, and after barriers, shuffles and stores only where a product and a sum become one.
         """
         if op in self.passed:
             return True
         if op.blocks and not is_related:
             return False
-        return all(self._is_apart(inner) for inner in op.walk())
+        return all((contracts or _is_arithmetic(inner)) and self._is_apart(inner) for inner in op.walk())
 
     def _is_apart(self, op: Op) -> bool:
-        """Say whether an op does nothing but compute, and access memory that the loop does not share."""
-        if not (op.is_pure or isinstance(op, (Load, Store, Inside, Allocate, For, If, Yield))):
-            return False
-        if isinstance(op, Store) and op.buffer.space is not Space.REGISTER:
-            return False
+        """Say whether an op shares no registers with the loop that either of them writes."""
         written = {buffer.family for buffer in self.written}
         used = {buffer.family for buffer in self.uses}
         return not any(b.family in written for b in op.buffers_read) and not any(
@@ -245,7 +246,7 @@ class ElementLoop:
 
     def append(self, computation: Computation) -> None:
         """Add an operation to the loop's body."""
-        self.computations.append((computation, self.tracer.location()))
+        self.computations.append((computation, self.tracer.location(), self.tracer.fastmath))
         walk, target = computation.walk, computation.target
         fitted = _fit(walk, self.extents, self.width)
         assert fitted is not None, (walk, self.extents)
@@ -382,6 +383,13 @@ def _fit(walk: Walk, extents: tuple[int, ...], width: int) -> Walk | None:
         return None
     columns[0] = tuple(d * width for d in columns[0])
     return Walk(extents, tuple(zip(*columns, strict=True)))
+
+
+def _is_arithmetic(op: Op) -> bool:
+    """Say whether an op does nothing but compute, load, and write registers."""
+    if isinstance(op, Store):
+        return op.buffer.space is Space.REGISTER
+    return op.is_pure or isinstance(op, (Load, Inside, Allocate, For, If, Yield))
 
 
 def _other_view(buffer: Buffer, others: Iterable[Buffer]) -> bool:

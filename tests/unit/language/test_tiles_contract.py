@@ -57,6 +57,22 @@ def behind_a_branch(t, u, s):
     return product - top
 
 
+def of_the_warp(t, u, s):
+    return t * s - tw.reduce(t, "max", group="warp")
+
+
+def of_the_block(t, u, s):
+    return tw.reduce(u, "max") - t * s
+
+
+def behind_barriers(t, u, s):
+    product = t * s
+    smem = tw.shared(tw.float32, 1)
+    smem[0] = u[1, 1]
+    tw.sync_threads()
+    return product - smem[0]
+
+
 EXPRESSIONS: dict[str, tuple[Any, Any]] = {
     "of_reduction": (of_reduction, lambda t, u, s: fused(t, s, -t.max())),
     "of_rows": (of_rows, lambda t, u, s: fused(t, s, -(t.max(1, keepdims=True) * s))),
@@ -64,6 +80,9 @@ EXPRESSIONS: dict[str, tuple[Any, Any]] = {
     "of_another_reduction": (of_another_reduction, lambda t, u, s: fused(-t, s, u.max(1, keepdims=True))),
     "addend_first": (addend_first, lambda t, u, s: fused(t, s, u.max())),
     "updated": (updated, lambda t, u, s: fused(t, s, u)),
+    "of_the_warp": (of_the_warp, lambda t, u, s: fused(t, s, -t.max())),
+    "of_the_block": (of_the_block, lambda t, u, s: fused(-t, s, u.max())),
+    "behind_barriers": (behind_barriers, lambda t, u, s: fused(t, s, -u[1, 1])),
     "behind_a_branch": (tw.function(behind_a_branch), lambda t, u, s: fused(t, s, -u[1, 1])),
 }
 
@@ -155,3 +174,21 @@ def test_what_an_iteration_writes_twice_is_stored_once() -> None:
     text = kernel.source(*[tw.static(tw.spec(tw.float32, (8,)))] * 2, block=1)
     assert text.count("fmaf(") == 1
     assert " * 2" not in text
+
+
+def test_a_loop_that_gets_more_indices_computes_what_it_did() -> None:
+    """What a fast function has computed stays approximate, and the line of each operation stays its own."""
+
+    @tw.function(fastmath=True)
+    def fast(t, s):
+        return (t / 3.0) * s
+
+    @tw.kernel
+    def kernel(y, x, s: tw.float32):
+        t = +x
+        top = t.reduce("max", 1, keep=True)
+        y[...] = fast(t, s) - top
+
+    matrix = tw.static(tw.spec(tw.float32, (ROWS, COLUMNS)))
+    text = kernel.source(matrix, matrix, 1.0, block=1)
+    assert text.count("fmaf(") == 1 and text.count("__fdividef(") == 1, text
