@@ -54,7 +54,6 @@ QUICK_TESTS = (
     "tests/conformance/test_collectives.py::test_sums",
     "tests/conformance/test_guarded_tiles.py::test_reads",
     "tests/property/test_numbers_of_python.py::test_wide_integers_compare_exactly_with_python_numbers",
-    "tests/property/test_random_python_state.py::test_state_means_what_python_means",
 )
 
 # The limit of a slow test. The longest takes under three minutes on two busy cores.

@@ -7,6 +7,7 @@ import pytest
 
 import tilewright as tw
 from tilewright.backends.sim import agents
+from tilewright.backends.sim.values import same_bits
 
 
 def zeros(n: int = 1) -> np.ndarray:
@@ -274,3 +275,13 @@ def test_a_loop_until_nothing_changes() -> None:
     expected = np.maximum.accumulate(x)
     converge[1, 64](x, zeros())
     assert np.array_equal(x, expected)
+
+
+def test_what_a_waiting_loop_carries_is_compared_in_vectors_too() -> None:
+    vectors, mask = np.zeros((2, 32, 2)), np.ones((1, 32), np.bool_)
+    changed = vectors.copy()
+    changed[1, 7, 1] = 1
+    assert same_bits(vectors, vectors.copy(), mask)
+    assert not same_bits(vectors, changed, mask)
+    mask[0, 7] = False
+    assert same_bits(vectors, changed, mask)

@@ -116,3 +116,13 @@ def test_float64_to_bfloat16_is_rounded_once(x: float) -> None:
     with np.errstate(all="ignore"):
         got = float(round_float64(np.array([x]), bfloat16)[0])
     assert got == rounded(Fraction(x), bfloat16)
+
+
+@pytest.mark.parametrize("dtype", [float32, float64], ids=str)
+@pytest.mark.parametrize("sign", [1, -1])
+def test_an_infinite_addend_stays_where_the_product_overflows(dtype: DType, sign: int) -> None:
+    kind = dtype.numpy.type
+    largest, infinite = np.array([np.finfo(kind).max], kind), np.array([sign * math.inf], kind)
+    with np.errstate(all="ignore"):
+        for factor in (largest, -largest):
+            assert fma(dtype)(largest, factor, infinite).item() == sign * math.inf

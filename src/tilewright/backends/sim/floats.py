@@ -169,6 +169,8 @@ def _fma_float64(a: Lanes, b: Lanes, c: Lanes) -> Lanes:
     finite = np.isfinite(sizes[0]) & np.isfinite(sizes[1]) & np.isfinite(sizes[3])
     zero = (a == 0) | (b == 0)
     inside = ((sizes < 2.0**970) & ((sizes > 2.0**-900) | (sizes == 0))).all(axis=0) & ((product != 0) | zero)
+    # An infinite addend stays as it is, also where the product would overflow by itself.
+    plain = np.where(np.isinf(c) & np.isfinite(a) & np.isfinite(b), c, plain)
     result = np.array(np.where(zero | ~finite, plain, result))
     for position in np.argwhere(finite & ~zero & ~inside):
         where = tuple(position)

@@ -65,7 +65,10 @@ def same_bits(a: Lanes, b: Lanes, mask: Mask) -> bool:
         return True
     if a is None or b is None:
         return False
-    one, two, *masks = np.broadcast_arrays(*[at_least_2d(x) for x in (a, b)], *([] if mask is None else [mask]))
+    one, two = (at_least_2d(x) for x in (a, b))
+    if mask is not None and max(one.ndim, two.ndim) == 3:  # vectors
+        mask = mask[..., None]
+    one, two, *masks = np.broadcast_arrays(one, two, *([] if mask is None else [mask]))
     if masks:
         one, two = one[masks[0]], two[masks[0]]
     return one.tobytes() == two.tobytes()
