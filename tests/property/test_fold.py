@@ -7,17 +7,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from tests.helpers.slow import examples
 
-from tilewright.dtypes import DType, bool_, int8, int32, int64, uint8, uint32
+from tilewright.dtypes import DType, bool_, float32, float64, int8, int32, int64, uint8, uint32
 from tilewright.ir.builder import Builder
 from tilewright.ir.core import Block, Value
 from tilewright.ir.evaluate import evaluate, facts_of, index_facts
 from tilewright.ir.facts import Facts
-from tilewright.ir.ops import Binary, Cast, Compare, Select, Unary, constant
+from tilewright.ir.ops import Binary, Cast, Compare, Constant, Select, Unary, constant
 
 INTEGERS = [int8, uint8, int32, uint32, int64]
 BINARY = ["add", "sub", "mul", "div", "rem", "min", "max", "and", "or", "xor", "shl", "shr"]
@@ -223,3 +224,27 @@ def test_the_lowest_number_has_no_negative(dtype: DType) -> None:
     for kind in ("add", "sub"):
         value = builder.pure(Binary(kind, x, lowest), dtype)
         assert evaluate(value, {x: 3}) == reference_binary(kind, 3, dtype.lowest, dtype)
+
+
+SPECIAL = [0.0, -0.0, 1.0, -1.0, 0.1, 1e-40, 5e-324, 3e38, -3e38, 1.7e308, float("inf"), float("-inf"), float("nan")]
+
+
+@examples(100, 2000)
+@given(
+    st.sampled_from([float32, float64]),
+    st.sampled_from(["add", "sub", "mul", "min", "max"]),
+    *[st.one_of(st.sampled_from(SPECIAL), st.floats())] * 2,
+)
+@example(float64, "max", -0.0, 0.0)
+@example(float64, "min", 0.0, -0.0)
+def test_floats_that_are_folded_are_rounded_as_numpy_rounds(dtype: DType, kind: str, a: float, b: float) -> None:
+    with np.errstate(all="ignore"):
+        x, y = dtype.numpy.type(a), dtype.numpy.type(b)
+        least, greatest = (-(-x + -y), x + y) if x == y == 0 else (np.fmin(x, y), np.fmax(x, y))
+        expected = {"add": x + y, "sub": x - y, "mul": x * y, "min": least, "max": greatest}[kind]
+    builder = Builder(Block(), lambda: None)
+    found = builder.pure(Binary(kind, constant(float(x), dtype), constant(float(y), dtype)), dtype).definition
+    if isinstance(found, Constant):
+        assert dtype.numpy.type(found.value).tobytes() == expected.tobytes()
+    else:
+        assert not np.isfinite([x, y, expected]).all() or abs(expected) > 1e38  # left to the device

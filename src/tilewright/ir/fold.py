@@ -7,7 +7,10 @@ guarded by a range fact. Of floats only what no rounding can touch is folded: x 
 
 from __future__ import annotations
 
-from tilewright.dtypes import DType, bool_
+import math
+import struct
+
+from tilewright.dtypes import DType, bool_, float32, float64
 from tilewright.ir import evaluate
 from tilewright.ir.core import Op, Type, Value
 from tilewright.ir.evaluate import facts_of
@@ -31,7 +34,7 @@ def constant_of(value: Value) -> int | float | bool | None:
 def simplify(op: Op, type: Type) -> Simplified:
     """Return something simpler than a pure op, or None."""
     if isinstance(op, Binary) and isinstance(type, DType):
-        return _float_binary(op) if type.is_float else _integer_binary(op, type)
+        return _float_binary(op, type) if type.is_float else _integer_binary(op, type)
     if isinstance(op, Unary):
         return _unary(op, type)
     if isinstance(op, Compare):
@@ -203,12 +206,34 @@ def _no_overflow(product: tuple[Value, int], type: DType) -> bool:
 # --- the other ops -------------------------------------------------------------------------------------
 
 
-def _float_binary(op: Binary) -> Simplified:
-    """Drop factors of 1: x * 1 -> x, 1 * x -> x, x / 1 -> x. Exact for every x, also infinities and NaN."""
+def _float_binary(op: Binary, type: DType) -> Simplified:
+    """Drop factors of 1: x * 1 -> x, 1 * x -> x, x / 1 -> x. Exact for every x, also infinities and NaN.
+
+    Constants are computed here: NVRTC's own folding makes -0.0 of fmax(-0.0, 0.0).
+    """
+    a, b = op.lhs.definition, op.rhs.definition
+    if type in (float32, float64) and isinstance(a, Constant) and isinstance(b, Constant):
+        return _float_constants(op.kind, type, a.value, b.value)
     one = [isinstance(v.definition, Constant) and v.definition.value == 1 for v in (op.lhs, op.rhs)]
     if one[1] and op.kind in ("mul", "div"):
         return op.lhs
     return op.rhs if one[0] and op.kind == "mul" else None
+
+
+def _float_constants(kind: str, type: DType, a: float, b: float) -> float | None:
+    """Return a finite result of two numbers, as the device rounds it; None where it is left to the device."""
+    if kind not in ("add", "sub", "mul", "min", "max"):
+        return None
+    if kind == "min":
+        greatest = _float_constants("max", type, -a, -b)
+        return None if greatest is None else -greatest
+    if kind == "max":
+        return a + b if a == b == 0 else max(a, b) if math.isfinite(a) and math.isfinite(b) else None
+    exact = a + b if kind == "add" else a - b if kind == "sub" else a * b
+    if type is float32 and math.isfinite(exact):
+        # Of two float32, the sum or product in float64 rounds to the same float32 as the exact one.
+        exact = struct.unpack("f", struct.pack("f", exact))[0] if abs(exact) < 2.0**127 else math.inf
+    return exact if math.isfinite(exact) else None
 
 
 def _unary(op: Unary, type: Type) -> Simplified:
