@@ -25,6 +25,7 @@ from tilewright.language.groups import Exchange, Group, Row, pass_on, read_all, 
 from tilewright.tensors import Tensor
 from tilewright.trace.mathematics import isnan, maximum, minimum, where
 from tilewright.trace.scalar import Scalar, as_scalar
+from tilewright.trace.threads import is_of_thread
 from tilewright.trace.tracer import current
 
 _Candidate = tuple[Scalar, Scalar, "Scalar | None"]  # a value, its index, and whether it takes part
@@ -446,13 +447,19 @@ def broadcast(x: Any, source: Any = 0, group: Any = "block") -> Any:  # Any: num
     """Return the value that thread number `source` of the group has, in each of its threads.
 
     `source` may be a device value, the same in all threads of the group. Fragments and tuples are handed on whole.
-    Raises `LanguageError` for a source that the group does not have.
+    Raises `LanguageError` for a source that the group does not have, and between warps for one that differs by thread.
     """
     members = Group.of(group, "tw.broadcast")
     values = Values.of(x, "tw.broadcast")
     if not isinstance(source, Scalar) and (type(source) is not int or not 0 <= source < members.size):
         raise LanguageError(
             f"tw.broadcast: source is a thread of the group, 0 to {members.size - 1}, not {shown(source)}"
+        )
+    if members.rows > 1 and isinstance(source, Scalar) and is_of_thread(source.value):
+        raise LanguageError(
+            "tw.broadcast: source is computed of tw.thread_idx, and it has to be the same in all threads of the group",
+            help="to read values of different threads, write them to shared memory; tw.shuffle(x, lane) reads within a "
+            "warp",
         )
     flat = [x for element in values.elements for x in element]
     if members.rows == 1:

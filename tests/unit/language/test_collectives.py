@@ -422,3 +422,13 @@ def test_redux_refuses_what_it_does_not_take() -> None:
 
     with pytest.raises(Exception, match="needs sm_80 or later, and the target is sm_75"):
         old[1, 32].source(tw.spec("int32", 1), arch="sm_75")
+
+
+def test_a_broadcast_between_warps_has_one_source() -> None:
+    @tw.kernel
+    def kernel(out, x):
+        i = tw.thread_idx.x
+        out[i] = tw.broadcast(x[i], i // 2)
+
+    with pytest.raises(tw.LanguageError, match="the same in all threads"):
+        kernel[1, 64](np.zeros(64, np.int32), np.arange(64, dtype=np.int32))
