@@ -129,7 +129,7 @@ def nobody_writes(flag, how: tw.constexpr):
 
 @pytest.mark.parametrize("how", ["atomic", "acquire", "counted", "stores the same", "writes it never"])
 def test_nobody_can_go_on(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
-    monkeypatch.setattr(agents, "_MAX_QUIET_TURNS", 32)
+    monkeypatch.setattr(agents, "_MAX_QUIET_ROUNDS", 32)
     with pytest.raises(tw.CheckError) as raised:
         nobody_writes[1, 32](zeros(2), how)
     found = [f for f in raised.value.findings if f.kind == "deadlock"]  # type: ignore[attr-defined]

@@ -227,20 +227,20 @@ class Exchange:
         step, self.step = self.step, self.step + 1
         if self.runs_once:
             return step % self.memory[0].layout[2].size
-        turn = self._turn()
-        half = turn[0]
-        turn[0] = half ^ 1
+        side = self._side()
+        half = side[0]
+        side[0] = half ^ 1
         return half
 
-    def _turn(self) -> Tensor:
+    def _side(self) -> Tensor:
         """Return the variable that says which half is next: one of the kernel for each size of groups."""
-        turns = self.tracer.collective_turns
-        if self.group.size not in turns:
+        sides = self.tracer.collective_sides
+        if self.group.size not in sides:
             with self.tracer.builder.inside(self.tracer.body):
-                turn = turns[self.group.size] = registers(int32, 1)
-                turn.engine.buffer.name = "turn"
-                turn[0] = 0
-        return turns[self.group.size]
+                side = sides[self.group.size] = registers(int32, 1)
+                side.engine.buffer.name = "side"
+                side[0] = 0
+        return sides[self.group.size]
 
 
 def pass_on(

@@ -77,7 +77,7 @@ class Tracer:
         self.conditional_slices: list[tuple[Slice, Value]] = []
         self.barrier_owners: dict[int, str] = {}  # who uses each of the block's named barriers
         # For each size of groups, the variable that says which half of their shared memory collectives write next.
-        self.collective_turns: dict[int, Tensor] = {}
+        self.collective_sides: dict[int, Tensor] = {}
         self.weak_leaves: set[Value] = set()  # what stands in loops for Python numbers that have no type yet
         self.copies: list[Copy] = []  # objects that stand for others (`aliases`)
         self.reach: Memory | None = None  # what `heap` knows of the Python objects that the kernel's code reaches

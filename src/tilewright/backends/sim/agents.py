@@ -144,15 +144,15 @@ def name_threads(threads: Array, warp: int = 32) -> str:
 
 # How often in a row agents may test an mbarrier without success, while no other agent can run and no barrier changes.
 _MAX_IDLE_POLLS = 1 << 14
-# How often in a row loops that wait for memory may take a turn (64 iterations) in which they change what they carry,
+# How often in a row loops that wait for memory may run a round of 64 iterations in which they change what they carry,
 # and find in memory what they found before, while no memory changes and nobody else can run.
-_MAX_QUIET_TURNS = 1 << 11
+_MAX_QUIET_ROUNDS = 1 << 11
 
 
 class Agent:
     """Threads that are at the same place. `loops` holds the number and the iteration of each loop around it."""
 
-    __slots__ = ("frame", "is_futile", "loops", "pc", "seen", "spun", "turns", "waited")
+    __slots__ = ("frame", "is_futile", "iterations", "loops", "pc", "seen", "spun", "waited")
 
     def __init__(self, frame: Frame, pc: int = 0, loops: tuple[int, ...] = ()) -> None:
         self.frame, self.pc, self.loops = frame, pc, loops
@@ -160,7 +160,7 @@ class Agent:
         # At a loop that waits for memory: where, what the loop carried then, and the state of memory; whether the last
         # iteration changed nothing, how many iterations it went on by itself, and when it last did.
         self.spun: tuple[Pause, tuple[Lanes, ...], int] | None = None
-        self.is_futile, self.turns, self.waited = False, 0, 0
+        self.is_futile, self.iterations, self.waited = False, 0, 0
 
     @property
     def path(self) -> tuple[int, ...]:
@@ -240,8 +240,8 @@ class Scheduler:
         self.code, self.compiler = code, compiler
         self.agents: list[Agent] = []
         self.idle_polls = 0
-        self._turn = 0
-        self._quiet = (-1, 0)  # a state of memory, and how many turns loops took in it that wait for memory
+        self._step = 0
+        self._quiet = (-1, 0)  # a state of memory, and how many rounds loops took in it that wait for memory
 
     @property
     def version(self) -> int:
@@ -266,7 +266,7 @@ class Scheduler:
         """Let the threads of the mask leave an agent, and return them as an agent of their own."""
         frame = agent.frame
         other = Agent(Frame(list(frame.values), part), agent.pc, agent.loops)
-        other.seen, other.spun, other.turns = agent.seen, agent.spun, agent.turns
+        other.seen, other.spun, other.iterations = agent.seen, agent.spun, agent.iterations
         frame.mask = without(frame.mask, part)
         self.agents.append(other)
         return other
@@ -339,13 +339,13 @@ class Scheduler:
         hopeful = [a for a in spinning if not a.is_futile or a.spun is None or a.spun[2] != version]
         if not hopeful:
             return None
-        turns = self._quiet[1] + 1 if self._quiet[0] == version else 0
-        self._quiet = version, turns
-        if turns > _MAX_QUIET_TURNS:
+        rounds = self._quiet[1] + 1 if self._quiet[0] == version else 0
+        self._quiet = version, rounds
+        if rounds > _MAX_QUIET_ROUNDS:
             return None
         agent = min(hopeful, key=lambda a: a.waited)
-        self._turn += 1
-        agent.waited, agent.turns = self._turn, 0
+        self._step += 1
+        agent.waited, agent.iterations = self._step, 0
         return agent
 
     def _divide(self, partly: list[tuple[Agent, Array]]) -> Agent:
@@ -388,7 +388,7 @@ class Scheduler:
         both: Mask = mask | added
         agent.frame.mask = None if both is not None and both.all() else both
         agent.seen = min(agent.seen, other.seen)
-        agent.turns = max(agent.turns, other.turns)
+        agent.iterations = max(agent.iterations, other.iterations)
         agent.is_futile = agent.is_futile and other.is_futile
         mine, its = agent.spun, other.spun
         if mine is None or its is None or mine[0] is not its[0] or mine[2] != its[2]:

@@ -3,7 +3,7 @@
 A `while` whose condition depends on memory that the kernel writes, or on a strong read, may be a wait for other
 threads. Its threads stop at each iteration (see `agents`), and what an iteration did decides what follows:
 
-- it changed what the loop carries, or memory: progress like any other. Others get a turn now and then;
+- it changed what the loop carries, or memory: progress like any other. Others run now and then;
 - it changed nothing, and memory is as it was: the next one would do the same, so others run first, and the loop is
   tried again when memory has changed. Where all threads are in such loops or wait elsewhere, none of them can ever go
   on, which is a deadlock.
@@ -23,7 +23,7 @@ from tilewright.backends.sim.values import Array, Frame, Lanes, fill, same_bits
 from tilewright.ir.core import Block, Buffer, Kernel, Op, Space, Value
 from tilewright.ir.ops import For, If, Load, Store, While, Yield
 
-_PATIENCE = 64  # iterations that make progress before others get a turn
+_UNINTERRUPTED = 64  # iterations that make progress before others run
 
 
 def find_spins(kernel: Kernel) -> frozenset[Op]:
@@ -126,19 +126,19 @@ class Spin(Pause):
         before, agent.spun = agent.spun, (self, state, version)
         count = agent.loops[-1]
         if count == 0 or before is None or before[0] is not self:
-            agent.is_futile, agent.turns = False, 0
+            agent.is_futile, agent.iterations = False, 0
             return
         same_state = [same_bits(a, b, mask) for a, b in zip(before[1], state, strict=True)]
         if not all(same_state[len(self._carried) :]):
             scheduler.note_progress()
         same = before[2] == version and all(same_state[: len(self._carried)])
-        agent.is_futile, agent.turns = same, agent.turns + 1
+        agent.is_futile, agent.iterations = same, agent.iterations + 1
         if same:  # it does not count, so that those who wait for the same thing come together
             agent.loops = (*agent.loops[:-1], count - 1)
 
     def ready(self, agent: Agent, scheduler: Scheduler) -> Lanes:
-        """Return whether the loop goes on before others get a turn."""
-        return np.asarray(not agent.is_futile and agent.turns < _PATIENCE)
+        """Return whether the loop goes on before others run."""
+        return np.asarray(not agent.is_futile and agent.iterations < _UNINTERRUPTED)
 
     def waiting(self, frame: Frame, row: int, threads: Array) -> list[Waiting]:
         machine = self._compiler.machine
