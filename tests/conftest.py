@@ -23,7 +23,6 @@ _CACHE = "TILEWRIGHT_CACHE_DIR"
 QUICK = (
     "tests/property/test_layout_laws.py",
     "tests/property/test_fold.py",
-    "tests/property/test_place_shared_memory.py",
     "tests/golden",
     "tests/errors",
     "tests/unit/layout",
@@ -35,7 +34,6 @@ QUICK = (
     "tests/unit/arch",
     "tests/conformance/test_arithmetic.py",
     "tests/conformance/test_control.py",
-    "tests/conformance/test_copies.py",
     "tests/conformance/test_shared.py",
     "tests/conformance/test_inline_ptx.py",
     "tests/conformance/test_pointers.py",
