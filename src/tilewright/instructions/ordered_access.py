@@ -152,16 +152,17 @@ template <typename T>
         return call(name, (address(printer, self.buffer, self.index),), self.buffer.dtype)
 
     def hip(self, printer: Printer) -> Expression:
-        order, reach = _of_amd(self.sem, self.scope)
-        c, size = _AMD_WORDS[self.buffer.dtype.bytes], self.buffer.dtype.bytes
-        name = f"load_{self.sem}_{self.scope}_{size}"
+        size = self.buffer.dtype.bytes
+        c, name = _AMD_WORDS[size], f"load_{self.sem}_{self.scope}_{size}"
         printer.prelude.need_type(self.buffer.dtype)
         printer.prelude.need(printer.dialect.bit_cast)
-        printer.prelude.need(f"""\
-template <typename T>
-{FUNCTION} T {name}(const T* address) {{
-    return bit_cast<T>(__hip_atomic_load((const {c}*)address, {order}, {reach}));
-}}""")
+        if size < 4:
+            behind = f"    {_fence_of_amd(self.scope)};\n" if self.sem == "acquire" else ""
+            body = f"    {c} bits = *(const volatile {c}*)address;\n{behind}    return bit_cast<T>(bits);"
+        else:
+            order, reach = _of_amd(self.sem, self.scope)
+            body = f"    return bit_cast<T>(__hip_atomic_load((const {c}*)address, {order}, {reach}));"
+        printer.prelude.need(f"template <typename T>\n{FUNCTION} T {name}(const T* address) {{\n{body}\n}}")
         return call(name, (address(printer, self.buffer, self.index),), self.buffer.dtype)
 
 
@@ -201,8 +202,13 @@ class OrderedStore(Instruction):
         self._print(printer, body)
 
     def hip(self, printer: Printer) -> None:
+        size = self.buffer.dtype.bytes
+        c = _AMD_WORDS[size]
+        if size < 4:
+            before = f"    {_fence_of_amd(self.scope)};\n" if self.sem == "release" else ""
+            self._print(printer, f"{before}    *(volatile {c}*)address = bit_cast<{c}>(value);")
+            return
         order, reach = _of_amd(self.sem, self.scope)
-        c = _AMD_WORDS[self.buffer.dtype.bytes]
         self._print(printer, f"    __hip_atomic_store(({c}*)address, bit_cast<{c}>(value), {order}, {reach});")
 
     def _print(self, printer: Printer, body: str) -> None:
@@ -254,7 +260,7 @@ class Fence(Instruction):
         printer.statement("fence_cluster();", self)
 
     def hip(self, printer: Printer) -> None:
-        printer.statement(f"{_FENCES['gpu' if self.scope == 'cluster' else self.scope]}();", self)
+        printer.statement(f"{_fence_of_amd(self.scope)};", self)
 
 
 # --- how they are written --------------------------------------------------------------------------------
@@ -268,6 +274,7 @@ _WORDS = {
     4: ("unsigned int", "b32", "r"),
     8: ("unsigned long long", "b64", "l"),
 }
+# clang has no atomic accesses of one and two bytes: they are volatile ones, with a fence where they order something.
 _AMD_WORDS = {1: "unsigned char", 2: "unsigned short", 4: "unsigned int", 8: "unsigned long long"}
 
 
@@ -287,3 +294,7 @@ def _of_amd(sem: str, scope: str) -> tuple[str, str]:
     reach = {"cta": "WORKGROUP", "cluster": "AGENT", "gpu": "AGENT", "sys": "SYSTEM"}[scope]
     order = "RELAXED" if sem == "volatile" else sem.upper()
     return f"__ATOMIC_{order}", f"__HIP_MEMORY_SCOPE_{reach}"
+
+
+def _fence_of_amd(scope: str) -> str:
+    return f"{_FENCES['gpu' if scope == 'cluster' else scope]}()"

@@ -164,10 +164,12 @@ class _Network:
         exists = self._exists(threads)
         columns = []
         for own, other in zip(self.columns, others, strict=True):
-            lesser, greater = _lesser(own, other), _greater(own, other)
-            kept = [where(is_low, x, y) for x, y in zip(lesser, greater, strict=True)]
-            if exists is not None:
-                kept = [where(exists, x, y) for x, y in zip(kept, own, strict=True)]
+            if len(own) == 1:
+                taken, moves = [where(is_low, minimum(own[0], other[0]), maximum(own[0], other[0]))], exists
+            else:  # one condition for all columns: nested choices take clang exponential time
+                taken, moves = other, _is_less(own, other) ^ is_low
+                moves = moves if exists is None else moves & exists
+            kept = taken if moves is None else [where(moves, x, y) for x, y in zip(taken, own, strict=True)]
             columns.append([as_scalar(x) for x in kept])
         self.columns = columns
 

@@ -48,7 +48,6 @@ class DeviceObject(ABC):
 
 
 Names: TypeAlias = "tuple[str, ...]"
-State: TypeAlias = "tuple[Any, ...]"  # Any: what the user's variables hold
 
 RESULT = "__tilewright_result"  # the variable that the rewriter keeps a function's result in
 CHOICE = "the value of a conditional expression"  # in place of a variable's name

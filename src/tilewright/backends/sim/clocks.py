@@ -327,15 +327,15 @@ class Clocks:
         if not how.startswith("update"):
             cell.everywhere = None
             cell.within.clear()
+        wide: Clock | None
+        within: Clock | None
         if how.endswith("release"):
-            wide = self.snapshot(block, thread, moment, self._known.get(block, thread))
-            within: Clock | None = wide
+            wide = within = self.snapshot(block, thread, moment, self._known.get(block, thread))
         else:
-            wide_fence = self._fenced.get(block, thread)
-            within = self._join(wide_fence, self._fenced_within.get(block, thread))
-            if wide_fence is None and within is None:
+            wide = self._fenced.get(block, thread)
+            within = self._join(wide, self._fenced_within.get(block, thread))
+            if wide is None and within is None:
                 return
-            wide = wide_fence  # type: ignore[assignment]
         if is_wide:
             cell.everywhere = self._join(cell.everywhere, wide)
         if self._is_narrow:
