@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import types
 from pathlib import Path
@@ -279,3 +280,63 @@ def test_module_starts_the_command_line() -> None:
 
     result = subprocess.run([sys.executable, "-m", "tilewright", "--version"], capture_output=True, text=True)
     assert result.stdout.strip().endswith(tilewright.__version__), result.stderr
+
+
+SCRIPT = """
+import numpy as np
+import tilewright as tw
+
+@tw.kernel
+def reverse(x, y):
+    s = tw.shared(tw.float32, 64)
+    s[tw.thread_idx.x] = x[tw.thread_idx.x]
+    {barrier}
+    y[tw.thread_idx.x] = s[63 - tw.thread_idx.x]
+
+{before}
+reverse[1, 64](np.ones(64, np.float32), np.zeros(64, np.float32))
+{after}
+"""
+
+
+@pytest.mark.parametrize(
+    ("parts", "status", "summary"),
+    [
+        ({}, 1, "1 finding in 1 launch"),
+        ({"barrier": "tw.sync_threads()"}, 0, "0 findings in 1 launch"),
+        ({"before": "1 / 0"}, 1, "0 findings: the script failed before it launched a kernel"),
+        ({"before": "raise SystemExit"}, 0, "0 findings: the script launched no kernel"),
+        ({"barrier": "tw.sync_threads()", "after": "1 / 0"}, 1, "0 findings in 1 launch; then the script failed"),
+    ],
+    ids=str,
+)
+def test_check_says_what_it_looked_at(tmp_path: Path, parts: dict[str, str], status: int, summary: str) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT.format(**{"barrier": "", "before": "", "after": "", **parts}))
+    result = call("check", str(script))
+    assert result.exit_code == status
+    assert summary in result.stdout.splitlines()
+    assert "race: race" not in result.stdout
+    assert all(part not in result.output for part in ("runpy", str(Path(tilewright.__file__).parent)))
+    found = json.loads(call("check", "--json", str(script)).stdout)
+    assert found["launches"] == ("1 launch" in summary)
+
+
+def test_show_names_the_line_of_a_script_that_raises(tmp_path: Path) -> None:
+    script = tmp_path / "broken.py"
+    script.write_text("x = 1\nx / 0\n")
+    result = call("show", f"{script}:kernel")
+    assert result.exit_code == 1
+    assert f"{script}:2 raised ZeroDivisionError: division by zero" in result.output
+    assert "Traceback" not in result.output
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_is_an_error_in_one_line() -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "tilewright", "layout", "(4,8):(8,1)"],
+            stdout=full, stderr=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr

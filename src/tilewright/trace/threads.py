@@ -67,6 +67,11 @@ class Index3:
             value.facts = type(value.facts)(0, extent - 1, 1)
         return Scalar(value)
 
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise LanguageError(f"tw.{self._group} has no {name!r}", help="its axes are x, y and z")
+
     def __repr__(self) -> str:
         return f"tw.{self._group}"
 
