@@ -18,6 +18,7 @@ from tilewright.errors import InternalError, TilewrightError
 VARIABLE = "TILEWRIGHT_DEBUG"
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_EXAMPLES = _PACKAGE + "examples" + os.sep  # of an installed package: they are as a user's
 _Given = ParamSpec("_Given")
 _Result = TypeVar("_Result")
 
@@ -60,8 +61,14 @@ def _is_fault_of_ours(error: BaseException, frames: list[TracebackType]) -> bool
     return bool(frames) and _is_ours(frames[-1])
 
 
+@functools.cache
+def is_user_file(file: str) -> bool:
+    """Say whether code of a file is not this package's own."""
+    return not file.startswith(_PACKAGE) or file.startswith(_EXAMPLES)
+
+
 def _is_ours(frame: TracebackType) -> bool:
-    return os.path.abspath(frame.tb_frame.f_code.co_filename).startswith(_PACKAGE)
+    return not is_user_file(frame.tb_frame.f_code.co_filename)
 
 
 def _frames(traceback: TracebackType | None) -> list[TracebackType]:

@@ -237,7 +237,7 @@ def cases(backend, quick):
 
 def test_demo_passes(examples: types.SimpleNamespace) -> None:
     examples.write(0.05)
-    result = call("demo", "--backend", "sim")
+    result = call("demo", "--all", "--backend", "sim")
     assert result.exit_code == 0, result.output
     assert "first" in result.stdout and "second" in result.stdout and "sim True" in result.stdout
     data = json.loads(call("demo", "--backend", "sim", "--json", "--full").stdout)
@@ -248,11 +248,11 @@ def test_demo_passes(examples: types.SimpleNamespace) -> None:
 
 def test_demo_exits_with_1_where_a_check_fails(examples: types.SimpleNamespace) -> None:
     examples.write(0.5)
-    result = call("demo", "--backend", "sim")
+    result = call("demo", "--all", "--backend", "sim")
     assert result.exit_code == 1
     assert "FAILED" in result.stdout
     assert "second (sim True): the greatest error is 0.5, the limit 0.1" in result.stderr
-    failed = call("demo", "--backend", "sim", "--json")
+    failed = call("demo", "--all", "--backend", "sim", "--json")
     assert failed.exit_code == 1
     assert [case["passed"] for case in json.loads(failed.stdout)["cases"]] == [True, False]
 
@@ -267,12 +267,46 @@ def test_demo_runs_the_chosen_examples_only(examples: types.SimpleNamespace) -> 
     assert "no example is called 'third'; there are 01_first, 02_second" in " ".join(unknown.output.split())
 
 
+def test_demo_interrupted_leaves_what_was_done(examples: types.SimpleNamespace, tmp_path: Path) -> None:
+    examples.write(0.0)
+    (tmp_path / "03_third.py").write_text(
+        """
+from tilewright.demo import Case
+
+def cases(backend, quick):
+    def prepare():
+        raise KeyboardInterrupt
+    return [Case("third", "-", prepare)]
+"""
+    )
+    result = call("demo", "--all", "--backend", "sim")
+    assert result.exit_code == 130
+    assert [line.split()[0] for line in result.stdout.splitlines()] == ["first", "second"]
+    assert "interrupted after 2 of 3 cases" in result.stderr
+
+
+def test_the_tour_finds_the_race_and_a_layout_without_conflicts() -> None:
+    result = call("demo", "--backend", "sim", "--json")
+    assert result.exit_code == 0, result.output
+    data = json.loads(result.stdout)
+    runs, race, conflict, cuda = data["stops"]
+    assert data["passed"] and runs["found"]["equal"]
+    assert race["found"]["kinds"] == ["race"]
+    assert "_tour.py" in race["code"] and "put tw.sync_threads() between the two" in race["code"]
+    wavefronts = conflict["found"]
+    assert wavefronts["wavefronts"] > wavefronts["wavefronts_after"] == wavefronts["ideal"]
+    assert cuda["code"].startswith('extern "C" __global__ void') and cuda["code"].count("__syncthreads();") == 1
+    text = call("demo", "--backend", "sim").stdout
+    assert all(stop["title"] in text for stop in data["stops"])
+    assert "--all" in text
+
+
 def test_demo_obeys_the_variable_that_forces_the_simulator(
     examples: types.SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     examples.write(0.0)
     monkeypatch.setenv("TILEWRIGHT_BACKEND", "sim")
-    assert json.loads(call("demo", "--json").stdout)["backend"] == "sim"
+    assert json.loads(call("demo", "--all", "--json").stdout)["backend"] == "sim"
 
 
 def test_module_starts_the_command_line() -> None:
