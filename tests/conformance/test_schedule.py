@@ -146,6 +146,7 @@ def test_passes(backend: Backend, passes: int, fused: int, policy: MMAScheduling
     ii, jj, steps = schedule.tile(
         dict(zip((i, j, kk), target.tensor_core_info.compute_tensor_splits(MMAShape.M16N16K16, passes), strict=True))
     )
+    schedule.reorder(i, j, kk, ii, jj, steps)
     plan = schedule.create_plan(target)
     plan.bind({i: UNIT.BLOCK_Y, j: UNIT.BLOCK_X})
     plan.cache(A, index=ii)
@@ -242,6 +243,7 @@ def test_types_and_shapes(backend: Backend, name: str, cached: bool) -> None:
     schedule, target = nest.create_schedule(), Target()
     splits = target.tensor_core_info.compute_tensor_splits(shape, 2)
     ii, jj, steps = schedule.tile(dict(zip((i, j, kk), splits, strict=True)))
+    schedule.reorder(i, j, kk, ii, jj, steps)
     plan = schedule.create_plan(target)
     plan.bind({i: UNIT.BLOCK_Y, j: UNIT.BLOCK_X})
     if cached:

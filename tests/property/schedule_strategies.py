@@ -246,9 +246,8 @@ def transform(draw: Any, case: Case, note: Callable[[str], None]) -> None:
                 draw(st.lists(st.sampled_from(indices), min_size=2, max_size=2, unique=True)) if indices[1:] else []
             )
             sizes = {index: draw(st.integers(1, 5)) for index in chosen}
-            related = [pair for pair in schedule.nest.precedences if set(pair) <= set(chosen)]
-            if chosen and not related:
-                for outer, inner in zip(chosen, schedule.tile(sizes), strict=True):  # type: ignore[arg-type]
+            if chosen:
+                for outer, inner in zip(chosen, schedule.tile(sizes), strict=True):
                     case.free |= {inner} if outer in case.free else set()
                 note(f"tile({sizes})")
         elif what == "reorder":

@@ -70,25 +70,26 @@ class Schedule:
         self.nest = transformed(transforms.split, self.nest, index, size, inner)
         return inner
 
-    def tile(self, sizes: Mapping[Index, int]) -> tuple[Index, ...] | Index:
-        """Split several loops and put the inner ones inside of all of the outer ones; return the inner indices.
+    def tile(self, shape: Mapping[Index, int]) -> tuple[Index, ...]:
+        """Split several loops, each as `split` does, and return the inner indices in the order of `shape`.
 
-        `ii, jj = schedule.tile({i: 4, j: 5})`::
+        Each inner loop lies right inside of its own outer loop, so the order is i, ii, j, jj; `reorder` brings the
+        inner loops together. `ii, jj = schedule.tile({i: 4, j: 5})`::
 
             for i in range(16):              for i in range(0, 16, 4):
-                for j in range(10):    ->        for j in range(0, 10, 5):
-                    B[i, j] = A[i, j]                for ii in range(4):
+                for j in range(10):    ->        for ii in range(4):
+                    B[i, j] = A[i, j]                for j in range(0, 10, 5):
                                                          for jj in range(5):
                                                              B[i + ii, j + jj] = A[i + ii, j + jj]
 
-        Raises `ScheduleError` as `split` and `reorder` do.
+        Raises `ScheduleError` as `split` does. Source: Accera, `Schedule.tile`.
         """
-        if not isinstance(sizes, Mapping):
-            raise ScheduleError(f"tile of {sizes!r}", help="give each index its size: schedule.tile({i: 16, j: 16})")
+        if not isinstance(shape, Mapping):
+            raise ScheduleError(f"tile of {shape!r}", help="give each index its size: schedule.tile({i: 16, j: 16})")
         names = assigned_names(sys._getframe(1))
-        inner = [Index(_first(names[n:], _doubled(index))) for n, index in enumerate(sizes)]
-        self.nest = transformed(_tile, self.nest, sizes, inner)
-        return tuple(inner) if len(inner) > 1 else inner[0]
+        inner = tuple(Index(_first(names[n:], _doubled(index))) for n, index in enumerate(shape))
+        self.nest = transformed(_tile, self.nest, shape, inner)
+        return inner
 
     def reorder(self, *order: Index | Sequence[Index]) -> None:
         """Give the loops another order: all indices, outermost first.
@@ -224,12 +225,7 @@ def _fuse(first: LoopNest, others: Sequence[LoopNest], partial: int | None, fusi
 def _tile(nest: LoopNest, sizes: Mapping[Index, int], inner: Sequence[Index]) -> LoopNest:
     for (index, size), within in zip(sizes.items(), inner, strict=True):
         nest = transforms.split(nest, index, size, within)
-    order = [index for index in nest.order if index not in inner]
-    last = max((order.index(index) for index in sizes), default=len(order) - 1) + 1
-    # An inner loop of an earlier split of the same index stays inside of the new one.
-    displaced = [x for x in order[:last] if any(a in inner and b is x for a, b in nest.precedences)]
-    outer = [x for x in order[:last] if x not in displaced]
-    return _reorder(nest, [*outer, *inner, *displaced, *order[last:]])
+    return nest
 
 
 def _reorder(nest: LoopNest, order: Sequence[Index]) -> LoopNest:

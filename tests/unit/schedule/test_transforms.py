@@ -110,11 +110,50 @@ def test_sizes_of_the_launch_fuse_with_themselves_only() -> None:
         fuse(of(m), of(n))
 
 
+def test_tile_puts_each_inner_loop_right_inside_of_its_outer_one() -> None:
+    schedule, i, j = copy_of(16, 10)
+    ii, jj = schedule.tile({i: 4, j: 5})
+    assert schedule.get_indices() == (i, ii, j, jj) and (ii.name, jj.name) == ("ii", "jj")
+    assert str(schedule) == text("""
+        for i in range(0, 16, 4):
+            for ii in range(4):
+                for j in range(0, 10, 5):
+                    for jj in range(5):
+                        B[i + ii, j + jj] = A[i + ii, j + jj]
+    """)
+
+
+def test_tile_returns_the_inner_indices_in_the_order_of_its_dict() -> None:
+    schedule, i, j = copy_of(16, 10)
+    jj, ii = schedule.tile({j: 5, i: 4})
+    assert schedule.get_indices() == (i, ii, j, jj)
+    assert [schedule.nest.loop(x).stop.constant for x in (ii, jj)] == [4, 5]
+    (iii,) = schedule.tile({ii: 2})
+    assert schedule.get_indices() == (i, ii, iii, j, jj)
+
+
+def test_tile_keeps_the_order_of_what_depends_on_other_points() -> None:
+    """Each inner loop runs inside of its outer one, as a split does: no dependence can forbid it."""
+    s = Array(Role.INPUT_OUTPUT, "float32", (9, 9), name="S")
+    nest = Nest((8, 8))
+    i, j = nest.indices
+
+    @nest.iteration_logic
+    def _() -> None:
+        s[i + 1, j] = s[i, j + 1] * 0.5
+
+    schedule = nest.create_schedule()
+    ii, jj = schedule.tile({i: 4, j: 4})
+    with pytest.raises(ScheduleError, match="change places"):
+        schedule.reorder(i, j, ii, jj)
+    assert schedule.get_indices() == (i, ii, j, jj)
+
+
 def test_a_second_tile_runs_around_the_inner_loops_of_the_first() -> None:
     schedule, i, j = copy_of(64, 64)
     schedule.tile({i: 4, j: 4})
     schedule.tile({i: 2, j: 2})
-    assert [loop.step for loop in schedule.nest.loops] == [8, 8, 4, 4, 1, 1]
+    assert [loop.step for loop in schedule.nest.loops] == [8, 4, 1, 8, 4, 1]
 
 
 def test_a_fusing_index_that_was_split_runs_each_nest_once() -> None:
