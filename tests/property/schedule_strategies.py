@@ -219,10 +219,10 @@ def _fused(draw: Any, type: str) -> Case:
     before = tuple(nest.loop_nest() for nest in (first, second, third))
     if draw(st.booleans()):
         fused = fuse(fuse(Schedule(before[0]), Schedule(before[1]), partial=2), Schedule(before[2]), partial=0)
-        shared = fused.get_indices()[2:4]
+        shared = fused.get_indices()[1:3]
     else:
         fused = fuse(*(Schedule(nest) for nest in before), partial=2)
-        shared = fused.get_indices()[1:3]
+        shared = fused.get_indices()[0:2]
     return Case(fused, (a, b, c, d, e), set(shared), {}, before)
 
 
