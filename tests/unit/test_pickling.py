@@ -289,6 +289,7 @@ def test_a_tensorized_kernel_comes_back_without_what_its_trace_noted(way):
     nest.iteration_logic(lambda: C.__setitem__((i, j), C[i, j] + A[i, k] * B[k, j]))
     schedule = nest.create_schedule()
     tile = schedule.tile({i: 16, j: 16, k: 16})
+    schedule.reorder(i, j, k, *tile)
     plan = schedule.create_plan(Target("NVIDIA A100"))
     plan.tensorize(tile, MMAShape.M16N16K16)
     kernel = plan.build("mm", (A, B, C))

@@ -178,7 +178,7 @@ def refuse_violations(before: LoopNest, after: LoopNest, what: str) -> None:
     reduction to its target may change places with each other. Two accesses for which the question takes too much work
     are refused too, by an error that says so.
     """
-    if before.loops == after.loops:
+    if before.loops == after.loops and not before.is_unchecked:
         return
     for pair in pairs(after):
         if pair.is_of_one_reduction:
