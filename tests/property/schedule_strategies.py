@@ -311,12 +311,13 @@ def plan_of(draw: Any, case: Case, note: Callable[[str], None]) -> Plan:
     for array in case.arrays:
         if draw(st.integers(0, 2)):
             _cache(draw, plan, array, note)
-    if plan.serial and draw(st.integers(0, 2)) == 0:
-        try:
-            plan.vectorize(plan.serial[-1])
-            note(f"vectorize({plan.serial[-1]})")
-        except ScheduleError as error:
-            note(f"refused: {error}")
+    for index in plan.serial:
+        if draw(st.integers(0, 3)) == 0:
+            try:
+                plan.vectorize(index)
+                note(f"vectorize({index})")
+            except ScheduleError as error:
+                note(f"refused: {error}")
     return plan
 
 
