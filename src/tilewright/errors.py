@@ -140,3 +140,11 @@ class InternalError(TilewrightError, RuntimeError):
 
 class TilewrightWarning(UserWarning):
     """Something works, but not as well as it should: a slow path, a cache that cannot be written."""
+
+
+# Tracebacks call them by the names under which users catch them.
+for _kind in (
+    TilewrightError, LayoutError, LanguageError, ArgumentError, ScheduleError, CompileError, DeviceError, CheckError,
+    TuningError, InternalError, TilewrightWarning,
+):  # fmt: skip
+    _kind.__module__ = "tilewright"
