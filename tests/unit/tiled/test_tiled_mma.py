@@ -36,7 +36,10 @@ MMAS: dict[str, tuple[TiledMMA, tuple[int, int, int]]] = {
     "two by two warps": (make_tiled_mma(WARP, Layout((2, 2, 1))), (64, 32, 16)),
     "one quad pair": (make_tiled_mma(tw.atoms.SM70_8x8x4_F32F16F16F32_NT), (16, 24, 8)),
     "two quad pairs": (make_tiled_mma(tw.atoms.SM70_8x8x4_F16F16F16F16_TN, (2, 1)), (16, 8, 4)),
-    "quad pairs of two warps": (make_tiled_mma(tw.atoms.SM70_8x8x4_F32F16F16F32_TT, Layout((2, 1), (4, 0))), (16, 8, 4)),
+    "quad pairs of two warps": (
+        make_tiled_mma(tw.atoms.SM70_8x8x4_F32F16F16F32_TT, Layout((2, 1), (4, 0))),
+        (16, 8, 4),
+    ),
     "columns of threads apart": (make_tiled_mma(FMA, Layout((4, 4), (1, 8))), (8, 4, 2)),
     "every other thread": (make_tiled_mma(FMA, Layout((4, 4), (2, 8))), (4, 4, 2)),
     "warps with a permutation": (make_tiled_mma(WARP, (2, 1), (32, 16, 8)), (32, 16, 16)),
