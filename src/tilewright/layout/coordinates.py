@@ -1,7 +1,8 @@
 """Coordinates and indices: the maps between a linear index, a coordinate of a shape, and an offset.
 
 All are colexicographic: the first mode runs fastest, and indices start at 0. An index past the end continues
-along the last mode, as in CuTe; that is what lets a tile overhang.
+along the last mode, as in CuTe; that is what lets a tile overhang. A static index below 0 leads as far back as its
+opposite leads forward, A(-x) == -A(x), which is what division in C++ makes of it.
 """
 
 from __future__ import annotations
@@ -81,7 +82,16 @@ def offset_of(coord: Coord, shape: Shape, stride: Stride) -> Offset:
     return _times(as_int(coord, "a coordinate"), stride)  # type: ignore[arg-type]
 
 
+def negated(offset: Offset) -> Offset:
+    """Return the offset that, added to the given one, makes 0."""
+    if isinstance(offset, tuple):
+        return tuple([negated(x) for x in offset])
+    return mul(offset, -1)
+
+
 def _offset_of_index(index: Int, shape: tuple[Shape, ...], stride: tuple[Stride, ...]) -> Offset:
+    if type(index) is int and index < 0:
+        return negated(_offset_of_index(-index, shape, stride))
     result: Offset = 0
     last = len(shape) - 1
     for i, (s, d) in enumerate(zip(shape, stride, strict=True)):
