@@ -15,9 +15,9 @@ What a GPU offers
     mma_shapes, recipes      shapes of matrix instructions, and how a warp computes one
     targets, binding         GPUs; loops that their blocks, threads and warps run through
 What a plan says
+    dependences, crossings   pairs of accesses, the orders and vectors that would break them, and what threads wait for
     caches, plan_state       caches, tiles of matrix instructions, and all else that a plan has chosen
 What it decides
-    dependences              pairs of accesses, and the orders, bindings and vectors that would break them
     cache_placement          at which loops caches are filled, and which of them cannot be
     tensorization            which matrix instructions compute a tile
     lanes                    which iterations of vectorized loops run at once, and the order of the loops then

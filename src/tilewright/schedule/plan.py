@@ -17,8 +17,8 @@ from tilewright.schedule.arrays import Array
 from tilewright.schedule.binding import bind
 from tilewright.schedule.cache_placement import is_count, place_cache, refuse_nonsense, refuse_unknown
 from tilewright.schedule.caches import Cache, Location, Strategy
+from tilewright.schedule.crossings import crossings
 from tilewright.schedule.delayed import Recorder, Resolution, recorded, waiting
-from tilewright.schedule.dependences import refuse_crossings
 from tilewright.schedule.lanes import MAX_LANES, lowered
 from tilewright.schedule.loop_nest import LoopNest
 from tilewright.schedule.memory_spaces import Auto
@@ -86,12 +86,16 @@ class Plan(PlanState, Recorder):
         last of which varies fastest. WARP_X and WARP_Y count whole warps (for `tensorize`) and are not mixed with
         THREAD units: a block then has `warp_size * WARP_X` by `WARP_Y` threads.
 
+        Where threads of a block access one element in different iterations of a loop that is not bound, a barrier
+        behind each of its iterations keeps them in order: so the diagonals of a skewed nest run one after the other.
+
         Raises `ScheduleError` for a loop that is bound twice, threads beyond the target's limits, and where iterations
-        that different threads would run access the same element and one of them writes: the error names the accesses.
+        that different threads would run access the same element at the same time, or in different blocks, and one of
+        them writes: the error names the accesses.
         """
         instance("Plan.bind", "mapping", mapping, Mapping, "a dict from loops to units of the grid")
         bindings = bind(self.nest, self.bindings, mapping, self.target)
-        refuse_crossings(self.nest, bindings)
+        self.crossings = crossings(self.nest, bindings)
         self.bindings = bindings
 
     @recorded
@@ -386,7 +390,7 @@ class Plan(PlanState, Recorder):
         if self.is_delayed:
             raise waiting()
         made = Plan(self.nest, self.target)
-        made.bindings, made.vectorized = self.bindings, self.vectorized
+        made.bindings, made.crossings, made.vectorized = self.bindings, self.crossings, self.vectorized
         made.caches, made.tensorization = list(self.caches), self.tensorization
         return made
 
