@@ -312,7 +312,7 @@ class Plan(PlanState, Recorder):
         indices: Sequence[Index],
         mma_shape: MMAShape,
         num_total_passes: int = 1,
-        use_static_offsets: bool = False,
+        use_static_offsets: bool = True,
         num_fused_passes: int | None = None,
         scheduling_policy: MMASchedulingPolicy = MMASchedulingPolicy.PASS_ORDER,
         prologue_op: Any = MMAFragmentOp.NONE,  # Any: a MMAFragmentOp, or a function of the fragment's elements
@@ -337,10 +337,10 @@ class Plan(PlanState, Recorder):
 
         `prologue_op` is applied to C when it has been loaded, `epilogue_op` before it is stored: NONE, ReLU and
         ReLU_NoConditional (max(x, 0)), SET (x = prologue_arg or 0, in place of the load), SCALE (x * arg), or any
-        function of device numbers; NONE and ReLU ignore an argument. Groups of passes are a loop of the kernel, across
-        which no compiler moves the reads of fragments, so that registers fall with F. `use_static_offsets` writes the
-        groups one after another, with offsets known at compile time: the compiler may then read ahead, and hold more
-        fragments than F.
+        function of device numbers; NONE and ReLU ignore an argument. Groups of passes are written one after another,
+        with offsets known at compile time, and a fence for the compiler between them, across which it moves no reads of
+        fragments, so that registers fall with F. `use_static_offsets=False` makes the groups a loop of the kernel:
+        shorter code, whose offsets are computed.
 
         Raises `ScheduleError` for loops of other extents, element types that the shape does not take, F that does not
         divide P, a target without the shape, an operation that would run once for each iteration of K, and accesses
