@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import tilewright as tw
 from tilewright.errors import ScheduleError
-from tilewright.schedule.affine import Affine, Apply, Dimension, Expression, Index, Number, Position
+from tilewright.schedule.affine import Affine, Dimension, Index, Position
 from tilewright.schedule.arrays import Array, Load, Role
 from tilewright.schedule.caches import Location, Strategy
 from tilewright.schedule.loop_nest import LoopNest, Part
@@ -21,6 +21,7 @@ from tilewright.schedule.nest import Nest
 from tilewright.schedule.plan import Plan
 from tilewright.schedule.schedule import Schedule, fuse
 from tilewright.schedule.targets import Target
+from tilewright.schedule.values import Apply, Expression, Number
 
 EXTENT = st.integers(1, 7)
 LAYOUT = st.sampled_from([Array.Layout.FIRST_MAJOR, Array.Layout.LAST_MAJOR])
@@ -104,7 +105,9 @@ def _size(draw: Any, name: str, sizes: dict[Dimension, int], extent: int) -> Any
 @st.composite
 def cases(draw: Any) -> Case:
     """An untransformed nest of one of several kinds."""
-    kind = draw(st.sampled_from([_matmul, _elementwise, _stencil, _convolution, _row_reduction, _fused]))
+    kind = draw(
+        st.sampled_from([_matmul, _elementwise, _stencil, _convolution, _row_reduction, _fused, _packed, _gathered])
+    )
     type = draw(st.sampled_from(["int32", "float32"]))
     case: Case = kind(draw, type)
     return case
@@ -190,6 +193,40 @@ def _row_reduction(draw: Any, type: str) -> Case:
         most[i] = tw.maximum(most[i], a[i, p])
 
     return Case(nest.create_schedule(), (a, total, most), {i}, sizes)
+
+
+def _packed(draw: Any, type: str) -> Case:
+    """A matrix written in blocks, whose numbers and insides are quotients and remainders."""
+    sizes: dict[Dimension, int] = {}
+    p, q, shift = draw(st.integers(1, 4)), draw(st.integers(1, 4)), draw(st.integers(0, 3))
+    extents = draw(EXTENT), draw(EXTENT)
+    m, n = (_size(draw, name, sizes, extent) for name, extent in zip("MN", extents, strict=True))
+    a = _array(draw, "A", Role.INPUT, type, m, n)
+    blocks = [(extent - 1 + shift) // by + 1 for extent, by in zip(extents, (p, q), strict=True)]
+    b = _array(draw, "B", Role.OUTPUT, type, blocks[0], blocks[1], p, q)
+    nest, (i, j) = _nest((m, n), "ij")
+
+    @nest.iteration_logic
+    def _() -> None:
+        b[(i + shift) // p, (j + shift) // q, (i + shift) % p, (j + shift) % q] = a[i, j] * 2 + i // 2 - j % 3
+
+    return Case(nest.create_schedule(), (a, b), {i, j}, sizes)
+
+
+def _gathered(draw: Any, type: str) -> Case:
+    """Elements read at quotients of sums, backwards, and around the end, and summed up."""
+    m, n, k = draw(EXTENT), draw(EXTENT), draw(EXTENT)
+    p, q = draw(st.integers(1, 5)), draw(st.integers(1, 5))
+    a = _array(draw, "A", Role.INPUT, type, 2 * m + n, q)
+    w = _array(draw, "W", Role.INPUT, type, k, m)
+    b = _array(draw, "B", Role.INPUT_OUTPUT, type, m, n)
+    nest, (i, j, x) = _nest((m, n, k), "ijk")
+
+    @nest.iteration_logic
+    def _() -> None:
+        b[i, j] += a[(2 * i + j) // p, (i + j + x) // p % q] + w[x, m - 1 - (m - 1 - i) // q]
+
+    return Case(nest.create_schedule(), (a, w, b), {i, j})
 
 
 def _fused(draw: Any, type: str) -> Case:

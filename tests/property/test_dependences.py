@@ -26,7 +26,12 @@ SMALL = st.integers(-1, 2)
 
 
 def _place(draw: Any, indices: tuple[Index, ...]) -> Affine:
-    return Affine.of({index: draw(SMALL) for index in indices}, draw(SMALL) + 8)
+    place = Affine.of({index: draw(SMALL) for index in indices}, draw(SMALL) + 8)
+    for _ in range(draw(st.sampled_from([0, 0, 0, 1, 2]))):
+        divisor, factor = draw(st.integers(1, 4)), draw(st.sampled_from([-1, 1, 3]))
+        term = (factor * place) // divisor if draw(st.booleans()) else (factor * place) % divisor
+        place = term + draw(st.integers(-1, 1)) * draw(st.sampled_from(indices))
+    return place
 
 
 def _nest(draw: Any, arrays: list[Array]) -> LoopNest:

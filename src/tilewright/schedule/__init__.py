@@ -37,7 +37,7 @@ What users hold
 
 from __future__ import annotations
 
-from tilewright.schedule.affine import Affine, Dimension, Index, apply, cast, create_dimensions, where
+from tilewright.schedule.affine import Affine, Dimension, Index, create_dimensions
 from tilewright.schedule.arrays import Array, Role
 from tilewright.schedule.caches import Location, Strategy
 from tilewright.schedule.mma_shapes import MMAFragmentOp, MMASchedulingPolicy, MMAShape
@@ -53,6 +53,7 @@ from tilewright.schedule.plan import Plan
 from tilewright.schedule.schedule import Schedule, fuse
 from tilewright.schedule.scheduled import ScheduledKernel
 from tilewright.schedule.targets import GridUnit, Target
+from tilewright.schedule.values import apply, cast, where
 
 __all__ = [
     "Affine",

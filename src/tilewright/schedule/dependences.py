@@ -9,19 +9,58 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TypeAlias, Union
 
 from tilewright.errors import ScheduleError
-from tilewright.schedule.affine import Affine, Dimension, Index, Symbol
+from tilewright.schedule.affine import Affine, Dimension, Division, Index, Quotient, Symbol, division
 from tilewright.schedule.binding import Binding
 from tilewright.schedule.integers import LIMIT, System, UndecidedError
-from tilewright.schedule.loop_nest import Access, Loop, LoopNest, Part
+from tilewright.schedule.loop_nest import Access, Loop, LoopNest, Part, settled
 from tilewright.schedule.sides import Work
 
-# The iteration of a loop for the first access of a pair (0) or the second one (1), or a size of the launch.
-Variable: TypeAlias = Union[tuple[Index, int], Dimension]
+# The iteration of a loop for the first access of a pair (0) or the second one (1), a quotient or remainder in it, or a
+# size of the launch.
+Variable: TypeAlias = Union[tuple[Union[Index, Division], int], Dimension]
 Terms: TypeAlias = tuple[dict[Variable, int], int]
 Values: TypeAlias = dict[Variable, int]
+
+
+@dataclass(frozen=True, eq=False)
+class Side:
+    """The loops of a nest at one access of a pair: `side` is 0 for the first and 1 for the second."""
+
+    nest: LoopNest
+    side: int
+
+    def terms(self, value: Affine) -> Terms:
+        """Return an expression of the loops' indices in the variables of this side."""
+        steps: dict[Symbol, int] = {loop.index: loop.step for loop in self.nest.loops}
+        return (
+            {(s if isinstance(s, Dimension) else (s, self.side)): c * steps.get(s, 1) for s, c in value.terms},
+            value.constant,
+        )
+
+    def runs(self, values: Iterable[Affine]) -> System[Variable]:
+        """Return the bounds of the loops, and what the quotients and remainders in some expressions are."""
+        system = System[Variable]()
+        for loop in self.nest.loops:
+            system = system.at_least_zero({(loop.index, self.side): 1})
+            system = system.at_least_zero(*self.terms(loop.stop - 1 - loop.index))
+        for found in dict.fromkeys(found for value in values for found in value.divisions()):
+            system = self._defined(system, found)
+        return system
+
+    def _defined(self, system: System[Variable], found: Division) -> System[Variable]:
+        """Return the system with what a quotient or remainder is: 0 <= value - divisor * quotient < divisor."""
+        value, mine, divisor = self.terms(found.value), (found, self.side), found.divisor
+        if isinstance(found, Quotient):
+            rest = difference(value, ({mine: divisor}, 0))
+        else:  # the value less its remainder is the divisor times its quotient
+            rest = {mine: 1}, 0
+            multiple: Variable = (division(Quotient, found.value, divisor), self.side)
+            system = system.equal(*difference(difference(value, rest), ({multiple: divisor}, 0)))
+        return system.at_least_zero(*rest).at_least_zero(*difference(({}, divisor - 1), rest))
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,15 +78,16 @@ class Instance:
 
     def terms(self, value: Affine) -> Terms:
         """Return an expression of the loops' indices in the variables of this side."""
-        steps: dict[Symbol, int] = {loop.index: loop.step for loop in self.nest.loops}
-        return (
-            {(s if isinstance(s, Dimension) else (s, self.side)): c * steps.get(s, 1) for s, c in value.terms},
-            value.constant,
-        )
+        return Side(self.nest, self.side).terms(value)
+
+    @cached_property
+    def modes(self) -> tuple[Affine, ...]:
+        """The element that is accessed, as expressions of the loops."""
+        return tuple(settled(mode.substitute(self.part.places), self.nest.loops) for mode in self.access.place)
 
     def place(self) -> tuple[Terms, ...]:
         """Return the element that is accessed."""
-        return tuple(self.terms(mode.substitute(self.part.places)) for mode in self.access.place)
+        return tuple(map(self.terms, self.modes))
 
     def iteration(self, index: Index) -> Terms:
         """Return where the nest's own index stands."""
@@ -55,11 +95,9 @@ class Instance:
 
     def runs(self) -> System[Variable]:
         """Return the conditions under which the access happens: its loops' bounds, and what its part asks for."""
-        system = System[Variable]()
-        for loop in self.nest.loops:
-            system = system.at_least_zero({(loop.index, self.side): 1})
-            system = system.at_least_zero(*self.terms(loop.stop - 1 - loop.index))
-        for condition in self.part.conditions:
+        conditions = self.part.conditions
+        system = Side(self.nest, self.side).runs((*self.modes, *(condition.value for condition in conditions)))
+        for condition in conditions:
             terms = self.terms(condition.value)
             system = system.equal(*terms) if condition.is_equality else system.at_least_zero(*terms)
         return system
@@ -289,7 +327,7 @@ def refuse_recurrences(nest: LoopNest, index: Index) -> None:
     indices = range(0, (loop.last or 0) + 1, loop.step)
     for part in nest.parts:
         accesses = [
-            replace(access, place=tuple(mode.substitute(part.places) for mode in access.place))
+            replace(access, place=tuple(settled(mode.substitute(part.places), nest.loops) for mode in access.place))
             for statement in part.statements
             for access in statement.accesses
         ]
@@ -306,11 +344,11 @@ def refuse_recurrences(nest: LoopNest, index: Index) -> None:
 
 def _meet(write: Access, other: Access, index: Index, indices: range) -> bool:
     """Whether the write of one iteration and an access of another may be of one element, all other loops equal."""
-    factors = [(a.factor(index), b.factor(index)) for a, b in zip(write.place, other.place, strict=True)]
-    rests = [
-        (a - x * index) - (b - y * index)
-        for a, b, (x, y) in zip(write.place, other.place, factors, strict=True)
-    ]  # fmt: skip
+    linear = [
+        (a, b) for a, b in zip(write.place, other.place, strict=True) if not (a.divides(index) or b.divides(index))
+    ]
+    factors = [(a.factor(index), b.factor(index)) for a, b in linear]
+    rests = [(a - x * index) - (b - y * index) for (a, b), (x, y) in zip(linear, factors, strict=True)]
     # Where other loops keep the places apart or not, they may not: only what is known here counts.
     known = [(rest.constant, x, y) for rest, (x, y) in zip(rests, factors, strict=True) if rest.is_constant]
     if all(x == y for _, x, y in known):  # then only the distance between the iterations matters

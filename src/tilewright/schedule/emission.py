@@ -161,19 +161,24 @@ def _vector_loop(scope: Scope, loop: Loop, low: int, high: int, parts: Parts) ->
         alive = scope.decided(part)
         if alive is None:
             continue
-        if any(c.is_equality and c.value.factor(loop.index) for c in alive.conditions):
+        if any(not _is_decided_by_ends(c, loop.index) for c in alive.conditions):
             by_elements(alive)
             continue
         ends = tuple(_everywhere(condition, loop.index, low, high) for condition in alive.conditions)
         free = replace(alive, conditions=())
         vector = _Vector(scope, loop, low, (high - low) // loop.step + 1)
-        depends = any(condition.value.factor(loop.index) for condition in alive.conditions)
+        depends = any(condition.value.mentions(loop.index) for condition in alive.conditions)
         whole = scope.holds(ends)
         branch(
             whole,
             lambda free=free, vector=vector: vector.emit(free),  # type: ignore[misc]  # bound now
             (lambda alive=alive: by_elements(alive)) if depends else None,  # type: ignore[misc]  # bound now
         )
+
+
+def _is_decided_by_ends(condition: Condition, index: Index) -> bool:
+    """Whether a condition that holds for the first and the last iteration of a loop holds for all."""
+    return not (condition.is_equality and condition.value.mentions(index)) and not condition.value.divides(index)
 
 
 def _everywhere(condition: Condition, index: Index, low: int, high: int) -> Condition:
@@ -191,7 +196,7 @@ class _Vector:
         """Emit the statements of a part, each for all iterations before the next."""
         for statement in part.statements:
             with located(statement.location):
-                moved = at_places(statement, part.places).store
+                moved = at_places(statement, part.places, self.scope.plan.nest.loops).store
                 self._run(statement, moved)
 
     def _run(self, statement: Statement, store: Store) -> None:
@@ -248,9 +253,11 @@ class _Vector:
 
     def _stride(self, array: Array, place: tuple[Affine, ...]) -> int | None:
         """Return how far apart in memory two neighbouring iterations are, None in registers or for no number."""
-        moving = [mode for mode, at in enumerate(place) if at.factor(self.loop.index)]
+        moving = [mode for mode, at in enumerate(place) if at.mentions(self.loop.index)]
         if not moving:
             return 0
+        if any(at.divides(self.loop.index) for at in place):
+            return None
         storage = self.scope.storage[array]
         tensor = storage.tensor
         if is_private(tensor) or not isinstance(tensor.layout, Layout):

@@ -10,13 +10,14 @@ and change the order of the loops; what runs is thus always told by one rule:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from tilewright.errors import ScheduleError
-from tilewright.schedule.affine import Affine, Apply, Convert, Dimension, Expression, Index, Position, Size
+from tilewright.schedule.affine import Affine, Dimension, Division, Index, Position, Quotient, Size
 from tilewright.schedule.arrays import Array, Load, Store
+from tilewright.schedule.values import Apply, Convert, Expression
 from tilewright.source import SourceLocation
 
 # --- statements ------------------------------------------------------------------------------------------
@@ -85,24 +86,55 @@ def arrays_of(statements: tuple[Statement, ...]) -> Iterator[Array]:
     yield from sorted(arrays, key=lambda array: array.number)
 
 
-def moved(x: Expression, places: Mapping[Index, Affine]) -> Expression:
-    """Return an expression whose indices are replaced by affine expressions."""
+def moved(x: Expression, at: Callable[[Affine], Affine]) -> Expression:
+    """Return an expression whose affine expressions are replaced by others."""
     if isinstance(x, Load):
-        return Load(x.array, tuple(place.substitute(places) for place in x.place))
+        return Load(x.array, tuple(map(at, x.place)))
     if isinstance(x, Position):
-        return Position(x.place.substitute(places))
+        return Position(at(x.place))
     if isinstance(x, Convert):
-        return Convert(moved(x.value, places), x.dtype)
+        return Convert(moved(x.value, at), x.dtype)
     if isinstance(x, Apply):
-        return Apply(x.name, x.function, tuple(moved(part, places) for part in x.arguments))
+        return Apply(x.name, x.function, tuple(moved(part, at) for part in x.arguments))
     return x
 
 
-def at_places(statement: Statement, places: Mapping[Index, Affine]) -> Statement:
-    """Return a statement whose indices are replaced by affine expressions."""
+def at_places(statement: Statement, places: Mapping[Index, Affine], loops: Sequence[Loop] = ()) -> Statement:
+    """Return a statement whose indices are replaced by affine expressions of loops."""
+
+    def at(value: Affine) -> Affine:
+        return settled(value.substitute(places), loops)
+
     store = statement.store
-    place = tuple(part.substitute(places) for part in store.place)
-    return Statement(statement.number, Store(store.array, place, moved(store.value, places), store.location))
+    return Statement(
+        statement.number, Store(store.array, tuple(map(at, store.place)), moved(store.value, at), store.location)
+    )
+
+
+def settled(value: Affine, loops: Sequence[Loop]) -> Affine:
+    """Return an expression of loops whose quotients and remainders are as simple as the loops' steps and ends allow.
+
+    With i in range(0, 64, 8) and ii in range(8): (i + ii) // 8 is i // 8, and (i + ii) % 8 is ii.
+    """
+    divisions = [(s, factor) for s, factor in value.terms if isinstance(s, Division)]
+    if not divisions or not loops:
+        return value
+    total = value - Affine.of(dict(divisions))
+    steps = {loop.index: loop.step for loop in loops}
+    lasts = {loop.index: loop.last for loop in loops}
+    for division, factor in divisions:
+        inner = settled(division.value, loops)
+        whole = Affine.of({s: c for s, c in inner.terms if c * steps.get(s, 1) % division.divisor == 0})
+        rest = inner - whole
+        low, high = rest.bounds(lambda symbol: (0, lasts.get(symbol)))
+        divisor, is_quotient = division.divisor, isinstance(division, Quotient)
+        if low is not None and high is not None and low // divisor == high // divisor:
+            times = low // divisor
+            found = whole // divisor + times if is_quotient else rest - times * divisor
+        else:
+            found = division.of(rest) + (whole // divisor if is_quotient else 0)
+        total = total + factor * found
+    return total
 
 
 # --- loops and parts -------------------------------------------------------------------------------------
@@ -144,7 +176,7 @@ class Condition:
 
     def __str__(self) -> str:
         # What is known goes to the right: sizes and the constant.
-        left = Affine.of({s: c for s, c in self.value.terms if isinstance(s, Index)})
+        left = Affine.of({s: c for s, c in self.value.terms if not isinstance(s, Dimension)})
         right: Affine = left - self.value
         rises = [c > 0 for _, c in left.terms]
         if self.is_equality:

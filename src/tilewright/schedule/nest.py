@@ -94,7 +94,7 @@ class Nest:
                 )
             for access in statement.accesses:
                 for place in access.place:
-                    foreign = [s for s, _ in place.terms if isinstance(s, Index) and s not in known]
+                    foreign = [s for s in place.symbols() if isinstance(s, Index) and s not in known]
                     if foreign:
                         raise ScheduleError(
                             f"{access} uses {foreign[0]}, which is not an index of this nest",

@@ -15,7 +15,7 @@ from tilewright.schedule.affine import Affine, Dimension, Index
 from tilewright.schedule.arrays import Array, Role
 from tilewright.schedule.binding import Binding, block_of
 from tilewright.schedule.caches import Cache, Location, Region, region_of
-from tilewright.schedule.loop_nest import Access, Loop, LoopNest, Statement, arrays_of
+from tilewright.schedule.loop_nest import Access, Loop, LoopNest, Statement, arrays_of, settled
 from tilewright.schedule.mma_shapes import MMAFragmentOp, MMASchedulingPolicy, MMAShape
 from tilewright.schedule.recipes import Recipe
 from tilewright.schedule.targets import Target
@@ -134,13 +134,13 @@ class PlanState:
             for statement in part.statements:
                 for access in statement.accesses:
                     if access.array is array:
-                        place = tuple(mode.substitute(part.places) for mode in access.place)
+                        place = tuple(settled(mode.substitute(part.places), self.nest.loops) for mode in access.place)
                         accesses.append(Access(access.statement, array, place, access.is_write))
         return accesses
 
     def region(self, cache: Cache) -> Region:
         """Return the box that a cache holds. Raises `ScheduleError` where there is none."""
-        return region_of(cache.array, self.accesses(cache.array), self.varying(cache))
+        return region_of(cache.array, self.accesses(cache.array), self.varying(cache), self.nest.loops)
 
     def is_read(self, cache: Cache) -> bool:
         """Whether what the array held before is needed: it is read, or parts of the box are not written."""
@@ -162,8 +162,8 @@ class PlanState:
     def _is_covered(self, cache: Cache, place: tuple[Affine, ...]) -> bool:
         """Whether a write reaches every element of the box: each mode by loops of its own, without gaps."""
         varying = self.varying(cache)
-        used = [loop for loop in varying for mode in place if mode.factor(loop.index)]
-        if len(set(used)) < len(used):
+        used = [loop for loop in varying for mode in place if mode.mentions(loop.index)]
+        if len(set(used)) < len(used) or any(mode.divides(loop.index) for loop in varying for mode in place):
             return False
         region = self.region(cache)
         for mode, step in zip(place, region.steps, strict=True):
@@ -192,7 +192,7 @@ class PlanState:
         tile = self.tensorization
         if tile is None:
             return ()
-        moving = {symbol for mode in tile.c.place for symbol, _ in mode.terms}
+        moving = {symbol for mode in tile.c.place for symbol in mode.symbols()}
         return tuple(
             index
             for index in self.serial

@@ -14,11 +14,12 @@ from typing import Any
 from tilewright.dtypes import DType, float32, int32, promote
 from tilewright.errors import ScheduleError
 from tilewright.layout import Layout
-from tilewright.schedule.affine import Affine, Apply, Convert, Dimension, Expression, Index, Number, Position
+from tilewright.schedule.affine import Affine, Dimension, Index, Position
 from tilewright.schedule.arrays import Array, Load, Role
 from tilewright.schedule.caches import Cache
 from tilewright.schedule.loop_nest import Condition, Loop, Part, Statement, at_places
 from tilewright.schedule.plan_state import PlanState
+from tilewright.schedule.values import Apply, Convert, Expression, Number
 from tilewright.source import SourceLocation
 from tilewright.tensors import Tensor
 from tilewright.trace.control import branch
@@ -185,14 +186,7 @@ class Scope:
 
     def bounds(self, value: Affine) -> tuple[int | None, int | None]:
         """Return the least and greatest value of an expression as far as they are known, None where they are not."""
-        low: int | None = value.constant
-        high: int | None = value.constant
-        for symbol, factor in value.terms:
-            least, most = self.ranges[symbol] if isinstance(symbol, Index) else (0, None)
-            ends = (least, most) if factor > 0 else (most, least)
-            low = None if low is None or ends[0] is None else low + factor * ends[0]
-            high = None if high is None or ends[1] is None else high + factor * ends[1]
-        return low, high
+        return value.bounds(lambda symbol: self.ranges[symbol] if isinstance(symbol, Index) else (0, None))
 
     def decided(self, part: Part) -> Part | None:
         """Return the part without the conditions that hold here for certain, None where one fails for certain."""
@@ -207,7 +201,7 @@ class Scope:
         return replace(part, conditions=tuple(kept))
 
     def is_known(self, value: Affine) -> bool:
-        return all(symbol in self.values for symbol, _ in value.terms)
+        return all(symbol in self.values for symbol in value.symbols())
 
     def when(self, conditions: tuple[Condition, ...], body: Callable[[], None]) -> None:
         """Emit something under conditions of the loops."""
@@ -234,7 +228,7 @@ class Scope:
     def _run(self, part: Part) -> None:
         for statement in part.statements:
             with located(statement.location):
-                moved = at_places(statement, part.places).store
+                moved = at_places(statement, part.places, self.plan.nest.loops).store
                 type = compute_type(statement)
                 value = evaluate(
                     moved.value,
