@@ -224,7 +224,7 @@ def _gathered(draw: Any, type: str) -> Case:
 
     @nest.iteration_logic
     def _() -> None:
-        b[i, j] += a[(2 * i + j) // p, (i + j + x) // p % q] + w[x, m - 1 - (m - 1 - i) // q]
+        b[i, j] += a[(2 * i + j) // p, (i + j + x) // p % q] + w[x, (i - 2 * j) % m] - (j - 3 * i) // q
 
     return Case(nest.create_schedule(), (a, w, b), {i, j})
 

@@ -21,6 +21,8 @@ from tilewright.dtypes import int32, int64
 from tilewright.errors import ScheduleError
 from tilewright.schedule.naming import assigned_names
 from tilewright.schedule.values import Apply, Convert, Expression, Number, expression
+from tilewright.trace.mathematics import where
+from tilewright.trace.scalar import Scalar
 
 _numbers = itertools.count()
 _copies = itertools.count(1)
@@ -422,7 +424,7 @@ class Quotient(Division):
 
     def evaluate(self, values: Mapping[Any, Any]) -> Any:  # Any: as in Division
         """Return the value for given values of all symbols."""
-        return self.value.evaluate(values) // self.divisor
+        return rounded_down(self.value.evaluate(values), self.divisor)
 
     def bounds(self, low: int | None, high: int | None) -> Ends:
         """Return the least and greatest value for those of the expression that is divided."""
@@ -441,7 +443,12 @@ class Remainder(Division):
 
     def evaluate(self, values: Mapping[Any, Any]) -> Any:  # Any: as in Division
         """Return the value for given values of all symbols."""
-        return self.value.evaluate(values) % self.divisor
+        value = self.value.evaluate(values)
+        if not _may_be_negative(value):
+            return value % self.divisor
+        if self.divisor & (self.divisor - 1) == 0:
+            return value & (self.divisor - 1)
+        return value - rounded_down(value, self.divisor) * self.divisor
 
     def bounds(self, low: int | None, high: int | None) -> Ends:
         """Return the least and greatest value for those of the expression that is divided."""
@@ -457,6 +464,22 @@ def division(kind: type[Division], value: Affine, divisor: int) -> Division:
     """Return the quotient or remainder that there is of an expression whose factors are smaller than the divisor."""
     key = (kind, value.terms, value.constant, divisor)
     return _divisions.setdefault(key, kind(value, divisor))
+
+
+def rounded_down(value: Any, divisor: int) -> Any:  # Any: numbers of the host or of a device
+    """Return value // divisor, rounded down; // of device numbers rounds towards zero, as C does."""
+    if not _may_be_negative(value):
+        return value // divisor
+    if divisor & (divisor - 1) == 0:
+        return value >> (divisor.bit_length() - 1)
+    return (value - where(value < 0, divisor - 1, 0)) // divisor
+
+
+def _may_be_negative(value: Any) -> bool:  # Any: as above
+    if not isinstance(value, Scalar):
+        return False  # Python rounds down
+    facts = value.value.facts
+    return facts is None or not facts.non_negative
 
 
 def quotient(value: Affine, divisor: int) -> Affine:
