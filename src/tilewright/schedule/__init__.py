@@ -40,6 +40,7 @@ from __future__ import annotations
 from tilewright.schedule.affine import Affine, Dimension, Index, create_dimensions
 from tilewright.schedule.arrays import Array, Role
 from tilewright.schedule.caches import Location, Strategy
+from tilewright.schedule.conditions import If, logical_and, logical_not, logical_or
 from tilewright.schedule.mma_shapes import MMAFragmentOp, MMASchedulingPolicy, MMAShape
 from tilewright.schedule.nest import Nest
 from tilewright.schedule.package import Package
@@ -55,12 +56,15 @@ from tilewright.schedule.scheduled import ScheduledKernel
 from tilewright.schedule.targets import GridUnit, Target
 from tilewright.schedule.values import apply, cast, where
 
+_If = If  # Accera calls it so
+
 __all__ = [
     "Affine",
     "Array",
     "DelayedParameter",
     "Dimension",
     "GridUnit",
+    "If",
     "Index",
     "Location",
     "MMAFragmentOp",
@@ -81,5 +85,8 @@ __all__ = [
     "create_parameters",
     "fuse",
     "get_parameters_from_grid",
+    "logical_and",
+    "logical_not",
+    "logical_or",
     "where",
 ]

@@ -20,7 +20,7 @@ from typing import Any, Union
 from tilewright.dtypes import int32, int64
 from tilewright.errors import ScheduleError
 from tilewright.schedule.naming import assigned_names
-from tilewright.schedule.values import Apply, Convert, Expression, Number, expression
+from tilewright.schedule.values import Apply, Convert, Expression, Guard, Number, expression
 from tilewright.trace.mathematics import where
 from tilewright.trace.scalar import Scalar
 
@@ -162,6 +162,7 @@ class Recording(threading.local):
     """What the logic of a nest stores while it is recorded; None where no logic is."""
 
     stores: list[Any] | None = None  # Any: a Store of `arrays`
+    guards: tuple[Guard, ...] = ()  # the conditions around what is stored next
 
     @property
     def is_on(self) -> bool:

@@ -18,7 +18,7 @@ from tilewright.errors import ScheduleError
 from tilewright.schedule.affine import Affine, Dimension, Numbered, Size, as_index, next_number, recording
 from tilewright.schedule.naming import assigned_names
 from tilewright.schedule.parameters import Delayed
-from tilewright.schedule.values import Expression, expression
+from tilewright.schedule.values import Expression, Guard, expression
 from tilewright.source import SourceLocation
 from tilewright.trace.tracer import locate
 
@@ -260,16 +260,18 @@ class Store:
     place: tuple[Affine, ...]
     value: Expression
     location: SourceLocation | None
+    guards: tuple[Guard, ...] = ()
 
 
 def record(logic: Callable[[], Any]) -> list[Store]:  # Any: whatever the user's logic returns, which is nothing
     """Run a nest's logic once on its indices and return what it stores, in order."""
-    outer, recording.stores = recording.stores, []
+    outer = recording.stores, recording.guards
+    recording.stores, recording.guards = [], ()
     try:
         logic()
         return recording.stores
     finally:
-        recording.stores = outer
+        recording.stores, recording.guards = outer
 
 
 def _record_store(array: Array, place: tuple[Affine, ...], value: Any) -> None:  # Any: whatever is an expression
@@ -282,4 +284,4 @@ def _record_store(array: Array, place: tuple[Affine, ...], value: Any) -> None: 
     location = locate(sys._getframe(2))
     if location is not None:  # what called the logic is this library and says nothing
         location = replace(location, inlined_at=None)
-    recording.stores.append(Store(array, place, expression(value), location))
+    recording.stores.append(Store(array, place, expression(value), location, recording.guards))

@@ -18,7 +18,7 @@ from tilewright.schedule.affine import Index
 from tilewright.schedule.arrays import Array, Load, Store
 from tilewright.schedule.loop_nest import LoopNest, Statement
 from tilewright.schedule.parameters import Delayed
-from tilewright.schedule.values import Apply, Convert, Expression
+from tilewright.schedule.values import Apply, Convert, Expression, Guard
 
 Method = TypeVar("Method", bound=Callable[..., Any])  # Any: whatever a plan's methods take and return
 
@@ -176,7 +176,8 @@ class Resolution:
             return statement
         store = statement.store
         value = self._expression(store.value)
-        return Statement(statement.number, Store(self.array(store.array), store.place, value, store.location))
+        guards = tuple(Guard(guard.decision, self._expression(guard.test), guard.holds) for guard in store.guards)
+        return Statement(statement.number, Store(self.array(store.array), store.place, value, store.location, guards))
 
     def _expression(self, x: Expression) -> Expression:
         if isinstance(x, Load):

@@ -16,7 +16,7 @@ from tilewright.errors import ScheduleError
 from tilewright.schedule.affine import Affine, Dimension, Division, Index, Quotient, Symbol, division
 from tilewright.schedule.binding import Binding
 from tilewright.schedule.integers import LIMIT, System, UndecidedError
-from tilewright.schedule.loop_nest import Access, Loop, LoopNest, Part, settled
+from tilewright.schedule.loop_nest import Access, Condition, Loop, LoopNest, Part, settled
 from tilewright.schedule.sides import Work
 
 # The iteration of a loop for the first access of a pair (0) or the second one (1), a quotient or remainder in it, or a
@@ -71,6 +71,7 @@ class Instance:
     number: int
     access: Access
     side: int = 0
+    case: tuple[Condition, ...] = ()  # of those in which the statement's own conditions hold
 
     @property
     def part(self) -> Part:
@@ -95,7 +96,8 @@ class Instance:
 
     def runs(self) -> System[Variable]:
         """Return the conditions under which the access happens: its loops' bounds, and what its part asks for."""
-        conditions = self.part.conditions
+        own = (condition.substitute(self.part.places) for condition in self.case)
+        conditions = (*self.part.conditions, *own)
         system = Side(self.nest, self.side).runs((*self.modes, *(condition.value for condition in conditions)))
         for condition in conditions:
             terms = self.terms(condition.value)
@@ -160,17 +162,21 @@ class Pair:
 
 def pairs(nest: LoopNest) -> Iterator[Pair]:
     """Yield each pair once: of one access with itself too, and the access of the earlier part first."""
-    instances = [
-        Instance(nest, number, access)
-        for number, part in enumerate(nest.parts)
-        for statement in part.statements
-        for access in _different(statement.accesses)
-    ]
-    for n, first in enumerate(instances):
-        for second in instances[n:]:
+    found = list(instances(nest))
+    for n, first in enumerate(found):
+        for second in found[n:]:
             is_written = first.access.is_write or second.access.is_write
             if first.access.array is second.access.array and is_written:
                 yield Pair(first, replace(second, side=1))
+
+
+def instances(nest: LoopNest) -> Iterator[Instance]:
+    """Yield all accesses, once for each case in which they happen."""
+    for number, part in enumerate(nest.parts):
+        for statement in part.statements:
+            for access in _different(statement.accesses):
+                for case in statement.cases[access.under]:
+                    yield Instance(nest, number, access, case=case)
 
 
 def difference(mine: Terms, other: Terms) -> Terms:
@@ -194,7 +200,7 @@ def iterations(loop: Loop) -> tuple[Terms, Terms]:
 
 def _different(accesses: tuple[Access, ...]) -> list[Access]:
     """Return accesses without those that are like an earlier one."""
-    return list({(a.array, a.place, a.is_write): a for a in reversed(accesses)}.values())[::-1]
+    return list({(a.array, a.place, a.is_write, a.under): a for a in reversed(accesses)}.values())[::-1]
 
 
 def _sizes(variables: Iterable[Variable]) -> list[Dimension]:

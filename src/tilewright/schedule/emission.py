@@ -161,7 +161,8 @@ def _vector_loop(scope: Scope, loop: Loop, low: int, high: int, parts: Parts) ->
         alive = scope.decided(part)
         if alive is None:
             continue
-        if any(not _is_decided_by_ends(c, loop.index) for c in alive.conditions):
+        has_tests = any(statement.store.guards for statement in alive.statements)
+        if has_tests or any(not _is_decided_by_ends(c, loop.index) for c in alive.conditions):
             by_elements(alive)
             continue
         ends = tuple(_everywhere(condition, loop.index, low, high) for condition in alive.conditions)

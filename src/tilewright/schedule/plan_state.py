@@ -149,7 +149,7 @@ class PlanState:
         tile = self.tensorization
         if self.is_new(cache) or (tile is not None and tile.sets(cache.array)):
             return False
-        conditions = any(part.conditions for part in self.nest.parts)
+        conditions = any(part.conditions or any(s.store.guards for s in part.statements) for part in self.nest.parts)
         return bool(reads) or len(writes) > 1 or conditions or not self._is_covered(cache, *writes)
 
     def is_new(self, cache: Cache) -> bool:

@@ -50,6 +50,12 @@ def tensorization_of(
     number, part = _part_of(plan, tile)
     statement = at_places(part.statements[0], part.places, plan.nest.loops)
     _refuse_divisions(statement, tile)
+    if statement.store.guards:
+        raise ScheduleError(
+            f"no matrix instruction runs under a condition: {statement}",
+            location=statement.location,
+            help="let the nest that is tensorized hold C += A * B alone, and fuse what else is to be done",
+        )
     a, b = _operands(statement, tile)
     output = statement.store.array.element_type
     recipe = recipe_for(plan.target.arch, shape, _input_type(a, b, statement), _accumulator_for(a, output))

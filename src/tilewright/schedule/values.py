@@ -140,6 +140,25 @@ class Apply(Expression):
         return f"{self.name}{texts[0]}" if len(texts) == 1 else f"{texts[0]} {self.name} {texts[1]}"
 
 
+class Decision:
+    """What tells one `If` from another."""
+
+
+@dataclass(frozen=True, eq=False)
+class Guard:
+    """A condition under which a statement runs: where it holds, or where it does not.
+
+    Statements whose guards have one `decision` are of one `If`, which computes its condition once.
+    """
+
+    decision: Decision
+    test: Expression
+    holds: bool
+
+    def __str__(self) -> str:
+        return str(self.test) if self.holds else f"not ({self.test})"
+
+
 def expression(x: Any) -> Expression:  # Any: checked here
     """Return a number, index or affine expression as an expression; expressions stay as they are.
 
