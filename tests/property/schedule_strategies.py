@@ -127,7 +127,7 @@ _JOINED: dict[str, Any] = {"&": operator.and_, "|": operator.or_, "~": operator.
                            "logical_or": operator.or_, "logical_not": operator.not_}  # fmt: skip
 
 
-def condition(draw: Any, indices: tuple[Index, ...], depth: int = 2) -> Any:
+def condition(draw: Any, indices: tuple[Index, ...], depth: int = 1) -> Any:
     """Draw a condition on indices."""
     kind = draw(st.sampled_from(["compare", "compare", "&", "|", "~"])) if depth else "compare"
     if kind == "compare":

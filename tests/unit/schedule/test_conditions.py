@@ -225,7 +225,7 @@ def test_what_is_refused() -> None:
     def many(j: Any) -> None:
         test = j != 0
         for n in range(1, 20):
-            test = test & ((j == n) | (j + a[n % 8] > 0) | (j == n + 1))
+            test = test & ((n * j % 7 == 1) | (n * j % 11 == 2))
         If(test, lambda: a.__setitem__(j, 1.0))
 
     refuse(late, "Else does not follow its If")
