@@ -164,3 +164,14 @@ def test_draw_refuses_bad_input(arguments: list[str], status: int, message: str)
     result = call("draw", *arguments)
     assert result.exit_code == status, result.output
     assert message in " ".join(result.output.split()).replace("│ ", "")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["repeat(1000000000, 1)", "tuple_repeat(1000000000, 1)", "for_each((1,2), size)", "make_coord_iterator((2,2))"],
+)
+def test_what_expressions_cannot_ask_for(text: str) -> None:
+    with pytest.raises(ArgumentError):
+        evaluate(text)
+    assert evaluate("elem_less((1,2), (2,3))") is True
+    assert evaluate("compact_col_major((4,8), 3)") == (3, 12)
