@@ -168,7 +168,7 @@ def draw(
     if as_json:
         file = None if written is None else str(written)
         notes = list(drawing.all_notes)
-        result = show(value) if _is_layout(value) else str(value)
+        result = str(value) if isinstance(value, tw.TiledMMA) else show(value)
         print_json({"expression": expression, "result": result, "file": file, "notes": notes})
     elif written is None:
         click.echo(tw.draw.text(drawing))

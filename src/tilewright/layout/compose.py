@@ -267,8 +267,8 @@ class _Composer:
             )
         if not leaves_add_up(self.shape, self.stride, [part[:3] for part in self.parts]):
             raise self._error(
-                "two modes of b together carry over an extent of a, or one leads forward and one back, so their strides "
-                "do not add up",
+                "two modes of b together carry over an extent of a, or one leads forward and one back, so that their "
+                "strides do not add up",
                 "coalesce b, or compose with its modes one by one",
             )
 
