@@ -47,6 +47,8 @@ class Model(enum.Enum):
     AMD_MI100 = _model("AMD MI100")
     AMD_MI210 = _model("AMD MI210")
     AMD_MI250 = _model("AMD MI250")
+    AMD_MI300X = _model("AMD MI300X")
+    AMD_MI300 = AMD_MI300X
 
 
 _GridUnit = GridUnit  # `Target.GridUnit` and `Target.Model` are they, under the same names
