@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from tilewright.arch import Arch
 from tilewright.atoms.fragments import WORD, operand
 from tilewright.dtypes import DType, float16, float32, float64, int32, uint32
 from tilewright.errors import LanguageError, LayoutError
@@ -153,6 +154,10 @@ class MMAAtom:
             arithmetic=_multiply_words,
             elements=self,
         )
+
+    def runs_on(self, arch: Arch) -> bool:
+        """Return whether a target has the instruction; one without an arch runs on all."""
+        return not self.arch or arch.has_instructions_of(Arch.parse(self.arch))
 
     def reference(self, a: Array, b: Array, c: Array) -> Array:
         """Compute the instruction in NumPy: A is (M,K), B is (N,K), C and D are (M,N); further axes may come first.

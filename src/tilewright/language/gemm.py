@@ -159,9 +159,12 @@ def _check(atom: MMAAtom, d: Tensor, a: Tensor, b: Tensor, c: Tensor) -> None:
 
 def _demand_target(atom: MMAAtom, a: Tensor, b: Tensor) -> None:
     arch = current("tw.gemm").arch
-    if atom.arch and not arch.has_instructions_of(Arch.parse(atom.arch)):
+    if not atom.runs_on(arch):
+        has_newer = arch.has_instructions_of(Arch.parse(atom.arch))
         raise LanguageError(
-            f"tw.gemm: {atom.name} needs {atom.arch} or later, and the target is {arch.name}",
+            f"tw.gemm: {arch.name} no longer has {atom.name}, an instruction of {atom.arch}"
+            if has_newer
+            else f"tw.gemm: {atom.name} needs {atom.arch} or later, and the target is {arch.name}",
             details=[f"a: {a.title}", f"b: {b.title}"],
             help=_alternatives(atom, arch),
         )
@@ -172,7 +175,7 @@ def _alternatives(atom: MMAAtom, arch: Arch) -> str:
     fitting = [
         name
         for name in (*WARP_MMAS, *MFMAS)
-        if arch.has_instructions_of(Arch.parse((known := getattr(atoms, name)).arch))
+        if (known := getattr(atoms, name)).runs_on(arch)
         and (known.dtype_a, known.dtype_b, known.dtype_d) == (atom.dtype_a, atom.dtype_b, atom.dtype_d)
     ]
     if fitting:
