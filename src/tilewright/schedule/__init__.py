@@ -27,6 +27,7 @@ How it becomes a kernel
     filling, shared_caches   memory of caches, filled and written back
     fragments, tiles         matrix instructions: fragments read, multiplied in passes, finished, stored
     pipelines                caches in loops, filled before what reads them or ahead of it
+    heuristics, algorithms   what `plan.auto` chooses
     emission                 the walk through the loops, vectors among them, while the kernel is traced
     report                   what a kernel is made of, counted
 What users hold
@@ -38,6 +39,7 @@ What users hold
 
 from __future__ import annotations
 
+from tilewright.schedule import algorithms
 from tilewright.schedule.affine import Affine, Dimension, Index, apply, cast, create_dimensions, where
 from tilewright.schedule.arrays import Array, Role
 from tilewright.schedule.caches import Location, Strategy
@@ -87,6 +89,7 @@ __all__ = [
     "ScheduledKernel",
     "Strategy",
     "Target",
+    "algorithms",
     "apply",
     "cast",
     "create_dimensions",
