@@ -60,6 +60,7 @@ class MMAShape(enum.Enum):
     M16N16K32 = (16, 16, 32, 1)
     M16xN16xK32_B1 = (16, 16, 32, 1)
     M32N32K16 = (32, 32, 16, 1)
+    M32xN32xK16_B1 = (32, 32, 16, 1)
 
     @property
     def m(self) -> int:
