@@ -4,7 +4,9 @@ Modules in the order in which they stand on one another: each imports from those
 
 What a kernel computes
     naming, parameters       the names of what is assigned; values that are chosen later
-    affine, arrays           indices, sizes of the launch, and the values and arrays that the logic of a nest names
+    roles, affine            what arrays are for; indices, sizes of the launch, and values that the logic computes
+    views, view_kinds        how one array is seen as another; elements, what is read and written of them
+    arrays, scalars          arrays that the logic of a nest names; numbers that a kernel takes or writes
     loop_nest                statements, loops, parts and their conditions: the state of a schedule
     transforms               what each transform makes of a loop nest
     delayed                  loop nests and calls that wait for the values of parameters
@@ -19,7 +21,8 @@ What it decides
     dependences              pairs of accesses, and the orders, bindings and vectors that would break them
     cache_placement          at which loops caches are filled, and which of them cannot be
     tensorization            which matrix instructions compute a tile
-    validation               what a whole plan has to be
+    validation, bounds       what a whole plan has to be; accesses that would leave their arrays
+    scratch                  TEMP arrays that the launch allocates
     plan_text                a plan as text and as data
 How it becomes a kernel
     scope                    what is known at one point: values, conditions, where elements are
@@ -38,7 +41,7 @@ What users hold
 from __future__ import annotations
 
 from tilewright.schedule.affine import Affine, Dimension, Index, apply, cast, create_dimensions, where
-from tilewright.schedule.arrays import Array, Role
+from tilewright.schedule.arrays import AllocateFlags, Array, Role
 from tilewright.schedule.caches import Location, Strategy
 from tilewright.schedule.mma_shapes import MMAFragmentOp, MMASchedulingPolicy, MMAShape
 from tilewright.schedule.nest import Nest
@@ -50,12 +53,14 @@ from tilewright.schedule.parameters import (
     get_parameters_from_grid,
 )
 from tilewright.schedule.plan import Plan
+from tilewright.schedule.scalars import Scalar
 from tilewright.schedule.schedule import Schedule, fuse
 from tilewright.schedule.scheduled import ScheduledKernel
 from tilewright.schedule.targets import GridUnit, Target
 
 __all__ = [
     "Affine",
+    "AllocateFlags",
     "Array",
     "DelayedParameter",
     "Dimension",
@@ -69,6 +74,7 @@ __all__ = [
     "Package",
     "Plan",
     "Role",
+    "Scalar",
     "Schedule",
     "ScheduledKernel",
     "Strategy",

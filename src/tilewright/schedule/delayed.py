@@ -12,12 +12,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, NoReturn, TypeVar, cast
 
 from tilewright.dtypes import dtype as as_dtype
-from tilewright.errors import ScheduleError
 from tilewright.pickling import find, place_of
 from tilewright.schedule.affine import Apply, Convert, Expression, Index
-from tilewright.schedule.arrays import Array, Load, Store
+from tilewright.schedule.arrays import Array, Load, Store, View
 from tilewright.schedule.loop_nest import LoopNest, Statement
-from tilewright.schedule.parameters import Delayed
+from tilewright.schedule.parameters import Delayed, waiting
 
 Method = TypeVar("Method", bound=Callable[..., Any])  # Any: whatever a plan's methods take and return
 
@@ -36,14 +35,6 @@ class DelayedNest(LoopNest):
         if name.startswith("__"):  # Python asks so whether an object has a method of its own, for copies for example
             raise AttributeError(name)
         raise waiting()
-
-
-def waiting() -> ScheduleError:
-    """Return the error of asking for what depends on a parameter without a value."""
-    return ScheduleError(
-        "this depends on a parameter that has no value yet",
-        help="choose values: package.add(plan, ..., parameters={...}), or plan.with_parameters({...})",
-    )
 
 
 def numbered_by(nest: LoopNest, fusing: Index) -> LoopNest:
@@ -66,10 +57,12 @@ def depends(x: Any) -> bool:  # Any: asks what it is
         return any(depends(key) or depends(value) for key, value in x.items())
     if isinstance(x, (tuple, list)):
         return any(map(depends, x))
+    if isinstance(x, View):
+        return x.is_delayed
     if isinstance(x, Array):
         return depends(x.shape) or depends(x.layout) or depends(x.element_type)
     if isinstance(x, Statement):
-        return any(depends(access.array) for access in x.accesses)
+        return any(depends(array) for array in x.named)
     return False
 
 
@@ -162,6 +155,10 @@ class Resolution:
         """Return an array with values in place of parameters."""
         if not depends(array):
             return array
+        if array not in self._made and isinstance(array, View):
+            view = View(self.array(array.parent), array.method, self.resolve(array.arguments), array.name)
+            view.number = array.number
+            self._made[array] = view
         if array not in self._made:
             made = self._made[array] = copy.copy(array)
             made.declare(
@@ -175,11 +172,11 @@ class Resolution:
             return statement
         store = statement.store
         value = self._expression(store.value)
-        return Statement(statement.number, Store(self.array(store.array), store.place, value, store.location))
+        return Statement(statement.number, Store(self.array(store.named), store.indices, value, store.location))
 
     def _expression(self, x: Expression) -> Expression:
         if isinstance(x, Load):
-            return Load(self.array(x.array), x.place)
+            return Load(self.array(x.named), x.indices)
         if isinstance(x, Convert):
             return Convert(self._expression(x.value), x.dtype)
         if isinstance(x, Apply):

@@ -13,21 +13,20 @@ from typing import Any
 from tilewright.language.copying import copy
 from tilewright.layout import Layout
 from tilewright.schedule.affine import Affine, Index
-from tilewright.schedule.arrays import Array, Load, Role, Store
+from tilewright.schedule.arrays import Array, Load, Store
 from tilewright.schedule.binding import Binding
 from tilewright.schedule.caches import Cache, Location
 from tilewright.schedule.filling import PrivateCache, is_private
 from tilewright.schedule.loop_nest import Condition, Loop, Part, Statement, at_places
 from tilewright.schedule.pipelines import CachedLoops
 from tilewright.schedule.plan_state import PlanState
-from tilewright.schedule.scope import Parts, Scope, compute_type, evaluate, located
+from tilewright.schedule.scope import Parts, Scope, compute_type, evaluate, located, stored
 from tilewright.schedule.tiles import Tiles
 from tilewright.tensors import Tensor
 from tilewright.trace.carry import rename
 from tilewright.trace.control import branch
 from tilewright.trace.control import loop as emit_loop
 from tilewright.trace.memory import registers
-from tilewright.trace.scalar import as_scalar
 from tilewright.trace.threads import block_idx, thread_idx
 
 
@@ -45,7 +44,7 @@ class Emission:
         for binding in self.plan.bindings:
             self._enter(binding)
         for array in self.plan.arrays:
-            if array.role is Role.TEMP and not any(cache.array is array for cache in self.plan.caches):
+            if array not in self.scope.storage and not any(cache.array is array for cache in self.plan.caches):
                 self._keep_in_registers(array)
         if self.tiles is not None:
             self.tiles.declare()
@@ -217,7 +216,7 @@ class _Vector:
                     return scope.storage[x.array].load(x.place, scope.values) if kept is None else kept(number)
 
                 value = evaluate(store.value, type, load, lambda place: place.evaluate(scope.values))
-                value = as_scalar(value, None).to(target.tensor.dtype)
+                value = stored(store, value, target.tensor.dtype)
                 if results is None:
                     target.store(store.place, scope.values, value)
                 else:

@@ -65,7 +65,7 @@ class PackagedFunction:
     @property
     def arrays(self) -> tuple[Array, ...]:
         """The arrays of a call, in order."""
-        return self.kernel.parameters
+        return self.kernel.arguments
 
     @property
     def is_amd(self) -> bool:

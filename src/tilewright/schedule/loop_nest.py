@@ -55,6 +55,23 @@ class Statement:
         reads = [Access(self, load.array, load.place, False) for load in self.store.value.loads()]
         return (*reads, Access(self, self.store.array, self.store.place, True))
 
+    @property
+    def named(self) -> tuple[Array, ...]:
+        """The arrays as the logic names them, views among them."""
+        return (*(load.named for load in self.store.value.loads()), self.store.named)
+
+    @property
+    def positions(self) -> list[Affine]:
+        """The affine expressions whose values take part in what is computed."""
+
+        def within(x: Expression) -> Iterator[Affine]:
+            if isinstance(x, Position):
+                yield x.place
+            for operand in x.operands:
+                yield from within(operand)
+
+        return list(within(self.store.value))
+
     @cached_property
     def reduction(self) -> tuple[str, Expression] | None:
         """The operator and what is combined, of array[place] = array[place] op value, where value does not read it.
@@ -64,23 +81,29 @@ class Statement:
         value = self.store.value
         if not isinstance(value, Apply) or value.name not in REDUCTIONS or len(value.arguments) != 2:
             return None
+        memory = self.store.array.memory
         for mine, other in (value.arguments, value.arguments[::-1]):
-            if self._is_target(mine) and not any(load.array is self.store.array for load in other.loads()):
+            if self._is_target(mine) and not any(load.array.memory is memory for load in other.loads()):
                 return value.name, other
         return None
 
     def _is_target(self, x: Expression) -> bool:
-        return isinstance(x, Load) and x.array is self.store.array and x.place == self.store.place
+        return (
+            isinstance(x, Load)
+            and x.array is self.store.array
+            and x.place == self.store.place
+            and x.element_type is self.store.element_type
+        )
 
     def __str__(self) -> str:
-        target = Load(self.store.array, self.store.place)
+        target = Load(self.store.named, self.store.indices)
         if self.reduction is not None and not self.reduction[0].isidentifier():
             return f"{target} {self.reduction[0]}= {self.reduction[1]}"
         return f"{target} = {self.store.value}"
 
 
 def arrays_of(statements: tuple[Statement, ...]) -> Iterator[Array]:
-    """Yield the arrays that statements name, each once, in the order of their making."""
+    """Yield the arrays that statements access, each once, in the order of their making: memory, and forms of it."""
     arrays = {access.array for statement in statements for access in statement.accesses}
     yield from sorted(arrays, key=lambda array: array.number)
 
@@ -88,7 +111,7 @@ def arrays_of(statements: tuple[Statement, ...]) -> Iterator[Array]:
 def moved(x: Expression, places: Mapping[Index, Affine]) -> Expression:
     """Return an expression whose indices are replaced by affine expressions."""
     if isinstance(x, Load):
-        return Load(x.array, tuple(place.substitute(places) for place in x.place))
+        return Load(x.named, tuple(place.substitute(places) for place in x.indices))
     if isinstance(x, Position):
         return Position(x.place.substitute(places))
     if isinstance(x, Convert):
@@ -101,8 +124,8 @@ def moved(x: Expression, places: Mapping[Index, Affine]) -> Expression:
 def at_places(statement: Statement, places: Mapping[Index, Affine]) -> Statement:
     """Return a statement whose indices are replaced by affine expressions."""
     store = statement.store
-    place = tuple(part.substitute(places) for part in store.place)
-    return Statement(statement.number, Store(store.array, place, moved(store.value, places), store.location))
+    indices = tuple(part.substitute(places) for part in store.indices)
+    return Statement(statement.number, Store(store.named, indices, moved(store.value, places), store.location))
 
 
 # --- loops and parts -------------------------------------------------------------------------------------

@@ -11,7 +11,8 @@ from tilewright.errors import ScheduleError
 from tilewright.pickling import with_own_containers
 from tilewright.schedule.affine import Affine, Dimension, Index, Size
 from tilewright.schedule.arrays import Role, record
-from tilewright.schedule.delayed import transformed
+from tilewright.schedule.delayed import depends, transformed
+from tilewright.schedule.elements import element_text
 from tilewright.schedule.loop_nest import Loop, LoopNest, Part, Statement
 from tilewright.schedule.naming import assigned_names
 from tilewright.schedule.parameters import Delayed
@@ -86,18 +87,21 @@ class Nest:
         known = set(self.indices)
         for store in stores:
             statement = Statement(len(self._statements), store)
-            if store.array.role in (Role.INPUT, Role.CONST):
+            if store.named.role in (Role.INPUT, Role.CONST):
                 raise ScheduleError(
-                    f"array {store.array.name} is {store.array.role.name} and is written",
+                    f"array {store.named.name} is {store.named.role.name} and is written",
                     location=store.location,
                     help="declare it with Role.INPUT_OUTPUT or Role.OUTPUT",
                 )
-            for access in statement.accesses:
-                for place in access.place:
+            for element in (*store.value.loads(), store):
+                # A view's place has the indices of its offsets too; one that waits for a parameter has no place yet.
+                for place in element.indices if depends(element.named) else (*element.indices, *element.place):
                     foreign = [s for s, _ in place.terms if isinstance(s, Index) and s not in known]
                     if foreign:
+                        what = "write of" if element is store else "read of"
                         raise ScheduleError(
-                            f"{access} uses {foreign[0]}, which is not an index of this nest",
+                            f"{what} {element_text(element.named, element.indices)} uses {foreign[0]}, which is not an "
+                            "index of this nest",
                             location=store.location,
                             help="use the indices that nest.get_indices() returns",
                         )

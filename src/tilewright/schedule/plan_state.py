@@ -19,6 +19,7 @@ from tilewright.schedule.loop_nest import Access, Loop, LoopNest, Statement, arr
 from tilewright.schedule.mma_shapes import MMAFragmentOp, MMASchedulingPolicy, MMAShape
 from tilewright.schedule.recipes import Recipe
 from tilewright.schedule.targets import Target
+from tilewright.schedule.views import Derived
 
 Operation = tuple[Any, "float | None"]  # Any: a MMAFragmentOp, or a function of device numbers
 
@@ -91,13 +92,18 @@ class PlanState:
 
     @property
     def arrays(self) -> tuple[Array, ...]:
-        """The arrays of the statements, in the order of their making."""
+        """The arrays of the statements, in the order of their making: memory, and forms of it."""
         return tuple(arrays_of(tuple(s for part in self.nest.parts for s in part.statements)))
 
     @property
     def arguments(self) -> tuple[Array, ...]:
         """The arrays that the kernel takes: all but those of roles CONST and TEMP."""
-        return tuple(array for array in self.arrays if array.role not in (Role.CONST, Role.TEMP))
+        return tuple(array for array in self.memories if array.role not in (Role.CONST, Role.TEMP))
+
+    @property
+    def memories(self) -> tuple[Array, ...]:
+        """The arrays that are accessed, by themselves or by views, in the order of their making."""
+        return tuple(sorted({array.memory for array in self.arrays}, key=lambda array: array.number))
 
     # --- caches ------------------------------------------------------------------------------------------
 
@@ -199,6 +205,25 @@ class PlanState:
             if index not in tile.indices and index not in moving and self.nest.loop(index).trips != 1
             and index not in self.nest.fusing
         )  # fmt: skip
+
+
+def sizes_of(plan: PlanState) -> tuple[Dimension, ...]:
+    """Return the sizes of the launch that loops, places and arrays depend on, in the order of their making."""
+    found: dict[Dimension, None] = {}
+    for part in plan.nest.parts:
+        places = [*part.places.values(), *(condition.value for condition in part.conditions)]
+        for statement in part.statements:
+            places += [place for access in statement.accesses for place in access.place]
+            places += statement.positions
+        found.update((symbol, None) for place in places for symbol, _ in place.terms if isinstance(symbol, Dimension))
+        found.update((extent, None) for extent in part.shape if isinstance(extent, Dimension))
+    for array in plan.arrays:
+        sizes = [*array.shape, *(size for step in array.steps for size in step)]
+        found.update((size, None) for size in sizes if isinstance(size, Dimension))
+    for size in list(found):
+        if isinstance(size, Derived):
+            found.update((root, None) for root in size.roots())
+    return tuple(sorted(found, key=lambda size: size.number))
 
 
 def operation_name(operation: Any) -> str:  # Any: as `Operation`

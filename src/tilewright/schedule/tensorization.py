@@ -48,6 +48,13 @@ def tensorization_of(
     tile = _tile_indices(plan, indices, shape, passes)
     number, part = _part_of(plan, tile)
     statement = at_places(part.statements[0], part.places)
+    for named in statement.named:
+        if named.element_type is not named.base.element_type:
+            raise ScheduleError(
+                f"{named.name} is {named.base.name} seen as {named.element_type}, as no matrix instruction reads it",
+                location=statement.location,
+                help=f"declare {named.memory.name} with the type of its elements",
+            )
     a, b = _operands(statement, tile)
     output = statement.store.array.element_type
     recipe = recipe_for(plan.target.arch, shape, _input_type(a, b, statement), _accumulator_for(a, output))
