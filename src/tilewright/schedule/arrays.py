@@ -442,7 +442,8 @@ class View(Array):
 
     @property
     def base(self) -> Array:
-        return self.seen.base
+        base: Array = self.seen.base
+        return base
 
     @property
     def projection(self) -> Projection:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tilewright.errors import ArgumentError, ScheduleError
-from tilewright.schedule.affine import Affine, Dimension, Index, affine_or_none
+from tilewright.schedule.affine import Affine, Dimension, affine_or_none
 from tilewright.schedule.arrays import Array, View
 from tilewright.schedule.dependences import Instance, Values
 from tilewright.schedule.elements import Load, Store, element_text
@@ -172,7 +172,7 @@ def _least(value: Affine, part: Part) -> Affine | None:
     for symbol, factor in value.terms:
         if isinstance(symbol, Dimension):
             least = least + factor * symbol
-        elif isinstance(symbol, Index) and symbol in extents:
+        elif symbol in extents:
             least = least + (factor * (extents[symbol] - 1) if factor < 0 else 0)
         else:
             return None

@@ -101,9 +101,9 @@ class Package:
         """Add a plan (or a schedule or nest, with no loop bound) and return its function, or the list of its variants.
 
         `args` are the arrays and sizes in the order of a call, by themselves or by name; without them the arrays come
-        in the order of their making. `parameters` is a dict of values for what `create_parameters` gave, or a list of such dicts, as
-        `create_parameter_grid` makes: then each makes a function, called base_name_0, base_name_1 and so on. `source`
-        may also be a function of such a dict (by name) that returns the plan, or the plan and its args.
+        in the order of their making. `parameters` is a dict of values for what `create_parameters` gave, or a list of
+        such dicts, as `create_parameter_grid` makes: then each makes a function, called base_name_0, base_name_1 and
+        so on. `source` may also be a function of such a dict (by name) that returns the plan, or the plan and its args.
 
         Raises `ScheduleError` for names that are no identifiers of C or come twice, parameters without a value, and
         plans that cannot be built; then nothing is added. Source: Accera, `Package.add`.

@@ -21,9 +21,10 @@ class Scalar(Array):
 
     >>> import tilewright as tw
     >>> from tilewright.schedule import Role, Scalar
-    >>> scale, total = Scalar(tw.float32), Scalar(tw.float32, Role.OUTPUT)
-    >>> scale, total, Scalar(0.2)
-    (scale: input float32 (), total: output float32 (1,), 0.2)
+    >>> scale = Scalar(tw.float32)
+    >>> total = Scalar(tw.float32, Role.OUTPUT)
+    >>> scale, total, str(Scalar(0.2))
+    (scale: input float32 (), total: output float32 (1,), '0.2')
 
     A written one is memory of one element: the launch gives an array of the shape (1,) or (). Source: Accera, `Scalar`.
     """

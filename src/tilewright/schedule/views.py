@@ -129,11 +129,13 @@ class Projection:
 
     `modes` has, for each mode of the base, the modes of the view that move along it and by how much each does.
 
-    >>> rows = Projection.whole(2).part((1, 2), (2, 3))
-    >>> rows.place(tuple(map(as_affine, (4, 5))))
-    (9, 17)
-    >>> rows.split(1, 8).place(tuple(map(as_affine, (4, 1, 0))))
-    (9, 26)
+    >>> from tilewright.schedule.affine import as_affine
+    >>> one, two, three = map(as_affine, (1, 2, 3))
+    >>> rows = Projection.whole(2).part((one, two), (2, 3))
+    >>> rows.place((two, three))
+    (5, 11)
+    >>> rows.split(1, 8).place((two, one, three))
+    (5, 35)
     """
 
     offsets: tuple[Affine, ...]
