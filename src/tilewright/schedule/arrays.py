@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 import keyword
+import math
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
@@ -32,7 +33,7 @@ from tilewright.schedule.elements import Load, Store, record, record_store
 from tilewright.schedule.naming import assigned_names
 from tilewright.schedule.parameters import Delayed, waiting
 from tilewright.schedule.roles import WRITTEN, AllocateFlags, Role
-from tilewright.schedule.view_kinds import Seeing, Seen
+from tilewright.schedule.view_kinds import Seeing, Seen, number_of_extent
 from tilewright.schedule.views import Product, Projection, plain
 
 __all__ = ["AllocateFlags", "Array", "ArrayLayout", "Form", "Load", "Role", "Store", "View", "record"]
@@ -145,7 +146,9 @@ class Array(Numbered):
                 f"array {self.name} has the layout {layout!r}",
                 help="Array.Layout.FIRST_MAJOR, Array.Layout.LAST_MAJOR, or a stride for each mode",
             )
-        self.shape: tuple[Size, ...] = tuple(_size(self.name, extent) for extent in shape)
+        self.shape: tuple[Size, ...] = tuple(
+            _size(self.name, extent, mode == len(shape) - 1) for mode, extent in enumerate(shape)
+        )
         self.layout = layout if isinstance(layout, ArrayLayout) else tuple(layout)
         is_delayed = any(isinstance(extent, Delayed) for extent in self.shape)
         if isinstance(self.layout, tuple) and len(self.layout) != len(self.shape):
@@ -158,6 +161,20 @@ class Array(Numbered):
     @property
     def rank(self) -> int:
         return len(self.shape)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the last extent is inf: the accesses of the first nest that names the array say what it is."""
+        return any(isinstance(extent, float) for extent in self.shape)
+
+    def settle(self, extent: int | None) -> None:
+        """Give an open array its last extent."""
+        if extent is None:
+            raise ScheduleError(
+                f"array {self.name} has an open extent, and how far it is accessed only the launch knows",
+                help="declare its shape with a Dimension",
+            )
+        self.shape = (*self.shape[:-1], extent)
 
     @property
     def is_static(self) -> bool:
@@ -325,12 +342,12 @@ class Array(Numbered):
         record_store(self, (Affine((), 0),), value)
 
     def as_expression(self) -> Expression:
-        """Return the one element of an array that is a number. Raises `ScheduleError` for another one."""
-        if self.rank and not self.is_number:
+        """Return the one element of an array that has one. Raises `ScheduleError` for another one."""
+        if any(number_of_extent(extent) != 1 for extent in self.shape):
             raise ScheduleError(
                 f"the logic of a nest cannot compute with {self!r}", help="use elements of arrays, indices and numbers"
             )
-        return self[()]
+        return self[(0,) * self.rank]
 
     def place(self, indices: Any) -> tuple[Affine, ...]:  # Any: as in __getitem__
         """Return the affine expression of each mode. Raises `ScheduleError` for a wrong number or other expressions."""
@@ -373,7 +390,9 @@ def _held(name: str, element_type: Any) -> Any:  # Any: an element type, or a pa
     return element_type.storage
 
 
-def _size(name: str, extent: object) -> Size:
+def _size(name: str, extent: object, is_last: bool) -> Size:
+    if isinstance(extent, float) and math.isinf(extent) and is_last:
+        return extent  # type: ignore[return-value]  # open, until a nest's accesses say
     if isinstance(extent, Dimension):
         return extent
     if isinstance(extent, Delayed):
@@ -391,7 +410,7 @@ def _as_number(name: str) -> Any:  # Any: a method
     """Return the operator of an array without modes: that of its one element."""
 
     def operate(self: Array, *others: Any) -> Any:  # Any: whatever is an expression
-        return getattr(self[()], name)(*others)
+        return getattr(self.as_expression(), name)(*others)
 
     operate.__name__ = name
     return operate

@@ -74,6 +74,7 @@ class PlanState:
         self.vectorized: frozenset[Index] = frozenset()
         self.caches: list[Cache] = []
         self.tensorization: Tensorization | None = None
+        self.given: frozenset[Array] = frozenset()  # memory that a kernel is built to take
 
     @property
     def bound(self) -> frozenset[Index]:
@@ -97,8 +98,12 @@ class PlanState:
 
     @property
     def arguments(self) -> tuple[Array, ...]:
-        """The arrays that the kernel takes: all but those of roles CONST and TEMP."""
-        return tuple(array for array in self.memories if array.role not in (Role.CONST, Role.TEMP))
+        """The arrays that the kernel takes: all but those of roles CONST and TEMP; of these, those that are given."""
+        return tuple(x for x in self.memories if x.role is not Role.CONST and not self.is_temporary(x))
+
+    def is_temporary(self, array: Array) -> bool:
+        """Whether an array lives only while the kernel runs: of role TEMP, and no argument of the kernel."""
+        return array.role is Role.TEMP and array.memory not in self.given
 
     @property
     def memories(self) -> tuple[Array, ...]:
@@ -161,7 +166,7 @@ class PlanState:
     def is_new(self, cache: Cache) -> bool:
         """Whether a cache's elements begin and end with it: those of a TEMP array that no cache around keeps longer."""
         mine = self.depth(cache)
-        return cache.array.role is Role.TEMP and not any(
+        return self.is_temporary(cache.array) and not any(
             other.array is cache.array and self.depth(other) < mine for other in self.caches
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import copy
 import inspect
 import types
 from collections.abc import Callable, Mapping
@@ -46,8 +47,10 @@ class ScheduledKernel:
     """
 
     def __init__(self, plan: PlanState, name: str, parameters: tuple[Array | Dimension, ...]) -> None:
+        plan = copy.copy(plan)  # what it takes is this kernel's own
         self.plan, self.name, self.parameters = plan, name, parameters
         self.arguments = tuple(number_of(x) if isinstance(x, Dimension) else x for x in parameters)
+        plan.given = frozenset(array.memory for array in self.arguments)
         validate(plan, self.arguments)
         self.conditions = conditions_of(plan, self.arguments)
         self.constants = tuple(array for array in plan.memories if array.data is not None)
@@ -323,7 +326,7 @@ def _check(array: Array, info: ArrayInfo, sizes: Mapping[Dimension, int]) -> Non
         raise ArgumentError(f"argument {array.name!r} has shape {info.shape}, and {array} was declared")
     shape = _shape(array, sizes)
     strides = strides_for(array, shape)
-    same = all(a == b or n == 1 for a, b, n in zip(info.strides, strides, shape, strict=True))
+    same = 0 in shape or all(a == b or n == 1 for a, b, n in zip(info.strides, strides, shape, strict=True))
     if info.shape != shape or not same:
         raise ArgumentError(
             f"argument {array.name!r} has shape {tuple(info.shape)} and strides {tuple(info.strides)}; "

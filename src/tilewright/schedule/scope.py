@@ -15,7 +15,7 @@ from tilewright.dtypes import DType, float32, int32, promote
 from tilewright.errors import ScheduleError
 from tilewright.layout import Layout
 from tilewright.schedule.affine import Affine, Apply, Convert, Dimension, Expression, Index, Number, Position
-from tilewright.schedule.arrays import Array, Load, Role, Store, View
+from tilewright.schedule.arrays import Array, Load, Store, View
 from tilewright.schedule.caches import Cache
 from tilewright.schedule.loop_nest import Condition, Loop, Part, Statement, at_places
 from tilewright.schedule.plan_state import PlanState, sizes_of
@@ -117,7 +117,7 @@ class Scope:
 
     def is_filled(self, cache: Cache) -> bool:
         """Whether what a cache is filled from is needed: of a TEMP array, where some part of the moment reads it."""
-        if cache.array.role is not Role.TEMP:
+        if not self.plan.is_temporary(cache.array):
             return self.plan.is_read(cache)
         statements = [statement for part in self.parts for statement in part.statements]
         reads = any(x.array is cache.array and not x.is_write for s in statements for x in s.accesses)

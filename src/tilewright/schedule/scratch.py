@@ -6,7 +6,7 @@ from tilewright.errors import ScheduleError
 from tilewright.schedule.arrays import Array
 from tilewright.schedule.caches import region_of
 from tilewright.schedule.plan_state import PlanState
-from tilewright.schedule.roles import AllocateFlags, Role
+from tilewright.schedule.roles import AllocateFlags
 
 _MOST_BYTES = 255 * 4  # of registers, which is what a thread has at most: beyond it they are memory all the same
 
@@ -23,7 +23,7 @@ def scratch_of(plan: PlanState) -> tuple[Array, ...]:
     """
     found = []
     for array in plan.memories:
-        if array.role is not Role.TEMP or any(cache.array.memory is array for cache in plan.caches):
+        if not plan.is_temporary(array) or any(cache.array.memory is array for cache in plan.caches):
             continue
         forms = [form for form in plan.arrays if form.memory is array and form is not array]
         if array.flags in _IN_REGISTERS:

@@ -41,7 +41,7 @@ def _refuse_parameters(plan: PlanState, parameters: tuple[Array, ...]) -> None:
     """Raise `ScheduleError` for parameters that do not give each array and each size of a plan, once."""
     missing = [array for array in plan.arguments if not _is_given(plan, array, parameters)]
     memories = [array.memory for array in parameters]
-    foreign = [array for array in parameters if array.role in (Role.CONST, Role.TEMP)]
+    foreign = [array for array in parameters if array.role is Role.CONST]
     if missing or foreign or len(set(memories)) < len(memories):
         raise ScheduleError(
             f"the kernel's parameters are ({', '.join(a.name for a in parameters)})",
@@ -108,7 +108,7 @@ def _refuse_fragments(plan: PlanState) -> None:
         )
     operands = (tile.a.array, tile.b.array, tile.c.array)
     for array in operands:
-        if array.role is Role.TEMP and not any(cache.array is array for cache in plan.caches):
+        if plan.is_temporary(array) and not any(cache.array is array for cache in plan.caches):
             raise ScheduleError(
                 f"{array.name} is TEMP and without a cache lives in the registers of each thread; a warp multiplies it "
                 "whole",
@@ -201,7 +201,7 @@ def _refuse_unwritten(plan: PlanState) -> None:
     What was in it before is then read: of a TEMP array nothing, of an OUTPUT array what the caller left there.
     """
     for array in plan.memories:
-        if array.role not in (Role.TEMP, Role.OUTPUT):
+        if not plan.is_temporary(array) and array.role is not Role.OUTPUT:
             continue
         if plan.tensorization is not None and plan.tensorization.sets(array):
             continue
@@ -211,7 +211,7 @@ def _refuse_unwritten(plan: PlanState) -> None:
             continue
         message = f"{array.name} is {array.role.name} and is read, and nothing is written to it before"
         help = "store to it first, in a nest that is fused in front, or tensorize with prologue_op=SET"
-        if array.role is Role.TEMP:
+        if plan.is_temporary(array):
             raise ScheduleError(message, location=reads[0].location, help=help)
         where = reads[0].location
         text = f"{message}: it begins with what is in it (help: declare it INPUT_OUTPUT, or {help})"
@@ -229,7 +229,7 @@ def _refuse_forgotten(plan: PlanState) -> None:
     """
     for array in plan.arrays:
         caches = [cache for cache in plan.caches if cache.array is array]
-        if array.role is not Role.TEMP or not caches:
+        if not plan.is_temporary(array) or not caches:
             continue
         longest = min(caches, key=lambda cache: plan.depth(cache))
         around = [index for index in plan.serial[: plan.depth(longest)] if plan.nest.loop(index).trips != 1]

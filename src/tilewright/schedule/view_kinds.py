@@ -82,8 +82,8 @@ class Seeing:
 
     def _refuse_outside(self, mode: int, start: Extent, extent: Extent, step: int) -> None:
         """Raise `ScheduleError` for a part that begins or ends outside for certain, or has no elements."""
-        first, whole = _number_of(start), _number_of(self.parent.shape[mode])
-        many = _number_of(extent)
+        first, whole = number_of_extent(start), number_of_extent(self.parent.shape[mode])
+        many = number_of_extent(extent)
         if many is not None and many < 1:
             raise ScheduleError(f"a part of {self.parent.name} has {many} elements in mode {mode}", help="at least 1")
         last = None if first is None or many is None else first + (many - 1) * step
@@ -97,8 +97,8 @@ class Seeing:
     def split_dimension(self, dim: Any, size: Any) -> Seen:  # Any: checked here
         mode, by = self._mode(dim), _extent(size)
         extent = self.parent.shape[mode]
-        number = _number_of(by)
-        whole = _number_of(extent)
+        number = number_of_extent(by)
+        whole = number_of_extent(extent)
         if number is None and not isinstance(by, Dimension):
             raise ScheduleError(f"mode {mode} of {self.parent.name} is split by {size!r}", help="a number, or a size")
         if number is not None and (number < 1 or (whole is not None and whole % number)):
@@ -295,6 +295,7 @@ def _extent(x: Any) -> Extent:  # Any: checked here
     return place
 
 
-def _number_of(x: Any) -> int | None:  # Any: an extent
+def number_of_extent(x: Any) -> int | None:  # Any: an extent
+    """Return an extent as a number, None where it is not known."""
     place = None if x is None else affine_or_none(x)
     return place.constant if place is not None and place.is_constant else None
