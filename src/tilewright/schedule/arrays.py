@@ -20,19 +20,12 @@ from tilewright.arguments import text
 from tilewright.dtypes import DType
 from tilewright.dtypes import dtype as as_dtype
 from tilewright.errors import ScheduleError
-from tilewright.schedule.affine import (
-    Affine,
-    Dimension,
-    Expression,
-    Numbered,
-    Size,
-    affine_or_none,
-    next_number,
-)
+from tilewright.schedule.affine import Affine, Dimension, Numbered, Size, as_index, next_number
 from tilewright.schedule.elements import Load, Store, record, record_store
 from tilewright.schedule.naming import assigned_names
 from tilewright.schedule.parameters import Delayed, waiting
 from tilewright.schedule.roles import WRITTEN, AllocateFlags, Role
+from tilewright.schedule.values import Expression
 from tilewright.schedule.view_kinds import Seeing, Seen, number_of_extent
 from tilewright.schedule.views import Product, Projection, plain
 
@@ -157,6 +150,7 @@ class Array(Numbered):
             raise ScheduleError(f"array {self.name}: data of shape {self.data.shape} for the shape {self.shape}")
 
     stands_for: Dimension | None = None  # the size that a number of the launch gives
+    is_waiting: bool = False  # whether it is a view, and where depends on a parameter without a value
 
     @property
     def rank(self) -> int:
@@ -358,12 +352,12 @@ class Array(Numbered):
             raise ScheduleError(f"array {self.name} has {self.rank} modes and is indexed by {len(index_tuple)}")
         places = []
         for mode, index in enumerate(index_tuple):
-            place = affine_or_none(index)
+            place = as_index(index)
             if place is None:
                 what = _described(index)
                 raise ScheduleError(
                     f"mode {mode} of array {self.name} is indexed by {what}, which is not affine",
-                    help="index by loop indices, whole numbers, and sums and multiples of them",
+                    help="index by loop indices, whole numbers, their sums and multiples, and quotients by numbers",
                 )
             places.append(place)
         return tuple(places)
@@ -439,7 +433,8 @@ class View(Array):
         self.parent, self.method, self.arguments = parent, method, arguments
         self.is_number = False
         self._seen: Seen | None = None
-        if not self.is_delayed:
+        self.is_waiting = self.is_delayed
+        if not self.is_waiting:
             self._seen = getattr(Seeing(parent, name), method)(*arguments)
 
     @property

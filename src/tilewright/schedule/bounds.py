@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias, Union
 
 from tilewright.errors import ArgumentError, ScheduleError
-from tilewright.schedule.affine import Affine, Dimension, affine_or_none
+from tilewright.schedule.affine import Affine, Dimension, Index, affine_or_none, as_index
 from tilewright.schedule.arrays import Array, View
-from tilewright.schedule.dependences import Instance, Values
+from tilewright.schedule.dependences import Instance, Side, Variable
 from tilewright.schedule.elements import Load, Store, element_text
-from tilewright.schedule.integers import LIMIT, UndecidedError
-from tilewright.schedule.loop_nest import Access, Part
+from tilewright.schedule.integers import LIMIT, System, UndecidedError
+from tilewright.schedule.loop_nest import Access, Part, Statement, settled
 from tilewright.schedule.plan_state import PlanState
 from tilewright.schedule.sides import Work
 from tilewright.schedule.views import Derived, value_of
-from tilewright.source import SourceLocation
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +43,32 @@ class SizeCondition:
 
 
 @dataclass(frozen=True, eq=False)
+class CaseCondition:
+    """A system must have no solution for the sizes of a launch: its solutions are accesses outside of an array."""
+
+    system: System[Variable]
+    what: str
+
+    def check(self, sizes: Mapping[Dimension, int], name: str) -> None:
+        """Raise `ArgumentError` where an access of the launch lies outside."""
+        system, texts = self.system, []
+        for variable in system.variables():
+            if isinstance(variable, Dimension):
+                value = value_of(variable, sizes)
+                system = system.equal({variable: 1}, -value)
+                texts.append(f"{variable}={value}")
+        try:
+            found = system.solve(Work(LIMIT))
+        except UndecidedError:
+            return  # the simulator has the last word
+        if found is not None:
+            raise ArgumentError(
+                f"kernel {name!r}: {self.what}, where {', '.join(texts)}",
+                help="pass arrays that hold all that the kernel accesses",
+            )
+
+
+@dataclass(frozen=True, eq=False)
 class Wholeness:
     """A size has to be made up of whole rows."""
 
@@ -58,20 +84,24 @@ class Wholeness:
             )
 
 
-def conditions_of(plan: PlanState, given: Sequence[Array]) -> tuple[SizeCondition | Wholeness, ...]:
+Condition: TypeAlias = Union[SizeCondition, CaseCondition, Wholeness]
+
+
+def conditions_of(plan: PlanState, given: Sequence[Array]) -> tuple[Condition, ...]:
     """Return what the sizes of a launch have to meet so that every access lies within its array.
 
     `given` are the arrays that the launch gives: of a view only its own elements are there. Raises `ScheduleError` for
     an access that lies outside whatever the sizes are, by name.
     """
-    found: list[SizeCondition | Wholeness] = []
+    found: list[Condition] = []
     parts_given = {view.base: view for view in given if isinstance(view, View)}
     sizes: dict[Derived, None] = {}
     for number, part in enumerate(plan.nest.parts):
         for statement in part.statements:
-            for element in (*statement.store.value.loads(), statement.store):
+            elements: tuple[Load | Store, ...] = (*statement.elements, statement.store)
+            for element in elements:
                 for lower, what in _requirements(element, parts_given):
-                    condition = _decided(plan, number, part, element, lower, what)
+                    condition = _decided(plan, number, statement, element, lower, what)
                     if condition is not None:
                         found.append(condition)
                 for array in _chain(element.named):
@@ -115,7 +145,7 @@ def _requirements(element: Load | Store, given: Mapping[Array, View]) -> Iterato
 def _part_within(view: View) -> Iterator[tuple[Affine, str]]:
     offsets, _, strides = view.arguments
     for mode, extent in enumerate(view.shape):
-        start = affine_or_none(offsets[mode])
+        start = as_index(offsets[mode])
         many, whole = (None if x is None else affine_or_none(x) for x in (extent, view.parent.shape[mode]))
         if start is None:
             continue
@@ -130,39 +160,46 @@ def _part_within(view: View) -> Iterator[tuple[Affine, str]]:
 
 
 def _decided(
-    plan: PlanState, number: int, part: Part, element: Load | Store, value: Affine, what: str
-) -> SizeCondition | None:
+    plan: PlanState, number: int, statement: Statement, element: Load | Store, value: Affine, what: str
+) -> Condition | None:
     """Return what sizes have to meet for value >= 0 at all points of a part, None where it holds for all sizes."""
-    worst = _least(value, part)
-    if worst is not None:
-        if all(factor > 0 for _, factor in worst.terms) and worst.constant + sum(f for _, f in worst.terms) >= 0:
-            return None
-        if worst.terms and not part.conditions:
-            return SizeCondition(worst, what, tuple(n for n in part.shape if isinstance(n, Dimension)))
-    try:
-        found = _violation(plan, number, part, element, value)
-    except UndecidedError:
-        return None  # the simulator and the device have the last word
-    if found is None:
+    part = plan.nest.parts[number]
+    under = _guards_around(statement, element)
+    worst = None if under else _least(value, part)
+    if worst is not None and all(factor > 0 for _, factor in worst.terms) and _at_ones(worst) >= 0:
         return None
     if worst is not None and worst.terms:
         return SizeCondition(worst, what, tuple(n for n in part.shape if isinstance(n, Dimension)))
-    instance, values = found
-    if any(isinstance(variable, Dimension) for variable in values):
-        return None  # some sizes allow it; which, no one expression of them says
-    raise ScheduleError(
-        f"{what}: {instance.at(values)}",
-        location=element_location(part, element),
-        help="declare the array as large as the nest needs, or let the nest run over its elements only",
-    )
-
-
-def element_location(part: Part, element: Load | Store) -> SourceLocation | None:
-    """Return the line of the statement that an element stands in."""
-    for statement in part.statements:
-        if element is statement.store or any(element is load for load in statement.store.value.loads()):
-            return statement.location
+    access = Access(statement, element.array, element.place, isinstance(element, Store), under)
+    cases = [Instance(plan.nest, number, access, case=case) for case in statement.cases[under]]
+    try:
+        for instance in cases:
+            system = _outside(plan, instance, value)
+            values = system.solve(Work(LIMIT))
+            if values is None:
+                continue
+            if any(isinstance(variable, Dimension) for variable in system.variables()):
+                return CaseCondition(system, what)
+            raise ScheduleError(
+                f"{what}: {instance.at(values)}",
+                location=statement.location,
+                help="declare the array as large as the nest needs, or let the nest run over its elements only",
+            )
+    except UndecidedError:
+        pass  # the simulator has the last word
     return None
+
+
+def _at_ones(value: Affine) -> int:
+    return value.constant + sum(factor for _, factor in value.terms)
+
+
+def _guards_around(statement: Statement, element: Load | Store) -> int:
+    """Return how many conditions of a statement hold where it accesses an element."""
+    guards = statement.store.guards
+    if element is statement.store or any(element is load for load in statement.store.value.loads()):
+        return len(guards)
+    return next(n for n, guard in enumerate(guards) if any(element is load for load in guard.test.loads()))
 
 
 def _least(value: Affine, part: Part) -> Affine | None:
@@ -172,26 +209,20 @@ def _least(value: Affine, part: Part) -> Affine | None:
     for symbol, factor in value.terms:
         if isinstance(symbol, Dimension):
             least = least + factor * symbol
-        elif symbol in extents:
+        elif isinstance(symbol, Index) and symbol in extents:
             least = least + (factor * (extents[symbol] - 1) if factor < 0 else 0)
         else:
             return None
     return least
 
 
-def _violation(
-    plan: PlanState, number: int, part: Part, element: Load | Store, value: Affine
-) -> tuple[Instance, Values] | None:
-    """Return a point of the loops at which a part runs and value < 0."""
-    statement = next(
-        s for s in part.statements if element is s.store or any(element is load for load in s.store.value.loads())
-    )
-    access = Access(statement, element.array, element.place, isinstance(element, Store))
-    instance = Instance(plan.nest, number, access)
-    terms, constant = instance.terms(value.substitute(part.places))
-    system = instance.runs().at_least_zero({variable: -c for variable, c in terms.items()}, -constant - 1)
+def _outside(plan: PlanState, instance: Instance, value: Affine) -> System[Variable]:
+    """Return the points of the loops at which an access happens and value < 0."""
+    moved = settled(value.substitute(instance.part.places), plan.nest.loops)
+    system = instance.runs().and_(Side(plan.nest, 0).runs((moved,)))
+    terms, constant = instance.terms(moved)
+    system = system.at_least_zero({variable: -factor for variable, factor in terms.items()}, -constant - 1)
     for variable in system.variables():
         if isinstance(variable, Dimension):
             system = system.at_least_zero({variable: 1}, -1)
-    values = system.solve(Work(LIMIT))
-    return None if values is None else (instance, values)
+    return system

@@ -13,10 +13,11 @@ from typing import Any, NoReturn, TypeVar, cast
 
 from tilewright.dtypes import dtype as as_dtype
 from tilewright.pickling import find, place_of
-from tilewright.schedule.affine import Apply, Convert, Expression, Index
+from tilewright.schedule.affine import Index
 from tilewright.schedule.arrays import Array, Load, Store, View
 from tilewright.schedule.loop_nest import LoopNest, Statement
 from tilewright.schedule.parameters import Delayed, waiting
+from tilewright.schedule.values import Apply, Convert, Expression, Guard
 
 Method = TypeVar("Method", bound=Callable[..., Any])  # Any: whatever a plan's methods take and return
 
@@ -172,7 +173,9 @@ class Resolution:
             return statement
         store = statement.store
         value = self._expression(store.value)
-        return Statement(statement.number, Store(self.array(store.named), store.indices, value, store.location))
+        guards = tuple(Guard(guard.decision, self._expression(guard.test), guard.holds) for guard in store.guards)
+        made = Store(self.array(store.named), store.indices, value, store.location, guards)
+        return Statement(statement.number, made)
 
     def _expression(self, x: Expression) -> Expression:
         if isinstance(x, Load):

@@ -10,7 +10,8 @@ from typing import Any
 
 from tilewright.dtypes import DType
 from tilewright.errors import ScheduleError
-from tilewright.schedule.affine import Affine, Expression, expression, recording
+from tilewright.schedule.affine import Affine, recording
+from tilewright.schedule.values import Expression, Guard, expression
 from tilewright.source import SourceLocation
 from tilewright.trace.tracer import locate
 
@@ -48,7 +49,7 @@ class Load(Expression):
 
 def element_text(array: Any, indices: tuple[Affine, ...]) -> str:  # Any: as in Load
     """Return an element as text: of a view of the same type, by its place in the memory."""
-    if array.base is not array and array.element_type is array.base.element_type:
+    if not array.is_waiting and array.base is not array and array.element_type is array.base.element_type:
         return element_text(array.base, _place(array, indices))
     name: str = array.name
     return name if array.is_number or not indices else f"{name}[{', '.join(map(str, indices))}]"
@@ -67,6 +68,7 @@ class Store:
     indices: tuple[Affine, ...]
     value: Expression
     location: SourceLocation | None
+    guards: tuple[Guard, ...] = ()
 
     @property
     def array(self) -> Any:  # Any: as named
@@ -87,12 +89,13 @@ class Store:
 
 def record(logic: Callable[[], Any]) -> list[Store]:  # Any: whatever the user's logic returns, which is nothing
     """Run a nest's logic once on its indices and return what it stores, in order."""
-    outer, recording.stores = recording.stores, []
+    outer = recording.stores, recording.guards
+    recording.stores, recording.guards = [], ()
     try:
         logic()
         return recording.stores
     finally:
-        recording.stores = outer
+        recording.stores, recording.guards = outer
 
 
 def record_store(array: Any, place: tuple[Affine, ...], value: Any) -> None:  # Any: as in Load; an expression
@@ -105,4 +108,4 @@ def record_store(array: Any, place: tuple[Affine, ...], value: Any) -> None:  # 
     location = locate(sys._getframe(2))
     if location is not None:  # what called the logic is this library and says nothing
         location = replace(location, inlined_at=None)
-    recording.stores.append(Store(array, place, expression(value), location))
+    recording.stores.append(Store(array, place, expression(value), location, recording.guards))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tilewright.arguments import function
 from tilewright.errors import ScheduleError, TilewrightWarning
 from tilewright.pickling import with_own_containers
-from tilewright.schedule.affine import Affine, Dimension, Index, Size
-from tilewright.schedule.arrays import Role, Store, record
+from tilewright.schedule.affine import Affine, Dimension, Index, Position, Size
+from tilewright.schedule.arrays import Load, Role, Store, record
 from tilewright.schedule.delayed import depends, transformed
 from tilewright.schedule.elements import element_text
 from tilewright.schedule.loop_nest import Loop, LoopNest, Part, Statement
@@ -90,18 +90,14 @@ class Nest:
             statement = Statement(len(self._statements), store)
             self._settle(store)
             _refuse_read_only(store)
-            for element in (*store.value.loads(), store):
-                # A view's place has the indices of its offsets too; one that waits for a parameter has no place yet.
-                for place in element.indices if depends(element.named) else (*element.indices, *element.place):
-                    foreign = [s for s, _ in place.terms if isinstance(s, Index) and s not in known]
-                    if foreign:
-                        what = "write of" if element is store else "read of"
-                        raise ScheduleError(
-                            f"{what} {element_text(element.named, element.indices)} uses {foreign[0]}, which is not an "
-                            "index of this nest",
-                            location=store.location,
-                            help="use the indices that nest.get_indices() returns",
-                        )
+            for user, place in _places(statement):
+                foreign = [s for s in place.symbols() if isinstance(s, Index) and s not in known]
+                if foreign:
+                    raise ScheduleError(
+                        f"{user} uses {foreign[0]}, which is not an index of this nest",
+                        location=store.location,
+                        help="use the indices that nest.get_indices() returns",
+                    )
             self._statements.append(statement)
         return logic
 
@@ -148,6 +144,23 @@ def _refuse_read_only(store: Store) -> None:
             warnings.warn(text, TilewrightWarning, stacklevel=3)
         else:
             warnings.warn_explicit(text, TilewrightWarning, store.location.file, store.location.line)
+
+
+def _places(statement: Statement) -> Iterator[tuple[object, Affine]]:
+    """Yield the affine expressions of a statement, each with what uses it: an access, or the statement."""
+    tests = [guard.test for guard in statement.store.guards]
+    elements: tuple[Load | Store, ...] = (*statement.elements, statement.store)
+    for element in elements:
+        user = f"{'write' if element is statement.store else 'read'} of {element_text(element.named, element.indices)}"
+        # A view's place has the indices of its offsets too; one that waits for a parameter has no place yet.
+        places = element.indices if depends(element.named) else (*element.indices, *element.place)
+        yield from ((user, place) for place in places)
+    left = [statement.store.value, *tests]
+    while left:
+        x = left.pop()
+        if isinstance(x, Position):
+            yield statement, x.place
+        left += x.operands
 
 
 def _loop_nest(indices: tuple[Index, ...], shape: tuple[Size, ...], statements: tuple[Statement, ...]) -> LoopNest:

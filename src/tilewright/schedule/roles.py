@@ -25,4 +25,6 @@ class AllocateFlags(enum.Enum):
     GLOBAL = "global"  # as HEAP
 
 
+IN_REGISTERS = frozenset({AllocateFlags.STACK, AllocateFlags.THREAD_LOCAL})
+IN_MEMORY = frozenset({AllocateFlags.HEAP, AllocateFlags.GLOBAL})
 WRITTEN = frozenset({Role.INPUT_OUTPUT, Role.OUTPUT, Role.TEMP})  # the roles of what a nest may write

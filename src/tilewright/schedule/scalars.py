@@ -8,12 +8,13 @@ from typing import Any
 
 from tilewright.dtypes import DType
 from tilewright.errors import ScheduleError
-from tilewright.schedule.affine import Affine, Dimension, expression
+from tilewright.schedule.affine import Affine, Dimension
 from tilewright.schedule.arrays import Array
 from tilewright.schedule.elements import record_store
 from tilewright.schedule.naming import assigned_names
 from tilewright.schedule.parameters import Delayed
 from tilewright.schedule.roles import Role
+from tilewright.schedule.values import expression
 
 
 class Scalar(Array):

@@ -26,6 +26,7 @@ from tilewright.schedule.binding import grid_of
 from tilewright.schedule.bounds import conditions_of
 from tilewright.schedule.constants import allocate, bring
 from tilewright.schedule.emission import Emission
+from tilewright.schedule.lanes import lowered
 from tilewright.schedule.plan_state import PlanState, sizes_of
 from tilewright.schedule.report import Operands, Report, report_of
 from tilewright.schedule.scalars import number_of
@@ -51,10 +52,11 @@ class ScheduledKernel:
         self.plan, self.name, self.parameters = plan, name, parameters
         self.arguments = tuple(number_of(x) if isinstance(x, Dimension) else x for x in parameters)
         plan.given = frozenset(array.memory for array in self.arguments)
-        validate(plan, self.arguments)
+        self.lowered = lowered(plan)  # with vectorized loops where they run
+        validate(self.lowered, self.arguments)
         self.conditions = conditions_of(plan, self.arguments)
         self.constants = tuple(array for array in plan.memories if array.data is not None)
-        self.scratch = scratch_of(plan)
+        self.scratch = scratch_of(self.lowered)
         self.roles: dict[Buffer, str] = {}  # which operand a buffer of registers holds
         self.k_indices: set[Value] = set()  # the indices of the loops over K
         self._launchers: dict[tuple[int, int, int], Launcher] = {}
@@ -82,7 +84,7 @@ class ScheduledKernel:
 
     def _emit(self, arguments: dict[Array, Any], place: SourceLocation | None) -> None:  # Any: device numbers, tensors
         with located(place):
-            emission = Emission(self.plan, arguments)
+            emission = Emission(self.lowered, arguments)
             emission.emit()
         if emission.tiles is not None:  # other traces' stay: their kernels may be kept, and counted later
             self.roles.update(emission.tiles.roles)

@@ -6,12 +6,9 @@ from tilewright.errors import ScheduleError
 from tilewright.schedule.arrays import Array
 from tilewright.schedule.caches import region_of
 from tilewright.schedule.plan_state import PlanState
-from tilewright.schedule.roles import AllocateFlags
+from tilewright.schedule.roles import IN_MEMORY, IN_REGISTERS
 
 _MOST_BYTES = 255 * 4  # of registers, which is what a thread has at most: beyond it they are memory all the same
-
-_IN_REGISTERS = frozenset({AllocateFlags.STACK, AllocateFlags.THREAD_LOCAL})
-_IN_MEMORY = frozenset({AllocateFlags.HEAP, AllocateFlags.GLOBAL})
 
 
 def scratch_of(plan: PlanState) -> tuple[Array, ...]:
@@ -22,18 +19,19 @@ def scratch_of(plan: PlanState) -> tuple[Array, ...]:
     into registers and whose elements in a thread only the launch counts.
     """
     found = []
+    shared = {crossing.pair.write.array.memory for crossing in plan.crossings}  # of threads that wait for one another
     for array in plan.memories:
         if not plan.is_temporary(array) or any(cache.array.memory is array for cache in plan.caches):
             continue
         forms = [form for form in plan.arrays if form.memory is array and form is not array]
-        if array.flags in _IN_REGISTERS:
+        if array.flags in IN_REGISTERS:
             if forms:
                 raise ScheduleError(
                     f"{array.name} is kept in registers and is seen as {forms[0].name}",
                     help="leave its flags out, or take AllocateFlags.HEAP: memory can be seen as other elements",
                 )
             _elements(plan, array)
-        elif array.flags in _IN_MEMORY or forms or not _fits(plan, array):
+        elif array.flags in IN_MEMORY or forms or array in shared or not _fits(plan, array):
             found.append(array)
     return tuple(found)
 

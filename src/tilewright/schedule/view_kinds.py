@@ -13,16 +13,8 @@ from typing import Any
 
 from tilewright.dtypes import DType
 from tilewright.errors import ScheduleError
-from tilewright.schedule.affine import (
-    Affine,
-    Convert,
-    Dimension,
-    Expression,
-    Number,
-    Position,
-    Size,
-    affine_or_none,
-)
+from tilewright.schedule.affine import Affine, Dimension, Position, Size, affine_or_none, as_index
+from tilewright.schedule.values import Convert, Expression, Number
 from tilewright.schedule.views import Extent, Product, Projection, as_size, flat, key_of, plain
 
 
@@ -282,7 +274,7 @@ def _extent(x: Any) -> Extent:  # Any: checked here
         return x.value
     if isinstance(x, Position):
         x = x.place
-    place = affine_or_none(x)
+    place = as_index(x)
     if place is None:
         if isinstance(x, Expression):
             return None
