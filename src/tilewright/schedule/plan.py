@@ -12,18 +12,19 @@ from tilewright.arguments import instance
 from tilewright.dtypes import dtype
 from tilewright.errors import ScheduleError
 from tilewright.pickling import with_own_containers
-from tilewright.schedule.affine import Index
+from tilewright.schedule.affine import Dimension, Index
 from tilewright.schedule.arrays import Array
 from tilewright.schedule.binding import bind
 from tilewright.schedule.cache_placement import is_count, place_cache, refuse_nonsense, refuse_unknown
 from tilewright.schedule.caches import Cache, Location, Strategy
 from tilewright.schedule.crossings import crossings
-from tilewright.schedule.delayed import Recorder, Resolution, recorded, waiting
+from tilewright.schedule.delayed import Recorder, Resolution, recorded
 from tilewright.schedule.heuristics import NoneCacheHeuristics, best_of
 from tilewright.schedule.lanes import MAX_LANES, lowered
 from tilewright.schedule.loop_nest import LoopNest
 from tilewright.schedule.memory_spaces import Auto
 from tilewright.schedule.mma_shapes import MMAFragmentOp, MMASchedulingPolicy, MMAShape
+from tilewright.schedule.parameters import waiting
 from tilewright.schedule.plan_state import PlanState
 from tilewright.schedule.plan_text import plan_data, plan_text
 from tilewright.schedule.report import Report
@@ -381,15 +382,18 @@ class Plan(PlanState, Recorder):
         """Return a plan of another loop nest for the same target, on which nothing has been called."""
         return Plan(start, self.target)
 
-    def build(self, name: str | None = None, args: Sequence[Array] | None = None) -> ScheduledKernel:
+    def build(self, name: str | None = None, args: Sequence[Array | Dimension] | None = None) -> ScheduledKernel:
         """Return the kernel: called with arrays in the order of `args`, by default that in which they were declared.
+
+        Sizes among `args` are numbers of the call. A view among them is called with an array of its shape and strides,
+        in place of the array that it is a part of.
 
         NumPy arrays run in the simulator, CUDA arrays on their GPU. Raises `ScheduleError` for what the plan cannot be.
         """
         instance("Plan.build", "name", name, (str, type(None)), "a text")
         instance("Plan.build", "args", args, (list, tuple, type(None)), "a list of arrays")
         for array in args or ():
-            instance("Plan.build", "each of args", array, Array, "an Array of the nest")
+            instance("Plan.build", "each of args", array, (Array, Dimension), "an Array of the nest, or a Dimension")
         return ScheduledKernel(self.snapshot(), name or "scheduled", tuple(args or self.arguments))
 
     def report(self) -> Report:
