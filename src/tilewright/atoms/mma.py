@@ -42,9 +42,9 @@ class MMAAtom:
     """One matrix multiply-add instruction: D[m, n] = sum over k of A[m, k] * B[n, k], plus C[m, n].
 
     `layout_a`, `layout_b` and `layout_c` map (thread, value) to the element of the column-major (M,K), (N,K) and (M,N)
-    tile that this value of this thread holds; D is held as C is, unless there is a `layout_d`. `thr_id` maps the threads of the atom to thread numbers. `arch` is the
-    first target that has the instruction ("" for all). `a_place` and `b_place` say where the instruction takes A and B
-    from; `is_asynchronous`, that D is there only after a wait.
+    tile that this value of this thread holds; D is held as C is, unless there is a `layout_d`. `thr_id` maps the
+    threads of the atom to thread numbers. `arch` is the first target that has the instruction ("" for all). `a_place`
+    and `b_place` say where the instruction takes A and B from; `is_asynchronous`, that D is there only after a wait.
 
     >>> import tilewright as tw
     >>> atom = tw.atoms.UniversalFMA(tw.float32)

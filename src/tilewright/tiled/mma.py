@@ -236,7 +236,7 @@ class TiledMMA(Displayed):
 
     @property
     def layout_d_tv(self) -> Layout:
-        """The layout from (thread, value) to elements of D's tile (M,N), that of C but where the atom says otherwise."""
+        """The layout from (thread, value) to elements of D's tile (M,N): that of C unless the atom says otherwise."""
         return self._layout_tv("D")
 
     def get_slice(self, thread: Int) -> ThrMMA:
