@@ -122,7 +122,12 @@ def mma_drawing(mma: TiledMMA, limit: Limit = LIMIT) -> Drawing:
     grid_c = replace(grid_c, show_rows=False, show_columns=False)
     title = f"{mma.atom}: {mma.size} threads, tile {show((m, n, k))}"
     notes = (*_notes(max(shared_a, shared_b, shared_c)), *_copies(mma))
-    return Drawing(((None, grid_b), (grid_a, grid_c)), title, notes, _KEY)
+    above: tuple[Grid | None, ...] = (None, grid_b)
+    below: tuple[Grid | None, ...] = (grid_a, grid_c)
+    if mma.atom.layout_d is not None:
+        d, _ = thread_cells(mma.layout_d_tv, (m, n), mma.offset_c, threads)
+        above, below = (*above, None), (*below, single_grid(frame, d, f"D (M,N) = ({m},{n})", m_axis, n_axis))
+    return Drawing((above, below), title, notes, _KEY)
 
 
 def _copies(mma: TiledMMA) -> tuple[str, ...]:

@@ -189,7 +189,7 @@ class _Composer:
         if type(stride) is int and (stride == 0 or (type(shape) is int and shape == 1)):
             return shape, 0
         if type(stride) is int and stride < 0:
-            found = [(n, mul(r, -1), scale(d, -1), k, -q) for n, r, d, k, q in self._leaf(shape, -stride)]
+            found = [(n, mul(r, -1), scale(d, -1), k, mul(q, -1)) for n, r, d, k, q in self._leaf(shape, -stride)]
         else:
             found = self._leaf(shape, stride)
         self.leaves += 1
