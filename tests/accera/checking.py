@@ -1,0 +1,192 @@
+"""Whether a kernel computes what it should: what the program says, or what the untransformed nests compute.
+
+A kernel of one thread is run as C++ on the CPU where it has more iterations than the simulator takes in seconds. One of
+many threads is run in the simulator, in the first blocks of its grid only where the whole would take minutes: elements
+that these blocks write are compared. What was not run whole is noted in `notes`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+import tilewright.schedule as ts
+from tests.accera import host
+from tilewright.errors import CheckError
+from tilewright.schedule.scheduled import strides_for
+
+SIMULATED = 60_000  # iterations that the simulator takes in seconds, for one thread
+_EXTENT = 37  # of a size that only the launch knows, where the program does not say
+
+_ROOM = 4096  # elements before and behind an array, for programs that read outside of it
+
+notes: list[str] = []
+checked: set[str] = set()
+pending: list = []
+
+
+class Disagreement(AssertionError):
+    """A kernel computes something else."""
+
+
+def added(function):
+    pending.append(function)
+
+
+def build(function):
+    """Print the kernel's text: all that is decided when a plan is built has been decided then."""
+    assert function.made.device_source.text
+
+
+def finish():
+    """Compare every function that the program has not compared itself with its untransformed nests."""
+    for function in pending:
+        if function.name not in checked:
+            against_nests(function)
+
+
+def check(function, before, after, tolerance):
+    """Call a function with copies of `before` and compare them with `after`, as Accera's verifier does."""
+    kernel = function.made.kernel
+    arrays = [
+        (array, np.asarray(value), np.asarray(wanted))
+        for array, value, wanted in zip(function.args, before, after, strict=False)
+        if not isinstance(array, ts.Dimension)
+    ]
+    values = [laid_out(array, value) for array, value, _ in arrays]
+    given = [copied(array, value) for (array, _, _), value in zip(arrays, values, strict=True)]
+    is_whole = run(kernel, values, function.made)
+    checked.add(function.name)
+    for (array, _, wanted), value, old in zip(arrays, values, given, strict=True):
+        if array.rank:
+            compare(array.name, value, wanted.reshape(value.shape), tolerance, None if is_whole else old)
+
+
+def against_nests(function):
+    """Compare a function on random numbers with the nests of its plan, run one after another as they were declared."""
+    kernel = function.made.kernel
+    sources = function.sources
+    arrays = kernel.parameters
+    temporaries = {a for a in kernel.plan.arrays if a.role is ts.Role.TEMP}
+    if not sources or (temporaries and len(sources) > 1):
+        notes.append("result not compared: no untransformed program to compare with")
+        return
+    random = np.random.default_rng(0)
+    sizes: dict = {}
+    values = [random_values(array, sizes, random) for array in arrays]
+    wanted = [copied(array, value) for array, value in zip(arrays, values, strict=True)]
+    old = [copied(array, value) for array, value in zip(arrays, values, strict=True)]
+    by_array = dict(zip(arrays, wanted, strict=True))
+    for source in sources:
+        plain = source.create_plan()
+        used = [array for array in plain.arguments if array in by_array]
+        try:
+            run(plain.build("reference", used), [by_array[array] for array in used])
+        except CheckError as error:  # the simulator's: a read outside of an array, a negative power of an integer
+            notes.append(f"result not compared, for the program itself is wrong: {str(error).splitlines()[0]}")
+            return
+    is_whole = run(kernel, values, function.made)
+    for array, value, right, before in zip(arrays, values, wanted, old, strict=True):
+        if array.rank:
+            compare(array.name, value, right, 1e-4, None if is_whole else before)
+
+
+def laid_out(array, value):
+    """Return a copy of a value in the type and strides that an array was declared with."""
+    if not array.rank:
+        return array.element_type.numpy.type(value.item()) if value.ndim == 0 or value.size == 1 else value
+    made = empty(array, value.shape if value.ndim == array.rank else shape_of(array, {}))
+    made[...] = value.reshape(made.shape)
+    return made
+
+
+def copied(array, value):
+    """Return a copy of an argument, in the same strides."""
+    return laid_out(array, value) if isinstance(value, np.ndarray) else value
+
+
+def empty(array, shape):
+    """Return an array of zeros in the strides of its declaration, with room around it."""
+    steps = strides_for(array, tuple(int(extent) for extent in shape))
+    kind = np.dtype(array.element_type.numpy)
+    span = 1 + sum((extent - 1) * step for extent, step in zip(shape, steps, strict=True))
+    memory = np.zeros(max(span, 1) + 2 * _ROOM, kind)
+    return np.lib.stride_tricks.as_strided(memory[_ROOM:], shape, [step * kind.itemsize for step in steps])
+
+
+def shape_of(array, sizes):
+    return tuple(
+        extent if isinstance(extent, int) else sizes.setdefault(extent, _EXTENT + 2 * len(sizes))
+        for extent in array.shape
+    )
+
+
+def random_values(array, sizes, random):
+    kind = array.element_type
+    shape = shape_of(array, sizes)
+    if kind.kind == "float":
+        drawn = random.integers(-8, 9, shape) / 8
+    elif kind.kind == "bool":
+        drawn = random.integers(0, 2, shape)
+    else:
+        drawn = random.integers(0 if kind.kind == "uint" else -5, 6, shape)
+    if not array.rank:
+        return kind.numpy.type(drawn)
+    made = empty(array, shape)
+    made[...] = drawn.astype(made.dtype)
+    return made
+
+
+def iterations(kernel, values):
+    """Return how often the innermost loops run in all, over all threads."""
+    sizes = kernel._sizes(kernel._described(values))
+    total = 1
+    for loop in kernel.plan.nest.loops:
+        trips = loop.trips
+        if trips is None:
+            trips = -(-int(loop.stop.evaluate(sizes)) // loop.step)
+        total *= max(trips, 1)
+    return total * max(len(part.statements) for part in kernel.plan.nest.parts)
+
+
+def run(kernel, values, function=None):
+    """Call a kernel; return whether all of it ran."""
+    work = iterations(kernel, values)
+    grid = kernel.grid_for(*values)
+    threads = int(np.prod(kernel.block))
+    if threads == 1 and work > SIMULATED and int(np.prod(grid)) == 1:
+        problem = host.run(kernel, values, function)
+        if problem is None:
+            return True
+        notes.append(f"not compiled for the host: {problem}")
+    blocks = int(np.prod(grid))
+    cost = work / min(threads, 32)
+    most = max(1, int(SIMULATED * blocks / max(cost, 1)))
+    if blocks <= most:
+        kernel(*values)
+        return True
+    _, arguments = kernel._launch(tuple(values))
+    x = min(grid[0], max(1, most))
+    y = min(grid[1], max(1, most // x))
+    kernel._launcher((x, y, 1))(*arguments)
+    notes.append(f"{x * y} of {blocks} blocks simulated")
+    return False
+
+
+def compare(name, value, wanted, tolerance, before=None):
+    """Raise `Disagreement` where values differ; with `before`, where those that changed do."""
+    value, wanted = np.asarray(value).astype(np.float64), np.asarray(wanted).astype(np.float64)
+    if before is not None:
+        changed = value != np.asarray(before).astype(np.float64)
+        if not changed.any():
+            if not (wanted != np.asarray(before).astype(np.float64)).any():
+                return
+            raise Disagreement(f"{name}: the blocks that ran changed nothing")
+        value, wanted = value[changed], wanted[changed]
+    scale = float(np.max(np.abs(wanted), initial=0.0))
+    slack = max(tolerance, 1e-5)
+    bad = ~np.isclose(value, wanted, rtol=slack, atol=slack * max(scale, 1e-30), equal_nan=True)
+    if bad.any():
+        where = tuple(int(n) for n in np.argwhere(bad)[0])
+        raise Disagreement(
+            f"{name}: {int(bad.sum())} of {bad.size} elements differ, at {where} {value[where]} instead of {wanted[where]}"
+        )
