@@ -8,9 +8,9 @@ that these blocks write are compared. What was not run whole is noted in `notes`
 from __future__ import annotations
 
 import numpy as np
+from tests.accera import host
 
 import tilewright.schedule as ts
-from tests.accera import host
 from tilewright.errors import CheckError
 from tilewright.schedule.scheduled import strides_for
 

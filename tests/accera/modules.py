@@ -8,10 +8,10 @@ import unittest
 
 import ml_dtypes
 import numpy as np
+from tests.accera import packages, targets, words
 
 import tilewright as tw
 import tilewright.schedule as ts
-from tests.accera import packages, targets, words
 
 
 def _missing(what):
@@ -44,7 +44,10 @@ def _mathematics():
         for name in "sqrt exp log log10 log2 sin cos tan sinh cosh tanh".split()
         if hasattr(tw, name)
     }
-    find = lambda *names: next((getattr(tw, n) for n in names if hasattr(tw, n)), _missing(names[0]))
+
+    def find(*names):
+        return next((getattr(tw, n) for n in names if hasattr(tw, n)), _missing(names[0]))
+
     found |= {
         "abs": find("abs", "absolute"),
         "max": tw.maximum,

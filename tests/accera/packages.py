@@ -5,10 +5,10 @@ from __future__ import annotations
 import enum
 from types import SimpleNamespace
 
-import tilewright.schedule as ts
 from tests.accera import checking
-from tests.accera.words import Array, Dimension, Function, Nest, Plan, Scalar, Schedule, Unsayable
-from tilewright.errors import TilewrightError
+from tests.accera.words import Function, Nest, Plan, Schedule, Unsayable
+
+import tilewright.schedule as ts
 
 
 class Format(enum.Flag):

@@ -40,10 +40,11 @@ def load(path):
 def run_one(kind, method):
     """Run one test here and return its record."""
     from tests.accera import checking, words
+
     from tilewright.errors import TilewrightError
 
     class Case(kind):
-        def assertRaises(self, expected, *args, **kwargs):  # noqa: N802  # unittest's name
+        def assertRaises(self, expected, *args, **kwargs):  # unittest's name
             # Accera raises ValueError and the like where this library has errors of its own.
             kinds = expected if isinstance(expected, tuple) else (expected,)
             return super().assertRaises((*kinds, TilewrightError), *args, **kwargs)

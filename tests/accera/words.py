@@ -7,10 +7,10 @@ from types import SimpleNamespace
 
 import ml_dtypes
 import numpy as np
+from tests.accera.targets import AUTO, Target, memory_space
 
 import tilewright as tw
 import tilewright.schedule as ts
-from tests.accera.targets import AUTO, Target, memory_space
 from tilewright.schedule.affine import Index
 from tilewright.schedule.arrays import ArrayLayout
 from tilewright.schedule.naming import assigned_names
@@ -22,9 +22,7 @@ class Unsayable(Exception):
     """The adapter has no word for what a program of Accera says."""
 
 
-_TYPES = (
-    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 bfloat16 float32 float64".split()  # noqa: SIM905
-)
+_TYPES = "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 bfloat16 float32 float64".split()
 ScalarType = SimpleNamespace(**{name: tw.dtype(name) for name in _TYPES}, index=tw.int64)
 AllocateFlags = SimpleNamespace(NONE=0, GLOBAL=1, STACK=2, HEAP=4, THREAD_LOCAL=8)
 CacheStrategy = ts.Strategy
