@@ -157,6 +157,14 @@ def sgemm_warp_tile() -> Drawing:
     return picture(tw.make_tiled_mma(UniversalFMA(tw.float32), lanes, (*strips, None)))
 
 
+def schedule_tile() -> Drawing:
+    """Draw when the points of 8 x 10 loops are visited that were tiled by 4 x 5, before and after the reordering."""
+    return beside(
+        picture(tw.Layout(((4, 2), (5, 2)), ((10, 40), (1, 5))), title="tile({i: 4, j: 5}): for i, ii, j, jj"),
+        picture(tw.Layout(((4, 2), (5, 2)), ((5, 40), (1, 20))), title="reorder(i, j, ii, jj): for i, j, ii, jj"),
+    )
+
+
 PICTURES: dict[str, Callable[[], Drawing]] = {
     "orders": orders,
     "nested": nested,
@@ -177,6 +185,7 @@ PICTURES: dict[str, Callable[[], Drawing]] = {
     "sgemm_banks_swizzled": sgemm_banks_swizzled,
     "sgemm_banks_padded": sgemm_banks_padded,
     "sgemm_warp_tile": sgemm_warp_tile,
+    "schedule_tile": schedule_tile,
 }
 
 

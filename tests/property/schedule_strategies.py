@@ -219,10 +219,10 @@ def _fused(draw: Any, type: str) -> Case:
     before = tuple(nest.loop_nest() for nest in (first, second, third))
     if draw(st.booleans()):
         fused = fuse(fuse(Schedule(before[0]), Schedule(before[1]), partial=2), Schedule(before[2]), partial=0)
-        shared = fused.get_indices()[2:4]
+        shared = fused.get_indices()[1:3]
     else:
         fused = fuse(*(Schedule(nest) for nest in before), partial=2)
-        shared = fused.get_indices()[1:3]
+        shared = fused.get_indices()[0:2]
     return Case(fused, (a, b, c, d, e), set(shared), {}, before)
 
 
@@ -246,9 +246,8 @@ def transform(draw: Any, case: Case, note: Callable[[str], None]) -> None:
                 draw(st.lists(st.sampled_from(indices), min_size=2, max_size=2, unique=True)) if indices[1:] else []
             )
             sizes = {index: draw(st.integers(1, 5)) for index in chosen}
-            related = [pair for pair in schedule.nest.precedences if set(pair) <= set(chosen)]
-            if chosen and not related:
-                for outer, inner in zip(chosen, schedule.tile(sizes), strict=True):  # type: ignore[arg-type]
+            if chosen:
+                for outer, inner in zip(chosen, schedule.tile(sizes), strict=True):
                     case.free |= {inner} if outer in case.free else set()
                 note(f"tile({sizes})")
         elif what == "reorder":
@@ -312,12 +311,13 @@ def plan_of(draw: Any, case: Case, note: Callable[[str], None]) -> Plan:
     for array in case.arrays:
         if draw(st.integers(0, 2)):
             _cache(draw, plan, array, note)
-    if plan.serial and draw(st.integers(0, 2)) == 0:
-        try:
-            plan.vectorize(plan.serial[-1])
-            note(f"vectorize({plan.serial[-1]})")
-        except ScheduleError as error:
-            note(f"refused: {error}")
+    for index in plan.serial:
+        if draw(st.integers(0, 3)) == 0:
+            try:
+                plan.vectorize(index)
+                note(f"vectorize({index})")
+            except ScheduleError as error:
+                note(f"refused: {error}")
     return plan
 
 

@@ -160,7 +160,7 @@ class Layout(Displayed):
         >>> Layout(((2, 2), 8), ((8, 16), 1)).get_hier_coord(10)
         ((1, 0), 2)
 
-        Coordinates of modes with stride 0 are 0; an offset past the layout wraps around. Raises `LayoutError` when the
+        Coordinates of modes with stride 0 are 0; an offset that the layout does not reach wraps around in each mode. Raises `LayoutError` when the
         strides are dynamic or do not step over one another. Source: CuTe `Layout::get_hier_coord`.
         """
         return unflatten(_leaf_coords(self, index), self.shape)
@@ -257,7 +257,7 @@ def raw_layout(shape: Shape, stride: Stride, static: bool | None = None) -> Layo
 
 
 def _leaf_coords(layout: Layout, offset: Int) -> list[Int]:
-    """Return the coordinate of each leaf, least stride first: offset // stride % (next stride / stride)."""
+    """Return the coordinate of each leaf, least stride first: offset // stride % extent."""
     shape, stride = flat_modes(layout)
     result: list[Int] = [0] * len(shape)
     steps = []
@@ -271,14 +271,13 @@ def _leaf_coords(layout: Layout, offset: Int) -> list[Int]:
     for at, (d, i) in enumerate(steps):
         following = steps[at + 1] if at + 1 < len(steps) else None
         extent = shape[i]
-        count = extent if following is None else following[0] // d
         fits = following is None or (following[0] % d == 0 and type(extent) is int and following[0] >= d * extent)
         if d < 0 or not fits:
             raise LayoutError(
                 f"get_hier_coord of {layout}: stride {d} and the next larger do not step over one another",
                 help="use a layout whose modes do not overlap, like a compact one",
             )
-        result[i] = mod(floordiv(offset, d), count)
+        result[i] = mod(floordiv(offset, d), extent)
     return result
 
 

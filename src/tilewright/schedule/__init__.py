@@ -19,6 +19,7 @@ What it decides
     dependences              pairs of accesses, and the orders, bindings and vectors that would break them
     cache_placement          at which loops caches are filled, and which of them cannot be
     tensorization            which matrix instructions compute a tile
+    lanes                    which iterations of vectorized loops run at once, and the order of the loops then
     validation               what a whole plan has to be
     plan_text                a plan as text and as data
 How it becomes a kernel
@@ -26,7 +27,8 @@ How it becomes a kernel
     filling, shared_caches   memory of caches, filled and written back
     fragments, tiles         matrix instructions: fragments read, multiplied in passes, finished, stored
     pipelines                caches in loops, filled before what reads them or ahead of it
-    emission                 the walk through the loops, vectors among them, while the kernel is traced
+    vectors                  statements for all lanes of vectorized loops at once, and reductions over them
+    emission                 the walk through the loops while the kernel is traced
     report                   what a kernel is made of, counted
 What users hold
     constants                arrays whose values the kernel holds, at a launch

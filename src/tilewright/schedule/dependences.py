@@ -178,7 +178,7 @@ def refuse_violations(before: LoopNest, after: LoopNest, what: str) -> None:
     reduction to its target may change places with each other. Two accesses for which the question takes too much work
     are refused too, by an error that says so.
     """
-    if before.loops == after.loops:
+    if before.loops == after.loops and not before.is_unchecked:
         return
     for pair in pairs(after):
         if pair.is_of_one_reduction:
@@ -283,37 +283,46 @@ def refuse_crossings(nest: LoopNest, bindings: tuple[Binding, ...]) -> None:
                     )
 
 
-def refuse_recurrences(nest: LoopNest, index: Index) -> None:
-    """Raise `ScheduleError` where one iteration of a loop reads or writes an element that another iteration writes."""
-    loop = nest.loop(index)
-    indices = range(0, (loop.last or 0) + 1, loop.step)
-    for part in nest.parts:
-        accesses = [
-            replace(access, place=tuple(mode.substitute(part.places) for mode in access.place))
-            for statement in part.statements
-            for access in statement.accesses
-        ]
-        for write in (access for access in accesses if access.is_write):
-            for other in accesses:
-                if other.array is write.array and _meet(write, other, index, indices):
-                    raise ScheduleError(
-                        f"{index} cannot be vectorized: {write} and {other} are of the same element in different "
-                        "iterations",
-                        location=write.statement.location,
-                        help="vectorize a loop whose iterations are independent of one another",
-                    )
+def refuse_recurrences(nest: LoopNest, lanes: tuple[Index, ...]) -> None:
+    """Raise `ScheduleError` where the iterations of some loops, which run at once, would access an element in disorder.
+
+    `lanes` are the innermost loops, outermost first. At each point of the other loops a statement runs in all lanes
+    before the next one does: it reads in all of them and then writes, in their order. Two accesses change places where
+    the one that is earlier in a lane belongs to a later lane. Those of one reduction may.
+    """
+    loops = tuple(nest.loop(index) for index in lanes)
+    for pair in pairs(nest):
+        first, second = _stage(pair.first), _stage(pair.second)
+        if pair.is_of_one_reduction or first == second:
+            continue
+        system = pair.meets()
+        for loop in nest.loops:
+            if loop.index not in lanes:
+                system = system.equal(*difference(*iterations(loop)))
+        for loop in loops:
+            mine, other = iterations(loop) if first < second else iterations(loop)[::-1]
+            try:
+                found = None if loop.trips == 1 else is_before(system, other, mine).solve()
+            except UndecidedError:
+                raise pair.undecided(f"{loop.index} cannot be vectorized", "access one element") from None
+            if found is not None:
+                raise _recurrence(pair, loop.index)
+            system = system.equal(*difference(mine, other))
 
 
-def _meet(write: Access, other: Access, index: Index, indices: range) -> bool:
-    """Whether the write of one iteration and an access of another may be of one element, all other loops equal."""
-    factors = [(a.factor(index), b.factor(index)) for a, b in zip(write.place, other.place, strict=True)]
-    rests = [
-        (a - x * index) - (b - y * index)
-        for a, b, (x, y) in zip(write.place, other.place, factors, strict=True)
-    ]  # fmt: skip
-    # Where other loops keep the places apart or not, they may not: only what is known here counts.
-    known = [(rest.constant, x, y) for rest, (x, y) in zip(rests, factors, strict=True) if rest.is_constant]
-    if all(x == y for _, x, y in known):  # then only the distance between the iterations matters
-        distances = [d for d in range(-indices[-1], indices[-1] + 1, indices.step) if d]
-        return any(all(rest + x * d == 0 for rest, x, _ in known) for d in distances)
-    return any(all(rest + x * s - y * t == 0 for rest, x, y in known) for s in indices for t in indices if s != t)
+def _stage(instance: Instance) -> tuple[int, int, bool]:
+    """Return when an access runs among those of one point of the loops."""
+    numbers = [statement.number for statement in instance.part.statements]
+    return instance.number, numbers.index(instance.access.statement.number), instance.access.is_write
+
+
+def _recurrence(pair: Pair, index: Index) -> ScheduleError:
+    instances = (pair.first, pair.second) if pair.first.access.is_write else (pair.second, pair.first)
+    write, other = (
+        replace(x.access, place=tuple(mode.substitute(x.part.places) for mode in x.access.place)) for x in instances
+    )
+    return ScheduleError(
+        f"{index} cannot be vectorized: {write} and {other} are of the same element in different iterations",
+        location=pair.write.statement.location,
+        help="vectorize a loop whose iterations are independent of one another",
+    )

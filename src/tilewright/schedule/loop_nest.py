@@ -184,8 +184,9 @@ class Part:
 class LoopNest:
     """Loops, outermost first, and parts. `precedences` are pairs of indices whose first has to stay outside the second.
 
-    `unrolled` are the indices whose loops are unrolled; `fusing` those that number fused schedules,
-    and `padded` those that were padded.
+    `unrolled` are the indices whose loops are unrolled; `fusing` those that number fused schedules, and `padded` those
+    that were padded. The last `fuse` let its schedules share the loops of `fused`, and those of `unfused` are of one
+    schedule each. Where `is_unchecked`, `fuse` has ordered the loops, and no dependence was compared with that order.
     """
 
     loops: tuple[Loop, ...]
@@ -194,6 +195,9 @@ class LoopNest:
     unrolled: frozenset[Index] = field(default_factory=frozenset)
     fusing: tuple[Index, ...] = ()
     padded: frozenset[Index] = field(default_factory=frozenset)
+    fused: tuple[Index, ...] = ()
+    unfused: tuple[Index, ...] = ()
+    is_unchecked: bool = False
 
     @property
     def order(self) -> tuple[Index, ...]:

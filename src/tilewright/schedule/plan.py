@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -14,10 +15,11 @@ from tilewright.pickling import with_own_containers
 from tilewright.schedule.affine import Index
 from tilewright.schedule.arrays import Array
 from tilewright.schedule.binding import bind
-from tilewright.schedule.cache_placement import place_cache, refuse_nonsense, refuse_unknown
+from tilewright.schedule.cache_placement import is_count, place_cache, refuse_nonsense, refuse_unknown
 from tilewright.schedule.caches import Cache, Location, Strategy
 from tilewright.schedule.delayed import Recorder, Resolution, recorded, waiting
-from tilewright.schedule.dependences import refuse_crossings, refuse_recurrences
+from tilewright.schedule.dependences import refuse_crossings
+from tilewright.schedule.lanes import MAX_LANES, lowered
 from tilewright.schedule.loop_nest import LoopNest
 from tilewright.schedule.mma_shapes import MMAFragmentOp, MMASchedulingPolicy, MMAShape
 from tilewright.schedule.plan_state import PlanState
@@ -106,18 +108,21 @@ class Plan(PlanState, Recorder):
     def vectorize(self, index: Index) -> None:
         """Run a loop as vectors: its iterations read and write neighbours by as wide accesses as alignment allows.
 
-        The loop is the innermost one; its arithmetic is unrolled. Accesses along it that are contiguous become vector
-        loads and stores of up to 16 bytes, others stay single. Raises `ScheduleError` for a loop that is bound, of
-        unknown length, or carries a dependence between iterations.
+        All iterations of the loop run at once, at most 64 with those of other vectorized loops; a longer loop, or one
+        whose length only the launch knows, runs in blocks. Loops inside of it run around these vectors (unroll and
+        jam), as if the loop stood innermost. Accesses along it that are contiguous become vector loads and stores of up
+        to 16 bytes, others stay single, and what does not move with it is read once. A reduction over it (`+=`, `*=`,
+        min, max, `&=`, `|=`, `^=`) is computed in partial results, which are combined at its end.
+
+        Raises `ScheduleError` for a loop that is bound, that numbers fused schedules, or whose iterations depend on one
+        another: the error names the accesses that would change places.
         """
         self._refuse_bound(index, "vectorize")
-        if self.nest.loop(index).trips is None:
-            raise ScheduleError(
-                f"{index} runs to {self.nest.loop(index).stop}, which only the launch knows",
-                help="split the loop, and vectorize the inner one",
-            )
-        refuse_recurrences(self.nest, index)
-        self.unroll(index)
+        trial = copy.copy(self)
+        trial.vectorized = self.vectorized | {index}
+        lowered(trial)
+        if (self.nest.loop(index).trips or MAX_LANES + 1) <= MAX_LANES:
+            self.unroll(index)
         self.vectorized |= {index}
 
     @recorded
@@ -126,7 +131,7 @@ class Plan(PlanState, Recorder):
     ) -> None:
         """Unroll loops and vectorize others: `unroll` and `vectorize` for each.
 
-        Raises `ScheduleError` as they do, and for a padded loop: the kernel would cross the boundary of its padding.
+        Raises `ScheduleError` as they do.
         """
         kinds = (Index, list, tuple)
         instance("Plan.kernelize", "unroll_indices", unroll_indices, kinds, "a list of indices")
@@ -134,12 +139,48 @@ class Plan(PlanState, Recorder):
         vectors = [] if vectorize_indices is None else vectorize_indices
         chosen = [vectors] if isinstance(vectors, Index) else list(vectors)
         unrolled = [unroll_indices] if isinstance(unroll_indices, Index) else list(unroll_indices)
-        for index in (*unrolled, *chosen):
-            self._refuse_padding(index)
         for index in unrolled:
             self.unroll(index)
         for index in chosen:
             self.vectorize(index)
+
+    @recorded
+    def parallelize(
+        self,
+        indices: Sequence[Index] | Index,
+        pin: Any = None,  # Any: cores in Accera, which a GPU does not name
+        policy: str = "static",
+        max_threads: int | None = None,
+    ) -> None:
+        """Run loops in parallel on the multiprocessors: bind them to blocks, together as one unit.
+
+        They are neighbours in the order of the loops, outermost first, and are bound to the first of BLOCK_X, BLOCK_Y
+        and BLOCK_Z that is free. The GPU deals out blocks to its multiprocessors as they become free: `pin`, `policy`
+        ("static" or "dynamic") and `max_threads` are taken for Accera's sake, and change no result and no kernel.
+
+        Raises `ScheduleError` for loops that are no neighbours or in another order, and as `bind` does.
+        """
+        kinds = (Index, list, tuple)
+        instance("Plan.parallelize", "indices", indices, kinds, "a list of indices")
+        chosen = (indices,) if isinstance(indices, Index) else tuple(indices)
+        if policy not in ("static", "dynamic"):
+            raise ScheduleError(f"policy={policy!r}", help="'static' or 'dynamic'")
+        if max_threads is not None and not is_count(max_threads):
+            raise ScheduleError(f"max_threads={max_threads!r}", help="a whole number, at least 1")
+        first = self.nest.position(chosen[0]) if chosen else 0
+        if not chosen or self.nest.order[first : first + len(chosen)] != chosen:
+            raise ScheduleError(
+                f"parallelize of ({', '.join(map(str, chosen))})",
+                help=f"name neighbours among ({', '.join(map(str, self.nest.order))}), in this order",
+            )
+        taken = {binding.unit for binding in self.bindings}
+        units = (GridUnit.BLOCK_X, GridUnit.BLOCK_Y, GridUnit.BLOCK_Z)
+        free = next((unit for unit in units if unit not in taken), None)
+        if free is None:
+            raise ScheduleError(
+                "parallelize, and BLOCK_X, BLOCK_Y and BLOCK_Z are bound already", help="name all loops in one call"
+            )
+        self.bind({chosen: free})
 
     @recorded
     def cache(
@@ -290,10 +331,10 @@ class Plan(PlanState, Recorder):
         """Return a copy that further calls on this plan do not change."""
         if self.is_delayed:
             raise waiting()
-        copy = Plan(self.nest, self.target)
-        copy.bindings, copy.vectorized = self.bindings, self.vectorized
-        copy.caches, copy.tensorization = list(self.caches), self.tensorization
-        return copy
+        made = Plan(self.nest, self.target)
+        made.bindings, made.vectorized = self.bindings, self.vectorized
+        made.caches, made.tensorization = list(self.caches), self.tensorization
+        return made
 
     def _refuse_bound(self, index: Index, what: str) -> None:
         self.nest.position(index)
@@ -302,13 +343,6 @@ class Plan(PlanState, Recorder):
 
     def _unit(self, index: Index) -> GridUnit:
         return next(binding.unit for binding in self.bindings if index in binding.indices)
-
-    def _refuse_padding(self, index: Index) -> None:
-        if index in self.nest.padded:
-            raise ScheduleError(
-                f"{index} is padded, and a kernel of all its iterations would cross the boundary of the padding",
-                help="split the loop so that the padding ends between blocks, and kernelize the inner loop",
-            )
 
     def to_dict(self) -> dict[str, Any]:  # Any: plain data
         """Return what `print(plan)` shows as plain data: loops, caches, statements, grid and block."""

@@ -112,10 +112,12 @@ def _with_loop(nest: LoopNest, loop: Loop, parts: tuple[Part, ...]) -> LoopNest:
 
 
 def fuse(nests: Sequence[LoopNest], partial: int, fusing: Index) -> LoopNest:
-    """Make one nest of several: they share their first `partial` loops, inside of a loop that numbers the nests.
+    """Make one nest of several: they share their first `partial` loops, around a loop that numbers the nests.
 
     before: for i: for j: P     and     for i: for j: for k: Q      (partial = 2)
-    after:  for f in range(2): for i: for j: for k: if f == 0 and k == 0: P; if f == 1: Q
+    after:  for i: for j: for f in range(2): for k: if f == 0 and k == 0: P; if f == 1: Q
+
+    Whether a dependence forbids that order is not asked here: another one may follow.
     """
     shared = [_shared_loop(nests, n) for n in range(partial)]
     own = [loop for nest in nests for loop in nest.loops[partial:]]
@@ -136,11 +138,15 @@ def fuse(nests: Sequence[LoopNest], partial: int, fusing: Index) -> LoopNest:
     precedences = [(names.get(a, a), names.get(b, b)) for nest in nests for a, b in nest.precedences]
     unrolled = {names.get(index, index) for nest in nests for index in nest.unrolled}
     return LoopNest(
-        (Loop(fusing, Affine((), len(nests))), *shared, *own),
+        (*shared, Loop(fusing, Affine((), len(nests))), *own),
         tuple(parts),
         (*precedences, *((fusing, loop.index) for loop in own)),
         frozenset(unrolled),
         (fusing, *(names.get(f, f) for nest in nests for f in nest.fusing)),
+        frozenset(names.get(index, index) for nest in nests for index in nest.padded),
+        tuple(loop.index for loop in shared),
+        tuple(loop.index for loop in own),
+        is_unchecked=partial > 0 or any(nest.is_unchecked for nest in nests),
     )
 
 

@@ -11,7 +11,7 @@ from tilewright.schedule.affine import Index
 from tilewright.schedule.arrays import Array, Role
 from tilewright.schedule.cache_placement import refuse_conflicts, refuse_nonsense
 from tilewright.schedule.caches import Cache, Location
-from tilewright.schedule.dependences import Instance, Pair, difference, iterations, refuse_recurrences
+from tilewright.schedule.dependences import Instance, Pair, difference, iterations
 from tilewright.schedule.integers import UndecidedError
 from tilewright.schedule.mma_shapes import MMAFragmentOp
 from tilewright.schedule.plan_state import PlanState, operation_name
@@ -29,7 +29,6 @@ def validate(plan: PlanState, parameters: tuple[Array, ...]) -> None:
     for name in names:
         if names.count(name) > 1:
             raise ScheduleError(f"two arrays are called {name}", help="give them names: Array(..., name='...')")
-    _refuse_loops(plan)
     for cache in plan.caches:
         refuse_nonsense(plan, cache)
         if plan.is_written(cache) and cache.location is not Location.MMA_FRAGMENT:
@@ -112,20 +111,6 @@ def _refuse_rivals(plan: PlanState) -> None:
                 help="cache the array once there",
             )
         rivals[key] = cache
-
-
-def _refuse_loops(plan: PlanState) -> None:
-    """Raise `ScheduleError` for a vectorized loop that is not the innermost one of those that a thread runs."""
-    for index in plan.vectorized:
-        if index in plan.bound:
-            raise ScheduleError(f"{index} is vectorized and bound", help="vectorize a loop that each thread runs")
-        inside = plan.serial[plan.serial.index(index) + 1 :]
-        if inside:
-            raise ScheduleError(
-                f"{index} is vectorized, and {', '.join(map(str, inside))} runs inside of it",
-                help="reorder the schedule so that the vectorized loop is the innermost one",
-            )
-        refuse_recurrences(plan.nest, index)
 
 
 def _refuse_repeated_operations(plan: PlanState, holds_target: Callable[[Index], bool]) -> None:

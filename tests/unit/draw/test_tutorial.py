@@ -49,5 +49,5 @@ def test_committed_pictures_are_those_of_the_code(maker: ModuleType) -> None:
 def test_every_picture_is_shown_and_made(maker: ModuleType) -> None:
     made = {f"{name}.svg" for name in maker.PICTURES}
     assert {path.name for path in maker.FOLDER.iterdir()} == made
-    texts = [(DOCS / page).read_text(encoding="utf-8") for page in PAGES]
+    texts = [(DOCS / page).read_text(encoding="utf-8") for page in (*PAGES, "schedule.md")]
     assert {picture for text in texts for picture in re.findall(r"\]\(pictures/([\w.]+)\)", text)} == made
