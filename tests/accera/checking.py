@@ -7,6 +7,8 @@ that these blocks write are compared. What was not run whole is noted in `notes`
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 from tests.accera import host
 
@@ -17,6 +19,7 @@ from tilewright.schedule.scheduled import strides_for
 SIMULATED = 60_000  # iterations that the simulator takes in seconds, for one thread
 _EXTENT = 37  # of a size that only the launch knows, where the program does not say
 
+_TOLERANCE = {"float16": 1e-2, "bfloat16": 4e-2}  # sums are rounded to the array's type more than once
 _ROOM = 4096  # elements before and behind an array, for programs that read outside of it
 
 notes: list[str] = []
@@ -47,18 +50,81 @@ def finish():
 def check(function, before, after, tolerance):
     """Call a function with copies of `before` and compare them with `after`, as Accera's verifier does."""
     kernel = function.made.kernel
+    given = list(zip(before, after, strict=False))
+    if len(given) == len(function.args) > len(kernel.parameters):  # sizes are told from the arrays
+        given = [x for x, array in zip(given, function.args, strict=True) if not isinstance(array, ts.Dimension)]
+    if len(given) < len(kernel.parameters):  # as hatlib does, which tells sizes from the arrays too
+        given = with_sizes(kernel, given)
     arrays = [
         (array, np.asarray(value), np.asarray(wanted))
-        for array, value, wanted in zip(function.args, before, after, strict=False)
-        if not isinstance(array, ts.Dimension)
+        for array, (value, wanted) in zip(kernel.parameters, given, strict=True)
     ]
     values = [laid_out(array, value) for array, value, _ in arrays]
     given = [copied(array, value) for (array, _, _), value in zip(arrays, values, strict=True)]
     is_whole = run(kernel, values, function.made)
     checked.add(function.name)
     for (array, _, wanted), value, old in zip(arrays, values, given, strict=True):
-        if array.rank:
+        if isinstance(value, np.ndarray):
             compare(array.name, value, wanted.reshape(value.shape), tolerance, None if is_whole else old)
+
+
+def product(nest, values):
+    """Add up a nest `C[i, j] += A[i, k] * B[k, j]` of single indices with NumPy; return whether it is one."""
+    statement = nest.statements[0]
+    text = re.fullmatch(r"(\w+)\[([\w, ]+)\] \+= (\w+)\[([\w, ]+)\] \* (\w+)\[([\w, ]+)\]", str(statement))
+    if len(nest.statements) > 1 or text is None:
+        return False
+    target, to, first, one, second, two = text.groups()
+    by_name = {getattr(array, "name", None): value for array, value in values.items()}
+    names = sorted({*to.split(", "), *one.split(", "), *two.split(", ")})
+    if len(names) != len(nest.indices) or not {target, first, second} <= set(by_name):
+        return False
+    if any(name.isdigit() for name in names) or by_name[target].shape == ():
+        return False
+    letters = {name: chr(ord("a") + n) for n, name in enumerate(names)}
+    terms = ["".join(letters[name] for name in places.split(", ")) for places in (one, two, to)]
+    extents = dict(zip(names, [None] * len(names), strict=True))
+    for array, places in ((target, to), (first, one), (second, two)):
+        for name, extent in zip(places.split(", "), by_name[array].shape, strict=True):
+            if extents[name] not in (None, extent):
+                return False
+            extents[name] = extent
+    shape = {str(index): extent for index, extent in zip(nest.indices, nest.shape, strict=True)}
+    if any(isinstance(extent, int) and extents[name] != extent for name, extent in shape.items()):
+        return False
+    exact = np.float64 if by_name[first].dtype.kind not in "iu" else np.int64
+    added = np.einsum(
+        f"{terms[0]},{terms[1]}->{terms[2]}", by_name[first].astype(exact), by_name[second].astype(exact), optimize=True
+    )
+    by_name[target][...] = (by_name[target].astype(exact) + added).astype(by_name[target].dtype)
+    return True
+
+
+def finish_elements(values, operation, argument):
+    """Do to an array what the prologue or epilogue of a tile does to its elements."""
+    kind = ts.MMAFragmentOp
+    if values is None or operation is kind.NONE:
+        return
+    if operation in (kind.ReLU, kind.ReLU_NoConditional):
+        values[...] = np.maximum(values, 0)
+    elif operation is kind.SET:
+        values[...] = argument
+    else:
+        values[...] = values * argument
+
+
+def with_sizes(kernel, given):
+    """Return pairs of values with those of the sizes that are arguments of their own among them."""
+    rest = iter(given)
+    found = [None if isinstance(array, ts.Dimension) else next(rest) for array in kernel.parameters]
+    sizes = {}
+    for array, pair in zip(kernel.parameters, found, strict=True):
+        if pair is not None:
+            sizes.update(zip(array.shape, np.shape(pair[0]), strict=False))
+    return [
+        pair or (np.int64(sizes[size]), np.int64(sizes[size]))
+        for size, pair in zip(kernel.parameters, found, strict=True)
+    ]
 
 
 def against_nests(function):
@@ -66,7 +132,7 @@ def against_nests(function):
     kernel = function.made.kernel
     sources = function.sources
     arrays = kernel.parameters
-    temporaries = {a for a in kernel.plan.arrays if a.role is ts.Role.TEMP}
+    temporaries = [a for a in kernel.plan.arrays if a.role is ts.Role.TEMP]
     if not sources or (temporaries and len(sources) > 1):
         notes.append("result not compared: no untransformed program to compare with")
         return
@@ -76,24 +142,36 @@ def against_nests(function):
     wanted = [copied(array, value) for array, value in zip(arrays, values, strict=True)]
     old = [copied(array, value) for array, value in zip(arrays, values, strict=True)]
     by_array = dict(zip(arrays, wanted, strict=True))
-    for source in sources:
+    tile = kernel.plan.tensorization
+    if tile is not None:
+        finish_elements(by_array.get(tile.c.array), *tile.prologue)
+    for place, source in enumerate(sources):
+        if tile is not None and place == 1:
+            finish_elements(by_array.get(tile.c.array), *tile.epilogue)
         plain = source.create_plan()
-        used = [array for array in plain.arguments if array in by_array]
+        used = [array for array in arrays if array in plain.arguments or isinstance(array, ts.Dimension)]
+        if product(source, by_array):
+            continue
         try:
             run(plain.build("reference", used), [by_array[array] for array in used])
         except CheckError as error:  # the simulator's: a read outside of an array, a negative power of an integer
             notes.append(f"result not compared, for the program itself is wrong: {str(error).splitlines()[0]}")
             return
+    if tile is not None and len(sources) == 1:
+        finish_elements(by_array.get(tile.c.array), *tile.epilogue)
     is_whole = run(kernel, values, function.made)
     for array, value, right, before in zip(arrays, values, wanted, old, strict=True):
-        if array.rank:
-            compare(array.name, value, right, 1e-4, None if is_whole else before)
+        if isinstance(value, np.ndarray):
+            compare(array.name, value, right, _TOLERANCE.get(value.dtype.name, 1e-4), None if is_whole else before)
 
 
 def laid_out(array, value):
     """Return a copy of a value in the type and strides that an array was declared with."""
+    if isinstance(array, ts.Dimension):
+        is_read = array.role is ts.Role.INPUT
+        return np.int64(value.item()) if is_read else value.reshape((1,)).astype(np.int64)
     if not array.rank:
-        return array.element_type.numpy.type(value.item()) if value.ndim == 0 or value.size == 1 else value
+        return array.element_type.numpy.type(value.item())
     made = empty(array, value.shape if value.ndim == array.rank else shape_of(array, {}))
     made[...] = value.reshape(made.shape)
     return made
@@ -120,7 +198,14 @@ def shape_of(array, sizes):
     )
 
 
+def shape_of_size(size, sizes):
+    """Return the extent that was chosen for a size."""
+    return sizes.setdefault(size, _EXTENT + 2 * len(sizes))
+
+
 def random_values(array, sizes, random):
+    if isinstance(array, ts.Dimension):
+        return np.int64(shape_of_size(array, sizes)) if array.role is ts.Role.INPUT else np.zeros((1,), np.int64)
     kind = array.element_type
     shape = shape_of(array, sizes)
     if kind.kind == "float":
@@ -138,7 +223,7 @@ def random_values(array, sizes, random):
 
 def iterations(kernel, values):
     """Return how often the innermost loops run in all, over all threads."""
-    sizes = kernel._sizes(kernel._described(values))
+    sizes = sizes_of(kernel, values)
     total = 1
     for loop in kernel.plan.nest.loops:
         trips = loop.trips
@@ -146,6 +231,17 @@ def iterations(kernel, values):
             trips = -(-int(loop.stop.evaluate(sizes)) // loop.step)
         total *= max(trips, 1)
     return total * max(len(part.statements) for part in kernel.plan.nest.parts)
+
+
+def sizes_of(kernel, values):
+    """Return the extent of each size of the launch."""
+    sizes = {}
+    for array, value in zip(kernel.parameters, values, strict=True):
+        if isinstance(array, ts.Dimension):
+            sizes[array] = int(np.asarray(value).reshape(-1)[0])
+        elif array.rank and isinstance(value, np.ndarray):
+            sizes.update((e, n) for e, n in zip(array.shape, value.shape, strict=False) if isinstance(e, ts.Dimension))
+    return sizes
 
 
 def run(kernel, values, function=None):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import inspect
 import os
 import re
 import subprocess
@@ -92,8 +93,8 @@ def run(kernel, values, function=None):
     except subprocess.CalledProcessError as error:
         lines = [line for line in error.stderr.decode().splitlines() if "error" in line]
         return (lines or ["g++ failed"])[0][-200:]
-    constants = kernel._constants_beside(tuple(values), kernel._described(tuple(values)))
-    by_name = dict(zip([a.name for a in (*kernel.parameters, *kernel.constants)], (*values, *constants), strict=True))
+    _, values = kernel._launch(tuple(values))  # with constants and scratch memory
+    by_name = dict(zip(inspect.signature(kernel.kernel.__wrapped__).parameters, values, strict=True))
     arguments = []
     for parameter in parameters:
         value, part = by_name[parameter.argument], parameter.part

@@ -58,9 +58,9 @@ def _mathematics():
         "remainderf": find("remainder"),
         "fast_exp": find("exp"),
         "fast_exp_mlas": find("exp"),
-        "logical_and": lambda a, b: a & b,
-        "logical_or": lambda a, b: a | b,
-        "logical_not": getattr(tw, "logical_not", lambda a: ts.where(a, False, True)),
+        "logical_and": getattr(ts, "logical_and", lambda a, b: a & b),
+        "logical_or": getattr(ts, "logical_or", lambda a, b: a | b),
+        "logical_not": getattr(ts, "logical_not", lambda a: ts.where(a, False, True)),
         "cast": ts.cast,
     }
     return found

@@ -6,7 +6,7 @@ import enum
 from types import SimpleNamespace
 
 from tests.accera import checking
-from tests.accera.words import Function, Nest, Plan, Schedule, Unsayable
+from tests.accera.words import HAS_SIZES, Function, Nest, Schedule, Unsayable
 
 import tilewright.schedule as ts
 
@@ -58,9 +58,7 @@ class Package:
         if isinstance(source, (Nest, Schedule)):
             source = source.create_plan()
         name = base_name or f"function_{len(FUNCTIONS)}"
-        arrays = [x for x in args or () if not isinstance(x, ts.Dimension)]
-        if callable(source) and not isinstance(source, Plan):
-            raise Unsayable("package.add of a function that calls others")
+        arrays = [x for x in args or () if HAS_SIZES or not isinstance(x, ts.Dimension)]
         made = self.inner.add(source, arrays, _identifier(name, self._fns), parameters or None)
         functions = [
             self._function(one, args or (), base_name, source) for one in (made if isinstance(made, list) else [made])

@@ -49,6 +49,12 @@ def run_one(kind, method):
             kinds = expected if isinstance(expected, tuple) else (expected,)
             return super().assertRaises((*kinds, TilewrightError), *args, **kwargs)
 
+        def assertEqual(self, first, second, msg=None):  # unittest's name
+            # Accera has lists where this library has tuples.
+            if {type(first), type(second)} == {tuple, list}:
+                first, second = list(first), list(second)
+            super().assertEqual(first, second, msg)
+
     start = time.time()
     verdict, reason, where = "works", "", ""
     try:

@@ -75,6 +75,8 @@ class Target(ts.Target):
         self.properties = properties
 
     def __getattr__(self, name):
+        if name == "max_static_shared_memory_per_block":
+            return 48 << 10
         try:
             return self.__dict__["properties"][name]
         except KeyError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from types import SimpleNamespace
 
@@ -24,13 +25,17 @@ class Unsayable(Exception):
 
 _TYPES = "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 bfloat16 float32 float64".split()
 ScalarType = SimpleNamespace(**{name: tw.dtype(name) for name in _TYPES}, index=tw.int64)
-AllocateFlags = SimpleNamespace(NONE=0, GLOBAL=1, STACK=2, HEAP=4, THREAD_LOCAL=8)
+AllocateFlags = getattr(ts, "AllocateFlags", SimpleNamespace(NONE=0, GLOBAL=1, STACK=2, HEAP=4, THREAD_LOCAL=8))
 CacheStrategy = ts.Strategy
 
 # What Python programs of Accera ask of values that are plain here.
 ArrayLayout.to_numpy_order = lambda self: "C" if self is ArrayLayout.FIRST_MAJOR else "F"
-ArrayLayout.DEFERRED = getattr(ArrayLayout, "DEFERRED", "DEFERRED")
-Index.__iter__ = lambda self: iter((self,))  # `i, = nest.get_indices()` and `i = nest.get_indices()` are both written
+if not hasattr(ArrayLayout, "DEFERRED"):
+    ArrayLayout.DEFERRED = "DEFERRED"
+if not hasattr(Index, "__iter__"):
+    Index.__iter__ = lambda self: iter(
+        (self,)
+    )  # `i, = nest.get_indices()` and `i = nest.get_indices()` are both written
 
 
 def element_type(given):
@@ -42,7 +47,10 @@ class Array(ts.Array):
     def __init__(
         self, role, name="", data=None, element_type=None, layout=ArrayLayout.FIRST_MAJOR, offset=0, shape=None, flags=0
     ):
-        if layout == "DEFERRED" or offset:
+        known = {}
+        if "flags" in inspect.signature(ts.Array.__init__).parameters:
+            known = {"flags": flags or AllocateFlags.NONE, "offset": offset}
+        elif layout == "DEFERRED" or offset:
             raise Unsayable("Array.Layout.DEFERRED" if not offset else "Array(offset=...)")
         if shape is not None and any(extent == float("inf") for extent in shape[:-1] if isinstance(extent, float)):
             raise ValueError("only the last extent of an array can be inf")
@@ -63,8 +71,8 @@ class Array(ts.Array):
             else layout,
             data=data,
             name=name or (names[0] if names else None),
+            **known,
         )
-        self.flags = flags
 
     @property
     def requested_layout(self):
@@ -75,7 +83,7 @@ class Array(ts.Array):
         return "*".join(extent.name if isinstance(extent, ts.Dimension) else str(extent) for extent in self.shape)
 
 
-class Scalar(Array):
+class _Scalar(Array):
     """A number of the launch, or, of a number, the number itself."""
 
     def __new__(cls, element_type=None, role=Role.INPUT, name=None):
@@ -86,13 +94,16 @@ class Scalar(Array):
     def __init__(self, element_type=None, role=Role.INPUT, name=None):
         names = assigned_names(sys._getframe(1))
         ts.Array.__init__(self, role, element_type, (), name=name or (names[0] if names else None))
-        self.flags = 0
 
     def set(self, value):
         self[()] = value
 
 
-class Dimension(ts.Dimension):
+Scalar = getattr(ts, "Scalar", _Scalar)
+HAS_SIZES = hasattr(ts, "Scalar")  # whether sizes may be arguments of their own
+
+
+class _Dimension(ts.Dimension):
     def __init__(self, name=None, role=Role.INPUT):
         names = assigned_names(sys._getframe(1))
         if role is not Role.INPUT:
@@ -102,6 +113,9 @@ class Dimension(ts.Dimension):
 
     def set(self, value):
         raise Unsayable("Dimension.set")
+
+
+Dimension = ts.Dimension if HAS_SIZES else _Dimension
 
 
 def create_dimensions(*names, role=Role.INPUT):
@@ -220,13 +234,10 @@ class Plan(ts.Plan):
                 self.nest.position(index)
 
     def _erase_loops(self, indices):
-        raise Unsayable("plan._erase_loops: a loop that another nest's function runs")
-
-    def emit_runtime_init_pack(self, *args, **kwargs):
-        raise Unsayable("plan.emit_runtime_init_pack")
-
-    def pack_and_embed_buffer(self, *args, **kwargs):
-        raise Unsayable("plan.pack_and_embed_buffer")
+        erase = getattr(ts.Plan, "_erase_loops", None) or getattr(ts.Plan, "erase_loops", None)
+        if erase is None:
+            raise Unsayable("plan._erase_loops: a loop that another nest's function runs")
+        return erase(self, indices)
 
 
 def create_parameters(*given):
