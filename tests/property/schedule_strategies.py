@@ -104,7 +104,7 @@ def _size(draw: Any, name: str, sizes: dict[Dimension, int], extent: int) -> Any
 @st.composite
 def cases(draw: Any) -> Case:
     """An untransformed nest of one of several kinds."""
-    kind = draw(st.sampled_from([_matmul, _elementwise, _stencil, _convolution, _row_reduction, _fused]))
+    kind = draw(st.sampled_from([_matmul, _elementwise, _stencil, _convolution, _row_reduction, _fused, _wave]))
     type = draw(st.sampled_from(["int32", "float32"]))
     case: Case = kind(draw, type)
     return case
@@ -161,6 +161,23 @@ def _stencil(draw: Any, type: str) -> Case:
         b[i, j] = a[i, j] + a[i + 1, j + 1] * 2 + a[i + 2, j]
 
     return Case(nest.create_schedule(), (a, b), {i, j})
+
+
+def _wave(draw: Any, type: str) -> Case:
+    """A recurrence in both directions: what does not depend on one another lies on diagonals."""
+    m, n = draw(EXTENT), draw(EXTENT)
+    a = _array(draw, "A", Role.INPUT_OUTPUT, type, m + 1, n + 2)
+    b = _array(draw, "B", Role.INPUT_OUTPUT, type, m + n)
+    nest, (i, j) = _nest((m, n), "ij")
+    ahead, sums = draw(st.integers(0, 2)), draw(st.booleans())
+
+    @nest.iteration_logic
+    def _() -> None:
+        a[i + 1, j + 1] = a[i, j + ahead] - a[i + 1, j]
+        if sums:
+            b[i + j] += a[i + 1, j + 1]
+
+    return Case(nest.create_schedule(), (a, b) if sums else (a,), set())
 
 
 def _convolution(draw: Any, type: str) -> Case:
@@ -246,13 +263,17 @@ def transform(draw: Any, case: Case, note: Callable[[str], None]) -> None:
                 draw(st.lists(st.sampled_from(indices), min_size=2, max_size=2, unique=True)) if indices[1:] else []
             )
             sizes = {index: draw(st.integers(1, 5)) for index in chosen}
-            if chosen:
+            related = [pair for pair in schedule.nest.precedences if set(pair) <= set(chosen)]
+            if chosen and not related and case.free:
                 for outer, inner in zip(chosen, schedule.tile(sizes), strict=True):
                     case.free |= {inner} if outer in case.free else set()
                 note(f"tile({sizes})")
         elif what == "reorder":
             order = draw(st.permutations(indices))
             order = keeping(order, schedule.nest.precedences)
+            is_ordered = case.free == set() and len(case.before) == 1  # a recurrence, which some orders would break
+            if is_ordered and not schedule.is_valid_loop_order(*order):
+                continue
             assert schedule.is_valid_loop_order(*order)
             schedule.reorder(*order)
             note(f"reorder({order})")
@@ -300,14 +321,16 @@ def plan_of(draw: Any, case: Case, note: Callable[[str], None]) -> Plan:
     plan = case.schedule.create_plan(target)
     units = target.GridUnit
     names = [units.BLOCK_X, units.BLOCK_Y, units.THREAD_X, units.THREAD_Y, units.THREAD_Z, units.BLOCK_Z]
-    free = [index for index in case.schedule.get_indices() if index in case.free]
-    for index in free:
+    for index in case.schedule.get_indices():
         unit = draw(st.sampled_from([None, *names]))
         if unit is None or (not unit.name.startswith("BLOCK") and plan.nest.loop(index).trips is None):
             continue
-        names.remove(unit)
-        plan.bind({index: unit})
-        note(f"bind({index}: {unit.name})")
+        try:
+            plan.bind({index: unit})
+            names.remove(unit)
+            note(f"bind({index}: {unit.name})")
+        except ScheduleError:
+            assert index not in case.free
     for array in case.arrays:
         if draw(st.integers(0, 2)):
             _cache(draw, plan, array, note)

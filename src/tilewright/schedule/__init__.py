@@ -4,6 +4,7 @@ Modules in the order in which they stand on one another: each imports from those
 
 What a kernel computes
     naming, parameters       the names of what is assigned; values that are chosen later
+    memory_spaces            where caches live, and Accera's names of element types
     affine, arrays           indices, sizes of the launch, and the values and arrays that the logic of a nest names
     loop_nest                statements, loops, parts and their conditions: the state of a schedule
     transforms               what each transform makes of a loop nest
@@ -14,9 +15,9 @@ What a GPU offers
     mma_shapes, recipes      shapes of matrix instructions, and how a warp computes one
     targets, binding         GPUs; loops that their blocks, threads and warps run through
 What a plan says
+    dependences, crossings   pairs of accesses, the orders and vectors that would break them, and what threads wait for
     caches, plan_state       caches, tiles of matrix instructions, and all else that a plan has chosen
 What it decides
-    dependences              pairs of accesses, and the orders, bindings and vectors that would break them
     cache_placement          at which loops caches are filled, and which of them cannot be
     tensorization            which matrix instructions compute a tile
     lanes                    which iterations of vectorized loops run at once, and the order of the loops then
@@ -42,6 +43,7 @@ from __future__ import annotations
 from tilewright.schedule.affine import Affine, Dimension, Index, apply, cast, create_dimensions, where
 from tilewright.schedule.arrays import Array, Role
 from tilewright.schedule.caches import Location, Strategy
+from tilewright.schedule.memory_spaces import AUTO, ScalarType
 from tilewright.schedule.mma_shapes import MMAFragmentOp, MMASchedulingPolicy, MMAShape
 from tilewright.schedule.nest import Nest
 from tilewright.schedule.package import Package
@@ -56,21 +58,33 @@ from tilewright.schedule.schedule import Schedule, fuse
 from tilewright.schedule.scheduled import ScheduledKernel
 from tilewright.schedule.targets import GridUnit, Target
 
+# Accera's names of the same things.
+GridUnits = GridUnit
+CacheStrategy = Strategy
+MemorySpace = Location
+LoopIndex = Index
+
 __all__ = [
+    "AUTO",
     "Affine",
     "Array",
+    "CacheStrategy",
     "DelayedParameter",
     "Dimension",
     "GridUnit",
+    "GridUnits",
     "Index",
     "Location",
+    "LoopIndex",
     "MMAFragmentOp",
     "MMASchedulingPolicy",
     "MMAShape",
+    "MemorySpace",
     "Nest",
     "Package",
     "Plan",
     "Role",
+    "ScalarType",
     "Schedule",
     "ScheduledKernel",
     "Strategy",

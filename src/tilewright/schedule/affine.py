@@ -20,7 +20,7 @@ from tilewright.arguments import function as check_function
 from tilewright.dtypes import DType
 from tilewright.dtypes import dtype as as_dtype
 from tilewright.errors import ScheduleError
-from tilewright.schedule.naming import assigned_names
+from tilewright.schedule.naming import LoopName, assigned_names
 from tilewright.trace.mathematics import where as device_where
 
 _numbers = itertools.count()
@@ -157,18 +157,24 @@ def next_number() -> tuple[int, int]:
     return next(_numbers), 0
 
 
-class Index(Numbered, _Linear):
+class Index(Numbered, _Linear, LoopName):
     """The index of one loop. Indices are equal only to themselves.
 
     >>> i, j = Index("i"), Index("j")
     >>> print(2 * i - j + 3)
     2 * i - j + 3
+
+    An index yields itself, so that of a nest of one loop both `i = nest.get_indices()` and `(i,) = nest.get_indices()`
+    can be written.
     """
 
     def __init__(self, name: str | None = None) -> None:
         self.number = next_number()
         names = assigned_names(sys._getframe(1)) if name is None else (name,)
         self.name = names[0] if names else f"i{self.number[0]}"
+
+    def __iter__(self) -> Iterator[Index]:
+        yield self
 
     def as_affine(self) -> Affine:
         """Return the expression 1 * index."""

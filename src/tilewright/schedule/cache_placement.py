@@ -21,6 +21,11 @@ def refuse_unknown(location: object, strategy: object, ahead: object, stages: ob
         if not isinstance(value, kind):
             members = ", ".join(f"{kind.__name__}.{member.name}" for member in kind)
             raise ScheduleError(f"{value!r} is not a {kind.__name__} of a cache", help=f"one of {members}")
+    if location is Location.GLOBAL:
+        raise ScheduleError(
+            "a cache in global memory would copy an array to where it is already",
+            help="Location.SHARED, PRIVATE or MMA_FRAGMENT; an array in another layout is an array of its own",
+        )
     if ahead not in (None, Location.SHARED, Location.PRIVATE):
         raise ScheduleError(
             f"double_buffer_location={ahead!r}",

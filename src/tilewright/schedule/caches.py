@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,21 +12,8 @@ from tilewright.errors import ScheduleError
 from tilewright.schedule.affine import Affine, Index
 from tilewright.schedule.arrays import Array, ArrayLayout, Load
 from tilewright.schedule.loop_nest import Access, Loop
-
-
-class Location(enum.Enum):
-    """Where a cache lives."""
-
-    SHARED = "shared"  # the block's shared memory
-    PRIVATE = "private"  # registers of each thread
-    MMA_FRAGMENT = "fragment"  # registers of a warp, as its matrix instructions hold them
-
-
-class Strategy(enum.Enum):
-    """Which elements of a shared cache each thread copies."""
-
-    BLOCKED = "blocked"  # a run of neighbours
-    STRIPED = "striped"  # vectors that lie a block's vectors apart, so that neighbouring threads copy neighbours
+from tilewright.schedule.memory_spaces import Location as Location
+from tilewright.schedule.memory_spaces import Strategy as Strategy
 
 
 @dataclass(frozen=True)

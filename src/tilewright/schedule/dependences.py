@@ -1,4 +1,4 @@
-"""Dependences: pairs of accesses that reach the same element, and the orders and bindings that would break them.
+"""Dependences: pairs of accesses that reach the same element, and the orders and vectors that would break them.
 
 A pair is a system of linear conditions on integers. Each loop has two variables, one for the iteration of each access,
 which count iterations: a loop that steps by 4 has the index 4 * iteration. Sizes of the launch are unknown integers
@@ -13,7 +13,6 @@ from typing import TypeAlias, Union
 
 from tilewright.errors import ScheduleError
 from tilewright.schedule.affine import Affine, Dimension, Index, Symbol
-from tilewright.schedule.binding import Binding
 from tilewright.schedule.integers import LIMIT, System, UndecidedError
 from tilewright.schedule.loop_nest import Access, Loop, LoopNest, Part
 from tilewright.schedule.sides import Work
@@ -167,7 +166,7 @@ def _value(terms: Terms, values: Values) -> int:
     return sum(c * values.get(v, 0) for v, c in terms[0].items()) + terms[1]
 
 
-# --- what an order, a binding and a vector may not break -------------------------------------------------
+# --- what an order and a vector may not break -----------------------------------------------------------
 
 
 def refuse_violations(before: LoopNest, after: LoopNest, what: str) -> None:
@@ -247,40 +246,6 @@ def _error(pair: Pair, first: Instance, second: Instance, values: Values, what: 
         help="keep an order in which what depends on another iteration runs after it; "
         "skewing a loop by another one can make such an order possible",
     )
-
-
-def refuse_crossings(nest: LoopNest, bindings: tuple[Binding, ...]) -> None:
-    """Raise `ScheduleError` where two threads or blocks would access one element, and one of them writes.
-
-    Reductions are no exception: threads that add to one element at the same time lose sums. Two accesses for which the
-    question takes too much work are refused too, by an error that says so.
-    """
-    bound = [(loop, binding.unit) for binding in bindings for loop in binding.loops if loop.trips != 1]
-    if not bound:
-        return
-    for pair in pairs(nest):
-        meets, work = pair.meets(), Work(LIMIT)
-        for loop, unit in bound:
-            low, high = iterations(loop)
-            is_one = pair.first.access is pair.second.access and pair.first.number == pair.second.number
-            for mine, other in [(low, high)] if is_one else [(low, high), (high, low)]:
-                try:
-                    values = is_before(meets, mine, other).solve(work)
-                except UndecidedError:
-                    raise pair.undecided(
-                        f"{loop.index} cannot be bound to {unit.name}",
-                        "access one element at the same time",
-                    ) from None
-                if values is not None:
-                    raise ScheduleError(
-                        f"{loop.index} cannot be bound to {unit.name}: different iterations of it access "
-                        f"{pair.first.element(values)} at the same time, the {pair.first.at(values)} and the "
-                        f"{pair.second.at(values)}{pair.sizes(values)}",
-                        location=pair.write.statement.location,
-                        help="a loop of a reduction cannot be bound; bind loops the written element moves with"
-                        if pair.is_of_one_reduction
-                        else "bind loops whose iterations are independent of one another",
-                    )
 
 
 def refuse_recurrences(nest: LoopNest, lanes: tuple[Index, ...]) -> None:

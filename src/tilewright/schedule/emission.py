@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from tilewright.instructions.barrier import sync_threads
 from tilewright.schedule.arrays import Array, Role
 from tilewright.schedule.binding import Binding
 from tilewright.schedule.caches import Cache, Location
@@ -98,6 +99,8 @@ class Emission:
         def iteration(value: Any, parts: Parts) -> None:  # Any: a number of host or device
             with self.scope.at(loop.index, value, (low, high)):
                 self.guarded(depth + 1, parts)
+                if loop.index in self.plan.waiting and low != high:
+                    sync_threads()  # what other threads wrote is there for the next iteration
 
         if high is not None and low == high:
             iteration(low, parts)
@@ -123,5 +126,7 @@ class Emission:
     def synchronises(self, depth: int) -> bool:
         """Whether threads meet inside of `depth` loops, so that none may be missing there."""
         if self.plan.tensorization is not None:
+            return True
+        if any(index in self.plan.waiting for index in self.plan.serial[depth:]):
             return True
         return any(c.location is Location.SHARED and self.plan.depth(c) >= depth for c in self.plan.caches)

@@ -14,6 +14,7 @@ from tilewright.schedule import transforms
 from tilewright.schedule.affine import Index
 from tilewright.schedule.arrays import Array
 from tilewright.schedule.caches import Cache
+from tilewright.schedule.crossings import crossings
 from tilewright.schedule.dependences import refuse_recurrences, refuse_violations
 from tilewright.schedule.loop_nest import Loop, LoopNest
 from tilewright.schedule.plan_state import PlanState
@@ -46,6 +47,16 @@ def lowered(plan: PlanState) -> PlanState:
     refuse_recurrences(after, tuple(lanes))
     made = copy.copy(plan)
     made.nest, made.vectorized = after, frozenset(lanes)
+    if plan.crossings:
+        made.crossings = crossings(after, plan.bindings)
+    for crossing in made.crossings:
+        if crossing.index in lanes:
+            raise ScheduleError(
+                f"{crossing.index} is vectorized, and threads wait for one another between its iterations, because of "
+                f"the {crossing.pair.first.access} and the {crossing.pair.second.access}",
+                location=crossing.pair.write.statement.location,
+                help="vectorize a loop inside of it",
+            )
     made.caches = _moved(plan.caches, nest.order, lanes, blocks)
     return made
 

@@ -17,10 +17,11 @@ from tilewright.schedule.arrays import Array
 from tilewright.schedule.binding import bind
 from tilewright.schedule.cache_placement import is_count, place_cache, refuse_nonsense, refuse_unknown
 from tilewright.schedule.caches import Cache, Location, Strategy
+from tilewright.schedule.crossings import crossings
 from tilewright.schedule.delayed import Recorder, Resolution, recorded, waiting
-from tilewright.schedule.dependences import refuse_crossings
 from tilewright.schedule.lanes import MAX_LANES, lowered
 from tilewright.schedule.loop_nest import LoopNest
+from tilewright.schedule.memory_spaces import Auto
 from tilewright.schedule.mma_shapes import MMAFragmentOp, MMASchedulingPolicy, MMAShape
 from tilewright.schedule.plan_state import PlanState
 from tilewright.schedule.plan_text import plan_data, plan_text
@@ -85,13 +86,64 @@ class Plan(PlanState, Recorder):
         last of which varies fastest. WARP_X and WARP_Y count whole warps (for `tensorize`) and are not mixed with
         THREAD units: a block then has `warp_size * WARP_X` by `WARP_Y` threads.
 
+        Where threads of a block access one element in different iterations of a loop that is not bound, a barrier
+        behind each of its iterations keeps them in order: so the diagonals of a skewed nest run one after the other.
+
         Raises `ScheduleError` for a loop that is bound twice, threads beyond the target's limits, and where iterations
-        that different threads would run access the same element and one of them writes: the error names the accesses.
+        that different threads would run access the same element at the same time, or in different blocks, and one of
+        them writes: the error names the accesses.
         """
         instance("Plan.bind", "mapping", mapping, Mapping, "a dict from loops to units of the grid")
         bindings = bind(self.nest, self.bindings, mapping, self.target)
-        refuse_crossings(self.nest, bindings)
+        self.crossings = crossings(self.nest, bindings)
         self.bindings = bindings
+
+    @recorded
+    def parallelize(
+        self,
+        indices: Sequence[Index] | Index,
+        pin: Sequence[Any] | None = None,  # Any: what names cores of a CPU
+        policy: str = "static",
+        max_threads: int | None = None,
+    ) -> None:
+        """Run the iterations of loops at the same time, on the GPU's multiprocessors: blocks run through them.
+
+        It binds the loops, together, to the first of BLOCK_X, BLOCK_Y and BLOCK_Z that is free. `pin`, `policy` and
+        `max_threads` say which threads of a CPU run what; blocks are dealt out by the GPU itself, so they change
+        nothing. Raises `ScheduleError` as `bind` does, and for another policy than "static" and "dynamic".
+        Source: Accera, `Plan.parallelize`.
+        """
+        if policy not in ("static", "dynamic"):
+            raise ScheduleError(f"policy={policy!r} of parallelize", help='"static" or "dynamic"')
+        if max_threads is not None and not is_count(max_threads):
+            raise ScheduleError(f"max_threads={max_threads!r} of parallelize", help="a whole number, at least 1")
+        taken = {binding.unit for binding in self.bindings}
+        units = [u for u in (GridUnit.BLOCK_X, GridUnit.BLOCK_Y, GridUnit.BLOCK_Z) if u not in taken]
+        if not units:
+            raise ScheduleError(
+                "all axes of the grid are bound", help="bind several loops to one: bind({(i, j): unit})"
+            )
+        self.bind({indices if isinstance(indices, Index) else tuple(indices): units[0]})
+
+    def pack_and_embed_buffer(self, target: Array, *args: Any, **options: Any) -> None:  # Any: as in Accera
+        """Raise `ScheduleError`: arrays are not packed into the kernel's file behind a plan's back."""
+        raise ScheduleError(
+            f"pack_and_embed_buffer of {getattr(target, 'name', target)}: no packed copy of an array is built into "
+            "a kernel",
+            help="declare the packed values: Array(Role.CONST, data=packed, layout=...); "
+            "a cache rearranges what a block reads",
+        )
+
+    def emit_runtime_init_pack(self, target: Array, *args: Any, **options: Any) -> None:  # Any: as in Accera
+        """Raise `ScheduleError`: a plan is one kernel, and packing an array before it is another one."""
+        raise ScheduleError(
+            f"emit_runtime_init_pack of {getattr(target, 'name', target)}: a plan is one kernel, and packs no array "
+            "before it",
+            help="write a nest that copies the array into one of another layout, and give its result to this plan; "
+            "a cache rearranges what a block reads",
+        )
+
+    emit_runtime_init_packing = emit_runtime_init_pack
 
     @recorded
     def unroll(self, index: Index) -> None:
@@ -194,9 +246,9 @@ class Plan(PlanState, Recorder):
         trigger_level: int | None = None,
         location: Location = Location.SHARED,
         double_buffer: bool = False,
-        double_buffer_location: Location | None = None,
-        vectorize: bool | int = True,
-        strategy: Strategy = Strategy.STRIPED,
+        double_buffer_location: Location | Auto | None = None,
+        vectorize: bool | int | Auto = True,
+        strategy: Strategy | Auto = Strategy.STRIPED,
         element_type: Any = None,  # Any: whatever names an element type
         pipeline_stages: int | None = None,
     ) -> Cache:
@@ -215,7 +267,7 @@ class Plan(PlanState, Recorder):
 
         `strategy` deals out the elements of a shared cache: STRIPED gives neighbouring vectors to neighbouring threads,
         BLOCKED gives each thread a run of them. `vectorize` is the number of elements a thread moves at once, True for
-        as many as alignment allows, False for one.
+        as many as alignment allows, False for one. AUTO is as if the argument were left out.
 
         `double_buffer` fills for the next iteration of the loop around while this one is computed: with
         `double_buffer_location` SHARED (the default) into a second buffer, with PRIVATE through registers into the same
@@ -225,6 +277,11 @@ class Plan(PlanState, Recorder):
         Raises `ScheduleError` for none or more than one of index, level and max_elements, an index that is bound or no
         loop, and accesses that no one box can hold. Source: Accera, `Plan.cache`.
         """
+        location = Location.SHARED if location is Location.NONE else location
+        vectorize = True if isinstance(vectorize, Auto) else vectorize
+        strategy = Strategy.STRIPED if isinstance(strategy, Auto) else strategy
+        if isinstance(double_buffer_location, Auto) or double_buffer_location is Location.NONE:
+            double_buffer_location = None
         refuse_unknown(location, strategy, double_buffer_location, pipeline_stages)
         placed = place_cache(
             self,
@@ -255,7 +312,7 @@ class Plan(PlanState, Recorder):
         indices: Sequence[Index],
         mma_shape: MMAShape,
         num_total_passes: int = 1,
-        use_static_offsets: bool = False,
+        use_static_offsets: bool = True,
         num_fused_passes: int | None = None,
         scheduling_policy: MMASchedulingPolicy = MMASchedulingPolicy.PASS_ORDER,
         prologue_op: Any = MMAFragmentOp.NONE,  # Any: a MMAFragmentOp, or a function of the fragment's elements
@@ -279,10 +336,11 @@ class Plan(PlanState, Recorder):
         over K takes the loads and stores of C out of it.
 
         `prologue_op` is applied to C when it has been loaded, `epilogue_op` before it is stored: NONE, ReLU and
-        ReLU_NoConditional (max(x, 0)), SET (x = prologue_arg, in place of the load), SCALE (x * arg), or any function
-        of device numbers. Groups of passes are a loop of the kernel, across which no compiler moves the reads of
-        fragments, so that registers fall with F. `use_static_offsets` writes the groups one after another, with offsets
-        known at compile time: the compiler may then read ahead, and hold more fragments than F.
+        ReLU_NoConditional (max(x, 0)), SET (x = prologue_arg or 0, in place of the load), SCALE (x * arg), or any
+        function of device numbers; NONE and ReLU ignore an argument. Groups of passes are written one after another,
+        with offsets known at compile time, and a fence for the compiler between them, across which it moves no reads of
+        fragments, so that registers fall with F. `use_static_offsets=False` makes the groups a loop of the kernel:
+        shorter code, whose offsets are computed.
 
         Raises `ScheduleError` for loops of other extents, element types that the shape does not take, F that does not
         divide P, a target without the shape, an operation that would run once for each iteration of K, and accesses
@@ -332,7 +390,7 @@ class Plan(PlanState, Recorder):
         if self.is_delayed:
             raise waiting()
         made = Plan(self.nest, self.target)
-        made.bindings, made.vectorized = self.bindings, self.vectorized
+        made.bindings, made.crossings, made.vectorized = self.bindings, self.crossings, self.vectorized
         made.caches, made.tensorization = list(self.caches), self.tensorization
         return made
 

@@ -15,6 +15,7 @@ from tilewright.schedule.affine import Affine, Dimension, Index
 from tilewright.schedule.arrays import Array, Role
 from tilewright.schedule.binding import Binding, block_of
 from tilewright.schedule.caches import Cache, Location, Region, region_of
+from tilewright.schedule.crossings import Crossing
 from tilewright.schedule.loop_nest import Access, Loop, LoopNest, Statement, arrays_of
 from tilewright.schedule.mma_shapes import MMAFragmentOp, MMASchedulingPolicy, MMAShape
 from tilewright.schedule.recipes import Recipe
@@ -70,6 +71,7 @@ class PlanState:
     def __init__(self, nest: LoopNest, target: Target) -> None:
         self.nest, self.target = nest, target
         self.bindings: tuple[Binding, ...] = ()
+        self.crossings: tuple[Crossing, ...] = ()  # what threads of a block wait for in serial loops
         self.vectorized: frozenset[Index] = frozenset()
         self.caches: list[Cache] = []
         self.tensorization: Tensorization | None = None
@@ -78,6 +80,11 @@ class PlanState:
     def bound(self) -> frozenset[Index]:
         """The indices that are bound to blocks, threads or warps."""
         return frozenset(index for binding in self.bindings for index in binding.indices)
+
+    @property
+    def waiting(self) -> frozenset[Index]:
+        """The loops behind each of whose iterations the threads of a block wait for one another."""
+        return frozenset(crossing.index for crossing in self.crossings)
 
     @property
     def serial(self) -> tuple[Index, ...]:

@@ -83,7 +83,8 @@ def _kind(plan: PlanState, loop: Loop) -> str:
         return f"tensorized, {_of_tile(tile)}" if loop.index is plan.serial[-3] else "tensorized"
     if loop.index in plan.vectorized:
         return "vectorized"
-    return "unrolled" if loop.index in plan.nest.unrolled else ""
+    waits = "a barrier behind each iteration" if loop.index in plan.waiting else ""
+    return ", ".join(filter(None, ("unrolled" if loop.index in plan.nest.unrolled else "", waits)))
 
 
 def _of_tile(tile: Tensorization) -> str:

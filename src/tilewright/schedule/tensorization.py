@@ -53,6 +53,7 @@ def tensorization_of(
     recipe = recipe_for(plan.target.arch, shape, _input_type(a, b, statement), _accumulator_for(a, output))
     target = Access(statement, statement.store.array, statement.store.place, True)
     _refuse_misplaced_target(target, statement, tile)
+    prologue, epilogue = _with_its_argument(prologue), _with_its_argument(epilogue)
     for operation in (prologue, epilogue):
         _check_operation(*operation, recipe.dtype_c)
     return Tensorization(
@@ -181,6 +182,14 @@ def _accumulator_for(a: Access, output: DType) -> DType:
     return output
 
 
+def _with_its_argument(operation: Operation) -> Operation:
+    """Return an operation with the argument that it takes: SET takes 0.0 where none is given, ReLU and NONE none."""
+    kind, argument = operation
+    if kind is MMAFragmentOp.SET and argument is None:
+        return kind, 0.0
+    return operation if kind in (MMAFragmentOp.SET, MMAFragmentOp.SCALE) or callable(kind) else (kind, None)
+
+
 def _check_operation(operation: Any, argument: float | None, accumulators: DType) -> None:  # Any: as `Operation`
     if callable(operation) and not isinstance(operation, MMAFragmentOp):
         if argument is not None:
@@ -192,12 +201,8 @@ def _check_operation(operation: Any, argument: float | None, accumulators: DType
         return
     if not isinstance(operation, MMAFragmentOp):
         raise ScheduleError(f"a fragment operation is a MMAFragmentOp or a function, got {operation!r}")
-    needs = operation in (MMAFragmentOp.SET, MMAFragmentOp.SCALE)
-    if needs != (argument is not None):
-        raise ScheduleError(
-            f"{operation.name} {'needs an argument' if needs else f'takes no argument, got {argument}'}",
-            help="prologue_arg or epilogue_arg, a number" if needs else None,
-        )
+    if operation is MMAFragmentOp.SCALE and argument is None:
+        raise ScheduleError("SCALE needs an argument", help="prologue_arg or epilogue_arg, a number")
     if argument is not None and (isinstance(argument, bool) or not isinstance(argument, (int, float, np.number))):
         raise ScheduleError(f"{operation.name} by {argument!r}", help="prologue_arg or epilogue_arg, a number")
     if argument is not None and not accumulators.is_float and argument != int(argument):

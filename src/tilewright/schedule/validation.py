@@ -29,6 +29,7 @@ def validate(plan: PlanState, parameters: tuple[Array, ...]) -> None:
     for name in names:
         if names.count(name) > 1:
             raise ScheduleError(f"two arrays are called {name}", help="give them names: Array(..., name='...')")
+    _refuse_own_copies(plan)
     for cache in plan.caches:
         refuse_nonsense(plan, cache)
         if plan.is_written(cache) and cache.location is not Location.MMA_FRAGMENT:
@@ -111,6 +112,38 @@ def _refuse_rivals(plan: PlanState) -> None:
                 help="cache the array once there",
             )
         rivals[key] = cache
+
+
+def _refuse_own_copies(plan: PlanState) -> None:
+    """Raise `ScheduleError` for registers in which a thread keeps what other threads write while it runs a loop."""
+    for crossing in plan.crossings:
+        array = crossing.pair.write.array
+        around = [cache for cache in plan.caches if cache.array is array and crossing.index in cache.inside]
+        if array.role is Role.TEMP and not any(cache.location is Location.SHARED for cache in around):
+            raise ScheduleError(
+                f"{array.name} is TEMP and lives in the registers of each thread, and in different iterations of "
+                f"{crossing.index} several threads access an element: the {crossing.pair.first.access} and the "
+                f"{crossing.pair.second.access}",
+                location=crossing.pair.write.statement.location,
+                help=f"cache it in shared memory at {crossing.index} or outside of it",
+            )
+        for cache in around:
+            if cache.location is not Location.SHARED:
+                raise ScheduleError(
+                    f"{cache.name} keeps {array.name} in the registers of each thread while {crossing.index} runs, and "
+                    f"in different iterations of it several threads access an element: the "
+                    f"{crossing.pair.first.access} and the {crossing.pair.second.access}",
+                    location=crossing.pair.write.statement.location,
+                    help=f"cache it in shared memory, or inside of {crossing.index}",
+                )
+    for index in plan.waiting:
+        for cache in plan.caches:
+            if cache.is_ahead and plan.depth(cache) == plan.serial.index(index) + 1:
+                raise ScheduleError(
+                    f"{cache.name} is filled ahead in {index}, behind each of whose iterations threads wait for one "
+                    "another",
+                    help="fill it once for each iteration: leave double_buffer and pipeline_stages out",
+                )
 
 
 def _refuse_repeated_operations(plan: PlanState, holds_target: Callable[[Index], bool]) -> None:

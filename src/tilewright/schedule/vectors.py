@@ -305,7 +305,7 @@ class Vector:
         """
         strides = [self._stride(array, place, lane) for lane in lanes]
         ones = [n for n, stride in enumerate(strides) if isinstance(stride, int) and stride == 1]
-        if not ones or any(stride is None for stride in strides):
+        if len(ones) != 1 or any(stride is None for stride in strides):  # of two, no access of one is aligned in both
             return None
         return (lanes[ones[0]], *(lane for n, lane in reversed(list(enumerate(lanes))) if n != ones[0]))
 

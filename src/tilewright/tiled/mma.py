@@ -25,7 +25,7 @@ from tilewright.layout.display import Displayed
 from tilewright.layout.layouts import from_modes, inside, modes_of
 from tilewright.layout.tuples import show, tuple_size
 from tilewright.pickling import without_caches
-from tilewright.tensors import Tensor, fragment_like
+from tilewright.tensors import Tensor, compact_fragment, make_fragment_like
 
 Operand = Literal["A", "B", "C"]
 
@@ -55,8 +55,8 @@ class TiledMMA(Displayed):
     def __post_init__(self) -> None:
         if self.atom_layout.rank != 3 or not self.atom_layout.is_static or not self._numbers_threads():
             raise LayoutError(
-                "TiledMMA: the layout of the atoms has modes M, N, K, is static, and gives each of its threads a number "
-                "of its own, with room for whole copies of all threads where it leaves numbers out",
+                "TiledMMA: the layout of the atoms has modes M, N, K, is static, and gives each thread a number of its "
+                "own, with room for whole copies of all threads where it leaves numbers out",
                 details=[f"atom_layout = {self.atom_layout}    atom.thr_id = {self.atom.thr_id}"],
                 help="number the atoms in order, such as Layout((2, 2)) or Layout((2, 2), (2, 1))",
             )
@@ -296,16 +296,16 @@ class ThrMMA:
         return self._partition(t, "C")
 
     def make_fragment_A(self, t: Tensor) -> Tensor:
-        """Make registers of A's type in the shape of a partitioned tensor."""
-        return fragment_like(t, self.tiled_mma.atom.dtype_a.storage)
+        """Make registers of A's type in the shape of a partitioned tensor, in the order of its strides."""
+        return make_fragment_like(t, self.tiled_mma.atom.dtype_a.storage)
 
     def make_fragment_B(self, t: Tensor) -> Tensor:
-        """Make registers of B's type in the shape of a partitioned tensor."""
-        return fragment_like(t, self.tiled_mma.atom.dtype_b.storage)
+        """Make registers of B's type in the shape of a partitioned tensor, in the order of its strides."""
+        return make_fragment_like(t, self.tiled_mma.atom.dtype_b.storage)
 
     def make_fragment_C(self, t: Tensor) -> Tensor:
-        """Make registers of the accumulator's type in the shape of a partitioned tensor."""
-        return fragment_like(t, self.tiled_mma.atom.dtype_c.storage)
+        """Make registers of the accumulator's type in the shape of a partitioned tensor, column-major."""
+        return compact_fragment(t, self.tiled_mma.atom.dtype_c.storage)
 
     def partition_fragment_A(self, t: Tensor) -> Tensor:
         """Make registers for this thread's part of A."""

@@ -17,7 +17,7 @@ from tilewright.schedule import GridUnit, MMAShape, Target
 MODELS = {
     "NVIDIA V100": "sm_70", "NVIDIA T4": "sm_75", "NVIDIA A100": "sm_80", "NVIDIA RTX 3090": "sm_86",
     "NVIDIA RTX A6000": "sm_86", "NVIDIA RTX 4090": "sm_89", "NVIDIA L40S": "sm_89", "NVIDIA H100": "sm_90a",
-    "NVIDIA H200": "sm_90a", "AMD MI100": "gfx908", "AMD MI210": "gfx90a", "AMD MI250": "gfx90a",
+    "NVIDIA H200": "sm_90a", "AMD MI100": "gfx908", "AMD MI210": "gfx90a", "AMD MI250": "gfx90a", "AMD MI200": "gfx90a",
 }  # fmt: skip
 CUBES = ("M16N16K16", "M32N8K16", "M8N32K16")
 # The lists of shapes that each family is to have, by the type of the input.
@@ -121,7 +121,7 @@ def test_a_gpu_that_is_too_old_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
     ScheduleError,
     """
     no target is called 'P100'
-      help: there are NVIDIA V100, NVIDIA T4, NVIDIA A100, NVIDIA RTX 3090, NVIDIA RTX A6000, NVIDIA RTX 4090, NVIDIA L40S, NVIDIA H100, NVIDIA H200, AMD MI100, AMD MI210, AMD MI250; no architecture is called 'P100'; there are sm_70, sm_75, sm_80, sm_86, sm_87, sm_89, sm_90, sm_90a, sm_100, sm_120, gfx908, gfx90a
+      help: there are NVIDIA V100, NVIDIA T4, NVIDIA A100, NVIDIA RTX 3090, NVIDIA RTX A6000, NVIDIA RTX 4090, NVIDIA L40S, NVIDIA H100, NVIDIA H200, AMD MI100, AMD MI210, AMD MI250, AMD MI200; no architecture is called 'P100'; there are sm_70, sm_75, sm_80, sm_86, sm_87, sm_89, sm_90, sm_90a, sm_100, sm_120, gfx908, gfx90a
     """,
 )
 def test_an_unknown_name() -> None:
@@ -178,7 +178,7 @@ def test_support_of_the_name_of_a_shape() -> None:
 @pytest.mark.parametrize("name", ["m", "n", "k", "num_blocks"])
 def test_a_shape_is_what_its_name_says(name: str) -> None:
     for spelled, shape in MMAShape.__members__.items():
-        m, rest = spelled.removeprefix("M").split("N")
+        m, rest = spelled.replace("x", "").removeprefix("M").split("N")
         n, rest = rest.split("K")
         k, _, blocks = rest.partition("_B")
         read = {"m": m, "n": n, "k": k, "num_blocks": blocks or 1}

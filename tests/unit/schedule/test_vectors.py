@@ -197,6 +197,23 @@ def test_a_sum_whose_lanes_share_some_elements() -> None:
         np.testing.assert_array_equal(out, 1 + np.convolve(a, b))
 
 
+def test_reads_that_lanes_of_two_loops_share() -> None:
+    """x[i + k] is contiguous along both loops, and no wide access of one is aligned for all iterations of the other."""
+    x, y = Array(Role.INPUT, "float32", (7,), name="x"), Array(Role.OUTPUT, "float32", (4, 4), name="y")
+    nest = Nest((4, 4))
+    i, k = nest.get_indices()
+
+    @nest.iteration_logic
+    def _() -> None:
+        y[i, k] = x[i + k]
+
+    plan = nest.create_plan(A100)
+    plan.kernelize([], [i, k])
+    a, out = RANDOM.random(7).astype("f"), np.zeros((4, 4), "f")
+    plan.build()(a, out)
+    np.testing.assert_array_equal(out, np.lib.stride_tricks.sliding_window_view(a, 4))
+
+
 @pytest.mark.parametrize("shape", [(8, 4), (31, 31), (32, 32)])
 def test_transposing_in_registers(shape: tuple[int, int]) -> None:
     x, y = Array(Role.INPUT, "float32", shape, name="x"), Array(Role.OUTPUT, "float32", shape[::-1], name="y")
