@@ -1,8 +1,7 @@
 """Whether a kernel computes what it should: what the program says, or what the untransformed nests compute.
 
-A kernel of one thread is run as C++ on the CPU where it has more iterations than the simulator takes in seconds. One of
-many threads is run in the simulator, in the first blocks of its grid only where the whole would take minutes: elements
-that these blocks write are compared. What was not run whole is noted in `notes`.
+A kernel is run in the simulator where that takes seconds. One with more iterations is compiled as C++ for the CPU where
+its text allows that; else the simulator runs the first blocks of its grid, and the elements that these write are compared. What was not run whole is noted in `notes`.
 """
 
 from __future__ import annotations
@@ -249,13 +248,15 @@ def run(kernel, values, function=None):
     work = iterations(kernel, values)
     grid = kernel.grid_for(*values)
     threads = int(np.prod(kernel.block))
-    if threads == 1 and work > SIMULATED and int(np.prod(grid)) == 1:
-        problem = host.run(kernel, values, function)
-        if problem is None:
-            return True
-        notes.append(f"not compiled for the host: {problem}")
     blocks = int(np.prod(grid))
     cost = work / min(threads, 32)
+    if cost > SIMULATED:
+        ran = host.run(kernel, values, grid, function)
+        if isinstance(ran, int):
+            if ran < blocks:
+                notes.append(f"{ran} of {blocks} blocks run on the host")
+            return ran == blocks
+        notes.append(f"not compiled for the host: {ran}")
     most = max(1, int(SIMULATED * blocks / max(cost, 1)))
     if blocks <= most:
         kernel(*values)

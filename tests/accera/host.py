@@ -1,4 +1,7 @@
-"""Kernels of one thread as C++ of the CPU: the printed text, compiled by g++ and called on NumPy arrays."""
+"""Kernels as C++ of the CPU: the printed text, compiled by g++ and called on NumPy arrays.
+
+Threads of a block take turns at barriers. Texts with instructions of a GPU that have no such meaning are not compiled.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +25,11 @@ _PRELUDE = """
 #include <cstring>
 #include <cstdint>
 #include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <vector>
+#include <ucontext.h>
+#include <immintrin.h>
 #define __device__
 #define __host__
 #define __global__
@@ -31,12 +39,55 @@ _PRELUDE = """
 #define __constant__
 #define __align__(n) __attribute__((aligned(n)))
 #define __launch_bounds__(...)
-#define __syncthreads() ((void)0)
 #define __grid_constant__
 using std::min; using std::max; using std::abs;
-struct dim3_ { int x, y, z; };
-static const dim3_ threadIdx = {0, 0, 0}, blockIdx = {0, 0, 0}, blockDim = {1, 1, 1}, gridDim = {1, 1, 1};
-template <class T, int n> struct alignas(sizeof(T) * n) vector_of;
+struct Place { unsigned x, y, z; };
+static Place threadIdx, blockIdx, blockDim, gridDim;
+
+// The threads of a block take turns: each runs until it waits at a barrier or ends.
+struct Thread { ucontext_t context; Place place; bool ended; char* stack; };
+static ucontext_t scheduler;
+static Thread* current;
+static void (*body)();
+static void begin() { body(); current->ended = true; }
+static void __syncthreads() { if (current) { swapcontext(&current->context, &scheduler); threadIdx = current->place; } }
+static const size_t stack_bytes = 1 << 19;
+static void run_block(std::vector<Thread>& threads) {
+    size_t n = 0;
+    for (unsigned z = 0; z < blockDim.z; ++z) for (unsigned y = 0; y < blockDim.y; ++y) for (unsigned x = 0; x < blockDim.x; ++x) {
+        Thread& thread = threads[n++];
+        thread.place = {x, y, z}; thread.ended = false;
+        if (!thread.stack) thread.stack = (char*)malloc(stack_bytes);
+        getcontext(&thread.context);
+        thread.context.uc_stack.ss_sp = thread.stack; thread.context.uc_stack.ss_size = stack_bytes;
+        thread.context.uc_link = &scheduler;
+        makecontext(&thread.context, begin, 0);
+    }
+    for (bool any = true; any;) {
+        any = false;
+        for (Thread& thread : threads) if (!thread.ended) {
+            current = &thread; threadIdx = thread.place;
+            swapcontext(&scheduler, &thread.context);
+            any |= !thread.ended;
+        }
+    }
+    current = nullptr;
+}
+// Runs blocks until the last, or until they have taken so many seconds; returns how many ran.
+static long run_grid(const int* grid, const int* block, double seconds) {
+    gridDim = {(unsigned)grid[0], (unsigned)grid[1], (unsigned)grid[2]};
+    blockDim = {(unsigned)block[0], (unsigned)block[1], (unsigned)block[2]};
+    std::vector<Thread> threads((size_t)block[0] * block[1] * block[2], Thread());
+    long ran = 0;
+    auto start = std::chrono::steady_clock::now();
+    for (int z = 0; z < grid[2]; ++z) for (int y = 0; y < grid[1]; ++y) for (int x = 0; x < grid[0]; ++x) {
+        if (std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() > seconds) return ran;
+        blockIdx = {(unsigned)x, (unsigned)y, (unsigned)z};
+        if (threads.size() == 1) { threadIdx = {0, 0, 0}; body(); } else run_block(threads);
+        ++ran;
+    }
+    return ran;
+}
 #define VECTOR(T, t) \\
     struct alignas(2 * sizeof(T)) t##2 { T x, y; }; struct alignas(4 * sizeof(T) > 16 ? 16 : 4 * sizeof(T)) t##4 { T x, y, z, w; };
 VECTOR(float, float) VECTOR(double, double) VECTOR(int, int) VECTOR(unsigned int, uint) VECTOR(short, short)
@@ -53,8 +104,20 @@ static inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
 static inline double rsqrt(double x) { return 1.0 / sqrt(x); }
 static inline int __float2int_rz(float x) { return (int)x; }
 static inline int __float2int_rn(float x) { return (int)nearbyintf(x); }
+static inline unsigned short half_bits(float x) { return _cvtss_sh(x, 0); }
+static inline unsigned short bfloat16_bits(float x) {
+    unsigned y = __float_as_uint(x);
+    return (unsigned short)(x != x ? 0x7fff : (y + 0x7fff + (y >> 16 & 1)) >> 16);
+}
 static inline unsigned __cvta_generic_to_shared(const void*) { return 0; }
 """
+
+
+_CONVERSIONS = {
+    "cvt.f32.f16": "_cvtsh_ss",
+    "cvt.rn.f16.f32": "half_bits",
+    "cvt.rn.bf16.f32": "bfloat16_bits",
+}
 
 
 def text_for_host(text):
@@ -73,12 +136,32 @@ def text_for_host(text):
         flags=re.DOTALL,
     )
     text = re.sub(r"(void cp_async_(?:wait|commit)\w*\([^)]*\)) \{.*?\n\}", r"\1 { }", text, flags=re.DOTALL)
+    for instruction, plain in _CONVERSIONS.items():
+        pattern = (
+            r'asm(?: volatile)?\("' + re.escape(instruction) + r' %0, %1;" : "=\w"\(([^)]*)\) : "\w"\(([^)]*)\)\);'
+        )
+        text = re.sub(pattern, lambda m, plain=plain: f"{m.group(1)} = {plain}({m.group(2)});", text)
     text = re.sub(r"extern __shared__ (.*?)\[\];", r"static \1[1 << 22];", text)
-    return _PRELUDE + text
+    signature = re.search(
+        r'extern "C" __global__ void (?:__launch_bounds__\([^)]*\) )?(\w+)\((.*?)\) \{\n', text, re.DOTALL
+    )
+    name, parameters = signature.group(1), " ".join(signature.group(2).split())
+    names = [re.search(r"(\w+)$", parameter.strip()).group(1) for parameter in parameters.split(",")]
+    driver = f"""
+struct Arguments {{ {"; ".join(p.replace("__restrict__ ", "") for p in parameters.split(","))}; }};
+static Arguments* held;
+extern "C" long drive(const int* grid, const int* block, double seconds, {parameters}) {{
+    Arguments arguments = {{{", ".join(names)}}};
+    held = &arguments;
+    body = [] {{ {name}({", ".join(f"held->{n}" for n in names)}); }};
+    return run_grid(grid, block, seconds);
+}}
+"""
+    return _PRELUDE + text + driver
 
 
-def run(kernel, values, function=None):
-    """Call a kernel of one block of one thread; return None, or why it cannot be done."""
+def run(kernel, values, grid, function=None, seconds=15.0):
+    """Run blocks of a kernel for so many seconds; return how many, or the reason why none can be run."""
     function = function or PackagedFunction(kernel.name, kernel.name, kernel, {})
     try:
         text = function.device_source.text
@@ -107,8 +190,10 @@ def run(kernel, values, function=None):
             number = value.shape[mode] if what == "shape" else value.strides[mode] // value.itemsize
             bits = parameter.target.type.bits
             arguments.append(ctypes.c_int64(number) if bits == 64 else ctypes.c_int32(number))
-    getattr(library, kernel.name)(*arguments)
-    return None
+    drive = library.drive
+    drive.restype = ctypes.c_long
+    triple = ctypes.c_int * 3
+    return drive(triple(*grid), triple(*kernel.block), ctypes.c_double(seconds), *arguments)
 
 
 def compiled(source):
