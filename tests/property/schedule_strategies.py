@@ -13,14 +13,16 @@ from hypothesis import strategies as st
 
 import tilewright as tw
 from tilewright.errors import ScheduleError
-from tilewright.schedule.affine import Affine, Apply, Dimension, Expression, Index, Number, Position
+from tilewright.schedule.affine import Affine, Dimension, Index, Position
 from tilewright.schedule.arrays import Array, Load, Role
 from tilewright.schedule.caches import Location, Strategy
+from tilewright.schedule.conditions import If, logical_not, logical_or
 from tilewright.schedule.loop_nest import LoopNest, Part
 from tilewright.schedule.nest import Nest
 from tilewright.schedule.plan import Plan
 from tilewright.schedule.schedule import Schedule, fuse
 from tilewright.schedule.targets import Target
+from tilewright.schedule.values import Apply, Expression, Guard, Number
 
 EXTENT = st.integers(1, 7)
 LAYOUT = st.sampled_from([Array.Layout.FIRST_MAJOR, Array.Layout.LAST_MAJOR])
@@ -60,10 +62,25 @@ def interpret(nest: LoopNest, memory: Mapping[Array, Any], sizes: Mapping[Any, i
     """Run a nest on NumPy arrays, element by element."""
     with np.errstate(over="ignore", invalid="ignore"):
         for part, values in visits(nest, sizes):
+            decided: dict[Any, bool] = {}
             for statement in part.statements:
                 store = statement.store
+                if not _runs(store.guards, decided, values, memory):
+                    continue
                 kind = memory[store.array].dtype.type
                 memory[store.array][_at(store.place, values)] = _value(store.value, memory, values, kind)
+
+
+def _runs(
+    guards: tuple[Guard, ...], decided: dict[Any, bool], values: Mapping[Any, int], memory: Mapping[Array, Any]
+) -> bool:
+    """Whether all guards hold; each condition is computed once at a point, where its first statement stands."""
+    for guard in guards:
+        if guard.decision not in decided:
+            decided[guard.decision] = holds(guard.test, values, memory)
+        if decided[guard.decision] is not guard.holds:
+            return False
+    return True
 
 
 def _at(place: tuple[Affine, ...], values: Mapping[Any, int]) -> tuple[int, ...]:
@@ -89,6 +106,53 @@ def _value(x: Expression, memory: Mapping[Array, Any], values: Mapping[Any, int]
     return kind(_FUNCTIONS[x.name](*(_value(part, memory, values, kind) for part in x.arguments)))
 
 
+def holds(x: Expression, values: Mapping[Any, int], memory: Mapping[Array, Any] | None = None) -> bool:
+    """Compute a condition of the logic."""
+
+    def number(x: Any) -> Any:
+        if isinstance(x, Load):
+            assert memory is not None
+            return memory[x.array][_at(x.place, values)]
+        return x.value if isinstance(x, Number) else x.place.evaluate(values)
+
+    assert isinstance(x, Apply), x
+    if x.name in _JOINED:
+        return bool(_JOINED[x.name](*(holds(part, values, memory) for part in x.arguments)))
+    return bool(_COMPARED[x.name](*map(number, x.arguments)))
+
+
+_COMPARED: dict[str, Any] = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
+                             "==": operator.eq, "!=": operator.ne}  # fmt: skip
+_JOINED: dict[str, Any] = {"&": operator.and_, "|": operator.or_, "~": operator.not_, "logical_and": operator.and_,
+                           "logical_or": operator.or_, "logical_not": operator.not_}  # fmt: skip
+
+
+def condition(draw: Any, indices: tuple[Index, ...], depth: int = 1) -> Any:
+    """Draw a condition on indices."""
+    kind = draw(st.sampled_from(["compare", "compare", "&", "|", "~"])) if depth else "compare"
+    if kind == "compare":
+        value = Affine.of({index: draw(st.integers(-1, 2)) for index in indices}, draw(st.integers(-3, 3)))
+        if draw(st.integers(0, 3)) == 0:
+            value = value // 2 if draw(st.booleans()) else value % 3
+        return _COMPARED[draw(st.sampled_from(sorted(_COMPARED)))](draw(st.sampled_from(indices)), value)
+    first = condition(draw, indices, depth - 1)
+    if kind == "~":
+        return ~first if draw(st.booleans()) else logical_not(first)
+    return (operator.and_ if kind == "&" else logical_or)(first, condition(draw, indices, depth - 1))
+
+
+def guarded(draw: Any, indices: tuple[Index, ...], *stores: Callable[[], None]) -> None:
+    """Store under conditions on indices, or elsewhere."""
+    chain = If(condition(draw, indices), stores[0])
+    if len(stores) == 1:
+        if draw(st.booleans()):
+            chain.Else(stores[0])
+        return
+    if draw(st.booleans()):
+        chain = chain.ElseIf(condition(draw, indices), stores[0])
+    chain.Else(lambda: [store() for store in stores[1:]] and None)
+
+
 # --- nests -------------------------------------------------------------------------------------------------
 
 
@@ -104,7 +168,8 @@ def _size(draw: Any, name: str, sizes: dict[Dimension, int], extent: int) -> Any
 @st.composite
 def cases(draw: Any) -> Case:
     """An untransformed nest of one of several kinds."""
-    kind = draw(st.sampled_from([_matmul, _elementwise, _stencil, _convolution, _row_reduction, _fused, _wave]))
+    kinds = [_matmul, _elementwise, _stencil, _convolution, _row_reduction, _fused, _wave]
+    kind = draw(st.sampled_from([*kinds, _packed, _gathered, _guarded]))
     type = draw(st.sampled_from(["int32", "float32"]))
     case: Case = kind(draw, type)
     return case
@@ -207,6 +272,64 @@ def _row_reduction(draw: Any, type: str) -> Case:
         most[i] = tw.maximum(most[i], a[i, p])
 
     return Case(nest.create_schedule(), (a, total, most), {i}, sizes)
+
+
+def _packed(draw: Any, type: str) -> Case:
+    """A matrix written in blocks, whose numbers and insides are quotients and remainders."""
+    sizes: dict[Dimension, int] = {}
+    p, q, shift = draw(st.integers(1, 4)), draw(st.integers(1, 4)), draw(st.integers(0, 3))
+    extents = draw(EXTENT), draw(EXTENT)
+    m, n = (_size(draw, name, sizes, extent) for name, extent in zip("MN", extents, strict=True))
+    a = _array(draw, "A", Role.INPUT, type, m, n)
+    blocks = [(extent - 1 + shift) // by + 1 for extent, by in zip(extents, (p, q), strict=True)]
+    b = _array(draw, "B", Role.OUTPUT, type, blocks[0], blocks[1], p, q)
+    nest, (i, j) = _nest((m, n), "ij")
+
+    @nest.iteration_logic
+    def _() -> None:
+        b[(i + shift) // p, (j + shift) // q, (i + shift) % p, (j + shift) % q] = a[i, j] * 2 + i // 2 - j % 3
+
+    return Case(nest.create_schedule(), (a, b), {i, j}, sizes)
+
+
+def _gathered(draw: Any, type: str) -> Case:
+    """Elements read at quotients of sums, backwards, and around the end, and summed up."""
+    m, n, k = draw(EXTENT), draw(EXTENT), draw(EXTENT)
+    p, q = draw(st.integers(1, 5)), draw(st.integers(1, 5))
+    a = _array(draw, "A", Role.INPUT, type, 2 * m + n, q)
+    w = _array(draw, "W", Role.INPUT, type, k, m)
+    b = _array(draw, "B", Role.INPUT_OUTPUT, type, m, n)
+    nest, (i, j, x) = _nest((m, n, k), "ijk")
+
+    @nest.iteration_logic
+    def _() -> None:
+        b[i, j] += a[(2 * i + j) // p, (i + j + x) // p % q] + w[x, (i - 2 * j) % m] - (j - 3 * i) // q
+
+    return Case(nest.create_schedule(), (a, w, b), {i, j})
+
+
+def _guarded(draw: Any, type: str) -> Case:
+    """Statements under conditions on indices, sizes and values, one of which the statements change."""
+    sizes: dict[Dimension, int] = {}
+    m, n = (_size(draw, name, sizes, draw(EXTENT)) for name in "MN")
+    a, b = _array(draw, "A", Role.INPUT, type, m, n), _array(draw, "B", Role.INPUT_OUTPUT, type, m, n)
+    d = _array(draw, "D", Role.INPUT_OUTPUT, type, m, n)
+    nest, (i, j) = _nest((m, n), "ij")
+
+    def add() -> None:
+        b[i, j] = a[i, j] * 3 + b[i, j]
+
+    def swap() -> None:
+        d[i, j] = b[i, j] - i
+        b[i, j] = a[i, j] + j
+
+    @nest.iteration_logic
+    def _() -> None:
+        guarded(draw, (i, j), add, swap)
+        d[i, j] += 1
+        If(b[i, j] > a[i, j], swap).ElseIf(i < n, lambda: guarded(draw, (i, j), swap)).Else(add)
+
+    return Case(nest.create_schedule(), (a, b, d), {i, j}, sizes)
 
 
 def _fused(draw: Any, type: str) -> Case:

@@ -40,9 +40,10 @@ What users hold
 
 from __future__ import annotations
 
-from tilewright.schedule.affine import Affine, Dimension, Index, apply, cast, create_dimensions, where
+from tilewright.schedule.affine import Affine, Dimension, Index, create_dimensions
 from tilewright.schedule.arrays import Array, Role
 from tilewright.schedule.caches import Location, Strategy
+from tilewright.schedule.conditions import If, logical_and, logical_not, logical_or
 from tilewright.schedule.memory_spaces import AUTO, ScalarType
 from tilewright.schedule.mma_shapes import MMAFragmentOp, MMASchedulingPolicy, MMAShape
 from tilewright.schedule.nest import Nest
@@ -57,6 +58,9 @@ from tilewright.schedule.plan import Plan
 from tilewright.schedule.schedule import Schedule, fuse
 from tilewright.schedule.scheduled import ScheduledKernel
 from tilewright.schedule.targets import GridUnit, Target
+from tilewright.schedule.values import apply, cast, where
+
+_If = If  # Accera calls it so
 
 # Accera's names of the same things.
 GridUnits = GridUnit
@@ -73,6 +77,7 @@ __all__ = [
     "Dimension",
     "GridUnit",
     "GridUnits",
+    "If",
     "Index",
     "Location",
     "LoopIndex",
@@ -96,5 +101,8 @@ __all__ = [
     "create_parameters",
     "fuse",
     "get_parameters_from_grid",
+    "logical_and",
+    "logical_not",
+    "logical_or",
     "where",
 ]

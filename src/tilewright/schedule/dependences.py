@@ -9,18 +9,57 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TypeAlias, Union
 
 from tilewright.errors import ScheduleError
-from tilewright.schedule.affine import Affine, Dimension, Index, Symbol
+from tilewright.schedule.affine import Affine, Dimension, Division, Index, Quotient, Symbol, division
 from tilewright.schedule.integers import LIMIT, System, UndecidedError
-from tilewright.schedule.loop_nest import Access, Loop, LoopNest, Part
+from tilewright.schedule.loop_nest import Access, Condition, Loop, LoopNest, Part, settled
 from tilewright.schedule.sides import Work
 
-# The iteration of a loop for the first access of a pair (0) or the second one (1), or a size of the launch.
-Variable: TypeAlias = Union[tuple[Index, int], Dimension]
+# The iteration of a loop for the first access of a pair (0) or the second one (1), a quotient or remainder in it, or a
+# size of the launch.
+Variable: TypeAlias = Union[tuple[Union[Index, Division], int], Dimension]
 Terms: TypeAlias = tuple[dict[Variable, int], int]
 Values: TypeAlias = dict[Variable, int]
+
+
+@dataclass(frozen=True, eq=False)
+class Side:
+    """The loops of a nest at one access of a pair: `side` is 0 for the first and 1 for the second."""
+
+    nest: LoopNest
+    side: int
+
+    def terms(self, value: Affine) -> Terms:
+        """Return an expression of the loops' indices in the variables of this side."""
+        steps: dict[Symbol, int] = {loop.index: loop.step for loop in self.nest.loops}
+        return (
+            {(s if isinstance(s, Dimension) else (s, self.side)): c * steps.get(s, 1) for s, c in value.terms},
+            value.constant,
+        )
+
+    def runs(self, values: Iterable[Affine]) -> System[Variable]:
+        """Return the bounds of the loops, and what the quotients and remainders in some expressions are."""
+        system = System[Variable]()
+        for loop in self.nest.loops:
+            system = system.at_least_zero({(loop.index, self.side): 1})
+            system = system.at_least_zero(*self.terms(loop.stop - 1 - loop.index))
+        for found in dict.fromkeys(found for value in values for found in value.divisions()):
+            system = self._defined(system, found)
+        return system
+
+    def _defined(self, system: System[Variable], found: Division) -> System[Variable]:
+        """Return the system with what a quotient or remainder is: 0 <= value - divisor * quotient < divisor."""
+        value, mine, divisor = self.terms(found.value), (found, self.side), found.divisor
+        if isinstance(found, Quotient):
+            rest = difference(value, ({mine: divisor}, 0))
+        else:  # the value less its remainder is the divisor times its quotient
+            rest = {mine: 1}, 0
+            multiple: Variable = (division(Quotient, found.value, divisor), self.side)
+            system = system.equal(*difference(difference(value, rest), ({multiple: divisor}, 0)))
+        return system.at_least_zero(*rest).at_least_zero(*difference(({}, divisor - 1), rest))
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +70,7 @@ class Instance:
     number: int
     access: Access
     side: int = 0
+    case: tuple[Condition, ...] = ()  # of those in which the statement's own conditions hold
 
     @property
     def part(self) -> Part:
@@ -38,15 +78,16 @@ class Instance:
 
     def terms(self, value: Affine) -> Terms:
         """Return an expression of the loops' indices in the variables of this side."""
-        steps: dict[Symbol, int] = {loop.index: loop.step for loop in self.nest.loops}
-        return (
-            {(s if isinstance(s, Dimension) else (s, self.side)): c * steps.get(s, 1) for s, c in value.terms},
-            value.constant,
-        )
+        return Side(self.nest, self.side).terms(value)
+
+    @cached_property
+    def modes(self) -> tuple[Affine, ...]:
+        """The element that is accessed, as expressions of the loops."""
+        return tuple(settled(mode.substitute(self.part.places), self.nest.loops) for mode in self.access.place)
 
     def place(self) -> tuple[Terms, ...]:
         """Return the element that is accessed."""
-        return tuple(self.terms(mode.substitute(self.part.places)) for mode in self.access.place)
+        return tuple(map(self.terms, self.modes))
 
     def iteration(self, index: Index) -> Terms:
         """Return where the nest's own index stands."""
@@ -54,11 +95,10 @@ class Instance:
 
     def runs(self) -> System[Variable]:
         """Return the conditions under which the access happens: its loops' bounds, and what its part asks for."""
-        system = System[Variable]()
-        for loop in self.nest.loops:
-            system = system.at_least_zero({(loop.index, self.side): 1})
-            system = system.at_least_zero(*self.terms(loop.stop - 1 - loop.index))
-        for condition in self.part.conditions:
+        own = (condition.substitute(self.part.places) for condition in self.case)
+        conditions = (*self.part.conditions, *own)
+        system = Side(self.nest, self.side).runs((*self.modes, *(condition.value for condition in conditions)))
+        for condition in conditions:
             terms = self.terms(condition.value)
             system = system.equal(*terms) if condition.is_equality else system.at_least_zero(*terms)
         return system
@@ -121,17 +161,21 @@ class Pair:
 
 def pairs(nest: LoopNest) -> Iterator[Pair]:
     """Yield each pair once: of one access with itself too, and the access of the earlier part first."""
-    instances = [
-        Instance(nest, number, access)
-        for number, part in enumerate(nest.parts)
-        for statement in part.statements
-        for access in _different(statement.accesses)
-    ]
-    for n, first in enumerate(instances):
-        for second in instances[n:]:
+    found = list(instances(nest))
+    for n, first in enumerate(found):
+        for second in found[n:]:
             is_written = first.access.is_write or second.access.is_write
             if first.access.array is second.access.array and is_written:
                 yield Pair(first, replace(second, side=1))
+
+
+def instances(nest: LoopNest) -> Iterator[Instance]:
+    """Yield all accesses, once for each case in which they happen."""
+    for number, part in enumerate(nest.parts):
+        for statement in part.statements:
+            for access in _different(statement.accesses):
+                for case in statement.cases[access.under]:
+                    yield Instance(nest, number, access, case=case)
 
 
 def difference(mine: Terms, other: Terms) -> Terms:
@@ -155,7 +199,7 @@ def iterations(loop: Loop) -> tuple[Terms, Terms]:
 
 def _different(accesses: tuple[Access, ...]) -> list[Access]:
     """Return accesses without those that are like an earlier one."""
-    return list({(a.array, a.place, a.is_write): a for a in reversed(accesses)}.values())[::-1]
+    return list({(a.array, a.place, a.is_write, a.under): a for a in reversed(accesses)}.values())[::-1]
 
 
 def _sizes(variables: Iterable[Variable]) -> list[Dimension]:

@@ -98,33 +98,6 @@ class Plan(PlanState, Recorder):
         self.crossings = crossings(self.nest, bindings)
         self.bindings = bindings
 
-    @recorded
-    def parallelize(
-        self,
-        indices: Sequence[Index] | Index,
-        pin: Sequence[Any] | None = None,  # Any: what names cores of a CPU
-        policy: str = "static",
-        max_threads: int | None = None,
-    ) -> None:
-        """Run the iterations of loops at the same time, on the GPU's multiprocessors: blocks run through them.
-
-        It binds the loops, together, to the first of BLOCK_X, BLOCK_Y and BLOCK_Z that is free. `pin`, `policy` and
-        `max_threads` say which threads of a CPU run what; blocks are dealt out by the GPU itself, so they change
-        nothing. Raises `ScheduleError` as `bind` does, and for another policy than "static" and "dynamic".
-        Source: Accera, `Plan.parallelize`.
-        """
-        if policy not in ("static", "dynamic"):
-            raise ScheduleError(f"policy={policy!r} of parallelize", help='"static" or "dynamic"')
-        if max_threads is not None and not is_count(max_threads):
-            raise ScheduleError(f"max_threads={max_threads!r} of parallelize", help="a whole number, at least 1")
-        taken = {binding.unit for binding in self.bindings}
-        units = [u for u in (GridUnit.BLOCK_X, GridUnit.BLOCK_Y, GridUnit.BLOCK_Z) if u not in taken]
-        if not units:
-            raise ScheduleError(
-                "all axes of the grid are bound", help="bind several loops to one: bind({(i, j): unit})"
-            )
-        self.bind({indices if isinstance(indices, Index) else tuple(indices): units[0]})
-
     def pack_and_embed_buffer(self, target: Array, *args: Any, **options: Any) -> None:  # Any: as in Accera
         """Raise `ScheduleError`: arrays are not packed into the kernel's file behind a plan's back."""
         raise ScheduleError(
@@ -211,6 +184,7 @@ class Plan(PlanState, Recorder):
         ("static" or "dynamic") and `max_threads` are taken for Accera's sake, and change no result and no kernel.
 
         Raises `ScheduleError` for loops that are no neighbours or in another order, and as `bind` does.
+        Source: Accera, `Plan.parallelize`.
         """
         kinds = (Index, list, tuple)
         instance("Plan.parallelize", "indices", indices, kinds, "a list of indices")

@@ -141,7 +141,7 @@ def _add_statements(part: Part, lines: list[tuple[int, str, str]], at: int) -> N
     if part.conditions:
         lines.append((at, f"if {' and '.join(map(str, part.conditions))}:", ""))
         at += 1
-    lines += [(at, substituted(statement, part), "") for statement in part.statements]
+    lines += [(at + deeper, line, "") for deeper, line in part.lines()]
 
 
 def _region(plan: PlanState, cache: Cache) -> Region | None:

@@ -11,7 +11,7 @@ from tilewright.schedule.affine import Index
 from tilewright.schedule.arrays import Array, Role
 from tilewright.schedule.cache_placement import refuse_conflicts, refuse_nonsense
 from tilewright.schedule.caches import Cache, Location
-from tilewright.schedule.dependences import Instance, Pair, difference, iterations
+from tilewright.schedule.dependences import Instance, Pair, difference, instances, iterations
 from tilewright.schedule.integers import UndecidedError
 from tilewright.schedule.mma_shapes import MMAFragmentOp
 from tilewright.schedule.plan_state import PlanState, operation_name
@@ -223,13 +223,7 @@ def _refuse_forgotten(plan: PlanState) -> None:
 
 
 def _instances(plan: PlanState, array: Array) -> list[Instance]:
-    return [
-        Instance(plan.nest, number, access)
-        for number, part in enumerate(plan.nest.parts)
-        for statement in part.statements
-        for access in statement.accesses
-        if access.array is array
-    ]
+    return [instance for instance in instances(plan.nest) if instance.access.array is array]
 
 
 def _is_own_sum(write: Instance, read: Instance) -> bool:

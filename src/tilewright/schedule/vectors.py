@@ -16,11 +16,12 @@ from typing import Any
 from tilewright.dtypes import DType
 from tilewright.language.copying import copy
 from tilewright.layout import Layout
-from tilewright.schedule.affine import Affine, Apply, Expression, Index
+from tilewright.schedule.affine import Affine, Index
 from tilewright.schedule.arrays import Array, Load, Store
 from tilewright.schedule.filling import is_private
 from tilewright.schedule.loop_nest import Condition, Loop, Part, Statement, at_places
 from tilewright.schedule.scope import Parts, Scope, compute_type, evaluate, located
+from tilewright.schedule.values import Apply, Expression
 from tilewright.tensors import Tensor
 from tilewright.trace.carry import rename
 from tilewright.trace.control import branch, nest
@@ -63,8 +64,9 @@ def _emit_part(scope: Scope, lanes: tuple[Lanes, ...], part: Part) -> None:
     if not lanes:
         scope.statements((part,))
         return
-    depends = [c for c in part.conditions if any(c.value.factor(lane.index) for lane in lanes)]
-    if any(condition.is_equality for condition in depends):
+    depends = [c for c in part.conditions if any(c.value.mentions(lane.index) for lane in lanes)]
+    has_guards = any(statement.store.guards for statement in part.statements)
+    if has_guards or any(c.is_equality or any(c.value.divides(x.index) for x in lanes) for c in depends):
         by_elements()
         return
     ends = tuple(_everywhere(condition, lanes) for condition in part.conditions)
@@ -123,7 +125,7 @@ class Vector:
         """Emit the statements of a part, each for all lanes before the next."""
         for statement in part.statements:
             with located(statement.location):
-                store = at_places(statement, part.places).store
+                store = at_places(statement, part.places, self.scope.plan.nest.loops).store
                 if statement.reduction is not None and self._collides(store.place, self.lanes):
                     self._reduce(statement, store)
                 else:
@@ -188,7 +190,7 @@ class Vector:
     def _reduce(self, statement: Statement, store: Store) -> None:
         """Emit a reduction into elements that several lanes share."""
         assert statement.reduction is not None, statement
-        apart = tuple(x for x in self.lanes if any(mode.factor(x.index) for mode in store.place))
+        apart = tuple(x for x in self.lanes if any(mode.mentions(x.index) for mode in store.place))
         summed = tuple(x for x in self.lanes if x not in apart)
         type = compute_type(statement)
         if self._collides(store.place, apart) or not is_associative(statement, type):
@@ -248,7 +250,7 @@ class Vector:
 
     def _loaded(self, load: Load, lanes: tuple[Lanes, ...]) -> Callable[[_Numbers], Any] | None:  # Any: device numbers
         """Read a load for all lanes and return what gives each its own; None where each reads for itself."""
-        moving = tuple(lane for lane in lanes if any(mode.factor(lane.index) for mode in load.place))
+        moving = tuple(lane for lane in lanes if any(mode.mentions(lane.index) for mode in load.place))
         if not moving:
             with self._at({lane.index: lane.low for lane in lanes}):
                 value = self.scope.storage[load.array].load(load.place, self.scope.values)
@@ -288,7 +290,9 @@ class Vector:
         return stack
 
     def _collides(self, place: tuple[Affine, ...], lanes: tuple[Lanes, ...]) -> bool:
-        """Whether two lanes are of one element."""
+        """Whether two lanes are of one element; True where a quotient or remainder of a lane's index may make it so."""
+        if any(mode.divides(lane.index) for mode in place for lane in lanes):
+            return True
         seen = set()
         for values in itertools.product(*(lane.values for lane in lanes)):
             point = dict(zip((lane.index for lane in lanes), values, strict=True))
@@ -311,8 +315,8 @@ class Vector:
 
     def _stride(self, array: Array, place: tuple[Affine, ...], lane: Lanes) -> Any:  # Any: a number of host or device
         """Return how far apart in memory two neighbouring lanes are, None in registers or for no positive number."""
-        moving = [mode for mode, at in enumerate(place) if at.factor(lane.index)]
-        if not moving:
+        moving = [mode for mode, at in enumerate(place) if at.mentions(lane.index)]
+        if not moving or any(at.divides(lane.index) for at in place):
             return None
         storage = self.scope.storage[array]
         tensor = storage.tensor
