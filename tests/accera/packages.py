@@ -55,18 +55,20 @@ class Package:
                 raise ValueError(f"argument {array.name} of function {base_name} is TEMP")
         if isinstance(source, tuple):
             raise Unsayable("package.add of a tuple")
+        is_plain = isinstance(source, Nest)
         if isinstance(source, (Nest, Schedule)):
             source = source.create_plan()
         name = base_name or f"function_{len(FUNCTIONS)}"
         arrays = [x for x in args or () if HAS_SIZES or not isinstance(x, ts.Dimension)]
         made = self.inner.add(source, arrays, _identifier(name, self._fns), parameters or None)
         functions = [
-            self._function(one, args or (), base_name, source) for one in (made if isinstance(made, list) else [made])
+            self._function(one, args or (), base_name, source, is_plain)
+            for one in (made if isinstance(made, list) else [made])
         ]
         return functions if isinstance(made, list) else functions[0]
 
-    def _function(self, made, args, base_name, source):
-        function = Function(made.name, base_name, args, source)
+    def _function(self, made, args, base_name, source, is_plain):
+        function = Function(made.name, base_name, args, source, is_plain)
         function.made = made
         self._fns[function.name] = FUNCTIONS[function.name] = function
         checking.added(function)

@@ -256,8 +256,9 @@ def create_parameter_grid(parameter_choices, filter_func=None, sample=0, seed=No
 class Function:
     """A function of a package: `name`, the arrays of a call, and the kernel."""
 
-    def __init__(self, name, base_name, args, source):
+    def __init__(self, name, base_name, args, source, is_plain):
         self.name, self.base_name, self.args, self.source = name, base_name, tuple(args), source
+        self.is_plain = is_plain  # of a nest as it was declared
         self.made = None  # the library's function
         self.error = None
 
