@@ -24,6 +24,7 @@ What it decides
 How it becomes a kernel
     scope                    what is known at one point: values, conditions, where elements are
     filling, shared_caches   memory of caches, filled and written back
+    edges                    tiles across the ends of loops: which elements of a fragment are there
     fragments, tiles         matrix instructions: fragments read, multiplied in passes, finished, stored
     pipelines                caches in loops, filled before what reads them or ahead of it
     emission                 the walk through the loops, vectors among them, while the kernel is traced

@@ -177,18 +177,7 @@ class ScheduledKernel:
         sizes = self._sizes(described)
         for array, info in described.items():
             _check(array, info, sizes)
-        self._check_tiles(sizes)
         return described
-
-    def _check_tiles(self, sizes: Mapping[Dimension, int]) -> None:
-        """Raise `ArgumentError` for a size that tiles of matrix instructions do not divide."""
-        tile = self.plan.tensorization
-        for size, divisor in () if tile is None else tile.divisors:
-            if sizes[size] % divisor:
-                raise ArgumentError(
-                    f"{size} is {sizes[size]}, and the tiles of kernel {self.name!r} take multiples of {divisor}",
-                    help="pad the arrays, or build another kernel for such sizes",
-                )
 
     def _sizes(self, described: Mapping[Array, ArrayInfo]) -> dict[Dimension, int]:
         sizes: dict[Dimension, int] = {}

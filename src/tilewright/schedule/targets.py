@@ -11,7 +11,7 @@ from tilewright.dtypes import dtype
 from tilewright.errors import ScheduleError
 from tilewright.runtime import driver
 from tilewright.schedule.mma_shapes import MMAShape
-from tilewright.schedule.recipes import find_recipe, has_shape, offers, shapes_for
+from tilewright.schedule.recipes import accumulator_for, find_recipe, has_shape, offers, shapes_for
 
 
 class GridUnit(enum.Enum):
@@ -65,7 +65,8 @@ class TensorCoreInfo:
 
     def shapes(self, input_type: Any, output_type: Any) -> tuple[MMAShape, ...]:  # Any: whatever names an element type
         """Return the shapes for elements of `input_type` and accumulators of `output_type`."""
-        return shapes_for(self.arch, dtype(input_type), dtype(output_type))
+        factors = dtype(input_type)
+        return shapes_for(self.arch, factors, accumulator_for(factors, dtype(output_type)))
 
     def supports(
         self,
@@ -83,14 +84,15 @@ class TensorCoreInfo:
         >>> info = Target("A100").tensor_core_info
         >>> info.supports("float16", "float32", MMAShape.M16N16K16, 8, 2)
         True
-        >>> info.supports("float64", "float64", MMAShape.M16N16K16)
-        False
+        >>> info.supports("int8", "int16", MMAShape.M16N16K16), info.supports("float64", "float64", MMAShape.M16N16K16)
+        (True, False)
         """
         _check_shape(mma_shape)
         fused = num_total_passes if num_fused_passes is None else num_fused_passes
         if not _is_count(num_total_passes) or not _is_count(fused) or num_total_passes % fused:
             return False
-        return find_recipe(self.arch, mma_shape, dtype(input_type), dtype(output_type)) is not None
+        factors = dtype(input_type)
+        return find_recipe(self.arch, mma_shape, factors, accumulator_for(factors, dtype(output_type))) is not None
 
     def compute_tensor_splits(self, mma_shape: MMAShape, num_total_passes: int = 1) -> tuple[int, int, int]:
         """Return the extents of the loops that a tensorized tile takes: M, N, and K times the passes.
