@@ -331,6 +331,7 @@ class Plan(PlanState, Recorder):
         prologue_arg: float | None = None,
         epilogue_op: Any = MMAFragmentOp.NONE,  # Any: as prologue_op
         epilogue_arg: float | None = None,
+        saturating: bool = False,
     ) -> None:
         """Compute the three innermost loops (of M, N and K) with matrix instructions, a warp together.
 
@@ -354,6 +355,9 @@ class Plan(PlanState, Recorder):
         fragments, so that registers fall with F. `use_static_offsets=False` makes the groups a loop of the kernel:
         shorter code, whose offsets are computed.
 
+        Integers are summed in int32, and C of fewer bits is stored modulo 2 to their number, as the nest computes it;
+        `saturating` stores the nearest number of its type instead.
+
         Raises `ScheduleError` for loops of other extents, element types that the shape does not take, F that does not
         divide P, a target without the shape, an operation that would run once for each iteration of K, and accesses
         that no matrix instruction can serve: it says which and why. Source: Accera, `Plan.tensorize`.
@@ -368,6 +372,7 @@ class Plan(PlanState, Recorder):
             use_static_offsets,
             (prologue_op, prologue_arg),
             (epilogue_op, epilogue_arg),
+            saturating,
         )
 
     def with_parameters(self, values: Mapping[Any, Any]) -> Plan:  # Any: parameters or their names; their values
