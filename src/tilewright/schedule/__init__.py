@@ -32,6 +32,7 @@ How it becomes a kernel
     fragments, tiles         matrix instructions: fragments read, multiplied in passes, finished, stored
     pipelines                caches in loops, filled before what reads them or ahead of it
     vectors                  statements for all lanes of vectorized loops at once, and reductions over them
+    heuristics, algorithms   what `plan.auto` chooses
     emission                 the walk through the loops while the kernel is traced
     report                   what a kernel is made of, counted
 What users hold
@@ -43,6 +44,7 @@ What users hold
 
 from __future__ import annotations
 
+from tilewright.schedule import algorithms
 from tilewright.schedule.affine import Affine, Dimension, Index, create_dimensions
 from tilewright.schedule.arrays import AllocateFlags, Array, Role
 from tilewright.schedule.caches import Location, Strategy
@@ -100,6 +102,7 @@ __all__ = [
     "ScheduledKernel",
     "Strategy",
     "Target",
+    "algorithms",
     "apply",
     "cast",
     "create_dimensions",

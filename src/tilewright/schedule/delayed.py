@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn, TypeVar, cast
 
 from tilewright.dtypes import dtype as as_dtype
@@ -23,19 +23,44 @@ Method = TypeVar("Method", bound=Callable[..., Any])  # Any: whatever a plan's m
 
 
 class DelayedNest(LoopNest):
-    """A loop nest that a function will give when its arguments are known; asking for anything of it is an error."""
+    """A loop nest that a function will give when its arguments are known; asking for anything of it is an error.
+
+    Which indices its loops have, and in which order, may be known before: then `has_order` gave them.
+    """
 
     def __init__(self, function: Callable[..., LoopNest], arguments: tuple[Any, ...]) -> None:
         first = arguments[0]
         # The indices that number fused schedules are made when these are fused, so they are known.
-        fusing = first.fusing if isinstance(first, LoopNest) else ()
-        for name, value in (("function", function), ("arguments", arguments), ("fusing", fusing)):
+        is_nest = isinstance(first, LoopNest)
+        groups = {name: getattr(first, name) if is_nest else () for name in ("fusing", "fused", "unfused")}
+        for name, value in {"function": function, "arguments": arguments, **groups}.items():
             object.__setattr__(self, name, value)
 
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("__"):  # Python asks so whether an object has a method of its own, for copies for example
             raise AttributeError(name)
         raise waiting()
+
+    @property
+    def order(self) -> tuple[Index, ...]:
+        known: tuple[Index, ...] | None = vars(self).get("known_order")
+        if known is None:
+            raise waiting()
+        return known
+
+
+def known_order(nest: LoopNest) -> tuple[Index, ...] | None:
+    """Return the indices of a nest, outermost first, None where they depend on a parameter."""
+    return vars(nest).get("known_order") if isinstance(nest, DelayedNest) else nest.order
+
+
+def has_order(nest: LoopNest, order: Sequence[Index] | None, **groups: tuple[Index, ...]) -> LoopNest:
+    """Return a nest that tells its indices, and the groups of those of fused schedules, also while it waits."""
+    if isinstance(nest, DelayedNest) and order is not None:
+        object.__setattr__(nest, "known_order", tuple(order))
+        for name, indices in groups.items():
+            object.__setattr__(nest, name, indices)
+    return nest
 
 
 def numbered_by(nest: LoopNest, fusing: Index) -> LoopNest:

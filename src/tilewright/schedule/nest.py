@@ -12,7 +12,7 @@ from tilewright.errors import ScheduleError, TilewrightWarning
 from tilewright.pickling import with_own_containers
 from tilewright.schedule.affine import Affine, Dimension, Index, Position, Size
 from tilewright.schedule.arrays import Load, Role, Store, record
-from tilewright.schedule.delayed import depends, transformed
+from tilewright.schedule.delayed import depends, has_order, transformed
 from tilewright.schedule.elements import element_text
 from tilewright.schedule.loop_nest import Loop, LoopNest, Part, Statement
 from tilewright.schedule.naming import assigned_names
@@ -116,7 +116,7 @@ class Nest:
         """Return the loops as they were declared. Raises `ScheduleError` where no logic was."""
         if not self._statements:
             raise ScheduleError("the nest has no logic", help="declare it: @nest.iteration_logic")
-        return transformed(_loop_nest, self.indices, self.shape, self.statements)
+        return has_order(transformed(_loop_nest, self.indices, self.shape, self.statements), self.indices)
 
     def create_schedule(self) -> Schedule:
         """Return a schedule of the nest, whose loops can then be transformed."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import hashlib
+import itertools
 import keyword
 import os
 import re
@@ -141,7 +142,8 @@ class Package:
         `args` are the arrays and sizes in the order of a call, by themselves or by name; without them the arrays come
         in the order of their making. `parameters` is a dict of values for what `create_parameters` gave, or a list of
         such dicts, as `create_parameter_grid` makes: then each makes a function, called base_name_0, base_name_1 and
-        so on. `source` may also be a function of such a dict (by name) that returns the plan, or the plan and its args.
+        so on. Without them a plan with heuristics of `auto` makes a function of each combination of what these leave
+        open. `source` may also be a function of such a dict (by name) that returns the plan, or the plan and its args.
         `function_opts` say how a compiler of Accera's is to call and inline the function, and change nothing of a
         kernel.
 
@@ -154,6 +156,10 @@ class Package:
         instance("Package.add", "base_name", base_name, str, "a text")
         instance("Package.add", "function_opts", function_opts, (Mapping, type(None)), "a dict of options")
         name = base_name or getattr(source, "__name__", "") or getattr(source, "name", "") or "function"
+        if not parameters and isinstance(source, Plan) and source.choices:
+            parameters = [
+                dict(zip(source.choices, point, strict=True)) for point in itertools.product(*source.choices.values())
+            ]
         if parameters is None or isinstance(parameters, Mapping):
             return self._add([self._function(source, args, name, name, parameters or {})])[0]
         if not parameters:

@@ -19,6 +19,7 @@ from tilewright.schedule.cache_placement import is_count, place_cache, refuse_no
 from tilewright.schedule.caches import Cache, Location, Strategy
 from tilewright.schedule.crossings import crossings
 from tilewright.schedule.delayed import Recorder, Resolution, recorded
+from tilewright.schedule.heuristics import NoneCacheHeuristics, best_of
 from tilewright.schedule.lanes import MAX_LANES, lowered
 from tilewright.schedule.loop_nest import LoopNest
 from tilewright.schedule.memory_spaces import Auto
@@ -66,6 +67,7 @@ class Plan(PlanState, Recorder):
             raise ScheduleError(f"{target!r} is not a Target", help="such as Target('NVIDIA A100')")
         PlanState.__init__(self, nest, Target() if target is None else target)
         Recorder.__init__(self, nest)  # calls that wait for a parameter's value are done by `with_parameters`
+        self.choices: dict[Any, list[Any]] = {}  # Any: parameters that `auto` made, and their values
 
     def __copy__(self) -> Plan:
         found: Plan = with_own_containers(self)
@@ -98,6 +100,41 @@ class Plan(PlanState, Recorder):
         bindings = bind(self.nest, self.bindings, mapping, self.target)
         self.crossings = crossings(self.nest, bindings)
         self.bindings = bindings
+
+    def auto(self, *heuristics: NoneCacheHeuristics) -> Plan:
+        """Choose bindings, tiles, caches and matrix instructions, and return the plan itself.
+
+        It attempts, in this order, and takes the first that every check lets pass:
+
+        - a product C += A * B of static extents on matrix instructions, in blocks of 2 x 2 warps of 2 x 2 tiles with A
+          and B in shared memory, or of one warp and one tile; not where an instruction rounds its operands (tf32);
+        - all loops whose iterations are independent on blocks and threads, the one with the most contiguous accesses
+          along THREAD_X; arrays whose elements several threads of a block read in shared memory, and sums in registers;
+        - the same without shared memory, then without registers; the plan as it stands.
+
+        The order of what depends on one another is never changed. With heuristics it adds their caches instead, whose
+        parameters `Package.add` then chooses. Raises `ScheduleError` for a plan on which something was chosen already,
+        or that waits for parameters. Source: Accera, `Plan.auto`.
+        """
+        for heuristic in heuristics:
+            if not isinstance(heuristic, NoneCacheHeuristics):
+                raise ScheduleError(
+                    f"auto takes heuristics, got {heuristic!r}", help="algorithms.NoneCacheHeuristics(source=B)"
+                )
+            index, layout, choices = heuristic.choices(self.nest.order)
+            self.choices.update(choices)
+            self.cache(heuristic.source, index=index, layout=layout)
+        if heuristics:
+            return self
+        if self.is_delayed or self.bindings or self.caches or self.vectorized or self.tensorization is not None:
+            raise ScheduleError(
+                "auto chooses bindings, caches and all else, and this plan has some or waits for parameters",
+                help="call it on a new plan: schedule.create_plan(target).auto()",
+            )
+        best = best_of(self)
+        for name in ("nest", "bindings", "crossings", "vectorized", "caches", "tensorization", "start", "steps"):
+            setattr(self, name, getattr(best, name))
+        return self
 
     def pack_and_embed_buffer(self, target: Array, *args: Any, **options: Any) -> None:  # Any: as in Accera
         """Raise `ScheduleError`: arrays are not packed into the kernel's file behind a plan's back."""
