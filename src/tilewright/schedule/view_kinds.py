@@ -92,7 +92,7 @@ class Seeing:
         number = number_of_extent(by)
         whole = number_of_extent(extent)
         if number is None and not isinstance(by, Dimension):
-            raise ScheduleError(f"mode {mode} of {self.parent.name} is split by {size!r}", help="a number, or a size")
+            raise ScheduleError(f"mode {mode} of {self.parent.name} is split by {size}", help="a number, or a size")
         if number is not None and (number < 1 or (whole is not None and whole % number)):
             raise ScheduleError(
                 f"mode {mode} of {self.parent.name} has {extent} elements, which rows of {number} do not make up"
