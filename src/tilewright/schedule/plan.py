@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -20,7 +19,7 @@ from tilewright.schedule.caches import Cache, Location, Strategy
 from tilewright.schedule.crossings import crossings
 from tilewright.schedule.delayed import Recorder, Resolution, recorded
 from tilewright.schedule.heuristics import NoneCacheHeuristics, best_of
-from tilewright.schedule.lanes import MAX_LANES, lowered
+from tilewright.schedule.lanes import MAX_LANES, refuse_vector
 from tilewright.schedule.loop_nest import LoopNest
 from tilewright.schedule.memory_spaces import Auto
 from tilewright.schedule.mma_shapes import MMAFragmentOp, MMASchedulingPolicy, MMAShape
@@ -178,12 +177,11 @@ class Plan(PlanState, Recorder):
         min, max, `&=`, `|=`, `^=`) is computed in partial results, which are combined at its end.
 
         Raises `ScheduleError` for a loop that is bound, that numbers fused schedules, or whose iterations depend on one
-        another: the error names the accesses that would change places.
+        another: the error names the accesses that would change places. Loops that are legal together only are refused
+        by `build`, unless all of them are vectorized by then.
         """
         self._refuse_bound(index, "vectorize")
-        trial = copy.copy(self)
-        trial.vectorized = self.vectorized | {index}
-        lowered(trial)
+        refuse_vector(self, index)
         if (self.nest.loop(index).trips or MAX_LANES + 1) <= MAX_LANES:
             self.unroll(index)
         self.vectorized |= {index}
