@@ -179,7 +179,8 @@ def _alternatives(atom: MMAAtom, arch: Arch) -> str:
         name
         for name in (*WARP_MMAS, *MFMAS)
         if arch.has_instructions_of(Arch.parse((known := getattr(atoms, name)).arch))
-        and (known.dtype_a, known.dtype_b, known.dtype_d) == (atom.dtype_a, atom.dtype_b, atom.dtype_d)
+        and (known.dtype_a, known.dtype_b, known.dtype_c, known.dtype_d)
+        == (atom.dtype_a, atom.dtype_b, atom.dtype_c, atom.dtype_d)
     ]
     if fitting:
         return f"{arch.name} has {', '.join(fitting)}"
