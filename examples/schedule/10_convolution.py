@@ -85,7 +85,7 @@ def on_threads(*extents: int) -> Plan:
 
     target = Target()
     schedule = fuse(zero.create_schedule(), nest.create_schedule(), partial=4)
-    f, b, y, x, o, c, dy, dx = schedule.get_indices()
+    b, y, x, o, f, c, dy, dx = schedule.get_indices()
     xx, oo = schedule.tile({x: 4, o: 32})
     schedule.reorder(b, y, x, o, xx, oo, f, dy, dx, c)
     plan = schedule.create_plan(target)

@@ -240,22 +240,21 @@ def test_a_function_in_each_turn() -> None:
 @refused(
     ScheduleError,
     """
-    SET needs an argument
+    SCALE needs an argument
       help: prologue_arg or epilogue_arg, a number
     """,
 )
-def test_setting_to_nothing() -> None:
-    Case().tensorize(prologue_op=MMAFragmentOp.SET)
+def test_scaling_by_nothing() -> None:
+    Case().tensorize(prologue_op=MMAFragmentOp.SCALE)
 
 
-@refused(
-    ScheduleError,
-    """
-    ReLU takes no argument, got 2.0
-    """,
-)
-def test_relu_by_a_number() -> None:
-    Case().tensorize(epilogue_op=MMAFragmentOp.ReLU, epilogue_arg=2.0)
+def test_arguments_of_operations_that_take_none_are_ignored() -> None:
+    case = Case().tensorize(
+        prologue_op=MMAFragmentOp.SET, epilogue_op=MMAFragmentOp.ReLU, epilogue_arg=2.0
+    )  # fmt: skip
+    tile = case.plan.tensorization
+    assert tile is not None
+    assert (tile.prologue, tile.epilogue) == ((MMAFragmentOp.SET, 0.0), (MMAFragmentOp.ReLU, None))
 
 
 @refused(
@@ -370,7 +369,7 @@ def test_sums_of_one_column() -> None:
       test_schedule_tensors.py:N, in multiply:
         C[i, j] += A[i, k] * B[k, j]
         ^^^^^^^
-      help: a boundary of M, N or K alone is masked; one that moves with several indices of the tile is not
+      help: a boundary of M, N or K alone is masked; one that moves with several indices of the tile, or in a quotient or remainder, is not
     """,
 )
 def test_tiles_that_cross_a_slanted_edge() -> None:

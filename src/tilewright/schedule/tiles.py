@@ -161,9 +161,9 @@ class Tiles(Fragments):
             sides = [
                 index
                 for index, access in zip(tile.indices[:2], (tile.a, tile.b), strict=True)
-                if any(mode.factor(outer.index) for mode in access.place)
+                if any(mode.mentions(outer.index) for mode in access.place)
             ]
-            if len(sides) != 1:
+            if len(sides) != 1 or any(m.divides(outer.index) for x in (tile.a, tile.b) for m in x.place):
                 return False
             moving[sides[0]] *= outer.trips
         counts = [target.accumulators[0].layout[mode].size for mode in (3, 4)]

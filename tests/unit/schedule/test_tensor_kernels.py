@@ -90,7 +90,7 @@ def test_elements_are_finished_in_fragments(role: Role, target: str) -> None:
         E[x, y] = D[x, y] * 2.0
 
     schedule = fuse(product.create_schedule(), finish.create_schedule(), partial=2)
-    f, i1, j1, p1 = schedule.get_indices()
+    i1, j1, f, p1 = schedule.get_indices()
     i2, j2, p2 = schedule.tile({i1: 16, j1: 16, p1: 32})
     schedule.reorder(i1, j1, f, p1, i2, j2, p2)
     plan = schedule.create_plan(Target(target))
