@@ -369,7 +369,7 @@ def test_sums_of_one_column() -> None:
       test_schedule_tensors.py:N, in multiply:
         C[i, j] += A[i, k] * B[k, j]
         ^^^^^^^
-      help: a boundary of M, N or K alone is masked; one that moves with several indices of the tile is not
+      help: a boundary of M, N or K alone is masked; one that moves with several indices of the tile, or in a quotient or remainder, is not
     """,
 )
 def test_tiles_that_cross_a_slanted_edge() -> None:

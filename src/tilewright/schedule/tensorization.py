@@ -8,7 +8,7 @@ import numpy as np
 
 from tilewright.dtypes import DType
 from tilewright.errors import ScheduleError
-from tilewright.schedule.affine import Dimension, Index
+from tilewright.schedule.affine import Index
 from tilewright.schedule.arrays import Load
 from tilewright.schedule.loop_nest import Access, Condition, Part, Statement, at_places
 from tilewright.schedule.mma_shapes import MMAFragmentOp, MMASchedulingPolicy, MMAShape
@@ -69,9 +69,9 @@ def tensorization_of(
     recipe = recipe_for(plan.target.arch, shape, factors, accumulator_for(factors, output))
     target = Access(statement, statement.store.array, statement.store.place, True)
     _refuse_misplaced_target(target, statement, tile)
-    prologue, epilogue = _with_its_argument(prologue), _with_its_argument(epilogue)
     if saturating:
         _refuse_saturation(a, target)
+    prologue, epilogue = _with_its_argument(prologue), _with_its_argument(epilogue)
     for operation in (prologue, epilogue):
         _check_operation(*operation, recipe.dtype_c)
     return Tensorization(
@@ -247,24 +247,21 @@ def _check_operation(operation: Any, argument: float | None, accumulators: DType
 
 def _edges(plan: PlanState, part: Part, tile: tuple[Index, Index, Index]) -> tuple[Condition, ...]:
     """Return the conditions that a tile may cross. Raises for those that cannot be masked."""
-    edges = tuple(c for c in part.conditions if any(c.value.factor(i) for i in tile) and not _holds(plan, c))
+    edges = tuple(
+        c for c in part.conditions if any(index in c.value.symbols() for index in tile) and not _holds(plan, c)
+    )
     for edge in edges:
-        if edge.is_equality or sum(edge.value.factor(index) != 0 for index in tile) != 1:
+        moving = [index for index in tile if index in edge.value.symbols()]
+        if edge.is_equality or len(moving) != 1 or edge.value.divides(moving[0]):
             raise ScheduleError(
                 f"a tile of matrix instructions would cross the boundary at which {edge}",
                 location=part.statements[0].location,
-                help="a boundary of M, N or K alone is masked; one that moves with several indices of the tile is not",
+                help="a boundary of M, N or K alone is masked; one that moves with several indices of the tile, or in "
+                "a quotient or remainder, is not",
             )
     return edges
 
 
 def _holds(plan: PlanState, condition: Condition) -> bool:
-    low = condition.value.constant
-    for symbol, factor in condition.value.terms:
-        if isinstance(symbol, Dimension):
-            return False
-        last = plan.nest.loop(symbol).last
-        if last is None:
-            return False
-        low += min(0, factor * last)
-    return low >= 0 and not condition.is_equality
+    low, _ = condition.value.bounds(lambda x: (0, plan.nest.loop(x).last) if isinstance(x, Index) else (0, None))
+    return low is not None and low >= 0 and not condition.is_equality

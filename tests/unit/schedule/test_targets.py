@@ -234,9 +234,8 @@ def test_support_is_that_of_the_lists(arch: str) -> None:
         outputs = integers if given in ("int8", "uint8") else {"float16", "bfloat16", "float32"}
         wanted = shapes_of(info.arch, given)
         for output in {*integers, "float16", "bfloat16", "float32", "float64", "int64"}:
-            shapes = wanted if output in outputs else set()
-            if (given, output) == ("float64", "float64") and info.arch.is_amd and info.arch.name != "gfx908":
-                shapes = {MMAShape.M16N16K4_B1}
+            has_double = info.arch.is_amd and info.arch.name != "gfx908" and (given, output) == ("float64", "float64")
+            shapes = {MMAShape.M16N16K4_B1} if has_double else wanted if output in outputs else set()
             assert set(info.shapes(dtype, output)) == shapes
             assert {shape for shape in MMAShape if info.supports(dtype, output, shape)} == shapes
 
