@@ -48,7 +48,7 @@ class Product:
     transposed: tuple[bool, bool] = (False, False)
     prologue: tuple[Any, Any] = (MMAFragmentOp.NONE, None)
     epilogue: tuple[Any, Any] = (MMAFragmentOp.NONE, None)
-    static: bool = False
+    static: bool = True
 
     @property
     def mma(self) -> MMAShape:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, note
 from hypothesis import strategies as st
 from tests.helpers.slow import examples
-from tests.property.schedule_strategies import keeping
+from tests.property.schedule_strategies import guarded, holds, keeping
 
 from tilewright.errors import ScheduleError
 from tilewright.schedule import transforms
@@ -26,7 +26,12 @@ SMALL = st.integers(-1, 2)
 
 
 def _place(draw: Any, indices: tuple[Index, ...]) -> Affine:
-    return Affine.of({index: draw(SMALL) for index in indices}, draw(SMALL) + 8)
+    place = Affine.of({index: draw(SMALL) for index in indices}, draw(SMALL) + 8)
+    for _ in range(draw(st.sampled_from([0, 0, 0, 1, 2]))):
+        divisor, factor = draw(st.integers(1, 4)), draw(st.sampled_from([-1, 1, 3]))
+        term = (factor * place) // divisor if draw(st.booleans()) else (factor * place) % divisor
+        place = term + draw(st.integers(-1, 1)) * draw(st.sampled_from(indices))
+    return place
 
 
 def _nest(draw: Any, arrays: list[Array]) -> LoopNest:
@@ -39,10 +44,17 @@ def _nest(draw: Any, arrays: list[Array]) -> LoopNest:
         for _ in range(draw(st.integers(1, 2))):
             target, source = draw(st.sampled_from(arrays)), draw(st.sampled_from(arrays))
             places = [[_place(draw, nest.indices) for _ in a.shape] for a in (target, source)]
-            if draw(st.integers(0, 3)) == 0:
-                target[tuple(places[0])] += 1
+
+            def store(target: Array = target, source: Array = source, places: Any = places) -> None:
+                if draw(st.integers(0, 3)) == 0:
+                    target[tuple(places[0])] += 1
+                else:
+                    target[tuple(places[0])] = source[tuple(places[1])] * 2
+
+            if draw(st.integers(0, 2)):
+                store()
             else:
-                target[tuple(places[0])] = source[tuple(places[1])] * 2
+                guarded(draw, nest.indices, store)
 
     return nest.loop_nest()
 
@@ -77,7 +89,10 @@ def _accesses(nest: LoopNest) -> list[tuple[Any, ...]]:
             own = {index: place.evaluate(loops) for index, place in part.places.items()}
             declared = (number, *(own[index] for index in part.indices))
             for statement in part.statements:
+                guards = [holds(guard.test, own) is guard.holds for guard in statement.store.guards]
                 for access in statement.accesses:
+                    if not all(guards[: access.under]):
+                        continue
                     element = (access.array, *(mode.evaluate(own) for mode in access.place))
                     reduction = statement if statement.reduction is not None else None
                     times = (*declared, statement.number), (*point, number, statement.number)

@@ -63,7 +63,7 @@ def example(kind):
     """Return an error of a kind with every attribute filled."""
     if kind is OfAUser:
         return kind(3, unit="mm")
-    if kind.__name__ == "FindingsError":
+    if kind.__name__ == "CheckError":
         with pytest.raises(kind) as caught:
             portable.find_a_race()
         return caught.value
@@ -81,7 +81,7 @@ def same_error(a, b):
 @every_way
 def test_every_error_of_the_package_comes_back(way):
     kinds = exceptions()
-    assert {"FindingsError", "LayoutError", "TuningError", "OfAUser"} <= {kind.__name__ for kind in kinds}
+    assert {"CheckError", "LayoutError", "TuningError", "OfAUser"} <= {kind.__name__ for kind in kinds}
     for kind in kinds:
         error = example(kind)
         if hasattr(error, "add_note"):

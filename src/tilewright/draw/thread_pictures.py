@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -20,15 +20,18 @@ _NOTE = "T: thread, V: its value"
 _KEY = "the thread mod 32"
 
 
-def thread_cells(layout_tv: Layout, shape: Any, first: int = 0) -> tuple[Callable[[Any], Cell], int]:
+def thread_cells(
+    layout_tv: Layout, shape: Any, first: int = 0, threads: Iterable[int] | None = None
+) -> tuple[Callable[[Any], Cell], int]:
     """Return the cell of each coordinate of a tile, and how many threads hold one element.
 
     `layout_tv` maps (thread, value) to elements of the column-major tile of that shape, counted from element
-    `first`. An element of several threads is labelled with the first of them and the number of others.
+    `first`. `threads` are the numbers of the threads that are looked at, by default all. An element of several threads
+    is labelled with the first of them and the number of others.
     """
-    threads, values = int(layout_tv[0].size), int(layout_tv[1].size)  # type: ignore[arg-type]  # static, as the tiles
+    values = int(layout_tv[1].size)  # type: ignore[arg-type]  # static, as the tiles
     holders: dict[int, dict[int, int]] = {}
-    for thread in range(threads):
+    for thread in range(int(layout_tv[0].size)) if threads is None else threads:  # type: ignore[arg-type]  # static
         for value in range(values):
             holders.setdefault(first + layout_tv(thread, value), {}).setdefault(thread, value)
 
@@ -89,9 +92,10 @@ def mma_drawing(mma: TiledMMA, limit: Limit = LIMIT) -> Drawing:
     m, n, k = mma.shape_mnk
     m_axis, n_axis = _mma_axis(mma, 0, limit[0]), _mma_axis(mma, 1, limit[1])
     k_axis = _mma_axis(mma, 2, min(limit))
-    a, shared_a = thread_cells(mma.layout_a_tv, (m, k))
-    b, shared_b = thread_cells(mma.layout_b_tv, (n, k))
-    c, shared_c = thread_cells(mma.layout_c_tv, (m, n), mma.offset_c)
+    threads = mma.thread_numbers
+    a, shared_a = thread_cells(mma.layout_a_tv, (m, k), threads=threads)
+    b, shared_b = thread_cells(mma.layout_b_tv, (n, k), threads=threads)
+    c, shared_c = thread_cells(mma.layout_c_tv, (m, n), mma.offset_c, threads)
     frame = frame_of((m, n), limit, str(mma))
     grid_a = single_grid(frame, a, f"A (M,K) = ({m},{k})", m_axis, k_axis)
     grid_b = single_grid(frame, lambda p: b((p[1], p[0])), f"B (N,K) = ({n},{k})", k_axis, n_axis)
@@ -99,7 +103,24 @@ def mma_drawing(mma: TiledMMA, limit: Limit = LIMIT) -> Drawing:
     # A's rows and B's columns are C's too: their headers appear once.
     grid_c = replace(grid_c, show_rows=False, show_columns=False)
     title = f"{mma.atom}: {mma.size} threads, tile {show((m, n, k))}"
-    return Drawing(((None, grid_b), (grid_a, grid_c)), title, _notes(max(shared_a, shared_b, shared_c)), _KEY)
+    notes = (*_notes(max(shared_a, shared_b, shared_c)), *_copies(mma))
+    return Drawing(((None, grid_b), (grid_a, grid_c)), title, notes, _KEY)
+
+
+def _copies(mma: TiledMMA) -> tuple[str, ...]:
+    """Return the note on threads whose numbers are left out, for atoms of lanes that do not follow one another."""
+    span = int(mma.layout_c_tv[0].size)  # type: ignore[arg-type]  # static
+    missing = sorted(set(range(span)) - set(mma.thread_numbers))
+    if not missing:
+        return ()
+    runs = [missing[:1]]
+    for number in missing[1:]:
+        if number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    ranges = [f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs]
+    return (f"threads {', '.join(ranges)} hold copies",)
 
 
 def _mma_axis(mma: TiledMMA, mode: int, most: int) -> Axis:

@@ -15,11 +15,12 @@ What a GPU offers
     mma_shapes, recipes      shapes of matrix instructions, and how a warp computes one
     targets, binding         GPUs; loops that their blocks, threads and warps run through
 What a plan says
+    dependences, crossings   pairs of accesses, the orders and vectors that would break them, and what threads wait for
     caches, plan_state       caches, tiles of matrix instructions, and all else that a plan has chosen
 What it decides
-    dependences              pairs of accesses, and the orders, bindings and vectors that would break them
     cache_placement          at which loops caches are filled, and which of them cannot be
     tensorization            which matrix instructions compute a tile
+    lanes                    which iterations of vectorized loops run at once, and the order of the loops then
     validation               what a whole plan has to be
     plan_text                a plan as text and as data
 How it becomes a kernel
@@ -27,8 +28,9 @@ How it becomes a kernel
     filling, shared_caches   memory of caches, filled and written back
     fragments, tiles         matrix instructions: fragments read, multiplied in passes, finished, stored
     pipelines                caches in loops, filled before what reads them or ahead of it
+    vectors                  statements for all lanes of vectorized loops at once, and reductions over them
     heuristics, algorithms   what `plan.auto` chooses
-    emission                 the walk through the loops, vectors among them, while the kernel is traced
+    emission                 the walk through the loops while the kernel is traced
     report                   what a kernel is made of, counted
 What users hold
     constants                arrays whose values the kernel holds, at a launch
@@ -40,9 +42,10 @@ What users hold
 from __future__ import annotations
 
 from tilewright.schedule import algorithms
-from tilewright.schedule.affine import Affine, Dimension, Index, apply, cast, create_dimensions, where
+from tilewright.schedule.affine import Affine, Dimension, Index, create_dimensions
 from tilewright.schedule.arrays import Array, Role
 from tilewright.schedule.caches import Location, Strategy
+from tilewright.schedule.conditions import If, logical_and, logical_not, logical_or
 from tilewright.schedule.memory_spaces import AUTO, ScalarType
 from tilewright.schedule.mma_shapes import MMAFragmentOp, MMASchedulingPolicy, MMAShape
 from tilewright.schedule.nest import Nest
@@ -57,6 +60,9 @@ from tilewright.schedule.plan import Plan
 from tilewright.schedule.schedule import Schedule, fuse
 from tilewright.schedule.scheduled import ScheduledKernel
 from tilewright.schedule.targets import GridUnit, Target
+from tilewright.schedule.values import apply, cast, where
+
+_If = If  # Accera calls it so
 
 # Accera's names of the same things.
 GridUnits = GridUnit
@@ -73,6 +79,7 @@ __all__ = [
     "Dimension",
     "GridUnit",
     "GridUnits",
+    "If",
     "Index",
     "Location",
     "LoopIndex",
@@ -97,5 +104,8 @@ __all__ = [
     "create_parameters",
     "fuse",
     "get_parameters_from_grid",
+    "logical_and",
+    "logical_not",
+    "logical_or",
     "where",
 ]

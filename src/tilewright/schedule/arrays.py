@@ -15,19 +15,10 @@ from tilewright.arguments import text
 from tilewright.dtypes import DType
 from tilewright.dtypes import dtype as as_dtype
 from tilewright.errors import ScheduleError
-from tilewright.schedule.affine import (
-    Affine,
-    Dimension,
-    Expression,
-    Numbered,
-    Size,
-    affine_or_none,
-    expression,
-    next_number,
-    recording,
-)
+from tilewright.schedule.affine import Affine, Dimension, Numbered, Size, as_index, next_number, recording
 from tilewright.schedule.naming import assigned_names
 from tilewright.schedule.parameters import Delayed
+from tilewright.schedule.values import Expression, Guard, expression
 from tilewright.source import SourceLocation
 from tilewright.trace.tracer import locate
 
@@ -171,15 +162,23 @@ class Array(Numbered):
             raise ScheduleError(f"array {self.name} has {self.rank} modes and is indexed by {len(index_tuple)}")
         places = []
         for mode, index in enumerate(index_tuple):
-            place = affine_or_none(index)
+            place = as_index(index)
             if place is None:
                 what = _described(index)
                 raise ScheduleError(
                     f"mode {mode} of array {self.name} is indexed by {what}, which is not affine",
-                    help="index by loop indices, whole numbers, and sums and multiples of them",
+                    help="index by loop indices, whole numbers, their sums and multiples, and quotients by numbers",
                 )
             places.append(place)
         return tuple(places)
+
+    def as_expression(self) -> Expression:
+        """Return the one element of an array without modes: a number of the launch."""
+        if self.rank:
+            raise ScheduleError(
+                f"the logic of a nest cannot compute with {self!r}", help="use elements of arrays, indices and numbers"
+            )
+        return self[()]
 
     def __repr__(self) -> str:
         return f"{self.name}: {self.role.value} {self.element_type} {self.shape}"
@@ -261,16 +260,18 @@ class Store:
     place: tuple[Affine, ...]
     value: Expression
     location: SourceLocation | None
+    guards: tuple[Guard, ...] = ()
 
 
 def record(logic: Callable[[], Any]) -> list[Store]:  # Any: whatever the user's logic returns, which is nothing
     """Run a nest's logic once on its indices and return what it stores, in order."""
-    outer, recording.stores = recording.stores, []
+    outer = recording.stores, recording.guards
+    recording.stores, recording.guards = [], ()
     try:
         logic()
         return recording.stores
     finally:
-        recording.stores = outer
+        recording.stores, recording.guards = outer
 
 
 def _record_store(array: Array, place: tuple[Affine, ...], value: Any) -> None:  # Any: whatever is an expression
@@ -283,4 +284,4 @@ def _record_store(array: Array, place: tuple[Affine, ...], value: Any) -> None: 
     location = locate(sys._getframe(2))
     if location is not None:  # what called the logic is this library and says nothing
         location = replace(location, inlined_at=None)
-    recording.stores.append(Store(array, place, expression(value), location))
+    recording.stores.append(Store(array, place, expression(value), location, recording.guards))

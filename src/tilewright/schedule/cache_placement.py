@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 from tilewright.errors import ScheduleError
 from tilewright.layout import Layout
 from tilewright.schedule.affine import Affine, Index
 from tilewright.schedule.arrays import Array, ArrayLayout
 from tilewright.schedule.caches import Cache, Location, Region, Strategy, region_of
+from tilewright.schedule.dependences import Side, difference, is_before, iterations
+from tilewright.schedule.integers import System, UndecidedError
 from tilewright.schedule.loop_nest import Loop
 from tilewright.schedule.plan_state import PlanState
 
@@ -94,7 +97,9 @@ def _largest(plan: PlanState, array: Array, elements: int) -> Index:
     for level in range(1, len(plan.nest.order) + 1):
         inside = set(plan.nest.order[-level:])
         try:
-            region = region_of(array, plan.accesses(array), [x for x in plan.nest.loops if x.index in inside])
+            region = region_of(
+                array, plan.accesses(array), [x for x in plan.nest.loops if x.index in inside], plan.nest.loops
+            )
         except ScheduleError:
             break
         if region.size > elements:
@@ -180,9 +185,14 @@ def refuse_conflicts(plan: PlanState, cache: Cache) -> None:
     around = [
         loop
         for loop in plan.nest.loops
-        if loop.index not in held and loop.trips != 1 and any(mode.factor(loop.index) for mode in region.origin)
+        if loop.index not in held and loop.trips != 1 and any(mode.mentions(loop.index) for mode in region.origin)
     ]
-    if _is_apart(region, loops, around) or not _meet(region, loops, around):
+    divided = any(mode.divides(loop.index) for mode in region.origin for loop in (*loops, *around))
+    if divided:
+        meet = _meet_as_integers(plan, region, loops, around)
+    else:
+        meet = not _is_apart(region, loops, around) and _meet(region, loops, around)
+    if not meet:
         return
     units = ", ".join(sorted({binding.unit.name for binding, _ in runners}))
     raise ScheduleError(
@@ -236,13 +246,36 @@ def _meet(region: Region, loops: list[Loop], around: list[Loop]) -> bool:
         return True
     ranges = [range(-(loop.trips or 1) + 1, loop.trips or 1) for loop in every]
     factors = [[_factor(mode, loop) for loop in every] for mode in region.origin]
-    for iterations in itertools.product(*ranges):
-        if any(iterations[: len(loops)]) and all(
-            _overlap(sum(f * t for f, t in zip(row, iterations, strict=True)), shape, step)
+    for distance in itertools.product(*ranges):
+        if any(distance[: len(loops)]) and all(
+            _overlap(sum(f * t for f, t in zip(row, distance, strict=True)), shape, step)
             for row, shape, step in zip(factors, region.shape, region.steps, strict=True)
         ):
             return True
     return False
+
+
+def _meet_as_integers(plan: PlanState, region: Region, loops: list[Loop], around: list[Loop]) -> bool:
+    """Whether boxes of different iterations of `loops` have an element in common; True where that is not decided."""
+    apart = {loop.index for loop in (*loops, *around)}
+    mine, other = Side(plan.nest, 0), Side(plan.nest, 1)
+    system: System[Any] = mine.runs(region.origin).and_(other.runs(region.origin))  # Any: theirs, and those of elements
+    for loop in plan.nest.loops:
+        if loop.index not in apart:
+            system = system.equal(*difference(*iterations(loop)))
+    for mode, (origin, shape, step) in enumerate(zip(region.origin, region.shape, region.steps, strict=True)):
+        terms, constant = difference(mine.terms(origin), other.terms(origin))
+        system = system.equal({**terms, (mode, 0): step, (mode, 1): -step}, constant)
+        for side in (0, 1):
+            system = system.at_least_zero({(mode, side): 1}).at_least_zero({(mode, side): -1}, shape - 1)
+    try:
+        return any(
+            is_before(system, *order).solve() is not None
+            for loop in loops
+            for order in (iterations(loop), iterations(loop)[::-1])
+        )
+    except UndecidedError:
+        return True
 
 
 def _factor(mode: Affine, loop: Loop) -> int:

@@ -14,10 +14,11 @@ from typing import Any, NoReturn, TypeVar, cast
 from tilewright.dtypes import dtype as as_dtype
 from tilewright.errors import ScheduleError
 from tilewright.pickling import find, place_of
-from tilewright.schedule.affine import Apply, Convert, Expression, Index
+from tilewright.schedule.affine import Index
 from tilewright.schedule.arrays import Array, Load, Store
 from tilewright.schedule.loop_nest import LoopNest, Statement
 from tilewright.schedule.parameters import Delayed
+from tilewright.schedule.values import Apply, Convert, Expression, Guard
 
 Method = TypeVar("Method", bound=Callable[..., Any])  # Any: whatever a plan's methods take and return
 
@@ -200,7 +201,8 @@ class Resolution:
             return statement
         store = statement.store
         value = self._expression(store.value)
-        return Statement(statement.number, Store(self.array(store.array), store.place, value, store.location))
+        guards = tuple(Guard(guard.decision, self._expression(guard.test), guard.holds) for guard in store.guards)
+        return Statement(statement.number, Store(self.array(store.array), store.place, value, store.location, guards))
 
     def _expression(self, x: Expression) -> Expression:
         if isinstance(x, Load):

@@ -318,7 +318,7 @@ def refuse_other_tiles(filling: Filling, access: Access, tile: list[tuple[Index,
         for place in access.place:
             extents = [extent for index, extent in tile if place.factor(index)]
             step = place.factor(loop.index) * loop.step
-            if step and (not extents or step % extents[0]):
+            if place.divides(loop.index) or (step and (not extents or step % extents[0])):
                 raise ScheduleError(
                     f"{access} cannot be cached in fragments while {loop.index} runs: it moves to other elements than "
                     "whole tiles of these",

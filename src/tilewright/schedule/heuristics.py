@@ -14,15 +14,17 @@ from typing import Any, Protocol
 from tilewright import dtypes
 from tilewright.errors import ScheduleError, TilewrightError
 from tilewright.schedule import transforms
-from tilewright.schedule.affine import Apply, Convert, Expression, Index
+from tilewright.schedule.affine import Affine, Index
 from tilewright.schedule.arrays import Array, ArrayLayout, Load, Role
 from tilewright.schedule.binding import Binding
-from tilewright.schedule.dependences import refuse_crossings, refuse_violations
+from tilewright.schedule.crossings import crossings
+from tilewright.schedule.dependences import refuse_violations
 from tilewright.schedule.loop_nest import Access, Loop, LoopNest, at_places
 from tilewright.schedule.memory_spaces import Location
 from tilewright.schedule.mma_shapes import MMAShape
 from tilewright.schedule.parameters import DelayedParameter
 from tilewright.schedule.targets import GridUnit, Target
+from tilewright.schedule.values import Apply, Convert, Expression
 
 _ROW_OF_THREADS, _ROWS_OF_THREADS, _ONLY_THREADS = 32, 8, 256  # of two loops, and of one
 _SQUARE_OF_THREADS = 16  # of a nest whose threads share what they read
@@ -86,6 +88,8 @@ class _Product:
 def _product_of(nest: LoopNest) -> _Product | None:
     if len(nest.parts) != 1 or len(nest.parts[0].statements) != 1 or nest.parts[0].conditions:
         return None
+    if nest.parts[0].statements[0].store.guards:
+        return None
     statement = at_places(nest.parts[0].statements[0], nest.parts[0].places)
     factors = _factors(statement.reduction[1]) if statement.reduction and statement.reduction[0] == "+" else None
     if factors is None:
@@ -112,8 +116,8 @@ def _factors(value: Expression) -> tuple[Load, Load] | None:
     return (first, second) if isinstance(first, Load) and isinstance(second, Load) else None
 
 
-def _moving(place: Sequence[Any]) -> set[Any]:  # Any: affine expressions; indices and dimensions
-    return {symbol for mode in place for symbol, _ in mode.terms}
+def _moving(place: Sequence[Affine]) -> set[Any]:  # Any: indices and dimensions
+    return {symbol for mode in place for symbol in mode.symbols()}
 
 
 def _shapes(plan: Planned) -> list[MMAShape]:
@@ -218,7 +222,7 @@ def _on_threads(plan: Planned, *, shared: bool, private: bool) -> Any:  # Any: a
 
 def _is_independent(nest: LoopNest, loop: Loop) -> bool:
     try:
-        refuse_crossings(nest, (Binding(GridUnit.THREAD_X, (loop,)),))
+        crossings(nest, (Binding(GridUnit.BLOCK_X, (loop,)),))
     except ScheduleError:
         return False
     return True

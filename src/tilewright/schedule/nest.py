@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from tilewright.arguments import function
 from tilewright.errors import ScheduleError
 from tilewright.pickling import with_own_containers
-from tilewright.schedule.affine import Affine, Dimension, Index, Size
+from tilewright.schedule.affine import Affine, Dimension, Index, Position, Size
 from tilewright.schedule.arrays import Role, record
 from tilewright.schedule.delayed import has_order, transformed
 from tilewright.schedule.loop_nest import Loop, LoopNest, Part, Statement
@@ -92,15 +92,14 @@ class Nest:
                     location=store.location,
                     help="declare it with Role.INPUT_OUTPUT or Role.OUTPUT",
                 )
-            for access in statement.accesses:
-                for place in access.place:
-                    foreign = [s for s, _ in place.terms if isinstance(s, Index) and s not in known]
-                    if foreign:
-                        raise ScheduleError(
-                            f"{access} uses {foreign[0]}, which is not an index of this nest",
-                            location=store.location,
-                            help="use the indices that nest.get_indices() returns",
-                        )
+            for user, place in _places(statement):
+                foreign = [s for s in place.symbols() if isinstance(s, Index) and s not in known]
+                if foreign:
+                    raise ScheduleError(
+                        f"{user} uses {foreign[0]}, which is not an index of this nest",
+                        location=store.location,
+                        help="use the indices that nest.get_indices() returns",
+                    )
             self._statements.append(statement)
         return logic
 
@@ -127,6 +126,18 @@ class Nest:
     def create_plan(self, target: Target | None = None) -> Plan:
         """Return a plan of the nest as it stands, for a target."""
         return self.create_schedule().create_plan(target)
+
+
+def _places(statement: Statement) -> Iterator[tuple[object, Affine]]:
+    """Yield the affine expressions of a statement, each with what uses it: an access, or the statement."""
+    for access in statement.accesses:
+        yield from ((access, place) for place in access.place)
+    left = [statement.store.value, *(guard.test for guard in statement.store.guards)]
+    while left:
+        x = left.pop()
+        if isinstance(x, Position):
+            yield statement, x.place
+        left += x.operands
 
 
 def _loop_nest(indices: tuple[Index, ...], shape: tuple[Size, ...], statements: tuple[Statement, ...]) -> LoopNest:

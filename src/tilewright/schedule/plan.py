@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -16,9 +17,10 @@ from tilewright.schedule.arrays import Array
 from tilewright.schedule.binding import bind
 from tilewright.schedule.cache_placement import is_count, place_cache, refuse_nonsense, refuse_unknown
 from tilewright.schedule.caches import Cache, Location, Strategy
+from tilewright.schedule.crossings import crossings
 from tilewright.schedule.delayed import Recorder, Resolution, recorded, waiting
-from tilewright.schedule.dependences import refuse_crossings, refuse_recurrences
 from tilewright.schedule.heuristics import NoneCacheHeuristics, best_of
+from tilewright.schedule.lanes import MAX_LANES, lowered
 from tilewright.schedule.loop_nest import LoopNest
 from tilewright.schedule.memory_spaces import Auto
 from tilewright.schedule.mma_shapes import MMAFragmentOp, MMASchedulingPolicy, MMAShape
@@ -86,12 +88,16 @@ class Plan(PlanState, Recorder):
         last of which varies fastest. WARP_X and WARP_Y count whole warps (for `tensorize`) and are not mixed with
         THREAD units: a block then has `warp_size * WARP_X` by `WARP_Y` threads.
 
+        Where threads of a block access one element in different iterations of a loop that is not bound, a barrier
+        behind each of its iterations keeps them in order: so the diagonals of a skewed nest run one after the other.
+
         Raises `ScheduleError` for a loop that is bound twice, threads beyond the target's limits, and where iterations
-        that different threads would run access the same element and one of them writes: the error names the accesses.
+        that different threads would run access the same element at the same time, or in different blocks, and one of
+        them writes: the error names the accesses.
         """
         instance("Plan.bind", "mapping", mapping, Mapping, "a dict from loops to units of the grid")
         bindings = bind(self.nest, self.bindings, mapping, self.target)
-        refuse_crossings(self.nest, bindings)
+        self.crossings = crossings(self.nest, bindings)
         self.bindings = bindings
 
     def auto(self, *heuristics: NoneCacheHeuristics) -> Plan:
@@ -125,36 +131,8 @@ class Plan(PlanState, Recorder):
                 help="call it on a new plan: schedule.create_plan(target).auto()",
             )
         best = best_of(self)
-        for name in ("nest", "bindings", "vectorized", "caches", "tensorization", "start", "steps"):
-            setattr(self, name, getattr(best, name))
+        self.__dict__.update(vars(best))
         return self
-
-    @recorded
-    def parallelize(
-        self,
-        indices: Sequence[Index] | Index,
-        pin: Sequence[Any] | None = None,  # Any: what names cores of a CPU
-        policy: str = "static",
-        max_threads: int | None = None,
-    ) -> None:
-        """Run the iterations of loops at the same time, on the GPU's multiprocessors: blocks run through them.
-
-        It binds the loops, together, to the first of BLOCK_X, BLOCK_Y and BLOCK_Z that is free. `pin`, `policy` and
-        `max_threads` say which threads of a CPU run what; blocks are dealt out by the GPU itself, so they change
-        nothing. Raises `ScheduleError` as `bind` does, and for another policy than "static" and "dynamic".
-        Source: Accera, `Plan.parallelize`.
-        """
-        if policy not in ("static", "dynamic"):
-            raise ScheduleError(f"policy={policy!r} of parallelize", help='"static" or "dynamic"')
-        if max_threads is not None and not is_count(max_threads):
-            raise ScheduleError(f"max_threads={max_threads!r} of parallelize", help="a whole number, at least 1")
-        taken = {binding.unit for binding in self.bindings}
-        units = [u for u in (GridUnit.BLOCK_X, GridUnit.BLOCK_Y, GridUnit.BLOCK_Z) if u not in taken]
-        if not units:
-            raise ScheduleError(
-                "all axes of the grid are bound", help="bind several loops to one: bind({(i, j): unit})"
-            )
-        self.bind({indices if isinstance(indices, Index) else tuple(indices): units[0]})
 
     def pack_and_embed_buffer(self, target: Array, *args: Any, **options: Any) -> None:  # Any: as in Accera
         """Raise `ScheduleError`: arrays are not packed into the kernel's file behind a plan's back."""
@@ -191,18 +169,21 @@ class Plan(PlanState, Recorder):
     def vectorize(self, index: Index) -> None:
         """Run a loop as vectors: its iterations read and write neighbours by as wide accesses as alignment allows.
 
-        The loop is the innermost one; its arithmetic is unrolled. Accesses along it that are contiguous become vector
-        loads and stores of up to 16 bytes, others stay single. Raises `ScheduleError` for a loop that is bound, of
-        unknown length, or carries a dependence between iterations.
+        All iterations of the loop run at once, at most 64 with those of other vectorized loops; a longer loop, or one
+        whose length only the launch knows, runs in blocks. Loops inside of it run around these vectors (unroll and
+        jam), as if the loop stood innermost. Accesses along it that are contiguous become vector loads and stores of up
+        to 16 bytes, others stay single, and what does not move with it is read once. A reduction over it (`+=`, `*=`,
+        min, max, `&=`, `|=`, `^=`) is computed in partial results, which are combined at its end.
+
+        Raises `ScheduleError` for a loop that is bound, that numbers fused schedules, or whose iterations depend on one
+        another: the error names the accesses that would change places.
         """
         self._refuse_bound(index, "vectorize")
-        if self.nest.loop(index).trips is None:
-            raise ScheduleError(
-                f"{index} runs to {self.nest.loop(index).stop}, which only the launch knows",
-                help="split the loop, and vectorize the inner one",
-            )
-        refuse_recurrences(self.nest, index)
-        self.unroll(index)
+        trial = copy.copy(self)
+        trial.vectorized = self.vectorized | {index}
+        lowered(trial)
+        if (self.nest.loop(index).trips or MAX_LANES + 1) <= MAX_LANES:
+            self.unroll(index)
         self.vectorized |= {index}
 
     @recorded
@@ -211,7 +192,7 @@ class Plan(PlanState, Recorder):
     ) -> None:
         """Unroll loops and vectorize others: `unroll` and `vectorize` for each.
 
-        Raises `ScheduleError` as they do, and for a padded loop: the kernel would cross the boundary of its padding.
+        Raises `ScheduleError` as they do.
         """
         kinds = (Index, list, tuple)
         instance("Plan.kernelize", "unroll_indices", unroll_indices, kinds, "a list of indices")
@@ -219,12 +200,49 @@ class Plan(PlanState, Recorder):
         vectors = [] if vectorize_indices is None else vectorize_indices
         chosen = [vectors] if isinstance(vectors, Index) else list(vectors)
         unrolled = [unroll_indices] if isinstance(unroll_indices, Index) else list(unroll_indices)
-        for index in (*unrolled, *chosen):
-            self._refuse_padding(index)
         for index in unrolled:
             self.unroll(index)
         for index in chosen:
             self.vectorize(index)
+
+    @recorded
+    def parallelize(
+        self,
+        indices: Sequence[Index] | Index,
+        pin: Any = None,  # Any: cores in Accera, which a GPU does not name
+        policy: str = "static",
+        max_threads: int | None = None,
+    ) -> None:
+        """Run loops in parallel on the multiprocessors: bind them to blocks, together as one unit.
+
+        They are neighbours in the order of the loops, outermost first, and are bound to the first of BLOCK_X, BLOCK_Y
+        and BLOCK_Z that is free. The GPU deals out blocks to its multiprocessors as they become free: `pin`, `policy`
+        ("static" or "dynamic") and `max_threads` are taken for Accera's sake, and change no result and no kernel.
+
+        Raises `ScheduleError` for loops that are no neighbours or in another order, and as `bind` does.
+        Source: Accera, `Plan.parallelize`.
+        """
+        kinds = (Index, list, tuple)
+        instance("Plan.parallelize", "indices", indices, kinds, "a list of indices")
+        chosen = (indices,) if isinstance(indices, Index) else tuple(indices)
+        if policy not in ("static", "dynamic"):
+            raise ScheduleError(f"policy={policy!r}", help="'static' or 'dynamic'")
+        if max_threads is not None and not is_count(max_threads):
+            raise ScheduleError(f"max_threads={max_threads!r}", help="a whole number, at least 1")
+        first = self.nest.position(chosen[0]) if chosen else 0
+        if not chosen or self.nest.order[first : first + len(chosen)] != chosen:
+            raise ScheduleError(
+                f"parallelize of ({', '.join(map(str, chosen))})",
+                help=f"name neighbours among ({', '.join(map(str, self.nest.order))}), in this order",
+            )
+        taken = {binding.unit for binding in self.bindings}
+        units = (GridUnit.BLOCK_X, GridUnit.BLOCK_Y, GridUnit.BLOCK_Z)
+        free = next((unit for unit in units if unit not in taken), None)
+        if free is None:
+            raise ScheduleError(
+                "parallelize, and BLOCK_X, BLOCK_Y and BLOCK_Z are bound already", help="name all loops in one call"
+            )
+        self.bind({chosen: free})
 
     @recorded
     def cache(
@@ -304,7 +322,7 @@ class Plan(PlanState, Recorder):
         indices: Sequence[Index],
         mma_shape: MMAShape,
         num_total_passes: int = 1,
-        use_static_offsets: bool = False,
+        use_static_offsets: bool = True,
         num_fused_passes: int | None = None,
         scheduling_policy: MMASchedulingPolicy = MMASchedulingPolicy.PASS_ORDER,
         prologue_op: Any = MMAFragmentOp.NONE,  # Any: a MMAFragmentOp, or a function of the fragment's elements
@@ -329,10 +347,10 @@ class Plan(PlanState, Recorder):
 
         `prologue_op` is applied to C when it has been loaded, `epilogue_op` before it is stored: NONE, ReLU and
         ReLU_NoConditional (max(x, 0)), SET (x = prologue_arg or 0, in place of the load), SCALE (x * arg), or any
-        function of device numbers; NONE and ReLU ignore an argument. Groups of passes are a loop of the kernel, across
-        which no compiler moves the reads of fragments, so that registers fall with F. `use_static_offsets` writes the
-        groups one after another, with offsets known at compile time: the compiler may then read ahead, and hold more
-        fragments than F.
+        function of device numbers; NONE and ReLU ignore an argument. Groups of passes are written one after another,
+        with offsets known at compile time, and a fence for the compiler between them, across which it moves no reads of
+        fragments, so that registers fall with F. `use_static_offsets=False` makes the groups a loop of the kernel:
+        shorter code, whose offsets are computed.
 
         Raises `ScheduleError` for loops of other extents, element types that the shape does not take, F that does not
         divide P, a target without the shape, an operation that would run once for each iteration of K, and accesses
@@ -381,10 +399,10 @@ class Plan(PlanState, Recorder):
         """Return a copy that further calls on this plan do not change."""
         if self.is_delayed:
             raise waiting()
-        copy = Plan(self.nest, self.target)
-        copy.bindings, copy.vectorized = self.bindings, self.vectorized
-        copy.caches, copy.tensorization = list(self.caches), self.tensorization
-        return copy
+        made = Plan(self.nest, self.target)
+        made.bindings, made.crossings, made.vectorized = self.bindings, self.crossings, self.vectorized
+        made.caches, made.tensorization = list(self.caches), self.tensorization
+        return made
 
     def _refuse_bound(self, index: Index, what: str) -> None:
         self.nest.position(index)
@@ -393,13 +411,6 @@ class Plan(PlanState, Recorder):
 
     def _unit(self, index: Index) -> GridUnit:
         return next(binding.unit for binding in self.bindings if index in binding.indices)
-
-    def _refuse_padding(self, index: Index) -> None:
-        if index in self.nest.padded:
-            raise ScheduleError(
-                f"{index} is padded, and a kernel of all its iterations would cross the boundary of the padding",
-                help="split the loop so that the padding ends between blocks, and kernelize the inner loop",
-            )
 
     def to_dict(self) -> dict[str, Any]:  # Any: plain data
         """Return what `print(plan)` shows as plain data: loops, caches, statements, grid and block."""

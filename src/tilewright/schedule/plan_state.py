@@ -15,7 +15,8 @@ from tilewright.schedule.affine import Affine, Dimension, Index
 from tilewright.schedule.arrays import Array, Role
 from tilewright.schedule.binding import Binding, block_of
 from tilewright.schedule.caches import Cache, Location, Region, region_of
-from tilewright.schedule.loop_nest import Access, Loop, LoopNest, Statement, arrays_of
+from tilewright.schedule.crossings import Crossing
+from tilewright.schedule.loop_nest import Access, Loop, LoopNest, Statement, arrays_of, settled
 from tilewright.schedule.mma_shapes import MMAFragmentOp, MMASchedulingPolicy, MMAShape
 from tilewright.schedule.recipes import Recipe
 from tilewright.schedule.targets import Target
@@ -70,6 +71,7 @@ class PlanState:
     def __init__(self, nest: LoopNest, target: Target) -> None:
         self.nest, self.target = nest, target
         self.bindings: tuple[Binding, ...] = ()
+        self.crossings: tuple[Crossing, ...] = ()  # what threads of a block wait for in serial loops
         self.vectorized: frozenset[Index] = frozenset()
         self.caches: list[Cache] = []
         self.tensorization: Tensorization | None = None
@@ -78,6 +80,11 @@ class PlanState:
     def bound(self) -> frozenset[Index]:
         """The indices that are bound to blocks, threads or warps."""
         return frozenset(index for binding in self.bindings for index in binding.indices)
+
+    @property
+    def waiting(self) -> frozenset[Index]:
+        """The loops behind each of whose iterations the threads of a block wait for one another."""
+        return frozenset(crossing.index for crossing in self.crossings)
 
     @property
     def serial(self) -> tuple[Index, ...]:
@@ -134,13 +141,13 @@ class PlanState:
             for statement in part.statements:
                 for access in statement.accesses:
                     if access.array is array:
-                        place = tuple(mode.substitute(part.places) for mode in access.place)
+                        place = tuple(settled(mode.substitute(part.places), self.nest.loops) for mode in access.place)
                         accesses.append(Access(access.statement, array, place, access.is_write))
         return accesses
 
     def region(self, cache: Cache) -> Region:
         """Return the box that a cache holds. Raises `ScheduleError` where there is none."""
-        return region_of(cache.array, self.accesses(cache.array), self.varying(cache))
+        return region_of(cache.array, self.accesses(cache.array), self.varying(cache), self.nest.loops)
 
     def is_read(self, cache: Cache) -> bool:
         """Whether what the array held before is needed: it is read, or parts of the box are not written."""
@@ -149,7 +156,7 @@ class PlanState:
         tile = self.tensorization
         if self.is_new(cache) or (tile is not None and tile.sets(cache.array)):
             return False
-        conditions = any(part.conditions for part in self.nest.parts)
+        conditions = any(part.conditions or any(s.store.guards for s in part.statements) for part in self.nest.parts)
         return bool(reads) or len(writes) > 1 or conditions or not self._is_covered(cache, *writes)
 
     def is_new(self, cache: Cache) -> bool:
@@ -162,8 +169,8 @@ class PlanState:
     def _is_covered(self, cache: Cache, place: tuple[Affine, ...]) -> bool:
         """Whether a write reaches every element of the box: each mode by loops of its own, without gaps."""
         varying = self.varying(cache)
-        used = [loop for loop in varying for mode in place if mode.factor(loop.index)]
-        if len(set(used)) < len(used):
+        used = [loop for loop in varying for mode in place if mode.mentions(loop.index)]
+        if len(set(used)) < len(used) or any(mode.divides(loop.index) for loop in varying for mode in place):
             return False
         region = self.region(cache)
         for mode, step in zip(place, region.steps, strict=True):
@@ -192,7 +199,7 @@ class PlanState:
         tile = self.tensorization
         if tile is None:
             return ()
-        moving = {symbol for mode in tile.c.place for symbol, _ in mode.terms}
+        moving = {symbol for mode in tile.c.place for symbol in mode.symbols()}
         return tuple(
             index
             for index in self.serial

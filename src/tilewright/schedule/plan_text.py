@@ -83,7 +83,8 @@ def _kind(plan: PlanState, loop: Loop) -> str:
         return f"tensorized, {_of_tile(tile)}" if loop.index is plan.serial[-3] else "tensorized"
     if loop.index in plan.vectorized:
         return "vectorized"
-    return "unrolled" if loop.index in plan.nest.unrolled else ""
+    waits = "a barrier behind each iteration" if loop.index in plan.waiting else ""
+    return ", ".join(filter(None, ("unrolled" if loop.index in plan.nest.unrolled else "", waits)))
 
 
 def _of_tile(tile: Tensorization) -> str:
@@ -140,7 +141,7 @@ def _add_statements(part: Part, lines: list[tuple[int, str, str]], at: int) -> N
     if part.conditions:
         lines.append((at, f"if {' and '.join(map(str, part.conditions))}:", ""))
         at += 1
-    lines += [(at, substituted(statement, part), "") for statement in part.statements]
+    lines += [(at + deeper, line, "") for deeper, line in part.lines()]
 
 
 def _region(plan: PlanState, cache: Cache) -> Region | None:

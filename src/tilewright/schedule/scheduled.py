@@ -24,6 +24,7 @@ from tilewright.schedule.arrays import Array
 from tilewright.schedule.binding import grid_of
 from tilewright.schedule.constants import bring
 from tilewright.schedule.emission import Emission
+from tilewright.schedule.lanes import lowered
 from tilewright.schedule.plan_state import PlanState
 from tilewright.schedule.report import Operands, Report, report_of
 from tilewright.schedule.scope import located
@@ -38,7 +39,8 @@ class ScheduledKernel:
     """
 
     def __init__(self, plan: PlanState, name: str, parameters: tuple[Array, ...]) -> None:
-        validate(plan, parameters)
+        self.lowered = lowered(plan)  # with vectorized loops where they run
+        validate(self.lowered, parameters)
         self.plan, self.name, self.parameters = plan, name, parameters
         self.constants = tuple(array for array in plan.arrays if array.data is not None)
         self.roles: dict[Buffer, str] = {}  # which operand a buffer of registers holds
@@ -68,7 +70,7 @@ class ScheduledKernel:
 
     def _emit(self, arguments: dict[Array, Any], place: SourceLocation | None) -> None:  # Any: device numbers, tensors
         with located(place):
-            emission = Emission(self.plan, arguments)
+            emission = Emission(self.lowered, arguments)
             emission.emit()
         if emission.tiles is not None:  # other traces' stay: their kernels may be kept, and counted later
             self.roles.update(emission.tiles.roles)

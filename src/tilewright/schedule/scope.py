@@ -6,7 +6,7 @@ cache that holds its elements at the moment. It emits what needs no more than th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
@@ -14,11 +14,13 @@ from typing import Any
 from tilewright.dtypes import DType, float32, int32, promote
 from tilewright.errors import ScheduleError
 from tilewright.layout import Layout
-from tilewright.schedule.affine import Affine, Apply, Convert, Dimension, Expression, Index, Number, Position
+from tilewright.schedule.affine import Affine, Dimension, Index, Position
 from tilewright.schedule.arrays import Array, Load, Role
 from tilewright.schedule.caches import Cache
-from tilewright.schedule.loop_nest import Condition, Loop, Part, Statement, at_places
+from tilewright.schedule.conditions import Case, cases, truth_of
+from tilewright.schedule.loop_nest import Condition, Loop, Part, Statement, at_places, grouped
 from tilewright.schedule.plan_state import PlanState
+from tilewright.schedule.values import Apply, Convert, Decision, Expression, Guard, Number
 from tilewright.source import SourceLocation
 from tilewright.tensors import Tensor
 from tilewright.trace.control import branch
@@ -185,14 +187,7 @@ class Scope:
 
     def bounds(self, value: Affine) -> tuple[int | None, int | None]:
         """Return the least and greatest value of an expression as far as they are known, None where they are not."""
-        low: int | None = value.constant
-        high: int | None = value.constant
-        for symbol, factor in value.terms:
-            least, most = self.ranges[symbol] if isinstance(symbol, Index) else (0, None)
-            ends = (least, most) if factor > 0 else (most, least)
-            low = None if low is None or ends[0] is None else low + factor * ends[0]
-            high = None if high is None or ends[1] is None else high + factor * ends[1]
-        return low, high
+        return value.bounds(lambda symbol: self.ranges[symbol] if isinstance(symbol, Index) else (0, None))
 
     def decided(self, part: Part) -> Part | None:
         """Return the part without the conditions that hold here for certain, None where one fails for certain."""
@@ -207,7 +202,7 @@ class Scope:
         return replace(part, conditions=tuple(kept))
 
     def is_known(self, value: Affine) -> bool:
-        return all(symbol in self.values for symbol, _ in value.terms)
+        return all(symbol in self.values for symbol in value.symbols())
 
     def when(self, conditions: tuple[Condition, ...], body: Callable[[], None]) -> None:
         """Emit something under conditions of the loops."""
@@ -232,18 +227,50 @@ class Scope:
                 self.when(alive.conditions, lambda part=alive: self._run(part))  # type: ignore[misc]  # bound now
 
     def _run(self, part: Part) -> None:
-        for statement in part.statements:
-            with located(statement.location):
-                moved = at_places(statement, part.places).store
-                type = compute_type(statement)
-                value = evaluate(
-                    moved.value,
-                    type,
-                    lambda load: self.storage[load.array].load(load.place, self.values),
-                    lambda place: place.evaluate(self.values),
+        self._grouped([at_places(s, part.places, self.plan.nest.loops) for s in part.statements], 0)
+
+    def _is_impossible(self, case: Case) -> bool:
+        for value, is_equality in case:
+            low, high = self.bounds(value)
+            if (high is not None and high < 0) or (is_equality and low is not None and low > 0):
+                return True
+        return False
+
+    def _grouped(self, statements: list[Statement], depth: int) -> None:
+        """Emit statements that have `depth` conditions in common, those of each further condition in a branch."""
+        for group in grouped(statements, depth):
+            if isinstance(group, Statement):
+                self._statement(group)
+                continue
+            test, then, orelse = group
+            with located((then or orelse)[0].location):
+                branch(
+                    self.test(test),
+                    lambda then=then: self._grouped(then, depth + 1),  # type: ignore[misc]  # bound now
+                    (lambda orelse=orelse: self._grouped(orelse, depth + 1)) if orelse else None,  # type: ignore[misc]
                 )
-                target = self.storage[moved.array]
-                target.store(moved.place, self.values, as_scalar(value, None).to(target.tensor.dtype))
+
+    def _statement(self, statement: Statement) -> None:
+        with located(statement.location):
+            value = self._evaluate(statement.store.value, compute_type(statement))
+            target = self.storage[statement.store.array]
+            value = as_scalar(value, None).to(target.tensor.dtype)
+            target.store(statement.store.place, self.values, value)
+
+    def _evaluate(self, x: Expression, type: DType) -> Any:  # Any: device numbers
+        return evaluate(
+            x,
+            type,
+            lambda load: self.storage[load.array].load(load.place, self.values),
+            lambda place: place.evaluate(self.values),
+        )
+
+    def test(self, x: Expression) -> Any:  # Any: a condition of host or device
+        """Return whether a condition of the logic holds at the present values of the loops."""
+        for holds in (True, False):
+            if all(map(self._is_impossible, cases([Guard(Decision(), x, holds)]))):
+                return not holds
+        return truth_of(self._evaluate(x, type_of([load.array.element_type for load in x.loads()])))
 
 
 # --- values ----------------------------------------------------------------------------------------------
@@ -264,9 +291,14 @@ def compute_type(statement: Statement) -> DType:
     >>> compute_type(nest.statements[0])
     tw.float32
     """
-    type = statement.store.array.element_type
-    for load in statement.store.value.loads():
-        type = promote(type, load.array.element_type)
+    return type_of([statement.store.array.element_type, *(x.array.element_type for x in statement.store.value.loads())])
+
+
+def type_of(types: Sequence[DType]) -> DType:
+    """Return the type that values of some types are computed in: the widest of them, float32 or int32 at least."""
+    type = types[0] if types else int32
+    for other in types[1:]:
+        type = promote(type, other)
     if type.is_float:
         return type if type.bits >= 32 else float32
     return promote(type, int32) if type.bits < 32 else type

@@ -151,7 +151,7 @@ class SharedCache(Filling):
         """Whether the threads share the box by a layout: vectors that are found one by one cannot lie swizzled."""
         if self.outer is None:
             return True  # what begins in the cache is not shared out
-        symbols = {s for mode in self.region.origin for s, _ in mode.terms if isinstance(s, Index)}
+        symbols = {s for mode in self.region.origin for s in mode.symbols() if isinstance(s, Index)}
         with self.scope.knowing({index: 0 for index in symbols if index not in self.scope.values}):
             divides = self.is_dealt_by_layout
         for name in ("width", "share", "is_dealt_by_layout"):

@@ -8,12 +8,13 @@ import numpy as np
 
 from tilewright.dtypes import DType, float32, float64
 from tilewright.errors import ScheduleError
-from tilewright.schedule.affine import Apply, Convert, Dimension, Expression, Index
+from tilewright.schedule.affine import Dimension, Index
 from tilewright.schedule.arrays import Load
 from tilewright.schedule.loop_nest import Access, Condition, Part, Statement, at_places
 from tilewright.schedule.mma_shapes import MMAFragmentOp, MMASchedulingPolicy, MMAShape
 from tilewright.schedule.plan_state import Operation, PlanState, Tensorization, operation_name
 from tilewright.schedule.recipes import recipe_for
+from tilewright.schedule.values import Apply, Convert, Expression
 
 
 def tensorization_of(
@@ -47,7 +48,14 @@ def tensorization_of(
         )
     tile = _tile_indices(plan, indices, shape, passes)
     number, part = _part_of(plan, tile)
-    statement = at_places(part.statements[0], part.places)
+    statement = at_places(part.statements[0], part.places, plan.nest.loops)
+    _refuse_divisions(statement, tile)
+    if statement.store.guards:
+        raise ScheduleError(
+            f"no matrix instruction runs under a condition: {statement}",
+            location=statement.location,
+            help="let the nest that is tensorized hold C += A * B alone, and fuse what else is to be done",
+        )
     a, b = _operands(statement, tile)
     output = statement.store.array.element_type
     recipe = recipe_for(plan.target.arch, shape, _input_type(a, b, statement), _accumulator_for(a, output))
@@ -60,6 +68,18 @@ def tensorization_of(
         tile, number, statement, a, b, target, shape, recipe, passes, fused, policy, prologue, epilogue,
         use_static_offsets, _divisors(plan, part, tile),
     )  # fmt: skip
+
+
+def _refuse_divisions(statement: Statement, tile: tuple[Index, Index, Index]) -> None:
+    for access in statement.accesses:
+        for index in tile:
+            if any(mode.divides(index) for mode in access.place):
+                raise ScheduleError(
+                    f"no matrix instruction can serve the {access}: it moves with {index} inside of a quotient or "
+                    "remainder",
+                    location=statement.location,
+                    help="let the loops of the tile move through neighbours: split where the quotient is taken",
+                )
 
 
 def _is_count(number: object) -> bool:
@@ -126,7 +146,7 @@ def _operands(statement: Statement, tile: tuple[Index, Index, Index]) -> tuple[A
     sides: dict[str, Access] = {}
     for load in loads:
         access = Access(statement, load.array, load.place, False)
-        moves = {symbol for mode in load.place for symbol, _ in mode.terms}
+        moves = {symbol for mode in load.place for symbol in mode.symbols()}
         why = None
         if m in moves and n in moves:
             why = f"it moves with both {m} and {n}"
@@ -156,7 +176,7 @@ def _plain(x: Expression) -> Expression:
 
 def _refuse_misplaced_target(target: Access, statement: Statement, tile: tuple[Index, Index, Index]) -> None:
     m, n, k = tile
-    moves = [{symbol for symbol, _ in mode.terms} for mode in target.place]
+    moves = [mode.symbols() for mode in target.place]
     both = set().union(*moves) if moves else set()
     if k in both or m not in both or n not in both:
         raise ScheduleError(

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from tilewright.instructions.compiler_fence import compiler_fence
 from tilewright.language.gemm import gemm
 from tilewright.layout import Layout, coalesce, make_layout
 from tilewright.schedule.affine import Index
 from tilewright.schedule.arrays import Array
 from tilewright.schedule.caches import Cache, Location
-from tilewright.schedule.filling import Filling
+from tilewright.schedule.filling import Filling, divisor_of
 from tilewright.schedule.fragments import (
     Fragments,
     HeldFragments,
@@ -156,9 +158,9 @@ class Tiles(Fragments):
             sides = [
                 index
                 for index, access in zip(tile.indices[:2], (tile.a, tile.b), strict=True)
-                if any(mode.factor(outer.index) for mode in access.place)
+                if any(mode.mentions(outer.index) for mode in access.place)
             ]
-            if len(sides) != 1:
+            if len(sides) != 1 or any(m.divides(outer.index) for x in (tile.a, tile.b) for m in x.place):
                 return False
             moving[sides[0]] *= outer.trips
         counts = [target.accumulators[0].layout[mode].size for mode in (3, 4)]
@@ -198,7 +200,7 @@ class Tiles(Fragments):
                 for left, right in zip(a, b, strict=True):
                     gemm(self.mmas[block], fragment, left, right, fragment)
 
-        self._each_group(multiply)
+        self._each_group(multiply, fragments)
         for accumulator in accumulators:
             accumulator.end()
 
@@ -213,25 +215,38 @@ class Tiles(Fragments):
                 for left, right in zip(ours, theirs, strict=True):
                     gemm(self.mmas[block], fragment, left, right, fragment)
 
-            self._each_group(multiply)
+            self._each_group(multiply, [fragment])
             accumulator.end()
 
-    def _each_group(self, body: Callable[[Any], None]) -> None:  # Any: a number of host or device
-        """Emit the groups of passes: a loop of the kernel, or one after another where their offsets are to be static.
+    def _each_group(self, body: Callable[[Any], None], fragments: Sequence[Tensor]) -> None:
+        """Emit the groups of passes one after another, or as a loop of the kernel where that was asked for.
 
-        Compilers move reads across groups that are written one after another, and then hold more fragments than those
-        of one group; across the iterations of a loop they do not.
+        Compilers would read the operands of all groups first, and hold more fragments than those of one group: a fence
+        stands before each group. Across the iterations of a loop they do not.
         """
         tile = self.tile
-        held = any(isinstance(self.scope.storage[access.array], HeldOperand) for access in (tile.a, tile.b))
-        if tile.groups == 1 or tile.use_static_offsets or held:
+        held = [isinstance(self.scope.storage[access.array], HeldOperand) for access in (tile.a, tile.b)]
+        if tile.groups == 1 or tile.use_static_offsets or any(held):
             for group in range(tile.groups):
+                if tile.groups > 1 and not all(held):
+                    self._fence(fragments)
                 body(group)
             return
 
         for side in SIDES:
             self._loose_operands(side)  # all groups use them: they are made outside
         loop(0, tile.groups, 1, body, unroll=False, name="group")
+
+    def _fence(self, fragments: Sequence[Tensor]) -> None:
+        """Keep the reads of the next group behind the products of the last one, to accumulators in `fragments`."""
+        # Each instruction writes a mode of its own of the fragment, its first one.
+        products: list[Any] = []  # Any: device numbers
+        for fragment in fragments:
+            counts = [range(divisor_of(fragment.layout[mode].size)) for mode in (1, 2)]
+            for m, n in itertools.product(*counts):
+                products.append(fragment[(0, m, n)])
+        buffers = [self.scope.storage[access.array].tensor.engine.buffer for access in (self.tile.a, self.tile.b)]
+        compiler_fence(products, *buffers)
 
     def _operands(self, side: Side, group: Any) -> list[Tensor]:  # Any: as above
         """Return the fragments of a group of passes, read now unless a cache holds them."""

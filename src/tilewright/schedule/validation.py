@@ -11,7 +11,7 @@ from tilewright.schedule.affine import Index
 from tilewright.schedule.arrays import Array, Role
 from tilewright.schedule.cache_placement import refuse_conflicts, refuse_nonsense
 from tilewright.schedule.caches import Cache, Location
-from tilewright.schedule.dependences import Instance, Pair, difference, iterations, refuse_recurrences
+from tilewright.schedule.dependences import Instance, Pair, difference, instances, iterations
 from tilewright.schedule.integers import UndecidedError
 from tilewright.schedule.mma_shapes import MMAFragmentOp
 from tilewright.schedule.plan_state import PlanState, operation_name
@@ -29,7 +29,7 @@ def validate(plan: PlanState, parameters: tuple[Array, ...]) -> None:
     for name in names:
         if names.count(name) > 1:
             raise ScheduleError(f"two arrays are called {name}", help="give them names: Array(..., name='...')")
-    _refuse_loops(plan)
+    _refuse_own_copies(plan)
     for cache in plan.caches:
         refuse_nonsense(plan, cache)
         if plan.is_written(cache) and cache.location is not Location.MMA_FRAGMENT:
@@ -114,18 +114,36 @@ def _refuse_rivals(plan: PlanState) -> None:
         rivals[key] = cache
 
 
-def _refuse_loops(plan: PlanState) -> None:
-    """Raise `ScheduleError` for a vectorized loop that is not the innermost one of those that a thread runs."""
-    for index in plan.vectorized:
-        if index in plan.bound:
-            raise ScheduleError(f"{index} is vectorized and bound", help="vectorize a loop that each thread runs")
-        inside = plan.serial[plan.serial.index(index) + 1 :]
-        if inside:
+def _refuse_own_copies(plan: PlanState) -> None:
+    """Raise `ScheduleError` for registers in which a thread keeps what other threads write while it runs a loop."""
+    for crossing in plan.crossings:
+        array = crossing.pair.write.array
+        around = [cache for cache in plan.caches if cache.array is array and crossing.index in cache.inside]
+        if array.role is Role.TEMP and not any(cache.location is Location.SHARED for cache in around):
             raise ScheduleError(
-                f"{index} is vectorized, and {', '.join(map(str, inside))} runs inside of it",
-                help="reorder the schedule so that the vectorized loop is the innermost one",
+                f"{array.name} is TEMP and lives in the registers of each thread, and in different iterations of "
+                f"{crossing.index} several threads access an element: the {crossing.pair.first.access} and the "
+                f"{crossing.pair.second.access}",
+                location=crossing.pair.write.statement.location,
+                help=f"cache it in shared memory at {crossing.index} or outside of it",
             )
-        refuse_recurrences(plan.nest, index)
+        for cache in around:
+            if cache.location is not Location.SHARED:
+                raise ScheduleError(
+                    f"{cache.name} keeps {array.name} in the registers of each thread while {crossing.index} runs, and "
+                    f"in different iterations of it several threads access an element: the "
+                    f"{crossing.pair.first.access} and the {crossing.pair.second.access}",
+                    location=crossing.pair.write.statement.location,
+                    help=f"cache it in shared memory, or inside of {crossing.index}",
+                )
+    for index in plan.waiting:
+        for cache in plan.caches:
+            if cache.is_ahead and plan.depth(cache) == plan.serial.index(index) + 1:
+                raise ScheduleError(
+                    f"{cache.name} is filled ahead in {index}, behind each of whose iterations threads wait for one "
+                    "another",
+                    help="fill it once for each iteration: leave double_buffer and pipeline_stages out",
+                )
 
 
 def _refuse_repeated_operations(plan: PlanState, holds_target: Callable[[Index], bool]) -> None:
@@ -205,13 +223,7 @@ def _refuse_forgotten(plan: PlanState) -> None:
 
 
 def _instances(plan: PlanState, array: Array) -> list[Instance]:
-    return [
-        Instance(plan.nest, number, access)
-        for number, part in enumerate(plan.nest.parts)
-        for statement in part.statements
-        for access in statement.accesses
-        if access.array is array
-    ]
+    return [instance for instance in instances(plan.nest) if instance.access.array is array]
 
 
 def _is_own_sum(write: Instance, read: Instance) -> bool:

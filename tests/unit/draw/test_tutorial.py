@@ -13,7 +13,12 @@ import pytest
 from tilewright.draw import svg
 
 DOCS = Path(__file__).parents[3] / "docs"
-PAGES = {"layouts.md": 40, "tensorcores.md": 30, "matmul.md": 10}  # and the least number of examples
+PAGES = {
+    "first_kernel.md": 20,
+    "layouts.md": 40,
+    "tensorcores.md": 30,
+    "matmul.md": 10,
+}  # and the least number of examples
 
 
 @pytest.fixture(scope="module")
