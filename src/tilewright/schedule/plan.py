@@ -122,7 +122,7 @@ class Plan(PlanState, Recorder):
                 )
             index, layout, choices = heuristic.choices(self.nest.order)
             self.choices.update(choices)
-            self.cache(heuristic.source, index=index, layout=layout)
+            self._cache_once(heuristic.source, index, layout)
         if heuristics:
             return self
         if self.is_delayed or self.bindings or self.caches or self.vectorized or self.tensorization is not None:
@@ -131,9 +131,15 @@ class Plan(PlanState, Recorder):
                 help="call it on a new plan: schedule.create_plan(target).auto()",
             )
         best = best_of(self)
-        for name in ("nest", "bindings", "crossings", "vectorized", "caches", "tensorization", "start", "steps"):
-            setattr(self, name, getattr(best, name))
+        self.__dict__.update(vars(best))
         return self
+
+    @recorded
+    def _cache_once(self, source: Array, index: Index, layout: Any) -> None:  # Any: as in `cache`
+        """Cache an array in shared memory, unless a cache of it is filled at the same place already."""
+        made = self.cache(source, index=index, layout=layout)
+        if any(other.array is made.array and self.depth(other) == self.depth(made) for other in self.caches[:-1]):
+            self.caches.pop()
 
     def pack_and_embed_buffer(self, target: Array, *args: Any, **options: Any) -> None:  # Any: as in Accera
         """Raise `ScheduleError`: arrays are not packed into the kernel's file behind a plan's back."""
