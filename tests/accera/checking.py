@@ -16,7 +16,7 @@ import tilewright.schedule as ts
 from tilewright.errors import CheckError
 from tilewright.schedule.scheduled import strides_for
 
-SIMULATED = 60_000  # iterations that the simulator takes in seconds, for one thread
+SIMULATED = 15_000  # iterations that the simulator takes in seconds, for one thread
 _EXTENT = 37  # of a size that only the launch knows, where the program does not say
 
 _TOLERANCE = {"float16": 1e-2, "bfloat16": 4e-2}  # sums are rounded to the array's type more than once
