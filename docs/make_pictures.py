@@ -109,6 +109,11 @@ def tf32_atom() -> Drawing:
     return picture(tw.make_tiled_mma(tw.atoms.SM80_16x8x8_F32TF32TF32F32_TN))
 
 
+def quad_pair() -> Drawing:
+    """Draw which lanes hold what in one quad pair's instruction of shape 8 x 8 x 4."""
+    return picture(tw.atoms.SM70_8x8x4_F32F16F16F32_NT)
+
+
 def ldmatrix() -> Drawing:
     """Draw who names and who gets the elements of A in an ldmatrix of four matrices."""
     mma = tw.make_tiled_mma(tw.atoms.SM80_16x8x16_F32F16F16F32_TN)
@@ -178,6 +183,7 @@ PICTURES: dict[str, Callable[[], Drawing]] = {
     "tiled_fma": tiled_fma,
     "tensor_core": tensor_core,
     "tf32_atom": tf32_atom,
+    "quad_pair": quad_pair,
     "ldmatrix": ldmatrix,
     "sgemm_threads": sgemm_threads,
     "sgemm_register_tiles": sgemm_register_tiles,

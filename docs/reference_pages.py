@@ -68,8 +68,9 @@ def write(folder: Path) -> list[Path]:
     texts = {f"{page.file}.md": _page(page) for page in made}
     listed = "\n".join(page.file for page in made)
     texts["index.md"] = (
-        "# Reference\n\nEvery public name, with its signature and what it does. `import tilewright as tw` gives the first\n"
-        f"eight pages; the modules below them are reached as `tw.schedule` and so on.\n\n```{{toctree}}\n{listed}\n```\n"
+        "# Reference\n\nEvery public name, with its signature and what it does. `import tilewright as tw` gives the\n"
+        "first pages; the modules below them are reached as `tw.schedule` and so on.\n\n"
+        f"```{{toctree}}\n{listed}\n```\n"
     )
     for name, text in texts.items():
         path = folder / name

@@ -114,7 +114,10 @@ def test_info_knows_whether_clang_is_there(monkeypatch: pytest.MonkeyPatch, cach
     assert not any("clang" in entry["what"] for entry in facts["missing"])
     monkeypatch.setenv("TILEWRIGHT_CLANG", str(tmp_path / "nothing"))
     output = call("info").output
-    assert "clang 14 or later, for machine code for AMD's gfx908 and gfx90a\n    apt install clang-14" in output
+    assert (
+        "clang 14 or later, for machine code for AMD's gfx908 and gfx90a (gfx942: clang 17)\n    apt install clang-14"
+        in output
+    )
 
 
 def test_cache_of_an_empty_folder(cache_folder: Path) -> None:

@@ -7,14 +7,16 @@ from dataclasses import replace
 from typing import Any
 
 from tilewright.arguments import instance
+from tilewright.atoms import CopyAtom
 from tilewright.draw.layout_pictures import LIMIT, Limit, axis_of, frame_of, single_grid, value_text
 from tilewright.draw.model import PAPER, Axis, Cell, Drawing, Grid, categorical
 from tilewright.dtypes import DType, uint8, uint16, uint32, uint64
+from tilewright.dtypes import dtype as as_dtype
 from tilewright.errors import LayoutError
 from tilewright.layout import ComposedLayout, Layout, crd2idx, idx2crd
 from tilewright.layout.tuples import leaves, show
 from tilewright.tensors import CoordinateEngine, NumpyEngine, Tensor, identity_tensor
-from tilewright.tiled import TiledCopy, TiledMMA
+from tilewright.tiled import TiledCopy, TiledMMA, make_tiled_copy
 
 _NOTE = "T: thread, V: its value"
 _KEY = "the thread mod 32"
@@ -70,6 +72,22 @@ def copy_drawing(copy: TiledCopy, dtype: DType | None = None, limit: Limit = LIM
     return Drawing((tuple(row),), title, (about, *frame.notes, *_notes(shared)), _KEY)
 
 
+def atom_drawing(atom: CopyAtom, dtype: Any = None, limit: Limit = LIMIT) -> Drawing:  # Any: names an element type
+    """Draw a copy atom: threads down, the values of each across.
+
+    By default elements have 16 bits where several threads carry the copy out together, which move matrices of those,
+    and else as many as fit of 32.
+    """
+    if dtype is not None:
+        element = as_dtype(dtype)
+    else:
+        widest = uint16 if atom.threads > 1 else uint32
+        fitting = [t for t in (uint8, uint16, uint32) if t.bits <= widest.bits and (atom.bits or 32) % t.bits == 0]
+        element = fitting[-1] if fitting else uint8
+    tiled = make_tiled_copy(atom, Layout((atom.threads, 1)), Layout((1, atom.values(element))))
+    return copy_drawing(tiled, element, limit)
+
+
 def _fitting_type(copy: TiledCopy) -> DType:
     """Return the narrowest unsigned type of which the copy's atom moves a whole number, and no more than there are."""
     bits = copy.atom.bits
@@ -104,7 +122,12 @@ def mma_drawing(mma: TiledMMA, limit: Limit = LIMIT) -> Drawing:
     grid_c = replace(grid_c, show_rows=False, show_columns=False)
     title = f"{mma.atom}: {mma.size} threads, tile {show((m, n, k))}"
     notes = (*_notes(max(shared_a, shared_b, shared_c)), *_copies(mma))
-    return Drawing(((None, grid_b), (grid_a, grid_c)), title, notes, _KEY)
+    above: tuple[Grid | None, ...] = (None, grid_b)
+    below: tuple[Grid | None, ...] = (grid_a, grid_c)
+    if mma.atom.layout_d is not None:
+        d, _ = thread_cells(mma.layout_d_tv, (m, n), mma.offset_c, threads)
+        above, below = (*above, None), (*below, single_grid(frame, d, f"D (M,N) = ({m},{n})", m_axis, n_axis))
+    return Drawing((above, below), title, notes, _KEY)
 
 
 def _copies(mma: TiledMMA) -> tuple[str, ...]:

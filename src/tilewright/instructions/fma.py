@@ -76,6 +76,8 @@ def _multiply(d: Tensor, a: Tensor, b: Tensor, c: Tensor) -> None:
 
 def _along(tensor: Tensor, other: Tensor, *, a_is_first: bool) -> Tensor:
     """Return an operand, (M) or (V, M), as a tensor over M and N, standing still along the other operand's mode."""
-    *values, own = modes_of(tensor.layout)
+    layout = tensor.layout
+    assert isinstance(layout, Layout), tensor  # of registers, see language.gemm
+    *values, own = modes_of(layout) if layout.rank > 1 else (layout,)
     still = Layout(other.layout[1].size, 0)
     return Tensor(tensor.engine, make_layout(*values, *((own, still) if a_is_first else (still, own))))

@@ -68,8 +68,7 @@ def gemm(mma: Any, *tensors: Tensor) -> None:
     a, b = _with_k(a), _with_k(b)
     _check(atom, d, a, b, c)
     _demand_target(atom, a, b)
-    in_place = all(t.engine.buffer.space is Space.REGISTER for t in (a, b))
-    if in_place and (c is d or _extent(a, 2) == 1):
+    if _is_fragment(a) and _is_fragment(b) and (c is d or _extent(a, 2) == 1):
         atom.multiply(d, a, b, c)
         return
     for k in range(_extent(a, 2)):
@@ -141,6 +140,13 @@ def _check(atom: MMAAtom, d: Tensor, a: Tensor, b: Tensor, c: Tensor) -> None:
             details=[f"a: {a.title}", f"b: {b.title}"],
             help="partition tiles of one extent along K, or take the same steps of both: a[:, :, k], b[:, :, k]",
         )
+    if atom.layout_d is not None and _extent(a, 2) > 1:
+        raise LanguageError(
+            f"tw.gemm: {atom.name} takes c of {atom.dtype_c} and gives d of {atom.dtype_d}, so it makes one step of K, "
+            f"and a has {_extent(a, 2)}",
+            details=[f"a: {a.title}"],
+            help="take a[:, :, 0] and b[:, :, 0] for the first step, and an atom whose c is as its d for the others",
+        )
     for name, tensor, type in (
         ("a", a, atom.dtype_a),
         ("b", b, atom.dtype_b),
@@ -159,9 +165,12 @@ def _check(atom: MMAAtom, d: Tensor, a: Tensor, b: Tensor, c: Tensor) -> None:
 
 def _demand_target(atom: MMAAtom, a: Tensor, b: Tensor) -> None:
     arch = current("tw.gemm").arch
-    if atom.arch and not arch.has_instructions_of(Arch.parse(atom.arch)):
+    if not atom.runs_on(arch):
+        has_newer = arch.has_instructions_of(Arch.parse(atom.arch))
         raise LanguageError(
-            f"tw.gemm: {atom.name} needs {atom.arch} or later, and the target is {arch.name}",
+            f"tw.gemm: {arch.name} no longer has {atom.name}, an instruction of {atom.arch}"
+            if has_newer
+            else f"tw.gemm: {atom.name} needs {atom.arch} or later, and the target is {arch.name}",
             details=[f"a: {a.title}", f"b: {b.title}"],
             help=_alternatives(atom, arch),
         )
@@ -172,7 +181,7 @@ def _alternatives(atom: MMAAtom, arch: Arch) -> str:
     fitting = [
         name
         for name in (*WARP_MMAS, *MFMAS)
-        if arch.has_instructions_of(Arch.parse((known := getattr(atoms, name)).arch))
+        if (known := getattr(atoms, name)).runs_on(arch)
         and (known.dtype_a, known.dtype_b, known.dtype_d) == (atom.dtype_a, atom.dtype_b, atom.dtype_d)
     ]
     if fitting:
@@ -183,5 +192,10 @@ def _alternatives(atom: MMAAtom, arch: Arch) -> str:
     )
 
 
+def _is_fragment(tensor: Tensor) -> bool:
+    """Say whether the elements are in registers, at the places of a plain layout."""
+    return tensor.engine.buffer.space is Space.REGISTER and isinstance(tensor.layout, Layout)
+
+
 def _operand(tensor: Tensor) -> Tensor:
-    return tensor if tensor.engine.buffer.space is Space.REGISTER else copied_fragment(tensor)
+    return tensor if _is_fragment(tensor) else copied_fragment(tensor)

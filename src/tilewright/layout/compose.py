@@ -189,7 +189,7 @@ class _Composer:
         if type(stride) is int and (stride == 0 or (type(shape) is int and shape == 1)):
             return shape, 0
         if type(stride) is int and stride < 0:
-            found = [(n, mul(r, -1), scale(d, -1), k, -q) for n, r, d, k, q in self._leaf(shape, -stride)]
+            found = [(n, mul(r, -1), scale(d, -1), k, mul(q, -1)) for n, r, d, k, q in self._leaf(shape, -stride)]
         else:
             found = self._leaf(shape, stride)
         self.leaves += 1
@@ -267,8 +267,8 @@ class _Composer:
             )
         if not leaves_add_up(self.shape, self.stride, [part[:3] for part in self.parts]):
             raise self._error(
-                "two modes of b together carry over an extent of a, or one leads forward and one back, so their strides "
-                "do not add up",
+                "two modes of b together carry over an extent of a, or one leads forward and one back, so that their "
+                "strides do not add up",
                 "coalesce b, or compose with its modes one by one",
             )
 

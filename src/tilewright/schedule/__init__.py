@@ -5,7 +5,9 @@ Modules in the order in which they stand on one another: each imports from those
 What a kernel computes
     naming, parameters       the names of what is assigned; values that are chosen later
     memory_spaces            where caches live, and Accera's names of element types
-    affine, arrays           indices, sizes of the launch, and the values and arrays that the logic of a nest names
+    roles, affine            what arrays are for; indices, sizes of the launch, and values that the logic computes
+    views, view_kinds        how one array is seen as another; elements, what is read and written of them
+    arrays, scalars          arrays that the logic of a nest names; numbers that a kernel takes or writes
     loop_nest                statements, loops, parts and their conditions: the state of a schedule
     transforms               what each transform makes of a loop nest
     delayed                  loop nests and calls that wait for the values of parameters
@@ -21,7 +23,8 @@ What it decides
     cache_placement          at which loops caches are filled, and which of them cannot be
     tensorization            which matrix instructions compute a tile
     lanes                    which iterations of vectorized loops run at once, and the order of the loops then
-    validation               what a whole plan has to be
+    validation, bounds       what a whole plan has to be; accesses that would leave their arrays
+    scratch                  TEMP arrays that the launch allocates
     plan_text                a plan as text and as data
 How it becomes a kernel
     scope                    what is known at one point: values, conditions, where elements are
@@ -29,6 +32,7 @@ How it becomes a kernel
     fragments, tiles         matrix instructions: fragments read, multiplied in passes, finished, stored
     pipelines                caches in loops, filled before what reads them or ahead of it
     vectors                  statements for all lanes of vectorized loops at once, and reductions over them
+    heuristics, algorithms   what `plan.auto` chooses
     emission                 the walk through the loops while the kernel is traced
     report                   what a kernel is made of, counted
 What users hold
@@ -40,8 +44,9 @@ What users hold
 
 from __future__ import annotations
 
+from tilewright.schedule import algorithms
 from tilewright.schedule.affine import Affine, Dimension, Index, create_dimensions
-from tilewright.schedule.arrays import Array, Role
+from tilewright.schedule.arrays import AllocateFlags, Array, Role
 from tilewright.schedule.caches import Location, Strategy
 from tilewright.schedule.conditions import If, logical_and, logical_not, logical_or
 from tilewright.schedule.memory_spaces import AUTO, ScalarType
@@ -55,6 +60,7 @@ from tilewright.schedule.parameters import (
     get_parameters_from_grid,
 )
 from tilewright.schedule.plan import Plan
+from tilewright.schedule.scalars import Scalar
 from tilewright.schedule.schedule import Schedule, fuse
 from tilewright.schedule.scheduled import ScheduledKernel
 from tilewright.schedule.targets import GridUnit, Target
@@ -71,6 +77,7 @@ LoopIndex = Index
 __all__ = [
     "AUTO",
     "Affine",
+    "AllocateFlags",
     "Array",
     "CacheStrategy",
     "DelayedParameter",
@@ -89,11 +96,13 @@ __all__ = [
     "Package",
     "Plan",
     "Role",
+    "Scalar",
     "ScalarType",
     "Schedule",
     "ScheduledKernel",
     "Strategy",
     "Target",
+    "algorithms",
     "apply",
     "cast",
     "create_dimensions",

@@ -20,6 +20,7 @@ from typing import Any, Union
 from tilewright.dtypes import int32, int64
 from tilewright.errors import ScheduleError
 from tilewright.schedule.naming import LoopName, assigned_names
+from tilewright.schedule.roles import Role
 from tilewright.schedule.values import Apply, Convert, Expression, Guard, Number, expression
 from tilewright.trace.mathematics import where
 from tilewright.trace.scalar import Scalar
@@ -220,21 +221,36 @@ class Index(Numbered, _Linear, LoopName):
 class Dimension(Numbered, _Linear):
     """A size that is known only at launch: an extent of arrays and of nests, at least 0.
 
-    At a launch it has the extent of the arrays that were declared with it, which must agree.
+    At a launch it has the extent of the arrays that were declared with it, and the value of an argument of its own
+    where the kernel is built with it among its `args`; all must agree. With the role OUTPUT it is a number that the
+    kernel computes, in the logic of a nest: `size.set(value)` writes it, to an int64 array of one element.
 
     >>> M = Dimension("M")
     >>> M
     M
     """
 
-    def __init__(self, name: str | None = None) -> None:
+    def __init__(self, name: str | None = None, role: Role = Role.INPUT) -> None:
         self.number = next_number()
-        names = assigned_names(sys._getframe(1)) if name is None else (name,)
+        names = assigned_names(sys._getframe(1)) if not name else (name,)
         self.name = names[0] if names else f"n{self.number[0]}"
+        if role not in (Role.INPUT, Role.OUTPUT, Role.INPUT_OUTPUT):
+            raise ScheduleError(f"size {self.name} has the role {role!r}", help="Role.INPUT or Role.OUTPUT")
+        self.role = role
+        self.cell: Any = None  # Any: an Array, which is made of sizes
 
     def as_affine(self) -> Affine:
-        """Return the expression 1 * dimension."""
+        """Return the expression 1 * dimension. Raises `ScheduleError` for one that the kernel computes."""
+        if self.role is not Role.INPUT:
+            raise ScheduleError(
+                f"{self} is computed by the kernel and is not known before",
+                help="compute it by a kernel of its own, and take a size of role INPUT where it is needed",
+            )
         return Affine(((self, 1),), 0)
+
+    def set(self, value: Any) -> None:  # Any: whatever is an expression
+        """Write a size of role OUTPUT, in the logic of a nest."""
+        raise NotImplementedError  # pragma: no cover  # `arrays` defines it
 
     def __repr__(self) -> str:
         return self.name
@@ -245,7 +261,7 @@ Size = Union[int, Dimension]
 Ends = tuple[Union[int, None], Union[int, None]]  # the least and the greatest value, None where there is none
 
 
-def create_dimensions(*names: str) -> tuple[Dimension, ...]:
+def create_dimensions(*names: str | Role, role: Role = Role.INPUT) -> tuple[Dimension, ...]:
     """Return sizes that are known only at launch, one for each name, or for each variable that they are assigned to.
 
     >>> M, N = create_dimensions()
@@ -254,10 +270,12 @@ def create_dimensions(*names: str) -> tuple[Dimension, ...]:
 
     Raises `ScheduleError` where there are no names, and none are seen.
     """
+    if names and isinstance(names[0], Role):
+        return create_dimensions(*(names[1:] or assigned_names(sys._getframe(1))), role=names[0])
     given_names = names or assigned_names(sys._getframe(1))
     if not given_names:
         raise ScheduleError("create_dimensions() without names", help='name them: create_dimensions("M", "N")')
-    return tuple(Dimension(name) for name in given_names)
+    return tuple(Dimension(str(name), role) for name in given_names)
 
 
 @dataclass(frozen=True, eq=False)

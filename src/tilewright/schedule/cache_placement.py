@@ -54,7 +54,8 @@ def place_cache(
     trigger_level: int | None,
 ) -> Cache:
     """Return a cache at its place among the loops. Raises `ScheduleError` as `Plan.cache` says."""
-    array = source.array if isinstance(source, Cache) else source
+    # What a view is a part of is cached: all accesses of it, by this view and by others, are of one memory.
+    array = source.array if isinstance(source, Cache) else source.base
     if array not in plan.arrays:
         raise ScheduleError(f"{source!r} is not an array of this plan")
     if sum(x is not None for x in (index, max_elements, level)) != 1:
@@ -82,7 +83,7 @@ def place_cache(
             f"the cache at {trigger} is filled from {source!r}, which is filled further inside",
             help="cache the array itself, or at an inner index",
         )
-    return Cache(array, source, index, trigger, inside)
+    return Cache(array, source if isinstance(source, Cache) else array, index, trigger, inside)
 
 
 def _at_level(order: tuple[Index, ...], level: int) -> Index:

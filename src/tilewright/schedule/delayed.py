@@ -8,29 +8,32 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn, TypeVar, cast
 
 from tilewright.dtypes import dtype as as_dtype
-from tilewright.errors import ScheduleError
 from tilewright.pickling import find, place_of
 from tilewright.schedule.affine import Index
-from tilewright.schedule.arrays import Array, Load, Store
+from tilewright.schedule.arrays import Array, Load, Store, View
 from tilewright.schedule.loop_nest import LoopNest, Statement
-from tilewright.schedule.parameters import Delayed
+from tilewright.schedule.parameters import Delayed, waiting
 from tilewright.schedule.values import Apply, Convert, Expression, Guard
 
 Method = TypeVar("Method", bound=Callable[..., Any])  # Any: whatever a plan's methods take and return
 
 
 class DelayedNest(LoopNest):
-    """A loop nest that a function will give when its arguments are known; asking for anything of it is an error."""
+    """A loop nest that a function will give when its arguments are known; asking for anything of it is an error.
+
+    Which indices its loops have, and in which order, may be known before: then `has_order` gave them.
+    """
 
     def __init__(self, function: Callable[..., LoopNest], arguments: tuple[Any, ...]) -> None:
         first = arguments[0]
         # The indices that number fused schedules are made when these are fused, so they are known.
-        fusing = first.fusing if isinstance(first, LoopNest) else ()
-        for name, value in (("function", function), ("arguments", arguments), ("fusing", fusing)):
+        is_nest = isinstance(first, LoopNest)
+        groups = {name: getattr(first, name) if is_nest else () for name in ("fusing", "fused", "unfused")}
+        for name, value in {"function": function, "arguments": arguments, **groups}.items():
             object.__setattr__(self, name, value)
 
     def __getattr__(self, name: str) -> NoReturn:
@@ -38,13 +41,26 @@ class DelayedNest(LoopNest):
             raise AttributeError(name)
         raise waiting()
 
+    @property
+    def order(self) -> tuple[Index, ...]:
+        known: tuple[Index, ...] | None = vars(self).get("known_order")
+        if known is None:
+            raise waiting()
+        return known
 
-def waiting() -> ScheduleError:
-    """Return the error of asking for what depends on a parameter without a value."""
-    return ScheduleError(
-        "this depends on a parameter that has no value yet",
-        help="choose values: package.add(plan, ..., parameters={...}), or plan.with_parameters({...})",
-    )
+
+def known_order(nest: LoopNest) -> tuple[Index, ...] | None:
+    """Return the indices of a nest, outermost first, None where they depend on a parameter."""
+    return vars(nest).get("known_order") if isinstance(nest, DelayedNest) else nest.order
+
+
+def has_order(nest: LoopNest, order: Sequence[Index] | None, **groups: tuple[Index, ...]) -> LoopNest:
+    """Return a nest that tells its indices, and the groups of those of fused schedules, also while it waits."""
+    if isinstance(nest, DelayedNest) and order is not None:
+        object.__setattr__(nest, "known_order", tuple(order))
+        for name, indices in groups.items():
+            object.__setattr__(nest, name, indices)
+    return nest
 
 
 def numbered_by(nest: LoopNest, fusing: Index) -> LoopNest:
@@ -67,10 +83,12 @@ def depends(x: Any) -> bool:  # Any: asks what it is
         return any(depends(key) or depends(value) for key, value in x.items())
     if isinstance(x, (tuple, list)):
         return any(map(depends, x))
+    if isinstance(x, View):
+        return x.is_delayed
     if isinstance(x, Array):
         return depends(x.shape) or depends(x.layout) or depends(x.element_type)
     if isinstance(x, Statement):
-        return any(depends(access.array) for access in x.accesses)
+        return any(depends(array) for array in x.named)
     return False
 
 
@@ -163,6 +181,10 @@ class Resolution:
         """Return an array with values in place of parameters."""
         if not depends(array):
             return array
+        if array not in self._made and isinstance(array, View):
+            view = View(self.array(array.parent), array.method, self.resolve(array.arguments), array.name)
+            view.number = array.number
+            self._made[array] = view
         if array not in self._made:
             made = self._made[array] = copy.copy(array)
             made.declare(
@@ -177,11 +199,12 @@ class Resolution:
         store = statement.store
         value = self._expression(store.value)
         guards = tuple(Guard(guard.decision, self._expression(guard.test), guard.holds) for guard in store.guards)
-        return Statement(statement.number, Store(self.array(store.array), store.place, value, store.location, guards))
+        made = Store(self.array(store.named), store.indices, value, store.location, guards)
+        return Statement(statement.number, made)
 
     def _expression(self, x: Expression) -> Expression:
         if isinstance(x, Load):
-            return Load(self.array(x.array), x.place)
+            return Load(self.array(x.named), x.indices)
         if isinstance(x, Convert):
             return Convert(self._expression(x.value), x.dtype)
         if isinstance(x, Apply):

@@ -116,7 +116,7 @@ class Instance:
 
 @dataclass(frozen=True, eq=False)
 class Pair:
-    """Two accesses of one array, at least one of which writes."""
+    """Two accesses of one memory, at least one of which writes."""
 
     first: Instance
     second: Instance
@@ -134,13 +134,39 @@ class Pair:
 
     def meets(self) -> System[Variable]:
         """Return the conditions under which both happen, and are of the same element."""
-        system = System[Variable]()
-        for mine, other in zip(self.first.place(), self.second.place(), strict=True):
-            system = system.equal(*difference(mine, other))
+        system = self._same_memory()
         system = system.and_(self.first.runs()).and_(self.second.runs())
         for size in _sizes(system.variables()):
             system = system.at_least_zero({size: 1}, -1)
         return system
+
+    def _same_memory(self) -> System[Variable]:
+        """Return the conditions under which both are of the same bytes.
+
+        Elements of one array are compared by their places. Forms of one memory have places of their own: their elements
+        are compared by their bytes, which overlap where neither ends before the other begins.
+        """
+        system = System[Variable]()
+        if self.first.access.array is self.second.access.array:
+            for mine, other in zip(self.first.place(), self.second.place(), strict=True):
+                system = system.equal(*difference(mine, other))
+            return system
+        sides = []
+        for side in (self.first, self.second):
+            address = side.access.array.address(side.modes)
+            if address is None:
+                one, two = self.first.access, self.second.access
+                raise ScheduleError(
+                    f"the {one} and the {two} are of one memory, that of {one.array.memory.name}, seen in two ways "
+                    "whose steps only the launch knows: which of them meet cannot be decided",
+                    location=self.write.statement.location,
+                    help="access what is written in one way only, or declare the array with numbers for its extents",
+                )
+            sides.append((side.terms(address), side.access.array.element_type.bytes))
+        (mine, mine_bytes), (other, other_bytes) = sides
+        terms, constant = difference(mine, other)  # mine - other > -mine_bytes, and other - mine > -other_bytes
+        system = system.at_least_zero(terms, constant + mine_bytes - 1)
+        return system.at_least_zero({v: -c for v, c in terms.items()}, -constant + other_bytes - 1)
 
     def undecided(self, refused: str, question: str) -> ScheduleError:
         """Return the error of what was refused, because a question about the pair took more than `LIMIT` steps."""
@@ -165,7 +191,7 @@ def pairs(nest: LoopNest) -> Iterator[Pair]:
     for n, first in enumerate(found):
         for second in found[n:]:
             is_written = first.access.is_write or second.access.is_write
-            if first.access.array is second.access.array and is_written:
+            if first.access.array.memory is second.access.array.memory and is_written:
                 yield Pair(first, replace(second, side=1))
 
 

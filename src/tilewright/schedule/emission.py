@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from tilewright.instructions.barrier import sync_threads
-from tilewright.schedule.arrays import Array, Role
+from tilewright.schedule.arrays import Array
 from tilewright.schedule.binding import Binding
 from tilewright.schedule.caches import Cache, Location
 from tilewright.schedule.filling import PrivateCache
@@ -37,7 +37,7 @@ class Emission:
         for binding in self.plan.bindings:
             self._enter(binding)
         for array in self.plan.arrays:
-            if array.role is Role.TEMP and not any(cache.array is array for cache in self.plan.caches):
+            if array not in self.scope.storage and not any(cache.array is array for cache in self.plan.caches):
                 self._keep_in_registers(array)
         if self.tiles is not None:
             self.tiles.declare()

@@ -19,6 +19,7 @@ from tilewright.runtime.specs import spec
 from tilewright.schedule.affine import Affine, Dimension
 from tilewright.schedule.arrays import Array, ArrayLayout
 from tilewright.schedule.scheduled import ScheduledKernel, strides_for
+from tilewright.schedule.views import Derived
 
 if TYPE_CHECKING:
     from tilewright.backends.cpp.generate import DeviceSource
@@ -65,7 +66,7 @@ class PackagedFunction:
     @property
     def arrays(self) -> tuple[Array, ...]:
         """The arrays of a call, in order."""
-        return self.kernel.parameters
+        return self.kernel.arguments
 
     @property
     def is_amd(self) -> bool:
@@ -74,7 +75,7 @@ class PackagedFunction:
     @cached_property
     def lowered(self) -> Lowered:
         """The kernel after all passes, compiled for whatever sizes the launch brings."""
-        arrays = (*self.arrays, *self.kernel.constants)
+        arrays = (*self.arrays, *self.kernel.constants, *self.kernel.scratch)
         found = self.kernel.kernel[(1, 1, 1), self.kernel.block].lower(
             *map(stand_in, arrays), arch=self.kernel.plan.target.arch.name
         )
@@ -106,8 +107,8 @@ class PackagedFunction:
         """The sizes that only the launch knows, with names that are identifiers and differ."""
         names: dict[Dimension, str] = {}
         for array in self.arrays:
-            for extent in array.shape:
-                if isinstance(extent, Dimension) and extent not in names:
+            for extent in (*array.shape, array.stands_for):
+                if isinstance(extent, Dimension) and not isinstance(extent, Derived) and extent not in names:
                     plain = c_name(extent.name)
                     taken = {*names.values(), *_HEADER_WORDS}
                     names[extent] = next(
@@ -137,15 +138,25 @@ class PackagedFunction:
     def text(self, size: Affine) -> str:
         """Return an expression of sizes with the names that the package has for them."""
         terms = [
-            self.dimensions[symbol] if factor == 1 else f"{factor} * {self.dimensions[symbol]}"
+            self.size_text(symbol) if factor == 1 else f"{factor} * {self.size_text(symbol)}"
             for symbol, factor in size.terms
             if isinstance(symbol, Dimension)
         ]
         return " + ".join([*terms, *([str(size.constant)] if size.constant or not terms else [])])
 
+    def size_text(self, size: Dimension) -> str:
+        """Return a size with the names that the package has: of one that follows from others, an expression."""
+        if not isinstance(size, Derived):
+            return self.dimensions[size]
+        above, below = (
+            " * ".join(self.size_text(x) if isinstance(x, Dimension) else str(x) for x in factors) or "1"
+            for factors in (size.factors, size.divisors)
+        )
+        return f"(({above}) // ({below}))" if size.divisors else f"({above})"
+
     def extents(self, array: Array) -> list[int | str]:
         """Return an array's shape: numbers, and names of sizes."""
-        return [self.dimensions[extent] if isinstance(extent, Dimension) else extent for extent in array.shape]
+        return [self.size_text(extent) if isinstance(extent, Dimension) else extent for extent in array.shape]
 
     def strides(self, array: Array) -> list[int | str]:
         """Return an array's strides in elements: numbers, or products of sizes."""

@@ -75,6 +75,29 @@ class Statement:
             for n in range(len(guards) + 1)
         )
 
+    @property
+    def named(self) -> tuple[Array, ...]:
+        """The arrays as the logic names them, views among them."""
+        return (*(load.named for load in self.elements), self.store.named)
+
+    @property
+    def elements(self) -> tuple[Load, ...]:
+        """The elements that are read, by the value and by the conditions under which the statement runs."""
+        tests = (load for guard in self.store.guards for load in guard.test.loads())
+        return (*self.store.value.loads(), *tests)
+
+    @property
+    def positions(self) -> list[Affine]:
+        """The affine expressions whose values take part in what is computed."""
+
+        def within(x: Expression) -> Iterator[Affine]:
+            if isinstance(x, Position):
+                yield x.place
+            for operand in x.operands:
+                yield from within(operand)
+
+        return [place for x in (self.store.value, *(guard.test for guard in self.store.guards)) for place in within(x)]
+
     @cached_property
     def reduction(self) -> tuple[str, Expression] | None:
         """The operator and what is combined, of array[place] = array[place] op value, where value does not read it.
@@ -84,15 +107,21 @@ class Statement:
         value = self.store.value
         if not isinstance(value, Apply) or value.name not in REDUCTIONS or len(value.arguments) != 2:
             return None
-        if any(load.array is self.store.array for guard in self.store.guards for load in guard.test.loads()):
+        memory = self.store.array.memory
+        if any(load.array.memory is memory for guard in self.store.guards for load in guard.test.loads()):
             return None
         for mine, other in (value.arguments, value.arguments[::-1]):
-            if self._is_target(mine) and not any(load.array is self.store.array for load in other.loads()):
+            if self._is_target(mine) and not any(load.array.memory is memory for load in other.loads()):
                 return value.name, other
         return None
 
     def _is_target(self, x: Expression) -> bool:
-        return isinstance(x, Load) and x.array is self.store.array and x.place == self.store.place
+        return (
+            isinstance(x, Load)
+            and x.array is self.store.array
+            and x.place == self.store.place
+            and x.element_type is self.store.element_type
+        )
 
     def __str__(self) -> str:
         guards = " and ".join(map(str, self.store.guards))
@@ -100,14 +129,14 @@ class Statement:
 
     def text(self) -> str:
         """Return the statement without its conditions."""
-        target = Load(self.store.array, self.store.place)
+        target = Load(self.store.named, self.store.indices)
         if self.reduction is not None and not self.reduction[0].isidentifier():
             return f"{target} {self.reduction[0]}= {self.reduction[1]}"
         return f"{target} = {self.store.value}"
 
 
 def arrays_of(statements: tuple[Statement, ...]) -> Iterator[Array]:
-    """Yield the arrays that statements name, each once, in the order of their making."""
+    """Yield the arrays that statements access, each once, in the order of their making: memory, and forms of it."""
     arrays = {access.array for statement in statements for access in statement.accesses}
     yield from sorted(arrays, key=lambda array: array.number)
 
@@ -115,7 +144,7 @@ def arrays_of(statements: tuple[Statement, ...]) -> Iterator[Array]:
 def moved(x: Expression, at: Callable[[Affine], Affine]) -> Expression:
     """Return an expression whose affine expressions are replaced by others."""
     if isinstance(x, Load):
-        return Load(x.array, tuple(map(at, x.place)))
+        return Load(x.named, tuple(map(at, x.indices)))
     if isinstance(x, Position):
         return Position(at(x.place))
     if isinstance(x, Convert):
@@ -133,8 +162,8 @@ def at_places(statement: Statement, places: Mapping[Index, Affine], loops: Seque
 
     store = statement.store
     guards = tuple(Guard(guard.decision, moved(guard.test, at), guard.holds) for guard in store.guards)
-    place = tuple(map(at, store.place))
-    return Statement(statement.number, Store(store.array, place, moved(store.value, at), store.location, guards))
+    indices = tuple(map(at, store.indices))
+    return Statement(statement.number, Store(store.named, indices, moved(store.value, at), store.location, guards))
 
 
 Group: TypeAlias = Union[Statement, tuple[Expression, list[Statement], list[Statement]]]

@@ -31,6 +31,8 @@ class MMAShape(enum.Enum):
     M64N64K4_B4 = (64, 64, 4, 4)
     M64N64K2_B2 = (64, 64, 2, 2)
     M64N64K2_B4 = (64, 64, 2, 4)
+    M16N16K32_B1 = (16, 16, 32, 1)
+    M32N32K16_B1 = (32, 32, 16, 1)
 
     # The same shapes by other names.
     M16N16K16_B1 = (16, 16, 16, 1)
@@ -55,6 +57,10 @@ class MMAShape(enum.Enum):
     M64xN64xK4_B4 = (64, 64, 4, 4)
     M64xN64xK2_B2 = (64, 64, 2, 2)
     M64xN64xK2_B4 = (64, 64, 2, 4)
+    M16N16K32 = (16, 16, 32, 1)
+    M16xN16xK32_B1 = (16, 16, 32, 1)
+    M32N32K16 = (32, 32, 16, 1)
+    M32xN32xK16_B1 = (32, 32, 16, 1)
 
     @property
     def m(self) -> int:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tilewright.arguments import function
-from tilewright.errors import ScheduleError
+from tilewright.errors import ScheduleError, TilewrightWarning
 from tilewright.pickling import with_own_containers
 from tilewright.schedule.affine import Affine, Dimension, Index, Position, Size
-from tilewright.schedule.arrays import Role, record
-from tilewright.schedule.delayed import transformed
+from tilewright.schedule.arrays import Load, Role, Store, record
+from tilewright.schedule.delayed import depends, has_order, transformed
+from tilewright.schedule.elements import element_text
 from tilewright.schedule.loop_nest import Loop, LoopNest, Part, Statement
 from tilewright.schedule.naming import assigned_names
 from tilewright.schedule.parameters import Delayed
@@ -76,8 +78,8 @@ class Nest:
         """Declare what happens at each point: `@nest.iteration_logic` on a function without parameters.
 
         The function runs once, on indices that stand for all points. Statements of several functions follow one
-        another. Raises `ScheduleError` where the function stores nothing, writes an INPUT or CONST array, or indexes
-        otherwise than by affine expressions of this nest's indices.
+        another. Raises `ScheduleError` where the function stores nothing, writes a CONST array, or indexes
+        otherwise than by affine expressions of this nest's indices. A write of an INPUT array is warned of.
         """
         function("Nest.iteration_logic", "logic", logic)
         stores = record(logic)
@@ -86,12 +88,8 @@ class Nest:
         known = set(self.indices)
         for store in stores:
             statement = Statement(len(self._statements), store)
-            if store.array.role in (Role.INPUT, Role.CONST):
-                raise ScheduleError(
-                    f"array {store.array.name} is {store.array.role.name} and is written",
-                    location=store.location,
-                    help="declare it with Role.INPUT_OUTPUT or Role.OUTPUT",
-                )
+            self._settle(store)
+            _refuse_read_only(store)
             for user, place in _places(statement):
                 foreign = [s for s in place.symbols() if isinstance(s, Index) and s not in known]
                 if foreign:
@@ -103,6 +101,13 @@ class Nest:
             self._statements.append(statement)
         return logic
 
+    def _settle(self, store: Store) -> None:
+        """Give arrays whose last extent was left open (inf) the one that the accesses need."""
+        for element in (*store.value.loads(), store):
+            memory = element.named.memory
+            if element.named is memory and memory.is_open:
+                memory.settle(_end(element.indices[-1], dict(zip(self.indices, self.shape, strict=True))))
+
     @property
     def statements(self) -> tuple[Statement, ...]:
         return tuple(self._statements)
@@ -111,7 +116,7 @@ class Nest:
         """Return the loops as they were declared. Raises `ScheduleError` where no logic was."""
         if not self._statements:
             raise ScheduleError("the nest has no logic", help="declare it: @nest.iteration_logic")
-        return transformed(_loop_nest, self.indices, self.shape, self.statements)
+        return has_order(transformed(_loop_nest, self.indices, self.shape, self.statements), self.indices)
 
     def create_schedule(self) -> Schedule:
         """Return a schedule of the nest, whose loops can then be transformed."""
@@ -128,11 +133,29 @@ class Nest:
         return self.create_schedule().create_plan(target)
 
 
+def _refuse_read_only(store: Store) -> None:
+    """Raise `ScheduleError` for a write of what cannot be written, and warn of that of an array declared as INPUT."""
+    array, what = store.named, f"array {store.named.name} is {store.named.role.name} and is written"
+    if array.role is Role.CONST or (array.role is Role.INPUT and not array.rank):
+        raise ScheduleError(what, location=store.location, help="declare it with Role.INPUT_OUTPUT or Role.OUTPUT")
+    if array.role is Role.INPUT:
+        text = f"{what}: the caller's array changes (help: declare it with Role.INPUT_OUTPUT)"
+        if store.location is None:
+            warnings.warn(text, TilewrightWarning, stacklevel=3)
+        else:
+            warnings.warn_explicit(text, TilewrightWarning, store.location.file, store.location.line)
+
+
 def _places(statement: Statement) -> Iterator[tuple[object, Affine]]:
     """Yield the affine expressions of a statement, each with what uses it: an access, or the statement."""
-    for access in statement.accesses:
-        yield from ((access, place) for place in access.place)
-    left = [statement.store.value, *(guard.test for guard in statement.store.guards)]
+    tests = [guard.test for guard in statement.store.guards]
+    elements: tuple[Load | Store, ...] = (*statement.elements, statement.store)
+    for element in elements:
+        user = f"{'write' if element is statement.store else 'read'} of {element_text(element.named, element.indices)}"
+        # A view's place has the indices of its offsets too; one that waits for a parameter has no place yet.
+        places = element.indices if depends(element.named) else (*element.indices, *element.place)
+        yield from ((user, place) for place in places)
+    left = [statement.store.value, *tests]
     while left:
         x = left.pop()
         if isinstance(x, Position):
@@ -145,6 +168,17 @@ def _loop_nest(indices: tuple[Index, ...], shape: tuple[Size, ...], statements: 
     loops = tuple(Loop(index, _stop(extent)) for index, extent in zip(indices, shape, strict=True))
     places = {index: index.as_affine() for index in indices}
     return LoopNest(loops, (Part(indices, statements, places, shape),))
+
+
+def _end(place: Affine, extents: Mapping[Any, Size]) -> int | None:  # Any: symbols
+    """Return one more than the greatest value of an expression of a nest's indices, None where it is not known."""
+    total = place.constant
+    for symbol, factor in place.terms:
+        extent = extents.get(symbol)
+        if not isinstance(extent, int):
+            return None
+        total += max(factor, 0) * (extent - 1)
+    return total + 1
 
 
 def _extent(extent: object) -> Size:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import hashlib
+import itertools
 import keyword
 import os
 import re
@@ -16,6 +17,7 @@ from typing import Any, Union
 from tilewright.arguments import instance
 from tilewright.errors import ScheduleError
 from tilewright.pickling import with_own_containers
+from tilewright.schedule.affine import Dimension
 from tilewright.schedule.arrays import Array
 from tilewright.schedule.constants import memory_of
 from tilewright.schedule.functions import C_WORDS, PackagedFunction, constant_file
@@ -130,28 +132,34 @@ class Package:
     def add(
         self,
         source: Source,
-        args: Sequence[Array | str] | None = None,
+        args: Sequence[Array | Dimension | str] | None = None,
         base_name: str = "",
         parameters: Choice | Sequence[Choice] | None = None,
         function_opts: Mapping[str, Any] | None = None,  # Any: as Accera's options
     ) -> Any:  # Any: one function for one choice of parameters, a list of them for a list
         """Add a plan (or a schedule or nest, with no loop bound) and return its function, or the list of its variants.
 
-        `args` are the arrays in the order of a call, by themselves or by name; without them they come in the order of
-        their making. `parameters` is a dict of values for what `create_parameters` gave, or a list of such dicts, as
-        `create_parameter_grid` makes: then each makes a function, called base_name_0, base_name_1 and so on. `source`
-        may also be a function of such a dict (by name) that returns the plan, or the plan and its args. `function_opts`
-        say how a compiler of Accera's is to call and inline the function, and change nothing of a kernel.
+        `args` are the arrays and sizes in the order of a call, by themselves or by name; without them the arrays come
+        in the order of their making. `parameters` is a dict of values for what `create_parameters` gave, or a list of
+        such dicts, as `create_parameter_grid` makes: then each makes a function, called base_name_0, base_name_1 and
+        so on. Without them a plan with heuristics of `auto` makes a function of each combination of what these leave
+        open. `source` may also be a function of such a dict (by name) that returns the plan, or the plan and its args.
+        `function_opts` say how a compiler of Accera's is to call and inline the function, and change nothing of a
+        kernel.
 
         Raises `ScheduleError` for names that are no identifiers of C or come twice, parameters without a value, and
         plans that cannot be built; then nothing is added. Source: Accera, `Package.add`.
         """
         instance("Package.add", "args", args, (list, tuple, type(None)), "a list of arrays or their names")
         for array in args or ():
-            instance("Package.add", "each of args", array, (Array, str), "an Array, or the name of one")
+            instance("Package.add", "each of args", array, (Array, Dimension, str), "an Array or its name, or a size")
         instance("Package.add", "base_name", base_name, str, "a text")
         instance("Package.add", "function_opts", function_opts, (Mapping, type(None)), "a dict of options")
         name = base_name or getattr(source, "__name__", "") or getattr(source, "name", "") or "function"
+        if not parameters and isinstance(source, Plan) and source.choices:
+            parameters = [
+                dict(zip(source.choices, point, strict=True)) for point in itertools.product(*source.choices.values())
+            ]
         if parameters is None or isinstance(parameters, Mapping):
             return self._add([self._function(source, args, name, name, parameters or {})])[0]
         if not parameters:
@@ -161,7 +169,7 @@ class Package:
         )
 
     def _function(
-        self, source: Source, args: Sequence[Array | str] | None, base_name: str, name: str, choice: Choice
+        self, source: Source, args: Sequence[Array | Dimension | str] | None, base_name: str, name: str, choice: Choice
     ) -> PackagedFunction:
         check_name("function", name)
         kernel = kernel_of(source, choice, name, args)
@@ -258,7 +266,9 @@ class Package:
         return files
 
 
-def kernel_of(source: Any, choice: Choice, name: str, args: Sequence[Array | str] | None) -> ScheduledKernel:
+def kernel_of(
+    source: Any, choice: Choice, name: str, args: Sequence[Array | Dimension | str] | None
+) -> ScheduledKernel:
     """Return the kernel of a plan (or of what makes one) for a choice of parameters. `source` is a `Source`.
 
     Raises `ScheduleError` for what is not a source.
@@ -266,7 +276,7 @@ def kernel_of(source: Any, choice: Choice, name: str, args: Sequence[Array | str
     from tilewright.schedule.delayed import Resolution
 
     if isinstance(source, ScheduledKernel):
-        given: Sequence[Array | str] = source.parameters if args is None else args
+        given: Sequence[Array | Dimension | str] = source.parameters if args is None else args
         return ScheduledKernel(source.plan, name, arguments_of(source.plan, given))
     if isinstance(source, type) or not (isinstance(source, (Plan, Schedule, Nest)) or callable(source)):
         raise ScheduleError(
@@ -286,7 +296,7 @@ def kernel_of(source: Any, choice: Choice, name: str, args: Sequence[Array | str
     return plan.build(name, None if args is None else arguments_of(plan, args))
 
 
-def arguments_of(plan: PlanState, args: Sequence[Array | str]) -> tuple[Array, ...]:
+def arguments_of(plan: PlanState, args: Sequence[Array | Dimension | str]) -> tuple[Array | Dimension, ...]:
     """Return the arrays of a call, some of which are given by name. Raises `ScheduleError` for an unknown name."""
     named = {array.name: array for array in plan.arguments}
     for array in args:

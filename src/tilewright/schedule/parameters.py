@@ -104,6 +104,14 @@ class Delayed:
         )
 
 
+def waiting() -> ScheduleError:
+    """Return the error of asking for what depends on a parameter without a value."""
+    return ScheduleError(
+        "this depends on a parameter that has no value yet",
+        help="choose values: package.add(plan, ..., parameters={...}), or plan.with_parameters({...})",
+    )
+
+
 class DelayedParameter(Delayed):
     """A placeholder for a value that is chosen when a plan is added to a package, built or tuned.
 

@@ -12,17 +12,19 @@ from tilewright.arguments import instance
 from tilewright.dtypes import dtype
 from tilewright.errors import ScheduleError
 from tilewright.pickling import with_own_containers
-from tilewright.schedule.affine import Index
+from tilewright.schedule.affine import Dimension, Index
 from tilewright.schedule.arrays import Array
 from tilewright.schedule.binding import bind
 from tilewright.schedule.cache_placement import is_count, place_cache, refuse_nonsense, refuse_unknown
 from tilewright.schedule.caches import Cache, Location, Strategy
 from tilewright.schedule.crossings import crossings
-from tilewright.schedule.delayed import Recorder, Resolution, recorded, waiting
+from tilewright.schedule.delayed import Recorder, Resolution, recorded
+from tilewright.schedule.heuristics import NoneCacheHeuristics, best_of
 from tilewright.schedule.lanes import MAX_LANES, lowered
 from tilewright.schedule.loop_nest import LoopNest
 from tilewright.schedule.memory_spaces import Auto
 from tilewright.schedule.mma_shapes import MMAFragmentOp, MMASchedulingPolicy, MMAShape
+from tilewright.schedule.parameters import waiting
 from tilewright.schedule.plan_state import PlanState
 from tilewright.schedule.plan_text import plan_data, plan_text
 from tilewright.schedule.report import Report
@@ -65,6 +67,7 @@ class Plan(PlanState, Recorder):
             raise ScheduleError(f"{target!r} is not a Target", help="such as Target('NVIDIA A100')")
         PlanState.__init__(self, nest, Target() if target is None else target)
         Recorder.__init__(self, nest)  # calls that wait for a parameter's value are done by `with_parameters`
+        self.choices: dict[Any, list[Any]] = {}  # Any: parameters that `auto` made, and their values
 
     def __copy__(self) -> Plan:
         found: Plan = with_own_containers(self)
@@ -97,6 +100,41 @@ class Plan(PlanState, Recorder):
         bindings = bind(self.nest, self.bindings, mapping, self.target)
         self.crossings = crossings(self.nest, bindings)
         self.bindings = bindings
+
+    def auto(self, *heuristics: NoneCacheHeuristics) -> Plan:
+        """Choose bindings, tiles, caches and matrix instructions, and return the plan itself.
+
+        It attempts, in this order, and takes the first that every check lets pass:
+
+        - a product C += A * B of static extents on matrix instructions, in blocks of 2 x 2 warps of 2 x 2 tiles with A
+          and B in shared memory, or of one warp and one tile; not where an instruction rounds its operands (tf32);
+        - all loops whose iterations are independent on blocks and threads, the one with the most contiguous accesses
+          along THREAD_X; arrays whose elements several threads of a block read in shared memory, and sums in registers;
+        - the same without shared memory, then without registers; the plan as it stands.
+
+        The order of what depends on one another is never changed. With heuristics it adds their caches instead, whose
+        parameters `Package.add` then chooses. Raises `ScheduleError` for a plan on which something was chosen already,
+        or that waits for parameters. Source: Accera, `Plan.auto`.
+        """
+        for heuristic in heuristics:
+            if not isinstance(heuristic, NoneCacheHeuristics):
+                raise ScheduleError(
+                    f"auto takes heuristics, got {heuristic!r}", help="algorithms.NoneCacheHeuristics(source=B)"
+                )
+            index, layout, choices = heuristic.choices(self.nest.order)
+            self.choices.update(choices)
+            self.cache(heuristic.source, index=index, layout=layout)
+        if heuristics:
+            return self
+        if self.is_delayed or self.bindings or self.caches or self.vectorized or self.tensorization is not None:
+            raise ScheduleError(
+                "auto chooses bindings, caches and all else, and this plan has some or waits for parameters",
+                help="call it on a new plan: schedule.create_plan(target).auto()",
+            )
+        best = best_of(self)
+        for name in ("nest", "bindings", "crossings", "vectorized", "caches", "tensorization", "start", "steps"):
+            setattr(self, name, getattr(best, name))
+        return self
 
     def pack_and_embed_buffer(self, target: Array, *args: Any, **options: Any) -> None:  # Any: as in Accera
         """Raise `ScheduleError`: arrays are not packed into the kernel's file behind a plan's back."""
@@ -344,15 +382,18 @@ class Plan(PlanState, Recorder):
         """Return a plan of another loop nest for the same target, on which nothing has been called."""
         return Plan(start, self.target)
 
-    def build(self, name: str | None = None, args: Sequence[Array] | None = None) -> ScheduledKernel:
+    def build(self, name: str | None = None, args: Sequence[Array | Dimension] | None = None) -> ScheduledKernel:
         """Return the kernel: called with arrays in the order of `args`, by default that in which they were declared.
+
+        Sizes among `args` are numbers of the call. A view among them is called with an array of its shape and strides,
+        in place of the array that it is a part of.
 
         NumPy arrays run in the simulator, CUDA arrays on their GPU. Raises `ScheduleError` for what the plan cannot be.
         """
         instance("Plan.build", "name", name, (str, type(None)), "a text")
         instance("Plan.build", "args", args, (list, tuple, type(None)), "a list of arrays")
         for array in args or ():
-            instance("Plan.build", "each of args", array, Array, "an Array of the nest")
+            instance("Plan.build", "each of args", array, (Array, Dimension), "an Array of the nest, or a Dimension")
         return ScheduledKernel(self.snapshot(), name or "scheduled", tuple(args or self.arguments))
 
     def report(self) -> Report:

@@ -20,6 +20,7 @@ from tilewright.schedule.loop_nest import Access, Loop, LoopNest, Statement, arr
 from tilewright.schedule.mma_shapes import MMAFragmentOp, MMASchedulingPolicy, MMAShape
 from tilewright.schedule.recipes import Recipe
 from tilewright.schedule.targets import Target
+from tilewright.schedule.views import Derived
 
 Operation = tuple[Any, "float | None"]  # Any: a MMAFragmentOp, or a function of device numbers
 
@@ -75,6 +76,7 @@ class PlanState:
         self.vectorized: frozenset[Index] = frozenset()
         self.caches: list[Cache] = []
         self.tensorization: Tensorization | None = None
+        self.given: frozenset[Array] = frozenset()  # memory that a kernel is built to take
 
     @property
     def bound(self) -> frozenset[Index]:
@@ -98,13 +100,22 @@ class PlanState:
 
     @property
     def arrays(self) -> tuple[Array, ...]:
-        """The arrays of the statements, in the order of their making."""
+        """The arrays of the statements, in the order of their making: memory, and forms of it."""
         return tuple(arrays_of(tuple(s for part in self.nest.parts for s in part.statements)))
 
     @property
     def arguments(self) -> tuple[Array, ...]:
-        """The arrays that the kernel takes: all but those of roles CONST and TEMP."""
-        return tuple(array for array in self.arrays if array.role not in (Role.CONST, Role.TEMP))
+        """The arrays that the kernel takes: all but those of roles CONST and TEMP; of these, those that are given."""
+        return tuple(x for x in self.memories if x.role is not Role.CONST and not self.is_temporary(x))
+
+    def is_temporary(self, array: Array) -> bool:
+        """Whether an array lives only while the kernel runs: of role TEMP, and no argument of the kernel."""
+        return array.role is Role.TEMP and array.memory not in self.given
+
+    @property
+    def memories(self) -> tuple[Array, ...]:
+        """The arrays that are accessed, by themselves or by views, in the order of their making."""
+        return tuple(sorted({array.memory for array in self.arrays}, key=lambda array: array.number))
 
     # --- caches ------------------------------------------------------------------------------------------
 
@@ -162,7 +173,7 @@ class PlanState:
     def is_new(self, cache: Cache) -> bool:
         """Whether a cache's elements begin and end with it: those of a TEMP array that no cache around keeps longer."""
         mine = self.depth(cache)
-        return cache.array.role is Role.TEMP and not any(
+        return self.is_temporary(cache.array) and not any(
             other.array is cache.array and self.depth(other) < mine for other in self.caches
         )
 
@@ -206,6 +217,25 @@ class PlanState:
             if index not in tile.indices and index not in moving and self.nest.loop(index).trips != 1
             and index not in self.nest.fusing
         )  # fmt: skip
+
+
+def sizes_of(plan: PlanState) -> tuple[Dimension, ...]:
+    """Return the sizes of the launch that loops, places and arrays depend on, in the order of their making."""
+    found: dict[Dimension, None] = {}
+    for part in plan.nest.parts:
+        places = [*part.places.values(), *(condition.value for condition in part.conditions)]
+        for statement in part.statements:
+            places += [place for access in statement.accesses for place in access.place]
+            places += statement.positions
+        found.update((symbol, None) for place in places for symbol, _ in place.terms if isinstance(symbol, Dimension))
+        found.update((extent, None) for extent in part.shape if isinstance(extent, Dimension))
+    for array in plan.arrays:
+        sizes = [*array.shape, *(size for step in array.steps for size in step)]
+        found.update((size, None) for size in sizes if isinstance(size, Dimension))
+    for size in list(found):
+        if isinstance(size, Derived):
+            found.update((root, None) for root in size.roots())
+    return tuple(sorted(found, key=lambda size: size.number))
 
 
 def operation_name(operation: Any) -> str:  # Any: as `Operation`

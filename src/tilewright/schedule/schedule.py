@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from tilewright.arguments import given
 from tilewright.errors import ArgumentError, ScheduleError
 from tilewright.schedule import transforms
 from tilewright.schedule.affine import Index
-from tilewright.schedule.delayed import numbered_by, transformed
+from tilewright.schedule.delayed import depends, has_order, known_order, numbered_by, transformed
 from tilewright.schedule.dependences import refuse_violations
 from tilewright.schedule.loop_nest import LoopNest
 from tilewright.schedule.naming import assigned_names
@@ -67,7 +67,9 @@ class Schedule:
         Raises `ScheduleError` for an index that is not a loop here, or a size below 1.
         """
         inner = Index(_first(assigned_names(sys._getframe(1)), _doubled(index)))
-        self.nest = transformed(transforms.split, self.nest, index, size, inner)
+        self._transform(
+            transforms.split, index, size, inner, order=_with_inner(known_order(self.nest), [index], [inner])
+        )
         return inner
 
     def tile(self, shape: Mapping[Index, int]) -> tuple[Index, ...]:
@@ -88,7 +90,7 @@ class Schedule:
             raise ScheduleError(f"tile of {shape!r}", help="give each index its size: schedule.tile({i: 16, j: 16})")
         names = assigned_names(sys._getframe(1))
         inner = tuple(Index(_first(names[n:], _doubled(index))) for n, index in enumerate(shape))
-        self.nest = transformed(_tile, self.nest, shape, inner)
+        self._transform(_tile, shape, inner, order=_with_inner(known_order(self.nest), list(shape), inner))
         return inner
 
     def reorder(self, order: Index | Sequence[Index], *args: Index) -> None:
@@ -104,7 +106,8 @@ class Schedule:
         inside of the fusing index. Raises `ScheduleError` for another order, for one that a dependence forbids, and
         where the indices are so involved that this cannot be decided within a limit of work.
         """
-        self.nest = transformed(_reorder, self.nest, _flat((order, *args)))
+        indices = _flat((order, *args))
+        self._transform(_reorder, indices, order=None if depends(indices) else indices)
 
     def is_valid_loop_order(self, *order: Index | Sequence[Index]) -> bool:
         """Say whether `reorder` would take an order: False also where it refuses because it cannot decide."""
@@ -129,7 +132,7 @@ class Schedule:
 
         Raises `ScheduleError` for an index that is not a loop here, or a negative size.
         """
-        self.nest = transformed(transforms.pad, self.nest, index, size, front)
+        self._transform(transforms.pad, index, size, front, order=known_order(self.nest))
 
     def skew(self, index: Index, reference_index: Index, unroll_loops_smaller_than: int | None = None) -> None:
         """Let a loop run ahead by the index of another one, so that what both reach together lies on a diagonal.
@@ -147,7 +150,7 @@ class Schedule:
 
         Raises `ScheduleError` for loops that do not count by 1, and where a dependence forbids the new order.
         """
-        self.nest = transformed(_skew, self.nest, index, reference_index, unroll_loops_smaller_than)
+        self._transform(_skew, index, reference_index, unroll_loops_smaller_than, order=known_order(self.nest))
 
     def unroll(self, index: Index) -> None:
         """Unroll a loop: the kernel's code has each of its iterations.
@@ -159,7 +162,11 @@ class Schedule:
 
         Raises `ScheduleError` for a loop whose length only the launch knows.
         """
-        self.nest = transformed(_unroll, self.nest, index)
+        self._transform(_unroll, index, order=known_order(self.nest))
+
+    def _transform(self, function: Callable[..., LoopNest], *arguments: Any, order: Sequence[Index] | None) -> None:
+        """Apply a transform, or keep it until its parameters have values; `order` is that of the loops after it."""
+        self.nest = has_order(transformed(function, self.nest, *arguments), order)  # Any: what the function takes
 
     def fuse(self, *others: Schedule, partial: int | None = None) -> Schedule:
         """Return the schedule that runs this one and others as one nest; see `fuse`."""
@@ -173,6 +180,7 @@ class Schedule:
     def get_fused_indices(self) -> tuple[Index, ...]:
         """Return the indices of the loops that fused schedules share. Raises `ScheduleError` where none were fused."""
         self._refuse_unfused()
+        self.nest.order  # noqa: B018  # raises an error where a parameter decides which loops there are
         return self.nest.fused
 
     def get_unfused_indices(self) -> tuple[Index, ...]:
@@ -181,6 +189,7 @@ class Schedule:
         Raises `ScheduleError` where none were fused.
         """
         self._refuse_unfused()
+        self.nest.order  # noqa: B018  # as above
         return self.nest.unfused
 
     def _refuse_unfused(self) -> None:
@@ -233,12 +242,27 @@ def fuse(schedules: Schedule | Iterable[Schedule], *args: Schedule, partial: int
         raise ScheduleError("fuse takes at least two schedules")
     fusing = Index(_first(assigned_names(sys._getframe(1))[1:], "f"))
     others = [schedule.nest for schedule in parts[1:]]
-    return Schedule(numbered_by(transformed(_fuse, parts[0].nest, others, partial, fusing), fusing))
+    orders = [known_order(schedule.nest) for schedule in parts]
+    if any(order is None for order in orders):
+        made = transformed(_fuse, parts[0].nest, others, partial, fusing, None)
+        return Schedule(numbered_by(made, fusing))
+    known = [order for order in orders if order is not None]
+    shared = _shared_depth([len(order) for order in known], partial)
+    common = tuple(Index(index.name) for index in known[0][:shared])
+    own = tuple(index for order in known for index in order[shared:])
+    made = numbered_by(transformed(_fuse, parts[0].nest, others, partial, fusing, common), fusing)
+    return Schedule(has_order(made, (*common, fusing, *own), fused=common, unfused=own))
 
 
-def _fuse(first: LoopNest, others: Sequence[LoopNest], partial: int | None, fusing: Index) -> LoopNest:
+def _fuse(
+    first: LoopNest, others: Sequence[LoopNest], partial: int | None, fusing: Index, common: Sequence[Index] | None
+) -> LoopNest:
     nests = [first, *others]
-    depths = [len(nest.loops) for nest in nests]
+    return transforms.fuse(nests, _shared_depth([len(nest.loops) for nest in nests], partial), fusing, common)
+
+
+def _shared_depth(depths: Sequence[int], partial: int | None) -> int:
+    """Return how many loops schedules of so many loops share. Raises `ScheduleError` for a number they do not have."""
     if partial is None and len(set(depths)) > 1:
         raise ScheduleError(
             f"the schedules have {', '.join(map(str, depths))} loops", help="say how many they share: partial=n"
@@ -246,7 +270,16 @@ def _fuse(first: LoopNest, others: Sequence[LoopNest], partial: int | None, fusi
     shared = depths[0] if partial is None else partial
     if not 0 <= shared <= min(depths):
         raise ScheduleError(f"partial={partial} of schedules of {', '.join(map(str, depths))} loops")
-    return transforms.fuse(nests, shared, fusing)
+    return shared
+
+
+def _with_inner(order: tuple[Index, ...] | None, outer: Sequence[Index], inner: Sequence[Index]) -> list[Index] | None:
+    """Return an order with the inner loop of each split right inside of its outer one."""
+    found = None if order is None else list(order)
+    for index, within in zip(outer, inner, strict=True):
+        if found is not None and index in found:  # what is not there is refused by the split itself
+            found.insert(found.index(index) + 1, within)
+    return found
 
 
 def _tile(nest: LoopNest, sizes: Mapping[Index, int], inner: Sequence[Index]) -> LoopNest:
@@ -255,7 +288,8 @@ def _tile(nest: LoopNest, sizes: Mapping[Index, int], inner: Sequence[Index]) ->
     return nest
 
 
-def _reorder(nest: LoopNest, order: Sequence[Index]) -> LoopNest:
+def _reorder(nest: LoopNest, order: Sequence[Index | Sequence[Index]]) -> LoopNest:
+    order = _flat(order)  # a parameter in it stood for one index, or for all of them
     changed = transforms.reorder(nest, order)
     refuse_violations(nest, changed, f"the order ({', '.join(map(str, order))})")
     return replace(changed, is_unchecked=False)

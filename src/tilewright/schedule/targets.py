@@ -64,6 +64,8 @@ class Model(enum.Enum):
     AMD_MI250 = _model("AMD MI250")
     AMD_MI200 = ("AMD MI200", "gfx90a")  # the family of the two before it
     NVIDIA_TESLA_V100 = _model("NVIDIA V100")  # another name of it
+    AMD_MI300X = _model("AMD MI300X")
+    AMD_MI300 = AMD_MI300X
 
 
 _GridUnit = GridUnit  # `Target.GridUnit` and `Target.Model` are they, under the same names

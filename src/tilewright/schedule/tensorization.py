@@ -56,6 +56,13 @@ def tensorization_of(
             location=statement.location,
             help="let the nest that is tensorized hold C += A * B alone, and fuse what else is to be done",
         )
+    for named in statement.named:
+        if named.element_type is not named.base.element_type:
+            raise ScheduleError(
+                f"{named.name} is {named.base.name} seen as {named.element_type}, as no matrix instruction reads it",
+                location=statement.location,
+                help=f"declare {named.memory.name} with the type of its elements",
+            )
     a, b = _operands(statement, tile)
     output = statement.store.array.element_type
     recipe = recipe_for(plan.target.arch, shape, _input_type(a, b, statement), _accumulator_for(a, output))

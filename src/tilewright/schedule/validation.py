@@ -7,28 +7,26 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from tilewright.errors import ScheduleError, TilewrightWarning
-from tilewright.schedule.affine import Index
+from tilewright.schedule.affine import Dimension, Index
 from tilewright.schedule.arrays import Array, Role
 from tilewright.schedule.cache_placement import refuse_conflicts, refuse_nonsense
 from tilewright.schedule.caches import Cache, Location
 from tilewright.schedule.dependences import Instance, Pair, difference, instances, iterations
 from tilewright.schedule.integers import UndecidedError
 from tilewright.schedule.mma_shapes import MMAFragmentOp
-from tilewright.schedule.plan_state import PlanState, operation_name
+from tilewright.schedule.plan_state import PlanState, operation_name, sizes_of
+from tilewright.schedule.roles import IN_REGISTERS
+from tilewright.schedule.views import Derived
 
 
 def validate(plan: PlanState, parameters: tuple[Array, ...]) -> None:
     """Raise `ScheduleError` for parameters that are not the plan's arrays, and caches that do not fit the bindings."""
-    arguments = set(plan.arguments)
-    if set(parameters) != arguments or len(parameters) != len(arguments):
-        raise ScheduleError(
-            f"the kernel's parameters are ({', '.join(a.name for a in parameters)})",
-            help=f"name each of ({', '.join(a.name for a in plan.arguments)}) once",
-        )
-    names = [array.name for array in plan.arrays]
+    _refuse_parameters(plan, parameters)
+    names = [array.name for array in {*plan.memories, *parameters}]
     for name in names:
         if names.count(name) > 1:
             raise ScheduleError(f"two arrays are called {name}", help="give them names: Array(..., name='...')")
+    _refuse_cached_forms(plan)
     _refuse_own_copies(plan)
     for cache in plan.caches:
         refuse_nonsense(plan, cache)
@@ -38,6 +36,53 @@ def validate(plan: PlanState, parameters: tuple[Array, ...]) -> None:
     _refuse_forgotten(plan)
     _refuse_fragments(plan)
     _refuse_unwritten(plan)
+
+
+def _refuse_parameters(plan: PlanState, parameters: tuple[Array, ...]) -> None:
+    """Raise `ScheduleError` for parameters that do not give each array and each size of a plan, once."""
+    missing = [array for array in plan.arguments if not _is_given(plan, array, parameters)]
+    memories = [array.memory for array in parameters]
+    foreign = [array for array in parameters if array.role is Role.CONST]
+    if missing or foreign or len(set(memories)) < len(memories):
+        raise ScheduleError(
+            f"the kernel's parameters are ({', '.join(a.name for a in parameters)})",
+            help=f"name each of ({', '.join(a.name for a in plan.arguments)}) once, or a view that has all of it that "
+            "the nest accesses",
+        )
+    for array in parameters:
+        shape, strides = array.shape, array.strides
+        if array.base is not array and (None in strides or not all(isinstance(x, (int, Dimension)) for x in shape)):
+            raise ScheduleError(
+                f"{array!r} is a parameter, and its shape or its strides depend on more than its own extents",
+                help=f"let the kernel take {array.memory.name}",
+            )
+    known = {extent for array in parameters for extent in array.shape if isinstance(extent, Dimension)}
+    known |= {array.stands_for for array in parameters if array.stands_for is not None}
+    for size in sizes_of(plan):
+        if size not in known and not isinstance(size, Derived):
+            raise ScheduleError(
+                f"{size} is the extent of no parameter, so that the launch does not know it",
+                help=f"give it as an argument: args=({size}, ...)",
+            )
+
+
+def _is_given(plan: PlanState, memory: Array, parameters: tuple[Array, ...]) -> bool:
+    """Whether parameters have the memory of an array, or the one part or form of it that is accessed."""
+    bases = [array for array in plan.arrays if array.memory is memory]
+    return memory in parameters or all(any(given.base is base for given in parameters) for base in bases)
+
+
+def _refuse_cached_forms(plan: PlanState) -> None:
+    """Raise `ScheduleError` for a cache of memory that is accessed otherwise too, and written: neither would see it."""
+    for cache in plan.caches:
+        others = [array for array in plan.arrays if array.memory is cache.array.memory and array is not cache.array]
+        writes = any(access.is_write for array in (*others, cache.array) for access in plan.accesses(array))
+        if others and writes:
+            raise ScheduleError(
+                f"{cache.name} keeps {cache.array.name}, and {others[0].name} is the same memory with other elements: "
+                "what is written to one is not seen in the other",
+                help=f"access {cache.array.memory.name} in one way, or do not cache it",
+            )
 
 
 def _refuse_fragments(plan: PlanState) -> None:
@@ -64,7 +109,7 @@ def _refuse_fragments(plan: PlanState) -> None:
         )
     operands = (tile.a.array, tile.b.array, tile.c.array)
     for array in operands:
-        if array.role is Role.TEMP and not any(cache.array is array for cache in plan.caches):
+        if plan.is_temporary(array) and not any(cache.array is array for cache in plan.caches):
             raise ScheduleError(
                 f"{array.name} is TEMP and without a cache lives in the registers of each thread; a warp multiplies it "
                 "whole",
@@ -119,7 +164,8 @@ def _refuse_own_copies(plan: PlanState) -> None:
     for crossing in plan.crossings:
         array = crossing.pair.write.array
         around = [cache for cache in plan.caches if cache.array is array and crossing.index in cache.inside]
-        if array.role is Role.TEMP and not any(cache.location is Location.SHARED for cache in around):
+        is_own = any(cache.array is array for cache in plan.caches) or array.flags in IN_REGISTERS
+        if plan.is_temporary(array) and is_own and not any(cache.location is Location.SHARED for cache in around):
             raise ScheduleError(
                 f"{array.name} is TEMP and lives in the registers of each thread, and in different iterations of "
                 f"{crossing.index} several threads access an element: the {crossing.pair.first.access} and the "
@@ -174,18 +220,18 @@ def _refuse_unwritten(plan: PlanState) -> None:
 
     What was in it before is then read: of a TEMP array nothing, of an OUTPUT array what the caller left there.
     """
-    for array in plan.arrays:
-        if array.role not in (Role.TEMP, Role.OUTPUT):
+    for array in plan.memories:
+        if not plan.is_temporary(array) and array.role is not Role.OUTPUT:
             continue
         if plan.tensorization is not None and plan.tensorization.sets(array):
             continue
         statements = [statement for part in plan.nest.parts for statement in part.statements]
-        reads = [s for s in statements if any(x.array is array and not x.is_write for x in s.accesses)]
-        if not reads or any(s.store.array is array for s in statements if s not in reads):
+        reads = [s for s in statements if any(x.array.memory is array and not x.is_write for x in s.accesses)]
+        if not reads or any(s.store.array.memory is array for s in statements if s not in reads):
             continue
         message = f"{array.name} is {array.role.name} and is read, and nothing is written to it before"
         help = "store to it first, in a nest that is fused in front, or tensorize with prologue_op=SET"
-        if array.role is Role.TEMP:
+        if plan.is_temporary(array):
             raise ScheduleError(message, location=reads[0].location, help=help)
         where = reads[0].location
         text = f"{message}: it begins with what is in it (help: declare it INPUT_OUTPUT, or {help})"
@@ -203,7 +249,7 @@ def _refuse_forgotten(plan: PlanState) -> None:
     """
     for array in plan.arrays:
         caches = [cache for cache in plan.caches if cache.array is array]
-        if array.role is not Role.TEMP or not caches:
+        if not plan.is_temporary(array) or not caches:
             continue
         longest = min(caches, key=lambda cache: plan.depth(cache))
         around = [index for index in plan.serial[: plan.depth(longest)] if plan.nest.loop(index).trips != 1]

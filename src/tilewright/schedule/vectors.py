@@ -20,7 +20,7 @@ from tilewright.schedule.affine import Affine, Index
 from tilewright.schedule.arrays import Array, Load, Store
 from tilewright.schedule.filling import is_private
 from tilewright.schedule.loop_nest import Condition, Loop, Part, Statement, at_places
-from tilewright.schedule.scope import Parts, Scope, compute_type, evaluate, located
+from tilewright.schedule.scope import Parts, Scope, compute_type, evaluate, located, stored
 from tilewright.schedule.values import Apply, Expression
 from tilewright.tensors import Tensor
 from tilewright.trace.carry import rename
@@ -136,7 +136,7 @@ class Vector:
     def _run(self, store: Store, type: DType) -> None:
         """Emit a statement: it reads in all lanes, and then writes."""
         held = self._held(store.value, self.lanes)
-        reads = (load for load in store.value.loads() if load.array is store.array)
+        reads = (load for load in store.value.loads() if load.array.memory is store.array.memory)
         is_apart = all((load.array.number, load.place) in held for load in reads)
         self._assign(store, self.lanes, is_apart, lambda numbers: self._value(store.value, type, held, numbers))
 
@@ -165,7 +165,7 @@ class Vector:
             self._in_lanes(
                 lanes,
                 lambda numbers: target.store(
-                    store.place, self.scope.values, as_scalar(value(numbers), None).to(target.tensor.dtype)
+                    store.place, self.scope.values, stored(store, value(numbers), target.tensor.dtype)
                 ),
             )
             return
@@ -174,7 +174,7 @@ class Vector:
         rename("_".join([store.array.name, *(lane.index.name for lane in lanes)]), results)
 
         def collect(numbers: _Numbers) -> None:
-            results[_place(modes, numbers)] = as_scalar(value(numbers), None).to(target.tensor.dtype)
+            results[_place(modes, numbers)] = stored(store, value(numbers), target.tensor.dtype)
 
         self._in_lanes(lanes, collect)
         if is_wide:
@@ -196,7 +196,7 @@ class Vector:
         if self._collides(store.place, apart) or not is_associative(statement, type):
             self._in_lanes(self.lanes, lambda _: self._element(store, type))
             return
-        target = Load(store.array, store.place)
+        target = Load(store.named, store.indices)
         assert isinstance(store.value, Apply), statement
         function, arguments = store.value.function, store.value.arguments
         added = next(x for x in arguments if not (isinstance(x, Load) and x.array is store.array))
@@ -212,8 +212,8 @@ class Vector:
     def _element(self, store: Store, type: DType) -> None:
         """Emit a statement in one lane: what an earlier lane wrote is read."""
         target = self.scope.storage[store.array]
-        value = as_scalar(self._value(store.value, type, {}, {}), None).to(target.tensor.dtype)
-        target.store(store.place, self.scope.values, value)
+        value = self._value(store.value, type, {}, {})
+        target.store(store.place, self.scope.values, stored(store, value, target.tensor.dtype))
 
     def _partial(
         self, store: Store, added: Expression, type: DType, summed: tuple[Lanes, ...], apart: tuple[Lanes, ...]

@@ -27,10 +27,10 @@ from tilewright.layout.tuples import show, tuple_size
 from tilewright.pickling import without_caches
 from tilewright.tensors import Tensor, compact_fragment, make_fragment_like
 
-Operand = Literal["A", "B", "C"]
+Operand = Literal["A", "B", "C", "D"]
 
 # The modes of (M, N, K) that each operand has.
-_MODES: dict[str, tuple[int, int]] = {"A": (0, 2), "B": (1, 2), "C": (0, 1)}
+_MODES: dict[str, tuple[int, int]] = {"A": (0, 2), "B": (1, 2), "C": (0, 1), "D": (0, 1)}
 
 
 @dataclass(frozen=True)
@@ -176,15 +176,15 @@ class TiledMMA(Displayed):
         permuted = logical_divide(layout, (self.permutation(first), self.permutation(second)))
         shape = self.atom.shape_mnk
         atoms = zipped_divide(permuted, (shape[first], shape[second]))
-        tv = {"A": self.atom.layout_a, "B": self.atom.layout_b, "C": self._layout_c_by_blocks()}[operand]
+        tv = {"A": self.atom.layout_a, "B": self.atom.layout_b}.get(operand) or self._layout_by_blocks(operand)
         values = composition(atoms[0], tv)
         counts = (size(self.atom_layout[first]), size(self.atom_layout[second]))
         rest = zipped_divide(atoms[1], counts)
         return from_modes((from_modes((values[0], rest[0])), from_modes((values[1], rest[1]))))
 
-    def _layout_c_by_blocks(self) -> Layout:
-        """Return the atom's layout of C, over all blocks of rows where it computes only one of them."""
-        atom, layout = self.atom, self.atom.layout_c
+    def _layout_by_blocks(self, operand: Operand) -> Layout:
+        """Return the atom's layout of C or D, over all blocks of rows where it computes only one of them."""
+        atom, layout = self.atom, self.atom.layout_c if operand == "C" else self.atom.layout_of_d
         if atom.row_block[1] == 1:
             return layout
         return from_modes((from_modes((layout[0], Layout(atom.row_block[1], atom.rows))), layout[1]))
@@ -205,7 +205,7 @@ class TiledMMA(Displayed):
         reference = Layout((self.tile_size(first), self.tile_size(second)))
         arranged = self.thread_fragment_layout(reference, operand)
         vector, places = arranged[0][0], arranged[0][1]
-        if operand == "C" and self.atom.row_block[1] > 1:
+        if operand in "CD" and self.atom.row_block[1] > 1:
             vector = vector[0]
         # Threads that differ only in the mode this operand lacks hold the same elements: stride 0.
         modes = [vector]
@@ -233,6 +233,11 @@ class TiledMMA(Displayed):
     def layout_c_tv(self) -> Layout:
         """The layout from (thread, value) to elements of C's tile (M,N), column-major, counted from `offset_c` on."""
         return self._layout_tv("C")
+
+    @property
+    def layout_d_tv(self) -> Layout:
+        """The layout from (thread, value) to elements of D's tile (M,N): that of C unless the atom says otherwise."""
+        return self._layout_tv("D")
 
     def get_slice(self, thread: Int) -> ThrMMA:
         """Return the part of one thread, given by a static or dynamic number."""
@@ -277,7 +282,7 @@ class ThrMMA:
         whole = t.map_layout(inside(lambda layout: self.tiled_mma.thread_fragment_layout(layout, operand)))
         rest = whole.layout[1][1].rank
         vector: Any = coord[0]  # Any: a thread of the atom, or with its block
-        if operand == "C" and self.tiled_mma.atom.row_block[1] > 1:
+        if operand in "CD" and self.tiled_mma.atom.row_block[1] > 1:
             vector = (vector, self.tiled_mma.atom.row_block[0])
         sliced = whole.with_engine(slice_engine(t, self.tiled_mma, self.thread))
         view: Tensor = sliced[((vector, (coord[1 + first], coord[1 + second])), (None, (None,) * rest))]
@@ -295,6 +300,10 @@ class ThrMMA:
         """Return this thread's part of C (M,N,...): (value, rest M, rest N, ...)."""
         return self._partition(t, "C")
 
+    def partition_D(self, t: Tensor) -> Tensor:
+        """Return this thread's part of D (M,N,...), which is that of C but where the atom says otherwise."""
+        return self._partition(t, "D")
+
     def make_fragment_A(self, t: Tensor) -> Tensor:
         """Make registers of A's type in the shape of a partitioned tensor, in the order of its strides."""
         return make_fragment_like(t, self.tiled_mma.atom.dtype_a.storage)
@@ -307,6 +316,10 @@ class ThrMMA:
         """Make registers of the accumulator's type in the shape of a partitioned tensor, column-major."""
         return compact_fragment(t, self.tiled_mma.atom.dtype_c.storage)
 
+    def make_fragment_D(self, t: Tensor) -> Tensor:
+        """Make registers of the result's type in the shape of a partitioned tensor, column-major."""
+        return compact_fragment(t, self.tiled_mma.atom.dtype_d.storage)
+
     def partition_fragment_A(self, t: Tensor) -> Tensor:
         """Make registers for this thread's part of A."""
         return self.make_fragment_A(self.partition_A(t))
@@ -318,6 +331,10 @@ class ThrMMA:
     def partition_fragment_C(self, t: Tensor) -> Tensor:
         """Make registers for this thread's part of C."""
         return self.make_fragment_C(self.partition_C(t))
+
+    def partition_fragment_D(self, t: Tensor) -> Tensor:
+        """Make registers for this thread's part of D."""
+        return self.make_fragment_D(self.partition_D(t))
 
 
 def slice_engine(t: Tensor, tiled: Any, thread: Int) -> Any:  # Any: a TiledCopy or TiledMMA; an engine

@@ -88,5 +88,5 @@ def _like(name: str, tensor: Any, element: Any, arrange: Callable[[Layout], Layo
         )
     order = tensor.order if isinstance(tensor, GuardedTensor) else layout
     while isinstance(order, ComposedLayout):
-        order = order.inner  # type: ignore[assignment]  # a layout, at the end
+        order = order.inner
     return registers(tensor.dtype if element is None else element, arrange(Layout(layout.shape, order.stride)))

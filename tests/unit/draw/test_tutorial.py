@@ -18,6 +18,10 @@ PAGES = {
     "layouts.md": 40,
     "tensorcores.md": 30,
     "matmul.md": 10,
+    "coming_from_triton.md": 8,
+    "coming_from_cuda.md": 6,
+    "coming_from_numba.md": 8,
+    "coming_from_moye_and_cute.md": 30,
 }  # and the least number of examples
 
 

@@ -28,12 +28,13 @@ def registers() -> ModuleType:
     return module
 
 
-def test_examples_of_the_page() -> None:
+@pytest.mark.parametrize(("page", "least"), [(PAGE, 60), (DOCS / "coming_from_accera.md", 25)])
+def test_examples_of_the_page(page: Path, least: int) -> None:
     # Text outside of the code becomes blank lines, so that a failure names the line of the page.
-    parts = re.split(r"^```(?:python)?\n", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    parts = re.split(r"^```(?:python)?\n", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
     code = "\n".join([part if number % 2 else "\n" * part.count("\n") for number, part in enumerate(parts)])
-    test = doctest.DocTestParser().get_doctest(code, {}, PAGE.name, str(PAGE), 0)
-    assert len(test.examples) > 60
+    test = doctest.DocTestParser().get_doctest(code, {}, page.name, str(page), 0)
+    assert len(test.examples) > least
     results = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE).run(test)
     assert results.failed == 0
 

@@ -256,3 +256,30 @@ def test_a_fusing_index_that_was_split_runs_each_nest_once() -> None:
     held = np.zeros(4, np.int32)
     fused.create_plan(Target("NVIDIA A100")).build()(held)
     np.testing.assert_array_equal(held, (1 * 2 + 2) * 2 + 3)
+
+
+def test_inner_loops_of_two_splits_of_one_loop_may_change_places() -> None:
+    """Each stays inside of the loop that was split; whatever order of theirs is legal, every point is visited once."""
+    schedule, i, j = copy_of(10, 2)
+    ii = schedule.split(i, 2)
+    iii = schedule.split(i, 2)
+    assert schedule.get_indices() == (i, iii, ii, j)
+    schedule.reorder(i, ii, iii, j)
+    assert schedule.get_indices() == (i, ii, iii, j)
+    visited = [
+        a + b + c for a in range(0, 10, 4) for b in range(2) for c in range(0, 4, 2) if a + b + c < 10
+    ]  # fmt: skip
+    assert sorted(visited) == list(range(10))
+    with pytest.raises(ScheduleError, match="keep i before iii"):
+        schedule.reorder(iii, i, ii, j)
+    x, y = np.arange(64 * 64, dtype=np.float32).reshape(64, 64), np.zeros((64, 64), np.float32)
+    schedule.create_plan(Target("sm_80")).build()(x, y)
+    np.testing.assert_array_equal(y[:10, :2], x[:10, :2])
+
+
+def test_loops_of_one_schedule_stay_inside_of_both_halves_of_the_fusing_loop() -> None:
+    fused = fuse(copy_of(4, 8)[0], copy_of(4, 6, "C")[0], copy_of(4, 6, "D")[0], partial=1)
+    i, f, j, jj, jjj = fused.get_indices()
+    ff = fused.split(f, 2)
+    assert fused.is_valid_loop_order(f, ff, i, j, jj, jjj)
+    assert not fused.is_valid_loop_order(f, i, j, ff, jj, jjj)

@@ -154,6 +154,59 @@ def test_one_quad_pair_multiplies(types: str, majors: str) -> None:
         quad_pair_product[1, 2 * mma.span](*(tw.static(x) for x in (c, a, b)), mma)
 
 
+@tw.kernel
+def add_in_half_precision(D, A, B, C, mma: tw.constexpr):
+    """D = A B^T + C of one step of K, where C is float16 and D float32, each held by other threads."""
+    thread = mma.get_slice(tw.thread_idx.x)
+    a, b, c, d = thread.partition_A(A), thread.partition_B(B), thread.partition_C(C), thread.partition_D(D)
+    ra, rb, rc, rd = (thread.make_fragment_A(a), thread.make_fragment_B(b), thread.make_fragment_C(c),
+                      thread.make_fragment_D(d))  # fmt: skip
+    tw.copy(a, ra)
+    tw.copy(b, rb)
+    tw.copy(c, rc)
+    tw.gemm(mma, rd, ra, rb, rc)
+    if not thread.is_copy:
+        tw.copy(rd, d)
+
+
+@pytest.mark.parametrize("majors", ["NT", "NN", "TN", "TT"])
+@pytest.mark.parametrize("atoms", [(1, 1), (2, 2)])
+def test_an_atom_whose_d_is_not_held_as_its_c(majors: str, atoms: tuple[int, int]) -> None:
+    mma = make_tiled_mma(getattr(tw.atoms, f"SM70_8x8x4_F32F16F16F16_{majors}"), atoms)
+    draw = np.random.default_rng(0)
+    a, b, c = (draw.integers(-4, 5, shape).astype(np.float16) for shape in ((32, 4), (16, 4), (32, 16)))
+    d = np.full((32, 16), np.nan, np.float32)
+    add_in_half_precision[1, mma.span](*(tw.static(x) for x in (d, a, b, c)), mma)
+    assert (d == a.astype(np.float64) @ b.T.astype(np.float64) + c).all()
+    deep = [np.concatenate([x, x], axis=1) for x in (a, b)]
+    with pytest.raises(tw.LanguageError, match="one step of K"):
+        add_in_half_precision[1, mma.span](*(tw.static(x) for x in (d, *deep, c)), mma)
+    assert mma.layout_d_tv != mma.layout_c_tv
+    assert "D (M,N)" in tw.draw.text(mma)
+
+
+@tw.kernel
+def row_sums(Out, C, mma: tw.constexpr):
+    """Sums of the rows of C, whose threads' numbers have gaps."""
+    thread = mma.get_slice(tw.thread_idx.x)
+    c, where = thread.partition_C(C), thread.partition_C(tw.identity_tensor(C.shape))
+    rc = thread.make_fragment_C(c)
+    tw.copy(c, rc)
+    sums, rows = tw.reduce_rows(mma, rc), tw.accumulator_rows(mma, where)
+    if not thread.is_copy:
+        for i in tw.static_range(rows.shape[0] if isinstance(rows.shape[0], int) else tw.size(rows.shape[0])):
+            if rows[i, 0][1] == 0:  # the thread of the first column
+                Out[rows[i, 0][0]] = sums[i, 0]
+
+
+def test_rows_over_threads_with_gaps() -> None:
+    mma = make_tiled_mma(tw.atoms.SM70_8x8x4_F32F16F16F32_TN)
+    c = np.random.default_rng(0).integers(-4, 5, (8, 8)).astype(np.float32)
+    out = np.full(8, np.nan, np.float32)
+    row_sums[1, mma.span](tw.static(out), tw.static(c), mma)
+    assert (out == c.sum(axis=1)).all()
+
+
 def test_matrix_product_by_fragments() -> None:
     """Compute with each thread's registers and the atom's reference, and compare with NumPy."""
     mma = make_tiled_mma(FMA, Layout((4, 8)), (8, 8, 1))
