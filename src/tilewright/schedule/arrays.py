@@ -162,7 +162,7 @@ class Array(Numbered):
             raise ScheduleError(f"array {self.name} has {self.rank} modes and is indexed by {len(index_tuple)}")
         places = []
         for mode, index in enumerate(index_tuple):
-            place = as_index(index)
+            place = index if isinstance(index, Delayed) else as_index(index)
             if place is None:
                 what = _described(index)
                 raise ScheduleError(

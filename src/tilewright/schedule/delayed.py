@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn, TypeVar, cast
 
 from tilewright.dtypes import dtype as as_dtype
 from tilewright.errors import ScheduleError
 from tilewright.pickling import find, place_of
-from tilewright.schedule.affine import Index
+from tilewright.schedule.affine import Affine, Index, as_affine
 from tilewright.schedule.arrays import Array, Load, Store
 from tilewright.schedule.loop_nest import LoopNest, Statement
-from tilewright.schedule.parameters import Delayed
-from tilewright.schedule.values import Apply, Convert, Expression, Guard
+from tilewright.schedule.parameters import Delayed, DelayedParameter
+from tilewright.schedule.values import Apply, Convert, Expression, Guard, Later, expression
 
 Method = TypeVar("Method", bound=Callable[..., Any])  # Any: whatever a plan's methods take and return
 
@@ -36,13 +36,16 @@ class DelayedNest(LoopNest):
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("__"):  # Python asks so whether an object has a method of its own, for copies for example
             raise AttributeError(name)
-        raise waiting()
+        raise waiting(self)
 
 
-def waiting() -> ScheduleError:
-    """Return the error of asking for what depends on a parameter without a value."""
+def waiting(*x: Any) -> ScheduleError:  # Any: as in `parameters_in`
+    """Return the error of asking for what depends on parameters without values, and names them."""
+    names = ", ".join(dict.fromkeys(map(str, parameters_in(x))))
     return ScheduleError(
-        "this depends on a parameter that has no value yet",
+        f"this depends on {f'the parameter {names}' if names else 'a parameter'} that has no value yet"
+        if ", " not in names
+        else f"this depends on the parameters {names}, which have no values yet",
         help="choose values: package.add(plan, ..., parameters={...}), or plan.with_parameters({...})",
     )
 
@@ -59,6 +62,39 @@ def transformed(function: Callable[..., LoopNest], *arguments: Any) -> LoopNest:
     return DelayedNest(function, arguments) if depends(arguments) else function(*arguments)
 
 
+def parameters_in(x: Any) -> Iterator[DelayedParameter]:  # Any: asks what it is
+    """Yield the parameters of which something is made."""
+    if isinstance(x, DelayedParameter):
+        yield x
+    elif isinstance(x, Delayed):
+        yield from parameters_in(getattr(x, "operands", ()))
+    elif isinstance(x, DelayedNest):
+        yield from parameters_in(vars(x)["arguments"])
+    elif isinstance(x, Step):
+        yield from parameters_in((x.args, x.kwargs))
+    elif isinstance(x, Mapping):
+        yield from parameters_in((*x.keys(), *x.values()))
+    elif isinstance(x, (tuple, list)):
+        for part in x:
+            yield from parameters_in(part)
+    elif isinstance(x, Array):
+        yield from parameters_in((x.shape, x.layout, x.element_type))
+    elif isinstance(x, Statement):
+        yield from parameters_in([access.array for access in x.accesses])
+        yield from parameters_in(list(_delayed_in(x)))
+
+
+def _delayed_in(statement: Statement) -> Iterator[Delayed]:
+    """Yield the parameters, and what is made of them, that a statement names in its values, conditions and places."""
+    yield from (place for access in statement.accesses for place in access.place if isinstance(place, Delayed))
+    left = [statement.store.value, *(guard.test for guard in statement.store.guards)]
+    while left:
+        x = left.pop()
+        if isinstance(x, Later):
+            yield x.value
+        left += x.operands
+
+
 def depends(x: Any) -> bool:  # Any: asks what it is
     """Say whether something has a parameter in it that waits for a value."""
     if isinstance(x, (Delayed, DelayedNest, Step)):
@@ -70,7 +106,7 @@ def depends(x: Any) -> bool:  # Any: asks what it is
     if isinstance(x, Array):
         return depends(x.shape) or depends(x.layout) or depends(x.element_type)
     if isinstance(x, Statement):
-        return any(depends(access.array) for access in x.accesses)
+        return any(depends(access.array) for access in x.accesses) or any(True for _ in _delayed_in(x))
     return False
 
 
@@ -177,11 +213,17 @@ class Resolution:
         store = statement.store
         value = self._expression(store.value)
         guards = tuple(Guard(guard.decision, self._expression(guard.test), guard.holds) for guard in store.guards)
-        return Statement(statement.number, Store(self.array(store.array), store.place, value, store.location, guards))
+        array = self.array(store.array)
+        return Statement(statement.number, Store(array, self._place(store.place), value, store.location, guards))
+
+    def _place(self, place: tuple[Affine, ...]) -> tuple[Affine, ...]:
+        return tuple(as_affine(self.resolve(mode)) for mode in place)
 
     def _expression(self, x: Expression) -> Expression:
         if isinstance(x, Load):
-            return Load(self.array(x.array), x.place)
+            return Load(self.array(x.array), self._place(x.place))
+        if isinstance(x, Later):
+            return self._expression(expression(self.resolve(x.value)))
         if isinstance(x, Convert):
             return Convert(self._expression(x.value), x.dtype)
         if isinstance(x, Apply):

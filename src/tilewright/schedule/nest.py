@@ -11,7 +11,7 @@ from tilewright.errors import ScheduleError
 from tilewright.pickling import with_own_containers
 from tilewright.schedule.affine import Affine, Dimension, Index, Position, Size
 from tilewright.schedule.arrays import Role, record
-from tilewright.schedule.delayed import transformed
+from tilewright.schedule.delayed import depends, transformed
 from tilewright.schedule.loop_nest import Loop, LoopNest, Part, Statement
 from tilewright.schedule.naming import assigned_names
 from tilewright.schedule.parameters import Delayed
@@ -83,7 +83,6 @@ class Nest:
         stores = record(logic)
         if not stores:
             raise ScheduleError("the logic of the nest stores nothing", help="write C[i, j] = ... or C[i, j] += ...")
-        known = set(self.indices)
         for store in stores:
             statement = Statement(len(self._statements), store)
             if store.array.role in (Role.INPUT, Role.CONST):
@@ -92,14 +91,8 @@ class Nest:
                     location=store.location,
                     help="declare it with Role.INPUT_OUTPUT or Role.OUTPUT",
                 )
-            for user, place in _places(statement):
-                foreign = [s for s in place.symbols() if isinstance(s, Index) and s not in known]
-                if foreign:
-                    raise ScheduleError(
-                        f"{user} uses {foreign[0]}, which is not an index of this nest",
-                        location=store.location,
-                        help="use the indices that nest.get_indices() returns",
-                    )
+            if not depends(statement):
+                _refuse_foreign(statement, self.indices)
             self._statements.append(statement)
         return logic
 
@@ -128,6 +121,18 @@ class Nest:
         return self.create_schedule().create_plan(target)
 
 
+def _refuse_foreign(statement: Statement, indices: tuple[Index, ...]) -> None:
+    known = set(indices)
+    for user, place in _places(statement):
+        foreign = [s for s in place.symbols() if isinstance(s, Index) and s not in known]
+        if foreign:
+            raise ScheduleError(
+                f"{user} uses {foreign[0]}, which is not an index of this nest",
+                location=statement.location,
+                help="use the indices that nest.get_indices() returns",
+            )
+
+
 def _places(statement: Statement) -> Iterator[tuple[object, Affine]]:
     """Yield the affine expressions of a statement, each with what uses it: an access, or the statement."""
     for access in statement.accesses:
@@ -142,6 +147,8 @@ def _places(statement: Statement) -> Iterator[tuple[object, Affine]]:
 
 def _loop_nest(indices: tuple[Index, ...], shape: tuple[Size, ...], statements: tuple[Statement, ...]) -> LoopNest:
     shape = tuple(map(_extent, shape))
+    for statement in statements:
+        _refuse_foreign(statement, indices)
     loops = tuple(Loop(index, _stop(extent)) for index, extent in zip(indices, shape, strict=True))
     places = {index: index.as_affine() for index in indices}
     return LoopNest(loops, (Part(indices, statements, places, shape),))

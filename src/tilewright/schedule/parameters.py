@@ -56,6 +56,12 @@ class Delayed:
     def __rmod__(self, other: Any) -> Delayed:  # Any: as above
         return _Arithmetic("%", operator.mod, other, self)
 
+    def __truediv__(self, other: Any) -> Delayed:  # Any: as above
+        return _Arithmetic("/", operator.truediv, self, other)
+
+    def __rtruediv__(self, other: Any) -> Delayed:  # Any: as above
+        return _Arithmetic("/", operator.truediv, other, self)
+
     def __bool__(self) -> bool:
         raise ScheduleError(
             f"whether {self} holds is asked before the parameter has a value",

@@ -71,7 +71,7 @@ class Plan(PlanState, Recorder):
     def block(self) -> tuple[int, int, int]:
         """The threads of a block along each axis."""
         if self.is_delayed:
-            raise waiting()
+            raise waiting(self.start, self.steps)
         return super().block
 
     @recorded
@@ -289,7 +289,7 @@ class Plan(PlanState, Recorder):
     def snapshot(self) -> Plan:
         """Return a copy that further calls on this plan do not change."""
         if self.is_delayed:
-            raise waiting()
+            raise waiting(self.start, self.steps)
         copy = Plan(self.nest, self.target)
         copy.bindings, copy.vectorized = self.bindings, self.vectorized
         copy.caches, copy.tensorization = list(self.caches), self.tensorization

@@ -233,6 +233,7 @@ def _tile(nest: LoopNest, sizes: Mapping[Index, int], inner: Sequence[Index]) ->
 
 
 def _reorder(nest: LoopNest, order: Sequence[Index]) -> LoopNest:
+    order = _flat(order)  # a parameter may have stood for all of it
     changed = transforms.reorder(nest, order)
     refuse_violations(nest, changed, f"the order ({', '.join(map(str, order))})")
     return changed
