@@ -94,6 +94,17 @@ class Statement:
     def _is_target(self, x: Expression) -> bool:
         return isinstance(x, Load) and x.array is self.store.array and x.place == self.store.place
 
+    def places(self) -> Iterator[Affine]:
+        """Yield all affine expressions: where elements are, and values and conditions of indices."""
+        for access in self.accesses:
+            yield from access.place
+        left = [self.store.value, *(guard.test for guard in self.store.guards)]
+        while left:
+            x = left.pop()
+            if isinstance(x, Position):
+                yield x.place
+            left += x.operands
+
     def __str__(self) -> str:
         guards = " and ".join(map(str, self.store.guards))
         return f"if {guards}: {self.text()}" if guards else self.text()
@@ -241,7 +252,9 @@ class Condition:
 class Part:
     """A nest among the loops: its statements, its own indices as expressions of the loops, and its conditions.
 
-    `shape` are the nest's extents. Parts run in their order at each point.
+    `shape` are the nest's extents. Parts run in their order at each point. Parts of one `group` were declared to run
+    within one another: `sequence` says when, as numbers and indices that count from the outermost on. All other parts
+    were declared to run one after the other.
     """
 
     indices: tuple[Index, ...]
@@ -249,6 +262,8 @@ class Part:
     places: Mapping[Index, Affine]
     shape: tuple[Size, ...]
     conditions: tuple[Condition, ...] = ()
+    group: object = None
+    sequence: tuple[int | Index, ...] = ()
 
     def substitute(self, mapping: Mapping[Index, Affine]) -> Part:
         """Return the part with loops' indices replaced."""
@@ -298,6 +313,14 @@ class LoopNest:
     def loop(self, index: Index) -> Loop:
         """Return the loop of an index."""
         return self.loops[self.position(index)]
+
+    def sequence(self, number: int) -> tuple[int | Index, ...]:
+        """Return when a part was declared to run: numbers and its own indices, which count from the outermost on."""
+        part = self.parts[number]
+        if part.group is None:
+            return (number, *part.indices)
+        first = next(n for n, other in enumerate(self.parts) if other.group == part.group)
+        return (first, *part.sequence)
 
     def dimensions(self) -> Iterator[Dimension]:
         """Yield the sizes that only the launch knows, each once."""

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tilewright.arguments import function
 from tilewright.errors import ScheduleError
 from tilewright.pickling import with_own_containers
-from tilewright.schedule.affine import Affine, Dimension, Index, Position, Size
-from tilewright.schedule.arrays import Role, record
+from tilewright.schedule.affine import Affine, Dimension, Index, Size
+from tilewright.schedule.arrays import Role, Store, record
+from tilewright.schedule.calls import Call, Step, with_calls
 from tilewright.schedule.delayed import depends, transformed
 from tilewright.schedule.loop_nest import Loop, LoopNest, Part, Statement
 from tilewright.schedule.naming import assigned_names
@@ -53,7 +54,7 @@ class Nest:
             )
         self.shape: tuple[Size, ...] = tuple(_extent(extent) for extent in shape)
         self.indices = tuple(Index(f"i{n}") for n in range(len(self.shape)))
-        self._statements: list[Statement] = []
+        self._steps: list[Step] = []
 
     def __copy__(self) -> Nest:
         found: Nest = with_own_containers(self)
@@ -84,34 +85,32 @@ class Nest:
         if not stores:
             raise ScheduleError("the logic of the nest stores nothing", help="write C[i, j] = ... or C[i, j] += ...")
         for store in stores:
-            statement = Statement(len(self._statements), store)
-            if store.array.role in (Role.INPUT, Role.CONST):
-                raise ScheduleError(
-                    f"array {store.array.name} is {store.array.role.name} and is written",
-                    location=store.location,
-                    help="declare it with Role.INPUT_OUTPUT or Role.OUTPUT",
-                )
+            if isinstance(store, Call):
+                self._steps.append(store)
+                continue
+            statement = Statement(len(self.statements), store)
+            _refuse_read_only(store)
             if not depends(statement):
                 _refuse_foreign(statement, self.indices)
-            self._statements.append(statement)
+            self._steps.append(statement)
         return logic
 
     @property
     def statements(self) -> tuple[Statement, ...]:
-        return tuple(self._statements)
+        return tuple(step for step in self._steps if isinstance(step, Statement))
 
     def loop_nest(self) -> LoopNest:
         """Return the loops as they were declared. Raises `ScheduleError` where no logic was."""
-        if not self._statements:
+        if not self._steps:
             raise ScheduleError("the nest has no logic", help="declare it: @nest.iteration_logic")
-        return transformed(_loop_nest, self.indices, self.shape, self.statements)
+        return transformed(_loop_nest, self.indices, self.shape, tuple(self._steps))
 
     def create_schedule(self) -> Schedule:
         """Return a schedule of the nest, whose loops can then be transformed."""
         return Schedule(self)
 
     def __str__(self) -> str:
-        return self.loop_nest().text() if self._statements else f"{self!r}, without logic"
+        return self.loop_nest().text() if self._steps else f"{self!r}, without logic"
 
     def __repr__(self) -> str:
         return f"Nest({', '.join(map(str, self.shape))})"
@@ -123,33 +122,34 @@ class Nest:
 
 def _refuse_foreign(statement: Statement, indices: tuple[Index, ...]) -> None:
     known = set(indices)
-    for user, place in _places(statement):
+    for place in statement.places():
         foreign = [s for s in place.symbols() if isinstance(s, Index) and s not in known]
         if foreign:
+            users = (x for x in statement.accesses if any(p is place for p in x.place))
             raise ScheduleError(
-                f"{user} uses {foreign[0]}, which is not an index of this nest",
+                f"{next(users, statement)} uses {foreign[0]}, which is not an index of this nest",
                 location=statement.location,
                 help="use the indices that nest.get_indices() returns",
             )
 
 
-def _places(statement: Statement) -> Iterator[tuple[object, Affine]]:
-    """Yield the affine expressions of a statement, each with what uses it: an access, or the statement."""
-    for access in statement.accesses:
-        yield from ((access, place) for place in access.place)
-    left = [statement.store.value, *(guard.test for guard in statement.store.guards)]
-    while left:
-        x = left.pop()
-        if isinstance(x, Position):
-            yield statement, x.place
-        left += x.operands
+def _refuse_read_only(store: Store) -> None:
+    if store.array.role in (Role.INPUT, Role.CONST):
+        raise ScheduleError(
+            f"array {store.array.name} is {store.array.role.name} and is written",
+            location=store.location,
+            help="declare it with Role.INPUT_OUTPUT or Role.OUTPUT",
+        )
 
 
-def _loop_nest(indices: tuple[Index, ...], shape: tuple[Size, ...], statements: tuple[Statement, ...]) -> LoopNest:
+def _loop_nest(indices: tuple[Index, ...], shape: tuple[Size, ...], steps: tuple[Step, ...]) -> LoopNest:
     shape = tuple(map(_extent, shape))
+    statements = tuple(step for step in steps if isinstance(step, Statement))
     for statement in statements:
         _refuse_foreign(statement, indices)
     loops = tuple(Loop(index, _stop(extent)) for index, extent in zip(indices, shape, strict=True))
+    if len(statements) < len(steps):
+        return with_calls(indices, shape, loops, steps)
     places = {index: index.as_affine() for index in indices}
     return LoopNest(loops, (Part(indices, statements, places, shape),))
 
