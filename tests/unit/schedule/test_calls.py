@@ -159,6 +159,29 @@ def test_loops_of_calls_are_bound_and_ordered() -> None:
     assert "blockIdx.x" in kernel.source()
 
 
+def test_a_function_of_arrays_is_logic() -> None:
+    package = Package()
+    first, second = _scale(package, name="first"), _scale(package, factor=3.0, name="second")
+    a, b = _array("A", 8, role=Role.INPUT), _array("B", 8)
+
+    def both(a: Array, b: Array) -> None:
+        t = Array(Role.TEMP, tw.float32, (8,), name="T")
+        first(a, t)
+        second(t, b)
+
+    function = package.add(both, (a, b))
+    assert function.name == "both"
+    given, out = np.arange(8, dtype=np.float32), np.zeros(8, np.float32)
+    function(given, out)
+    np.testing.assert_array_equal(out, given * 6)
+
+    def wrong(a: Array, b: Array) -> None:
+        first(b, a)
+
+    with pytest.raises(ScheduleError, match=r"first takes Y: .* got A: input float32 \(8,\): first writes it"):
+        package.add(wrong, (a, b))
+
+
 def test_dependences_between_calls_are_kept() -> None:
     package = Package()
     scale = _scale(package)
