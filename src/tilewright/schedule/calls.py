@@ -76,14 +76,14 @@ def record_call(
 def _match(
     name: str, parameter: Array, argument: Any, replaced: dict[Any, Any], location: SourceLocation | None
 ) -> None:  # Any: as in record_call
-    size = getattr(parameter, "stands_for", None)
-    if isinstance(parameter, Dimension) or size is not None:
+    size: Dimension | None = getattr(parameter, "stands_for", None)  # of a number that gives a size
+    if size is not None:
         place = affine_or_none(argument)
         if place is None:
             raise ScheduleError(
                 f"{name} takes the size {parameter.name}, got {argument!r}, which is not affine", location=location
             )
-        _replace(name, size or parameter, place, replaced, location)
+        _replace(name, size, place, replaced, location)
         return
     if not parameter.rank and not isinstance(argument, Array):
         replaced[parameter] = expression(argument)
@@ -162,10 +162,10 @@ def with_calls(
         around = {index: index.as_affine() for index in indices}
         if each is None:
             assert isinstance(segment, tuple), segment
-            sequence = (*indices, number)
+            sequence: tuple[int | Index, ...] = (*indices, number)
             parts.append(Part(indices, segment, around, shape, tuple(conditions), group, sequence))
             continue
-        for part, sequence in each.parts():
+        for part, inner in each.parts():
             parts.append(
                 Part(
                     (*indices, *part.indices),
@@ -174,7 +174,7 @@ def with_calls(
                     (*shape, *part.shape),
                     (*conditions, *part.conditions),
                     group,
-                    (*indices, number, *sequence),
+                    (*indices, number, *inner),
                 )
             )
         precedences += each.precedences
@@ -238,7 +238,7 @@ class _Inlined:
         self.call = call
         nest = call.nest
         self.indices = {loop.index: Index(loop.index.name) for loop in nest.loops}
-        self.sizes = {s: x for s, x in call.replaced.items() if isinstance(s, Dimension)}
+        self.sizes: dict[Any, Affine] = {s: x for s, x in call.replaced.items() if isinstance(s, Dimension)}
         self.loops = [Loop(self.indices[loop.index], self._stop(loop), loop.step) for loop in nest.loops]
         self.precedences = [(self.indices[a], self.indices[b]) for a, b in nest.precedences]
         self.unrolled = {self.indices[index] for index in nest.unrolled}
@@ -256,9 +256,10 @@ class _Inlined:
             )
         return stop
 
-    def parts(self) -> Iterator[tuple[Part, tuple[Any, ...]]]:  # Any: ints and indices
+    def parts(self) -> Iterator[tuple[Part, tuple[int | Index, ...]]]:
         """Yield each part, and when it was declared to run among the others of the call."""
-        mapping = {index: new.as_affine() for index, new in self.indices.items()} | self.sizes
+        mapping: dict[Any, Affine] = {index: new.as_affine() for index, new in self.indices.items()}  # Any: symbols
+        mapping |= self.sizes
         for number, part in enumerate(self.call.nest.parts):
             statements = tuple(x for statement in part.statements for x in self._statements(statement))
             shape = tuple(self._extent(extent) for extent in part.shape)

@@ -17,7 +17,7 @@ from itertools import groupby
 from typing import TypeAlias, Union
 
 from tilewright.errors import ScheduleError
-from tilewright.schedule.affine import Affine, Dimension, Division, Index, Position, Quotient, Size
+from tilewright.schedule.affine import Affine, Dimension, Division, Index, Position, Quotient, Size, Symbol
 from tilewright.schedule.arrays import Array, Load, Store
 from tilewright.schedule.conditions import cases
 from tilewright.schedule.values import Apply, Convert, Expression, Guard
@@ -181,9 +181,9 @@ def settled(value: Affine, loops: Sequence[Loop]) -> Affine:
     divisions = [(s, factor) for s, factor in value.terms if isinstance(s, Division)]
     if not divisions or not loops:
         return value
-    total = value - Affine.of(dict(divisions))
-    steps = {loop.index: loop.step for loop in loops}
-    lasts = {loop.index: loop.last for loop in loops}
+    total: Affine = value - Affine.of(dict(divisions))
+    steps: dict[Symbol, int] = {loop.index: loop.step for loop in loops}
+    lasts: dict[Symbol, int | None] = {loop.index: loop.last for loop in loops}
     for division, factor in divisions:
         inner = settled(division.value, loops)
         whole = Affine.of({s: c for s, c in inner.terms if c * steps.get(s, 1) % division.divisor == 0})

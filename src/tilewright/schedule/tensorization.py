@@ -250,7 +250,7 @@ def _divisors(plan: PlanState, part: Part, tile: tuple[Index, ...]) -> tuple[tup
 def _holds(plan: PlanState, condition: Condition) -> bool:
     low = condition.value.constant
     for symbol, factor in condition.value.terms:
-        if isinstance(symbol, Dimension):
+        if not isinstance(symbol, Index):
             return False
         last = plan.nest.loop(symbol).last
         if last is None:
