@@ -4,10 +4,12 @@ Modules in the order in which they stand on one another: each imports from those
 
 What a kernel computes
     naming, parameters       the names of what is assigned; values that are chosen later
-    affine, arrays           indices, sizes of the launch, and the values and arrays that the logic of a nest names
+    values, affine, arrays   values, indices and sizes of the launch, and the arrays that the logic of a nest names
+    conditions               If: when statements run
     loop_nest                statements, loops, parts and their conditions: the state of a schedule
     transforms               what each transform makes of a loop nest
     delayed                  loop nests and calls that wait for the values of parameters
+    calls                    nests that call functions of packages
     integers                 whether integers exist that satisfy equations and bounds: omega eliminates variables,
                              lattice_search and simplex decide what is left
 What a GPU offers
