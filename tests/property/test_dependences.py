@@ -18,6 +18,7 @@ from tilewright.schedule import transforms
 from tilewright.schedule.affine import Affine, Dimension, Index
 from tilewright.schedule.arrays import Array, Role
 from tilewright.schedule.binding import Binding
+from tilewright.schedule.calls import record_call
 from tilewright.schedule.crossings import crossings
 from tilewright.schedule.dependences import refuse_recurrences, refuse_violations
 from tilewright.schedule.loop_nest import LoopNest
@@ -61,6 +62,30 @@ def _nest(draw: Any, arrays: list[Array]) -> LoopNest:
     return nest.loop_nest()
 
 
+def _calling(draw: Any, arrays: list[Array], inner: LoopNest) -> LoopNest:
+    """A nest of statements and calls, with arguments that are one array sometimes."""
+    outer = Nest((draw(st.integers(1, 2)),))
+    (i,) = outer.indices
+
+    def logic() -> None:
+        for _ in range(draw(st.integers(1, 2))):
+            if draw(st.booleans()):
+                target, source = draw(st.sampled_from(arrays)), draw(st.sampled_from(arrays))
+                places = [tuple(_place(draw, outer.indices) for _ in a.shape) for a in (target, source)]
+                target[places[0]] = source[places[1]] * 2
+            used = {access.array for part in inner.parts for s in part.statements for access in s.accesses}
+            named = [array for array in arrays if array in used]
+            others = [
+                draw(st.sampled_from([array, Array(Role.TEMP, "int32", array.shape, name=f"other_{array.name}")]))
+                for array in named
+            ]
+            record_call("inner", inner, named, others, None)
+
+    outer.iteration_logic(logic)
+    i.name = "o"
+    return outer.loop_nest()
+
+
 @st.composite
 def nests(draw: Any) -> LoopNest:
     """One nest, or two that are fused, with loops split, skewed and padded; the order is still the declared one."""
@@ -89,7 +114,7 @@ def _accesses(nest: LoopNest) -> list[tuple[Any, ...]]:
             if not all(value == 0 if is_equality else value >= 0 for value, is_equality in tests):
                 continue
             own = {index: place.evaluate(loops) for index, place in part.places.items()}
-            declared = (number, *(own[index] for index in part.indices))
+            declared = tuple(x if isinstance(x, int) else own[x] for x in nest.sequence(number))
             for statement in part.statements:
                 guards = [holds(guard.test, own) is guard.holds for guard in statement.store.guards]
                 for access in statement.accesses:
@@ -139,6 +164,26 @@ def _serial(access: Any, nest: LoopNest, chosen: list[Any]) -> tuple[int, ...]:
 
 def _is_one_reduction(a: Any, b: Any) -> bool:
     return a[4] is not None and a[4] is b[4]
+
+
+@st.composite
+def calling_nests(draw: Any) -> LoopNest:
+    """A nest that calls another one, or two that are fused; or fused with a nest after it."""
+    arrays = [Array(Role.INPUT_OUTPUT, "int32", (64,), name="A")]
+    nest = _nest(draw, arrays)
+    other = draw(st.sampled_from(["none", "inside", "outside"]))
+    if other == "inside":
+        nest = transforms.fuse([nest, _nest(draw, arrays)], draw(st.integers(0, 2)), Index("f"))
+    nest = _calling(draw, arrays, nest)
+    if other == "outside":
+        nest = transforms.fuse([nest, _calling(draw, arrays, _nest(draw, arrays))], 1, Index("f"))
+    return nest
+
+
+@examples(15, 60, suppress_health_check=list(hypothesis.HealthCheck))
+@given(calling_nests(), st.data())
+def test_orders_of_calls(nest: LoopNest, data: Any) -> None:
+    test_orders.hypothesis.inner_test(nest, data)  # type: ignore[attr-defined]  # the test without its generator
 
 
 @examples(80, 250, suppress_health_check=list(hypothesis.HealthCheck))

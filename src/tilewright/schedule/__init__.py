@@ -4,13 +4,15 @@ Modules in the order in which they stand on one another: each imports from those
 
 What a kernel computes
     naming, parameters       the names of what is assigned; values that are chosen later
-    memory_spaces            where caches live, and Accera's names of element types
-    roles, affine            what arrays are for; indices, sizes of the launch, and values that the logic computes
+    memory_spaces, roles     where caches live, Accera's names of element types; what arrays are for
+    values, affine           values that the logic computes; indices, and sizes of the launch
     views, view_kinds        how one array is seen as another; elements, what is read and written of them
     arrays, scalars          arrays that the logic of a nest names; numbers that a kernel takes or writes
+    conditions               If: when statements run
     loop_nest                statements, loops, parts and their conditions: the state of a schedule
     transforms               what each transform makes of a loop nest
     delayed                  loop nests and calls that wait for the values of parameters
+    calls                    nests that call functions of packages
     integers                 whether integers exist that satisfy equations and bounds: omega eliminates variables,
                              lattice_search and simplex decide what is left
 What a GPU offers

@@ -402,6 +402,7 @@ class Division:
     """
 
     sign: str
+    number: tuple[int, ...]
     __slots__ = ("__weakref__", "divisor", "number", "value")
 
     def __init__(self, value: Affine, divisor: int) -> None:

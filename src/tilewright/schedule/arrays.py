@@ -352,7 +352,8 @@ class Array(Numbered):
             raise ScheduleError(f"array {self.name} has {self.rank} modes and is indexed by {len(index_tuple)}")
         places = []
         for mode, index in enumerate(index_tuple):
-            place = as_index(index)
+            # What waits for a parameter is an expression once that has a value; nothing is asked of it before.
+            place: Any = index if isinstance(index, Delayed) else as_index(index)
             if place is None:
                 what = _described(index)
                 raise ScheduleError(

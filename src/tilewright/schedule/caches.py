@@ -121,6 +121,7 @@ def _parts(
     least, and (v + r) // c at most, for the most that is left over of o. A remainder is from 0 to c - 1.
     """
     origin, low, high = Affine((), 0), mode.constant, mode.constant
+    by_symbol: dict[Symbol, Loop] = {loop.index: loop for loop in loops.values()}
     for symbol, factor in mode.terms:
         inside = [x for x in _symbols(symbol) if x in loops]
         if not inside:
@@ -138,7 +139,7 @@ def _parts(
                     most += symbol.divisor - math.gcd(symbol.divisor, *(c * around.get(s, 1) for s, c in start.terms))
                 ends = symbol.bounds(least, most)
         else:
-            ends = 0, loops[inside[0]].last
+            ends = 0, by_symbol[inside[0]].last
         if ends[1] is None:
             raise ScheduleError(
                 f"a cache of {Load(access.array, access.place)} inside of {symbol.name} has a size that only the "
@@ -157,11 +158,12 @@ def _symbols(symbol: Symbol) -> set[Index | Dimension]:
 
 def _steps(mode: Affine, loops: dict[Index, Loop]) -> Iterator[int]:
     """Yield the distances of which all moves of a place consist while the loops run."""
+    by_symbol: dict[Symbol, Loop] = {loop.index: loop for loop in loops.values()}
     for symbol, factor in mode.terms:
         if isinstance(symbol, Division):
             yield from (factor for _ in symbol.value.symbols() & set(loops))
         elif symbol in loops:
-            yield factor * loops[symbol].step
+            yield factor * by_symbol[symbol].step
 
 
 def order_of(layout: Any, shape: tuple[int, ...], array: Array) -> tuple[int, ...]:  # Any: as `Cache.layout`

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn, TypeVar, cast
 
 from tilewright.dtypes import dtype as as_dtype
+from tilewright.errors import ScheduleError
 from tilewright.pickling import find, place_of
-from tilewright.schedule.affine import Index
+from tilewright.schedule.affine import Affine, Index, as_affine
 from tilewright.schedule.arrays import Array, Load, Store, View
 from tilewright.schedule.loop_nest import LoopNest, Statement
-from tilewright.schedule.parameters import Delayed, waiting
-from tilewright.schedule.values import Apply, Convert, Expression, Guard
+from tilewright.schedule.parameters import Delayed, DelayedParameter
+from tilewright.schedule.parameters import waiting as waiting_for
+from tilewright.schedule.values import Apply, Convert, Expression, Guard, Later, expression
 
 Method = TypeVar("Method", bound=Callable[..., Any])  # Any: whatever a plan's methods take and return
 
@@ -39,13 +41,13 @@ class DelayedNest(LoopNest):
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("__"):  # Python asks so whether an object has a method of its own, for copies for example
             raise AttributeError(name)
-        raise waiting()
+        raise waiting(self)
 
     @property
     def order(self) -> tuple[Index, ...]:
         known: tuple[Index, ...] | None = vars(self).get("known_order")
         if known is None:
-            raise waiting()
+            raise waiting(self)
         return known
 
 
@@ -63,6 +65,11 @@ def has_order(nest: LoopNest, order: Sequence[Index] | None, **groups: tuple[Ind
     return nest
 
 
+def waiting(*x: Any) -> ScheduleError:  # Any: as in `parameters_in`
+    """Return the error of asking for what depends on parameters without values, and names them."""
+    return waiting_for(list(dict.fromkeys(map(str, parameters_in(x)))))
+
+
 def numbered_by(nest: LoopNest, fusing: Index) -> LoopNest:
     """Return a nest of fused schedules that tells the index which numbers them, also while it waits."""
     if isinstance(nest, DelayedNest):
@@ -73,6 +80,42 @@ def numbered_by(nest: LoopNest, fusing: Index) -> LoopNest:
 def transformed(function: Callable[..., LoopNest], *arguments: Any) -> LoopNest:  # Any: what the function takes
     """Return function(*arguments), delayed where an argument is."""
     return DelayedNest(function, arguments) if depends(arguments) else function(*arguments)
+
+
+def parameters_in(x: Any) -> Iterator[DelayedParameter]:  # Any: asks what it is
+    """Yield the parameters of which something is made."""
+    if isinstance(x, DelayedParameter):
+        yield x
+    elif isinstance(x, Delayed):
+        yield from parameters_in(getattr(x, "operands", ()))
+    elif isinstance(x, DelayedNest):
+        yield from parameters_in(vars(x)["arguments"])
+    elif isinstance(x, Step):
+        yield from parameters_in((x.args, x.kwargs))
+    elif isinstance(x, Mapping):
+        yield from parameters_in((*x.keys(), *x.values()))
+    elif isinstance(x, (tuple, list)):
+        for part in x:
+            yield from parameters_in(part)
+    elif isinstance(x, View):
+        yield from parameters_in((x.parent, x.arguments))
+    elif isinstance(x, Array):
+        yield from parameters_in((x.shape, x.layout, x.element_type))
+    elif isinstance(x, Statement):
+        yield from parameters_in(list(x.named))
+        yield from parameters_in(list(_delayed_in(x)))
+
+
+def _delayed_in(statement: Statement) -> Iterator[Delayed]:
+    """Yield the parameters, and what is made of them, that a statement names in its values, conditions and places."""
+    elements: tuple[Load | Store, ...] = (*statement.elements, statement.store)
+    yield from (place for element in elements for place in element.indices if isinstance(place, Delayed))
+    left = [statement.store.value, *(guard.test for guard in statement.store.guards)]
+    while left:
+        x = left.pop()
+        if isinstance(x, Later):
+            yield x.value
+        left += x.operands
 
 
 def depends(x: Any) -> bool:  # Any: asks what it is
@@ -88,7 +131,7 @@ def depends(x: Any) -> bool:  # Any: asks what it is
     if isinstance(x, Array):
         return depends(x.shape) or depends(x.layout) or depends(x.element_type)
     if isinstance(x, Statement):
-        return any(depends(array) for array in x.named)
+        return any(depends(array) for array in x.named) or any(True for _ in _delayed_in(x))
     return False
 
 
@@ -199,12 +242,17 @@ class Resolution:
         store = statement.store
         value = self._expression(store.value)
         guards = tuple(Guard(guard.decision, self._expression(guard.test), guard.holds) for guard in store.guards)
-        made = Store(self.array(store.named), store.indices, value, store.location, guards)
+        made = Store(self.array(store.named), self._place(store.indices), value, store.location, guards)
         return Statement(statement.number, made)
+
+    def _place(self, place: tuple[Affine, ...]) -> tuple[Affine, ...]:
+        return tuple(as_affine(self.resolve(mode)) for mode in place)
 
     def _expression(self, x: Expression) -> Expression:
         if isinstance(x, Load):
-            return Load(self.array(x.named), x.indices)
+            return Load(self.array(x.named), self._place(x.indices))
+        if isinstance(x, Later):
+            return self._expression(expression(self.resolve(x.value)))
         if isinstance(x, Convert):
             return Convert(self._expression(x.value), x.dtype)
         if isinstance(x, Apply):

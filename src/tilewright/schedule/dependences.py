@@ -267,7 +267,9 @@ def _violation_of(pair: Pair, nest: LoopNest) -> tuple[Instance, Instance, Value
     if meets.solve(work) is None:
         return None
     directions = [(pair.first, pair.second)]
-    if pair.first.number == pair.second.number and pair.first.access is not pair.second.access:
+    is_one = pair.first.number == pair.second.number
+    is_within = pair.first.part.group is not None and pair.first.part.group == pair.second.part.group
+    if (is_one or is_within) and pair.first.access is not pair.second.access:
         directions.append((pair.second, pair.first))
     for first, second in directions:
         values = _violation(nest, meets, first, second, work)
@@ -297,11 +299,16 @@ def _declared_before(
     meets: System[Variable], first: Instance, second: Instance, work: Work
 ) -> Iterator[System[Variable]]:
     """Yield the ways in which the first access was declared to run before the second one, at different points."""
-    if first.number != second.number:
-        yield meets  # the pair's first access is of the earlier part
-        return
-    for index in first.part.indices:
-        mine, other = first.iteration(index), second.iteration(index)
+    sequences = first.nest.sequence(first.number), second.nest.sequence(second.number)
+    for one, another in zip(*sequences, strict=False):
+        if isinstance(one, int) or isinstance(another, int):
+            assert isinstance(one, int) and isinstance(another, int), sequences
+            if one < another:
+                yield meets
+            if one != another:
+                return
+            continue
+        mine, other = first.iteration(one), second.iteration(another)
         found = is_before(meets, mine, other)
         if found.solve(work) is not None:
             yield found

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import enum
 import re
+import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +17,12 @@ from tilewright.errors import CompileError, ScheduleError
 from tilewright.ir.core import Buffer
 from tilewright.pickling import without_caches
 from tilewright.runtime.specs import spec
-from tilewright.schedule.affine import Affine, Dimension
+from tilewright.schedule.affine import Affine, Dimension, recording
 from tilewright.schedule.arrays import Array, ArrayLayout
+from tilewright.schedule.calls import record_call
 from tilewright.schedule.scheduled import ScheduledKernel, strides_for
 from tilewright.schedule.views import Derived
+from tilewright.trace.tracer import locate
 
 if TYPE_CHECKING:
     from tilewright.backends.cpp.generate import DeviceSource
@@ -60,8 +63,28 @@ class PackagedFunction:
         return without_caches(self)
 
     def __call__(self, *args: Any) -> None:  # Any: arrays of any library, and numbers
-        """Launch the kernel."""
-        self.kernel(*args)
+        """Launch the kernel. In the logic of a nest, compute what it computes at each point: on arrays of the nest."""
+        if recording.is_on:
+            self._inline(args)
+        else:
+            self.kernel(*args)
+
+    def _inline(self, args: tuple[Any, ...]) -> None:  # Any: arrays of the nest, and numbers
+        plan, location = self.kernel.plan, locate(sys._getframe(2))
+        if location is not None:  # what called the logic says nothing
+            location = replace(location, inlined_at=None)
+        if plan.bindings or plan.tensorization is not None:
+            what = (
+                f"binds {plan.bindings[0].indices[0]} to {plan.bindings[0].unit.name}"
+                if plan.bindings
+                else "is tensorized"
+            )
+            raise ScheduleError(
+                f"{self.name} {what} and is called by a nest, each of whose threads would run it",
+                location=location,
+                help="add it without bindings: the plan that calls says what its loops are bound to",
+            )
+        record_call(self.name, plan.nest, self.arrays, args, location)
 
     @property
     def arrays(self) -> tuple[Array, ...]:

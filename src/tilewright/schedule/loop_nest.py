@@ -17,7 +17,7 @@ from itertools import groupby
 from typing import TypeAlias, Union
 
 from tilewright.errors import ScheduleError
-from tilewright.schedule.affine import Affine, Dimension, Division, Index, Position, Quotient, Size
+from tilewright.schedule.affine import Affine, Dimension, Division, Index, Position, Quotient, Size, Symbol
 from tilewright.schedule.arrays import Array, Load, Store
 from tilewright.schedule.conditions import cases
 from tilewright.schedule.values import Apply, Convert, Expression, Guard
@@ -123,6 +123,17 @@ class Statement:
             and x.element_type is self.store.element_type
         )
 
+    def places(self) -> Iterator[Affine]:
+        """Yield all affine expressions: where elements are, and values and conditions of indices."""
+        for access in self.accesses:
+            yield from access.place
+        left = [self.store.value, *(guard.test for guard in self.store.guards)]
+        while left:
+            x = left.pop()
+            if isinstance(x, Position):
+                yield x.place
+            left += x.operands
+
     def __str__(self) -> str:
         guards = " and ".join(map(str, self.store.guards))
         return f"if {guards}: {self.text()}" if guards else self.text()
@@ -199,9 +210,9 @@ def settled(value: Affine, loops: Sequence[Loop]) -> Affine:
     divisions = [(s, factor) for s, factor in value.terms if isinstance(s, Division)]
     if not divisions or not loops:
         return value
-    total = value - Affine.of(dict(divisions))
-    steps = {loop.index: loop.step for loop in loops}
-    lasts = {loop.index: loop.last for loop in loops}
+    total: Affine = value - Affine.of(dict(divisions))
+    steps: dict[Symbol, int] = {loop.index: loop.step for loop in loops}
+    lasts: dict[Symbol, int | None] = {loop.index: loop.last for loop in loops}
     for division, factor in divisions:
         inner = settled(division.value, loops)
         whole = Affine.of({s: c for s, c in inner.terms if c * steps.get(s, 1) % division.divisor == 0})
@@ -270,7 +281,9 @@ class Condition:
 class Part:
     """A nest among the loops: its statements, its own indices as expressions of the loops, and its conditions.
 
-    `shape` are the nest's extents. Parts run in their order at each point.
+    `shape` are the nest's extents. Parts run in their order at each point. Parts of one `group` were declared to run
+    within one another: `sequence` says when, as numbers and indices that count from the outermost on. All other parts
+    were declared to run one after the other.
     """
 
     indices: tuple[Index, ...]
@@ -278,6 +291,8 @@ class Part:
     places: Mapping[Index, Affine]
     shape: tuple[Size, ...]
     conditions: tuple[Condition, ...] = ()
+    group: object = None
+    sequence: tuple[int | Index, ...] = ()
 
     def substitute(self, mapping: Mapping[Index, Affine]) -> Part:
         """Return the part with loops' indices replaced."""
@@ -331,6 +346,14 @@ class LoopNest:
     def loop(self, index: Index) -> Loop:
         """Return the loop of an index."""
         return self.loops[self.position(index)]
+
+    def sequence(self, number: int) -> tuple[int | Index, ...]:
+        """Return when a part was declared to run: numbers and its own indices, which count from the outermost on."""
+        part = self.parts[number]
+        if part.group is None:
+            return (number, *part.indices)
+        first = next(n for n, other in enumerate(self.parts) if other.group == part.group)
+        return (first, *part.sequence)
 
     def dimensions(self) -> Iterator[Dimension]:
         """Yield the sizes that only the launch knows, each once."""

@@ -12,6 +12,7 @@ from tilewright.errors import ScheduleError, TilewrightWarning
 from tilewright.pickling import with_own_containers
 from tilewright.schedule.affine import Affine, Dimension, Index, Position, Size
 from tilewright.schedule.arrays import Load, Role, Store, record
+from tilewright.schedule.calls import Call, Step, with_calls
 from tilewright.schedule.delayed import depends, has_order, transformed
 from tilewright.schedule.elements import element_text
 from tilewright.schedule.loop_nest import Loop, LoopNest, Part, Statement
@@ -55,7 +56,7 @@ class Nest:
             )
         self.shape: tuple[Size, ...] = tuple(_extent(extent) for extent in shape)
         self.indices = tuple(Index(f"i{n}") for n in range(len(self.shape)))
-        self._statements: list[Statement] = []
+        self._steps: list[Step] = []
 
     def __copy__(self) -> Nest:
         found: Nest = with_own_containers(self)
@@ -85,20 +86,16 @@ class Nest:
         stores = record(logic)
         if not stores:
             raise ScheduleError("the logic of the nest stores nothing", help="write C[i, j] = ... or C[i, j] += ...")
-        known = set(self.indices)
         for store in stores:
-            statement = Statement(len(self._statements), store)
-            self._settle(store)
+            if isinstance(store, Call):
+                self._steps.append(store)
+                continue
+            statement = Statement(len(self.statements), store)
             _refuse_read_only(store)
-            for user, place in _places(statement):
-                foreign = [s for s in place.symbols() if isinstance(s, Index) and s not in known]
-                if foreign:
-                    raise ScheduleError(
-                        f"{user} uses {foreign[0]}, which is not an index of this nest",
-                        location=store.location,
-                        help="use the indices that nest.get_indices() returns",
-                    )
-            self._statements.append(statement)
+            if not depends(statement):
+                self._settle(store)
+                _refuse_foreign(statement, self.indices)
+            self._steps.append(statement)
         return logic
 
     def _settle(self, store: Store) -> None:
@@ -110,20 +107,20 @@ class Nest:
 
     @property
     def statements(self) -> tuple[Statement, ...]:
-        return tuple(self._statements)
+        return tuple(step for step in self._steps if isinstance(step, Statement))
 
     def loop_nest(self) -> LoopNest:
         """Return the loops as they were declared. Raises `ScheduleError` where no logic was."""
-        if not self._statements:
+        if not self._steps:
             raise ScheduleError("the nest has no logic", help="declare it: @nest.iteration_logic")
-        return has_order(transformed(_loop_nest, self.indices, self.shape, self.statements), self.indices)
+        return has_order(transformed(_loop_nest, self.indices, self.shape, tuple(self._steps)), self.indices)
 
     def create_schedule(self) -> Schedule:
         """Return a schedule of the nest, whose loops can then be transformed."""
         return Schedule(self)
 
     def __str__(self) -> str:
-        return self.loop_nest().text() if self._statements else f"{self!r}, without logic"
+        return self.loop_nest().text() if self._steps else f"{self!r}, without logic"
 
     def __repr__(self) -> str:
         return f"Nest({', '.join(map(str, self.shape))})"
@@ -131,6 +128,18 @@ class Nest:
     def create_plan(self, target: Target | None = None) -> Plan:
         """Return a plan of the nest as it stands, for a target."""
         return self.create_schedule().create_plan(target)
+
+
+def _refuse_foreign(statement: Statement, indices: tuple[Index, ...]) -> None:
+    known = set(indices)
+    for user, place in _places(statement):
+        foreign = [s for s in place.symbols() if isinstance(s, Index) and s not in known]
+        if foreign:
+            raise ScheduleError(
+                f"{user} uses {foreign[0]}, which is not an index of this nest",
+                location=statement.location,
+                help="use the indices that nest.get_indices() returns",
+            )
 
 
 def _refuse_read_only(store: Store) -> None:
@@ -163,9 +172,14 @@ def _places(statement: Statement) -> Iterator[tuple[object, Affine]]:
         left += x.operands
 
 
-def _loop_nest(indices: tuple[Index, ...], shape: tuple[Size, ...], statements: tuple[Statement, ...]) -> LoopNest:
+def _loop_nest(indices: tuple[Index, ...], shape: tuple[Size, ...], steps: tuple[Step, ...]) -> LoopNest:
     shape = tuple(map(_extent, shape))
+    statements = tuple(step for step in steps if isinstance(step, Statement))
+    for statement in statements:
+        _refuse_foreign(statement, indices)
     loops = tuple(Loop(index, _stop(extent)) for index, extent in zip(indices, shape, strict=True))
+    if len(statements) < len(steps):
+        return with_calls(indices, shape, loops, steps)
     places = {index: index.as_affine() for index in indices}
     return LoopNest(loops, (Part(indices, statements, places, shape),))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import hashlib
+import inspect
 import itertools
 import keyword
 import os
@@ -143,9 +144,10 @@ class Package:
         in the order of their making. `parameters` is a dict of values for what `create_parameters` gave, or a list of
         such dicts, as `create_parameter_grid` makes: then each makes a function, called base_name_0, base_name_1 and
         so on. Without them a plan with heuristics of `auto` makes a function of each combination of what these leave
-        open. `source` may also be a function of such a dict (by name) that returns the plan, or the plan and its args.
-        `function_opts` say how a compiler of Accera's is to call and inline the function, and change nothing of a
-        kernel.
+        open. `source` may also be a function of such a dict (by name) that returns the plan, or the plan and its args;
+        or one of two arrays or more, `args`, that is the logic of a nest of one point: it calls other functions of the
+        package. `function_opts` say how a compiler of Accera's is to call and inline the function, and change nothing
+        of a kernel.
 
         Raises `ScheduleError` for names that are no identifiers of C or come twice, parameters without a value, and
         plans that cannot be built; then nothing is added. Source: Accera, `Package.add`.
@@ -282,6 +284,8 @@ def kernel_of(
         raise ScheduleError(
             f"{source!r} cannot be added to a package", help="add a plan, or a function of parameters that returns one"
         )
+    if not isinstance(source, (Plan, Schedule, Nest)) and _is_logic(source, args) and not choice:
+        source = _nest_of(source, args or ())
     if not isinstance(source, (Plan, Schedule, Nest)):
         source = source(named_values(choice))
         if isinstance(source, tuple) and len(source) == 2:
@@ -294,6 +298,25 @@ def kernel_of(
         plan = resolution.plan(plan)
         args = None if args is None else [resolution.resolve(array) for array in args]
     return plan.build(name, None if args is None else arguments_of(plan, args))
+
+
+def _is_logic(source: Callable[..., Any], args: Sequence[Array | Dimension | str] | None) -> bool:
+    """Whether a function is logic: it takes the arrays, two or more, where one that makes a plan takes one dict."""
+    if args is None or len(args) < 2 or not all(isinstance(array, Array) for array in args):
+        return False
+    try:
+        taken = inspect.signature(source).parameters.values()
+    except (TypeError, ValueError):  # builtins that say nothing of their parameters
+        return False
+    return len([x for x in taken if x.default is x.empty and x.kind is x.POSITIONAL_OR_KEYWORD]) == len(args)
+
+
+def _nest_of(source: Callable[..., Any], args: Sequence[Array | Dimension | str]) -> Nest:
+    """Return a nest of one point, whose logic a function is."""
+    nest = Nest((1,))
+    nest.indices[0].name = "once"
+    nest.iteration_logic(lambda: source(*args))
+    return nest
 
 
 def arguments_of(plan: PlanState, args: Sequence[Array | Dimension | str]) -> tuple[Array | Dimension, ...]:

@@ -104,10 +104,13 @@ class Delayed:
         )
 
 
-def waiting() -> ScheduleError:
-    """Return the error of asking for what depends on a parameter without a value."""
+def waiting(names: Sequence[str] = ()) -> ScheduleError:
+    """Return the error of asking for what depends on parameters without values, which `names` are where known."""
+    what = f"the parameter {names[0]} that has" if len(names) == 1 else "a parameter that has"
+    if len(names) > 1:
+        what = f"the parameters {', '.join(names)}, which have"
     return ScheduleError(
-        "this depends on a parameter that has no value yet",
+        f"this depends on {what} no value{'s' if len(names) > 1 else ''} yet",
         help="choose values: package.add(plan, ..., parameters={...}), or plan.with_parameters({...})",
     )
 

@@ -17,13 +17,12 @@ from tilewright.schedule.binding import bind
 from tilewright.schedule.cache_placement import is_count, place_cache, refuse_nonsense, refuse_unknown
 from tilewright.schedule.caches import Cache, Location, Strategy
 from tilewright.schedule.crossings import crossings
-from tilewright.schedule.delayed import Recorder, Resolution, recorded
+from tilewright.schedule.delayed import Recorder, Resolution, recorded, waiting
 from tilewright.schedule.heuristics import NoneCacheHeuristics, best_of
 from tilewright.schedule.lanes import MAX_LANES, refuse_vector
 from tilewright.schedule.loop_nest import LoopNest
 from tilewright.schedule.memory_spaces import Auto
 from tilewright.schedule.mma_shapes import MMAFragmentOp, MMASchedulingPolicy, MMAShape
-from tilewright.schedule.parameters import waiting
 from tilewright.schedule.plan_state import PlanState
 from tilewright.schedule.plan_text import plan_data, plan_text
 from tilewright.schedule.report import Report
@@ -76,7 +75,7 @@ class Plan(PlanState, Recorder):
     def block(self) -> tuple[int, int, int]:
         """The threads of a block along each axis."""
         if self.is_delayed:
-            raise waiting()
+            raise waiting(self.start, self.steps)
         return super().block
 
     @recorded
@@ -412,7 +411,7 @@ class Plan(PlanState, Recorder):
     def snapshot(self) -> Plan:
         """Return a copy that further calls on this plan do not change."""
         if self.is_delayed:
-            raise waiting()
+            raise waiting(self.start, self.steps)
         made = Plan(self.nest, self.target)
         made.bindings, made.crossings, made.vectorized = self.bindings, self.crossings, self.vectorized
         made.caches, made.tensorization = list(self.caches), self.tensorization

@@ -133,7 +133,10 @@ def fuse(nests: Sequence[LoopNest], partial: int, fusing: Index, common: Sequenc
         ]
         absent = [Condition(x.index.as_affine(), True) for x in own if x not in nest.loops]
         for part in nest.parts:
-            parts.append(part.substitute(mapping).where(Condition(fusing - number, True), *fits, *absent))
+            group = None if part.group is None else (number, part.group)  # a schedule may be fused with itself
+            parts.append(
+                replace(part, group=group).substitute(mapping).where(Condition(fusing - number, True), *fits, *absent)
+            )
     names = {
         loop.index: new.index for nest in nests for loop, new in zip(nest.loops, shared, strict=False)
     }  # fmt: skip

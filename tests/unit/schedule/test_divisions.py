@@ -16,6 +16,8 @@ from tilewright.schedule import Affine, Array, Dimension, GridUnit, Index, Locat
 from tilewright.schedule.affine import as_affine
 from tilewright.schedule.loop_nest import Loop, settled
 
+TARGET = Target("NVIDIA A100")
+
 
 def _nest(*shape: Any) -> tuple[Nest, tuple[Index, ...]]:
     nest = Nest(shape)
@@ -113,7 +115,7 @@ def test_iterations_of_one_quotient_are_not_bound() -> None:
     def _() -> None:
         b[i + j // 4 * 4] = 1.0
 
-    plan = nest.create_plan(Target("NVIDIA A100"))
+    plan = nest.create_plan(TARGET)
     plan.bind({i: GridUnit.THREAD_X})
     with pytest.raises(ScheduleError, match=r"j cannot be bound to THREAD_Y: .* write of B\[i \+ 4 \* \(j // 4\)\]"):
         plan.bind({j: GridUnit.THREAD_Y})
@@ -133,7 +135,7 @@ def test_caches_hold_what_quotients_reach(location: Location, split: int, block:
 
     schedule = nest.create_schedule()
     ii = schedule.split(i, split)
-    plan = schedule.create_plan(Target("NVIDIA A100"))
+    plan = schedule.create_plan(TARGET)
     cache = plan.cache(a, index=ii, location=location)
     reached = {
         (x + y) // block - plan.region(cache).origin[0].evaluate({i: x})
@@ -163,7 +165,7 @@ def test_threads_whose_boxes_overlap_are_refused(is_apart: bool) -> None:
         else:
             b[i // 2, j // 2 * 4 + j % 2 + i % 2 * 2] += 1.0  # columns 0 to 5 but 2 and 3, or 2 to 7 but 4 and 5
 
-    plan = nest.create_plan(Target("NVIDIA A100"))
+    plan = nest.create_plan(TARGET)
     plan.bind({i: GridUnit.THREAD_X})
     plan.cache(b, index=j, location=Location.PRIVATE)
     if not is_apart:
@@ -184,7 +186,7 @@ def test_vectors_need_neighbours() -> None:
     def _() -> None:
         b[8 * i + j % 8] = a[8 * i + (j + 3) % 8] + a[8 * i + j // 2] + a[j // 8]
 
-    plan = nest.create_plan(Target("NVIDIA A100"))
+    plan = nest.create_plan(TARGET)
     plan.vectorize(j)
     kernel = plan.build("kernel", (a, b))
     given, out = np.random.default_rng(0).random(40, np.float32), np.zeros(40, np.float32)
@@ -192,6 +194,22 @@ def test_vectors_need_neighbours() -> None:
     expected = [given[8 * x + (y + 3) % 8] + given[8 * x + y // 2] + given[0] for x in range(4) for y in range(8)]
     np.testing.assert_array_equal(out[:32], np.array(expected, np.float32))
     assert "float4" in kernel.source()
+
+
+@pytest.mark.parametrize("divisor", [3, 4])
+def test_sums_below_zero_round_down_in_kernels(divisor: int) -> None:
+    a, b = Array(Role.INPUT, tw.int32, (32,), name="A"), Array(Role.OUTPUT, tw.int32, (9, 8), name="B")
+    nest, (i, j) = _nest(9, 8)
+
+    @nest.iteration_logic
+    def _() -> None:
+        b[i, j] = a[(i - 3 * j) // divisor + 8] + 100 * ((2 * i - j) % divisor) + a[(i - j) % divisor]
+
+    values, out = np.arange(32, dtype=np.int32) * 7, np.zeros((9, 8), np.int32)
+    nest.create_plan(TARGET).build("kernel", (a, b))(values, out)
+    x, y = np.mgrid[:9, :8]
+    expected = values[(x - 3 * y) // divisor + 8] + 100 * ((2 * x - y) % divisor) + values[(x - y) % divisor]
+    np.testing.assert_array_equal(out, expected)
 
 
 def test_matrix_instructions_take_no_quotients() -> None:
@@ -204,7 +222,7 @@ def test_matrix_instructions_take_no_quotients() -> None:
     def _() -> None:
         c[i, j] += a[i, k // 2] * b[k, j]
 
-    plan = nest.create_plan(Target("NVIDIA A100"))
+    plan = nest.create_plan(TARGET)
     with pytest.raises(ScheduleError, match=r"moves with k inside of a quotient"):
         plan.tensorize((i, j, k), MMAShape.M16N16K16)
 
