@@ -109,7 +109,8 @@ def parameters_in(x: Any) -> Iterator[DelayedParameter]:  # Any: asks what it is
 def _delayed_in(statement: Statement) -> Iterator[Delayed]:
     """Yield the parameters, and what is made of them, that a statement names in its values, conditions and places."""
     elements: tuple[Load | Store, ...] = (*statement.elements, statement.store)
-    yield from (place for element in elements for place in element.indices if isinstance(place, Delayed))
+    indices: list[object] = [index for element in elements for index in element.indices]
+    yield from (index for index in indices if isinstance(index, Delayed))
     left = [statement.store.value, *(guard.test for guard in statement.store.guards)]
     while left:
         x = left.pop()

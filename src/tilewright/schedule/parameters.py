@@ -106,11 +106,12 @@ class Delayed:
 
 def waiting(names: Sequence[str] = ()) -> ScheduleError:
     """Return the error of asking for what depends on parameters without values, which `names` are where known."""
-    what = f"the parameter {names[0]} that has" if len(names) == 1 else "a parameter that has"
     if len(names) > 1:
-        what = f"the parameters {', '.join(names)}, which have"
+        what = f"the parameters {', '.join(names)}, which have no values"
+    else:
+        what = f"{f'the parameter {names[0]}' if names else 'a parameter'} that has no value"
     return ScheduleError(
-        f"this depends on {what} no value{'s' if len(names) > 1 else ''} yet",
+        f"this depends on {what} yet",
         help="choose values: package.add(plan, ..., parameters={...}), or plan.with_parameters({...})",
     )
 
