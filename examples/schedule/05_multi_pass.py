@@ -29,7 +29,7 @@ SHAPE, PASSES = MMAShape.M16N16K4, 8
 
 
 def multi_pass(M: int, N: int, K: int) -> Plan:
-    """Return the plan of C += A B with 8 passes a tile; K is a multiple of 32, M and N of 16."""
+    """Return the plan of C += A B with 8 passes a tile of 16 x 16 x 32."""
     A = Array(Role.INPUT, tw.float32, (M, K))
     B = Array(Role.INPUT, tw.float32, (K, N))
     C = Array(Role.INPUT_OUTPUT, tw.float32, (M, N))

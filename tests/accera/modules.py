@@ -21,6 +21,10 @@ def _missing(what):
     return refuse
 
 
+def _nothing(*args, **kwargs):
+    return None
+
+
 class _Shapes:
     def __getattr__(self, name):
         found = getattr(ts.MMAShape, name, None) or getattr(ts.MMAShape, name.replace("x", ""), None)
@@ -76,8 +80,11 @@ def _module(name, **contents):
     return module
 
 
-def install():
-    """Put `accera` and what its tests import beside it into `sys.modules`."""
+def install(sample_folders=()):
+    """Put `accera` and what its tests import beside it into `sys.modules`.
+
+    The folders hold Accera's own sample programs, where there are any.
+    """
     constants = types.SimpleNamespace(AUTO=targets.AUTO, inf=float("inf"), k_dynamic_size=-1)
     language = {
         name: getattr(words, name)
@@ -108,19 +115,18 @@ def install():
         Allocate=_missing("Allocate"),
         _If=getattr(ts, "_If", _missing("_If")),
         as_index=lambda x: x,
-        EnterProfileRegion=_missing("EnterProfileRegion"),
-        ExitProfileRegion=_missing("ExitProfileRegion"),
-        PrintProfileResults=_missing("PrintProfileResults"),
+        EnterProfileRegion=_nothing,  # times of a CPU
+        ExitProfileRegion=_nothing,
+        PrintProfileResults=_nothing,
     )
     _module("accera._lang_python._lang._gpu", Barrier=_missing("Barrier in logic"))
-    _module("accera.algorithms", NoneCacheHeuristics=_missing("algorithms.NoneCacheHeuristics"))
-    _module("accera.samples")
-    _module("accera.samples.MatrixMultiplication", MLAS=_missing("accera.samples: MLAS"))
+    heuristics = getattr(ts, "algorithms", None)
     _module(
-        "accera.samples.OfflineCacheMatrixMultiplication",
-        EmitTimeCacheMLAS=_missing("accera.samples: EmitTimeCacheMLAS"),
-        RuntimeInitCacheMLAS=_missing("accera.samples: RuntimeInitCacheMLAS"),
+        "accera.algorithms",
+        NoneCacheHeuristics=getattr(heuristics, "NoneCacheHeuristics", _missing("algorithms.NoneCacheHeuristics")),
     )
+    samples = _module("accera.samples")
+    samples.__path__ = [str(folder) for folder in sample_folders]
     _module("accera.test")
     _module("accera.test.verifiers", VerifyPackage=packages.VerifyPackage)
     reasons = types.SimpleNamespace(NOT_IN_CORE=1, NOT_IN_PY=2, UNKNOWN=3, BUG=4, INVALID=5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from pathlib import Path
 from types import SimpleNamespace
 
 from tests.accera import checking
@@ -91,6 +92,7 @@ class Package:
             raise RuntimeError("no functions have been added")
         for function in self._fns.values():
             checking.build(function)
+        Path(output_dir or ".").mkdir(parents=True, exist_ok=True)
         return list(self._fns.values())
 
     def get_functions(self):

@@ -7,6 +7,7 @@ import inspect
 import json
 import os
 import re
+import resource
 import signal
 import sys
 import tempfile
@@ -16,7 +17,8 @@ import unittest
 from collections import Counter
 from pathlib import Path
 
-LIMIT = 60  # seconds
+LIMIT = 60  # seconds of the processor
+_CROWDED = 4  # times as many seconds pass at most, where other programs run too
 AT_ONCE = 2
 
 
@@ -102,16 +104,17 @@ def run_all(tests, limit=LIMIT, at_once=AT_ONCE, show=print):
             out = tempfile.mktemp(suffix=".json")
             child = os.fork()
             if not child:
-                _child(kind, method, out)
+                _child(kind, method, out, limit)
             running[child] = (path, method, out, time.time())
         time.sleep(0.02)
         for child, (path, method, out, start) in list(running.items()):
             ended, status = os.waitpid(child, os.WNOHANG)
-            if not ended and time.time() - start <= limit:
+            if not ended and time.time() - start <= limit * _CROWDED:
                 continue
-            if not ended:
-                os.kill(child, signal.SIGKILL)
-                os.waitpid(child, 0)
+            if not ended or os.WIFSIGNALED(status):
+                if not ended:
+                    os.kill(child, signal.SIGKILL)
+                    os.waitpid(child, 0)
                 record = {"verdict": "slow", "reason": f"over {limit} s", "where": "", "notes": [], "seconds": limit}
             elif Path(out).exists():
                 record = json.loads(Path(out).read_text())
@@ -129,7 +132,8 @@ def run_all(tests, limit=LIMIT, at_once=AT_ONCE, show=print):
             yield path, method, record
 
 
-def _child(kind, method, out):
+def _child(kind, method, out, limit):
+    resource.setrlimit(resource.RLIMIT_CPU, (int(limit), int(limit) + 1))
     os.setpgid(0, 0)
     os.nice(5)
     devnull = os.open(os.devnull, os.O_WRONLY)

@@ -73,6 +73,8 @@ class Target(ts.Target):
         self.category = Category.GPU if is_gpu else Category.CPU
         self.architecture = architecture or Target.Architecture.HOST
         self.properties = properties
+        if not is_gpu:
+            self.name = name or known_name
 
     def __getattr__(self, name):
         if name == "max_static_shared_memory_per_block":

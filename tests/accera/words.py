@@ -15,6 +15,7 @@ import tilewright.schedule as ts
 from tilewright.schedule.affine import Index
 from tilewright.schedule.arrays import ArrayLayout
 from tilewright.schedule.naming import assigned_names
+from tilewright.schedule.parameters import Delayed
 
 Role = ts.Role
 
@@ -228,10 +229,12 @@ class Plan(ts.Plan):
         return super().cache(source, **{name: value for name, value in given.items() if value is not None})
 
     def parallelize(self, indices, pin=None, policy="static", max_threads=None):
-        """Leave the loops as they are: the threads of a CPU are not those of a GPU, and the result is the same."""
-        for index in (indices,) if isinstance(indices, Index) else indices:
-            if isinstance(index, Index):
-                self.nest.position(index)
+        """Let blocks of a GPU run through the loops, which Accera takes only where they follow one another."""
+        if not isinstance(indices, (Index, Delayed)):
+            places = [self.nest.position(index) for index in indices]
+            if places != list(range(places[0], places[0] + len(places))):
+                raise ValueError(f"{indices} do not follow one another")
+        return super().parallelize(indices, None, policy, max_threads)
 
     def _erase_loops(self, indices):
         erase = getattr(ts.Plan, "_erase_loops", None) or getattr(ts.Plan, "erase_loops", None)

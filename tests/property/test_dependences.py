@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import hypothesis
@@ -17,7 +18,8 @@ from tilewright.schedule import transforms
 from tilewright.schedule.affine import Affine, Dimension, Index
 from tilewright.schedule.arrays import Array, Role
 from tilewright.schedule.binding import Binding
-from tilewright.schedule.dependences import refuse_crossings, refuse_violations
+from tilewright.schedule.crossings import crossings
+from tilewright.schedule.dependences import refuse_recurrences, refuse_violations
 from tilewright.schedule.loop_nest import LoopNest
 from tilewright.schedule.nest import Nest
 from tilewright.schedule.targets import GridUnit
@@ -131,14 +133,62 @@ def test_orders(nest: LoopNest, data: Any) -> None:
     assert _is_refused(refuse_violations, nest, changed, "it") == expected
 
 
+def _serial(access: Any, nest: LoopNest, chosen: list[Any]) -> tuple[int, ...]:
+    return tuple(access[5][index] for index in nest.order if index not in chosen)
+
+
+def _is_one_reduction(a: Any, b: Any) -> bool:
+    return a[4] is not None and a[4] is b[4]
+
+
 @examples(80, 250, suppress_health_check=list(hypothesis.HealthCheck))
-@given(nests(), st.data())
-def test_bindings(nest: LoopNest, data: Any) -> None:
+@given(nests(), st.sampled_from([GridUnit.THREAD_X, GridUnit.BLOCK_X]), st.data())
+def test_bindings(nest: LoopNest, unit: GridUnit, data: Any) -> None:
+    """Blocks share no element; threads do in different iterations of serial loops, in the order that was declared."""
     note(nest.text())
     chosen = data.draw(st.lists(st.sampled_from(nest.order), min_size=1, unique=True))
-    bindings = (Binding(GridUnit.THREAD_X, tuple(map(nest.loop, chosen))),)
-    expected = any(a[5][index] != b[5][index] for a, b in _conflicts(nest) for index in chosen)
-    assert _is_refused(refuse_crossings, nest, bindings) == expected
+    bindings = (Binding(unit, tuple(map(nest.loop, chosen))),)
+    apart = [(a, b) for a, b in _conflicts(nest) if any(a[5][index] != b[5][index] for index in chosen)]
+    expected, waiting = bool(apart), set()
+    if unit is GridUnit.THREAD_X:
+        expected = False
+        for a, b in apart:
+            first, second = _serial(a, nest, chosen), _serial(b, nest, chosen)
+            is_kept = _is_one_reduction(a, b) or (a[0] < b[0]) == (first < second)
+            expected = expected or first == second or not is_kept
+            loops = [index for index in nest.order if index not in chosen]
+            waiting |= {next((x for x, n, m in zip(loops, first, second, strict=True) if n != m), None)}
+    assert _is_refused(crossings, nest, bindings) == expected
+    if not expected:
+        assert {crossing.index for crossing in crossings(nest, bindings)} == waiting
+
+
+@examples(80, 250, suppress_health_check=list(hypothesis.HealthCheck))
+@given(nests(), st.data())
+def test_lanes(nest: LoopNest, data: Any) -> None:
+    """Lanes are innermost, and a statement reads in all of them, and writes, before the next one does."""
+    lanes = data.draw(st.lists(st.sampled_from(nest.order), min_size=1, unique=True))
+    lanes = [index for index in nest.order if index in lanes]
+    order = [*(index for index in nest.order if index not in lanes), *lanes]
+    after = replace(nest, loops=tuple(map(nest.loop, order)))
+    note(f"{nest.text()}\nlanes {lanes}")
+
+    def runs(access: Any) -> tuple[Any, ...]:
+        statements = access[1][-2:]  # the part and its statement
+        along = tuple(access[5][index] for index in lanes)
+        return (*_serial(access, nest, lanes), *statements, access[3], *along)
+
+    expected = any(
+        (a[0] < b[0]) != (runs(a) < runs(b))
+        for a, b in _conflicts(nest)
+        if a[0] != b[0] and not _is_one_reduction(a, b)
+    )
+
+    def check() -> None:
+        refuse_violations(nest, after, "it")
+        refuse_recurrences(after, tuple(lanes))
+
+    assert _is_refused(check) == expected
 
 
 @pytest.mark.parametrize("shift", [0, 1])

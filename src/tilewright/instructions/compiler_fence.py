@@ -57,7 +57,7 @@ class CompilerFence(Instruction):
     RESERVED: ClassVar[str] = "compiler_fence"
 
     def verify(self, expect: Callable[[bool, str], None]) -> None:
-        expect(all(value.dtype.bits == 32 for value in self.computed), "what is computed before has 32 bits")
+        expect(all(x.dtype.bits in (32, 64) for x in self.computed), "what is computed before has 32 or 64 bits")
 
     def simulate(self, compiler: Compiler) -> Step:
         """Do nothing: a thread's own order is that of the program."""

@@ -182,7 +182,8 @@ def _alternatives(atom: MMAAtom, arch: Arch) -> str:
         name
         for name in (*WARP_MMAS, *MFMAS)
         if (known := getattr(atoms, name)).runs_on(arch)
-        and (known.dtype_a, known.dtype_b, known.dtype_d) == (atom.dtype_a, atom.dtype_b, atom.dtype_d)
+        and (known.dtype_a, known.dtype_b, known.dtype_c, known.dtype_d)
+        == (atom.dtype_a, atom.dtype_b, atom.dtype_c, atom.dtype_d)
     ]
     if fitting:
         return f"{arch.name} has {', '.join(fitting)}"

@@ -202,6 +202,8 @@ def make_coord_iterator(shape: Any, coord: Any = None) -> Iterator[Any]:
     """
     extents = shape_of(shape)
     sizes = [need_static(e, "make_coord_iterator", "every extent") for e in leaves(extents)]
+    if any(e < 1 for e in sizes):
+        raise LayoutError(f"make_coord_iterator({show(extents)}): an extent is less than 1")
     place = unflatten([0] * len(sizes), extents) if coord is None else checked_coord(coord)
     if not congruent_tuples(place, extents):
         raise LayoutError(f"the coordinate {show(place)} is not nested like the shape {show(extents)}")

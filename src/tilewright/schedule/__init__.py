@@ -29,6 +29,7 @@ What it decides
 How it becomes a kernel
     scope                    what is known at one point: values, conditions, where elements are
     filling, shared_caches   memory of caches, filled and written back
+    edges                    tiles across the ends of loops: which elements of a fragment are there
     fragments, tiles         matrix instructions: fragments read, multiplied in passes, finished, stored
     pipelines                caches in loops, filled before what reads them or ahead of it
     vectors                  statements for all lanes of vectorized loops at once, and reductions over them

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from tilewright import dtypes
 from tilewright.errors import ScheduleError, TilewrightError
 from tilewright.schedule import transforms
-from tilewright.schedule.affine import Index
+from tilewright.schedule.affine import Affine, Index
 from tilewright.schedule.arrays import Array, ArrayLayout, Load, Role
 from tilewright.schedule.binding import Binding
 from tilewright.schedule.crossings import crossings
@@ -88,6 +88,8 @@ class _Product:
 def _product_of(nest: LoopNest) -> _Product | None:
     if len(nest.parts) != 1 or len(nest.parts[0].statements) != 1 or nest.parts[0].conditions:
         return None
+    if nest.parts[0].statements[0].store.guards:
+        return None
     statement = at_places(nest.parts[0].statements[0], nest.parts[0].places)
     factors = _factors(statement.reduction[1]) if statement.reduction and statement.reduction[0] == "+" else None
     if factors is None:
@@ -114,8 +116,8 @@ def _factors(value: Expression) -> tuple[Load, Load] | None:
     return (first, second) if isinstance(first, Load) and isinstance(second, Load) else None
 
 
-def _moving(place: Sequence[Any]) -> set[Any]:  # Any: affine expressions; indices and dimensions
-    return {symbol for mode in place for symbol, _ in mode.terms}
+def _moving(place: Sequence[Affine]) -> set[Any]:  # Any: indices and dimensions
+    return {symbol for mode in place for symbol in mode.symbols()}
 
 
 def _shapes(plan: Planned) -> list[MMAShape]:
@@ -220,9 +222,10 @@ def _on_threads(plan: Planned, *, shared: bool, private: bool) -> Any:  # Any: a
 
 def _is_independent(nest: LoopNest, loop: Loop) -> bool:
     try:
-        return not crossings(nest, (Binding(GridUnit.THREAD_X, (loop,)),))
+        crossings(nest, (Binding(GridUnit.BLOCK_X, (loop,)),))
     except ScheduleError:
         return False
+    return True
 
 
 def _is_long(loop: Loop) -> bool:

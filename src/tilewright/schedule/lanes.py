@@ -61,6 +61,24 @@ def lowered(plan: PlanState) -> PlanState:
     return made
 
 
+def refuse_vector(plan: PlanState, index: Index) -> None:
+    """Raise `ScheduleError` for a loop of a plan that cannot be vectorized, whatever loops inside of it are too.
+
+    Alone a loop may be refused that is legal together with those inside: they then keep their order as lanes.
+    """
+    trial = copy.copy(plan)
+    trial.vectorized = plan.vectorized | {index}
+    try:
+        lowered(trial)
+    except ScheduleError as error:
+        inside = plan.serial[plan.serial.index(index) + 1 :] if index in plan.serial else ()
+        trial.vectorized |= {other for other in inside if other not in plan.nest.fusing}
+        try:
+            lowered(trial)
+        except ScheduleError:
+            raise error from None
+
+
 def _refuse_units(plan: PlanState, chosen: list[Index]) -> None:
     for index in chosen:
         if index in plan.bound:

@@ -214,10 +214,10 @@ def create_parameter_grid(
     """Return all combinations of choices, as a list of dicts from each parameter to its value.
 
     The grid is {p1: a, p2: b, ...} for (a, b, ...) in choices1 x choices2 x ..., the last varying fastest.
-    `filter_func` takes a combination's values in the order of the parameters, or, where it has one parameter and the
-    grid has more, their tuple, and says whether it stays. A single value is one choice. Where all choices are indices
-    of loops, the choices are their orders, for `reorder`. With `sample` n
-    > 0 at most n of what stays are drawn without replacement, in the order of the grid; the same `seed` draws the same.
+    `filter_func` takes a combination's values in the order of the parameters, or, where it has one parameter (`choice`
+    or `*choice`) and the grid has more, their tuple, and says whether it stays. A single value is one choice. Where all
+    choices are indices of loops, the choices are their orders, for `reorder`. With `sample` n > 0 at most n of what
+    stays are drawn without replacement, in the order of the grid; the same `seed` draws the same.
 
     >>> create_parameter_grid({"m": [16, 32], "n": [16, 32]}, filter_func=lambda m, n: m <= n)
     [{'m': 16, 'n': 16}, {'m': 16, 'n': 32}, {'m': 32, 'n': 32}]
@@ -317,7 +317,7 @@ def _tuple_filter(
         accepted = list(inspect.signature(filter_func).parameters.values())
     except (TypeError, ValueError):  # builtins that say nothing of their parameters
         return lambda point: filter_func(*point)
-    is_of_tuples = number > 1 and len(accepted) == 1 and accepted[0].kind is not inspect.Parameter.VAR_POSITIONAL
+    is_of_tuples = number > 1 and len(accepted) == 1
     return filter_func if is_of_tuples else lambda point: filter_func(*point)
 
 

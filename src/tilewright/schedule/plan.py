@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -20,7 +19,7 @@ from tilewright.schedule.caches import Cache, Location, Strategy
 from tilewright.schedule.crossings import crossings
 from tilewright.schedule.delayed import Recorder, Resolution, recorded
 from tilewright.schedule.heuristics import NoneCacheHeuristics, best_of
-from tilewright.schedule.lanes import MAX_LANES, lowered
+from tilewright.schedule.lanes import MAX_LANES, refuse_vector
 from tilewright.schedule.loop_nest import LoopNest
 from tilewright.schedule.memory_spaces import Auto
 from tilewright.schedule.mma_shapes import MMAFragmentOp, MMASchedulingPolicy, MMAShape
@@ -123,7 +122,7 @@ class Plan(PlanState, Recorder):
                 )
             index, layout, choices = heuristic.choices(self.nest.order)
             self.choices.update(choices)
-            self.cache(heuristic.source, index=index, layout=layout)
+            self._cache_once(heuristic.source, index, layout)
         if heuristics:
             return self
         if self.is_delayed or self.bindings or self.caches or self.vectorized or self.tensorization is not None:
@@ -132,9 +131,15 @@ class Plan(PlanState, Recorder):
                 help="call it on a new plan: schedule.create_plan(target).auto()",
             )
         best = best_of(self)
-        for name in ("nest", "bindings", "crossings", "vectorized", "caches", "tensorization", "start", "steps"):
-            setattr(self, name, getattr(best, name))
+        self.__dict__.update(vars(best))
         return self
+
+    @recorded
+    def _cache_once(self, source: Array, index: Index, layout: Any) -> None:  # Any: as in `cache`
+        """Cache an array in shared memory, unless a cache of it is filled at the same place already."""
+        made = self.cache(source, index=index, layout=layout)
+        if any(other.array is made.array and self.depth(other) == self.depth(made) for other in self.caches[:-1]):
+            self.caches.pop()
 
     def pack_and_embed_buffer(self, target: Array, *args: Any, **options: Any) -> None:  # Any: as in Accera
         """Raise `ScheduleError`: arrays are not packed into the kernel's file behind a plan's back."""
@@ -178,12 +183,11 @@ class Plan(PlanState, Recorder):
         min, max, `&=`, `|=`, `^=`) is computed in partial results, which are combined at its end.
 
         Raises `ScheduleError` for a loop that is bound, that numbers fused schedules, or whose iterations depend on one
-        another: the error names the accesses that would change places.
+        another: the error names the accesses that would change places. Loops that are legal together only are refused
+        by `build`, unless all of them are vectorized by then.
         """
         self._refuse_bound(index, "vectorize")
-        trial = copy.copy(self)
-        trial.vectorized = self.vectorized | {index}
-        lowered(trial)
+        refuse_vector(self, index)
         if (self.nest.loop(index).trips or MAX_LANES + 1) <= MAX_LANES:
             self.unroll(index)
         self.vectorized |= {index}
@@ -331,6 +335,7 @@ class Plan(PlanState, Recorder):
         prologue_arg: float | None = None,
         epilogue_op: Any = MMAFragmentOp.NONE,  # Any: as prologue_op
         epilogue_arg: float | None = None,
+        saturating: bool = False,
     ) -> None:
         """Compute the three innermost loops (of M, N and K) with matrix instructions, a warp together.
 
@@ -354,6 +359,9 @@ class Plan(PlanState, Recorder):
         fragments, so that registers fall with F. `use_static_offsets=False` makes the groups a loop of the kernel:
         shorter code, whose offsets are computed.
 
+        Integers are summed in int32, and C of fewer bits is stored modulo 2 to their number, as the nest computes it;
+        `saturating` stores the nearest number of its type instead.
+
         Raises `ScheduleError` for loops of other extents, element types that the shape does not take, F that does not
         divide P, a target without the shape, an operation that would run once for each iteration of K, and accesses
         that no matrix instruction can serve: it says which and why. Source: Accera, `Plan.tensorize`.
@@ -368,6 +376,7 @@ class Plan(PlanState, Recorder):
             use_static_offsets,
             (prologue_op, prologue_arg),
             (epilogue_op, epilogue_arg),
+            saturating,
         )
 
     def with_parameters(self, values: Mapping[Any, Any]) -> Plan:  # Any: parameters or their names; their values

@@ -16,7 +16,7 @@ from tilewright.schedule.arrays import Array, Role
 from tilewright.schedule.binding import Binding, block_of
 from tilewright.schedule.caches import Cache, Location, Region, region_of
 from tilewright.schedule.crossings import Crossing
-from tilewright.schedule.loop_nest import Access, Loop, LoopNest, Statement, arrays_of, settled
+from tilewright.schedule.loop_nest import Access, Condition, Loop, LoopNest, Statement, arrays_of, settled
 from tilewright.schedule.mma_shapes import MMAFragmentOp, MMASchedulingPolicy, MMAShape
 from tilewright.schedule.recipes import Recipe
 from tilewright.schedule.targets import Target
@@ -30,7 +30,8 @@ class Tensorization:
     """Three loops, of M, N and K, that a warp computes with matrix instructions.
 
     `a`, `b` and `c` are the accesses of the statement C += A * B among the loops. `passes` are cut into `groups` of
-    `fused` passes each. `divisors` say what has to divide the sizes that only the launch knows.
+    `fused` passes each. `saturating`: C is stored as the nearest number of its type. `edges` are the conditions
+    that a tile may cross: each bounds one of its indices.
     """
 
     indices: tuple[Index, Index, Index]
@@ -47,7 +48,8 @@ class Tensorization:
     prologue: Operation
     epilogue: Operation
     use_static_offsets: bool
-    divisors: tuple[tuple[Dimension, int], ...]
+    saturating: bool
+    edges: tuple[Condition, ...]
 
     @property
     def groups(self) -> int:
@@ -165,7 +167,7 @@ class PlanState:
         reads = [access for access in self.accesses(cache.array) if not access.is_write]
         writes = {access.place for access in self.accesses(cache.array) if access.is_write}
         tile = self.tensorization
-        if self.is_new(cache) or (tile is not None and tile.sets(cache.array)):
+        if self.is_new(cache) or (tile is not None and tile.sets(cache.array) and not tile.edges):
             return False
         conditions = any(part.conditions or any(s.store.guards for s in part.statements) for part in self.nest.parts)
         return bool(reads) or len(writes) > 1 or conditions or not self._is_covered(cache, *writes)

@@ -97,7 +97,7 @@ def _of_tile(tile: Tensorization) -> str:
     for name, operation in (("prologue", tile.prologue), ("epilogue", tile.epilogue)):
         if operation[0] is not MMAFragmentOp.NONE:
             remark += f", {name} {operation_text(operation)}"
-    return remark
+    return f"{remark}, saturating" if tile.saturating else remark
 
 
 def _tile_data(plan: PlanState) -> dict[str, Any] | None:  # Any: plain data
@@ -114,6 +114,7 @@ def _tile_data(plan: PlanState) -> dict[str, Any] | None:  # Any: plain data
         "epilogue": operation_text(tile.epilogue),
         "element_type": str(tile.recipe.dtype_a),
         "accumulator_type": str(tile.accumulator),
+        "saturating": tile.saturating,
     }
 
 

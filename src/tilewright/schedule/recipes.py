@@ -100,6 +100,26 @@ def _offered(arch: Arch) -> Iterator[str]:
             yield f"{', '.join(shape.name for shape in shapes)} of {input_type} with {accumulator} accumulators"
 
 
+def accumulator_for(input_type: DType, output_type: DType) -> DType:
+    """Return the type of accumulators, whatever C is in: float32 for floats of 32 bits and fewer, int32 for integers.
+
+    Sums of integers wrap, in int32 as in fewer bits: C is the same whether it wraps at once or when it is stored.
+
+    >>> accumulator_for(t.float16, t.bfloat16), accumulator_for(t.int8, t.int16)
+    (tw.float32, tw.int32)
+    """
+    if input_type.is_float and output_type.is_float and output_type is not t.float64:
+        return t.float32
+    if input_type in (t.int8, t.uint8) and is_narrow(output_type):
+        return t.int32
+    return output_type
+
+
+def is_narrow(dtype: DType) -> bool:
+    """Return whether integers of a type fit into the bits of an int32 accumulator."""
+    return dtype in (t.int8, t.uint8, t.int16, t.uint16, t.int32, t.uint32)
+
+
 @lru_cache(maxsize=512)
 def find_recipe(arch: Arch, shape: MMAShape, input_type: DType, accumulator_type: DType) -> Recipe | None:
     """Return how a warp of the target computes a shape, or None where it cannot."""

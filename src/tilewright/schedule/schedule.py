@@ -11,7 +11,7 @@ from tilewright.arguments import given
 from tilewright.errors import ArgumentError, ScheduleError
 from tilewright.schedule import transforms
 from tilewright.schedule.affine import Index
-from tilewright.schedule.delayed import depends, has_order, known_order, numbered_by, transformed
+from tilewright.schedule.delayed import DelayedNest, depends, has_order, known_order, numbered_by, transformed
 from tilewright.schedule.dependences import refuse_violations
 from tilewright.schedule.loop_nest import LoopNest
 from tilewright.schedule.naming import assigned_names
@@ -48,6 +48,9 @@ class Schedule:
                 f"Schedule: nest is a Nest, got {given(nest)}", help="Nest(shape=(16, 10)).create_schedule()"
             )
         self.nest: LoopNest = nest if isinstance(nest, LoopNest) else nest.loop_nest()
+        # The indices, in any order, and which lies outside of which: known also while the nest waits for parameters.
+        self._indices = list(known_order(self.nest) or ())
+        self._pairs: list[tuple[Index, Index]] = []
 
     def get_indices(self) -> tuple[Index, ...]:
         """Return the indices of the loops, outermost first."""
@@ -70,6 +73,7 @@ class Schedule:
         self._transform(
             transforms.split, index, size, inner, order=_with_inner(known_order(self.nest), [index], [inner])
         )
+        self._note([index], [inner])
         return inner
 
     def tile(self, shape: Mapping[Index, int]) -> tuple[Index, ...]:
@@ -91,6 +95,7 @@ class Schedule:
         names = assigned_names(sys._getframe(1))
         inner = tuple(Index(_first(names[n:], _doubled(index))) for n, index in enumerate(shape))
         self._transform(_tile, shape, inner, order=_with_inner(known_order(self.nest), list(shape), inner))
+        self._note(list(shape), inner)
         return inner
 
     def reorder(self, order: Index | Sequence[Index], *args: Index) -> None:
@@ -110,8 +115,17 @@ class Schedule:
         self._transform(_reorder, indices, order=None if depends(indices) else indices)
 
     def is_valid_loop_order(self, *order: Index | Sequence[Index]) -> bool:
-        """Say whether `reorder` would take an order: False also where it refuses because it cannot decide."""
+        """Say whether `reorder` would take an order: False also where it refuses because it cannot decide.
+
+        While the schedule waits for parameters, only whether each loop lies inside of those that it has to is said.
+        """
         indices = _flat(order)
+        if isinstance(self.nest, DelayedNest):  # whether a dependence forbids the order is said when it has values
+            return (
+                set(indices) == set(self._indices)
+                and len(indices) == len(self._indices)
+                and all(indices.index(outer) < indices.index(inner) for outer, inner in self._pairs)
+            )
         if transforms.misplaced(self.nest, indices) is not None:
             return False
         try:
@@ -163,6 +177,10 @@ class Schedule:
         Raises `ScheduleError` for a loop whose length only the launch knows.
         """
         self._transform(_unroll, index, order=known_order(self.nest))
+
+    def _note(self, outer: Sequence[Index], inner: Sequence[Index]) -> None:
+        self._indices += inner
+        self._pairs += zip(outer, inner, strict=True)
 
     def _transform(self, function: Callable[..., LoopNest], *arguments: Any, order: Sequence[Index] | None) -> None:
         """Apply a transform, or keep it until its parameters have values; `order` is that of the loops after it."""
@@ -251,7 +269,13 @@ def fuse(schedules: Schedule | Iterable[Schedule], *args: Schedule, partial: int
     common = tuple(Index(index.name) for index in known[0][:shared])
     own = tuple(index for order in known for index in order[shared:])
     made = numbered_by(transformed(_fuse, parts[0].nest, others, partial, fusing, common), fusing)
-    return Schedule(has_order(made, (*common, fusing, *own), fused=common, unfused=own))
+    schedule = Schedule(has_order(made, (*common, fusing, *own), fused=common, unfused=own))
+    schedule._note([fusing] * len(own), own)
+    schedule._indices = [*common, fusing, *own]
+    for part, order in zip(parts, known, strict=True):
+        names = dict(zip(order, common, strict=False))
+        schedule._pairs += [(names.get(a, a), names.get(b, b)) for a, b in part._pairs]
+    return schedule
 
 
 def _fuse(

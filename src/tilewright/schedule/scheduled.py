@@ -210,21 +210,9 @@ class ScheduledKernel:
         sizes = self._sizes(described, numbers)
         for array, info in described.items():
             _check(array, info, sizes)
-        self._check_tiles(sizes)
         for condition in self.conditions:
             condition.check(sizes, self.name)
         return described, numbers
-
-    def _check_tiles(self, sizes: Mapping[Dimension, int]) -> None:
-        """Raise `ArgumentError` for a size that tiles of matrix instructions do not divide."""
-        tile = self.plan.tensorization
-        for size, divisor in () if tile is None else tile.divisors:
-            if value_of(size, sizes) % divisor:
-                raise ArgumentError(
-                    f"{size} is {value_of(size, sizes)}, and the tiles of kernel {self.name!r} take multiples of "
-                    f"{divisor}",
-                    help="pad the arrays, or build another kernel for such sizes",
-                )
 
     def _sizes(self, described: Mapping[Array, ArrayInfo], numbers: Mapping[Dimension, int]) -> dict[Dimension, int]:
         sizes: dict[Dimension, int] = {}

@@ -12,7 +12,7 @@ from tilewright.errors import ScheduleError
 from tilewright.runtime import driver
 from tilewright.schedule.memory_spaces import Location
 from tilewright.schedule.mma_shapes import MMAShape
-from tilewright.schedule.recipes import find_recipe, has_shape, offers, shapes_for
+from tilewright.schedule.recipes import accumulator_for, find_recipe, has_shape, offers, shapes_for
 
 
 class GridUnit(enum.Enum):
@@ -86,7 +86,8 @@ class TensorCoreInfo:
 
     def shapes(self, input_type: Any, output_type: Any) -> tuple[MMAShape, ...]:  # Any: whatever names an element type
         """Return the shapes for elements of `input_type` and accumulators of `output_type`."""
-        return shapes_for(self.arch, dtype(input_type), dtype(output_type))
+        factors = dtype(input_type)
+        return shapes_for(self.arch, factors, accumulator_for(factors, dtype(output_type)))
 
     def supports(
         self,
@@ -104,14 +105,15 @@ class TensorCoreInfo:
         >>> info = Target("A100").tensor_core_info
         >>> info.supports("float16", "float32", MMAShape.M16N16K16, 8, 2)
         True
-        >>> info.supports("float64", "float64", MMAShape.M16N16K16)
-        False
+        >>> info.supports("int8", "int16", MMAShape.M16N16K16), info.supports("float64", "float64", MMAShape.M16N16K16)
+        (True, False)
         """
         _check_shape(shape)
         fused = num_total_passes if num_fused_passes in (None, -1) else num_fused_passes
         if not _is_count(num_total_passes) or not _is_count(fused) or num_total_passes % fused:
             return False
-        return find_recipe(self.arch, shape, dtype(input_type), dtype(output_type)) is not None
+        factors = dtype(input_type)
+        return find_recipe(self.arch, shape, factors, accumulator_for(factors, dtype(output_type))) is not None
 
     def mma_shape_to_tuple(self, mma_shape: MMAShape) -> tuple[int, int, int]:
         """Return the extents of one pass: M, N and K."""

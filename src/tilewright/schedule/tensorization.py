@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.dtypes import DType, float32, float64
+from tilewright.dtypes import DType
 from tilewright.errors import ScheduleError
-from tilewright.schedule.affine import Dimension, Index
+from tilewright.schedule.affine import Index
 from tilewright.schedule.arrays import Load
 from tilewright.schedule.loop_nest import Access, Condition, Part, Statement, at_places
 from tilewright.schedule.mma_shapes import MMAFragmentOp, MMASchedulingPolicy, MMAShape
 from tilewright.schedule.plan_state import Operation, PlanState, Tensorization, operation_name
-from tilewright.schedule.recipes import recipe_for
+from tilewright.schedule.recipes import accumulator_for, is_narrow, recipe_for
 from tilewright.schedule.values import Apply, Convert, Expression
 
 
@@ -27,6 +27,7 @@ def tensorization_of(
     use_static_offsets: bool,
     prologue: Operation,
     epilogue: Operation,
+    saturating: bool,
 ) -> Tensorization:
     """Return the tile. Raises `ScheduleError` as `Plan.tensorize` says."""
     if not isinstance(shape, MMAShape):
@@ -64,16 +65,18 @@ def tensorization_of(
                 help=f"declare {named.memory.name} with the type of its elements",
             )
     a, b = _operands(statement, tile)
-    output = statement.store.array.element_type
-    recipe = recipe_for(plan.target.arch, shape, _input_type(a, b, statement), _accumulator_for(a, output))
+    factors, output = _input_type(a, b, statement), statement.store.array.element_type
+    recipe = recipe_for(plan.target.arch, shape, factors, accumulator_for(factors, output))
     target = Access(statement, statement.store.array, statement.store.place, True)
     _refuse_misplaced_target(target, statement, tile)
+    if saturating:
+        _refuse_saturation(a, target)
     prologue, epilogue = _with_its_argument(prologue), _with_its_argument(epilogue)
     for operation in (prologue, epilogue):
         _check_operation(*operation, recipe.dtype_c)
     return Tensorization(
         tile, number, statement, a, b, target, shape, recipe, passes, fused, policy, prologue, epilogue,
-        use_static_offsets, _divisors(plan, part, tile),
+        use_static_offsets, bool(saturating), _edges(plan, part, tile),
     )  # fmt: skip
 
 
@@ -202,11 +205,15 @@ def _input_type(a: Access, b: Access, statement: Statement) -> DType:
     return a.array.element_type
 
 
-def _accumulator_for(a: Access, output: DType) -> DType:
-    """Return the type of accumulators: float32 for floats of 32 bits and fewer, whatever C is in; else that of C."""
-    if a.array.element_type.is_float and output.is_float and output is not float64:
-        return float32
-    return output
+def _refuse_saturation(a: Access, target: Access) -> None:
+    """Raise `ScheduleError` where C cannot saturate: it is no integer, or as wide as the accumulators."""
+    output = target.array.element_type
+    if a.array.element_type.is_float or not is_narrow(output) or output.bits == 32:
+        raise ScheduleError(
+            f"saturating=True, and {target.array.name} is of {output}",
+            location=target.statement.location,
+            help="int32 accumulators saturate when they are stored as int8, uint8, int16 or uint16",
+        )
 
 
 def _with_its_argument(operation: Operation) -> Operation:
@@ -238,34 +245,23 @@ def _check_operation(operation: Any, argument: float | None, accumulators: DType
         )
 
 
-def _divisors(plan: PlanState, part: Part, tile: tuple[Index, ...]) -> tuple[tuple[Dimension, int], ...]:
-    """Return what has to divide which size, so that no tile crosses a boundary. Raises for one that does cross."""
-    divisors: dict[Dimension, int] = {}
-    for condition in part.conditions:
-        symbols = [symbol for symbol, _ in condition.value.terms]
-        if not any(index in symbols for index in tile):
-            continue
-        sizes = [symbol for symbol in symbols if isinstance(symbol, Dimension)]
-        block = max(plan.nest.loop(s).step for s in symbols if isinstance(s, Index))
-        if len(sizes) == 1 and not condition.is_equality:
-            divisors[sizes[0]] = max(divisors.get(sizes[0], 1), block)
-            continue
-        if not _holds(plan, condition):
+def _edges(plan: PlanState, part: Part, tile: tuple[Index, Index, Index]) -> tuple[Condition, ...]:
+    """Return the conditions that a tile may cross. Raises for those that cannot be masked."""
+    edges = tuple(
+        c for c in part.conditions if any(index in c.value.symbols() for index in tile) and not _holds(plan, c)
+    )
+    for edge in edges:
+        moving = [index for index in tile if index in edge.value.symbols()]
+        if edge.is_equality or len(moving) != 1 or edge.value.divides(moving[0]):
             raise ScheduleError(
-                f"a tile of matrix instructions would cross the boundary at which {condition}",
+                f"a tile of matrix instructions would cross the boundary at which {edge}",
                 location=part.statements[0].location,
-                help="let the sizes of the splits divide the loops, or pad the arrays; no padded loop is tensorized",
+                help="a boundary of M, N or K alone is masked; one that moves with several indices of the tile, or in "
+                "a quotient or remainder, is not",
             )
-    return tuple(divisors.items())
+    return edges
 
 
 def _holds(plan: PlanState, condition: Condition) -> bool:
-    low = condition.value.constant
-    for symbol, factor in condition.value.terms:
-        if isinstance(symbol, Dimension):
-            return False
-        last = plan.nest.loop(symbol).last
-        if last is None:
-            return False
-        low += min(0, factor * last)
-    return low >= 0 and not condition.is_equality
+    low, _ = condition.value.bounds(lambda x: (0, plan.nest.loop(x).last) if isinstance(x, Index) else (0, None))
+    return low is not None and low >= 0 and not condition.is_equality

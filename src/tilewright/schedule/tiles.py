@@ -12,6 +12,7 @@ from tilewright.layout import Layout, coalesce, make_layout
 from tilewright.schedule.affine import Index
 from tilewright.schedule.arrays import Array
 from tilewright.schedule.caches import Cache, Location
+from tilewright.schedule.edges import Guard
 from tilewright.schedule.filling import Filling, divisor_of
 from tilewright.schedule.fragments import (
     Fragments,
@@ -79,7 +80,7 @@ class Tiles(Fragments):
         users = tuple(part for part in plan.nest.parts if cache.array in _arrays(part))
         if self.scope.is_filled(cache) or self.tile.sets(cache.array):
             self.within(users, lambda: self._each_tile(filling, tiles, accumulators, self.read_target))
-        with self.scope.holding({cache.array: HeldTarget(self.tile.c, accumulators, filling.region.origin)}):
+        with self.scope.holding({cache.array: HeldTarget(self.tile, accumulators, filling.region.origin)}):
             body()
         if plan.is_written(cache):
             self.within(users, lambda: self._each_tile(filling, tiles, accumulators, self.write_target))
@@ -96,12 +97,14 @@ class Tiles(Fragments):
         def at(row: Any, column: Any) -> None:  # Any: device numbers
             start = {first: row * self.extents[first], second: column * self.extents[second]}
 
-            def view() -> Tensor:
-                with self.scope.knowing(start):
-                    return self.view(access, along)
+            lasts = {index: (n - 1) * extent for n, (index, extent) in zip(tiles, along, strict=True)}
+
+            def view() -> tuple[Tensor, Guard]:
+                return self.view(access, along), self.guard(access, along)
 
             for block, fragment in enumerate(accumulators):
-                body(block, view, fragment[(None, None, None, row, column)])
+                with self.scope.knowing(start, lasts):
+                    body(block, view, fragment[(None, None, None, row, column)])
 
         nest(tiles, at, unroll=True)
 
@@ -260,7 +263,7 @@ class Tiles(Fragments):
         for number, fragment in zip(passes, fragments, strict=True):
             along = [(self.rows(side), self.extents[self.rows(side)]), (k, self.tile.shape.k)]
             with self.scope.knowing({k: number * self.tile.shape.k}, {k: (self.tile.passes - 1) * self.tile.shape.k}):
-                self.read(side, self.view(access, along), fragment)
+                self.read(side, access, along, fragment)
         return fragments
 
     def _loose_operands(self, side: Side) -> list[Tensor]:
@@ -361,8 +364,8 @@ class _LooseAccumulator(Accumulator):
         assert self.fragment is not None
         self.tiles.write_target(self.block, self._view, self.fragment)
 
-    def _view(self) -> Tensor:
-        return self.tiles.view(self.tiles.tile.c, self.along)
+    def _view(self) -> tuple[Tensor, Guard]:
+        return self.tiles.view(self.tiles.tile.c, self.along), self.tiles.guard(self.tiles.tile.c, self.along)
 
 
 class _HeldAccumulator(Accumulator):

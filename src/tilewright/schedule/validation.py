@@ -199,14 +199,15 @@ def _refuse_repeated_operations(plan: PlanState, holds_target: Callable[[Index],
     """
     tile = plan.tensorization
     assert tile is not None
-    for name, (operation, _) in (("prologue", tile.prologue), ("epilogue", tile.epilogue)):
-        if operation is MMAFragmentOp.NONE:
-            continue
-        for index in plan.carried:
+    repeated = [
+        (f"the {name} operation {operation_name(operation)}", operation is not MMAFragmentOp.NONE)
+        for name, (operation, _) in (("prologue", tile.prologue), ("epilogue", tile.epilogue))
+    ]
+    for what, runs in (*repeated, ("the saturation", tile.saturating)):
+        for index in plan.carried if runs else ():
             if not holds_target(index):
                 raise ScheduleError(
-                    f"the {name} operation {operation_name(operation)} would run in each iteration of {index}, "
-                    "which runs through K",
+                    f"{what} would run in each iteration of {index}, which runs through K",
                     help=f"keep {tile.c.array.name} in fragments: "
                     f"plan.cache({tile.c.array.name}, index={index}, location=Location.MMA_FRAGMENT)",
                 )

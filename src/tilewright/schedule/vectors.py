@@ -136,9 +136,7 @@ class Vector:
     def _run(self, store: Store, type: DType) -> None:
         """Emit a statement: it reads in all lanes, and then writes."""
         held = self._held(store.value, self.lanes)
-        reads = (load for load in store.value.loads() if load.array.memory is store.array.memory)
-        is_apart = all((load.array.number, load.place) in held for load in reads)
-        self._assign(store, self.lanes, is_apart, lambda numbers: self._value(store.value, type, held, numbers))
+        self._assign(store, self.lanes, lambda numbers: self._value(store.value, type, held, numbers))
 
     def _value(
         self, x: Expression, type: DType, held: Mapping[_Key, Callable[[_Numbers], Any]], numbers: _Numbers
@@ -151,39 +149,22 @@ class Vector:
 
         return evaluate(x, type, load, lambda place: place.evaluate(self.scope.values))
 
-    def _assign(
-        self, store: Store, lanes: tuple[Lanes, ...], is_apart: bool, value: Callable[[_Numbers], Any]
-    ) -> None:  # Any: device numbers
-        """Compute a value in each lane, and write all of them; `is_apart` says that no lane reads what another writes.
-
-        They are collected in registers where wide accesses write them, or where reads have to be done before.
-        """
+    def _assign(self, store: Store, lanes: tuple[Lanes, ...], value: Callable[[_Numbers], Any]) -> None:  # Any: numbers
+        """Compute a value in each lane, and write all of them; in registers first where wide accesses write them."""
         target = self.scope.storage[store.array]
-        order = self._order(store.array, store.place, lanes)
-        is_wide = order is not None and len(order) == len(lanes)
-        if not is_wide and is_apart:
-            self._in_lanes(
-                lanes,
-                lambda numbers: target.store(
-                    store.place, self.scope.values, stored(store, value(numbers), target.tensor.dtype)
-                ),
-            )
+        # Of lanes that write the same element the last one stays, so these write one after the other.
+        order = None if self._collides(store.place, lanes) else self._order(store.array, store.place, lanes)
+
+        def converted(numbers: _Numbers) -> Any:  # Any: a device number
+            return stored(store, value(numbers), target.tensor.dtype)
+
+        if order is None:
+            self._in_lanes(lanes, lambda numbers: target.store(store.place, self.scope.values, converted(numbers)))
             return
-        modes = order if is_wide and order is not None else lanes[::-1]
-        results = _registers(target.tensor.dtype, modes)
+        results = _registers(target.tensor.dtype, order)
         rename("_".join([store.array.name, *(lane.index.name for lane in lanes)]), results)
-
-        def collect(numbers: _Numbers) -> None:
-            results[_place(modes, numbers)] = stored(store, value(numbers), target.tensor.dtype)
-
-        self._in_lanes(lanes, collect)
-        if is_wide:
-            copy(results, self._view(store.array, store.place, modes))
-        else:
-            self._in_lanes(
-                lanes,
-                lambda numbers: target.store(store.place, self.scope.values, results[_place(modes, numbers)]),
-            )
+        self._in_lanes(lanes, lambda numbers: results.__setitem__(_place(order, numbers), converted(numbers)))
+        copy(results, self._view(store.array, store.place, order))
 
     # --- reductions --------------------------------------------------------------------------------------
 
@@ -207,7 +188,7 @@ class Vector:
         def value(numbers: _Numbers) -> Any:  # Any: a device number
             return function(self._value(target, type, held, numbers), partial[_place(apart[::-1], numbers, 0)])
 
-        self._assign(store, apart, True, value)
+        self._assign(store, apart, value)
 
     def _element(self, store: Store, type: DType) -> None:
         """Emit a statement in one lane: what an earlier lane wrote is read."""

@@ -374,6 +374,7 @@ def make_fragment_like(t: Tensor, dtype: Any = None) -> Tensor:  # Any: whatever
 
 def compact_fragment(t: Tensor, dtype: Any = None) -> Tensor:  # Any: whatever names an element type
     """Make registers in the shape of a tensor, column-major; raises `LayoutError` as `fragment_like` does."""
+    instance("a fragment", "t", t, Tensor, "a tensor")
     return _registers(t, Layout(t.shape), dtype)
 
 

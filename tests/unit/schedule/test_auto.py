@@ -174,6 +174,11 @@ def test_heuristics_of_caches_make_a_function_of_each_choice() -> None:
             function.kernel(a, b, c)
             np.testing.assert_array_equal(c, a @ b)
     assert counts == [2, 3, 6]
+    plan = nest.create_plan(Target("sm_80")).auto(
+        algorithms.NoneCacheHeuristics(B, j), algorithms.NoneCacheHeuristics(B, layout=Array.Layout.FIRST_MAJOR)
+    )
+    functions = Package().add(plan, (A, B, C), base_name="twice")
+    assert [len(function.kernel.plan.caches) for function in functions] == [2, 1, 2, 2, 1, 2]
 
 
 # --- random nests --------------------------------------------------------------------------------------------------

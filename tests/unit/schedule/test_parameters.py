@@ -217,6 +217,22 @@ def test_a_schedule_that_waits_tells_its_indices():
         np.testing.assert_array_equal(c, 2 * a.sum(1))
 
 
+def test_orders_of_a_schedule_that_waits_are_filtered_by_its_splits():
+    size, order = create_parameters(2)
+    schedule, second, _ = sums_by_rows(size)
+    i, j, jj = schedule.get_indices()
+    schedule.reorder(order)
+    grid = create_parameter_grid(
+        {size: [4], order: (i, j, jj)}, filter_func=lambda *choice: schedule.is_valid_loop_order(choice[0][1])
+    )
+    assert [point[order] for point in grid] == [(i, j, jj), (j, i, jj), (j, jj, i)]
+    assert not schedule.is_valid_loop_order(i, j) and not schedule.is_valid_loop_order(i, j, jj, jj)
+    fused = fuse(sums_by_rows(size)[0], second, partial=1)
+    x, f, y, yy = fused.get_indices()
+    orders = [p for p in itertools.permutations((x, f, y, yy)) if fused.is_valid_loop_order(p)]
+    assert orders == [(x, f, y, yy), (f, x, y, yy), (f, y, x, yy), (f, y, yy, x)]
+
+
 def test_an_order_may_be_a_parameter():
     size, order = create_parameters(2)
     schedule, _, (A, B, _) = sums_by_rows(size)

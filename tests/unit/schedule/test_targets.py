@@ -229,15 +229,15 @@ def test_support_is_that_of_the_lists(arch: str) -> None:
     )
     for given in types:
         dtype = tw.tfloat32 if given == "tfloat32" else given
-        sums = "int32" if given in ("int8", "uint8") else "float32"
+        # Sums of integers are int32, those of floats float32, whatever C of fewer bits is in.
+        integers = {"int8", "uint8", "int16", "uint16", "int32", "uint32"}
+        outputs = integers if given in ("int8", "uint8") else {"float16", "bfloat16", "float32"}
         wanted = shapes_of(info.arch, given)
-        assert set(info.shapes(dtype, sums)) == wanted
-        assert {shape for shape in MMAShape if info.supports(dtype, sums, shape)} == wanted
-        for others in {"int32", "float32", "float64", "int8", "bfloat16"} - {sums}:
-            has_double = info.arch.is_amd and info.arch.name != "gfx908" and (given, others) == ("float64", "float64")
-            assert set(info.shapes(dtype, others)) == ({MMAShape.M16N16K4_B1} if has_double else set())
-        halves = wanted if given == "float16" and not info.arch.is_amd else set()
-        assert set(info.shapes(dtype, "float16")) == halves
+        for output in {*integers, "float16", "bfloat16", "float32", "float64", "int64"}:
+            has_double = info.arch.is_amd and info.arch.name != "gfx908" and (given, output) == ("float64", "float64")
+            shapes = {MMAShape.M16N16K4_B1} if has_double else wanted if output in outputs else set()
+            assert set(info.shapes(dtype, output)) == shapes
+            assert {shape for shape in MMAShape if info.supports(dtype, output, shape)} == shapes
 
 
 @pytest.mark.parametrize(("passes", "fused"), [(p, f) for p in (-1, 0, 1, 4, 6) for f in (None, 0, 1, 2, 3, 4, 6, 8)])

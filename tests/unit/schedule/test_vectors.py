@@ -176,25 +176,50 @@ def test_reductions_over_lanes(name: str, types: tuple[str, str]) -> None:
     assert ("partial_y" in kernel.source()) == (together and types != ("float32", "int32"))
 
 
-def test_a_sum_whose_lanes_share_some_elements() -> None:
-    """y[i + k] is neither an element for each lane nor one for all lanes of a loop."""
+@pytest.mark.parametrize("step", [1, 2, 3])
+def test_a_sum_whose_lanes_share_some_elements(step: int) -> None:
+    """y[2 * i + k] is neither an element for each lane nor one for all lanes of a loop."""
     x, w = Array(Role.INPUT, "float32", (6,), name="x"), Array(Role.INPUT, "float32", (3,), name="w")
-    y = Array(Role.INPUT_OUTPUT, "float32", (8,), name="y")
+    y = Array(Role.INPUT_OUTPUT, "float32", (5 * step + 3,), name="y")
     nest = Nest((6, 3))
     i, k = nest.get_indices()
 
     @nest.iteration_logic
     def _() -> None:
-        y[i + k] += x[i] * w[k]
+        y[i * step + k] += x[i] * w[k]
 
     for chosen in ((i,), (k,), (i, k)):
         plan = nest.create_plan(A100)
         for index in chosen:
             plan.vectorize(index)
         a, b = RANDOM.integers(-9, 9, 6).astype("f"), RANDOM.integers(-9, 9, 3).astype("f")
-        out = np.ones(8, np.float32)
+        out, expected = np.ones(5 * step + 3, np.float32), np.ones(5 * step + 3, np.float32)
+        for n in range(6):
+            expected[n * step : n * step + 3] += a[n] * b
         plan.build()(a, b, out)
-        np.testing.assert_array_equal(out, 1 + np.convolve(a, b))
+        np.testing.assert_array_equal(out, expected)
+
+
+@pytest.mark.parametrize("order", ["i k", "k i"])
+def test_of_lanes_that_write_one_element_the_last_one_stays(order: str) -> None:
+    x, y = Array(Role.INPUT, "float32", (8, 8), name="x"), Array(Role.OUTPUT, "float32", (22,), name="y")
+    nest = Nest((8, 8))
+    named = dict(zip(order.split(), nest.get_indices(), strict=True))
+    i, k = named["i"], named["k"]
+
+    @nest.iteration_logic
+    def _() -> None:
+        y[i * 2 + k] = x[i, k]
+
+    plan = nest.create_plan(A100)
+    plan.kernelize([], list(named.values()))
+    a, out, expected = RANDOM.random((8, 8)).astype("f"), np.zeros(22, "f"), np.zeros(22, "f")
+    for outer in range(8):
+        for inner in range(8):
+            u, v = (outer, inner) if order == "i k" else (inner, outer)
+            expected[2 * u + v] = a[u, v]
+    plan.build()(a, out)
+    np.testing.assert_array_equal(out, expected)
 
 
 def test_reads_that_lanes_of_two_loops_share() -> None:

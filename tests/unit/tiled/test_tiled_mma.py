@@ -199,10 +199,12 @@ def row_sums(Out, C, mma: tw.constexpr):
                 Out[rows[i, 0][0]] = sums[i, 0]
 
 
-def test_rows_over_threads_with_gaps() -> None:
-    mma = make_tiled_mma(tw.atoms.SM70_8x8x4_F32F16F16F32_TN)
-    c = np.random.default_rng(0).integers(-4, 5, (8, 8)).astype(np.float32)
-    out = np.full(8, np.nan, np.float32)
+@pytest.mark.parametrize("atoms", [Layout((1, 1)), Layout((1, 2)), Layout((2, 1)), Layout((1, 2), (0, 4))], ids=str)
+def test_rows_over_threads_with_gaps(atoms: Layout) -> None:
+    """A row is in one quad pair, in two of one warp, or in those of two warps."""
+    mma = make_tiled_mma(tw.atoms.SM70_8x8x4_F32F16F16F32_TN, atoms)
+    c = np.random.default_rng(0).integers(-4, 5, mma.tiler_mn).astype(np.float32)
+    out = np.full(len(c), np.nan, np.float32)
     row_sums[1, mma.span](tw.static(out), tw.static(c), mma)
     assert (out == c.sum(axis=1)).all()
 
