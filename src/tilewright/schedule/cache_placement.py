@@ -139,6 +139,10 @@ def refuse_nonsense(plan: PlanState, cache: Cache) -> None:
 
 
 def _refuse_layout(cache: Cache, region: Region) -> None:
+    if cache.layout is ArrayLayout.DEFERRED:
+        raise ScheduleError(
+            f"the layout of {cache.name} is DEFERRED", help="a CONST array's may be: it takes that of its cache"
+        )
     if cache.layout is None or isinstance(cache.layout, ArrayLayout):
         return
     if isinstance(cache.layout, tuple):

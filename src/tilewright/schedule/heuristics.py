@@ -303,7 +303,7 @@ class NoneCacheHeuristics:
         layout: Any = self.layout
         if layout is None:
             layout = DelayedParameter(f"layout_of_{self.source.name}")
-            choices[layout] = list(ArrayLayout)
+            choices[layout] = [ArrayLayout.FIRST_MAJOR, ArrayLayout.LAST_MAJOR]
         if index is None:
             index = DelayedParameter(f"index_of_{self.source.name}")
             choices[index] = list(order)

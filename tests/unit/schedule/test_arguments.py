@@ -344,6 +344,8 @@ def test_a_layout_that_a_whole_array_cannot_have_is_refused() -> None:
     plan = schedule.create_plan(A100)
     with pytest.raises(ScheduleError, match="put two elements of A"):
         A.deferred_layout(plan.cache(A, ii, layout=(4, 1)))
+    with pytest.raises(ScheduleError, match="the layout of sB is DEFERRED"):
+        plan.cache(B, ii, layout=Array.Layout.DEFERRED)
     with pytest.raises(ScheduleError, match="its layout is deferred"):
         Array(Role.INPUT, tw.float32, (4,), Array.Layout.DEFERRED, name="C")
 

@@ -9,7 +9,7 @@ import pytest
 
 from tilewright.errors import ScheduleError
 from tilewright.schedule.affine import Index
-from tilewright.schedule.arrays import Array, Role
+from tilewright.schedule.arrays import AllocateFlags, Array, Role
 from tilewright.schedule.caches import Location
 from tilewright.schedule.nest import Nest
 from tilewright.schedule.schedule import Schedule, fuse
@@ -131,8 +131,9 @@ def test_a_sum_whose_threads_take_turns() -> None:
     np.testing.assert_array_equal(out, expected)
 
 
-def test_fused_parts_hand_elements_to_other_threads() -> None:
-    a, c = Array(Role.INPUT, "float32", (16,), name="a"), Array(Role.TEMP, "float32", (16,), name="c")
+@pytest.mark.parametrize("flags", [AllocateFlags.NONE, AllocateFlags.STACK])
+def test_fused_parts_hand_elements_to_other_threads(flags: AllocateFlags) -> None:
+    a, c = Array(Role.INPUT, "float32", (16,), name="a"), Array(Role.TEMP, "float32", (16,), name="c", flags=flags)
     d = Array(Role.OUTPUT, "float32", (16,), name="d")
     first, second = Nest((16,)), Nest((16,))
     i, p = first.get_indices(), second.get_indices()
@@ -151,13 +152,15 @@ def test_fused_parts_hand_elements_to_other_threads() -> None:
     schedule.reorder(f, shared)
     plan = schedule.create_plan(A100)
     plan.bind({shared: GridUnit.THREAD_X})
-    x = np.arange(16, dtype="f")
-    for keeps_shared in (False, True):  # c in memory that the launch allocates, then in shared memory
-        if keeps_shared:
-            plan.cache(c, index=f)
-        out = np.zeros(16, "f")
-        plan.build(args=(a, d))(x, out)
-        np.testing.assert_array_equal(out, 2 * x[::-1])
+    x, out = np.arange(16, dtype="f"), np.zeros(16, "f")
+    if flags is AllocateFlags.STACK:
+        with pytest.raises(ScheduleError, match="c is TEMP and lives in the registers of each thread"):
+            plan.build(args=(a, d))
+        plan.cache(c, index=f)
+    kernel = plan.build(args=(a, d))
+    assert kernel.scratch == (() if flags is AllocateFlags.STACK else (c,))  # memory that all threads see
+    kernel(x, out)
+    np.testing.assert_array_equal(out, 2 * x[::-1])
 
 
 def test_the_loop_that_orders_threads_is_not_vectorized() -> None:
