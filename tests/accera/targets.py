@@ -74,6 +74,7 @@ class Target(ts.Target):
         self.architecture = architecture or Target.Architecture.HOST
         self.properties = properties
         if not is_gpu:
+            self.properties = {"vector_bytes": 32, "vector_registers": 16, **properties}  # of a CPU with AVX2
             self.name = name or known_name
 
     def __getattr__(self, name):
