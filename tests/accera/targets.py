@@ -25,10 +25,6 @@ class Runtime(enum.Enum):
     OPENMP = 5
 
 
-class _Space(SimpleNamespace):
-    pass
-
-
 MemorySpace = SimpleNamespace(
     NONE=None,
     GLOBAL="GLOBAL",
