@@ -145,8 +145,7 @@ class Package:
         such dicts, as `create_parameter_grid` makes: then each makes a function, called base_name_0, base_name_1 and
         so on. Without them a plan with heuristics of `auto` makes a function of each combination of what these leave
         open. `source` may also be a function of such a dict (by name) that returns the plan, or the plan and its args;
-        or one of two arrays or more, `args`, that is the logic of a nest of one point: it calls other functions of the
-        package. `function_opts` say how a compiler of Accera's is to call and inline the function, and change nothing
+        or one of the arrays `args` that is the logic of a nest of one point: it calls other functions of the package. `function_opts` say how a compiler of Accera's is to call and inline the function, and change nothing
         of a kernel.
 
         Raises `ScheduleError` for names that are no identifiers of C or come twice, parameters without a value, and
