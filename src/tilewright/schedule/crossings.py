@@ -70,8 +70,7 @@ def _separating(
 ) -> Iterator[Index]:
     """Yield the serial loops that separate the accesses of a pair by different iterations of a bound loop."""
     low, high = iterations(one.loop)
-    is_one = pair.first.access is pair.second.access and pair.first.number == pair.second.number
-    for mine, other in [(low, high)] if is_one else [(low, high), (high, low)]:
+    for mine, other in [(low, high)] if pair.is_of_one_case else [(low, high), (high, low)]:
         system = is_before(meets, mine, other)
         values = system.solve(work)
         if values is None:

@@ -126,6 +126,12 @@ class Pair:
         return self.first.access if self.first.access.is_write else self.second.access
 
     @property
+    def is_of_one_case(self) -> bool:
+        """Whether both are one access, in one of the cases in which it happens: which of them is first is no matter."""
+        one, two = self.first, self.second
+        return one.access is two.access and one.number == two.number and one.case is two.case
+
+    @property
     def is_of_one_reduction(self) -> bool:
         """Whether both are of the element that one and the same statement reduces into."""
         return self.first.access.statement is self.second.access.statement and (
@@ -267,9 +273,9 @@ def _violation_of(pair: Pair, nest: LoopNest) -> tuple[Instance, Instance, Value
     if meets.solve(work) is None:
         return None
     directions = [(pair.first, pair.second)]
-    is_one = pair.first.number == pair.second.number
+    is_of_one_part = pair.first.number == pair.second.number
     is_within = pair.first.part.group is not None and pair.first.part.group == pair.second.part.group
-    if (is_one or is_within) and pair.first.access is not pair.second.access:
+    if (is_of_one_part or is_within) and not pair.is_of_one_case:
         directions.append((pair.second, pair.first))
     for first, second in directions:
         values = _violation(nest, meets, first, second, work)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
 from typing import Any
 
@@ -114,6 +115,36 @@ def test_orders_follow_from_conditions(condition: Any, is_valid: bool) -> None:
         If(condition(i, j), lambda: a.__setitem__((i + 1, j), a[i, j + 1] * 2.0))
 
     assert nest.create_schedule().is_valid_loop_order(j, i) is is_valid
+
+
+CASES = [lambda i, j: i != j, lambda i, j: j != i, lambda i, j: (i > j) | (j > i), lambda i, j: (j > i) | (i > j)]
+
+
+@pytest.mark.parametrize("condition", CASES)
+def test_a_write_in_two_cases_meets_itself(condition: Any) -> None:
+    """Only (0, 1) and (1, 0) write, each in a case of its own, whichever of the two stands first in the condition."""
+    out = Array(Role.INPUT_OUTPUT, "int32", (1,), name="T")
+    nest, (i, j) = _nest(2, 2)
+
+    @nest.iteration_logic
+    def _() -> None:
+        def store() -> None:
+            out[0] = 2 * i + j
+
+        If(condition(i, j), store)
+
+    assert not nest.create_schedule().is_valid_loop_order(j, i)
+    for chosen, unit in itertools.product(((i,), (j,), (i, j)), (GridUnit.BLOCK_X, GridUnit.THREAD_X)):
+        plan = nest.create_plan(TARGET)
+        if unit is GridUnit.THREAD_X and chosen == (i,):  # ... in different iterations of j, in the other order
+            with pytest.raises(ScheduleError, match="in another order than they were declared in"):
+                plan.bind({chosen: unit})
+        elif unit is GridUnit.THREAD_X and chosen == (j,):  # ordered by the barrier behind each iteration of i
+            plan.bind({chosen: unit})
+            assert {crossing.index for crossing in plan.crossings} == {i}
+        else:
+            with pytest.raises(ScheduleError, match="at the same time"):
+                plan.bind({chosen: unit})
 
 
 def test_conditions_on_values_count_as_met() -> None:

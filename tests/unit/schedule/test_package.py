@@ -11,7 +11,7 @@ import pytest
 from tests.unit.schedule.plans import product
 
 import tilewright as tw
-from tilewright.errors import ScheduleError
+from tilewright.errors import ScheduleError, TilewrightWarning
 from tilewright.schedule.affine import Dimension
 from tilewright.schedule.arrays import Array, Role
 from tilewright.schedule.functions import stand_in
@@ -19,6 +19,7 @@ from tilewright.schedule.manifests import toml_text
 from tilewright.schedule.nest import Nest
 from tilewright.schedule.package import Package
 from tilewright.schedule.parameters import create_parameter_grid, create_parameters
+from tilewright.schedule.targets import Target
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +68,24 @@ def test_the_manifest_says_what_the_kernel_is(built):
     assert [a["name"] for a in entries["general"]["arguments"]] == ["C", "A", "B"]
     assert [a["written"] for a in entries["general"]["arguments"]] == [True, False, False]
     assert entries["general"]["arguments"][1]["shape"] == ["M", "stream_1"]
+
+
+def test_an_input_that_a_function_writes_is_said_to_be_written(tmp_path):
+    a = Array(Role.INPUT, "float32", (8,), name="A")
+    nest = Nest((8,))
+    i = nest.get_indices()
+
+    def logic():
+        a[i] = a[i] * 2.0
+
+    with pytest.warns(TilewrightWarning, match="array A is INPUT and is written"):
+        nest.iteration_logic(logic)
+    package = Package()
+    package.add(nest.create_plan(Target("sm_90a")), (a,), "twice")
+    package.build("inputs", Package.Format.HAT_SOURCE, tmp_path)
+    (entry,) = json.loads((tmp_path / "inputs.json").read_text())["functions"]
+    assert [(x["role"], x["written"]) for x in entry["arguments"]] == [("input", True)]
+    assert "const float *" not in (tmp_path / "inputs.h").read_text()
 
 
 def test_machine_parameters_stand_in_the_order_of_the_source(built):
