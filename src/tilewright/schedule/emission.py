@@ -34,9 +34,14 @@ from tilewright.trace.threads import block_idx, thread_idx
 class Emission:
     """One building of a kernel: walks through the loops, and lets caches, tiles and vectors emit what is theirs."""
 
-    def __init__(self, plan: PlanState, arguments: Mapping[Array, Any]) -> None:  # Any: tensors and device numbers
+    def __init__(
+        self,
+        plan: PlanState,
+        arguments: Mapping[Array, Any],  # Any: tensors and device numbers
+        scratch: Mapping[Cache, Any] | None = None,  # Any: tensors
+    ) -> None:
         self.plan = plan
-        self.scope = Scope(plan, arguments)
+        self.scope = Scope(plan, arguments, scratch)
         self.tiles = None if plan.tensorization is None else Tiles(self.scope, plan.tensorization)
         self.cached = CachedLoops(self.scope, self.tiles, self.guarded)
 
@@ -105,7 +110,8 @@ class Emission:
             with self.scope.at(loop.index, value, (low, high)):
                 self.guarded(depth + 1, parts)
 
-        if loop.index in self.plan.vectorized and depth + 1 == len(self.scope.loops):
+        is_innermost = depth + 1 == len(self.scope.loops) and not self.scope.caches(depth + 1, parts)
+        if loop.index in self.plan.vectorized and is_innermost:
             assert high is not None, loop
             if low < high:
                 _vector_loop(self.scope, loop, low, high, parts)
@@ -135,7 +141,7 @@ class Emission:
         """Whether threads meet inside of `depth` loops, so that none may be missing there."""
         if self.plan.tensorization is not None:
             return True
-        return any(c.location is Location.SHARED and self.plan.depth(c) >= depth for c in self.plan.caches)
+        return any(c.is_of_block and self.plan.depth(c) >= depth for c in self.plan.caches)
 
 
 # --- vectors ---------------------------------------------------------------------------------------------

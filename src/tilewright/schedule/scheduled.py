@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import inspect
+import math
 import types
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -22,13 +24,23 @@ from tilewright.runtime.specs import spec
 from tilewright.schedule.affine import Dimension
 from tilewright.schedule.arrays import Array
 from tilewright.schedule.binding import grid_of
-from tilewright.schedule.constants import bring
+from tilewright.schedule.caches import Cache, Location, elements_of
+from tilewright.schedule.constants import bring, memory_for
 from tilewright.schedule.emission import Emission
 from tilewright.schedule.plan_state import PlanState
 from tilewright.schedule.report import Operands, Report, report_of
 from tilewright.schedule.scope import located
 from tilewright.schedule.validation import validate
 from tilewright.source import SourceLocation
+
+
+@dataclass(frozen=True)
+class Scratch:
+    """What the launch allocates for a cache in global memory: so many elements for each block."""
+
+    cache: Cache
+    name: str
+    elements: int
 
 
 class ScheduledKernel:
@@ -41,6 +53,10 @@ class ScheduledKernel:
         validate(plan, parameters)
         self.plan, self.name, self.parameters = plan, name, parameters
         self.constants = tuple(array for array in plan.arrays if array.data is not None)
+        self.scratch = tuple(
+            Scratch(cache, f"{cache.name}_memory{number}", elements_of(cache, plan.region(cache)))
+            for number, cache in enumerate(c for c in plan.caches if c.location is Location.GLOBAL)
+        )
         self.roles: dict[Buffer, str] = {}  # which operand a buffer of registers holds
         self.k_indices: set[Value] = set()  # the indices of the loops over K
         self._launchers: dict[tuple[int, int, int], Launcher] = {}
@@ -52,13 +68,17 @@ class ScheduledKernel:
 
     @cached_property
     def kernel(self) -> Kernel:
-        """The kernel of the language, which takes the parameters and then the constants."""
+        """The kernel of the language, which takes the parameters, then the constants, and then memory of caches."""
         arrays = (*self.parameters, *self.constants)
         place = self.plan.nest.parts[0].statements[0].location
 
-        build = _named(self.name, place, lambda *values: self._emit(dict(zip(arrays, values, strict=True)), place))
+        def emit(*values: Any) -> None:  # Any: device numbers, tensors
+            memory = zip((scratch.cache for scratch in self.scratch), values[len(arrays) :], strict=True)
+            self._emit(dict(zip(arrays, values, strict=False)), dict(memory), place)
+
+        build = _named(self.name, place, emit)
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-        build.__signature__ = inspect.Signature([inspect.Parameter(a.name, kind) for a in arrays])  # type: ignore[attr-defined]  # read by inspect.signature
+        build.__signature__ = inspect.Signature([inspect.Parameter(a.name, kind) for a in (*arrays, *self.scratch)])  # type: ignore[attr-defined]  # read by inspect.signature
         arch = self.plan.target.arch
         kernel = traceable_kernel(build).configure(arch=arch.name)
         if arch.is_amd or self.plan.tensorization is None:
@@ -66,9 +86,14 @@ class ScheduledKernel:
         # One block a multiprocessor will do: left to itself the compiler spills fragments to make room for more.
         return kernel.configure(min_blocks=1)
 
-    def _emit(self, arguments: dict[Array, Any], place: SourceLocation | None) -> None:  # Any: device numbers, tensors
+    def _emit(
+        self,
+        arguments: dict[Array, Any],  # Any: device numbers, tensors
+        scratch: dict[Cache, Any],
+        place: SourceLocation | None,
+    ) -> None:
         with located(place):
-            emission = Emission(self.plan, arguments)
+            emission = Emission(self.plan, arguments, scratch)
             emission.emit()
         if emission.tiles is not None:  # other traces' stay: their kernels may be kept, and counted later
             self.roles.update(emission.tiles.roles)
@@ -148,7 +173,9 @@ class ScheduledKernel:
         return self.plan.target.arch.name if arch is None else arch
 
     def _stand_ins(self) -> tuple[Any, ...]:  # Any: descriptions of arrays, and numbers
-        return (*self.specs(), *(spec(a.element_type, *_extents(a)) for a in self.constants))
+        blocks = 1 if any(isinstance(n, Dimension) for a in self.parameters for n in a.shape) else math.prod(self.grid)
+        memory = (spec(x.cache.element_type, (x.elements * blocks,), (1,)) for x in self.scratch)
+        return (*self.specs(), *(spec(a.element_type, *_extents(a)) for a in self.constants), *memory)
 
     def _launcher(self, grid: tuple[int, int, int]) -> Launcher:
         launcher = self._launchers.get(grid)
@@ -160,7 +187,8 @@ class ScheduledKernel:
         described = self._described(args)
         grid = grid_of(self.plan.bindings, self._sizes(described))
         values = (x if a.rank else _number(a, x) for x, a in zip(args, self.parameters, strict=True))
-        return self._launcher(grid), (*values, *self._constants_beside(args, described))
+        memory = self._memory_beside(args, described, math.prod(grid))
+        return self._launcher(grid), (*values, *self._constants_beside(args, described), *memory)
 
     def _described(self, args: tuple[Any, ...]) -> dict[Array, ArrayInfo]:
         """Return what each array argument is. Raises `ArgumentError` for what does not fit its declaration."""
@@ -210,6 +238,12 @@ class ScheduledKernel:
             like = next((x for x, a in zip(args, self.parameters, strict=True) if a.rank), None)
             self._placed[device] = tuple(bring(array, like, device) for array in self.constants)
         return self._placed[device]
+
+    def _memory_beside(self, args: tuple[Any, ...], described: Mapping[Array, ArrayInfo], blocks: int) -> list[Any]:
+        """Return the memory of caches that live in global memory, where the arguments live: for this launch alone."""
+        device: Device = next((info.device for info in described.values()), "cpu")
+        like = next((x for x, a in zip(args, self.parameters, strict=True) if a.rank), None)
+        return [memory_for(x.cache.element_type, x.elements * blocks, like, device) for x in self.scratch]
 
     def __repr__(self) -> str:
         return f"<scheduled kernel {self.name}({', '.join(array.name for array in self.parameters)})>"

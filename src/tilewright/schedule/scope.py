@@ -75,8 +75,14 @@ class Scope:
     the loops over K that were emitted.
     """
 
-    def __init__(self, plan: PlanState, arguments: Mapping[Array, Any]) -> None:  # Any: tensors and device numbers
+    def __init__(
+        self,
+        plan: PlanState,
+        arguments: Mapping[Array, Any],  # Any: tensors and device numbers
+        scratch: Mapping[Cache, Tensor] | None = None,
+    ) -> None:
         self.plan = plan
+        self.scratch: Mapping[Cache, Tensor] = scratch or {}  # the memory of caches in global memory, of all blocks
         self.loops: tuple[Loop, ...] = tuple(plan.nest.loop(index) for index in plan.serial)
         self.carried = plan.carried
         self.values: dict[Any, Any] = _sizes(arguments)  # Any: symbols to numbers of host or device

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -9,10 +10,11 @@ from dataclasses import replace
 from tilewright.errors import ScheduleError, TilewrightWarning
 from tilewright.schedule.affine import Index
 from tilewright.schedule.arrays import Array, Role
-from tilewright.schedule.cache_placement import refuse_conflicts, refuse_nonsense
+from tilewright.schedule.cache_placement import refuse_conflicts, refuse_nonsense, shared_bytes
 from tilewright.schedule.caches import Cache, Location
 from tilewright.schedule.dependences import Instance, Pair, difference, iterations, refuse_recurrences
 from tilewright.schedule.integers import UndecidedError
+from tilewright.schedule.loop_nest import arrays_of, substituted
 from tilewright.schedule.mma_shapes import MMAFragmentOp
 from tilewright.schedule.plan_state import PlanState, operation_name
 
@@ -35,6 +37,7 @@ def validate(plan: PlanState, parameters: tuple[Array, ...]) -> None:
         if plan.is_written(cache) and cache.location is not Location.MMA_FRAGMENT:
             refuse_conflicts(plan, cache)
     _refuse_rivals(plan)
+    _refuse_too_much(plan)
     _refuse_forgotten(plan)
     _refuse_fragments(plan)
     _refuse_unwritten(plan)
@@ -106,12 +109,47 @@ def _refuse_rivals(plan: PlanState) -> None:
     rivals: dict[tuple[Array, int, Location], Cache] = {}
     for cache in plan.caches:
         key = (cache.array, plan.depth(cache), cache.location)
-        if key in rivals:
+        if key in rivals and cache.source is not rivals[key]:
             raise ScheduleError(
                 f"{cache.name} is filled at {rivals[key].trigger} and at {cache.trigger}, between which no loop runs",
                 help="cache the array once there",
             )
         rivals[key] = cache
+
+
+def _refuse_too_much(plan: PlanState) -> None:
+    """Raise `ScheduleError` where a statement needs more shared memory at once than a block can have.
+
+    Caches live at once if one statement uses them all; an outer cache of an array lives while an inner one is filled
+    from it again and again.
+    """
+    most = plan.target.max_shared_memory_per_block
+    for part in plan.nest.parts:
+        for statement in part.statements:
+            alive = [cache for array in arrays_of((statement,)) for cache in _alive(plan, array)]
+            sizes = {cache: shared_bytes(plan, cache) for cache in alive}
+            if sum(sizes.values()) > most:
+                largest = max(alive, key=lambda cache: sizes[cache])
+                shape = " x ".join(map(str, plan.region(largest).shape))
+                raise ScheduleError(
+                    f"the caches of {substituted(statement, part)} take {sum(sizes.values())} bytes of shared memory "
+                    f"({', '.join(f'{c.name} {n}' for c, n in sizes.items() if n)}), and a block of "
+                    f"{plan.target.arch.name} has {most}",
+                    location=statement.location,
+                    help=f"cache {largest.array.name}, of which a box of {shape} is kept, at an inner index, with "
+                    "fewer buffers, or with location=Location.GLOBAL",
+                )
+
+
+def _alive(plan: PlanState, array: Array) -> list[Cache]:
+    """Return the innermost cache of an array, and those around it from which it is filled more than once."""
+    caches = sorted((c for c in plan.caches if c.array is array), key=lambda c: plan.depth(c), reverse=True)
+    alive = caches[:1]
+    for inner, cache in itertools.pairwise(caches):
+        between = plan.serial[plan.depth(cache) : plan.depth(inner)]
+        if any(plan.nest.loop(index).trips != 1 for index in between):
+            alive.append(cache)
+    return alive
 
 
 def _refuse_loops(plan: PlanState) -> None:
