@@ -172,8 +172,9 @@ class Plan(PlanState, Recorder):
         `location` is SHARED (all threads of the block, whose bound loops all count as inside), GLOBAL (the same in
         global memory, which each launch allocates), PRIVATE (registers of each thread) or MMA_FRAGMENT (registers of a
         warp, as its matrix instructions hold them; for operands of `tensorize`). Without it the cache is SHARED, and
-        GLOBAL where a block is one thread and shared memory cannot hold it. `layout` is FIRST_MAJOR, LAST_MAJOR, strides or a `tw.Layout` of the kept box; without one, shared
-        memory gets what its readers can read without bank conflicts. `element_type` keeps the elements in another type.
+        GLOBAL where a block is one thread and shared memory cannot hold it. `layout` is FIRST_MAJOR, LAST_MAJOR,
+        strides or a `tw.Layout` of the kept box; without one, shared memory gets what its readers can read without bank
+        conflicts. `element_type` keeps the elements in another type.
 
         `strategy` deals out the elements of a shared cache: STRIPED gives neighbouring vectors to neighbouring threads,
         BLOCKED gives each thread a run of them. `vectorize` is the number of elements a thread moves at once, True for
