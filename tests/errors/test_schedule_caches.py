@@ -132,8 +132,8 @@ def test_thrifty_that_is_not_a_bool():
 @refused(
     ScheduleError,
     """
-    function f keeps gA in global memory, which each launch allocates, and a package's functions take their arguments alone
-      help: launch what plan.build() returns, or cache at an inner index
+    function f keeps gA in global memory, which each launch allocates, and functions of files take their arguments alone
+      help: launch what plan.build() or package.add() returns, or cache at an inner index
     """,
 )
 def test_package_of_a_cache_in_global_memory():

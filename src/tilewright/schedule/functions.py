@@ -74,15 +74,10 @@ class PackagedFunction:
     @cached_property
     def lowered(self) -> Lowered:
         """The kernel after all passes, compiled for whatever sizes the launch brings."""
-        if self.kernel.scratch:
-            raise ScheduleError(
-                f"function {self.name} keeps {self.kernel.scratch[0].cache.name} in global memory, which each launch "
-                "allocates, and a package's functions take their arguments alone",
-                help="launch what plan.build() returns, or cache at an inner index",
-            )
         arrays = (*self.arrays, *self.kernel.constants)
+        memory = (spec(x.cache.element_type, (_ANY_EXTENT,), (1,), ALIGNMENT) for x in self.kernel.scratch)
         found = self.kernel.kernel[(1, 1, 1), self.kernel.block].lower(
-            *map(stand_in, arrays), arch=self.kernel.plan.target.arch.name
+            *map(stand_in, arrays), *memory, arch=self.kernel.plan.target.arch.name
         )
         if found.kernel.requirements:
             first = found.kernel.requirements[0]

@@ -185,6 +185,12 @@ class Package:
             return {"name": file, "sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
 
         for function in self.functions:
+            if function.kernel.scratch:
+                raise ScheduleError(
+                    f"function {function.name} keeps {function.kernel.scratch[0].cache.name} in global memory, which "
+                    "each launch allocates, and functions of files take their arguments alone",
+                    help="launch what plan.build() or package.add() returns, or cache at an inner index",
+                )
             roles: dict[str, dict[str, Any]] = {}
             stem = f"{name}.{function.name}"
             if format & PackageFormat.SOURCE:
