@@ -109,7 +109,27 @@ def test_single_elements_in_a_vectorized_loop() -> None:
     plan.cache(arrays["A"], max_elements=1)
     plan.cache(arrays["C"], max_elements=1)
     plan.vectorize(loops["jj"])
+    assert all(name in plan.build().source() for name in ("sA[", "sC["))
     assert is_right(plan, 6, 8, 4)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_cache_is_filled_from_the_one_at_the_same_loop(place: Location | None) -> None:
+    x, y = Array(Role.INPUT, tw.float32, (6,), name="X"), Array(Role.OUTPUT, tw.float32, (6,), name="Y")
+    nest = Nest((6,))
+    i = nest.get_indices()
+
+    @nest.iteration_logic
+    def _() -> None:
+        y[i] = x[i]
+
+    plan = nest.create_plan(Target("NVIDIA A100"))
+    for array in (x, y):
+        outer = plan.cache(array, index=i, location=place, element_type=tw.float16)
+        plan.cache(outer, index=i, location=place, element_type=tw.float32)
+    a, b = np.arange(6, dtype=np.float32) / 3, np.zeros(6, np.float32)
+    plan.build()(a, b)
+    assert np.array_equal(b, a.astype(np.float16).astype(np.float32))
 
 
 @pytest.mark.parametrize("place", [Location.SHARED, Location.GLOBAL, Location.PRIVATE])
