@@ -91,6 +91,19 @@ def test_more_shared_memory_than_a_block_has():
 @refused(
     ScheduleError,
     """
+    rA takes 1048576 bytes of each thread, whose local memory has 524288
+      help: cache at an inner index, or with location=Location.GLOBAL
+    """,
+)
+def test_more_than_the_local_memory_of_a_thread():
+    plan, (a, *_), (i, *_) = product(8192)
+    plan.cache(a, index=i, location=Location.PRIVATE)
+    plan.build()
+
+
+@refused(
+    ScheduleError,
+    """
     one iteration touches 2 elements of X that lie in one box, and max_elements=1
       help: allow as many, or give an index
     """,

@@ -18,6 +18,8 @@ from tilewright.schedule.loop_nest import arrays_of, substituted
 from tilewright.schedule.mma_shapes import MMAFragmentOp
 from tilewright.schedule.plan_state import PlanState, operation_name
 
+_LOCAL_BYTES = 512 << 10  # of a thread, where registers do not hold what it keeps (CUDA programming guide)
+
 
 def validate(plan: PlanState, parameters: tuple[Array, ...]) -> None:
     """Raise `ScheduleError` for parameters that are not the plan's arrays, and caches that do not fit the bindings."""
@@ -118,12 +120,19 @@ def _refuse_rivals(plan: PlanState) -> None:
 
 
 def _refuse_too_much(plan: PlanState) -> None:
-    """Raise `ScheduleError` where a statement needs more shared memory at once than a block can have.
+    """Raise `ScheduleError` where a statement needs more memory at once than a thread, or a block, can have.
 
     Caches live at once if one statement uses them all; an outer cache of an array lives while an inner one is filled
     from it again and again.
     """
     most = plan.target.max_shared_memory_per_block
+    for cache in plan.caches:
+        size = plan.region(cache).size * cache.element_type.bytes * cache.stages
+        if cache.location is Location.PRIVATE and size > _LOCAL_BYTES:
+            raise ScheduleError(
+                f"{cache.name} takes {size} bytes of each thread, whose local memory has {_LOCAL_BYTES}",
+                help="cache at an inner index, or with location=Location.GLOBAL",
+            )
     for part in plan.nest.parts:
         for statement in part.statements:
             alive = [cache for array in arrays_of((statement,)) for cache in _alive(plan, array)]
