@@ -109,6 +109,11 @@ def tf32_atom() -> Drawing:
     return picture(tw.make_tiled_mma(tw.atoms.SM80_16x8x8_F32TF32TF32F32_TN))
 
 
+def quad_pair() -> Drawing:
+    """Draw which lanes hold what in one quad pair's instruction of shape 8 x 8 x 4."""
+    return picture(tw.atoms.SM70_8x8x4_F32F16F16F32_NT)
+
+
 def ldmatrix() -> Drawing:
     """Draw who names and who gets the elements of A in an ldmatrix of four matrices."""
     mma = tw.make_tiled_mma(tw.atoms.SM80_16x8x16_F32F16F16F32_TN)
@@ -157,6 +162,14 @@ def sgemm_warp_tile() -> Drawing:
     return picture(tw.make_tiled_mma(UniversalFMA(tw.float32), lanes, (*strips, None)))
 
 
+def schedule_tile() -> Drawing:
+    """Draw when the points of 8 x 10 loops are visited that were tiled by 4 x 5, before and after the reordering."""
+    return beside(
+        picture(tw.Layout(((4, 2), (5, 2)), ((10, 40), (1, 5))), title="tile({i: 4, j: 5}): for i, ii, j, jj"),
+        picture(tw.Layout(((4, 2), (5, 2)), ((5, 40), (1, 20))), title="reorder(i, j, ii, jj): for i, j, ii, jj"),
+    )
+
+
 PICTURES: dict[str, Callable[[], Drawing]] = {
     "orders": orders,
     "nested": nested,
@@ -170,6 +183,7 @@ PICTURES: dict[str, Callable[[], Drawing]] = {
     "tiled_fma": tiled_fma,
     "tensor_core": tensor_core,
     "tf32_atom": tf32_atom,
+    "quad_pair": quad_pair,
     "ldmatrix": ldmatrix,
     "sgemm_threads": sgemm_threads,
     "sgemm_register_tiles": sgemm_register_tiles,
@@ -177,6 +191,7 @@ PICTURES: dict[str, Callable[[], Drawing]] = {
     "sgemm_banks_swizzled": sgemm_banks_swizzled,
     "sgemm_banks_padded": sgemm_banks_padded,
     "sgemm_warp_tile": sgemm_warp_tile,
+    "schedule_tile": schedule_tile,
 }
 
 

@@ -44,6 +44,7 @@ def plan_for(M: int, N: int, K: int, kept: bool) -> Plan:
     m, n, depth = target.tensor_core_info.compute_tensor_splits(SHAPE)  # 16, 16, 16
     schedule = nest.create_schedule()
     ii, jj, kk = schedule.tile({i: m, j: n, k: depth})
+    schedule.reorder(i, j, k, ii, jj, kk)
     plan = schedule.create_plan(target)
     plan.bind({i: target.GridUnit.BLOCK_Y, j: target.GridUnit.BLOCK_X})  # blocks of one warp
     if kept:

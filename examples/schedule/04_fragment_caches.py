@@ -28,7 +28,7 @@ TILE, WARP = (128, 256, 64), (64, 64)
 
 
 def fast(M: int, N: int, K: int, group: int = 32, stages: int = 3) -> Plan:
-    """Return the plan; M, N and K are multiples of the tile."""
+    """Return the plan; it is fast where M, N and K are multiples of the tile."""
     A = Array(Role.INPUT, tw.float16, (M, K))
     B = Array(Role.INPUT, tw.float16, (K, N), Array.Layout.LAST_MAJOR)
     C = Array(Role.OUTPUT, tw.float16, (M, N))

@@ -29,7 +29,7 @@ SHAPE, PASSES = MMAShape.M16N16K4, 8
 
 
 def multi_pass(M: int, N: int, K: int) -> Plan:
-    """Return the plan of C += A B with 8 passes a tile; K is a multiple of 32, M and N of 16."""
+    """Return the plan of C += A B with 8 passes a tile of 16 x 16 x 32."""
     A = Array(Role.INPUT, tw.float32, (M, K))
     B = Array(Role.INPUT, tw.float32, (K, N))
     C = Array(Role.INPUT_OUTPUT, tw.float32, (M, N))
@@ -44,6 +44,7 @@ def multi_pass(M: int, N: int, K: int) -> Plan:
     m, n, depth = target.tensor_core_info.compute_tensor_splits(SHAPE, PASSES)  # 16, 16, 32
     schedule = nest.create_schedule()
     ii, jj, kk = schedule.tile({i: m, j: n, k: depth})
+    schedule.reorder(i, j, k, ii, jj, kk)
     plan = schedule.create_plan(target)
     plan.bind({i: target.GridUnit.BLOCK_Y, j: target.GridUnit.BLOCK_X})  # blocks of one wave
     plan.tensorize((ii, jj, kk), SHAPE, PASSES)

@@ -52,6 +52,7 @@ def fused_passes(extents: tuple[int, int, int], fused: int, target: Target, shap
     m, n, depth = target.tensor_core_info.compute_tensor_splits(shape, PASSES)
     schedule = nest.create_schedule()
     ii, jj, kk = schedule.tile({i: m, j: n, k: depth})
+    schedule.reorder(i, j, k, ii, jj, kk)
     plan = schedule.create_plan(target)
     plan.bind({i: target.GridUnit.BLOCK_Y, j: target.GridUnit.BLOCK_X})
     plan.tensorize((ii, jj, kk), shape, PASSES, num_fused_passes=fused)

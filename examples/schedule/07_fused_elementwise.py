@@ -68,7 +68,7 @@ def fused(m: int, n: int, k: int) -> Plan:
         D[row, column] = swish(C[row, column] + bias[column])
 
     schedule = fuse(product(A, B, C), finish.create_schedule(), partial=2)
-    f, i, j, kk = schedule.get_indices()
+    i, j, f, kk = schedule.get_indices()
     return on_warps(schedule, (i, j, kk), (A, B, C), [f])
 
 

@@ -16,9 +16,8 @@ What a cache holds follows from the loops inside of its index:
 Boxes of such extents have no swizzle, so `layout` gives them strides: pixels 24 elements apart rather than 16, so that
 the eight rows that ldmatrix reads at once lie in different banks.
 
-The columns and channels of Y are multiples of 32, those of X of 16: instructions do not stop in the middle, and a
-boundary inside of a tile is refused. Rows are any number, as each is a warp's own. `on_threads` is the same nest on
-threads alone: it takes any extents, and has a nest of its own set Y to zero where instructions have SET.
+Extents are any number: beyond the ends of X and W the caches hold zeros, and Y is not stored. `on_threads` is the same
+nest on threads alone; it has a nest of its own set Y to zero where instructions have SET.
 
 Run it: `python examples/schedule/10_convolution.py`
 """
@@ -86,7 +85,7 @@ def on_threads(*extents: int) -> Plan:
 
     target = Target()
     schedule = fuse(zero.create_schedule(), nest.create_schedule(), partial=4)
-    f, b, y, x, o, c, dy, dx = schedule.get_indices()
+    b, y, x, o, f, c, dy, dx = schedule.get_indices()
     xx, oo = schedule.tile({x: 4, o: 32})
     schedule.reorder(b, y, x, o, xx, oo, f, dy, dx, c)
     plan = schedule.create_plan(target)

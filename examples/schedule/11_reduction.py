@@ -48,7 +48,7 @@ def sums(rows: int, parts: int, width: int) -> Plan:
         S[i, p] += X[i, width * p + c]
 
     schedule = fuse(begin.create_schedule(), add.create_schedule(), partial=2)
-    f, i, p, c = schedule.get_indices()
+    i, p, f, c = schedule.get_indices()
     ii, cc = schedule.tile({i: ROWS, c: 32})
     schedule.reorder(i, p, ii, f, c, cc)
     plan = schedule.create_plan(Target())
@@ -93,7 +93,7 @@ def softmax(rows: int, columns: int) -> Plan:
         X[i, c] = X[i, c] / total[i]
 
     schedule = fuse([nest.create_schedule() for nest in (begin, compare, add, divide)], partial=1)
-    f, i, *columns_of_each = schedule.get_indices()
+    i, f, *columns_of_each = schedule.get_indices()
     ii = schedule.split(i, ROWS)
     schedule.reorder(i, ii, f, *columns_of_each)
     plan = schedule.create_plan(Target())

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tilewright.arguments import instance
-from tilewright.backends.sim import predict
+from tilewright.backends.sim.predict import predict
 from tilewright.errors import ArgumentError
 from tilewright.launch import Kernel, Launcher
 from tilewright.profile.conflicts import conflicts_of

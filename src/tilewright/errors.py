@@ -13,8 +13,11 @@ Every error derives from `TilewrightError`. Its text has one shape::
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, ClassVar
 
 from tilewright.source import SourceLocation
+
+ROLLBACK_VARIABLE = "TILEWRIGHT_SIM_ROLLBACK"
 
 
 class TilewrightError(Exception):
@@ -90,7 +93,41 @@ class DeviceError(TilewrightError, RuntimeError):
 
 
 class CheckError(TilewrightError, RuntimeError):
-    """The simulator found that a kernel is wrong: a race, a bad access, a missing wait, a barrier not met."""
+    """The simulator found that a kernel is wrong: a race, a bad access, a missing wait, a barrier not met.
+
+    Its text is that of the first of `findings`, and a line for each of the others. `outputs` are the names of the
+    arrays that the kernel writes. They may hold part of its results, unless `rolled_back`: then they hold what they
+    held before the launch.
+    """
+
+    MOST_LISTED: ClassVar[int] = 20  # further findings that the text lists
+
+    findings: tuple[Any, ...] = ()  # Any: each a `Finding` of the simulator
+    outputs: tuple[str, ...] = ()
+    rolled_back = False
+
+    def __str__(self) -> str:
+        others = self.findings[1:]
+        lines = [super().__str__()]
+        if others:
+            lines.append(f"and {len(others)} more finding{'s' if len(others) > 1 else ''}:")
+        for finding in others[: self.MOST_LISTED]:
+            place = "" if finding.location is None else f"{finding.location}: "
+            lines.append(f"  {place}{finding.message.splitlines()[0]}")
+        if len(others) > self.MOST_LISTED:
+            lines.append("  ...")
+        if self.outputs:
+            lines.append(describe_outputs(self.outputs, self.rolled_back))
+        return "\n".join(lines)
+
+
+def describe_outputs(names: tuple[str, ...], are_kept: bool) -> str:
+    """Return the line of an error about the arrays that a kernel writes."""
+    listed, verb = ", ".join(names), "hold" if len(names) > 1 else "holds"
+    if are_kept:
+        return f"{listed} {verb} what {'they' if len(names) > 1 else 'it'} held before the launch"
+    way = f"tw.simulate(rollback=True) or {ROLLBACK_VARIABLE}=1 puts arrays back"
+    return f"{listed} may hold partial or wrong results; {way}"
 
 
 class TuningError(TilewrightError, RuntimeError):
@@ -103,3 +140,11 @@ class InternalError(TilewrightError, RuntimeError):
 
 class TilewrightWarning(UserWarning):
     """Something works, but not as well as it should: a slow path, a cache that cannot be written."""
+
+
+# Tracebacks call them by the names under which users catch them.
+for _kind in (
+    TilewrightError, LayoutError, LanguageError, ArgumentError, ScheduleError, CompileError, DeviceError, CheckError,
+    TuningError, InternalError, TilewrightWarning,
+):  # fmt: skip
+    _kind.__module__ = "tilewright"

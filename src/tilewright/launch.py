@@ -19,6 +19,7 @@ from weakref import WeakSet, ref
 from tilewright.arch import Arch, default_arch
 from tilewright.compile import Lowered, lower
 from tilewright.errors import ArgumentError, LanguageError
+from tilewright.frames import hide_frames, hiding_frames
 from tilewright.frontend.captures import Captures
 from tilewright.frontend.rewrite import rewrite
 from tilewright.frontend.sources import remember
@@ -161,6 +162,11 @@ class Kernel(KernelByName):
         return known if type(known.grid) is type(grid) and type(known.block) is type(block) else launcher
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
+        if tracing() is not None:
+            raise LanguageError(
+                f"kernel {self.__name__!r} is called in a kernel, and only the host launches kernels",
+                help=f"decorate {self.__name__} with @tw.function: kernels call functions",
+            )
         raise ArgumentError(
             f"kernel {self.__name__!r} was called without a grid and a block",
             help=f"write {self.__name__}[grid, block](...)",
@@ -199,6 +205,7 @@ class Kernel(KernelByName):
             raise ArgumentError(f"configure: {error.summary}", help=error.help) from None
         return Kernel(self._code.function, changed, self._bound, self._code, self._further)
 
+    @hiding_frames
     def source(self, *args: Any, arch: str | None = None, **kwargs: Any) -> str:
         """Return the CUDA C++ for arguments: arrays, or `tw.spec(dtype, shape)` in their place. No GPU is needed.
 
@@ -206,6 +213,7 @@ class Kernel(KernelByName):
         """
         return self.lower(*args, arch=arch, **kwargs).source.text
 
+    @hiding_frames
     def ptx(self, *args: Any, arch: str | None = None, **kwargs: Any) -> str:
         """Return the PTX for arguments, compiled by NVRTC. No GPU is needed.
 
@@ -222,6 +230,7 @@ class Kernel(KernelByName):
         cuda = lowered.cuda
         return compile_ptx(cuda.text, name=cuda.name, arch=lowered.arch.name, line_map=cuda.line_map)
 
+    @hiding_frames
     def sass(self, *args: Any, arch: str | None = None, **kwargs: Any) -> str:
         """Return the machine code for arguments, as nvdisasm prints it. No GPU is needed.
 
@@ -232,6 +241,7 @@ class Kernel(KernelByName):
         module = self.lower(*args, arch=arch, **kwargs).module
         return module.assembly or disassemble(module.cubin)
 
+    @hiding_frames
     def resources(self, *args: Any, arch: str | None = None, **kwargs: Any) -> Any:
         """Return registers, spills, shared memory and more, as the compiler reports them. No GPU is needed.
 
@@ -239,6 +249,7 @@ class Kernel(KernelByName):
         """
         return self.lower(*args, arch=arch, **kwargs).module.resources
 
+    @hiding_frames
     def lower(self, *args: Any, arch: str | None = None, block: Extent = None, **kwargs: Any) -> Lowered:
         """Return the kernel's IR for arguments, after all passes, and what is made of it."""
         if self.takes_any_number:
@@ -257,6 +268,7 @@ class Kernel(KernelByName):
             **self.options.of_code,
         )
 
+    @hiding_frames
     def analyze(self, *args: Any, grid: Extent, block: Extent, **kwargs: Any) -> Profile:
         """Run the kernel on the simulator and return what it costs: `kernel[grid, block].analyze(*args)` in full."""
         return self[grid, block].analyze(*args, **kwargs)
@@ -400,13 +412,22 @@ class Launcher(LauncherByName):
                 f"kernel {kernel.__name__!r} is launched inside a kernel, and only the host launches kernels",
                 help="put what both do into a helper function: @tw.function",
             )
+        try:
+            self._run(args, plan, reading)
+        except Exception as error:
+            hide_frames(error)
+            raise
+
+    def _run(self, args: tuple[Any, ...], plan: Any, reading: Any) -> None:  # Any: as above
+        """Launch with arguments that no earlier call has prepared."""
+        variant, config = self._variant, self._config
         if reading is None:
             plan, reading = variant.signature.read(args)
         ready = reading[0].kernel or variant.admit(plan, reading, args)
         if config is None or ready.dynamic_shared_bytes != config.shared_bytes:
             config = self._configure(ready, args)
         if not config.is_empty:
-            ready.run(config, plan, reading, args, kernel.options.stream)
+            ready.run(config, plan, reading, args, self.kernel.options.stream)
 
     def repeat(self, args: tuple[Any, ...]) -> Callable[[tuple[Any, ...]], bool] | None:
         """Return what launches calls like one that was made, from the values of a reading in place of the arguments.
@@ -456,6 +477,7 @@ class Launcher(LauncherByName):
         ready = reading[0].kernel or self._variant.admit(plan, reading, args)
         return ready, self._configure(ready, args)
 
+    @hiding_frames
     def prepare(self, *args: Any, **kwargs: Any) -> Callable[[], None]:
         """Return the launch with these arguments packed: calling it costs the driver's time and little more.
 
@@ -473,6 +495,7 @@ class Launcher(LauncherByName):
             return lambda: None
         return ready.prepare(config, plan, reading, args, self.kernel.options.stream)
 
+    @hiding_frames
     def analyze(self, *args: Any, **kwargs: Any) -> Profile:
         """Run the kernel on the simulator and return what it costs, line by line; the arguments stay as they were.
 
@@ -493,22 +516,27 @@ class Launcher(LauncherByName):
 
         return analyze(self, args, kwargs)
 
+    @hiding_frames
     def source(self, *args: Any, arch: str | None = None, **kwargs: Any) -> str:
         """Return the CUDA or HIP C++, as `Kernel.source`, for this block."""
         return self.kernel.source(*args, arch=arch, block=self.block, **kwargs)
 
+    @hiding_frames
     def ptx(self, *args: Any, arch: str | None = None, **kwargs: Any) -> str:
         """Return the PTX, as `Kernel.ptx`, for this block."""
         return self.kernel.ptx(*args, arch=arch, block=self.block, **kwargs)
 
+    @hiding_frames
     def sass(self, *args: Any, arch: str | None = None, **kwargs: Any) -> str:
         """Return the machine code, as `Kernel.sass`, for this block."""
         return self.kernel.sass(*args, arch=arch, block=self.block, **kwargs)
 
+    @hiding_frames
     def resources(self, *args: Any, arch: str | None = None, **kwargs: Any) -> Any:
         """Return the compiler's resource report, as `Kernel.resources`, for this block."""
         return self.kernel.resources(*args, arch=arch, block=self.block, **kwargs)
 
+    @hiding_frames
     def lower(self, *args: Any, arch: str | None = None, **kwargs: Any) -> Lowered:
         """Return the IR after all passes, as `Kernel.lower`, for this block."""
         return self.kernel.lower(*args, arch=arch, block=self.block, **kwargs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import linecache
 import os
+import sys
 from dataclasses import dataclass
 
 
@@ -35,8 +36,8 @@ class SourceLocation:
 
     @property
     def short_file(self) -> str:
-        """The file's name without its folders."""
-        return os.path.basename(self.file)
+        """The file's name without its folders; of a notebook's cell "In [3]"."""
+        return _cell(self.file) or os.path.basename(self.file)
 
     def excerpt(self) -> list[str]:
         """Return the lines of a message: place, source line, carets, and the chain of calls to it."""
@@ -61,3 +62,12 @@ class SourceLocation:
 
     def __str__(self) -> str:
         return f"{self.short_file}:{self.line}"
+
+
+def _cell(file: str) -> str | None:
+    """Return the name by which IPython shows the cell whose code stands in a file, None of any other file."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None and hasattr(ipython, "get_ipython") else None
+    name = getattr(getattr(shell, "compile", None), "format_code_name", None)
+    found = name(file) if name is not None else None
+    return None if found is None else str(found[1]).replace("In[", "In [")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -32,7 +31,7 @@ from tilewright.runtime.launch import (
     share_memory,
 )
 from tilewright.runtime.nvrtc import CompiledModule
-from tilewright.runtime.options import stream_handle
+from tilewright.runtime.options import is_simulator_chosen, stream_handle
 from tilewright.runtime.plan import (
     Argument,
     ArgumentPlan,
@@ -94,7 +93,7 @@ def specialise(
     """
     arrays = [(name, d) for name, d in zip(names, described, strict=True) if isinstance(d, ArrayInfo)]
     device = common_device([info for _, info in arrays], [name for name, _ in arrays])
-    simulate = device == "cpu" or os.environ.get("TILEWRIGHT_BACKEND") == "sim"
+    simulate = is_simulator_chosen() or device == "cpu"
     named = None if arch is None else Arch.parse(arch)
     if named is not None and named.is_amd and not simulate:
         raise DeviceError(

@@ -22,20 +22,27 @@ from tilewright.runtime.clang import compile_hip, find_clang
 
 ROOT = Path(__file__).parents[2]
 BATCH = 60
+OF_A_NAME = 24  # texts of kernels of one name that are compiled: tests launch some for every type and shape
 
 # Why a kernel of the set may be refused: what the hardware has not, or what would need ROCm's libraries.
 REASONS = (
-    r"gfx90a has no instruction for (cbrt|erf|fmod|pow|sin) of float(32|64), and the math library of ROCm is not linked",
+    r"gfx90a has no instruction for (cbrt|cos|erf|fmod|pow|sin|tan|tanh) of float(32|64), and the math library of ROCm is not linked",
     r"gfx90a has no instruction for (sqrt|rsqrt) of float64, and the math library of ROCm is not linked",
     r"tw\.named_barrier: gfx90a has one barrier, that of the whole block",
-    r"gfx90a has no (barrier of a part of the block|cvt\.rna\.tf32|mbarrier|printf)",
+    r"gfx90a has no (barrier of a part of the block|cvt\.rna\.tf32|mbarrier|printf|PTX)",
+    r"gfx90a has no (atomic addition of two halves|barrier of the grid here|reduction of a wave in one instruction)",
+    r"gfx90a has no instruction that the library makes (cos|sin|tanh) of",
     r"tw\.copy: gfx90a has no cp\.async; it needs sm_80 or later",
     r"tw\.(copy|gemm): (SM\d+_|CpAsync|UniversalCopy).* needs sm_\d+ or later, and the target is gfx90a",
     r"arithmetic and conversion of 8-bit floats need sm_89 or later, and the target is gfx90a",
     r".* is done by (32|64) lanes together, and the block of \d+ threads leaves .*",
-    r"kernel 'large_shared' takes \d+ bytes of shared memory; a block of gfx90a has 65536",
-    r"tw\.device_assert: n is too small",  # what that test is about
-    r"upcast\(\(3,2\):\(1,3\), 2\): mode 3:1 does not fall into groups of 2 elements",  # as before
+    r"kernel '(large_shared|prefix_sum)' takes \d+ bytes of shared memory; a block of gfx90a has 65536",
+    # What these tests are about: they launch kernels that are wrong for every target.
+    r"tw\.device_assert: n is too small",
+    r"upcast\(\(3,2\):\(1,3\), 2\): mode 3:1 does not fall into groups of 2 elements",
+    r"x\.recast: the first element is known to lie at a multiple of 2 bytes only, and a u?int(32|64) takes [48]",
+    r"x\.recast: uint16 memory is not seen as (bool|tfloat32)",
+    r"a TiledCopy of 32 threads is used in a block of 256 threads: some of them take slices that do not exist",
 )
 
 
@@ -67,12 +74,21 @@ def test_every_kernel_is_printed_or_refused_for_a_reason(recorded: dict[str, Any
     assert len(recorded["texts"]) > 500
 
 
+def spread(texts: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return at most `OF_A_NAME` texts of each name, from first to last."""
+    by_name: dict[str, list[tuple[str, str]]] = {}
+    for text, name in texts:
+        by_name.setdefault(name, []).append((text, name))
+    steps = {name: -(-len(found) // OF_A_NAME) for name, found in by_name.items()}
+    return [each for name, found in by_name.items() for each in found[:: steps[name]]]
+
+
 @pytest.mark.slow  # as above
 @pytest.mark.skipif(find_clang() is None, reason="needs clang")
 def test_clang_compiles_every_kernel(recorded: dict[str, Any]) -> None:
     """Half of the kernels for each target; their texts are the same for both."""
     spaces = []
-    for number, (text, name) in enumerate(recorded["texts"]):
+    for number, (text, name) in enumerate(spread(recorded["texts"])):
         own = re.sub(rf"\b{re.escape(name)}\(", f"{name}_{number}(", text)
         spaces.append(f"namespace kernel_{number} {{\n{own}\n}}\n")
     jobs = [

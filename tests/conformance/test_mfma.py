@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from fractions import Fraction
 from pathlib import Path
@@ -13,13 +12,15 @@ from tests.conformance.harness import Array
 from tests.conformance.test_mma_atoms import addends, products, random_tile
 
 import tilewright as tw
+from tilewright.arch import Arch
+from tilewright.atoms.arithmetic import truncate_tf32
 from tilewright.atoms.fragments import positions
 from tilewright.atoms.mma import MMAAtom
 from tilewright.instructions.mfma import NAMES
+from tilewright.runtime.clang import find_clang
 
 ATOMS: list[MMAAtom] = [getattr(tw.atoms, name) for name in NAMES]
-AMD = ("gfx908", "gfx90a")
-CLANG = shutil.which("clang-14") or shutil.which("clang")
+AMD = ("gfx908", "gfx90a", "gfx942")
 each = pytest.mark.parametrize("atom", ATOMS, ids=str)
 
 
@@ -41,6 +42,7 @@ def test_layouts_by_the_words_of_the_manual(atom: MMAAtom) -> None:
     m, _, k = atom.shape_mnk
     small, width = atom.rows, int(atom.layout_a[1].size)
     assert (small, k) in {(16, 4 * width), (32, 2 * width), (16, width), (32, width)}
+    is_double = atom.dtype_d is tw.float64
     a, c = positions(atom.layout_a), positions(atom.layout_c)
     for lane in range(64):
         for j in range(width):
@@ -49,6 +51,7 @@ def test_layouts_by_the_words_of_the_manual(atom: MMAAtom) -> None:
         for i in range(c.shape[1]):
             column_block, value = divmod(i, small * small // 64)
             row = 4 * (lane // 16) + value if small == 16 else 8 * (value // 4) + 4 * (lane // 32) + value % 4
+            row = 4 * value + lane // 16 if is_double else row
             assert c[lane, i] == row + m * (small * column_block + lane % small)
 
 
@@ -103,7 +106,19 @@ def test_the_simulator_computes_the_definition(atom: MMAAtom, arch: str) -> None
     m, n, k = atom.shape_mnk
     a, b = random_tile(rng, (m, k), atom.dtype_a), random_tile(rng, (n, k), atom.dtype_b)
     c = addends(rng, (m, n), atom.dtype_c)
+    if not atom.runs_on(Arch.parse(arch)):
+        with pytest.raises(tw.LanguageError, match=f"no longer has {atom.name}|{atom.name} needs {atom.arch} or later"):
+            multiply(atom, a, b, c, arch)
+        return
     d = multiply(atom, a, b, c, arch)
+    if atom.dtype_d is tw.float64:  # in any order: see the error bound
+        exact = [
+            [sum(Fraction(x) * Fraction(y) for x, y in zip(p.tolist(), q.tolist(), strict=True)) for q in b] for p in a
+        ]
+        assert (np.abs(d - (np.array(exact, np.float64) + c)) <= atom.error_bound(a, b, c)).all()
+        return
+    if atom.dtype_a is tw.tfloat32:
+        a, b = truncate_tf32(a), truncate_tf32(b)
     a, b = (x.astype(np.float64) if atom.dtype_d.is_float else x for x in (a, b))
     for i, j in zip(rng.integers(0, m, 40).tolist(), rng.integers(0, n, 40).tolist(), strict=True):
         inside = atom.first_row <= i < atom.first_row + atom.rows
@@ -145,12 +160,13 @@ def test_several_waves_and_atoms(places: tuple[int, ...]) -> None:
 
 def hip_of(atom: MMAAtom) -> str:
     """Return a kernel that calls the builtin, with operands of the types and lengths that the atom tells."""
-    elements = {tw.float32: "float", tw.float16: "_Float16", tw.bfloat16: "short", tw.int8: "char", tw.int32: "int"}
+    elements = {tw.float32: "float", tw.float16: "_Float16", tw.bfloat16: "short", tw.int8: "char", tw.int32: "int",
+                tw.float64: "double", tw.tfloat32: "float"}  # fmt: skip
     width, sums = int(atom.layout_a[1].size), int(atom.layout_c[1].size)
     accumulator = elements[atom.dtype_d]
     operand = elements[atom.dtype_a]
     if atom.dtype_a is tw.int8:
-        operand, width = "int", width // 4
+        operand, width = ("int", width // 4) if width == 4 else ("long", 1)
     vector = f"__attribute__((ext_vector_type({width})))" if width > 1 else ""
     modifiers = ", ".join(map(str, atom.modifiers))
     return f"""
@@ -161,23 +177,27 @@ extern "C" __attribute__((global)) void product(C* d, const A* a, const A* b, co
 }}"""
 
 
-@pytest.mark.skipif(CLANG is None, reason="needs clang")
 @pytest.mark.parametrize("arch", AMD)
 def test_clang_takes_the_builtins(arch: str, tmp_path: Path) -> None:
-    """All atoms in one translation unit: every name, type, count and modifier is what clang 14 wants."""
-    assert CLANG is not None
+    """All atoms of a target in one translation unit: every name, type, count and modifier is what clang wants."""
+    clang, atoms = find_clang(arch), [atom for atom in ATOMS if atom.runs_on(Arch.parse(arch))]
+    if clang is None:
+        pytest.skip(f"needs a clang that knows {arch}")
     source = tmp_path / "atoms.hip"
-    texts = [f"namespace n{i} {{{hip_of(atom).replace('product', f'product{i}')}\n}}" for i, atom in enumerate(ATOMS)]
+    texts = [f"namespace n{i} {{{hip_of(atom).replace('product', f'product{i}')}\n}}" for i, atom in enumerate(atoms)]
     source.write_text("\n".join(texts))
     options = ("-x", "hip", "--cuda-device-only", f"--offload-arch={arch}", "-nogpuinc", "-nogpulib", "-O1", "-S")
     out = tmp_path / "atoms.s"
-    done = subprocess.run([CLANG, *options, str(source), "-o", str(out)], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [str(clang), *options, str(source), "-o", str(out)], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     assembly = out.read_text()
-    for i, atom in enumerate(ATOMS):
+    for i, atom in enumerate(atoms):
         code = assembly[assembly.index(f"product{i}:") :]
         line = next(text for text in code.splitlines() if "v_mfma" in text)
-        assert f"v_{atom.builtin.removeprefix('__builtin_amdgcn_')} " in line
+        if arch != "gfx942":  # whose assembler writes v_mfma_f32_32x32x1_2b_f32
+            assert f"v_{atom.builtin.removeprefix('__builtin_amdgcn_')} " in line
         cbsz, abid, _ = atom.modifiers
         assert (f"cbsz:{cbsz}" in line) == (cbsz > 0) and (f"abid:{abid}" in line) == (abid > 0)
 

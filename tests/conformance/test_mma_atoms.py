@@ -18,7 +18,7 @@ GROUPS: dict[str, list[MMAAtom]] = defaultdict(list)
 for _name in NAMES:
     _atom: MMAAtom = getattr(tw.atoms, _name)
     _words = _atom.in_words()
-    _types = "".join(str(t) for t in (_words.dtype_d, _words.dtype_a, _words.dtype_b))
+    _types = "".join(str(t) for t in (_words.dtype_d, _words.dtype_a, _words.dtype_b, _words.dtype_c))
     GROUPS[f"{'x'.join(map(str, _atom.shape_mnk))} {_types} {_atom.arch}"].append(_atom)
 
 
@@ -28,13 +28,18 @@ def products(D, A, B, C, mmas: tw.constexpr):
     for number, mma in enumerate(mmas):
         thread = mma.get_slice(tw.thread_idx.x)
         a, b = thread.partition_A(A), thread.partition_B(B)
-        c, d = thread.partition_C(C), thread.partition_C(D[number, None, None])
+        c, d = thread.partition_C(C), thread.partition_D(D[number, None, None])
         ra, rb, rc = thread.make_fragment_A(a), thread.make_fragment_B(b), thread.make_fragment_C(c)
         tw.copy(a, ra)
         tw.copy(b, rb)
         tw.copy(c, rc)
-        tw.gemm(mma, rc, ra, rb, rc)
-        tw.copy(rc, d)
+        if mma.atom.layout_d is None:
+            tw.gemm(mma, rc, ra, rb, rc)
+            tw.copy(rc, d)
+        else:  # D is of another type than C, and held by other threads
+            rd = thread.make_fragment_D(d)
+            tw.gemm(mma, rd, ra, rb, rc)
+            tw.copy(rd, d)
 
 
 def random_tile(rng: np.random.Generator, shape: tuple[int, ...], dtype: tw.DType) -> Array:

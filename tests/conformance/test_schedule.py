@@ -146,6 +146,7 @@ def test_passes(backend: Backend, passes: int, fused: int, policy: MMAScheduling
     ii, jj, steps = schedule.tile(
         dict(zip((i, j, kk), target.tensor_core_info.compute_tensor_splits(MMAShape.M16N16K16, passes), strict=True))
     )
+    schedule.reorder(i, j, kk, ii, jj, steps)
     plan = schedule.create_plan(target)
     plan.bind({i: UNIT.BLOCK_Y, j: UNIT.BLOCK_X})
     plan.cache(A, index=ii)
@@ -185,7 +186,7 @@ def test_a_fused_nest_on_fragments(backend: Backend) -> None:
         D[row, column] = tw.maximum(C[row, column] + bias[column], 0.0)
 
     schedule = fuse(nest.create_schedule(), after.create_schedule(), partial=2)
-    fusing, i, j, kk = schedule.get_indices()
+    i, j, fusing, kk = schedule.get_indices()
     ii, jj, steps = schedule.tile({i: 16, j: 16, kk: 32})
     schedule.reorder(i, j, fusing, kk, ii, jj, steps)
     plan = schedule.create_plan(Target())
@@ -242,6 +243,7 @@ def test_types_and_shapes(backend: Backend, name: str, cached: bool) -> None:
     schedule, target = nest.create_schedule(), Target()
     splits = target.tensor_core_info.compute_tensor_splits(shape, 2)
     ii, jj, steps = schedule.tile(dict(zip((i, j, kk), splits, strict=True)))
+    schedule.reorder(i, j, kk, ii, jj, steps)
     plan = schedule.create_plan(target)
     plan.bind({i: UNIT.BLOCK_Y, j: UNIT.BLOCK_X})
     if cached:
@@ -278,7 +280,7 @@ def test_fused_nests_with_a_buffer_ahead(backend: Backend) -> None:
         E[u, v] = 2 * u + v
 
     schedule = fuse(product.create_schedule(), finish.create_schedule(), apart.create_schedule(), partial=2)
-    f, i, j, *rest = schedule.get_indices()
+    i, j, f, *rest = schedule.get_indices()
     schedule.reorder(j, f, *rest, i)
     schedule.unroll(i)
     plan = schedule.create_plan(Target())

@@ -9,13 +9,12 @@ from tests.helpers.refusals import refused
 
 import tilewright as tw
 from tilewright.errors import ArgumentError, ScheduleError
-from tilewright.schedule.affine import Dimension
 from tilewright.schedule.arrays import Array, Role
 from tilewright.schedule.caches import Location
 from tilewright.schedule.nest import Nest
 from tilewright.schedule.package import Package
 from tilewright.schedule.plan import Plan
-from tilewright.schedule.schedule import fuse
+from tilewright.schedule.schedule import Schedule, fuse
 from tilewright.schedule.targets import Target
 
 
@@ -251,16 +250,24 @@ def test_the_same_cache_twice():
 @refused(
     ScheduleError,
     """
-    k cannot be vectorized: write of C[i + ii, j + jj] and read of C[i + ii, j + jj] are of the same element in different iterations
+    k cannot be vectorized: write of c[i] and read of c[i] are of the same element in different iterations
       test_schedule_caches.py:N, in _:
-        c[i, j] += a[i, k] * b[k, j]
-        ^^^^^^^
+        c[i] = a[i, k] - c[i]
+        ^^^^
       help: vectorize a loop whose iterations are independent of one another
     """,
 )
-def test_vectorizing_an_accumulation():
-    plan, _, (_, _, k, *_) = product()
-    plan.vectorize(k)
+def test_vectorizing_what_accumulates_and_is_no_reduction():
+    a, c = Array(Role.INPUT, "float32", (8, 8), name="a"), Array(Role.INPUT_OUTPUT, "float32", (8,), name="c")
+    nest = Nest((8, 8))
+    i, k = nest.get_indices()
+    i.name, k.name = "i", "k"
+
+    @nest.iteration_logic
+    def _() -> None:
+        c[i] = a[i, k] - c[i]
+
+    nest.create_plan(Target("NVIDIA A100")).vectorize(k)
 
 
 @refused(
@@ -288,34 +295,39 @@ def test_vectorizing_a_recurrence():
 @refused(
     ScheduleError,
     """
-    i runs to N, which only the launch knows
-      help: split the loop, and vectorize the inner one
+    vectorizing u lets two accesses of s[1, 1] change places: the write of s[u + 1, v] at u=0, v=1 comes before the read of s[u, v + 1] at u=1, v=0 and would come after it
+      test_schedule_caches.py:N, in _:
+        s[u + 1, v] = s[u, v + 1] * 0.5
+        ^^^^^^^^^^^
+      help: keep an order in which what depends on another iteration runs after it; skewing a loop by another one can make such an order possible
     """,
 )
-def test_vectorizing_a_loop_of_unknown_length():
-    n = Dimension("N")
-    a = Array(Role.OUTPUT, "float32", (n,), name="a")
-    nest = Nest((n,))
-    i = nest.get_indices()
+def test_vectorizing_a_loop_that_cannot_be_the_innermost_one():
+    s = Array(Role.INPUT_OUTPUT, "float32", (9, 9), name="s")
+    nest = Nest((8, 8))
+    u, v = nest.get_indices()
+    u.name, v.name = "u", "v"
 
     @nest.iteration_logic
     def _() -> None:
-        a[i] = 1.0
+        s[u + 1, v] = s[u, v + 1] * 0.5
 
-    nest.create_plan(Target("NVIDIA A100")).vectorize(i)
+    nest.create_plan(Target("NVIDIA A100")).vectorize(u)
 
 
 @refused(
     ScheduleError,
     """
-    ii is vectorized, and jj runs inside of it
-      help: reorder the schedule so that the vectorized loop is the innermost one
+    f numbers fused schedules and is vectorized
+      help: vectorize a loop of the schedules
     """,
 )
-def test_vectorizing_a_loop_that_is_not_innermost():
-    plan, _, (_, _, _, ii, _) = product()
-    plan.vectorize(ii)
-    plan.build()
+def test_vectorizing_the_loop_that_numbers_fused_schedules():
+    schedules = [product()[0].nest for _ in range(2)]
+    fused = fuse(*(Schedule(nest) for nest in schedules))
+    (f,) = fused.nest.fusing
+    f.name = "f"
+    fused.create_plan(Target("NVIDIA A100")).vectorize(f)
 
 
 @refused(

@@ -101,7 +101,7 @@ def test_consumer_before_its_producer():
     later, _ = schedule_of(lambda i: c.__setitem__(i, 1.0), 8)
     reader, _ = schedule_of(lambda i: c.__setitem__(i + 1, c[i] * 2), 8)
     wrong = fuse(later, reader)
-    f, i = wrong.get_indices()
+    i, f = wrong.get_indices()
     wrong.reorder(i, f)
 
 
@@ -213,7 +213,7 @@ def test_a_skewed_stencil_runs_by_diagonals():
 def test_a_consumer_row_by_row_behind_its_producer():
     (sums, _), (uses, _) = row_sums()
     fused = fuse(sums, uses, partial=1)
-    f, i, j = fused.get_indices()
+    i, f, j = fused.get_indices()
     assert fused.is_valid_loop_order(i, f, j)
 
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from tests.helpers.refusals import refused
 
-from tilewright.errors import ArgumentError, ScheduleError
-from tilewright.schedule.affine import Dimension
+from tilewright.errors import ScheduleError
+from tilewright.schedule.affine import Affine, Dimension
 from tilewright.schedule.arrays import Array, Role
 from tilewright.schedule.caches import Location
+from tilewright.schedule.loop_nest import Condition
 from tilewright.schedule.mma_shapes import MMAFragmentOp, MMAShape
 from tilewright.schedule.nest import Nest
 from tilewright.schedule.targets import Target
@@ -154,12 +156,12 @@ def test_a_type_that_the_target_does_not_take() -> None:
 @refused(
     ScheduleError,
     """
-    sm_75 has no M16N16K16 of int8 with int8 accumulators
+    sm_75 has no M16N16K16 of int8 with int64 accumulators
       help: sm_75 has M16N16K16, M32N8K16, M8N32K16 of float16 with float32 accumulators; M16N16K16, M32N8K16, M8N32K16 of float16 with float16 accumulators; M16N16K16, M32N8K16, M8N32K16 of int8 with int32 accumulators; M16N16K16, M32N8K16, M8N32K16 of uint8 with int32 accumulators
     """,
 )
-def test_sums_of_bytes_kept_in_bytes() -> None:
-    Case(types=("int8", "int8", "int8"), target="sm_75").tensorize()
+def test_sums_of_bytes_beyond_the_accumulators() -> None:
+    Case(types=("int8", "int8", "int64"), target="sm_75").tensorize()
 
 
 @refused(
@@ -238,22 +240,21 @@ def test_a_function_in_each_turn() -> None:
 @refused(
     ScheduleError,
     """
-    SET needs an argument
+    SCALE needs an argument
       help: prologue_arg or epilogue_arg, a number
     """,
 )
-def test_setting_to_nothing() -> None:
-    Case().tensorize(prologue_op=MMAFragmentOp.SET)
+def test_scaling_by_nothing() -> None:
+    Case().tensorize(prologue_op=MMAFragmentOp.SCALE)
 
 
-@refused(
-    ScheduleError,
-    """
-    ReLU takes no argument, got 2.0
-    """,
-)
-def test_relu_by_a_number() -> None:
-    Case().tensorize(epilogue_op=MMAFragmentOp.ReLU, epilogue_arg=2.0)
+def test_arguments_of_operations_that_take_none_are_ignored() -> None:
+    case = Case().tensorize(
+        prologue_op=MMAFragmentOp.SET, epilogue_op=MMAFragmentOp.ReLU, epilogue_arg=2.0
+    )  # fmt: skip
+    tile = case.plan.tensorization
+    assert tile is not None
+    assert (tile.prologue, tile.epilogue) == ((MMAFragmentOp.SET, 0.0), (MMAFragmentOp.ReLU, None))
 
 
 @refused(
@@ -364,29 +365,44 @@ def test_sums_of_one_column() -> None:
 @refused(
     ScheduleError,
     """
-    a tile of matrix instructions would cross the boundary at which i + ii < 60
+    a tile of matrix instructions would cross the boundary at which i + ii - j - jj >= 0
       test_schedule_tensors.py:N, in multiply:
         C[i, j] += A[i, k] * B[k, j]
         ^^^^^^^
-      help: let the sizes of the splits divide the loops, or pad the arrays; no padded loop is tensorized
+      help: a boundary of M, N or K alone is masked; one that moves with several indices of the tile, or in a quotient or remainder, is not
     """,
 )
-def test_tiles_that_cross_an_edge() -> None:
-    Case(sizes=(60, 64, 64)).tensorize()
+def test_tiles_that_cross_a_slanted_edge() -> None:
+    case = Case()
+    (part,), loops = case.plan.nest.parts, [*case.outer[:2], *case.inner[:2]]
+    triangle = Condition(Affine.of(dict(zip(loops, (1, -1, 1, -1), strict=True))))
+    case.plan.nest = replace(case.plan.nest, parts=(part.where(triangle),))
+    case.tensorize()
 
 
 @refused(
     ScheduleError,
     """
-    a tile of matrix instructions would cross the boundary at which i + ii >= 8
+    saturating=True, and C is of float32
       test_schedule_tensors.py:N, in multiply:
         C[i, j] += A[i, k] * B[k, j]
         ^^^^^^^
-      help: let the sizes of the splits divide the loops, or pad the arrays; no padded loop is tensorized
+      help: int32 accumulators saturate when they are stored as int8, uint8, int16 or uint16
     """,
 )
-def test_tiles_that_cross_padding() -> None:
-    Case(padding=8).tensorize()
+def test_saturation_of_floats() -> None:
+    Case().tensorize(saturating=True)
+
+
+@refused(
+    ScheduleError,
+    """
+    the saturation would run in each iteration of k, which runs through K
+      help: keep C in fragments: plan.cache(C, index=k, location=Location.MMA_FRAGMENT)
+    """,
+)
+def test_saturation_in_each_iteration() -> None:
+    Case(types=("int8", "int8", "int16")).tensorize(saturating=True).plan.build()
 
 
 @refused(
@@ -488,21 +504,8 @@ def test_temporary_sums_without_a_cache() -> None:
     Case(role=Role.TEMP).tensorize().plan.build()
 
 
-@refused(
-    ArgumentError,
-    """
-    M is 40, and the tiles of kernel 'product' take multiples of 16
-      help: pad the arrays, or build another kernel for such sizes
-    """,
-)
-def test_a_size_of_the_launch_that_tiles_do_not_divide() -> None:
-    m = Dimension("M")
-    kernel = Case(sizes=(m, 64, 64)).tensorize().plan.build("product")
-    kernel(np.zeros((40, 64), np.float16), np.zeros((64, 64), np.float16), np.zeros((40, 64), np.float32))
-
-
-@pytest.mark.parametrize("rows", [16, 48, 80])
-def test_a_size_of_the_launch_that_tiles_divide(rows: int) -> None:
+@pytest.mark.parametrize("rows", [16, 40, 48, 81])
+def test_any_size_of_the_launch(rows: int) -> None:
     m, n, k = Dimension("M"), Dimension("N"), Dimension("K")
     kernel = Case(sizes=(m, n, k)).tensorize().plan.build()
     random = np.random.default_rng(0)

@@ -31,7 +31,7 @@ def trace(kernel, *args):
       called from test_values.py:N, in kernel:
         x[0] = helper(n)
                ^^^^^^^^^
-      help: decorate a helper function with @tw.function; in a comprehension or a sort, write tw.where or a loop
+      help: decorate a helper function with @tw.function; in a lambda, a comprehension or a sort, write tw.where(condition, a, b)
     """,
 )
 def test_branch_in_a_plain_helper():

@@ -19,6 +19,8 @@ from tilewright.atoms.mma import MMAAtom
 from tilewright.instructions.mma import NAMES
 
 FMA_TYPES = (tw.float32, tw.float64, tw.int32)
+# The programs add to one fragment, which is both C and D.
+IN_PLACE = tuple(name for name in NAMES if getattr(tw.atoms, name).layout_d is None)
 LDMATRIX = ("SM80_16x8x16_F32F16F16F32_TN", "SM80_16x8x16_F32BF16BF16F32_TN", "SM80_16x8x16_F16F16F16F16_TN")
 
 
@@ -46,7 +48,7 @@ class Product(Program):
 def write_product(random: Random) -> Product:
     """Return a kernel, one block a tile of D."""
     by_ldmatrix = random.random() < 0.3
-    name = random.choice(LDMATRIX) if by_ldmatrix else random.choice((*NAMES, "fma", "fma", "fma"))
+    name = random.choice(LDMATRIX) if by_ldmatrix else random.choice((*IN_PLACE, "fma", "fma", "fma"))
     if name == "fma":
         dtype = random.choice(FMA_TYPES)
         atom, written = tw.atoms.UniversalFMA(dtype), f"tw.atoms.UniversalFMA({name_of(dtype)})"

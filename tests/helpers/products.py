@@ -24,7 +24,8 @@ class Product:
     """C += A B on one target. Blocks of `warps` (rows, columns) of warps, each of `tiles` tiles, `steps` tiles of K.
 
     `size` counts blocks along M and N, and turns of the loop over K. `source` is where tiles read A and B from: global,
-    shared (filled in each turn of K) or a pipeline in shared memory; `fragments` reads them a step ahead.
+    shared (filled in each turn of K) or a pipeline in shared memory; `fragments` reads them a step ahead. Extents are
+    `short` of whole blocks.
     """
 
     target: str = "sm_80"
@@ -48,7 +49,8 @@ class Product:
     transposed: tuple[bool, bool] = (False, False)
     prologue: tuple[Any, Any] = (MMAFragmentOp.NONE, None)
     epilogue: tuple[Any, Any] = (MMAFragmentOp.NONE, None)
-    static: bool = False
+    static: bool = True
+    short: tuple[int, int, int] = (0, 0, 0)
 
     @property
     def mma(self) -> MMAShape:
@@ -62,7 +64,10 @@ class Product:
 
     @cached_property
     def extents(self) -> tuple[int, int, int]:
-        m, n, k = (count * extent for count, extent in zip(self.size, self.block, strict=True))
+        m, n, k = (
+            max(count * extent - short, 1)
+            for count, extent, short in zip(self.size, self.block, self.short, strict=True)
+        )
         return m, n, k
 
     @cached_property

@@ -13,14 +13,16 @@ from hypothesis import strategies as st
 
 import tilewright as tw
 from tilewright.errors import ScheduleError
-from tilewright.schedule.affine import Affine, Apply, Dimension, Expression, Index, Number, Position
+from tilewright.schedule.affine import Affine, Dimension, Index, Position
 from tilewright.schedule.arrays import Array, Load, Role
 from tilewright.schedule.caches import Location, Strategy
+from tilewright.schedule.conditions import If, logical_not, logical_or
 from tilewright.schedule.loop_nest import LoopNest, Part
 from tilewright.schedule.nest import Nest
 from tilewright.schedule.plan import Plan
 from tilewright.schedule.schedule import Schedule, fuse
 from tilewright.schedule.targets import Target
+from tilewright.schedule.values import Apply, Expression, Guard, Number
 
 EXTENT = st.integers(1, 7)
 LAYOUT = st.sampled_from([Array.Layout.FIRST_MAJOR, Array.Layout.LAST_MAJOR])
@@ -60,10 +62,25 @@ def interpret(nest: LoopNest, memory: Mapping[Array, Any], sizes: Mapping[Any, i
     """Run a nest on NumPy arrays, element by element."""
     with np.errstate(over="ignore", invalid="ignore"):
         for part, values in visits(nest, sizes):
+            decided: dict[Any, bool] = {}
             for statement in part.statements:
                 store = statement.store
+                if not _runs(store.guards, decided, values, memory):
+                    continue
                 kind = memory[store.array].dtype.type
                 memory[store.array][_at(store.place, values)] = _value(store.value, memory, values, kind)
+
+
+def _runs(
+    guards: tuple[Guard, ...], decided: dict[Any, bool], values: Mapping[Any, int], memory: Mapping[Array, Any]
+) -> bool:
+    """Whether all guards hold; each condition is computed once at a point, where its first statement stands."""
+    for guard in guards:
+        if guard.decision not in decided:
+            decided[guard.decision] = holds(guard.test, values, memory)
+        if decided[guard.decision] is not guard.holds:
+            return False
+    return True
 
 
 def _at(place: tuple[Affine, ...], values: Mapping[Any, int]) -> tuple[int, ...]:
@@ -89,6 +106,53 @@ def _value(x: Expression, memory: Mapping[Array, Any], values: Mapping[Any, int]
     return kind(_FUNCTIONS[x.name](*(_value(part, memory, values, kind) for part in x.arguments)))
 
 
+def holds(x: Expression, values: Mapping[Any, int], memory: Mapping[Array, Any] | None = None) -> bool:
+    """Compute a condition of the logic."""
+
+    def number(x: Any) -> Any:
+        if isinstance(x, Load):
+            assert memory is not None
+            return memory[x.array][_at(x.place, values)]
+        return x.value if isinstance(x, Number) else x.place.evaluate(values)
+
+    assert isinstance(x, Apply), x
+    if x.name in _JOINED:
+        return bool(_JOINED[x.name](*(holds(part, values, memory) for part in x.arguments)))
+    return bool(_COMPARED[x.name](*map(number, x.arguments)))
+
+
+_COMPARED: dict[str, Any] = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
+                             "==": operator.eq, "!=": operator.ne}  # fmt: skip
+_JOINED: dict[str, Any] = {"&": operator.and_, "|": operator.or_, "~": operator.not_, "logical_and": operator.and_,
+                           "logical_or": operator.or_, "logical_not": operator.not_}  # fmt: skip
+
+
+def condition(draw: Any, indices: tuple[Index, ...], depth: int = 1) -> Any:
+    """Draw a condition on indices."""
+    kind = draw(st.sampled_from(["compare", "compare", "&", "|", "~"])) if depth else "compare"
+    if kind == "compare":
+        value = Affine.of({index: draw(st.integers(-1, 2)) for index in indices}, draw(st.integers(-3, 3)))
+        if draw(st.integers(0, 3)) == 0:
+            value = value // 2 if draw(st.booleans()) else value % 3
+        return _COMPARED[draw(st.sampled_from(sorted(_COMPARED)))](draw(st.sampled_from(indices)), value)
+    first = condition(draw, indices, depth - 1)
+    if kind == "~":
+        return ~first if draw(st.booleans()) else logical_not(first)
+    return (operator.and_ if kind == "&" else logical_or)(first, condition(draw, indices, depth - 1))
+
+
+def guarded(draw: Any, indices: tuple[Index, ...], *stores: Callable[[], None]) -> None:
+    """Store under conditions on indices, or elsewhere."""
+    chain = If(condition(draw, indices), stores[0])
+    if len(stores) == 1:
+        if draw(st.booleans()):
+            chain.Else(stores[0])
+        return
+    if draw(st.booleans()):
+        chain = chain.ElseIf(condition(draw, indices), stores[0])
+    chain.Else(lambda: [store() for store in stores[1:]] and None)
+
+
 # --- nests -------------------------------------------------------------------------------------------------
 
 
@@ -104,7 +168,8 @@ def _size(draw: Any, name: str, sizes: dict[Dimension, int], extent: int) -> Any
 @st.composite
 def cases(draw: Any) -> Case:
     """An untransformed nest of one of several kinds."""
-    kind = draw(st.sampled_from([_matmul, _elementwise, _stencil, _convolution, _row_reduction, _fused]))
+    kinds = [_matmul, _elementwise, _stencil, _convolution, _row_reduction, _fused, _wave]
+    kind = draw(st.sampled_from([*kinds, _packed, _gathered, _guarded]))
     type = draw(st.sampled_from(["int32", "float32"]))
     case: Case = kind(draw, type)
     return case
@@ -163,6 +228,23 @@ def _stencil(draw: Any, type: str) -> Case:
     return Case(nest.create_schedule(), (a, b), {i, j})
 
 
+def _wave(draw: Any, type: str) -> Case:
+    """A recurrence in both directions: what does not depend on one another lies on diagonals."""
+    m, n = draw(EXTENT), draw(EXTENT)
+    a = _array(draw, "A", Role.INPUT_OUTPUT, type, m + 1, n + 2)
+    b = _array(draw, "B", Role.INPUT_OUTPUT, type, m + n)
+    nest, (i, j) = _nest((m, n), "ij")
+    ahead, sums = draw(st.integers(0, 2)), draw(st.booleans())
+
+    @nest.iteration_logic
+    def _() -> None:
+        a[i + 1, j + 1] = a[i, j + ahead] - a[i + 1, j]
+        if sums:
+            b[i + j] += a[i + 1, j + 1]
+
+    return Case(nest.create_schedule(), (a, b) if sums else (a,), set())
+
+
 def _convolution(draw: Any, type: str) -> Case:
     m, n, r, q = draw(EXTENT), draw(EXTENT), draw(st.integers(1, 3)), draw(st.integers(1, 3))
     image = _array(draw, "I", Role.INPUT, type, m + r - 1, n + q - 1)
@@ -192,6 +274,64 @@ def _row_reduction(draw: Any, type: str) -> Case:
     return Case(nest.create_schedule(), (a, total, most), {i}, sizes)
 
 
+def _packed(draw: Any, type: str) -> Case:
+    """A matrix written in blocks, whose numbers and insides are quotients and remainders."""
+    sizes: dict[Dimension, int] = {}
+    p, q, shift = draw(st.integers(1, 4)), draw(st.integers(1, 4)), draw(st.integers(0, 3))
+    extents = draw(EXTENT), draw(EXTENT)
+    m, n = (_size(draw, name, sizes, extent) for name, extent in zip("MN", extents, strict=True))
+    a = _array(draw, "A", Role.INPUT, type, m, n)
+    blocks = [(extent - 1 + shift) // by + 1 for extent, by in zip(extents, (p, q), strict=True)]
+    b = _array(draw, "B", Role.OUTPUT, type, blocks[0], blocks[1], p, q)
+    nest, (i, j) = _nest((m, n), "ij")
+
+    @nest.iteration_logic
+    def _() -> None:
+        b[(i + shift) // p, (j + shift) // q, (i + shift) % p, (j + shift) % q] = a[i, j] * 2 + i // 2 - j % 3
+
+    return Case(nest.create_schedule(), (a, b), {i, j}, sizes)
+
+
+def _gathered(draw: Any, type: str) -> Case:
+    """Elements read at quotients of sums, backwards, and around the end, and summed up."""
+    m, n, k = draw(EXTENT), draw(EXTENT), draw(EXTENT)
+    p, q = draw(st.integers(1, 5)), draw(st.integers(1, 5))
+    a = _array(draw, "A", Role.INPUT, type, 2 * m + n, q)
+    w = _array(draw, "W", Role.INPUT, type, k, m)
+    b = _array(draw, "B", Role.INPUT_OUTPUT, type, m, n)
+    nest, (i, j, x) = _nest((m, n, k), "ijk")
+
+    @nest.iteration_logic
+    def _() -> None:
+        b[i, j] += a[(2 * i + j) // p, (i + j + x) // p % q] + w[x, (i - 2 * j) % m] - (j - 3 * i) // q
+
+    return Case(nest.create_schedule(), (a, w, b), {i, j})
+
+
+def _guarded(draw: Any, type: str) -> Case:
+    """Statements under conditions on indices, sizes and values, one of which the statements change."""
+    sizes: dict[Dimension, int] = {}
+    m, n = (_size(draw, name, sizes, draw(EXTENT)) for name in "MN")
+    a, b = _array(draw, "A", Role.INPUT, type, m, n), _array(draw, "B", Role.INPUT_OUTPUT, type, m, n)
+    d = _array(draw, "D", Role.INPUT_OUTPUT, type, m, n)
+    nest, (i, j) = _nest((m, n), "ij")
+
+    def add() -> None:
+        b[i, j] = a[i, j] * 3 + b[i, j]
+
+    def swap() -> None:
+        d[i, j] = b[i, j] - i
+        b[i, j] = a[i, j] + j
+
+    @nest.iteration_logic
+    def _() -> None:
+        guarded(draw, (i, j), add, swap)
+        d[i, j] += 1
+        If(b[i, j] > a[i, j], swap).ElseIf(i < n, lambda: guarded(draw, (i, j), swap)).Else(add)
+
+    return Case(nest.create_schedule(), (a, b, d), {i, j}, sizes)
+
+
 def _fused(draw: Any, type: str) -> Case:
     """Two or three nests that share their first loops: a product, what is made of it, and something apart."""
     m, n, k = (draw(EXTENT) for _ in range(3))
@@ -219,10 +359,10 @@ def _fused(draw: Any, type: str) -> Case:
     before = tuple(nest.loop_nest() for nest in (first, second, third))
     if draw(st.booleans()):
         fused = fuse(fuse(Schedule(before[0]), Schedule(before[1]), partial=2), Schedule(before[2]), partial=0)
-        shared = fused.get_indices()[2:4]
+        shared = fused.get_indices()[1:3]
     else:
         fused = fuse(*(Schedule(nest) for nest in before), partial=2)
-        shared = fused.get_indices()[1:3]
+        shared = fused.get_indices()[0:2]
     return Case(fused, (a, b, c, d, e), set(shared), {}, before)
 
 
@@ -247,13 +387,16 @@ def transform(draw: Any, case: Case, note: Callable[[str], None]) -> None:
             )
             sizes = {index: draw(st.integers(1, 5)) for index in chosen}
             related = [pair for pair in schedule.nest.precedences if set(pair) <= set(chosen)]
-            if chosen and not related:
-                for outer, inner in zip(chosen, schedule.tile(sizes), strict=True):  # type: ignore[arg-type]
+            if chosen and not related and case.free:
+                for outer, inner in zip(chosen, schedule.tile(sizes), strict=True):
                     case.free |= {inner} if outer in case.free else set()
                 note(f"tile({sizes})")
         elif what == "reorder":
             order = draw(st.permutations(indices))
             order = keeping(order, schedule.nest.precedences)
+            is_ordered = case.free == set() and len(case.before) == 1  # a recurrence, which some orders would break
+            if is_ordered and not schedule.is_valid_loop_order(*order):
+                continue
             assert schedule.is_valid_loop_order(*order)
             schedule.reorder(*order)
             note(f"reorder({order})")
@@ -301,23 +444,26 @@ def plan_of(draw: Any, case: Case, note: Callable[[str], None]) -> Plan:
     plan = case.schedule.create_plan(target)
     units = target.GridUnit
     names = [units.BLOCK_X, units.BLOCK_Y, units.THREAD_X, units.THREAD_Y, units.THREAD_Z, units.BLOCK_Z]
-    free = [index for index in case.schedule.get_indices() if index in case.free]
-    for index in free:
+    for index in case.schedule.get_indices():
         unit = draw(st.sampled_from([None, *names]))
         if unit is None or (not unit.name.startswith("BLOCK") and plan.nest.loop(index).trips is None):
             continue
-        names.remove(unit)
-        plan.bind({index: unit})
-        note(f"bind({index}: {unit.name})")
+        try:
+            plan.bind({index: unit})
+            names.remove(unit)
+            note(f"bind({index}: {unit.name})")
+        except ScheduleError:
+            assert index not in case.free
     for array in case.arrays:
         if draw(st.integers(0, 2)):
             _cache(draw, plan, array, note)
-    if plan.serial and draw(st.integers(0, 2)) == 0:
-        try:
-            plan.vectorize(plan.serial[-1])
-            note(f"vectorize({plan.serial[-1]})")
-        except ScheduleError as error:
-            note(f"refused: {error}")
+    for index in plan.serial:
+        if draw(st.integers(0, 3)) == 0:
+            try:
+                plan.vectorize(index)
+                note(f"vectorize({index})")
+            except ScheduleError as error:
+                note(f"refused: {error}")
     return plan
 
 

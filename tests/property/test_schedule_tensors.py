@@ -34,7 +34,7 @@ def products(draw: st.DrawFn) -> Product:
     shared = draw(st.booleans())
     keep = draw(st.booleans())
     large = shape.startswith("M64")
-    outputs = ["int32"] if dtype in ("int8", "uint8") else ["float32", "float16"]
+    outputs = ["int32", "int16"] if dtype in ("int8", "uint8") else ["float32", "float16"]
     small = st.just(1) if large else st.integers(1, 2)
     return Product(
         target, shape, dtype, draw(st.sampled_from(outputs)), passes,
@@ -55,6 +55,7 @@ def products(draw: st.DrawFn) -> Product:
         prologue=draw(st.sampled_from([(Op.NONE, None), (Op.SET, 3.0), (Op.SCALE, 2.0)])) if keep else (Op.NONE, None),
         epilogue=draw(st.sampled_from([(Op.NONE, None), (Op.ReLU, None)])) if keep else (Op.NONE, None),
         static=draw(st.booleans()),
+        short=draw(st.sampled_from([(0, 0, 0), (1, 5, 3), (7, 0, 0), (0, 9, 1), (3, 1, 20)])),
     )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import types
 from pathlib import Path
@@ -113,7 +114,10 @@ def test_info_knows_whether_clang_is_there(monkeypatch: pytest.MonkeyPatch, cach
     assert not any("clang" in entry["what"] for entry in facts["missing"])
     monkeypatch.setenv("TILEWRIGHT_CLANG", str(tmp_path / "nothing"))
     output = call("info").output
-    assert "clang 14 or later, for machine code for AMD's gfx908 and gfx90a\n    apt install clang-14" in output
+    assert (
+        "clang 14 or later, for machine code for AMD's gfx908 and gfx90a (gfx942: clang 17)\n    apt install clang-14"
+        in output
+    )
 
 
 def test_cache_of_an_empty_folder(cache_folder: Path) -> None:
@@ -236,7 +240,7 @@ def cases(backend, quick):
 
 def test_demo_passes(examples: types.SimpleNamespace) -> None:
     examples.write(0.05)
-    result = call("demo", "--backend", "sim")
+    result = call("demo", "--all", "--backend", "sim")
     assert result.exit_code == 0, result.output
     assert "first" in result.stdout and "second" in result.stdout and "sim True" in result.stdout
     data = json.loads(call("demo", "--backend", "sim", "--json", "--full").stdout)
@@ -247,11 +251,11 @@ def test_demo_passes(examples: types.SimpleNamespace) -> None:
 
 def test_demo_exits_with_1_where_a_check_fails(examples: types.SimpleNamespace) -> None:
     examples.write(0.5)
-    result = call("demo", "--backend", "sim")
+    result = call("demo", "--all", "--backend", "sim")
     assert result.exit_code == 1
     assert "FAILED" in result.stdout
     assert "second (sim True): the greatest error is 0.5, the limit 0.1" in result.stderr
-    failed = call("demo", "--backend", "sim", "--json")
+    failed = call("demo", "--all", "--backend", "sim", "--json")
     assert failed.exit_code == 1
     assert [case["passed"] for case in json.loads(failed.stdout)["cases"]] == [True, False]
 
@@ -266,12 +270,46 @@ def test_demo_runs_the_chosen_examples_only(examples: types.SimpleNamespace) -> 
     assert "no example is called 'third'; there are 01_first, 02_second" in " ".join(unknown.output.split())
 
 
+def test_demo_interrupted_leaves_what_was_done(examples: types.SimpleNamespace, tmp_path: Path) -> None:
+    examples.write(0.0)
+    (tmp_path / "03_third.py").write_text(
+        """
+from tilewright.demo import Case
+
+def cases(backend, quick):
+    def prepare():
+        raise KeyboardInterrupt
+    return [Case("third", "-", prepare)]
+"""
+    )
+    result = call("demo", "--all", "--backend", "sim")
+    assert result.exit_code == 130
+    assert [line.split()[0] for line in result.stdout.splitlines()] == ["first", "second"]
+    assert "interrupted after 2 of 3 cases" in result.stderr
+
+
+def test_the_tour_finds_the_race_and_a_layout_without_conflicts() -> None:
+    result = call("demo", "--backend", "sim", "--json")
+    assert result.exit_code == 0, result.output
+    data = json.loads(result.stdout)
+    runs, race, conflict, cuda = data["stops"]
+    assert data["passed"] and runs["found"]["equal"]
+    assert race["found"]["kinds"] == ["race"]
+    assert "_tour.py" in race["code"] and "put tw.sync_threads() between the two" in race["code"]
+    wavefronts = conflict["found"]
+    assert wavefronts["wavefronts"] > wavefronts["wavefronts_after"] == wavefronts["ideal"]
+    assert cuda["code"].startswith('extern "C" __global__ void') and cuda["code"].count("__syncthreads();") == 1
+    text = call("demo", "--backend", "sim").stdout
+    assert all(stop["title"] in text for stop in data["stops"])
+    assert "--all" in text
+
+
 def test_demo_obeys_the_variable_that_forces_the_simulator(
     examples: types.SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     examples.write(0.0)
     monkeypatch.setenv("TILEWRIGHT_BACKEND", "sim")
-    assert json.loads(call("demo", "--json").stdout)["backend"] == "sim"
+    assert json.loads(call("demo", "--all", "--json").stdout)["backend"] == "sim"
 
 
 def test_module_starts_the_command_line() -> None:
@@ -279,3 +317,63 @@ def test_module_starts_the_command_line() -> None:
 
     result = subprocess.run([sys.executable, "-m", "tilewright", "--version"], capture_output=True, text=True)
     assert result.stdout.strip().endswith(tilewright.__version__), result.stderr
+
+
+SCRIPT = """
+import numpy as np
+import tilewright as tw
+
+@tw.kernel
+def reverse(x, y):
+    s = tw.shared(tw.float32, 64)
+    s[tw.thread_idx.x] = x[tw.thread_idx.x]
+    {barrier}
+    y[tw.thread_idx.x] = s[63 - tw.thread_idx.x]
+
+{before}
+reverse[1, 64](np.ones(64, np.float32), np.zeros(64, np.float32))
+{after}
+"""
+
+
+@pytest.mark.parametrize(
+    ("parts", "status", "summary"),
+    [
+        ({}, 1, "1 finding in 1 launch"),
+        ({"barrier": "tw.sync_threads()"}, 0, "0 findings in 1 launch"),
+        ({"before": "1 / 0"}, 1, "0 findings: the script failed before it launched a kernel"),
+        ({"before": "raise SystemExit"}, 0, "0 findings: the script launched no kernel"),
+        ({"barrier": "tw.sync_threads()", "after": "1 / 0"}, 1, "0 findings in 1 launch; then the script failed"),
+    ],
+    ids=str,
+)
+def test_check_says_what_it_looked_at(tmp_path: Path, parts: dict[str, str], status: int, summary: str) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT.format(**{"barrier": "", "before": "", "after": "", **parts}))
+    result = call("check", str(script))
+    assert result.exit_code == status
+    assert summary in result.stdout.splitlines()
+    assert "race: race" not in result.stdout
+    assert all(part not in result.output for part in ("runpy", str(Path(tilewright.__file__).parent)))
+    found = json.loads(call("check", "--json", str(script)).stdout)
+    assert found["launches"] == ("1 launch" in summary)
+
+
+def test_show_names_the_line_of_a_script_that_raises(tmp_path: Path) -> None:
+    script = tmp_path / "broken.py"
+    script.write_text("x = 1\nx / 0\n")
+    result = call("show", f"{script}:kernel")
+    assert result.exit_code == 1
+    assert f"{script}:2 raised ZeroDivisionError: division by zero" in result.output
+    assert "Traceback" not in result.output
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_is_an_error_in_one_line() -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "tilewright", "layout", "(4,8):(8,1)"],
+            stdout=full, stderr=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr

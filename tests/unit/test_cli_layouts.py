@@ -164,3 +164,24 @@ def test_draw_refuses_bad_input(arguments: list[str], status: int, message: str)
     result = call("draw", *arguments)
     assert result.exit_code == status, result.output
     assert message in " ".join(result.output.split()).replace("│ ", "")
+
+
+def test_draw_takes_names_of_instructions(tmp_path):
+    name = "SM80_16x8x16_F32BF16BF16F32_TN"
+    result = CliRunner().invoke(main, ["draw", name, "-o", str(tmp_path / "mma.svg")])
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "mma.svg").stat().st_size > 10_000
+    assert name in CliRunner().invoke(main, ["draw", name]).output
+    unknown = CliRunner().invoke(main, ["draw", "SM80_1x1x1"])
+    assert unknown.exit_code == 1 and "Traceback" not in unknown.output
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["repeat(1000000000, 1)", "tuple_repeat(1000000000, 1)", "for_each((1,2), size)", "make_coord_iterator((2,2))"],
+)
+def test_what_expressions_cannot_ask_for(text: str) -> None:
+    with pytest.raises(ArgumentError):
+        evaluate(text)
+    assert evaluate("elem_less((1,2), (2,3))") is True
+    assert evaluate("compact_col_major((4,8), 3)") == (3, 12)

@@ -124,7 +124,8 @@ def test_files_that_fail_become_cases_that_fail(tmp_path: Path) -> None:
     (tmp_path / "_helper.py").write_text("raise SystemExit\n")
     files = example_files(tmp_path)
     assert [path.name for path in files] == ["01_good.py", "02_bad.py", "03_worse.py"]
-    reports = run_cases(collect_cases(files, "sim", quick=True), "sim")
+    reports, interrupted = run_cases(collect_cases(files, "sim", quick=True), "sim")
+    assert not interrupted
     assert [(report.name, report.failure) for report in reports] == [
         ("02_bad", "RuntimeError: at import"),
         ("03_worse", "RuntimeError: in cases"),

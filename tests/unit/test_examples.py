@@ -49,7 +49,7 @@ def test_demo_passes() -> None:
     result = CliRunner().invoke(main, ["demo", "--backend", "sim"])
     assert result.exit_code == 0, result.output
     parts = [path for path in with_parts(example_files()) if path.parent.name == "tensorcore"]
-    assert "05_f16_8x8x4" in [path.stem for path in parts]
+    assert "06_f16_8x8x4" in [path.stem for path in parts]
     for case in (*CASES, *collect_cases(parts, "sim", quick=True)):
         assert case.name in result.output
 

@@ -63,7 +63,7 @@ def example(kind):
     """Return an error of a kind with every attribute filled."""
     if kind is OfAUser:
         return kind(3, unit="mm")
-    if kind.__name__ == "FindingsError":
+    if kind.__name__ == "CheckError":
         with pytest.raises(kind) as caught:
             portable.find_a_race()
         return caught.value
@@ -81,7 +81,7 @@ def same_error(a, b):
 @every_way
 def test_every_error_of_the_package_comes_back(way):
     kinds = exceptions()
-    assert {"FindingsError", "LayoutError", "TuningError", "OfAUser"} <= {kind.__name__ for kind in kinds}
+    assert {"CheckError", "LayoutError", "TuningError", "OfAUser"} <= {kind.__name__ for kind in kinds}
     for kind in kinds:
         error = example(kind)
         if hasattr(error, "add_note"):
@@ -289,6 +289,7 @@ def test_a_tensorized_kernel_comes_back_without_what_its_trace_noted(way):
     nest.iteration_logic(lambda: C.__setitem__((i, j), C[i, j] + A[i, k] * B[k, j]))
     schedule = nest.create_schedule()
     tile = schedule.tile({i: 16, j: 16, k: 16})
+    schedule.reorder(i, j, k, *tile)
     plan = schedule.create_plan(Target("NVIDIA A100"))
     plan.tensorize(tile, MMAShape.M16N16K16)
     kernel = plan.build("mm", (A, B, C))

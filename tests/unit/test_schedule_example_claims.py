@@ -11,7 +11,6 @@ from tests.helpers.slow import rest_is_slow
 
 from tilewright.demo import example_files
 from tilewright.demo.examples import examples_folder, load_example
-from tilewright.errors import ScheduleError
 from tilewright.runtime.clang import find_clang
 from tilewright.runtime.nvrtc import nvrtc_version
 from tilewright.schedule import Dimension, MMASchedulingPolicy, Plan
@@ -70,10 +69,18 @@ def test_one_kernel_serves_all_batches() -> None:
         np.testing.assert_array_equal(c, a.astype(np.float32) @ b.astype(np.float32))
 
 
-@pytest.mark.parametrize("extents", [(1, 4, 33, 16, 32), (1, 4, 32, 17, 32), (1, 4, 32, 16, 33)], ids=str)
-def test_convolution_on_tensor_cores_refuses_parts_of_tiles(extents: tuple[int, ...]) -> None:
-    with pytest.raises(ScheduleError, match="would cross the boundary"):
-        MODULES[10].on_tensor_cores(*extents)
+@pytest.mark.parametrize(
+    "extents", [(1, 5, 33, 16, 32), (1, 4, 32, 17, 32), (1, 4, 7, 16, 33), (2, 3, 35, 5, 34)], ids=str
+)
+def test_convolution_on_tensor_cores_takes_any_extents(extents: tuple[int, ...]) -> None:
+    batch, rows, columns, inputs, outputs = extents
+    random, taps = np.random.default_rng(0), MODULES[10].TAPS
+    shapes = (batch, rows + taps - 1, columns + taps - 1, inputs), (taps, taps, inputs, outputs)
+    x, w = (random.integers(-3, 4, shape).astype(np.float16) for shape in shapes)
+    results = [np.full((batch, rows, columns, outputs), np.nan, np.float32) for _ in range(2)]
+    for make, result in zip((MODULES[10].on_tensor_cores, MODULES[10].on_threads), results, strict=True):
+        make(*extents).build()(x, w, result)
+    np.testing.assert_array_equal(*results)
 
 
 def test_fragments_of_images_are_read_without_conflicts() -> None:

@@ -175,7 +175,7 @@ def test_double_buffered_has_no_conflicts() -> None:
 
 
 def test_8x8x4_has_no_conflicts() -> None:
-    module = MODULES["05_f16_8x8x4"]
+    module = MODULES["06_f16_8x8x4"]
     tile, threads = offsets(module.SMEM, tw.float16), module.MMA.size
     assert not conflicts(writes(module.COPY), tile, threads, 16)
     for operand in ("partition_A", "partition_B"):
@@ -187,7 +187,7 @@ def test_8x8x4_has_no_conflicts() -> None:
 
 
 def test_8x8x4_reads_vectors_and_runs_before_ampere() -> None:
-    module = MODULES["05_f16_8x8x4"]
+    module = MODULES["06_f16_8x8x4"]
     grid, block, args = module.example_matmul_8x8x4()
     launcher = module.matmul_8x8x4[grid, block]
     assert not launcher.resources(*args, arch="sm_75").spills

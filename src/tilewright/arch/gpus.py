@@ -179,6 +179,14 @@ _TABLE = (
         _rates((22.6, 22.6, 45.3, 0), float32=45.3, float64=45.3, **_rates_int8(181.0), **_rates_16_bit(181.0)),
         "AMD Instinct MI250 data sheet, half of the card",
     ),
+    Gpu(
+        "MI300X", "Instinct MI300X", ARCHES["gfx942"], 304, 2.1e9, 5300e9,
+        _rates(
+            (163.4, 81.7, 0, 0), float32=163.4, float64=163.4, tfloat32=653.7, **_rates_int8(2614.9),
+            **_rates_16_bit(1307.4),
+        ),
+        "AMD Instinct MI300X data sheet",
+    ),
 )  # fmt: skip
 
 GPUS = {gpu.name: gpu for gpu in _TABLE}

@@ -1,8 +1,8 @@
 """Compilation targets: what a compute capability offers, as far as code generation and launches need to know.
 
 The figures are those of the CUDA programming guide's table "technical specifications per compute capability". For
-gfx908 (MI100) and gfx90a (MI200) they are those of AMD's CDNA white papers and instruction set manuals, in whose words
-a multiprocessor is a compute unit, a block a work-group and a warp a wavefront.
+gfx908 (MI100), gfx90a (MI200) and gfx942 (MI300) they are those of AMD's CDNA white papers and instruction set
+manuals, in whose words a multiprocessor is a compute unit, a block a work-group and a warp a wavefront.
 """
 
 from __future__ import annotations
@@ -201,7 +201,8 @@ def _table() -> dict[str, Arch]:
             fma_per_clock=fma,
             matrix_flops_per_clock=_MATRIX_FLOPS.get(family, {}),
         )
-    for name, threads, registers in (("gfx908", 2560, 4), ("gfx90a", 2048, 8)):
+    # threads of a compute unit; registers of each lane that are allocated together; float32 multiply-adds in a clock
+    for name, threads, registers, fma in (("gfx908", 2560, 4, 64), ("gfx90a", 2048, 8, 64), ("gfx942", 2048, 8, 128)):
         arches[name] = Arch(
             name,
             (0, 0),
@@ -217,7 +218,7 @@ def _table() -> dict[str, Arch]:
             shared_unit=512,
             shared_bytes_reserved=0,
             issued_per_clock=1,  # each of the four SIMDs works on an instruction of a wavefront for four clocks
-            fma_per_clock=64,
+            fma_per_clock=fma,
             vendor="amd",
         )
     return arches

@@ -119,6 +119,11 @@ def multiply_add_in_order(atom: MMAAtom, a: Array, b: Array, c: Array) -> Array:
     return d
 
 
+def multiply_add_tf32_in_order(atom: MMAAtom, a: Array, b: Array, c: Array) -> Array:
+    """Compute D = A * B^T + C of the upper 19 bits of A and B as `multiply_add_in_order` does (xf32 of gfx942)."""
+    return multiply_add_in_order(atom, truncate_tf32(a), truncate_tf32(b), c)
+
+
 def _add_rounded_once(x: Array, y: Array) -> Array:
     """Return x + y of float64 rounded once to float32: by way of float64, rounded to odd.
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from tilewright.arch import Arch
 from tilewright.atoms.fragments import WORD, operand
 from tilewright.dtypes import DType, float16, float32, float64, int32, uint32
 from tilewright.errors import LanguageError, LayoutError
@@ -42,9 +43,9 @@ class MMAAtom:
     """One matrix multiply-add instruction: D[m, n] = sum over k of A[m, k] * B[n, k], plus C[m, n].
 
     `layout_a`, `layout_b` and `layout_c` map (thread, value) to the element of the column-major (M,K), (N,K) and (M,N)
-    tile that this value of this thread holds. `thr_id` maps the threads of the atom to thread numbers. `arch` is the
-    first target that has the instruction ("" for all). `a_place` and `b_place` say where the instruction takes A and B
-    from; `is_asynchronous`, that D is there only after a wait.
+    tile that this value of this thread holds; D is held as C is, unless there is a `layout_d`. `thr_id` maps the
+    threads of the atom to thread numbers. `arch` is the first target that has the instruction ("" for all). `a_place`
+    and `b_place` say where the instruction takes A and B from; `is_asynchronous`, that D is there only after a wait.
 
     >>> import tilewright as tw
     >>> atom = tw.atoms.UniversalFMA(tw.float32)
@@ -67,6 +68,8 @@ class MMAAtom:
     arithmetic: Callable[[MMAAtom, Array, Array, Array], Array] | None = field(default=None, compare=False, repr=False)
     # Of an atom over words of narrow integers: the atom over the integers themselves.
     elements: MMAAtom | None = field(default=None, compare=False, repr=False)
+    # Where the threads hold D, if not as they hold C: an accumulator of another type may be spread in another way.
+    layout_d: Layout | None = None
 
     a_place: ClassVar[OperandPlace] = OperandPlace.REGISTERS
     b_place: ClassVar[OperandPlace] = OperandPlace.REGISTERS
@@ -85,6 +88,11 @@ class MMAAtom:
         count = self.thr_id.size
         assert isinstance(count, int), self.thr_id
         return count
+
+    @property
+    def layout_of_d(self) -> Layout:
+        """The thread-value layout of D: `layout_d`, or that of C."""
+        return self.layout_c if self.layout_d is None else self.layout_d
 
     @property
     def row_block(self) -> tuple[int, int]:
@@ -128,7 +136,7 @@ class MMAAtom:
     @property
     def registers_d(self) -> Registers:
         """How a thread receives its part of D."""
-        return _registers(self.dtype_d, self.layout_c, (float64, float32, int32))
+        return _registers(self.dtype_d, self.layout_of_d, (float64, float32, int32))
 
     def in_words(self) -> MMAAtom:
         """Return the atom over 32-bit words of A and B, which is how tensors hold integers of fewer than 8 bits.
@@ -153,6 +161,10 @@ class MMAAtom:
             arithmetic=_multiply_words,
             elements=self,
         )
+
+    def runs_on(self, arch: Arch) -> bool:
+        """Return whether a target has the instruction; one without an arch runs on all."""
+        return not self.arch or arch.has_instructions_of(Arch.parse(self.arch))
 
     def reference(self, a: Array, b: Array, c: Array) -> Array:
         """Compute the instruction in NumPy: A is (M,K), B is (N,K), C and D are (M,N); further axes may come first.

@@ -5,6 +5,7 @@ Commands are imported when they are called, so that `tilewright --help` and `til
 
 from __future__ import annotations
 
+import errno
 import importlib
 
 import click
@@ -50,6 +51,14 @@ class _LazyGroup(click.Group):
             return super().invoke(ctx)
         except TilewrightError as error:
             raise click.ClickException(f"{type(error).__name__}: {error}") from error
+        except OSError as error:
+            if error.errno == errno.EPIPE:
+                raise  # click ends without a word: `| head` has read enough
+            raise click.ClickException(f"{error.strerror or error}{_of_file(error)}") from error
+
+
+def _of_file(error: OSError) -> str:
+    return "" if error.filename is None else f": {error.filename}"
 
 
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

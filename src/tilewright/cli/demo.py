@@ -1,27 +1,66 @@
-"""`tilewright demo`: run the examples, check them, and show their times."""
+"""`tilewright demo`: a tour of one kernel, or all examples, checked and timed."""
 
 from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from tilewright.cli.output import json_option, print_json
 
+if TYPE_CHECKING:
+    from tilewright.demo import Backend
+
+_INTERRUPTED = 130  # the exit status of a program that Ctrl-C ended
+
 
 @click.command()
 @click.argument("names", nargs=-1, metavar="[EXAMPLE]...")
+@click.option("--all", "runs_all", is_flag=True, help="Run every example and check each against NumPy.")
 @click.option("--backend", type=click.Choice(["sim", "cuda"]), help="Default: the GPU where there is one.")
-@click.option("--full", is_flag=True, help="Use the full sizes on the simulator too (slow).")
+@click.option("--full", is_flag=True, help="Use the full sizes of the examples on the simulator too (slow).")
 @json_option
-def demo(names: tuple[str, ...], backend: str | None, full: bool, as_json: bool) -> None:
-    """Run the example kernels and check each against NumPy.
+def demo(names: tuple[str, ...], runs_all: bool, backend: str | None, full: bool, as_json: bool) -> None:
+    """Show what Tilewright does, in some seconds: a kernel runs, its faults are found, its CUDA C++ is printed.
 
-    With EXAMPLE, run only the files whose names contain it. The exit status is 1 when a check fails.
+    With --all, run all example kernels instead and check each against NumPy; with EXAMPLE, those in the files whose
+    names contain it. The exit status is 1 when something is not as it should be. Ctrl-C leaves what was done.
     """
-    from tilewright.demo import collect_cases, example_files, pick_backend, run_cases, runner, with_parts
+    from tilewright.demo import pick_backend
 
     chosen, note = pick_backend(backend)
     if note is not None:
         click.echo(note, err=True)
+    if names or runs_all or full:
+        _examples(names, chosen, full, as_json)
+    else:
+        _tour(chosen, as_json)
+
+
+def _tour(backend: Backend, as_json: bool) -> None:
+    from rich.console import Console
+
+    from tilewright.demo import tour
+
+    console, done = Console(soft_wrap=True, highlight=False), []
+    for number, stop in enumerate(tour.stops(backend), 1):
+        done.append(stop())
+        if not as_json:
+            tour.show(done[-1], number, console)
+    passed = all(stop.passed for stop in done)
+    if as_json:
+        found: list[dict[str, Any]] = [asdict(stop) for stop in done]  # Any: strings, numbers and dicts of them
+        print_json({"backend": backend, "passed": passed, "stops": found})
+    else:
+        click.echo("Next: `tilewright demo --all` runs every example; README.md and docs/ begin with a kernel.")
+    if not passed:
+        raise SystemExit(1)
+
+
+def _examples(names: tuple[str, ...], backend: Backend, full: bool, as_json: bool) -> None:
+    from tilewright.demo import collect_cases, example_files, run_cases, runner, with_parts
+
     files = with_parts(example_files())
     for name in names:
         if not any(name in file.stem for file in files):
@@ -29,12 +68,15 @@ def demo(names: tuple[str, ...], backend: str | None, full: bool, as_json: bool)
             raise click.BadParameter(f"no example is called {name!r}; there are {known}", param_hint="EXAMPLE")
     if names:
         files = [file for file in files if any(name in file.stem for name in names)]
-    quick = chosen == "sim" and not full
-    reports = run_cases(collect_cases(files, chosen, quick), chosen)
+    cases = collect_cases(files, backend, backend == "sim" and not full)
+    reports, interrupted = run_cases(cases, backend, told=not as_json)
     if as_json:
-        print_json(runner.as_json(reports, chosen))
+        print_json({**runner.as_json(reports, backend), "interrupted": interrupted})
     else:
-        runner.print_reports(reports, chosen)
+        runner.print_reports(reports, backend)
+    if interrupted:
+        click.echo(f"interrupted after {len(reports)} of {len(cases)} cases", err=True)
+        raise SystemExit(_INTERRUPTED)
     # No case at all is a failure too: nothing was checked.
     if not reports or not all(report.passed for report in reports):
         raise SystemExit(1)

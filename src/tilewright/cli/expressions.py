@@ -53,11 +53,21 @@ def evaluate(text: str) -> Any:  # Any: a layout, swizzle, integer, nested tuple
     return value
 
 
+# An expression has no functions to give to these, and could ask the last of them for more than a value may hold.
+_NOT_HERE = frozenset(
+    (
+        *("transform", "transform_leaf", "transform_apply", "for_each", "for_each_leaf", "filter_tuple"),
+        *("fold", "fold_first", "iscan", "escan", "find_if", "any_of", "all_of", "none_of"),
+        *("repeat", "tuple_repeat", "make_coord_iterator"),
+    )
+)
+
+
 @cache
 def functions() -> dict[str, Callable[..., Any]]:
-    """Return what can be called, by name: the functions of `tilewright.layout` and the constructors of layouts."""
+    """Return what can be called, by name: functions of `tilewright.layout` on values, and constructors of layouts."""
     public = {name: getattr(algebra, name) for name in algebra.__all__}
-    named = {name: value for name, value in public.items() if inspect.isfunction(value)}
+    named = {name: value for name, value in public.items() if inspect.isfunction(value) and name not in _NOT_HERE}
     return named | {"Layout": Layout, "Swizzle": Swizzle, "ComposedLayout": ComposedLayout, "E": E}
 
 

@@ -7,6 +7,7 @@ import importlib.util
 import inspect
 import re
 import sys
+import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,6 +59,13 @@ def load_file(path: str) -> ModuleType:
         spec.loader.exec_module(module)
     except SyntaxError as error:
         raise click.BadParameter(f"{path} is not a Python file: {error}", param_hint="FILE") from error
+    except TilewrightError:
+        raise
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        line = next((frame.lineno for frame in reversed(frames) if frame.filename == str(file)), None)
+        place = f"{path}:{line}" if line is not None else path
+        raise click.ClickException(f"{place} raised {type(error).__name__}: {error}") from error
     return module
 
 

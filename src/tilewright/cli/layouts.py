@@ -115,6 +115,16 @@ def _dtype(context: click.Context, parameter: click.Parameter, name: str | None)
         raise click.BadParameter(str(error), context, parameter) from None
 
 
+def _instruction(name: str) -> Any:  # Any: a TiledMMA
+    """Return the product of one matrix instruction of a name, None where the text is no name of one."""
+    import tilewright as tw
+
+    if re.fullmatch(r"[A-Z]\w+", name) is None:
+        return None
+    atom = getattr(tw.atoms, name, None)
+    return tw.make_tiled_mma(atom) if isinstance(atom, tw.atoms.MMAAtom) else None
+
+
 @click.command()
 @click.argument("expression")
 @click.option(
@@ -135,15 +145,19 @@ def draw(
 ) -> None:
     """Draw the layout that EXPRESSION gives, to a file or without `-o` as a table.
 
-    EXPRESSION is a layout as it prints, or one of the functions of tilewright.layout as for `tilewright layout`:
+    EXPRESSION is a layout as it prints, one of the functions of tilewright.layout as for `tilewright layout`, or the
+    name of an instruction that multiplies, of which threads and values are drawn:
 
     tilewright draw "(4,8):(8,1)" -o layout.svg
+
+    tilewright draw SM80_16x8x16_F32BF16BF16F32_TN -o mma.svg
     """
     import tilewright as tw  # the drawings are reached as users do: no module of the package imports them
     from tilewright.cli.expressions import evaluate
     from tilewright.layout.tuples import show
 
-    value = evaluate(expression)
+    value = _instruction(expression)
+    value = evaluate(expression) if value is None else value
     drawing = tw.draw.picture(
         value if dtype is None else tw.draw.banks(value, dtype, limit=limit), title=title, limit=limit
     )
@@ -154,7 +168,8 @@ def draw(
     if as_json:
         file = None if written is None else str(written)
         notes = list(drawing.all_notes)
-        print_json({"expression": expression, "result": show(value), "file": file, "notes": notes})
+        result = str(value) if isinstance(value, tw.TiledMMA) else show(value)
+        print_json({"expression": expression, "result": result, "file": file, "notes": notes})
     elif written is None:
         click.echo(tw.draw.text(drawing))
     else:

@@ -19,7 +19,9 @@ import click
 from rich.console import Console
 
 from tilewright.arch import DEFAULT_GPU, GPUS, find_gpu
+from tilewright.backends.sim import Finding
 from tilewright.cli.output import json_option, print_json
+from tilewright.frames import hide_frames
 from tilewright.profile import Run, simulate
 from tilewright.profile.text import write
 
@@ -60,9 +62,34 @@ def run_script(
                 runpy.run_path(script, run_name="__main__")
         except SystemExit as end:
             return Outcome(run, _status(end), None)
-        except Exception:
-            return Outcome(run, 1, traceback.format_exc())
+        except Exception as error:
+            hide_frames(error)
+            return Outcome(run, 1, "".join(traceback.format_exception(_from_script(error, script))))
     return Outcome(run, 0, None)
+
+
+def _from_script(error: Exception, script: str) -> Exception:
+    """Return the error without the frames that ran the script, where it has frames of the script."""
+    frame, own = error.__traceback__, os.path.abspath(script)
+    while frame is not None and os.path.abspath(frame.tb_frame.f_code.co_filename) != own:
+        frame = frame.tb_next
+    return error if frame is None else error.with_traceback(frame)
+
+
+def _summary(outcome: Outcome) -> str:
+    """Return how many findings there are, and where that means little, why."""
+    count, launched = len(outcome.run.findings), len(outcome.run.launched)
+    found = f"{count} finding{'' if count == 1 else 's'}"
+    if launched == 0:
+        why = "the script failed before it launched a kernel" if outcome.failure else "the script launched no kernel"
+        return f"{found}: {why}"
+    of = f"{found} in {launched} launch{'' if launched == 1 else 'es'}"
+    return f"{of}; then the script failed" if outcome.failure else of
+
+
+def _titled(finding: Finding) -> str:
+    title = f"{finding.kind}: "
+    return finding.message if finding.message.startswith(title) else title + finding.message
 
 
 def _status(end: SystemExit) -> int:
@@ -120,14 +147,15 @@ def check(script: str, arguments: tuple[str, ...], as_json: bool) -> None:
                     }
                     for finding in findings
                 ],
+                "launches": len(outcome.run.launched),
                 "script_status": outcome.status,
                 "script_failure": outcome.failure,
             }
         )
     else:
         for finding in findings:
-            click.echo(f"{finding.kind}: {finding.message}\n")
-        click.echo(f"{len(findings)} findings" if len(findings) != 1 else "1 finding")
+            click.echo(f"{_titled(finding)}\n")
+        click.echo(_summary(outcome))
     if outcome.failure is not None:
         click.echo(outcome.failure, err=True)
     raise SystemExit(1 if findings else outcome.status)
@@ -167,7 +195,7 @@ def profile(
     else:
         click.echo(str(report))
     for finding in outcome.run.findings:
-        click.echo(f"{finding.kind}: {finding.message}\n", err=True)
+        click.echo(f"{_titled(finding)}\n", err=True)
     if outcome.failure is not None:
         click.echo(outcome.failure, err=True)
     raise SystemExit(outcome.status)

@@ -89,7 +89,7 @@ def _missing() -> list[dict[str, str]]:
     if find_program("nvdisasm") is None and find_program("cuobjdump") is None:
         note("nvdisasm, the disassembler", "kernel.sass() and `tilewright show --sass`", INSTALL)
     if _clang_version() is None:
-        note("clang 14 or later", "machine code for AMD's gfx908 and gfx90a", "apt install clang-14")
+        note("clang 14 or later", "machine code for AMD's gfx908 and gfx90a (gfx942: clang 17)", "apt install clang-14")
     if importlib.util.find_spec("typst") is None:
         note("typst, the typesetter", "drawings of layouts", 'pip install "tilewright[draw]"')
     return found

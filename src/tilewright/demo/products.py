@@ -72,7 +72,7 @@ def scheduled_case(name: str, kernel: ScheduledKernel, backend: Backend) -> Case
     The matrices have the types, extents and layouts that were declared, and normal random elements. A kernel for a
     target without GPU here, an AMD target, is simulated on every machine, and its name says so.
     """
-    A, B, C = kernel.parameters
+    A, B, C = kernel.arguments
     (m, k), n = _extents(A), _extents(C)[1]
     adds = C.role is Role.INPUT_OUTPUT
     arch = kernel.plan.target.arch

@@ -176,22 +176,48 @@ def _fail(error: Exception) -> Trial:
     raise error
 
 
-def run_cases(cases: Sequence[Case], backend: Backend) -> list[Report]:
-    """Run `cases` in order, with a progress bar on stderr where that is a terminal."""
+def run_cases(cases: Sequence[Case], backend: Backend, *, told: bool = False) -> tuple[list[Report], bool]:
+    """Run `cases` in order; return their reports, and whether Ctrl-C ended it before the last one.
+
+    A progress bar is on stderr where that is a terminal. With `told`, and where stdout is none, each report is printed
+    there as soon as it is known.
+    """
     reports: list[Report] = []
-    with Progress("running", len(cases)) as bar:
-        for case in cases:
-            bar.describe(f"{case.name} ({case.size})")
-            reports.append(run_case(case, backend))
-            bar.advance()
-    return reports
+    lines = _Lines(cases, backend) if told and not sys.stdout.isatty() else None
+    try:
+        with Progress("running", len(cases)) as bar:
+            for case in cases:
+                bar.describe(f"{case.name} ({case.size})")
+                reports.append(run_case(case, backend))
+                if lines is not None:
+                    lines.tell(reports[-1])
+                bar.advance()
+    except KeyboardInterrupt:
+        return reports, True
+    return reports, False
+
+
+class _Lines:
+    """Reports as lines of one width, for a pipe or a log."""
+
+    def __init__(self, cases: Sequence[Case], backend: Backend) -> None:
+        self._rated = backend == "cuda"
+        self._name = max((len(case.name) for case in cases), default=0)
+        self._size = max((len(case.size) for case in cases), default=0)
+
+    def tell(self, report: Report) -> None:
+        cells = [f"{report.name:{self._name}}", f"{report.size:{self._size}}", f"{format_seconds(report.seconds):>8}"]
+        cells.append(f"{_number(report.error):>8}")
+        rate, ratio = report.rate, report.ratio
+        if self._rated and rate is not None:
+            cells += [f"{rate[0]:,.0f} {rate[1]}", "" if ratio is None else f"{ratio:.2f} of the library's rate"]
+        print("  ".join([*cells, "ok" if report.passed else "FAILED"]), flush=True)
 
 
 def print_reports(reports: Sequence[Report], backend: Backend) -> None:
-    """Print the table to stdout, and what failed to stderr."""
-    # A pipe or a log has no width to fit: do not cut the cells to the 80 columns assumed there.
-    console = Console() if sys.stdout.isatty() else Console(width=160)
-    console.print(as_table(reports, backend))
+    """Print the table to stdout where that is a terminal (a pipe got it line by line), and what failed to stderr."""
+    if sys.stdout.isatty():
+        Console().print(as_table(reports, backend))
     for text in failures(reports):
         print(text, file=sys.stderr)
 
@@ -205,6 +231,6 @@ def main(cases: CasesFunction, arguments: Sequence[str] | None = None) -> None:
     backend, note = pick_backend(options.backend)
     if note is not None:
         print(note, file=sys.stderr)
-    reports = run_cases(cases(backend, backend == "sim" and not options.full), backend)
+    reports, interrupted = run_cases(cases(backend, backend == "sim" and not options.full), backend, told=True)
     print_reports(reports, backend)
-    sys.exit(0 if all(report.passed for report in reports) else 1)
+    sys.exit(0 if not interrupted and all(report.passed for report in reports) else 1)

@@ -118,6 +118,7 @@ class Axis:
     shown: int
     headers: tuple[tuple[str, ...], ...] = ()
     levels: tuple[int, ...] = ()
+    first: int = 0  # the number of the first
 
     @property
     def left_out(self) -> int:
@@ -167,7 +168,8 @@ class Drawing(Displayed):
             for axis, what in ((grid.rows, "rows"), (grid.columns, "columns")):
                 if axis.left_out:
                     name = f" ({axis.name})" if axis.name else ""
-                    found[f"{what} {axis.shown} to {axis.extent - 1}{name} are left out"] = None
+                    low, high = axis.shown + axis.first, axis.extent - 1 + axis.first
+                    found[f"{what} {low} to {high}{name} are left out"] = None
         return tuple(found)
 
     @property

@@ -12,16 +12,18 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tilewright.arguments import instance
+from tilewright.arguments import instance, integer
+from tilewright.atoms import CopyAtom, MMAAtom
 from tilewright.draw.layout_pictures import LIMIT, Limit, layout_drawing, swizzle_drawing, tensor_drawing
 from tilewright.draw.model import Drawing
+from tilewright.draw.numbering import from_one
 from tilewright.draw.shapes import scene_of
-from tilewright.draw.thread_pictures import copy_drawing, mma_drawing
+from tilewright.draw.thread_pictures import atom_drawing, copy_drawing, mma_drawing
 from tilewright.draw.writers import svg_text, table_text, typst_text
 from tilewright.errors import ArgumentError, TilewrightError
 from tilewright.layout import ComposedLayout, Layout, Swizzle
-from tilewright.tensors import Tensor
-from tilewright.tiled import TiledCopy, TiledMMA
+from tilewright.tensors import NumpyEngine, Tensor
+from tilewright.tiled import TiledCopy, TiledMMA, make_tiled_mma
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -33,11 +35,13 @@ def picture(
     title: str | None = None,
     limit: Limit = LIMIT,
     dtype: Any = None,  # Any: whatever names an element type
+    first: int = 0,
 ) -> Drawing:
     """Make the drawing of a layout, swizzle, tensor, tiled copy or tiled mma; a drawing is returned as it is.
 
-    `limit` is the most rows and columns that a grid shows; a note says what was left out. `dtype` is the element
-    type that a tiled copy is drawn for.
+    An atom is drawn as the tiled copy or tiled mma of that one atom. `limit` is the most rows and columns that a grid
+    shows; a note says what was left out. `dtype` is the element type that a tiled copy is drawn for. `first` is the
+    number of the first row, column, thread, value and offset: 0, or 1 as MoYe.jl counts.
 
     >>> import tilewright as tw
     >>> picture(tw.Layout((4, 8)), title="column-major").title
@@ -45,7 +49,15 @@ def picture(
 
     Raises `ArgumentError` for what has no picture, `LayoutError` when a layout is dynamic.
     """
-    return _drawing(x, limit, dtype).titled(title)
+    integer("a drawing", "first", first, minimum=0, maximum=1)
+    drawing = _drawing(x, limit, dtype)
+    if first == 1:
+        if isinstance(x, Drawing):
+            raise ArgumentError(
+                "a finished drawing keeps its numbers", help="draw the layout, copy or mma itself with first=1"
+            )
+        drawing = from_one(drawing, values_too=not (isinstance(x, Tensor) and isinstance(x.engine, NumpyEngine)))
+    return drawing.titled(title)
 
 
 def _drawing(x: Any, limit: Limit, dtype: Any) -> Drawing:
@@ -55,8 +67,10 @@ def _drawing(x: Any, limit: Limit, dtype: Any) -> Drawing:
         from tilewright.dtypes import dtype as as_dtype
 
         return copy_drawing(x, None if dtype is None else as_dtype(dtype), limit)
-    if isinstance(x, TiledMMA):
-        return mma_drawing(x, limit)
+    if isinstance(x, CopyAtom):
+        return atom_drawing(x, dtype, limit)
+    if isinstance(x, (TiledMMA, MMAAtom)):
+        return mma_drawing(x if isinstance(x, TiledMMA) else make_tiled_mma(x), limit)
     if isinstance(x, Tensor):
         return tensor_drawing(x, limit)
     if isinstance(x, Swizzle):
@@ -67,7 +81,7 @@ def _drawing(x: Any, limit: Limit, dtype: Any) -> Drawing:
         return layout_drawing(Layout(x), limit)
     raise ArgumentError(
         f"{type(x).__name__} has no picture",
-        help="draw a layout, swizzle, tensor, TiledCopy or TiledMMA, or what draw.banks and draw.tiling return",
+        help="draw a layout, swizzle, tensor, atom, TiledCopy or TiledMMA, or what draw.banks and draw.tiling return",
     )
 
 

@@ -2,33 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
 from tilewright.arguments import instance
+from tilewright.atoms import CopyAtom
 from tilewright.draw.layout_pictures import LIMIT, Limit, axis_of, frame_of, single_grid, value_text
 from tilewright.draw.model import PAPER, Axis, Cell, Drawing, Grid, categorical
 from tilewright.dtypes import DType, uint8, uint16, uint32, uint64
+from tilewright.dtypes import dtype as as_dtype
 from tilewright.errors import LayoutError
 from tilewright.layout import ComposedLayout, Layout, crd2idx, idx2crd
 from tilewright.layout.tuples import leaves, show
 from tilewright.tensors import CoordinateEngine, NumpyEngine, Tensor, identity_tensor
-from tilewright.tiled import TiledCopy, TiledMMA
+from tilewright.tiled import TiledCopy, TiledMMA, make_tiled_copy
 
 _NOTE = "T: thread, V: its value"
 _KEY = "the thread mod 32"
 
 
-def thread_cells(layout_tv: Layout, shape: Any, first: int = 0) -> tuple[Callable[[Any], Cell], int]:
+def thread_cells(
+    layout_tv: Layout, shape: Any, first: int = 0, threads: Iterable[int] | None = None
+) -> tuple[Callable[[Any], Cell], int]:
     """Return the cell of each coordinate of a tile, and how many threads hold one element.
 
     `layout_tv` maps (thread, value) to elements of the column-major tile of that shape, counted from element
-    `first`. An element of several threads is labelled with the first of them and the number of others.
+    `first`. `threads` are the numbers of the threads that are looked at, by default all. An element of several threads
+    is labelled with the first of them and the number of others.
     """
-    threads, values = int(layout_tv[0].size), int(layout_tv[1].size)  # type: ignore[arg-type]  # static, as the tiles
+    values = int(layout_tv[1].size)  # type: ignore[arg-type]  # static, as the tiles
     holders: dict[int, dict[int, int]] = {}
-    for thread in range(threads):
+    for thread in range(int(layout_tv[0].size)) if threads is None else threads:  # type: ignore[arg-type]  # static
         for value in range(values):
             holders.setdefault(first + layout_tv(thread, value), {}).setdefault(thread, value)
 
@@ -67,6 +72,22 @@ def copy_drawing(copy: TiledCopy, dtype: DType | None = None, limit: Limit = LIM
     return Drawing((tuple(row),), title, (about, *frame.notes, *_notes(shared)), _KEY)
 
 
+def atom_drawing(atom: CopyAtom, dtype: Any = None, limit: Limit = LIMIT) -> Drawing:  # Any: names an element type
+    """Draw a copy atom: threads down, the values of each across.
+
+    By default elements have 16 bits where several threads carry the copy out together, which move matrices of those,
+    and else as many as fit of 32.
+    """
+    if dtype is not None:
+        element = as_dtype(dtype)
+    else:
+        widest = uint16 if atom.threads > 1 else uint32
+        fitting = [t for t in (uint8, uint16, uint32) if t.bits <= widest.bits and (atom.bits or 32) % t.bits == 0]
+        element = fitting[-1] if fitting else uint8
+    tiled = make_tiled_copy(atom, Layout((atom.threads, 1)), Layout((1, atom.values(element))))
+    return copy_drawing(tiled, element, limit)
+
+
 def _fitting_type(copy: TiledCopy) -> DType:
     """Return the narrowest unsigned type of which the copy's atom moves a whole number, and no more than there are."""
     bits = copy.atom.bits
@@ -89,9 +110,10 @@ def mma_drawing(mma: TiledMMA, limit: Limit = LIMIT) -> Drawing:
     m, n, k = mma.shape_mnk
     m_axis, n_axis = _mma_axis(mma, 0, limit[0]), _mma_axis(mma, 1, limit[1])
     k_axis = _mma_axis(mma, 2, min(limit))
-    a, shared_a = thread_cells(mma.layout_a_tv, (m, k))
-    b, shared_b = thread_cells(mma.layout_b_tv, (n, k))
-    c, shared_c = thread_cells(mma.layout_c_tv, (m, n), mma.offset_c)
+    threads = mma.thread_numbers
+    a, shared_a = thread_cells(mma.layout_a_tv, (m, k), threads=threads)
+    b, shared_b = thread_cells(mma.layout_b_tv, (n, k), threads=threads)
+    c, shared_c = thread_cells(mma.layout_c_tv, (m, n), mma.offset_c, threads)
     frame = frame_of((m, n), limit, str(mma))
     grid_a = single_grid(frame, a, f"A (M,K) = ({m},{k})", m_axis, k_axis)
     grid_b = single_grid(frame, lambda p: b((p[1], p[0])), f"B (N,K) = ({n},{k})", k_axis, n_axis)
@@ -99,7 +121,29 @@ def mma_drawing(mma: TiledMMA, limit: Limit = LIMIT) -> Drawing:
     # A's rows and B's columns are C's too: their headers appear once.
     grid_c = replace(grid_c, show_rows=False, show_columns=False)
     title = f"{mma.atom}: {mma.size} threads, tile {show((m, n, k))}"
-    return Drawing(((None, grid_b), (grid_a, grid_c)), title, _notes(max(shared_a, shared_b, shared_c)), _KEY)
+    notes = (*_notes(max(shared_a, shared_b, shared_c)), *_copies(mma))
+    above: tuple[Grid | None, ...] = (None, grid_b)
+    below: tuple[Grid | None, ...] = (grid_a, grid_c)
+    if mma.atom.layout_d is not None:
+        d, _ = thread_cells(mma.layout_d_tv, (m, n), mma.offset_c, threads)
+        above, below = (*above, None), (*below, single_grid(frame, d, f"D (M,N) = ({m},{n})", m_axis, n_axis))
+    return Drawing((above, below), title, notes, _KEY)
+
+
+def _copies(mma: TiledMMA) -> tuple[str, ...]:
+    """Return the note on threads whose numbers are left out, for atoms of lanes that do not follow one another."""
+    span = int(mma.layout_c_tv[0].size)  # type: ignore[arg-type]  # static
+    missing = sorted(set(range(span)) - set(mma.thread_numbers))
+    if not missing:
+        return ()
+    runs = [missing[:1]]
+    for number in missing[1:]:
+        if number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    ranges = [f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs]
+    return (f"threads {', '.join(ranges)} hold copies",)
 
 
 def _mma_axis(mma: TiledMMA, mode: int, most: int) -> Axis:

@@ -1,11 +1,13 @@
-"""The matrix instructions of AMD's CDNA GPUs (MFMA), which a wave of 64 lanes computes, on gfx908 and gfx90a.
+"""The matrix instructions of AMD's CDNA GPUs (MFMA), which a wave of 64 lanes computes, from gfx908 on.
 
-Names are as CuTe would give them. `GFX908_16x16x4_F32F32F32F32_MFMA` has M x N x K = 16 x 16 x 4 and takes D, A, B and
-C of these types. With R = M = N (16 or 32) and v elements of A in a lane, neighbours along K:
+Names are as CuTe would give them. `GFX908_16x16x4_F32F32F32F32_MFMA` has M x N x K = 16 x 16 x 4, takes D, A, B and C
+of these types, and came with gfx908; gfx942 no longer has all that gfx908 and gfx90a have. With R = M = N (16 or 32)
+and v elements of A in a lane, neighbours along K:
 
     A, B   lane l, element j:  row l % R,  k = v * (l / R) + j                            K = v * 64 / R
     C, D   R = 16, value i:    column l % 16,  row 4 * (l / 16) + i
            R = 32, value i:    column l % 32,  row 8 * (i / 4) + 4 * (l / 32) + i % 4
+           of float64:         column l % 16,  row 4 * i + l / 16
 
 Instructions of n = 64 / R blocks hold n small tiles side by side, with lane l in row l of A and l of B. With CBSZ =
 log2 n one of A's blocks, number ABID, stands for all of them: the instruction multiplies R rows of A by all 64 of B.
@@ -16,8 +18,12 @@ log2 n one of A's blocks, number ABID, stands for all of them: the instruction m
 
 An instruction of n products of separate blocks is not one matrix product, and has no atom.
 
-Source: AMD, "Instinct MI100 (CDNA1) instruction set architecture", "Matrix arithmetic instructions": layouts, CBSZ and
-ABID. The builtins are LLVM's (BuiltinsAMDGPU.def).
+gfx942 multiplies float32 as xf32, the upper 19 bits, which tw.tfloat32 is too. Whether the instruction rounds or cuts
+what lies below is not stated, so that the text cuts it first, as NVIDIA's tensor cores do. Its 8-bit floats have
+another bias than tw.float8_e4m3fn and tw.float8_e5m2 (the FNUZ formats), so they have no atom.
+
+Source: AMD, instruction set architecture manuals of CDNA1, CDNA2 and CDNA3, "Matrix arithmetic instructions": layouts,
+CBSZ and ABID. The builtins are LLVM's (BuiltinsAMDGPU.def), and what gfx942 lacks is what its code generator refuses.
 
 The builtins take short vectors of elements, and C and D as one vector of all accumulators; the IR has registers, which
 hold the same bits in the same order.
@@ -31,7 +37,8 @@ from functools import cache
 from typing import TYPE_CHECKING, ClassVar
 
 from tilewright import dtypes as t
-from tilewright.atoms.arithmetic import multiply_add_in_order
+from tilewright.arch import Arch
+from tilewright.atoms.arithmetic import multiply_add_in_order, multiply_add_tf32_in_order
 from tilewright.atoms.mma import MMAAtom, Registers
 from tilewright.backends.cpp.arithmetic import exact
 from tilewright.backends.cpp.prelude import FUNCTION
@@ -52,13 +59,55 @@ BUILTIN = "__builtin_amdgcn_"
 # The elements of the builtins' vectors, of types that travel in words.
 _ELEMENTS: dict[DType, str] = {float16: "_Float16", bfloat16: "short"}
 LANES = 64
-# What a name calls the types, their element types, the builtin's words for them, and the elements of A in a lane.
-_TYPES: dict[str, tuple[t.DType, t.DType, str, str, int]] = {
-    "F32F32F32F32": (t.float32, t.float32, "f32", "f32", 1),
-    "F32F16F16F32": (t.float32, t.float16, "f32", "f16", 4),
-    "F32BF16BF16F32": (t.float32, t.bfloat16, "f32", "bf16", 2),
-    "S32S8S8S32": (t.int32, t.int8, "i32", "i8", 4),
-}
+
+
+@dataclass(frozen=True)
+class _Family:
+    """Instructions of the same types: `first` is the target they came with, `word` what the builtin calls A's type.
+
+    A lane holds `values` elements of A. `blocks` are the numbers of blocks of tiles of 32 and of 16 rows; `removed` is
+    the first target without those of one block, or without any where `removed_all`.
+    """
+
+    first: str
+    types: str
+    d: DType
+    a: DType
+    word: str
+    values: int
+    rows: tuple[int, ...] = (16, 32)
+    blocks: tuple[int, ...] = (2, 4)
+    removed: str = ""
+    removed_all: bool = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of its atoms."""
+        start = self.first.upper()
+        names = [f"{start}_{r}x{r}x{self.values * LANES // r}_{self.types}_MFMA" for r in self.rows]
+        for blocks in self.blocks:
+            names += [f"{start}_64x64x{self.values}_{self.types}_MFMA_B{blocks}_{i}" for i in range(blocks)]
+        return tuple(names)
+
+    def builtin(self, rows: int, k: int) -> str:
+        of_d = f"{'f' if self.d.is_float else 'i'}{self.d.bits}"
+        return f"{BUILTIN}mfma_{of_d}_{rows}x{rows}x{k}{self.word}"
+
+    def removed_from(self, blocks: int) -> str:
+        """Return the first target without the instruction of so many blocks, "" for none."""
+        return self.removed if blocks == 1 or self.removed_all else ""
+
+
+_FAMILIES = (
+    _Family("gfx908", "F32F32F32F32", t.float32, t.float32, "f32", 1),
+    _Family("gfx908", "F32F16F16F32", t.float32, t.float16, "f16", 4),
+    _Family("gfx908", "F32BF16BF16F32", t.float32, t.bfloat16, "bf16", 2, removed="gfx942", removed_all=True),
+    _Family("gfx908", "S32S8S8S32", t.int32, t.int8, "i8", 4, removed="gfx942"),
+    _Family("gfx90a", "F32BF16BF16F32", t.float32, t.bfloat16, "bf16_1k", 4),
+    _Family("gfx90a", "F64F64F64F64", t.float64, t.float64, "f64", 1, rows=(16,), blocks=()),
+    _Family("gfx942", "F32TF32TF32F32", t.float32, t.tfloat32, "_xf32", 2, blocks=()),
+    _Family("gfx942", "S32S8S8S32", t.int32, t.int8, "_i8", 8, blocks=()),
+)
 
 
 @dataclass(frozen=True)
@@ -71,6 +120,11 @@ class MFMAAtom(MMAAtom):
     builtin: str = ""
     modifiers: tuple[int, int, int] = (0, 0, 0)
     block: tuple[int, int] = (0, 1)
+    removed: str = ""  # the first target without it
+
+    def runs_on(self, arch: Arch) -> bool:
+        """Return whether a target has the instruction."""
+        return super().runs_on(arch) and not (self.removed and arch.has_instructions_of(Arch.parse(self.removed)))
 
     @property
     def row_block(self) -> tuple[int, int]:
@@ -82,29 +136,24 @@ class MFMAAtom(MMAAtom):
         multiply_fragments(Mfma, self, d, a, b, c)
 
 
-def _listed() -> tuple[str, ...]:
-    names = []
-    for types, (*_, values) in _TYPES.items():
-        for rows in (16, 32):
-            names.append(f"GFX908_{rows}x{rows}x{values * LANES // rows}_{types}_MFMA")
-        for blocks in (2, 4):
-            names += [f"GFX908_64x64x{values}_{types}_MFMA_B{blocks}_{i}" for i in range(blocks)]
-    return tuple(names)
+NAMES = tuple(name for family in _FAMILIES for name in family.names)
+_NAME = re.compile(r"(GFX\w{3})_(\d+)x\d+x(\d+)_([A-Z0-9]+)_MFMA(?:_B(\d)_(\d))?")
 
 
-NAMES = _listed()
-_NAME = re.compile(r"GFX908_(\d+)x\d+x(\d+)_([A-Z0-9]+)_MFMA(?:_B(\d)_(\d))?")
+def mfma_names(arch: Arch, m: int, n: int, k: int, types: str, blocks: int) -> tuple[str, ...]:
+    """Return the names of a target's atoms that compute M x N x K in so many blocks, one each; none without them.
 
-
-def mfma_names(m: int, n: int, k: int, types: str, blocks: int) -> tuple[str, ...]:
-    """Return the names of the atoms that compute M x N x K in so many blocks, one each; none where there are none.
-
-    >>> mfma_names(64, 64, 1, "F32F32F32F32", 2)
+    >>> mfma_names(Arch.parse("gfx90a"), 64, 64, 1, "F32F32F32F32", 2)
     ('GFX908_64x64x1_F32F32F32F32_MFMA_B2_0', 'GFX908_64x64x1_F32F32F32F32_MFMA_B2_1')
+    >>> mfma_names(Arch.parse("gfx942"), 16, 16, 32, "S32S8S8S32", 1)
+    ('GFX942_16x16x32_S32S8S8S32_MFMA',)
     """
-    name = f"GFX908_{m}x{n}x{k}_{types}_MFMA"
-    names = (name,) if blocks == 1 else tuple(f"{name}_B{blocks}_{block}" for block in range(blocks))
-    return names if all(each in NAMES for each in names) else ()
+    for family in _FAMILIES:
+        name = f"{family.first.upper()}_{m}x{n}x{k}_{types}_MFMA"
+        names = (name,) if blocks == 1 else tuple(f"{name}_B{blocks}_{block}" for block in range(blocks))
+        if all(each in family.names for each in names) and mfma(names[0]).runs_on(arch):
+            return names
+    return ()
 
 
 @cache
@@ -120,16 +169,17 @@ def mfma(name: str) -> MFMAAtom:
     """
     match = _NAME.fullmatch(name)
     assert match is not None, name
-    extent, k, types = int(match[1]), int(match[2]), match[3]
-    d, a, of_d, of_a, values = _TYPES[types]
-    blocks, block = (int(match[4]), int(match[5])) if match[4] else (1, 0)
+    family = next(family for family in _FAMILIES if name in family.names)
+    extent, k, values = int(match[2]), int(match[3]), family.values
+    blocks, block = (int(match[5]), int(match[6])) if match[5] else (1, 0)
     rows = extent // blocks
     operand = Layout(((rows, LANES // rows), values), ((1, rows * (values if blocks == 1 else 1)), extent))
-    modifiers = (blocks.bit_length() - 1, block, 0)
+    arithmetic = {t.float64: None, t.tfloat32: multiply_add_tf32_in_order}.get(family.a, multiply_add_in_order)
     return MFMAAtom(
-        name, "gfx908", (extent, extent, k), d, a, a, d, Layout(LANES), operand, operand,
-        _accumulator(rows, blocks), multiply_add_in_order,
-        builtin=f"{BUILTIN}mfma_{of_d}_{rows}x{rows}x{k}{of_a}", modifiers=modifiers, block=(block, blocks),
+        name, family.first, (extent, extent, k), family.d, family.a, family.a, family.d, Layout(LANES), operand,
+        operand, _float64_accumulator() if family.d is t.float64 else _accumulator(rows, blocks), arithmetic,
+        builtin=family.builtin(rows, k), modifiers=(blocks.bit_length() - 1, block, 0), block=(block, blocks),
+        removed=family.removed_from(blocks),
     )  # fmt: skip
 
 
@@ -143,6 +193,11 @@ def _accumulator(rows: int, blocks: int) -> Layout:
         shape, stride = [*shape, blocks], [*stride, rows * extent]
     values = (shape[0], stride[0]) if len(shape) == 1 else (tuple(shape), tuple(stride))
     return Layout(((rows, LANES // rows), values[0]), ((extent, 4), values[1]))
+
+
+def _float64_accumulator() -> Layout:
+    """Return the layout of C of float64, whose lanes hold every fourth row of a column."""
+    return Layout(((16, 4), 4), ((16, 1), 4))
 
 
 # --- the op ----------------------------------------------------------------------------------------------
@@ -187,11 +242,16 @@ def _function(name: str, atom: MFMAAtom) -> str:
     parameters = [_parameters("d", d, "&"), *(_parameters(x, r, "") for x, r in (("a", a), ("b", b), ("c", c)))]
     operand = _operand_type(atom.dtype_a, a)
     lines = [f"typedef {c.dtype.c_name} Accumulators __attribute__((ext_vector_type({c.count})));"]
-    if operand.startswith("_Float16") or operand.startswith("short"):
+    if "@" in operand:
         element, count = operand.split("@")
         lines.append(f"typedef {element} Operand __attribute__((ext_vector_type({count})));")
         operand = "Operand"
     lines.append(f"const Accumulators c = {{{', '.join(f'c{i}' for i in range(c.count))}}};")
+    if atom.dtype_a is t.tfloat32:
+        lines.append("// Whether the instruction rounds or cuts the lower bits is not documented: none are left to it.")
+        lines += [
+            f"{x}{i} = __uint_as_float(__float_as_uint({x}{i}) & 0xFFFFE000u);" for x in "ab" for i in range(a.count)
+        ]
     lines += [f"const {operand} {x} = {_joined(x, r, operand)};" for x, r in (("a", a), ("b", b))]
     lines.append(f"const Accumulators d = {atom.builtin}(a, b, c, {', '.join(map(str, atom.modifiers))});")
     lines += [f"d{i} = d[{i}];" for i in range(d.count)]
@@ -213,12 +273,14 @@ def _operand_type(element: DType, registers: Registers) -> str:
     if element in _ELEMENTS:
         return f"{_ELEMENTS[element]}@{count}"
     if element.bits >= 32:
-        return element.c_name
+        return element.storage.c_name if count == 1 else f"{element.storage.c_name}@{count}"
     return "int" if registers.count == 1 else "long long"
 
 
 def _joined(letter: str, registers: Registers, operand: str) -> str:
     """Return the registers of A or B as one value of the type that the builtin takes."""
     names = [f"{letter}{i}" for i in range(registers.count)]
+    if operand == "Operand" and registers.dtype.is_float:
+        return f"{{{', '.join(names)}}}"
     joined = names[0] if len(names) == 1 else f"make_uint{len(names)}({', '.join(names)})"
     return joined if registers.dtype.c_name == operand else f"__builtin_bit_cast({operand}, {joined})"

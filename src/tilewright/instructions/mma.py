@@ -82,7 +82,7 @@ _TYPES: dict[str, tuple[str, t.DType]] = {
 
 def _listed() -> tuple[str, ...]:
     """Return all names in the order of architectures."""
-    names = [f"SM70_8x8x4_{types}_{majors}" for types in ("F16F16F16F16", "F32F16F16F32") for majors in _MAJORS_SM70]
+    names = [f"SM70_8x8x4_{types}_{majors}" for types in _TYPES_SM70 for majors in _MAJORS_SM70]
     names += ["SM75_16x8x8_F32F16F16F32_TN", "SM75_16x8x8_F16F16F16F16_TN"]
     names += ["SM75_8x8x16_S32S8S8S32_TN", "SM75_8x8x16_S32U8U8S32_TN"]
     for shape in ("16x8x8", "16x8x16"):
@@ -104,6 +104,8 @@ def _listed() -> tuple[str, ...]:
 
 
 _MAJORS_SM70 = ("TN", "NT", "NN", "TT")
+# CUTLASS has the first and the last; MoYe.jl has the one between too, whose D is held otherwise than its C.
+_TYPES_SM70 = ("F16F16F16F16", "F32F16F16F16", "F32F16F16F32")
 NAMES = _listed()
 
 
@@ -141,8 +143,8 @@ def warp_mma(name: str) -> WarpMMAAtom:
             name, "sm_70", (m, n, k), d, a, b, c, fragments.QUAD_PAIR,
             fragments.QUAD_PAIR_ROW if a_major == "T" else fragments.QUAD_PAIR_COLUMN,
             fragments.QUAD_PAIR_ROW if b_major == "N" else fragments.QUAD_PAIR_COLUMN,
-            fragments.QUAD_PAIR_F32 if d is t.float32 else fragments.QUAD_PAIR_F16,
-            instruction=instruction,
+            fragments.QUAD_PAIR_F32 if c is t.float32 else fragments.QUAD_PAIR_F16,
+            layout_d=None if d is c else fragments.QUAD_PAIR_F32, instruction=instruction,
         )  # fmt: skip
     return WarpMMAAtom(
         name, f"sm_{arch}", (m, n, k), d, a, b, c, Layout(fragments.WARP),
@@ -321,12 +323,12 @@ def _fragments(atom: MMAAtom, warp: int) -> tuple[_Fragment, _Fragment, _Fragmen
     rest = complement(atom.thr_id, warp)
     others = positions(Layout((rest.shape, 1), (rest.stride, 0)))[:, 0]
     lanes = others[:, None] + own[None, :]
-    table_c = positions(atom.layout_c) + atom.first_row
+    table_c, table_d = positions(atom.layout_c) + atom.first_row, positions(atom.layout_of_d) + atom.first_row
     return (
         _Fragment(atom.dtype_a.storage, atom.registers_a, warp, lanes, positions(atom.layout_a), (m, k)),
         _Fragment(atom.dtype_b.storage, atom.registers_b, warp, lanes, positions(atom.layout_b), (n, k)),
         _Fragment(atom.dtype_c, atom.registers_c, warp, lanes, table_c, (m, n)),
-        _Fragment(atom.dtype_d, atom.registers_d, warp, lanes, table_c, (m, n)),
+        _Fragment(atom.dtype_d, atom.registers_d, warp, lanes, table_d, (m, n)),
     )
 
 

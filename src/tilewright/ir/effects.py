@@ -130,6 +130,7 @@ class Effects:
     - `commits`: it closes a group of such work. `completes`: it waits for such work, all but the `pending` newest
       groups, or all, committed or not, where that is None. `follows`: its own access takes place when such work, issued
       by the thread before, is done.
+    - `keeps_reads`: reads of the buffers that it names stay behind it, also reads of what no thread writes.
     """
 
     together: Scope = Scope.THREAD
@@ -144,6 +145,7 @@ class Effects:
     completes: Completion | None = None
     follows: Completion | None = None
     pending: int | None = None
+    keeps_reads: bool = False
 
 
 NO_EFFECTS = Effects()

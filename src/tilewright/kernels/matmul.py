@@ -13,6 +13,7 @@ from tilewright.arch import VECTOR_BYTES, Arch
 from tilewright.dtypes import DType
 from tilewright.dtypes import dtype as as_dtype
 from tilewright.errors import ArgumentError
+from tilewright.frames import hide_frames
 from tilewright.kernels.arguments import NAMES, OUT, C, Inputs, Options, arrange_problem
 from tilewright.kernels.choice import Explanation, all_candidates, fastest
 from tilewright.kernels.dispatch import CallPlan, machine_of, plan_call
@@ -100,7 +101,11 @@ class Matmul:
         if out_dtype is not None:
             out_dtype = _element_type(out_dtype)
         arrays = (a, b, out, c, bias) if found is None else (a, b, out, c, bias, *found.arrays)
-        return _compute(arrays, found, alpha, beta, out_dtype, precision)
+        try:
+            return _compute(arrays, found, alpha, beta, out_dtype, precision)
+        except Exception as error:
+            hide_frames(error)
+            raise
 
     def explain(
         self,

@@ -105,6 +105,8 @@ from tilewright.trace.mathematics import (
 )
 from tilewright.trace.memory import (
     fragment_like,
+    make_fragment_like,
+    make_tensor_like,
     registers,
     shared,
 )
@@ -120,11 +122,11 @@ __all__ = [
     "device_assert", "device_print", "div_approx", "dp2a", "dp4a", "elect_one", "erf", "ex2_approx", "exp", "exp2",
     "expm1", "ffs", "fill", "floor", "fma", "fmod", "fragment_like", "function", "funnel_shift_left",
     "funnel_shift_right", "gemm", "grid_dim", "inline_ptx", "inside", "isfinite", "isinf", "isnan", "lane_id",
-    "lg2_approx", "load", "log", "log10", "log1p", "log2", "lop3", "match_all", "match_any", "maximum", "mbarrier",
-    "minimum", "mul_hi", "named_barrier", "philox", "pipeline", "pointer", "popcount", "pow", "rand", "rand4x",
-    "randint", "randint4x", "randn", "randn4x", "range", "rcp_approx", "reduce", "reduce_rows", "redux",
-    "registers", "round", "rsqrt", "rsqrt_approx", "sad", "scan", "shared", "shared_union", "shuffle",
-    "shuffle_down", "shuffle_up", "shuffle_xor", "sin", "sin_approx", "sinh", "sort", "sqrt", "sqrt_approx",
-    "static_range", "store", "sync_grid", "sync_threads", "sync_warp", "tan", "tanh", "tanh_approx", "thread_idx",
-    "threadfence", "topk", "trunc", "vote_all", "vote_any", "warp_id", "where",
+    "lg2_approx", "load", "log", "log10", "log1p", "log2", "lop3", "make_fragment_like", "make_tensor_like",
+    "match_all", "match_any", "maximum", "mbarrier", "minimum", "mul_hi", "named_barrier", "philox", "pipeline",
+    "pointer", "popcount", "pow", "rand", "rand4x", "randint", "randint4x", "randn", "randn4x", "range",
+    "rcp_approx", "reduce", "reduce_rows", "redux", "registers", "round", "rsqrt", "rsqrt_approx", "sad", "scan",
+    "shared", "shared_union", "shuffle", "shuffle_down", "shuffle_up", "shuffle_xor", "sin", "sin_approx", "sinh",
+    "sort", "sqrt", "sqrt_approx", "static_range", "store", "sync_grid", "sync_threads", "sync_warp", "tan", "tanh",
+    "tanh_approx", "thread_idx", "threadfence", "topk", "trunc", "vote_all", "vote_any", "warp_id", "where",
 ]  # fmt: skip

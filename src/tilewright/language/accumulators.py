@@ -100,6 +100,11 @@ def _atom(mma: Any, what: str) -> MMAAtom:
             f"{what} takes a tiled mma or an atom first, got {given(mma)}",
             help=f"write {what}(mma, acc): a fragment does not say which instruction it is of",
         )
+    if atom.layout_d is not None:
+        raise LanguageError(
+            f"{what}: {atom} holds D otherwise than C, and a fragment does not say which of the two it is",
+            help=f"take an atom whose C and D are both {atom.dtype_d}",
+        )
     return atom
 
 
@@ -128,7 +133,7 @@ def reduce_rows(mma: Any, acc: Tensor, op: Any = "add") -> Tensor:  # Any: a Til
 
     First the thread combines its own values of a row, then all threads that have values of it exchange theirs, so that
     each of them gets the result: lanes by shuffles, warps that divide the row through shared memory, for which
-    all threads of the tiled mma come together once. Thread t of each `mma.size` threads of the block has slice t.
+    all threads of the tiled mma come together once. Thread t of each `mma.span` threads of the block has slice t.
     `op` is as in `tw.reduce`; a function of the user has to commute too, as a row's columns are spread over lanes.
 
     Law: the values of a thread are combined as a tree of neighbours, those of the lanes by pairs, the lowest bit
@@ -154,7 +159,7 @@ def reduce_rows(mma: Any, acc: Tensor, op: Any = "add") -> Tensor:  # Any: a Til
         found.append(own[0])
     across = [mask for mask in masks if mask >= warp]
     if across:
-        found = _over_warps(Group.of(tiled.size, "tw.reduce_rows"), operation, found, across)
+        found = _over_warps(Group.of(tiled.span, "tw.reduce_rows"), operation, found, across)
     result = registers(found[0].dtype, Layout((rows.shape[0], 1)))  # type: ignore[index]  # two modes
     for row, value in enumerate(found):
         result[row, 0] = value
@@ -197,11 +202,11 @@ def _threads_of_row(mma: TiledMMA) -> tuple[int, ...]:
 
     threads = _thread_places(mma, "C")
     rows, columns = threads % mma.tile_size(0), threads // mma.tile_size(0)
-    numbers = np.arange(mma.size)
+    numbers = np.arange(mma.span)
     masks = []
-    for bit in range((mma.size - 1).bit_length()):
+    for bit in range((mma.span - 1).bit_length()):
         other = numbers ^ (1 << bit)
-        if (other >= mma.size).any() or not (rows[other] == rows).all():
+        if (other >= mma.span).any() or not (rows[other] == rows).all():
             continue
         if (columns[other] != columns).all():  # and not a copy of the same part, of atoms along K
             masks.append(1 << bit)
@@ -224,7 +229,7 @@ def _thread_places(mma: TiledMMA, operand: Any, shape: tuple[int, int] | None = 
     arranged = mma.thread_fragment_layout(Layout(extents), operand)
     vector, places = arranged[0][0], arranged[0][1]
     found = []
-    for thread in range(mma.size):
+    for thread in range(mma.span):  # with those that are copies of others
         coordinate = mma.thr_layout_vmnk.get_flat_coord(thread)
         value: Any = coordinate[0]
         if operand == "C" and mma.atom.row_block[1] > 1:
@@ -272,7 +277,7 @@ def as_operand_a(mma: Any, acc: Tensor, dtype: Any = None, *, to: Any = None) ->
 def _places_in_c(source: TiledMMA, target: TiledMMA, shape: tuple[int, int]) -> tuple[int, ...]:
     """Return for each value of a thread's part of A which value of its part of C that is, the same in all threads."""
     m, n = shape
-    if source.size != target.size or m % target.tile_size(0) or n % target.tile_size(2):
+    if source.span != target.span or m % target.tile_size(0) or n % target.tile_size(2):
         raise LanguageError(
             f"tw.as_operand_a: C is {m} x {n} in {source.size} threads, and A of the next product has tiles of "
             f"{target.tile_size(0)} x {target.tile_size(2)} in {target.size} threads",
@@ -286,7 +291,7 @@ def _places_in_c(source: TiledMMA, target: TiledMMA, shape: tuple[int, int]) -> 
     values_c, values_a = ([part(v) for v in range(part.size)] for part in arranged)  # type: ignore[arg-type]  # static
     held = {place: v for v, place in enumerate(values_c)}
     shift = int(in_a[0] - in_c[0])
-    for thread in range(source.size):
+    for thread in range(source.span):
         has = {int(in_c[thread]) + place for place in values_c}
         for place in values_a:
             needed = int(in_a[thread]) + place

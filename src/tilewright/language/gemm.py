@@ -2,8 +2,9 @@
 
     D[v, m, n] += sum over k of A[v, m, k] * B[v, n, k]
 
-It lowers to loops over the fragments' modes with one instruction inside; the universal multiply-add becomes a
-fused multiply-add of the element type, an atom of a warp its instruction (`matrix`).
+Without a TiledMMA or an atom, plain tensors are multiplied by the universal multiply-add. It lowers to loops over the
+fragments' modes with one instruction inside; the universal multiply-add becomes a fused multiply-add of the element
+type, an atom of a warp its instruction (`matrix`).
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ from tilewright.arch import Arch
 from tilewright.arguments import instance
 from tilewright.atoms import MMAAtom
 from tilewright.errors import LanguageError
+from tilewright.instructions.fma import UniversalFMA
 from tilewright.instructions.mfma import NAMES as MFMAS
 from tilewright.instructions.mma import NAMES as WARP_MMAS
 from tilewright.ir.core import Space
 from tilewright.language.copying import copied_fragment
-from tilewright.layout import Layout, make_layout
-from tilewright.layout.layouts import inside
+from tilewright.layout import Layout, make_layout, prepend
+from tilewright.layout.layouts import from_modes, inside, modes_of
 from tilewright.tensors import Tensor
 from tilewright.tiled import TiledMMA
 from tilewright.trace.tracer import current
@@ -31,33 +33,64 @@ def gemm(mma: Any, *tensors: Tensor) -> None:
 
     The fragments are those of `mma` (or of an atom): a with modes (V, M, K), b (V, N, K), c and d (V, M, N). The mode K
     may be left out, and M of a and N of b as well, where c and d leave them out too: (V) times (V, N) adds to (V, N).
-    Shared-memory operands are first copied into registers, a step of K at a time.
+    Operands in shared or global memory are first copied into registers, a step of K at a time.
+
+    Without `mma`, `gemm(a, b, c)` and `gemm(d, a, b, c)` take plain tensors of one thread and use the universal
+    multiply-add of their types. Their ranks say what is multiplied, and V is element-wise:
+
+        (V) x (V) => (V)                    (V, M) x (V, N) => (V, M, N)
+        (M) x (N) => (M, N)                 (V, M, K) x (V, N, K) => (V, M, N)
+        (M, K) x (N, K) => (M, N)
+
+    An atom of one value each, such as `tw.atoms.UniversalFMA`, takes the same ranks.
 
     Raises `LanguageError` where the modes do not match the atom or one another. Source: CuTe `gemm`.
     """
-    atom = mma.atom if isinstance(mma, TiledMMA) else mma
-    if not isinstance(atom, MMAAtom):
-        raise LanguageError(f"tw.gemm: the first argument is a tiled mma or an atom, got {mma!r}")
+    if isinstance(mma, Tensor):
+        mma, tensors = None, (mma, *tensors)
+    elif isinstance(mma, TiledMMA):
+        mma = mma.atom
+    if mma is not None and not isinstance(mma, MMAAtom):
+        raise LanguageError(f"tw.gemm: the first argument is a tiled mma, an atom or a tensor, got {mma!r}")
     if len(tensors) == 3:
         a, b, c = tensors
         d = c
     elif len(tensors) == 4:
         d, a, b, c = tensors
     else:
-        raise LanguageError("tw.gemm takes (mma, a, b, c) or (mma, d, a, b, c)")
+        raise LanguageError("tw.gemm takes (mma, a, b, c) or (mma, d, a, b, c), or the tensors alone")
     for name, tensor in zip("abcd", (a, b, c, d), strict=True):
         instance("tw.gemm", name, tensor, Tensor, "a tensor")
+    atom: MMAAtom = UniversalFMA(d.dtype, a.dtype, b.dtype, c.dtype) if mma is None else mma
+    if _has_one_value(atom):
+        d, a, b, c = _with_values(d, a, b, c)
     c, d = (_with_both_modes(t, a, b) for t in (c, d))
     a, b = _with_k(a), _with_k(b)
     _check(atom, d, a, b, c)
     _demand_target(atom, a, b)
-    in_place = all(t.engine.buffer.space is Space.REGISTER for t in (a, b))
-    if in_place and (c is d or _extent(a, 2) == 1):
+    if _is_fragment(a) and _is_fragment(b) and (c is d or _extent(a, 2) == 1):
         atom.multiply(d, a, b, c)
         return
     for k in range(_extent(a, 2)):
         step_a, step_b = (_with_k(_operand(t[:, :, k])) for t in (a, b))
         atom.multiply(d, step_a, step_b, c if k == 0 else d)
+
+
+def _has_one_value(atom: MMAAtom) -> bool:
+    """Say whether a thread holds one value of each operand, so that a mode V adds nothing."""
+    return all(layout[1].size == 1 for layout in (atom.layout_a, atom.layout_b, atom.layout_c))
+
+
+def _with_values(d: Tensor, a: Tensor, b: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return (M) x (N) => (M, N) and (M, K) x (N, K) => (M, N) with a mode V of one value, and other ranks as they are.
+
+    (V, M) x (V) => (V, M) and its like have other ranks: they leave a mode out.
+    """
+    ranks = (a.rank, b.rank, c.rank, d.rank)
+    if ranks == (1, 1, 2, 2) or ranks == (2, 2, 2, 2):
+        front = inside(lambda layout: prepend(from_modes(modes_of(layout)), Layout(1, 0)))
+        d, a, b, c = (t.map_layout(front) for t in (d, a, b, c))
+    return d, a, b, c
 
 
 def _with_k(tensor: Tensor) -> Tensor:
@@ -107,6 +140,13 @@ def _check(atom: MMAAtom, d: Tensor, a: Tensor, b: Tensor, c: Tensor) -> None:
             details=[f"a: {a.title}", f"b: {b.title}"],
             help="partition tiles of one extent along K, or take the same steps of both: a[:, :, k], b[:, :, k]",
         )
+    if atom.layout_d is not None and _extent(a, 2) > 1:
+        raise LanguageError(
+            f"tw.gemm: {atom.name} takes c of {atom.dtype_c} and gives d of {atom.dtype_d}, so it makes one step of K, "
+            f"and a has {_extent(a, 2)}",
+            details=[f"a: {a.title}"],
+            help="take a[:, :, 0] and b[:, :, 0] for the first step, and an atom whose c is as its d for the others",
+        )
     for name, tensor, type in (
         ("a", a, atom.dtype_a),
         ("b", b, atom.dtype_b),
@@ -125,9 +165,12 @@ def _check(atom: MMAAtom, d: Tensor, a: Tensor, b: Tensor, c: Tensor) -> None:
 
 def _demand_target(atom: MMAAtom, a: Tensor, b: Tensor) -> None:
     arch = current("tw.gemm").arch
-    if atom.arch and not arch.has_instructions_of(Arch.parse(atom.arch)):
+    if not atom.runs_on(arch):
+        has_newer = arch.has_instructions_of(Arch.parse(atom.arch))
         raise LanguageError(
-            f"tw.gemm: {atom.name} needs {atom.arch} or later, and the target is {arch.name}",
+            f"tw.gemm: {arch.name} no longer has {atom.name}, an instruction of {atom.arch}"
+            if has_newer
+            else f"tw.gemm: {atom.name} needs {atom.arch} or later, and the target is {arch.name}",
             details=[f"a: {a.title}", f"b: {b.title}"],
             help=_alternatives(atom, arch),
         )
@@ -138,8 +181,9 @@ def _alternatives(atom: MMAAtom, arch: Arch) -> str:
     fitting = [
         name
         for name in (*WARP_MMAS, *MFMAS)
-        if arch.has_instructions_of(Arch.parse((known := getattr(atoms, name)).arch))
-        and (known.dtype_a, known.dtype_b, known.dtype_d) == (atom.dtype_a, atom.dtype_b, atom.dtype_d)
+        if (known := getattr(atoms, name)).runs_on(arch)
+        and (known.dtype_a, known.dtype_b, known.dtype_c, known.dtype_d)
+        == (atom.dtype_a, atom.dtype_b, atom.dtype_c, atom.dtype_d)
     ]
     if fitting:
         return f"{arch.name} has {', '.join(fitting)}"
@@ -149,5 +193,10 @@ def _alternatives(atom: MMAAtom, arch: Arch) -> str:
     )
 
 
+def _is_fragment(tensor: Tensor) -> bool:
+    """Say whether the elements are in registers, at the places of a plain layout."""
+    return tensor.engine.buffer.space is Space.REGISTER and isinstance(tensor.layout, Layout)
+
+
 def _operand(tensor: Tensor) -> Tensor:
-    return tensor if tensor.engine.buffer.space is Space.REGISTER else copied_fragment(tensor)
+    return tensor if _is_fragment(tensor) else copied_fragment(tensor)

@@ -17,8 +17,8 @@ from itertools import product as all_of
 from typing import Any
 
 from tilewright.errors import LayoutError
-from tilewright.layout.coordinates import Offset, add_offsets, offset_of
-from tilewright.layout.ints import Basis
+from tilewright.layout.coordinates import Offset, _times, add_offsets, offset_of
+from tilewright.layout.ints import Basis, scale
 
 # A sum of modes that carries may still be right, because carries cancel. Deciding that goes through the digits that
 # take part; past this number of them the composition is refused.
@@ -172,6 +172,11 @@ def leaves_add_up(shape: Sequence[Any], stride: Sequence[Any], parts: Sequence[t
 
     Without a carry it does. A carry at extent k is possible if the residues of the steps modulo p_k can reach p_k.
     """
+    signs = {step < 0 for n, step, _ in parts if n > 1 and step}
+    if len(signs) > 1:  # forward and back: any two may borrow from one another
+        return _check_digits(tuple(shape), tuple(stride), list(parts))
+    if signs == {True}:  # A(-x) == -A(x)
+        parts = [(n, -step, scale(d, -1)) for n, step, d in parts]
     p = 1
     carrying: set[int] = set()
     for s in shape[:-1]:
@@ -186,8 +191,6 @@ def leaves_add_up(shape: Sequence[Any], stride: Sequence[Any], parts: Sequence[t
 
 
 def _check_digits(shape: tuple[Any, ...], stride: tuple[Any, ...], parts: list[tuple[Any, Any, Any]]) -> bool:
-    from tilewright.layout.coordinates import _times
-
     def fits(digits: Sequence[int]) -> bool:
         index = sum([i * step for i, (_, step, _) in zip(digits, parts, strict=True)])
         expected: Offset = 0

@@ -19,7 +19,7 @@ from tilewright.layout.ints import Basis, Int, Leaf, mul, need_static, scale
 from tilewright.layout.layouts import Layout, Tiler, as_layout, flat_modes, from_modes, modes_of, raw_layout
 from tilewright.layout.simplify import merge_flat
 from tilewright.layout.swizzle import ComposedLayout, Swizzle
-from tilewright.layout.tuples import show
+from tilewright.layout.tuples import leaves, show, unflatten
 
 Part = tuple[Int, Int, Leaf, int, Int]
 """A mode of a result: its extent, the step it takes in the domain of A, its stride, and where that step falls: in
@@ -31,7 +31,8 @@ def composition(a: Any, b: Any) -> Any:  # Any: layouts, swizzles, composed layo
 
     `b` is a layout, or a tiler: an integer n counts as `n:1`, and a tuple goes mode by mode, None leaving its mode
     as it is, further modes of `a` staying too. `a` may be a swizzle or carry one. Past its size `a` continues along its
-    last mode.
+    last mode; below 0, where a negative stride of `b` leads, a(-x) == -a(x). A `b` of basis strides gives coordinates
+    of `a`, modes that it does not name being 0.
 
     Law: composition(a, b)(i) == a(b(i)) for 0 <= i < size(b), and compatible(shape(b), shape(result)).
 
@@ -96,24 +97,61 @@ def _compose_by_mode(a: Layout, tiler: tuple[Tiler, ...]) -> Layout:
 def compose_layouts(a: Layout, b: Layout) -> Layout:
     """Compose two plain layouts."""
     flat_shape, flat_stride = flat_modes(a)
+    if type(b.stride) is not int and any(isinstance(d, Basis) for d in leaves(b.stride)):
+        return _compose_coordinates(a, b)
     shape, stride = merge_flat(flat_shape, flat_stride, keep_last=True)
     if len(shape) <= 1:  # one mode: a linear map, and b may be anything
-        if not shape:
-            return raw_layout(b.shape, _onto(_plain(b.stride, a, b), 0))
-        return raw_layout(b.shape, _onto(_plain(b.stride, a, b), stride[0]))
+        return raw_layout(b.shape, _onto(b.stride, stride[0] if shape else 0))
     composer = _Composer(a, b, shape, stride)
     new_shape, new_stride = composer.run(b.shape, b.stride)
     composer.check_sum()
     return raw_layout(new_shape, new_stride)
 
 
-def _plain(stride: Any, a: Layout, b: Layout) -> Any:
-    if type(stride) is tuple:
-        for d in stride:
-            _plain(d, a, b)
-    elif isinstance(stride, Basis):
-        raise LayoutError(f"composition({a}, {b}): b has basis strides, so it gives coordinates, not indices of a")
-    return stride
+def _compose_coordinates(a: Layout, b: Layout) -> Layout:
+    """Compose with a layout whose basis strides give coordinates: each leaf steps through one mode of `a`.
+
+    Leaves that step through one mode are composed with it together, so that they have to add up there.
+    """
+    by_mode: dict[tuple[int, ...], list[int]] = {}
+    extents, steps = flat_modes(b)
+    for i, d in enumerate(steps):
+        if isinstance(d, Basis):
+            by_mode.setdefault(d.modes, []).append(i)
+        elif not (type(d) is int and d == 0):
+            raise LayoutError(
+                f"composition({a}, {b}): b has basis strides, which give coordinates of a, and the stride {d}, which "
+                "gives an index",
+                help="use basis strides for all modes of b",
+            )
+    found: list[Layout] = [raw_layout(extent, 0) for extent in extents]
+    for path, members in by_mode.items():
+        if any(path != other and path == other[: len(path)] for other in by_mode):
+            raise LayoutError(
+                f"composition({a}, {b}): b steps through mode {_named(path)} of a and through a part of it"
+            )
+        values = tuple([d.value for i in members if isinstance(d := steps[i], Basis)])
+        part = compose_layouts(_mode_at(a, path, b), raw_layout(tuple([extents[i] for i in members]), values))
+        for i, mode in zip(members, modes_of(part), strict=True):
+            found[i] = mode
+    return raw_layout(
+        unflatten([m.shape for m in found], b.shape),
+        unflatten([m.stride for m in found], b.shape),
+    )
+
+
+def _mode_at(a: Layout, path: tuple[int, ...], b: Layout) -> Layout:
+    mode = a
+    for place in path:
+        modes = modes_of(mode)
+        if place >= len(modes):
+            raise LayoutError(f"composition({a}, {b}): b steps through mode {_named(path)}, which a has not")
+        mode = modes[place]
+    return mode
+
+
+def _named(path: tuple[int, ...]) -> str:
+    return ".".join(map(str, path))
 
 
 def _onto(stride: Any, step: Leaf) -> Any:
@@ -148,16 +186,12 @@ class _Composer:
         if type(shape) is tuple:
             pairs = [self.run(s, d) for s, d in zip(shape, stride, strict=True)]
             return tuple([p[0] for p in pairs]), tuple([p[1] for p in pairs])
-        if isinstance(stride, Basis):
-            _plain(stride, self.a, self.b)
-        if type(stride) is int:
-            if stride == 0 or (type(shape) is int and shape == 1):
-                return shape, 0
-            if stride < 0:
-                raise self._error(
-                    f"stride {stride} of b leads below index 0 of a", "use strides that are not negative in b"
-                )
-        found = self._leaf(shape, stride)
+        if type(stride) is int and (stride == 0 or (type(shape) is int and shape == 1)):
+            return shape, 0
+        if type(stride) is int and stride < 0:
+            found = [(n, mul(r, -1), scale(d, -1), k, mul(q, -1)) for n, r, d, k, q in self._leaf(shape, -stride)]
+        else:
+            found = self._leaf(shape, stride)
         self.leaves += 1
         self.parts += found
         if len(found) == 1:
@@ -214,11 +248,12 @@ class _Composer:
         """
         if self.leaves < 2:
             return
-        if any(mode < 0 for _, _, _, mode, _ in self.parts):
+        signs = {type(step) is int and step < 0 for _, step, _, _, _ in self.parts}
+        if any(mode < 0 for _, _, _, mode, _ in self.parts) or len(signs) > 1:
             self._check_carries(0)
             return
         for k, extent in enumerate(self.shape[:-1]):
-            inside = [(n, r) for n, _, _, mode, r in self.parts if mode == k]
+            inside = [(n, mul(r, -1) if signs == {True} else r) for n, _, _, mode, r in self.parts if mode == k]
             if len(inside) > 1 and not _fit(inside, extent):
                 self._check_carries(k)
                 return
@@ -232,7 +267,8 @@ class _Composer:
             )
         if not leaves_add_up(self.shape, self.stride, [part[:3] for part in self.parts]):
             raise self._error(
-                "two modes of b together carry over an extent of a, so their strides do not add up",
+                "two modes of b together carry over an extent of a, or one leads forward and one back, so that their "
+                "strides do not add up",
                 "coalesce b, or compose with its modes one by one",
             )
 

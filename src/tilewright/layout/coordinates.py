@@ -1,7 +1,8 @@
 """Coordinates and indices: the maps between a linear index, a coordinate of a shape, and an offset.
 
 All are colexicographic: the first mode runs fastest, and indices start at 0. An index past the end continues
-along the last mode, as in CuTe; that is what lets a tile overhang.
+along the last mode, as in CuTe; that is what lets a tile overhang. A static index below 0 leads as far back as its
+opposite leads forward, A(-x) == -A(x), which is what division in C++ makes of it.
 """
 
 from __future__ import annotations
@@ -81,7 +82,16 @@ def offset_of(coord: Coord, shape: Shape, stride: Stride) -> Offset:
     return _times(as_int(coord, "a coordinate"), stride)  # type: ignore[arg-type]
 
 
+def negated(offset: Offset) -> Offset:
+    """Return the offset that, added to the given one, makes 0."""
+    if isinstance(offset, tuple):
+        return tuple([negated(x) for x in offset])
+    return mul(offset, -1)
+
+
 def _offset_of_index(index: Int, shape: tuple[Shape, ...], stride: tuple[Stride, ...]) -> Offset:
+    if type(index) is int and index < 0:
+        return negated(_offset_of_index(-index, shape, stride))
     result: Offset = 0
     last = len(shape) - 1
     for i, (s, d) in enumerate(zip(shape, stride, strict=True)):
@@ -115,32 +125,71 @@ def checked_coord(coord: object) -> Coord:
 
 
 def crd2idx(coord: Any, shape: Any, stride: Any = None) -> Offset:  # Any: integers or nested tuples
-    """Map a coordinate of `shape` to its offset under `stride` (column-major by default).
+    """Map a coordinate of `shape` to its offset under `stride`, by default to its linear index.
 
-    Law: crd2idx(c, shape, stride) == sum(c_k * stride_k) over the leaves of the hierarchical coordinate.
+    Law: crd2idx(c, shape, stride) == sum(c_k * stride_k) over the leaves of the hierarchical coordinate; of the linear
+    index, stride_k is the product of all extents before.
 
     >>> crd2idx((1, 2), (4, 8)), crd2idx((1, 2), (4, 8), (8, 1)), crd2idx(9, (4, 8), (8, 1))
     (9, 10, 10)
 
     Raises `LayoutError` when the coordinate's nesting does not fit the shape. Source: CuTe `crd2idx`.
     """
-    if stride is None:
-        stride = compact_strides(shape)[0]
-    return offset_of(checked_coord(coord), shape, stride)
+    place = checked_coord(coord)
+    if stride is not None:
+        return offset_of(place, shape, stride)
+    return place if isinstance(place, (int, DynamicInt)) else offset_of(place, shape, _running(shape, 1)[0])
 
 
-def idx2crd(index: Any, shape: Any) -> Any:  # Any: integers or nested tuples
+def _running(shape: Shape, current: Int) -> tuple[Stride, Int]:
+    """Return the product of the extents before each, which of extents 1 is not 0 as it is in a compact layout."""
+    if type(shape) is not tuple:
+        return current, mul(current, shape)  # type: ignore[arg-type]  # an integer here
+    strides: list[Stride] = []
+    for extent in shape:
+        stride, current = _running(extent, current)
+        strides.append(stride)
+    return tuple(strides), current
+
+
+def idx2crd(index: Any, shape: Any, stride: Any = None) -> Any:  # Any: integers or nested tuples
     """Map a linear index to the coordinate of `shape`; further nesting in `index` is followed.
 
-    Law: crd2idx(idx2crd(i, shape), shape) == i for 0 <= i < size(shape).
+    With a `stride`, `index` is an offset of the layout of that shape and stride, whose modes may not overlap; an
+    integer stride is that of the first mode, from which the others run on in column-major order.
 
-    >>> idx2crd(9, (4, 8)), idx2crd(9, ((2, 2), 8))
-    ((1, 2), ((1, 0), 2))
+    Law: crd2idx(idx2crd(i, shape), shape) == i for 0 <= i < size(shape), and crd2idx(idx2crd(x, s, d), s, d) == x for
+    every offset x of a layout s:d that is injective and compact.
 
-    Raises `LayoutError` when a tuple meets one extent. Source: CuTe `idx2crd`.
+    >>> idx2crd(9, (4, 8)), idx2crd(9, ((2, 2), 8)), idx2crd(10, (4, 8), (8, 1))
+    ((1, 2), ((1, 0), 2), (1, 2))
+
+    Raises `LayoutError` when a tuple meets one extent, or a stride is 0. Source: CuTe `idx2crd`.
     """
     coord = checked_coord(index)
-    return _to_coord(coord, shape)
+    if stride is None:
+        return _to_coord(coord, shape)
+    if type(shape) is tuple and type(stride) is not tuple:
+        stride = compact_strides(shape, stride)[0]
+    return _by_strides(coord, shape, stride)
+
+
+def _by_strides(index: Coord, shape: Shape, stride: Any) -> Coord:
+    """Return index // stride % extent for each leaf; a static extent 1 has only the coordinate 0."""
+    if type(shape) is tuple:
+        if type(stride) is not tuple or len(stride) != len(shape):
+            raise LayoutError(f"idx2crd: shape {show(shape)} and stride {show(stride)} are nested differently")
+        if type(index) is tuple and len(index) != len(shape):
+            raise LayoutError(f"coordinate {show(index)} does not fit shape {show(shape)}")
+        places = index if type(index) is tuple else (index,) * len(shape)
+        return tuple([_by_strides(i, s, d) for i, s, d in zip(places, shape, stride, strict=True)])
+    if type(index) is tuple or type(stride) is tuple:
+        raise LayoutError(f"idx2crd: {show(index)}, {show(shape)} and {show(stride)} are nested differently")
+    if type(shape) is int and shape == 1:
+        return 0
+    if isinstance(stride, Basis) or (type(stride) is int and stride <= 0):
+        raise LayoutError(f"idx2crd: an offset does not tell the coordinate of a mode of stride {stride}")
+    return mod(floordiv(index, stride), shape)  # type: ignore[arg-type]  # an integer here
 
 
 def _to_coord(coord: Coord, shape: Shape) -> Coord:

@@ -6,12 +6,12 @@ from typing import Any
 
 from tilewright.errors import LayoutError
 from tilewright.layout.compose import composition
-from tilewright.layout.ints import Int, Leaf, ceildiv, scale
+from tilewright.layout.ints import Int, Leaf, ceildiv, mul, need_static, scale
 from tilewright.layout.inverses import complement
 from tilewright.layout.layouts import Layout, Tiler, flat_modes, from_modes, lift, modes_of, raw_layout
 from tilewright.layout.modes import ONE
 from tilewright.layout.simplify import layout_of_flat, merge_flat
-from tilewright.layout.tuples import show, tuple_size
+from tilewright.layout.tuples import ceil_div, shape_of, show, tuple_size
 
 
 def logical_divide(layout: Any, tiler: Any) -> Any:  # Any: a layout or tensor gives the same; see Tiler
@@ -171,3 +171,34 @@ def flat_divide(layout: Any, tiler: Any) -> Any:  # Any: a layout or tensor give
         return lift(flat_divide, layout, tiler)
     tile, rest = divide_modes(layout, tiler)
     return from_modes((*modes_of(tile), *modes_of(rest)))
+
+
+def evenly_divides(a: Any, b: Any) -> bool:  # Any: a shape or what has one; a tiler
+    """Say whether tiles fill a shape without overhang; the modes of a tuple of tilers go with the modes of the shape.
+
+    A tiler is an integer, a layout, None for a mode that stays whole, or a tuple of those, which may not be nested
+    deeper than the shape.
+
+    Law: evenly_divides(a, b)  =>  size(logical_divide(Layout(a), b)) == size(a).
+
+    >>> evenly_divides((128, 64), (32, 16)), evenly_divides((128, 65), (32, 16)), evenly_divides(16, (16,))
+    (True, False, True)
+    >>> evenly_divides((2, 8), (2, (2, 4))), evenly_divides((32, 64), (Layout(8, 2), 32))
+    (False, True)
+
+    Raises `LayoutError` for dynamic extents, and for a layout whose tiles overlap. Source: CuTe `evenly_divides` (its
+    order: target, tile).
+    """
+    target = shape_of(a)
+    if isinstance(b, (tuple, list)):
+        modes = target if isinstance(target, tuple) else (target,)
+        return len(b) <= len(modes) and all(evenly_divides(x, y) for x, y in zip(modes, b, strict=False))
+    if b is None:
+        return True
+    whole = need_static(tuple_size(target), "evenly_divides", "the size of the target")
+    if isinstance(b, Layout):
+        covered = mul(b.size, complement(b, whole).size)
+    else:
+        tile = shape_of(b)
+        covered = mul(tuple_size(tile), tuple_size(ceil_div(target, tile)))
+    return whole == need_static(covered, "evenly_divides", "the size of the tile")

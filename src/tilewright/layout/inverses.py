@@ -6,9 +6,9 @@ from typing import Any
 
 from tilewright.errors import LayoutError
 from tilewright.layout.ints import Basis, Int, Leaf, ceildiv, floordiv, mul, need_static, product
-from tilewright.layout.layouts import Layout, as_layout, cosize, flat_modes, static_flat
+from tilewright.layout.layouts import Layout, as_layout, cosize, flat_modes, raw_layout, static_flat
 from tilewright.layout.simplify import layout_of_flat, merge_flat
-from tilewright.layout.tuples import prefix_products, shape_of, tuple_size
+from tilewright.layout.tuples import map_leaves, prefix_products, shape_of, tuple_size
 
 
 def complement(layout: Any, cotarget: Any = None) -> Layout:  # Any: a layout or shape; an integer or shape
@@ -162,8 +162,11 @@ def left_inverse(layout: Any) -> Any:  # Any: a layout, or a composed layout
     >>> print(left_inverse(Layout((4, 8), (1, 5))))
     (5,8):(1,4)
 
-    Raises `LayoutError` when modes overlap, or strides do not divide one another, so that no layout leads back, or
-    when the layout is dynamic. Source: CuTe `left_inverse` (which takes injective layouts only).
+    A layout of negative strides leads to offsets below 0, and so does its inverse from them: A(-x) == -A(x).
+
+    Raises `LayoutError` when modes overlap, some lead forward and others back, or strides do not divide one another, so
+    that no layout leads back, or when the layout is dynamic. Source: CuTe `left_inverse` (which takes injective layouts
+    only).
     """
     if type(layout) is not Layout:
         from tilewright.layout.swizzle import ComposedLayout, inverse_of_composed
@@ -172,6 +175,10 @@ def left_inverse(layout: Any) -> Any:  # Any: a layout, or a composed layout
             return inverse_of_composed(layout, left_inverse)
         return left_inverse(as_layout(layout))
     shape, stride = static_flat(layout, "left_inverse", "the layout")
+    steps = [d for s, d in zip(shape, stride, strict=True) if s > 1 and d != 0]
+    if steps and all(d < 0 for d in steps):  # the layout leads back from 0, and its inverse from there forward
+        forward = left_inverse(layout_of_flat(list(shape), [-d for d in stride]))
+        return raw_layout(forward.shape, map_leaves(lambda d: -d, forward.stride))
     places = prefix_products(list(shape))
     modes = sorted([(d, s, p) for s, d, p in zip(shape, stride, places, strict=True) if s > 1 and d != 0])
     free = product(shape)  # the first index past the layout

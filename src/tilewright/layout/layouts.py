@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from tilewright.arguments import given
 from tilewright.errors import ArgumentError, LayoutError
-from tilewright.layout.coordinates import Offset, checked_coord, crd2idx, offset_of
+from tilewright.layout.coordinates import Offset, checked_coord, offset_of
 from tilewright.layout.display import Displayed
 from tilewright.layout.ints import (
     Basis,
@@ -160,8 +160,9 @@ class Layout(Displayed):
         >>> Layout(((2, 2), 8), ((8, 16), 1)).get_hier_coord(10)
         ((1, 0), 2)
 
-        Coordinates of modes with stride 0 are 0; an offset past the layout wraps around. Raises `LayoutError` when the
-        strides are dynamic or do not step over one another. Source: CuTe `Layout::get_hier_coord`.
+        Coordinates of modes with stride 0 are 0; an offset that the layout does not reach wraps around in each mode.
+        Raises `LayoutError` when the strides are dynamic or do not step over one another. Source: CuTe
+        `Layout::get_hier_coord`.
         """
         return unflatten(_leaf_coords(self, index), self.shape)
 
@@ -178,7 +179,9 @@ class Layout(Displayed):
         hier = self.get_hier_coord(index)
         if type(hier) is not tuple:
             return (hier,)
-        return tuple([crd2idx(c, s) for c, s in builtins.zip(hier, self.shape, strict=True)])  # type: ignore[arg-type]
+        shapes = self.shape
+        assert type(shapes) is tuple, self  # nested as its coordinates
+        return tuple([offset_of(c, s, compact_strides(s)[0]) for c, s in builtins.zip(hier, shapes, strict=True)])
 
     def with_shape(self, *shape: Any) -> Layout:  # Any: integers or a nested tuple
         """Return this layout on other coordinates of the same linear index: composition with `Layout(shape)`.
@@ -257,7 +260,7 @@ def raw_layout(shape: Shape, stride: Stride, static: bool | None = None) -> Layo
 
 
 def _leaf_coords(layout: Layout, offset: Int) -> list[Int]:
-    """Return the coordinate of each leaf, least stride first: offset // stride % (next stride / stride)."""
+    """Return the coordinate of each leaf, least stride first: offset // stride % extent."""
     shape, stride = flat_modes(layout)
     result: list[Int] = [0] * len(shape)
     steps = []
@@ -271,14 +274,13 @@ def _leaf_coords(layout: Layout, offset: Int) -> list[Int]:
     for at, (d, i) in enumerate(steps):
         following = steps[at + 1] if at + 1 < len(steps) else None
         extent = shape[i]
-        count = extent if following is None else following[0] // d
         fits = following is None or (following[0] % d == 0 and type(extent) is int and following[0] >= d * extent)
         if d < 0 or not fits:
             raise LayoutError(
                 f"get_hier_coord of {layout}: stride {d} and the next larger do not step over one another",
                 help="use a layout whose modes do not overlap, like a compact one",
             )
-        result[i] = mod(floordiv(offset, d), count)
+        result[i] = mod(floordiv(offset, d), extent)
     return result
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from tilewright.arguments import integer
 from tilewright.errors import LayoutError
 from tilewright.layout.coordinates import Offset, checked_coord, offset_of
-from tilewright.layout.ints import Coord, Int, Shape, Stride, mul, need_static
+from tilewright.layout.ints import Coord, DynamicInt, Int, Shape, Stride, is_static, mul, need_static
 from tilewright.layout.layouts import Layout, as_layout, from_modes, lift, modes_of, raw_layout
 from tilewright.layout.tuples import basis_strides, leaves, show, unflatten
 
@@ -85,12 +85,7 @@ def make_ordered_layout(shape: Any, order: Any) -> Layout:  # Any: integers or n
     layout = Layout(shape)
     keys = _spread(checked_coord(order), layout.shape)
     flat = leaves(layout.shape)
-    strides: list[Int] = [0] * len(flat)
-    current: Int = 1
-    for i in sorted(range(len(flat)), key=lambda k: keys[k]):
-        strides[i] = 0 if type(flat[i]) is int and flat[i] == 1 else current
-        current = mul(current, flat[i])
-    return raw_layout(layout.shape, unflatten(strides, layout.shape))
+    return raw_layout(layout.shape, unflatten(_in_order(flat, keys, range(len(flat)))[0], layout.shape))
 
 
 def _spread(order: Coord, shape: Shape) -> list[int]:
@@ -105,22 +100,62 @@ def _spread(order: Coord, shape: Shape) -> list[int]:
 def make_layout_like(layout: Layout) -> Layout:
     """Make a compact layout of the same shape, its modes in the order of the given strides; stride 0 stays 0.
 
+    Modes of dynamic strides come behind the others, from left to right, and so do basis strides.
+
     Law: size(filter(result)) == cosize(result), and strides keep their order.
 
     >>> print(make_layout_like(Layout((4, 8, 2), (100, 1, 0))))
     (4,8,2):(8,1,0)
 
-    Raises `LayoutError` when a stride is dynamic. Source: CuTe `make_layout_like`.
+    Source: CuTe `make_layout_like`.
     """
-    shape, stride = leaves(layout.shape), leaves(layout.stride)
-    result: list[Int] = [0] * len(shape)
-    steps = [need_static(d, "make_layout_like", "every stride") for d in stride]
-    current: Int = 1
-    for i in sorted(range(len(shape)), key=lambda k: abs(steps[k])):
-        if steps[i] != 0 and not (type(shape[i]) is int and shape[i] == 1):
-            result[i] = current
-            current = mul(current, shape[i])
+    flat = leaves(layout.shape)
+    keys = _keys(layout.stride)
+    result = _in_order(flat, keys, [i for i in range(len(flat)) if keys[i] > (0, 0)])[0]
     return raw_layout(layout.shape, unflatten(result, layout.shape))
+
+
+def make_fragment_like(layout: Any) -> Layout:  # Any: a layout, or a shape that stands for its compact layout
+    """Make the compact layout of a fragment of that shape: mode 0 column-major, the others in the order of strides.
+
+    Mode 0 holds the values of one instruction, so what is contiguous in the fragment is what the instruction takes; its
+    modes of stride 0 stay at stride 0. Other modes of stride 0 get elements of their own, and are fastest. A layout of
+    one mode, or of a dynamic shape, becomes column-major.
+
+    Law: with f the result, f[0] is column-major compact but for strides 0, and strides of the modes behind it keep
+    their order.
+
+    >>> print(make_fragment_like(Layout(((2, 2), 4, 8), ((8, 1), 64, 2))))
+    ((2,2),4,8):((1,2),32,4)
+
+    Source: CuTe `make_fragment_like`.
+    """
+    given = layout if isinstance(layout, Layout) else as_layout(layout)
+    if given.rank < 2 or not is_static(given.shape):
+        return Layout(given.shape)
+    first, *others = modes_of(given)
+    rest = from_modes(others)
+    flat, keys = leaves(first.shape), _keys(first.stride)
+    inner, reach = _in_order(flat, [(1, 0)] * len(flat), [i for i in range(len(flat)) if keys[i] > (0, 0)])
+    flat = leaves(rest.shape)
+    outer, _ = _in_order(flat, _keys(rest.stride), range(len(flat)), reach)
+    stride = unflatten(outer, rest.shape)
+    return raw_layout(given.shape, (unflatten(inner, first.shape), *stride))
+
+
+def _keys(stride: Stride) -> list[tuple[int, int]]:
+    """Return what modes are ordered by: static strides by size, the others behind them; (0, 0) of stride 0."""
+    return [(0, abs(d)) if type(d) is int else (1, 0) for d in leaves(stride)]
+
+
+def _in_order(flat: list[Int], keys: Any, kept: Any, current: Int = 1) -> tuple[list[Int], Int]:
+    """Return compact strides of the kept modes, the least key first, and where they end; other strides are 0."""
+    result: list[Int] = [0] * len(flat)
+    for i in sorted(kept, key=lambda k: keys[k]):
+        if not (type(flat[i]) is int and flat[i] == 1):
+            result[i] = current
+            current = mul(current, flat[i])
+    return result, current
 
 
 def identity_layout(shape: Any) -> Layout:  # Any: integers or a nested sequence
@@ -148,8 +183,8 @@ def slice_(layout: Any, coord: Any) -> Any:  # Any: a layout, a tensor or a shap
     Raises `LayoutError` when `coord` does not fit the shape. Source: CuTe `slice`.
     """
     if not isinstance(layout, Layout):
-        if isinstance(layout, (int, tuple)):
-            return slice_(Layout(layout), coord).shape
+        if isinstance(layout, _TUPLES):
+            return slice_(_as_modes(layout), coord).shape
         return lift(slice_, layout, coord)
     return _pick(layout, checked_coord(coord), keep=True)
 
@@ -165,8 +200,8 @@ def dice(layout: Any, coord: Any) -> Any:  # Any: a layout or a shape, and a coo
     Raises `LayoutError` when `coord` does not fit the shape. Source: CuTe `dice`.
     """
     if not isinstance(layout, Layout):
-        if isinstance(layout, (int, tuple)):
-            return dice(Layout(layout), coord).shape
+        if isinstance(layout, _TUPLES):
+            return dice(_as_modes(layout), coord).shape
         return lift(dice, layout, coord)
     return _pick(layout, checked_coord(coord), keep=False)
 
@@ -217,8 +252,8 @@ def group(layout: Any, begin: int, end: int) -> Any:  # Any: a layout, tensor or
         modes = modes_of(layout)
         _check_range("group", layout, begin, end)
         return from_modes([*modes[:begin], from_modes(modes[begin:end]), *modes[end:]])
-    if isinstance(layout, (int, tuple)):
-        return group(Layout(layout), begin, end).shape
+    if isinstance(layout, _TUPLES):
+        return group(_as_modes(layout), begin, end).shape
     return lift(group, layout, begin, end)
 
 
@@ -238,9 +273,21 @@ def take(layout: Any, begin: int, end: int) -> Any:  # Any: a layout, tensor or 
         _check_range("take", layout, begin, end)
         modes = modes_of(layout)[begin:end]
         return modes[0] if len(modes) == 1 else from_modes(modes)
-    if isinstance(layout, (int, tuple)):
-        return take(Layout(layout), begin, end).shape
+    if isinstance(layout, _TUPLES):
+        return take(_as_modes(layout), begin, end).shape
     return lift(take, layout, begin, end)
+
+
+_TUPLES = (int, tuple, DynamicInt)
+
+
+def _as_modes(x: Any) -> Layout:
+    """Return a tuple of any leaves in a form that the functions of modes take; its .shape is the tuple again."""
+    return raw_layout(x, x)
+
+
+def _shown(layout: Layout) -> str:
+    return show(layout.shape) if layout.shape is layout.stride else str(layout)
 
 
 def _check_range(name: str, layout: Layout, begin: int, end: int) -> None:
@@ -248,7 +295,7 @@ def _check_range(name: str, layout: Layout, begin: int, end: int) -> None:
     integer(name, "end", end)
     if not 0 <= begin <= end <= layout.rank:
         raise LayoutError(
-            f"{name}(..., {begin}, {end}): {layout} has {layout.rank} modes",
+            f"{name}(..., {begin}, {end}): {_shown(layout)} has {layout.rank} modes",
             help=f"0 <= begin <= end <= {layout.rank}",
         )
 
@@ -268,10 +315,10 @@ def select(layout: Any, *modes: int) -> Any:  # Any: a layout, tensor or shape g
         for m in modes:
             integer("select", "a mode", m)
             if not 0 <= m < len(parts):
-                raise LayoutError(f"select: {layout} has no mode {m}", help=f"modes are 0 to {len(parts) - 1}")
+                raise LayoutError(f"select: {_shown(layout)} has no mode {m}", help=f"modes are 0 to {len(parts) - 1}")
         return from_modes([parts[m] for m in modes])
-    if isinstance(layout, (int, tuple)):
-        return select(Layout(layout), *modes).shape
+    if isinstance(layout, _TUPLES):
+        return select(_as_modes(layout), *modes).shape
     return lift(select, layout, *modes)
 
 
@@ -304,7 +351,7 @@ def prepend(layout: Any, mode: Any = None, *, rank: int | None = None) -> Any:  
 
 
 def _extend(x: Any, mode: Any, rank: int | None, at_end: bool) -> Any:
-    if isinstance(x, (int, tuple)):
+    if isinstance(x, _TUPLES):
         parts: tuple[Any, ...] = x if isinstance(x, tuple) else (x,)
         extra = 1 if mode is None else mode
     elif isinstance(x, Layout):
@@ -316,7 +363,7 @@ def _extend(x: Any, mode: Any, rank: int | None, at_end: bool) -> Any:
     if rank is not None and not added:
         return x
     joined = parts + added if at_end else added + parts
-    return joined if isinstance(x, (int, tuple)) else from_modes(joined)
+    return joined if isinstance(x, _TUPLES) else from_modes(joined)
 
 
 def replace(layout: Any, index: int, mode: Any) -> Any:  # Any: layouts or shapes
@@ -334,8 +381,11 @@ def replace(layout: Any, index: int, mode: Any) -> Any:  # Any: layouts or shape
         parts = list(modes_of(layout))
         parts[index] = as_layout(mode)
         return from_modes(parts)
-    if isinstance(layout, (int, tuple)):
-        return replace(Layout(layout), index, Layout(mode)).shape
+    if isinstance(layout, _TUPLES):
+        parts = list(layout if isinstance(layout, tuple) else (layout,))
+        _check_range("replace", _as_modes(layout), index, index + 1)
+        parts[index] = mode
+        return tuple(parts) if isinstance(layout, tuple) else mode
     return lift(replace, layout, index, mode)
 
 

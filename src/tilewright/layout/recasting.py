@@ -68,7 +68,7 @@ def demand_whole_groups(layout: Any, n: int) -> None:  # Any: a layout or compos
     >>> demand_whole_groups(Layout((2, 3), (1, 2)), 2)
     >>> demand_whole_groups(Layout(4, 2), 2)
     Traceback (most recent call last):
-    tilewright.errors.LayoutError: 4:2 has one of every 2 neighbouring elements, and a wider element takes all of them
+    tilewright.LayoutError: 4:2 has one of every 2 neighbouring elements, and a wider element takes all of them
       help: recast before the slice
     """
     while not isinstance(layout, Layout):

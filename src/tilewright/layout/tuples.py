@@ -210,25 +210,6 @@ def weakly_congruent(a: Any, b: Any) -> bool:  # Any: shapes or layouts
     return weak(shape_of(a), shape_of(b))
 
 
-def evenly_divides(a: Any, b: Any) -> bool:  # Any: shapes or layouts
-    """Say whether tiles of shape `b` fill shape `a` without overhang.
-
-    Law: evenly_divides(a, b)  <=>  rank(b) <= rank(a) and size(a) == size(b) * size(ceil_div(a, b)).
-
-    >>> evenly_divides((128, 64), (32, 16)), evenly_divides((128, 65), (32, 16))
-    (True, False)
-
-    Raises `LayoutError` for dynamic extents. Source: CuTe `evenly_divides` (its order: target, tile).
-    """
-    target, tile = shape_of(a), shape_of(b)
-    if isinstance(tile, tuple) and (not isinstance(target, tuple) or len(tile) > len(target)):
-        return False
-    whole, covered = tuple_size(target), mul(tuple_size(tile), tuple_size(ceil_div(target, tile)))
-    return need_static(whole, "evenly_divides", "the size of the target") == need_static(
-        covered, "evenly_divides", "the size of the tile"
-    )
-
-
 def ceil_div(a: Any, b: Any) -> Any:  # Any: an integer or a nested tuple gives the same
     """Divide a shape by a shape, element by element, rounding up.
 

@@ -26,6 +26,8 @@ VARIABLE = "TILEWRIGHT_CLANG"
 DEFAULT_OPTIONS = ("-std=c++17", "-O3", "-ffp-contract=off", "-fwrapv", "-Wno-pass-failed", "-Wno-unused-value")
 
 _RELEASES = range(14, 30)  # the first has the instructions of gfx90a and HIP's atomic operations
+_FIRST_RELEASES = {"gfx942": 17}  # of targets that came later
+_SHIPPED = 19  # such a release of Debian and Ubuntu
 _DEVICE_ONLY = ("-x", "hip", "--cuda-device-only", "-nogpuinc", "-nogpulib")
 _TARGET = "amdgcn-amd-amdhsa"
 _MAX_ERRORS_SHOWN = 5
@@ -41,7 +43,7 @@ def compile_hip(
     options: Sequence[str] = (),
     line_map: Mapping[int, SourceLocation] | None = None,
 ) -> CompiledModule:
-    """Compile HIP C++ to machine code for `arch`, gfx908 or gfx90a.
+    """Compile HIP C++ to machine code for `arch`: gfx908, gfx90a or gfx942.
 
     `name` is the kernel whose resources are reported, and names the program in messages. `options` follow the default
     ones. `line_map` gives the Python place behind a line of `source`; an error of the compiler is raised as
@@ -58,13 +60,13 @@ def compile_hip(
         ) from error
 
 
-def compiler_identity() -> str:
-    """Return a text that changes whenever another clang or linker is installed, for keys of caches.
+def compiler_identity(arch: Arch | None = None) -> str:
+    """Return a text that changes whenever another clang or linker for a target is installed, for keys of caches.
 
     Raises `CompileError` where there is no clang.
     """
     parts = []
-    for path in (_demand_clang(None), find_linker()):
+    for path in (_demand_clang(arch), find_linker(arch)):
         if path is not None:
             try:
                 stat = path.resolve().stat()
@@ -86,19 +88,39 @@ def clang_version() -> str | None:
     return match[1] if match else None
 
 
-def find_clang() -> Path | None:
-    """Return clang: what TILEWRIGHT_CLANG names, else clang-14, clang-15 and so on, else clang on PATH."""
+def find_clang(arch: Arch | str | None = None) -> Path | None:
+    """Return clang: what TILEWRIGHT_CLANG names, else clang-14, clang-15 and so on, else clang on PATH.
+
+    For a target that clang 14 does not know it is the first release that does: clang-17 and so on for gfx942.
+    """
     chosen = os.environ.get(VARIABLE)
     if chosen:
         found = shutil.which(chosen)
         return None if found is None else Path(found)
-    names = [*(f"clang-{release}" for release in _RELEASES), "clang"]
-    return next((Path(path) for name in names if (path := shutil.which(name)) is not None), None)
+    first = _first_release(arch)
+    names = [f"clang-{release}" for release in _RELEASES if release >= first]
+    if first > _RELEASES.start:  # a clang without a number in its name may be too old
+        return next((Path(path) for name in names if (path := shutil.which(name)) is not None), None) or _plain(first)
+    return next((Path(path) for name in (*names, "clang") if (path := shutil.which(name)) is not None), None)
 
 
-def find_linker() -> Path | None:
-    """Return LLVM's linker: ld.lld beside clang, or of its release on PATH, or any on PATH."""
-    clang = find_clang()
+def _first_release(arch: Arch | str | None) -> int:
+    name = arch.name if isinstance(arch, Arch) else arch or ""
+    return _FIRST_RELEASES.get(name, _RELEASES.start)
+
+
+def _plain(first: int) -> Path | None:
+    """Return clang on PATH if it is of a release or a later one."""
+    path = shutil.which("clang")
+    if path is None:
+        return None
+    match = re.search(r"version (\d+)", _run([path, "--version"], None).stdout)
+    return Path(path) if match and int(match[1]) >= first else None
+
+
+def find_linker(arch: Arch | str | None = None) -> Path | None:
+    """Return LLVM's linker: ld.lld beside a target's clang, or of its release on PATH, or any on PATH."""
+    clang = find_clang(arch)
     if clang is None:
         return None
     folder, release = clang.resolve().parent, clang.name.removeprefix("clang")
@@ -150,7 +172,7 @@ def _compile(
         if done.returncode != 0:
             raise _compile_error(name, target, done.stderr, line_map)
         _demand_success(_run([clang, "-target", _TARGET, f"-mcpu={target.name}", "-c", assembly, "-o", code], folder))
-        linker = find_linker()
+        linker = find_linker(target)
         if linker is not None:
             _demand_success(_run([os.fspath(linker), "-shared", code, "-o", f"{name}.elf"], folder))
             code = f"{name}.elf"
@@ -161,13 +183,20 @@ def _compile(
 
 
 def _demand_clang(target: Arch | None) -> Path:
-    clang = find_clang()
+    clang = find_clang(target)
     if clang is not None:
         return clang
-    chosen = os.environ.get(VARIABLE)
-    looked = f"{VARIABLE} names {chosen!r}, which is no program" if chosen else "looked for clang-14 to clang-29, clang"
+    chosen, first = os.environ.get(VARIABLE), _first_release(target)
+    looked = f"looked for clang-{first} to clang-29, clang"
+    if chosen:
+        looked = f"{VARIABLE} names {chosen!r}, which is no program"
     for_target = "" if target is None else f" for {target}"
-    raise CompileError(f"clang, which compiles HIP C++{for_target}, is not installed", details=[looked], help=_HELP)
+    help = _HELP.replace("clang-14", f"clang-{_SHIPPED}").replace("clang 14", f"clang {first}")
+    raise CompileError(
+        f"clang, which compiles HIP C++{for_target}, is not installed",
+        details=[looked],
+        help=help if first > _RELEASES.start else _HELP,
+    )
 
 
 def _run(command: list[str], folder: Path | None) -> subprocess.CompletedProcess[str]:

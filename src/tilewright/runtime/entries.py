@@ -34,8 +34,10 @@ _TEXTS = ("key", "name", "arch", "log", "assembly")
 def cache_key(source: str, name: str, arch: str, options: Sequence[str]) -> str:
     """Return the key of an entry: a hash of all that machine code depends on, and of the form of entries."""
     digest = hashlib.sha256(_MAGIC)  # releases with another form keep theirs beside ours
-    compiler = clang if Arch.parse(arch).is_amd else nvrtc
-    for part in (compiler.compiler_identity(), source, name, arch, *compiler.DEFAULT_OPTIONS, *options):
+    target = Arch.parse(arch)
+    compiler = clang if target.is_amd else nvrtc
+    identity = clang.compiler_identity(target) if target.is_amd else nvrtc.compiler_identity()
+    for part in (identity, source, name, arch, *compiler.DEFAULT_OPTIONS, *options):
         data = part.encode("utf-8", "surrogatepass")
         digest.update(len(data).to_bytes(8, "little"))  # so that no two lists of parts run together
         digest.update(data)

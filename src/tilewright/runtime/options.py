@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from operator import index
 from typing import Any
@@ -50,6 +51,17 @@ class Options:
             stream_handle(self.stream)
         for name, value in checked.items():
             object.__setattr__(self, name, value)
+
+
+def is_simulator_chosen() -> bool:
+    """Say whether TILEWRIGHT_BACKEND=sim sends arrays on a GPU to the simulator. Raises `ArgumentError` for others."""
+    chosen = os.environ.get("TILEWRIGHT_BACKEND", "")
+    if chosen not in ("", "sim"):
+        raise ArgumentError(
+            f"the environment variable TILEWRIGHT_BACKEND is {chosen!r}",
+            help='set it to "sim" to run all kernels on the simulator, or leave it out: arrays then run where they are',
+        )
+    return chosen == "sim"
 
 
 def checked_int(name: str, value: object, low: int, high: int, what: str) -> int:

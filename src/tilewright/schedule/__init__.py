@@ -4,29 +4,39 @@ Modules in the order in which they stand on one another: each imports from those
 
 What a kernel computes
     naming, parameters       the names of what is assigned; values that are chosen later
-    affine, arrays           indices, sizes of the launch, and the values and arrays that the logic of a nest names
+    memory_spaces, roles     where caches live, Accera's names of element types; what arrays are for
+    values, affine           values that the logic computes; indices, and sizes of the launch
+    views, view_kinds        how one array is seen as another; elements, what is read and written of them
+    arrays, scalars          arrays that the logic of a nest names; numbers that a kernel takes or writes
+    conditions               If: when statements run
     loop_nest                statements, loops, parts and their conditions: the state of a schedule
     transforms               what each transform makes of a loop nest
     delayed                  loop nests and calls that wait for the values of parameters
+    calls                    nests that call functions of packages
     integers                 whether integers exist that satisfy equations and bounds: omega eliminates variables,
                              lattice_search and simplex decide what is left
 What a GPU offers
     mma_shapes, recipes      shapes of matrix instructions, and how a warp computes one
     targets, binding         GPUs; loops that their blocks, threads and warps run through
 What a plan says
+    dependences, crossings   pairs of accesses, the orders and vectors that would break them, and what threads wait for
     caches, plan_state       caches, tiles of matrix instructions, and all else that a plan has chosen
 What it decides
-    dependences              pairs of accesses, and the orders, bindings and vectors that would break them
     cache_placement          at which loops caches are filled, and which of them cannot be
     tensorization            which matrix instructions compute a tile
-    validation               what a whole plan has to be
+    lanes                    which iterations of vectorized loops run at once, and the order of the loops then
+    validation, bounds       what a whole plan has to be; accesses that would leave their arrays
+    scratch                  TEMP arrays that the launch allocates
     plan_text                a plan as text and as data
 How it becomes a kernel
     scope                    what is known at one point: values, conditions, where elements are
     filling, shared_caches   memory of caches, filled and written back
+    edges                    tiles across the ends of loops: which elements of a fragment are there
     fragments, tiles         matrix instructions: fragments read, multiplied in passes, finished, stored
     pipelines                caches in loops, filled before what reads them or ahead of it
-    emission                 the walk through the loops, vectors among them, while the kernel is traced
+    vectors                  statements for all lanes of vectorized loops at once, and reductions over them
+    heuristics, algorithms   what `plan.auto` chooses
+    emission                 the walk through the loops while the kernel is traced
     report                   what a kernel is made of, counted
 What users hold
     constants                arrays whose values the kernel holds, at a launch
@@ -37,9 +47,12 @@ What users hold
 
 from __future__ import annotations
 
-from tilewright.schedule.affine import Affine, Dimension, Index, apply, cast, create_dimensions, where
-from tilewright.schedule.arrays import Array, Role
+from tilewright.schedule import algorithms
+from tilewright.schedule.affine import Affine, Dimension, Index, create_dimensions
+from tilewright.schedule.arrays import AllocateFlags, Array, Role
 from tilewright.schedule.caches import Location, Strategy
+from tilewright.schedule.conditions import If, logical_and, logical_not, logical_or
+from tilewright.schedule.memory_spaces import AUTO, ScalarType
 from tilewright.schedule.mma_shapes import MMAFragmentOp, MMASchedulingPolicy, MMAShape
 from tilewright.schedule.nest import Nest
 from tilewright.schedule.package import Package
@@ -50,29 +63,49 @@ from tilewright.schedule.parameters import (
     get_parameters_from_grid,
 )
 from tilewright.schedule.plan import Plan
+from tilewright.schedule.scalars import Scalar
 from tilewright.schedule.schedule import Schedule, fuse
 from tilewright.schedule.scheduled import ScheduledKernel
 from tilewright.schedule.targets import GridUnit, Target
+from tilewright.schedule.values import apply, cast, where
+
+_If = If  # Accera calls it so
+
+# Accera's names of the same things.
+GridUnits = GridUnit
+CacheStrategy = Strategy
+MemorySpace = Location
+LoopIndex = Index
 
 __all__ = [
+    "AUTO",
     "Affine",
+    "AllocateFlags",
     "Array",
+    "CacheStrategy",
     "DelayedParameter",
     "Dimension",
     "GridUnit",
+    "GridUnits",
+    "If",
     "Index",
     "Location",
+    "LoopIndex",
     "MMAFragmentOp",
     "MMASchedulingPolicy",
     "MMAShape",
+    "MemorySpace",
     "Nest",
     "Package",
     "Plan",
     "Role",
+    "Scalar",
+    "ScalarType",
     "Schedule",
     "ScheduledKernel",
     "Strategy",
     "Target",
+    "algorithms",
     "apply",
     "cast",
     "create_dimensions",
@@ -80,5 +113,8 @@ __all__ = [
     "create_parameters",
     "fuse",
     "get_parameters_from_grid",
+    "logical_and",
+    "logical_not",
+    "logical_or",
     "where",
 ]

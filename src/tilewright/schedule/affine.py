@@ -1,9 +1,9 @@
-"""What the logic of a nest is written in: affine expressions of indices, and values that are computed.
+"""Affine expressions of indices: where the elements are that the logic of a nest names, and when it runs.
 
 An affine expression, c0 + c1 * i + c2 * j + ..., of loop indices and of sizes that only the launch knows says where an
-element is. A value is recorded when the logic is declared, and computed when a kernel is built, with the operators of
-device numbers. An affine expression is a value wherever one is asked for, and becomes one by arithmetic that is not
-affine.
+element is. What is added up may also be a quotient e // c or a remainder e % c of an affine expression by a number
+c > 0, rounded down as in Python: both are exact for the dependences, which know c * (e // c) <= e < c * (e // c) + c.
+An affine expression is a value wherever one is asked for, and becomes one by arithmetic that is not affine.
 """
 
 from __future__ import annotations
@@ -12,16 +12,18 @@ import itertools
 import operator
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Union
 
-from tilewright.arguments import function as check_function
-from tilewright.dtypes import DType
-from tilewright.dtypes import dtype as as_dtype
+from tilewright.dtypes import int32, int64
 from tilewright.errors import ScheduleError
-from tilewright.schedule.naming import assigned_names
-from tilewright.trace.mathematics import where as device_where
+from tilewright.schedule.naming import LoopName, assigned_names
+from tilewright.schedule.roles import Role
+from tilewright.schedule.values import Apply, Convert, Expression, Guard, Number, expression
+from tilewright.trace.mathematics import where
+from tilewright.trace.scalar import Scalar
 
 _numbers = itertools.count()
 _copies = itertools.count(1)
@@ -32,6 +34,11 @@ class _Linear:
 
     def as_affine(self) -> Affine:
         raise NotImplementedError  # pragma: no cover  # each of the three has its own
+
+    def as_expression(self) -> Expression:
+        """Return the value of the expression."""
+        place = self.as_affine()
+        return Number(place.constant) if place.is_constant else Position(place)
 
     def __add__(self, other: Any) -> Any:  # Any: numbers, indices, and expressions of values, which answer themselves
         if isinstance(other, float):
@@ -76,15 +83,41 @@ class _Linear:
 
     __rmul__ = __mul__
 
-    def __floordiv__(self, other: Any) -> Any:  # Any: refused, whatever it is
-        raise ScheduleError(
-            f"{self} // {other} is not affine", help="make a loop of its own for the quotient, or split the index"
-        )
+    def __floordiv__(self, other: Any) -> Any:  # Any: as in __add__
+        if isinstance(other, float):
+            return self._value("//", operator.floordiv, other)
+        divisor = self._divisor("//", other)
+        return NotImplemented if divisor is None else quotient(self.as_affine(), divisor)
 
-    def __mod__(self, other: Any) -> Any:  # Any: refused, whatever it is
-        raise ScheduleError(
-            f"{self} % {other} is not affine", help="make a loop of its own for the remainder, or split the index"
-        )
+    def __mod__(self, other: Any) -> Any:  # Any: as in __add__
+        if isinstance(other, float):
+            return self._value("%", operator.mod, other)
+        divisor = self._divisor("%", other)
+        return NotImplemented if divisor is None else remainder(self.as_affine(), divisor)
+
+    def _divisor(self, sign: str, other: Any) -> int | None:  # Any: as in __add__
+        """Return a positive number to divide by, None for what answers itself; raise for any other number or index."""
+        divisor = affine_or_none(other)
+        if divisor is None:
+            return None
+        if divisor.terms:
+            raise ScheduleError(
+                f"{self} {sign} {divisor} is not affine: it divides by what is not a number",
+                help="divide by a whole number from 1; for a value that says where no element is, divide "
+                "cast(index, type) by it",
+            )
+        if divisor.constant < 1:
+            raise ScheduleError(
+                f"{self} {sign} {divisor} divides by a number below 1",
+                help="indices are divided by whole numbers from 1",
+            )
+        return divisor.constant
+
+    def __rfloordiv__(self, other: Any) -> Any:  # Any: as in __add__
+        return as_affine(other) // self if affine_or_none(other) is not None else NotImplemented
+
+    def __rmod__(self, other: Any) -> Any:  # Any: as in __add__
+        return as_affine(other) % self if affine_or_none(other) is not None else NotImplemented
 
     def __tilewright_apply__(self, name: str, function: Any, operands: tuple[Any, ...]) -> Any:  # Any: as in __add__
         """Record a function of device numbers, such as `tw.exp`, of the value of this expression."""
@@ -130,6 +163,7 @@ class Recording(threading.local):
     """What the logic of a nest stores while it is recorded; None where no logic is."""
 
     stores: list[Any] | None = None  # Any: a Store of `arrays`
+    guards: tuple[Guard, ...] = ()  # the conditions around what is stored next
 
     @property
     def is_on(self) -> bool:
@@ -157,18 +191,24 @@ def next_number() -> tuple[int, int]:
     return next(_numbers), 0
 
 
-class Index(Numbered, _Linear):
+class Index(Numbered, _Linear, LoopName):
     """The index of one loop. Indices are equal only to themselves.
 
     >>> i, j = Index("i"), Index("j")
     >>> print(2 * i - j + 3)
     2 * i - j + 3
+
+    An index yields itself, so that of a nest of one loop both `i = nest.get_indices()` and `(i,) = nest.get_indices()`
+    can be written.
     """
 
     def __init__(self, name: str | None = None) -> None:
         self.number = next_number()
         names = assigned_names(sys._getframe(1)) if name is None else (name,)
         self.name = names[0] if names else f"i{self.number[0]}"
+
+    def __iter__(self) -> Iterator[Index]:
+        yield self
 
     def as_affine(self) -> Affine:
         """Return the expression 1 * index."""
@@ -181,31 +221,47 @@ class Index(Numbered, _Linear):
 class Dimension(Numbered, _Linear):
     """A size that is known only at launch: an extent of arrays and of nests, at least 0.
 
-    At a launch it has the extent of the arrays that were declared with it, which must agree.
+    At a launch it has the extent of the arrays that were declared with it, and the value of an argument of its own
+    where the kernel is built with it among its `args`; all must agree. With the role OUTPUT it is a number that the
+    kernel computes, in the logic of a nest: `size.set(value)` writes it, to an int64 array of one element.
 
     >>> M = Dimension("M")
     >>> M
     M
     """
 
-    def __init__(self, name: str | None = None) -> None:
+    def __init__(self, name: str | None = None, role: Role = Role.INPUT) -> None:
         self.number = next_number()
-        names = assigned_names(sys._getframe(1)) if name is None else (name,)
+        names = assigned_names(sys._getframe(1)) if not name else (name,)
         self.name = names[0] if names else f"n{self.number[0]}"
+        if role not in (Role.INPUT, Role.OUTPUT, Role.INPUT_OUTPUT):
+            raise ScheduleError(f"size {self.name} has the role {role!r}", help="Role.INPUT or Role.OUTPUT")
+        self.role = role
+        self.cell: Any = None  # Any: an Array, which is made of sizes
 
     def as_affine(self) -> Affine:
-        """Return the expression 1 * dimension."""
+        """Return the expression 1 * dimension. Raises `ScheduleError` for one that the kernel computes."""
+        if self.role is not Role.INPUT:
+            raise ScheduleError(
+                f"{self} is computed by the kernel and is not known before",
+                help="compute it by a kernel of its own, and take a size of role INPUT where it is needed",
+            )
         return Affine(((self, 1),), 0)
+
+    def set(self, value: Any) -> None:  # Any: whatever is an expression
+        """Write a size of role OUTPUT, in the logic of a nest."""
+        raise NotImplementedError  # pragma: no cover  # `arrays` defines it
 
     def __repr__(self) -> str:
         return self.name
 
 
-Symbol = Union[Index, Dimension]
+Symbol = Union[Index, Dimension, "Division"]
 Size = Union[int, Dimension]
+Ends = tuple[Union[int, None], Union[int, None]]  # the least and the greatest value, None where there is none
 
 
-def create_dimensions(*names: str) -> tuple[Dimension, ...]:
+def create_dimensions(*names: str | Role, role: Role = Role.INPUT) -> tuple[Dimension, ...]:
     """Return sizes that are known only at launch, one for each name, or for each variable that they are assigned to.
 
     >>> M, N = create_dimensions()
@@ -214,10 +270,12 @@ def create_dimensions(*names: str) -> tuple[Dimension, ...]:
 
     Raises `ScheduleError` where there are no names, and none are seen.
     """
+    if names and isinstance(names[0], Role):
+        return create_dimensions(*(names[1:] or assigned_names(sys._getframe(1))), role=names[0])
     given_names = names or assigned_names(sys._getframe(1))
     if not given_names:
         raise ScheduleError("create_dimensions() without names", help='name them: create_dimensions("M", "N")')
-    return tuple(Dimension(name) for name in given_names)
+    return tuple(Dimension(str(name), role) for name in given_names)
 
 
 @dataclass(frozen=True, eq=False)
@@ -254,12 +312,52 @@ class Affine(_Linear):
         """Return the factor of a symbol, 0 where it does not occur."""
         return next((c for s, c in self.terms if s is symbol), 0)
 
+    def symbols(self) -> set[Index | Dimension]:
+        """Return the indices and sizes that occur, inside of quotients and remainders too."""
+        found: set[Index | Dimension] = set()
+        for symbol, _ in self.terms:
+            if isinstance(symbol, Division):
+                found |= symbol.value.symbols()
+            else:
+                found.add(symbol)
+        return found
+
+    def divisions(self) -> tuple[Division, ...]:
+        """Return the quotients and remainders that occur, each after those inside of it."""
+        found: dict[Division, None] = {}
+        for symbol, _ in self.terms:
+            if isinstance(symbol, Division):
+                found.update(dict.fromkeys((*symbol.value.divisions(), symbol)))
+        return tuple(found)
+
+    def mentions(self, index: Symbol) -> bool:
+        """Say whether the expression may change with an index: it is a term, or inside of a quotient or remainder."""
+        return any(s is index or (isinstance(s, Division) and s.value.mentions(index)) for s, _ in self.terms)
+
+    def divides(self, index: Symbol) -> bool:
+        """Say whether an index is inside of a quotient or remainder, so that the expression is not linear in it."""
+        return any(isinstance(s, Division) and s.value.mentions(index) for s, _ in self.terms)
+
+    def bounds(self, known: Callable[[Any], Ends]) -> Ends:  # Any: an index or a size
+        """Return the least and greatest value for those of its symbols, None where there is none that is known."""
+        low: int | None = self.constant
+        high: int | None = self.constant
+        for symbol, factor in self.terms:
+            ends = symbol.bounds(*symbol.value.bounds(known)) if isinstance(symbol, Division) else known(symbol)
+            least, most = ends if factor > 0 else ends[::-1]
+            low = None if low is None or least is None else low + factor * least
+            high = None if high is None or most is None else high + factor * most
+        return low, high
+
     def substitute(self, mapping: Mapping[Any, Any]) -> Affine:  # Any: symbols to what is affine
         """Return the expression with symbols replaced by affine expressions or numbers."""
         terms: dict[Symbol, int] = {}
         constant = self.constant
         for symbol, factor in self.terms:
-            value = as_affine(mapping.get(symbol, symbol))
+            if isinstance(symbol, Division):
+                value = symbol.of(symbol.value.substitute(mapping))
+            else:
+                value = as_affine(mapping.get(symbol, symbol))
             constant += factor * value.constant
             for inner, c in value.terms:
                 terms[inner] = terms.get(inner, 0) + factor * c
@@ -267,7 +365,8 @@ class Affine(_Linear):
 
     def evaluate(self, values: Mapping[Any, Any]) -> Any:  # Any: numbers of the host or of a device
         """Return the value for given values of all symbols."""
-        parts = [(values[s] if abs(c) == 1 else values[s] * abs(c), c) for s, c in self.terms]
+        found = [(s.evaluate(values) if isinstance(s, Division) else values[s], c) for s, c in self.terms]
+        parts = [(x if abs(c) == 1 else x * abs(c), c) for x, c in found]
         added, taken = [x for x, c in parts if c > 0], [x for x, c in parts if c < 0]
         total: Any = added.pop(0) if added else None
         for part in added:
@@ -285,13 +384,162 @@ class Affine(_Linear):
         text = ""
         for symbol, factor in sorted(self.terms, key=lambda term: term[1] < 0):  # what is added, then what is taken off
             sign, size = ("-" if factor < 0 else "+"), abs(factor)
-            body = symbol.name if size == 1 else f"{size} * {symbol.name}"
+            in_brackets = isinstance(symbol, Division) and (size > 1 or (factor < 0 and not text))
+            name = f"({symbol.name})" if in_brackets else symbol.name
+            body = name if size == 1 else f"{size} * {name}"
             text += f" {sign} {body}" if text else (f"-{body}" if factor < 0 else body)
         if self.constant or not text:
             text += (f" {'-' if self.constant < 0 else '+'} {abs(self.constant)}") if text else str(self.constant)
         return text
 
     __repr__ = __str__
+
+
+class Division:
+    """A term that is not linear: value // divisor or value % divisor, for a number from 2, rounded down.
+
+    There is one object for each, so that terms add up: `quotient` and `remainder` return it.
+    """
+
+    sign: str
+    number: tuple[int, ...]
+    __slots__ = ("__weakref__", "divisor", "number", "value")
+
+    def __init__(self, value: Affine, divisor: int) -> None:
+        self.value, self.divisor = value, divisor
+        # Behind its last symbol, and told from all others there by what it consists of.
+        symbols = [n for s, c in value.terms for n in (c, *s.number, -1)]
+        last: tuple[int, ...] = max(s.number for s, _ in value.terms)
+        self.number = (*last, ord(self.sign[0]), divisor, value.constant, *symbols)
+
+    @property
+    def name(self) -> str:
+        first = self.value.terms[0]
+        is_plain = len(self.value.terms) == 1 and not self.value.constant and first[1] == 1
+        is_name = is_plain and not isinstance(first[0], Division)
+        return f"{self.value if is_name else f'({self.value})'} {self.sign} {self.divisor}"
+
+    def of(self, value: Affine) -> Affine:
+        """Return the same quotient or remainder of another expression."""
+        raise NotImplementedError  # pragma: no cover  # both kinds have their own
+
+    def evaluate(self, values: Mapping[Any, Any]) -> Any:  # Any: numbers of the host or of a device
+        """Return the value for given values of all symbols."""
+        raise NotImplementedError  # pragma: no cover  # both kinds have their own
+
+    def bounds(self, low: int | None, high: int | None) -> Ends:
+        """Return the least and greatest value for those of the expression that is divided; None for no bound."""
+        raise NotImplementedError  # pragma: no cover  # both kinds have their own
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return division, (type(self), self.value, self.divisor)
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+class Quotient(Division):
+    """value // divisor."""
+
+    sign = "//"
+    __slots__ = ()
+
+    def of(self, value: Affine) -> Affine:
+        """Return the quotient of another expression."""
+        return quotient(value, self.divisor)
+
+    def evaluate(self, values: Mapping[Any, Any]) -> Any:  # Any: as in Division
+        """Return the value for given values of all symbols."""
+        return rounded_down(self.value.evaluate(values), self.divisor)
+
+    def bounds(self, low: int | None, high: int | None) -> Ends:
+        """Return the least and greatest value for those of the expression that is divided."""
+        return None if low is None else low // self.divisor, None if high is None else high // self.divisor
+
+
+class Remainder(Division):
+    """value % divisor, from 0 to divisor - 1."""
+
+    sign = "%"
+    __slots__ = ()
+
+    def of(self, value: Affine) -> Affine:
+        """Return the remainder of another expression."""
+        return remainder(value, self.divisor)
+
+    def evaluate(self, values: Mapping[Any, Any]) -> Any:  # Any: as in Division
+        """Return the value for given values of all symbols."""
+        value = self.value.evaluate(values)
+        if not _may_be_negative(value):
+            return value % self.divisor
+        if self.divisor & (self.divisor - 1) == 0:
+            return value & (self.divisor - 1)
+        return value - rounded_down(value, self.divisor) * self.divisor
+
+    def bounds(self, low: int | None, high: int | None) -> Ends:
+        """Return the least and greatest value for those of the expression that is divided."""
+        if low is not None and high is not None and low // self.divisor == high // self.divisor:
+            return low % self.divisor, high % self.divisor
+        return 0, self.divisor - 1
+
+
+_divisions: weakref.WeakValueDictionary[Any, Division] = weakref.WeakValueDictionary()  # Any: what tells them apart
+
+
+def division(kind: type[Division], value: Affine, divisor: int) -> Division:
+    """Return the quotient or remainder that there is of an expression whose factors are smaller than the divisor."""
+    key = (kind, value.terms, value.constant, divisor)
+    return _divisions.setdefault(key, kind(value, divisor))
+
+
+def rounded_down(value: Any, divisor: int) -> Any:  # Any: numbers of the host or of a device
+    """Return value // divisor, rounded down; // of device numbers rounds towards zero, as C does."""
+    if not _may_be_negative(value):
+        return value // divisor
+    if divisor & (divisor - 1) == 0:
+        return value >> (divisor.bit_length() - 1)
+    return (value - where(value < 0, divisor - 1, 0)) // divisor
+
+
+def _may_be_negative(value: Any) -> bool:  # Any: as above
+    if not isinstance(value, Scalar):
+        return False  # Python rounds down
+    facts = value.value.facts
+    return facts is None or not facts.non_negative
+
+
+def quotient(value: Affine, divisor: int) -> Affine:
+    """Return value // divisor, rounded down: multiples of the divisor come out of it.
+
+    >>> i, j = Index("i"), Index("j")
+    >>> print(quotient(8 * i + j + 5, 4), "and", (4 * i - 8) // 4, "and", (7 - i) // 4)
+    2 * i + (j + 1) // 4 + 1 and i - 2 and (-i + 7) // 4
+    """
+    rest = _rest(value, divisor)
+    whole = value - rest
+    exact = Affine.of({s: c // divisor for s, c in whole.terms}, whole.constant // divisor)
+    return exact + Affine(((division(Quotient, rest, divisor), 1),), 0) if rest.terms else exact
+
+
+def remainder(value: Affine, divisor: int) -> Affine:
+    """Return value % divisor, from 0 to divisor - 1: multiples of the divisor are left out.
+
+    >>> i, j = Index("i"), Index("j")
+    >>> print(remainder(8 * i + j + 5, 4), "and", (4 * i - 6) % 4, "and", (7 - i) % 4)
+    (j + 1) % 4 and 2 and (-i + 7) % 4
+    """
+    rest = _rest(value, divisor)
+    return Affine(((division(Remainder, rest, divisor), 1),), 0) if rest.terms else rest
+
+
+def _rest(value: Affine, divisor: int) -> Affine:
+    """Return an expression less some multiple of the divisor, with factors that are smaller than the divisor."""
+    if divisor == 1:
+        return Affine((), 0)
+    terms = {s: c % divisor if c > 0 else -(-c % divisor) for s, c in value.terms}
+    # Where indices are taken off, the constant is what keeps the sum from falling below 0.
+    falls = any(c < 0 for c in terms.values())
+    return Affine.of(terms, value.constant if falls else value.constant % divisor)
 
 
 def affine_or_none(x: Any) -> Affine | None:  # Any: asks what it is
@@ -306,92 +554,41 @@ def affine_or_none(x: Any) -> Affine | None:  # Any: asks what it is
         return None
 
 
+def as_index(x: Any) -> Affine | None:  # Any: asks what it is
+    """Return what says where an element is, or when a statement runs; None for what is not affine.
+
+    That is what `affine_or_none` returns, and values that are made of it by + - * // and %, by conversions to int32 and
+    int64, and by /, which rounds down here as // does: an index is a whole number.
+    """
+    if not isinstance(x, Expression):
+        return affine_or_none(x)
+    if isinstance(x, Position):
+        return x.place
+    if isinstance(x, Number):
+        return None if isinstance(x.value, float) else affine_or_none(x.value)
+    if isinstance(x, Convert) and x.dtype in (int32, int64):
+        return as_index(x.value)
+    if isinstance(x, Apply) and x.name in _WHOLE and len(x.arguments) == 2:
+        first, second = map(as_index, x.arguments)
+        if first is None or second is None or (x.name == "*" and first.terms and second.terms):
+            return None
+        value: Affine = _WHOLE[x.name](first, second)
+        return value
+    return None
+
+
+_WHOLE: dict[str, Callable[[Affine, Affine], Affine]] = {
+    "+": operator.add, "-": operator.sub, "*": operator.mul,
+    "/": operator.floordiv, "//": operator.floordiv, "%": operator.mod,
+}  # fmt: skip
+
+
 def as_affine(x: Any) -> Affine:  # Any: checked here
     """Return what is affine as an expression. Raises `ScheduleError` for anything else."""
     place = affine_or_none(x)
     if place is None:
         raise ScheduleError(f"{x!r} is not affine", help="use indices, whole numbers, and sums and multiples of them")
     return place
-
-
-# --- values ----------------------------------------------------------------------------------------------
-
-
-class Expression:
-    """A value of the logic. Arithmetic and comparisons give further expressions."""
-
-    # Another object's operator shall not take an expression apart as a list.
-    __array_ufunc__ = None
-
-    @property
-    def operands(self) -> tuple[Expression, ...]:
-        """The expressions that this one is computed from."""
-        return ()
-
-    def loads(self) -> Iterator[Any]:  # Any: a Load of `arrays`, which yields itself
-        """Yield all that the expression reads."""
-        for part in self.operands:
-            yield from part.loads()
-
-    def __bool__(self) -> bool:
-        raise ScheduleError(
-            f"the logic of a nest cannot branch on {self}, a value that only the kernel knows",
-            help="tw.where(condition, a, b) computes both and takes one; in place of Python's max and min, tw.maximum "
-            "and tw.minimum",
-        )
-
-    # `==` builds an expression, so identity has to say what is the same.
-    __hash__ = object.__hash__
-
-    def __eq__(self, other: object) -> Any:  # Any: an expression, as for device numbers
-        return Apply("==", operator.eq, (self, expression(other)))
-
-    def __ne__(self, other: object) -> Any:  # Any: an expression, as for device numbers
-        return Apply("!=", operator.ne, (self, expression(other)))
-
-    def __tilewright_apply__(self, name: str, function: Callable[..., Any], operands: tuple[Any, ...]) -> Expression:
-        """Record a function of device numbers, such as `tw.exp`."""
-        return Apply(name, function, tuple(expression(x) for x in operands))
-
-
-def _operator(symbol: str, function: Callable[..., Any]) -> tuple[Any, Any]:
-    def forward(self: Expression, other: Any) -> Expression:
-        return Apply(symbol, function, (self, expression(other)))
-
-    def backward(self: Expression, other: Any) -> Expression:
-        return Apply(symbol, function, (expression(other), self))
-
-    return forward, backward
-
-
-for _name, _symbol, _function in (
-    ("add", "+", operator.add), ("sub", "-", operator.sub), ("mul", "*", operator.mul),
-    ("truediv", "/", operator.truediv), ("floordiv", "//", operator.floordiv), ("mod", "%", operator.mod),
-    ("pow", "**", operator.pow), ("and", "&", operator.and_), ("or", "|", operator.or_), ("xor", "^", operator.xor),
-    ("lshift", "<<", operator.lshift), ("rshift", ">>", operator.rshift),
-):  # fmt: skip
-    _forward, _backward = _operator(_symbol, _function)
-    setattr(Expression, f"__{_name}__", _forward)
-    setattr(Expression, f"__r{_name}__", _backward)
-for _name, _symbol in (("lt", "<"), ("le", "<="), ("gt", ">"), ("ge", ">=")):
-    setattr(Expression, f"__{_name}__", _operator(_symbol, getattr(operator, _name))[0])
-_ONE_OPERAND: tuple[tuple[str, str, Callable[..., Any]], ...] = (  # Any: device numbers
-    ("neg", "-", operator.neg),
-    ("invert", "~", operator.invert),
-    ("abs", "abs", operator.abs),
-)
-for _name, _symbol, _operation in _ONE_OPERAND:
-    setattr(Expression, f"__{_name}__", lambda self, s=_symbol, f=_operation: Apply(s, f, (self,)))
-
-
-@dataclass(frozen=True, eq=False)
-class Number(Expression):
-    """A number that is known when the nest is declared."""
-
-    value: int | float | bool
-
-    def __str__(self) -> str:
-        return str(self.value)
 
 
 @dataclass(frozen=True, eq=False)
@@ -402,85 +599,3 @@ class Position(Expression):
 
     def __str__(self) -> str:
         return f"({self.place})" if len(self.place.terms) > 1 or self.place.constant else str(self.place)
-
-
-@dataclass(frozen=True, eq=False)
-class Convert(Expression):
-    """A value converted to an element type, as by `x.to(dtype)` of device numbers."""
-
-    value: Expression
-    dtype: DType
-
-    @property
-    def operands(self) -> tuple[Expression, ...]:
-        return (self.value,)
-
-    def __str__(self) -> str:
-        return f"{self.dtype}({self.value})"
-
-
-@dataclass(frozen=True, eq=False)
-class Apply(Expression):
-    """A function of values: an operator of Python's, or a function of device numbers."""
-
-    name: str
-    function: Callable[..., Any]  # Any: device numbers
-    arguments: tuple[Expression, ...]
-
-    @property
-    def operands(self) -> tuple[Expression, ...]:
-        return self.arguments
-
-    def __str__(self) -> str:
-        if self.name.isidentifier():
-            return f"{self.name}({', '.join(map(str, self.arguments))})"
-        texts = [f"({x})" if isinstance(x, Apply) and not x.name.isidentifier() else str(x) for x in self.arguments]
-        return f"{self.name}{texts[0]}" if len(texts) == 1 else f"{texts[0]} {self.name} {texts[1]}"
-
-
-def expression(x: Any) -> Expression:  # Any: checked here
-    """Return a number, index or affine expression as an expression; expressions stay as they are.
-
-    Raises `ScheduleError` for anything else.
-    """
-    if isinstance(x, Expression):
-        return x
-    if isinstance(x, (bool, float)):
-        return Number(x)
-    place = affine_or_none(x)
-    if place is not None:
-        return Number(place.constant) if place.is_constant else Position(place)
-    if hasattr(x, "item") and getattr(x, "ndim", 0) == 0:  # a NumPy number
-        return Number(x.item())
-    if hasattr(x, "rank") and x.rank == 0:  # an array of no modes: a number of the launch
-        element: Expression = x[()]
-        return element
-    raise ScheduleError(
-        f"the logic of a nest cannot compute with {x!r}", help="use elements of arrays, indices and numbers"
-    )
-
-
-def apply(
-    function: Callable[..., Any], *arguments: Any
-) -> Expression:  # Any: device numbers; whatever is an expression
-    """Return a function of device numbers applied to expressions: it is called when the kernel is built.
-
-    >>> from tilewright.schedule import Array, Role, apply
-    >>> A = Array(Role.INPUT, "float32", (4,))
-    >>> def half(x): return x * 0.5
-    >>> print(apply(half, A[0]))
-    half(A[0])
-    """
-    check_function("apply", "function", function)
-    name = getattr(function, "__name__", "function")
-    return Apply(name if name.isidentifier() else "function", function, tuple(expression(x) for x in arguments))
-
-
-def where(condition: Any, on_true: Any, on_false: Any) -> Expression:  # Any: whatever is an expression
-    """Return one of two values, both of which are computed: on_true where the condition holds, else on_false."""
-    return apply(device_where, condition, on_true, on_false)
-
-
-def cast(value: Any, dtype: Any) -> Expression:  # Any: whatever is an expression; whatever names an element type
-    """Return a value converted to an element type."""
-    return Convert(expression(value), as_dtype(dtype))

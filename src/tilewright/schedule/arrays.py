@@ -1,12 +1,17 @@
-"""Arrays of a nest: what they are for, their types, shapes and layouts, and reads and writes of their elements."""
+"""Arrays of a nest: what they are for, their types, shapes and layouts, and reads and writes of their elements.
+
+An array is memory, or a `View` of it: a part, or the same elements with other modes or of another type. Views of one
+memory are known to be that: an access of a view is an access of its `base`, the memory itself or a `Form` of it, which
+has coordinates of its own because no affine map leads to those of the memory.
+"""
 
 from __future__ import annotations
 
 import enum
 import keyword
+import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -15,32 +20,16 @@ from tilewright.arguments import text
 from tilewright.dtypes import DType
 from tilewright.dtypes import dtype as as_dtype
 from tilewright.errors import ScheduleError
-from tilewright.schedule.affine import (
-    Affine,
-    Dimension,
-    Expression,
-    Numbered,
-    Size,
-    affine_or_none,
-    expression,
-    next_number,
-    recording,
-)
+from tilewright.schedule.affine import Affine, Dimension, Numbered, Size, as_index, next_number
+from tilewright.schedule.elements import Load, Store, record, record_store
 from tilewright.schedule.naming import assigned_names
-from tilewright.schedule.parameters import Delayed
-from tilewright.source import SourceLocation
-from tilewright.trace.tracer import locate
+from tilewright.schedule.parameters import Delayed, waiting
+from tilewright.schedule.roles import WRITTEN, AllocateFlags, Role
+from tilewright.schedule.values import Expression
+from tilewright.schedule.view_kinds import Seeing, Seen, number_of_extent
+from tilewright.schedule.views import Product, Projection, plain
 
-
-class Role(enum.Enum):
-    """What an array is for."""
-
-    INPUT = "input"  # read
-    INPUT_OUTPUT = "input_output"  # read and written
-    OUTPUT = "output"  # written; what was in it does not matter
-    CONST = "const"  # data that belongs to the kernel
-    TEMP = "temp"  # lives only while the kernel runs
-
+__all__ = ["AllocateFlags", "Array", "ArrayLayout", "Form", "Load", "Role", "Store", "View", "record"]
 
 _Role = Role  # `Array.Role` is it, under the same name
 
@@ -50,6 +39,7 @@ class ArrayLayout(enum.Enum):
 
     FIRST_MAJOR = "first"
     LAST_MAJOR = "last"
+    DEFERRED = "deferred"  # of a CONST array, until `Array.deferred_layout` gives it that of a cache
 
 
 class Array(Numbered):
@@ -59,9 +49,11 @@ class Array(Numbered):
     cores read of a float32, is kept as float32), `shape` has an int or a `Dimension` for each mode, `layout` is
     `Array.Layout.FIRST_MAJOR` (the default), `LAST_MAJOR`, or the strides in elements. `data` holds the values of a
     CONST array, which brings its shape and type. The name is that of the variable that the array is assigned to, unless
-    given; it is that of the kernel's parameter.
+    given; it is that of the kernel's parameter. `flags` say where a TEMP array is that no cache keeps. `offset` is 0:
+    an array begins with its first element.
 
-    A role of INPUT and a shape of () make a number that the launch gives.
+    A role of INPUT and a shape of () make a number that the launch gives; with another role, memory of one number,
+    which the logic writes by `set`. `Scalar` declares both.
 
     >>> import tilewright as tw
     >>> from tilewright.schedule import Array, Role
@@ -87,12 +79,16 @@ class Array(Numbered):
         *,
         data: Any = None,  # Any: whatever NumPy makes an array of
         name: str | None = None,
+        offset: int = 0,
+        flags: AllocateFlags = AllocateFlags.NONE,
     ) -> None:
         self.number = next_number()
         names = assigned_names(sys._getframe(1)) if name is None else (name,)
         if name is not None:
             text("Array", "name", name)
         self.name = names[0] if names else f"array{self.number[0]}"
+        self.forms: dict[Any, Form] = {}  # Any: what tells forms of this memory apart
+        self.flags = flags
         if not self.name.isidentifier() or keyword.iskeyword(self.name):
             raise ScheduleError(
                 f"an array cannot be called {self.name!r}",
@@ -102,6 +98,14 @@ class Array(Numbered):
             raise ScheduleError(f"array {self.name}: {role!r} is not a Role", help="such as Role.INPUT")
         if (role is Role.CONST) != (data is not None):
             raise ScheduleError(f"array {self.name}: data belongs to an array of role CONST, and to no other")
+        if not isinstance(flags, AllocateFlags):
+            raise ScheduleError(f"array {self.name}: flags={flags!r}", help="such as AllocateFlags.STACK")
+        if offset != 0:
+            raise ScheduleError(
+                f"array {self.name} has the offset {offset!r}",
+                help="an array begins with its first element: declare it with offset=0 and call the kernel with a view "
+                f"that begins there, such as {self.name}[offset:] of NumPy, or take {self.name}.sub_array(...)",
+            )
         self.role = role
         try:
             self.data = None if data is None else np.ascontiguousarray(data)
@@ -112,7 +116,15 @@ class Array(Numbered):
             element_type = self.data.dtype if element_type is None else element_type
         if shape is None:
             raise ScheduleError(f"array {self.name} needs a shape")
-        declared_type = "float32" if element_type is None else element_type
+        # As for NumPy, Python's int has 64 bits; a number's default, float32, is Python's float here.
+        declared_type = "float32" if element_type is None else "int64" if element_type is int else element_type
+        if layout is ArrayLayout.DEFERRED and role is not Role.CONST:
+            raise ScheduleError(
+                f"array {self.name} is {role.name} and its layout is deferred",
+                help="only CONST arrays, whose data belongs to the kernel, take the layout of a cache",
+            )
+        self.is_number = isinstance(shape, (tuple, list)) and not len(shape) and role in WRITTEN
+        shape = (1,) if self.is_number else shape  # what is written has a place in memory
         self.declare(declared_type if isinstance(declared_type, Delayed) else as_dtype(declared_type), shape, layout)
 
     def declare(self, element_type: Any, shape: Sequence[Size], layout: ArrayLayout | Sequence[int]) -> None:
@@ -127,19 +139,36 @@ class Array(Numbered):
                 f"array {self.name} has the layout {layout!r}",
                 help="Array.Layout.FIRST_MAJOR, Array.Layout.LAST_MAJOR, or a stride for each mode",
             )
-        self.shape: tuple[Size, ...] = tuple(_size(self.name, extent) for extent in shape)
+        self.shape: tuple[Size, ...] = tuple(
+            _size(self.name, extent, mode == len(shape) - 1) for mode, extent in enumerate(shape)
+        )
         self.layout = layout if isinstance(layout, ArrayLayout) else tuple(layout)
         is_delayed = any(isinstance(extent, Delayed) for extent in self.shape)
         if isinstance(self.layout, tuple) and len(self.layout) != len(self.shape):
             raise ScheduleError(f"array {self.name}: strides {self.layout} do not fit the shape {self.shape}")
         if self.data is not None and not is_delayed and self.data.shape != self.shape:
             raise ScheduleError(f"array {self.name}: data of shape {self.data.shape} for the shape {self.shape}")
-        if self.role is Role.TEMP and not is_delayed and not self.is_static:
-            raise ScheduleError(f"array {self.name} is TEMP and of a size that is known only at launch")
+
+    stands_for: Dimension | None = None  # the size that a number of the launch gives
+    is_waiting: bool = False  # whether it is a view, and where depends on a parameter without a value
 
     @property
     def rank(self) -> int:
         return len(self.shape)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the last extent is inf: the accesses of the first nest that names the array say what it is."""
+        return any(isinstance(extent, float) for extent in self.shape)
+
+    def settle(self, extent: int | None) -> None:
+        """Give an open array its last extent."""
+        if extent is None:
+            raise ScheduleError(
+                f"array {self.name} has an open extent, and how far it is accessed only the launch knows",
+                help="declare its shape with a Dimension",
+            )
+        self.shape = (*self.shape[:-1], extent)
 
     @property
     def is_static(self) -> bool:
@@ -158,25 +187,178 @@ class Array(Numbered):
             step = step * extent if step is not None and isinstance(extent, int) else None
         return tuple(reversed(strides)) if self.layout is ArrayLayout.FIRST_MAJOR else tuple(strides)
 
+    @property
+    def steps(self) -> tuple[Product, ...]:
+        """The stride of each mode in elements, as a product of sizes."""
+        if isinstance(self.layout, tuple):
+            return tuple((step,) for step in self.layout)
+        if self.layout is ArrayLayout.LAST_MAJOR:
+            return tuple(tuple(self.shape[:mode]) for mode in range(self.rank))
+        return tuple(tuple(self.shape[mode + 1 :]) for mode in range(self.rank))
+
+    # --- what it is a part of ----------------------------------------------------------------------------
+
+    @property
+    def memory(self) -> Array:
+        """The array whose elements these are: itself, unless it is a view."""
+        return self
+
+    @property
+    def base(self) -> Array:
+        """The array by whose coordinates accesses are told apart: the memory, or a form of it."""
+        return self
+
+    @property
+    def projection(self) -> Projection:
+        """Where the elements are in the base."""
+        return Projection.whole(self.rank)
+
+    @property
+    def start(self) -> int:
+        """Where the first element is in the memory, counted in elements of this type."""
+        return 0
+
+    def address(self, place: Sequence[Affine]) -> Affine | None:
+        """Return where an element begins in the memory, in bytes; None where only the launch knows the steps."""
+        steps = [plain(step) for step in self.steps]
+        if None in steps:
+            return None
+        total = Affine((), self.start)
+        for mode, step in zip(place, steps, strict=True):
+            total = total + mode * step
+        found: Affine = total * self.element_type.bytes
+        return found
+
+    def form(
+        self, key: Any, name: str, element_type: DType, shape: tuple[Size, ...], steps: tuple[Product, ...], start: int
+    ) -> Form:  # Any: hashes and compares as what the form is
+        """Return the one form of this memory that is told by a key."""
+        if key not in self.forms:
+            self.forms[key] = Form(self, name, element_type, shape, steps, start)
+        return self.forms[key]
+
+    # --- views -------------------------------------------------------------------------------------------
+
+    def sub_array(self, offsets: Sequence[Any], shape: Sequence[Any], strides: Sequence[int] | None = None) -> View:
+        """Return a part: `shape` elements from `offsets` on, along each mode each one, or each `strides`-th.
+
+        Offsets and extents are numbers, sizes, or affine expressions of indices. Raises `ScheduleError` for a part that
+        does not lie within the array, as far as that is known; kernels and launches check the rest.
+
+        >>> from tilewright.schedule import Array, Role
+        >>> A = Array(Role.INPUT, "float32", (16, 8), name="A")
+        >>> A.sub_array((4, 0), (6, 8), (2, 1))
+        A_sub: 6 x 8 of A
+        """
+        return _view(self, "sub_array", (offsets, shape, strides), "sub")
+
+    def split_dimension(self, dim: int, size: Any) -> View:  # Any: a number or a size
+        """Return a view in which a mode is cut into rows of `size` elements: `dim` counts rows, `dim + 1` elements.
+
+        Raises `ScheduleError` for a mode that the size does not divide, as far as that is known; launches check the
+        rest.
+        """
+        return _view(self, "split_dimension", (dim, size), "split")
+
+    def merge_dimensions(self, dim1: int, dim2: int) -> View:
+        """Return a view in which two neighbouring modes are one. They have to follow one another in memory."""
+        return _view(self, "merge_dimensions", (dim1, dim2), "merged")
+
+    def slice(self, dims: Sequence[int], offsets: Sequence[Any]) -> View:  # Any: numbers, sizes, affine expressions
+        """Return the elements at which some modes are fixed; the view has the other modes."""
+        return _view(self, "slice", (dims, offsets), "slice")
+
+    def reorder_dimensions(self, order: Sequence[int]) -> View:
+        """Return a view with the modes in another order: its mode n is mode order[n]."""
+        return _view(self, "reorder_dimensions", (order,), "reordered")
+
+    def reshape(self, shape: Sequence[Any]) -> View:  # Any: numbers and sizes
+        """Return the elements in their order in memory with other modes, (-1,) for one mode of all.
+
+        Raises `ScheduleError` for elements that are not contiguous by rows, and for more or fewer elements.
+        """
+        return _view(self, "reshape", (shape,), "reshaped")
+
+    def reinterpret_cast(self, element_type: Any) -> View:  # Any: whatever names an element type
+        """Return the same memory as elements of another type; the last mode has as many as its bytes make.
+
+        Raises `ScheduleError` where the type has another size and the last mode is not contiguous, or does not hold
+        whole elements.
+        """
+        given = element_type if isinstance(element_type, Delayed) else _held(self.name, as_dtype(element_type))
+        return _view(self, "reinterpret_cast", (given,), str(given))
+
+    def memory_buffer(self) -> View:
+        """Return the memory as bytes: a uint8 array of one mode."""
+        return self.reshape((-1,)).reinterpret_cast("uint8")
+
+    _split_dimension, _merge_dimensions, _slice = split_dimension, merge_dimensions, slice
+    _reorder, _reshape = reorder_dimensions, reshape
+
+    def _get_memory_buffer(self) -> View:
+        return self.memory_buffer()
+
+    def _reinterpret_cast(self, element_type: Any) -> View:  # Any: as in reinterpret_cast
+        return self.reinterpret_cast(element_type)
+
+    def deferred_layout(self, cache: Any) -> None:  # Any: a Cache, which stands above arrays
+        """Give a CONST array with `Array.Layout.DEFERRED` the layout of a cache of it.
+
+        Raises `ScheduleError` for another role, a layout that is not deferred (any more), a cache of another array, and
+        one without a layout of its own.
+        """
+        if self.role is not Role.CONST or self.layout is not ArrayLayout.DEFERRED:
+            state = "is not CONST" if self.role is not Role.CONST else f"has the layout {self.layout} already"
+            raise ScheduleError(f"array {self.name} {state}", help="declare it with layout=Array.Layout.DEFERRED")
+        if cache.array is not self:
+            raise ScheduleError(f"{cache!r} is not a cache of {self.name}")
+        if not isinstance(cache.layout, (ArrayLayout, tuple)):
+            raise ScheduleError(
+                f"{cache!r} has the layout {cache.layout!r}",
+                help="cache it with FIRST_MAJOR, LAST_MAJOR or strides, which the array can have too",
+            )
+        if isinstance(cache.layout, tuple):
+            _refuse_shared_places(self, cache.layout)
+        self.layout = cache.layout
+
+    # --- elements ----------------------------------------------------------------------------------------
+
     def __getitem__(self, indices: Any) -> Load:  # Any: indices and affine expressions, one or a tuple
         return Load(self, self.place(indices))
 
     def __setitem__(self, indices: Any, value: Any) -> None:  # Any: as in __getitem__; whatever is an expression
-        _record_store(self, self.place(indices), value)
+        record_store(self, self.place(indices), value)
+
+    def set(self, value: Any) -> None:  # Any: whatever is an expression
+        """Write a number that the kernel computes, in the logic of a nest: `Scalar(tw.float32, Role.OUTPUT).set(x)`."""
+        if not self.is_number:
+            raise ScheduleError(f"{self!r} is not a number that is written", help="Scalar(element_type, Role.OUTPUT)")
+        record_store(self, (Affine((), 0),), value)
+
+    def as_expression(self) -> Expression:
+        """Return the one element of an array that has one. Raises `ScheduleError` for another one."""
+        if any(number_of_extent(extent) != 1 for extent in self.shape):
+            raise ScheduleError(
+                f"the logic of a nest cannot compute with {self!r}", help="use elements of arrays, indices and numbers"
+            )
+        return self[(0,) * self.rank]
 
     def place(self, indices: Any) -> tuple[Affine, ...]:  # Any: as in __getitem__
         """Return the affine expression of each mode. Raises `ScheduleError` for a wrong number or other expressions."""
-        index_tuple = indices if isinstance(indices, tuple) else (indices,)
+        index_tuple = tuple(indices) if isinstance(indices, (tuple, list)) else (indices,)
+        if self.is_number and not index_tuple:
+            index_tuple = (0,)
         if len(index_tuple) != self.rank:
             raise ScheduleError(f"array {self.name} has {self.rank} modes and is indexed by {len(index_tuple)}")
         places = []
         for mode, index in enumerate(index_tuple):
-            place = affine_or_none(index)
+            # What waits for a parameter is an expression once that has a value; nothing is asked of it before.
+            place: Any = index if isinstance(index, Delayed) else as_index(index)
             if place is None:
                 what = _described(index)
                 raise ScheduleError(
                     f"mode {mode} of array {self.name} is indexed by {what}, which is not affine",
-                    help="index by loop indices, whole numbers, and sums and multiples of them",
+                    help="index by loop indices, whole numbers, their sums and multiples, and quotients by numbers",
                 )
             places.append(place)
         return tuple(places)
@@ -203,7 +385,9 @@ def _held(name: str, element_type: Any) -> Any:  # Any: an element type, or a pa
     return element_type.storage
 
 
-def _size(name: str, extent: object) -> Size:
+def _size(name: str, extent: object, is_last: bool) -> Size:
+    if isinstance(extent, float) and math.isinf(extent) and is_last:
+        return extent  # type: ignore[return-value]  # open, until a nest's accesses say
     if isinstance(extent, Dimension):
         return extent
     if isinstance(extent, Delayed):
@@ -221,7 +405,7 @@ def _as_number(name: str) -> Any:  # Any: a method
     """Return the operator of an array without modes: that of its one element."""
 
     def operate(self: Array, *others: Any) -> Any:  # Any: whatever is an expression
-        return getattr(self[()], name)(*others)
+        return getattr(self.as_expression(), name)(*others)
 
     operate.__name__ = name
     return operate
@@ -235,52 +419,147 @@ for _name in ("lt", "le", "gt", "ge", "neg", "invert", "abs"):
 Array.__tilewright_apply__ = _as_number("__tilewright_apply__")  # type: ignore[attr-defined]  # found by its name
 
 
-# --- elements --------------------------------------------------------------------------------------------
+# --- views -----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class Load(Expression):
-    """The element of an array at a place."""
+class View(Array):
+    """A part of an array, or the same elements with other modes or of another type: made by methods of `Array`.
 
-    array: Array
-    place: tuple[Affine, ...]
+    A view of a parameter's making waits, as the parameter does, until that has a value.
+    """
 
-    def loads(self) -> Iterator[Load]:
-        """Yield itself."""
-        yield self
+    def __init__(self, parent: Array, method: str, arguments: tuple[Any, ...], name: str) -> None:
+        self.number = next_number()
+        self.name, self.role, self.data, self.flags = name, parent.role, None, parent.flags
+        self.parent, self.method, self.arguments = parent, method, arguments
+        self.is_number = False
+        self._seen: Seen | None = None
+        self.is_waiting = self.is_delayed
+        if not self.is_waiting:
+            self._seen = getattr(Seeing(parent, name), method)(*arguments)
 
-    def __str__(self) -> str:
-        return f"{self.array.name}[{', '.join(map(str, self.place))}]" if self.place else self.array.name
+    @property
+    def is_delayed(self) -> bool:
+        """Whether a parameter without a value is in it or in what it views."""
+        parent = self.parent.is_delayed if isinstance(self.parent, View) else _waits(vars(self.parent).values())
+        return parent or _waits(self.arguments)
+
+    @property
+    def seen(self) -> Seen:
+        """What it is a view of, and where."""
+        if self._seen is None:
+            raise waiting()
+        return self._seen
+
+    @property
+    def memory(self) -> Array:
+        return self.parent.memory
+
+    @property
+    def base(self) -> Array:
+        base: Array = self.seen.base
+        return base
+
+    @property
+    def projection(self) -> Projection:
+        return self.seen.projection
+
+    @property
+    def shape(self) -> tuple[Any, ...]:  # type: ignore[override]  # Any: sizes, and affine expressions of indices
+        if self._seen is None and self.method == "sub_array":
+            return tuple(self.arguments[1])  # a nest may take it before its parameters have values
+        return self.seen.shape
+
+    @property
+    def element_type(self) -> DType:  # type: ignore[override]  # as declared
+        return self.seen.element_type
+
+    @property
+    def layout(self) -> tuple[int, ...]:  # type: ignore[override]  # strides alone
+        return self.strides
+
+    @property
+    def steps(self) -> tuple[Product, ...]:
+        return self.projection.steps(self.base.steps, self.rank)
+
+    @property
+    def strides(self) -> tuple[Any, ...]:  # Any: as in Array
+        return tuple(plain(step) for step in self.steps)
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    def __repr__(self) -> str:
+        if self._seen is None:
+            return f"{self.name}: view of {self.parent.name}"
+        type = "" if self.element_type is self.memory.element_type else f" {self.element_type}"
+        return f"{self.name}: {' x '.join(map(str, self.shape))}{type} of {self.memory.name}"
 
 
-@dataclass(frozen=True, eq=False)
-class Store:
-    """array[place] = value, at a line of the user's."""
+class Form(Array):
+    """The memory of an array with coordinates of its own: elements of another size, or modes of other sizes.
 
-    array: Array
-    place: tuple[Affine, ...]
-    value: Expression
-    location: SourceLocation | None
+    Element (i, j, ...) is at start + i * steps[0] + j * steps[1] + ..., counted in elements of its type.
+    """
+
+    def __init__(
+        self,
+        memory: Array,
+        name: str,
+        element_type: DType,
+        shape: tuple[Size, ...],
+        steps: tuple[Product, ...],
+        start: int,
+    ) -> None:
+        self.number = next_number()
+        self.name, self.role, self.data, self.flags = name, memory.role, None, memory.flags
+        self.is_number = False
+        self.element_type, self.shape = element_type, shape
+        self._memory, self._steps, self._start = memory, steps, start
+
+    @property
+    def memory(self) -> Array:
+        return self._memory
+
+    @property
+    def start(self) -> int:
+        return self._start
+
+    @property
+    def steps(self) -> tuple[Product, ...]:
+        return self._steps
+
+    @property
+    def layout(self) -> tuple[int, ...]:  # type: ignore[override]  # strides alone
+        return self.strides
+
+    @property
+    def strides(self) -> tuple[Any, ...]:  # Any: as in Array
+        return tuple(plain(step) for step in self._steps)
 
 
-def record(logic: Callable[[], Any]) -> list[Store]:  # Any: whatever the user's logic returns, which is nothing
-    """Run a nest's logic once on its indices and return what it stores, in order."""
-    outer, recording.stores = recording.stores, []
-    try:
-        logic()
-        return recording.stores
-    finally:
-        recording.stores = outer
+def _view(parent: Array, method: str, arguments: tuple[Any, ...], suffix: str) -> View:
+    names = assigned_names(sys._getframe(2))
+    name = names[0] if names else f"{parent.name}_{suffix}"
+    return View(parent, method, arguments, name if name.isidentifier() else f"{parent.name}_view")
 
 
-def _record_store(array: Array, place: tuple[Affine, ...], value: Any) -> None:  # Any: whatever is an expression
-    """Record `array[place] = value`. Raises `ScheduleError` outside of a nest's logic."""
-    if recording.stores is None:
-        raise ScheduleError(
-            f"array {array.name} is written outside of a nest's logic",
-            help="write it in a function decorated with @nest.iteration_logic",
-        )
-    location = locate(sys._getframe(2))
-    if location is not None:  # what called the logic is this library and says nothing
-        location = replace(location, inlined_at=None)
-    recording.stores.append(Store(array, place, expression(value), location))
+def _waits(values: Iterable[Any]) -> bool:  # Any: whatever stands in declarations
+    return any(isinstance(x, Delayed) or (isinstance(x, (tuple, list)) and _waits(x)) for x in values)
+
+
+def _refuse_shared_places(array: Array, strides: tuple[int, ...]) -> None:
+    """Raise `ScheduleError` for strides that put two elements of an array in one place."""
+    if len(strides) != array.rank:
+        raise ScheduleError(f"array {array.name}: strides {strides} do not fit the shape {array.shape}")
+    reached = 0
+    for step, extent in sorted(zip(strides, array.shape, strict=True)):
+        if extent == 1:
+            continue
+        if step <= reached:
+            raise ScheduleError(
+                f"the strides {strides} put two elements of {array.name}, of the shape {array.shape}, in one place",
+                help="take the layout of a cache that holds the whole array",
+            )
+        reached += step * (extent - 1)

@@ -12,8 +12,10 @@ from tilewright.errors import ScheduleError
 from tilewright.layout import Layout
 from tilewright.layout.layouts import flat_modes
 from tilewright.schedule.affine import Affine, Index
-from tilewright.schedule.arrays import Array, ArrayLayout, Role
+from tilewright.schedule.arrays import Array, ArrayLayout
 from tilewright.schedule.caches import Cache, Location, Region, Strategy, elements_of, static_layout
+from tilewright.schedule.dependences import Side, difference, is_before, iterations
+from tilewright.schedule.integers import System, UndecidedError
 from tilewright.schedule.loop_nest import Loop
 from tilewright.schedule.plan_state import PlanState
 
@@ -55,7 +57,9 @@ def place_cache(
 
     With `max_elements` its place is that among the loops as they are bound now.
     """
-    array = source.array if isinstance(source, Cache) else source
+    # What a view is a part of is cached: all accesses of it, by this view and by others, are of one memory.
+    array = source.array if isinstance(source, Cache) else source.base
+    source = source if isinstance(source, Cache) else array
     if array not in plan.arrays:
         raise ScheduleError(f"{source!r} is not an array of this plan")
     if sum(x is not None for x in (index, max_elements, level)) != 1:
@@ -161,7 +165,7 @@ def _is_there_already(plan: PlanState, cache: Cache) -> bool:
         layout, by = static_layout(source, outer), outer.steps
         strides = tuple(layout[mode].stride for mode in range(array.rank))
     else:
-        if array.role is Role.TEMP or (cache.location_is_given and cache.location is not Location.GLOBAL):
+        if plan.is_temporary(array) or (cache.location_is_given and cache.location is not Location.GLOBAL):
             return False
         if plan.feeds_matrix_instructions(cache):
             return False
@@ -182,9 +186,12 @@ def _spilled(plan: PlanState, caches: list[Cache]) -> list[Cache]:
         if not free:
             break
         largest = max(free, key=lambda c: shared_bytes(plan, c))
-        moved = replace(largest, location=Location.GLOBAL)
-        left = [moved if c is largest else c for c in left]
-        left = [replace(c, source=moved) if c.source is largest else c for c in left]
+        made: dict[Cache, Cache] = {}  # sources come before what is filled from them
+        for cache in left:
+            location = Location.GLOBAL if cache is largest else cache.location
+            source = made.get(cache.source, cache.source) if isinstance(cache.source, Cache) else cache.source
+            made[cache] = replace(cache, location=location, source=source)
+        left = list(made.values())
     return left
 
 
@@ -218,6 +225,10 @@ def refuse_nonsense(plan: PlanState, cache: Cache) -> None:
 
 
 def _refuse_layout(cache: Cache, region: Region) -> None:
+    if cache.layout is ArrayLayout.DEFERRED:
+        raise ScheduleError(
+            f"the layout of {cache.name} is DEFERRED", help="a CONST array's may be: it takes that of its cache"
+        )
     if cache.layout is None or isinstance(cache.layout, ArrayLayout):
         return
     if isinstance(cache.layout, tuple):
@@ -270,9 +281,14 @@ def refuse_conflicts(plan: PlanState, cache: Cache) -> None:
     around = [
         loop
         for loop in plan.nest.loops
-        if loop.index not in held and loop.trips != 1 and any(mode.factor(loop.index) for mode in region.origin)
+        if loop.index not in held and loop.trips != 1 and any(mode.mentions(loop.index) for mode in region.origin)
     ]
-    if _is_apart(region, loops, around) or not _meet(region, loops, around):
+    divided = any(mode.divides(loop.index) for mode in region.origin for loop in (*loops, *around))
+    if divided:
+        meet = _meet_as_integers(plan, region, loops, around)
+    else:
+        meet = not _is_apart(region, loops, around) and _meet(region, loops, around)
+    if not meet:
         return
     units = ", ".join(sorted({binding.unit.name for binding, _ in runners}))
     raise ScheduleError(
@@ -326,13 +342,36 @@ def _meet(region: Region, loops: list[Loop], around: list[Loop]) -> bool:
         return True
     ranges = [range(-(loop.trips or 1) + 1, loop.trips or 1) for loop in every]
     factors = [[_factor(mode, loop) for loop in every] for mode in region.origin]
-    for iterations in itertools.product(*ranges):
-        if any(iterations[: len(loops)]) and all(
-            _overlap(sum(f * t for f, t in zip(row, iterations, strict=True)), shape, step)
+    for distance in itertools.product(*ranges):
+        if any(distance[: len(loops)]) and all(
+            _overlap(sum(f * t for f, t in zip(row, distance, strict=True)), shape, step)
             for row, shape, step in zip(factors, region.shape, region.steps, strict=True)
         ):
             return True
     return False
+
+
+def _meet_as_integers(plan: PlanState, region: Region, loops: list[Loop], around: list[Loop]) -> bool:
+    """Whether boxes of different iterations of `loops` have an element in common; True where that is not decided."""
+    apart = {loop.index for loop in (*loops, *around)}
+    mine, other = Side(plan.nest, 0), Side(plan.nest, 1)
+    system: System[Any] = mine.runs(region.origin).and_(other.runs(region.origin))  # Any: theirs, and those of elements
+    for loop in plan.nest.loops:
+        if loop.index not in apart:
+            system = system.equal(*difference(*iterations(loop)))
+    for mode, (origin, shape, step) in enumerate(zip(region.origin, region.shape, region.steps, strict=True)):
+        terms, constant = difference(mine.terms(origin), other.terms(origin))
+        system = system.equal({**terms, (mode, 0): step, (mode, 1): -step}, constant)
+        for side in (0, 1):
+            system = system.at_least_zero({(mode, side): 1}).at_least_zero({(mode, side): -1}, shape - 1)
+    try:
+        return any(
+            is_before(system, *order).solve() is not None
+            for loop in loops
+            for order in (iterations(loop), iterations(loop)[::-1])
+        )
+    except UndecidedError:
+        return True
 
 
 def _factor(mode: Affine, loop: Loop) -> int:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import enum
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,25 +11,11 @@ from tilewright.arch import VECTOR_BYTES
 from tilewright.dtypes import DType, float32
 from tilewright.errors import ScheduleError
 from tilewright.layout import Layout
-from tilewright.schedule.affine import Affine, Index
+from tilewright.schedule.affine import Affine, Dimension, Division, Ends, Index, Quotient, Symbol
 from tilewright.schedule.arrays import Array, ArrayLayout, Load
 from tilewright.schedule.loop_nest import Access, Loop
-
-
-class Location(enum.Enum):
-    """Where a cache lives."""
-
-    SHARED = "shared"  # the block's shared memory
-    PRIVATE = "private"  # registers of each thread
-    GLOBAL = "global"  # global memory of the block, allocated at each launch
-    MMA_FRAGMENT = "fragment"  # registers of a warp, as its matrix instructions hold them
-
-
-class Strategy(enum.Enum):
-    """Which elements of a shared cache each thread copies."""
-
-    BLOCKED = "blocked"  # a run of neighbours
-    STRIPED = "striped"  # vectors that lie a block's vectors apart, so that neighbouring threads copy neighbours
+from tilewright.schedule.memory_spaces import Location as Location
+from tilewright.schedule.memory_spaces import Strategy as Strategy
 
 
 @dataclass(frozen=True)
@@ -105,19 +90,29 @@ class Cache:
         return f"Cache({self.array.name}, {self.location.name}, {kept})"
 
 
-def region_of(array: Array, accesses: Iterable[Access], varying: Iterable[Loop], is_whole: bool = False) -> Region:
+def region_of(
+    array: Array,
+    accesses: Iterable[Access],
+    varying: Iterable[Loop],
+    around: Iterable[Loop] = (),
+    *,
+    is_whole: bool = False,
+) -> Region:
     """Return the least box of an array that accesses touch while some loops run through all of their iterations.
 
-    What lies outside of the array is left out where the box does not move; `is_whole` keeps it.
+    `around` are the loops outside: what a quotient of their indices leaves over depends on their steps. What lies
+    outside of the array is left out where the box does not move; `is_whole` keeps it.
     """
     loops = {loop.index: loop for loop in varying}
+    steps_around: dict[Symbol, int] = {loop.index: loop.step for loop in around}
     origins: list[tuple[Affine, ...]] = []
     lows: list[list[int]] = []
     highs: list[list[int]] = []
     first: Access | None = None
     touched = list(accesses)
     for access in touched:
-        origin = tuple(Affine.of({s: c for s, c in mode.terms if s not in loops}) for mode in access.place)
+        parts = [_parts(mode, loops, access, steps_around) for mode in access.place]
+        origin = tuple(start for start, _ in parts)
         first = first or access
         if origins and origin != origins[0]:
             raise ScheduleError(
@@ -126,16 +121,15 @@ def region_of(array: Array, accesses: Iterable[Access], varying: Iterable[Loop],
                 help="cache at an outer index, inside of which both run through the same elements",
             )
         origins.append(origin)
-        ends = [_ends(mode, loops, access) for mode in access.place]
-        lows.append([low for low, _ in ends])
-        highs.append([high for _, high in ends])
+        lows.append([low for _, (low, _) in parts])
+        highs.append([high for _, (_, high) in parts])
     if first is None:
         raise ScheduleError(f"array {array.name} is not used in this plan")
     low = [min(mode) for mode in zip(*lows, strict=True)]
     high = [max(mode) for mode in zip(*highs, strict=True)]
     steps = []
     for mode, (least, most) in enumerate(zip(low, high, strict=True)):
-        moves = [access.place[mode].factor(x) * loop.step for access in touched for x, loop in loops.items()]
+        moves = [step for access in touched for step in _steps(access.place[mode], loops)]
         starts = [access.place[mode].constant - touched[0].place[mode].constant for access in touched]
         step = math.gcd(*moves, *starts) if most > least else 1
         steps.append(step)
@@ -152,22 +146,58 @@ def region_of(array: Array, accesses: Iterable[Access], varying: Iterable[Loop],
     )
 
 
-def _ends(mode: Affine, loops: dict[Index, Loop], access: Access) -> tuple[int, int]:
-    """Return the least and greatest value of the part of a place that varies."""
-    low = high = mode.constant
+def _parts(
+    mode: Affine, loops: dict[Index, Loop], access: Access, around: dict[Symbol, int]
+) -> tuple[Affine, tuple[int, int]]:
+    """Return what of a place moves with the loops outside, and the least and greatest value of all that is added.
+
+    Of a quotient (o + v) // c, with v of the loops inside, o // c is the part that moves: what is added is v // c at
+    least, and (v + r) // c at most, for the most that is left over of o. A remainder is from 0 to c - 1.
+    """
+    origin, low, high = Affine((), 0), mode.constant, mode.constant
+    by_symbol: dict[Symbol, Loop] = {loop.index: loop for loop in loops.values()}
     for symbol, factor in mode.terms:
-        loop = loops.get(symbol) if isinstance(symbol, Index) else None
-        if loop is None:
+        inside = [x for x in _symbols(symbol) if x in loops]
+        if not inside:
+            origin = origin + Affine.of({symbol: factor})
             continue
-        if loop.last is None:
+        ends: Ends
+        if isinstance(symbol, Division):
+            outside = symbol.value.symbols() - set(loops)
+            if outside and not isinstance(symbol, Quotient):
+                ends = 0, symbol.divisor - 1
+            else:
+                start, (least, most) = _parts(symbol.value, loops, access, around)
+                if start.terms:
+                    origin = origin + factor * (start // symbol.divisor)
+                    most += symbol.divisor - math.gcd(symbol.divisor, *(c * around.get(s, 1) for s, c in start.terms))
+                ends = symbol.bounds(least, most)
+        else:
+            ends = 0, by_symbol[inside[0]].last
+        if ends[1] is None:
             raise ScheduleError(
-                f"a cache of {Load(access.array, access.place)} inside of {loop.index} has a size that only the launch "
-                "knows",
-                help=f"split {loop.index}, and cache inside of its inner loop",
+                f"a cache of {Load(access.array, access.place)} inside of {symbol.name} has a size that only the "
+                "launch knows",
+                help=f"split {symbol.name}, and cache inside of its inner loop",
             )
-        ends = (0, factor * loop.last)
-        low, high = low + min(ends), high + max(ends)
-    return low, high
+        assert ends[0] is not None, symbol
+        reach = factor * ends[0], factor * ends[1]
+        low, high = low + min(reach), high + max(reach)
+    return origin, (low, high)
+
+
+def _symbols(symbol: Symbol) -> set[Index | Dimension]:
+    return symbol.value.symbols() if isinstance(symbol, Division) else {symbol}
+
+
+def _steps(mode: Affine, loops: dict[Index, Loop]) -> Iterator[int]:
+    """Yield the distances of which all moves of a place consist while the loops run."""
+    by_symbol: dict[Symbol, Loop] = {loop.index: loop for loop in loops.values()}
+    for symbol, factor in mode.terms:
+        if isinstance(symbol, Division):
+            yield from (factor for _ in symbol.value.symbols() & set(loops))
+        elif symbol in loops:
+            yield factor * by_symbol[symbol].step
 
 
 def order_of(layout: Any, shape: tuple[int, ...], array: Array) -> tuple[int, ...]:  # Any: as `Cache.layout`

@@ -57,6 +57,28 @@ def memory_for(type: DType, elements: int, like: Any, device: Device) -> Any:  #
     return DeviceArray((elements,), type, ordinal=device)
 
 
+def allocate(array: Array, shape: tuple[int, ...], like: Any, device: Device) -> Any:  # Any: arrays of any library
+    """Return memory for an array that lives as long as a launch, where the other arguments live.
+
+    Each launch has its own, since launches on different streams run at the same time. What is in it is not a number,
+    where the type has such.
+    """
+    numpy_type = array.element_type.numpy
+    count = 1
+    for extent in shape:
+        count *= extent
+    if device == "cpu":
+        return np.full(count * numpy_type.itemsize, 255, np.uint8).view(numpy_type).reshape(shape)
+    module = type(like).__module__.partition(".")[0]
+    if module == "torch":
+        torch = sys.modules["torch"]
+        return torch.empty(shape, dtype=getattr(torch, array.element_type.name), device=like.device)
+    from tilewright.runtime.memory import DeviceArray
+
+    steps = tuple(int(np.prod(shape[mode + 1 :], dtype=np.int64)) for mode in range(len(shape)))
+    return Placed(DeviceArray.from_numpy(np.zeros(max(count, 1), numpy_type), ordinal=device), shape, steps)
+
+
 class Placed:
     """An array in the driver's memory with strides of its own."""
 

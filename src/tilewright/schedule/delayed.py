@@ -8,42 +8,66 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn, TypeVar, cast
 
 from tilewright.dtypes import dtype as as_dtype
 from tilewright.errors import ScheduleError
 from tilewright.pickling import find, place_of
-from tilewright.schedule.affine import Apply, Convert, Expression, Index
-from tilewright.schedule.arrays import Array, Load, Store
+from tilewright.schedule.affine import Affine, Index, as_affine
+from tilewright.schedule.arrays import Array, Load, Store, View
 from tilewright.schedule.loop_nest import LoopNest, Statement
-from tilewright.schedule.parameters import Delayed
+from tilewright.schedule.parameters import Delayed, DelayedParameter
+from tilewright.schedule.parameters import waiting as waiting_for
+from tilewright.schedule.values import Apply, Convert, Expression, Guard, Later, expression
 
 Method = TypeVar("Method", bound=Callable[..., Any])  # Any: whatever a plan's methods take and return
 
 
 class DelayedNest(LoopNest):
-    """A loop nest that a function will give when its arguments are known; asking for anything of it is an error."""
+    """A loop nest that a function will give when its arguments are known; asking for anything of it is an error.
+
+    Which indices its loops have, and in which order, may be known before: then `has_order` gave them.
+    """
 
     def __init__(self, function: Callable[..., LoopNest], arguments: tuple[Any, ...]) -> None:
         first = arguments[0]
         # The indices that number fused schedules are made when these are fused, so they are known.
-        fusing = first.fusing if isinstance(first, LoopNest) else ()
-        for name, value in (("function", function), ("arguments", arguments), ("fusing", fusing)):
+        is_nest = isinstance(first, LoopNest)
+        groups = {name: getattr(first, name) if is_nest else () for name in ("fusing", "fused", "unfused")}
+        for name, value in {"function": function, "arguments": arguments, **groups}.items():
             object.__setattr__(self, name, value)
 
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("__"):  # Python asks so whether an object has a method of its own, for copies for example
             raise AttributeError(name)
-        raise waiting()
+        raise waiting(self)
+
+    @property
+    def order(self) -> tuple[Index, ...]:
+        known: tuple[Index, ...] | None = vars(self).get("known_order")
+        if known is None:
+            raise waiting(self)
+        return known
 
 
-def waiting() -> ScheduleError:
-    """Return the error of asking for what depends on a parameter without a value."""
-    return ScheduleError(
-        "this depends on a parameter that has no value yet",
-        help="choose values: package.add(plan, ..., parameters={...}), or plan.with_parameters({...})",
-    )
+def known_order(nest: LoopNest) -> tuple[Index, ...] | None:
+    """Return the indices of a nest, outermost first, None where they depend on a parameter."""
+    return vars(nest).get("known_order") if isinstance(nest, DelayedNest) else nest.order
+
+
+def has_order(nest: LoopNest, order: Sequence[Index] | None, **groups: tuple[Index, ...]) -> LoopNest:
+    """Return a nest that tells its indices, and the groups of those of fused schedules, also while it waits."""
+    if isinstance(nest, DelayedNest) and order is not None:
+        object.__setattr__(nest, "known_order", tuple(order))
+        for name, indices in groups.items():
+            object.__setattr__(nest, name, indices)
+    return nest
+
+
+def waiting(*x: Any) -> ScheduleError:  # Any: as in `parameters_in`
+    """Return the error of asking for what depends on parameters without values, and names them."""
+    return waiting_for(list(dict.fromkeys(map(str, parameters_in(x)))))
 
 
 def numbered_by(nest: LoopNest, fusing: Index) -> LoopNest:
@@ -58,6 +82,43 @@ def transformed(function: Callable[..., LoopNest], *arguments: Any) -> LoopNest:
     return DelayedNest(function, arguments) if depends(arguments) else function(*arguments)
 
 
+def parameters_in(x: Any) -> Iterator[DelayedParameter]:  # Any: asks what it is
+    """Yield the parameters of which something is made."""
+    if isinstance(x, DelayedParameter):
+        yield x
+    elif isinstance(x, Delayed):
+        yield from parameters_in(getattr(x, "operands", ()))
+    elif isinstance(x, DelayedNest):
+        yield from parameters_in(vars(x)["arguments"])
+    elif isinstance(x, Step):
+        yield from parameters_in((x.args, x.kwargs))
+    elif isinstance(x, Mapping):
+        yield from parameters_in((*x.keys(), *x.values()))
+    elif isinstance(x, (tuple, list)):
+        for part in x:
+            yield from parameters_in(part)
+    elif isinstance(x, View):
+        yield from parameters_in((x.parent, x.arguments))
+    elif isinstance(x, Array):
+        yield from parameters_in((x.shape, x.layout, x.element_type))
+    elif isinstance(x, Statement):
+        yield from parameters_in(list(x.named))
+        yield from parameters_in(list(_delayed_in(x)))
+
+
+def _delayed_in(statement: Statement) -> Iterator[Delayed]:
+    """Yield the parameters, and what is made of them, that a statement names in its values, conditions and places."""
+    elements: tuple[Load | Store, ...] = (*statement.elements, statement.store)
+    indices: list[object] = [index for element in elements for index in element.indices]
+    yield from (index for index in indices if isinstance(index, Delayed))
+    left = [statement.store.value, *(guard.test for guard in statement.store.guards)]
+    while left:
+        x = left.pop()
+        if isinstance(x, Later):
+            yield x.value
+        left += x.operands
+
+
 def depends(x: Any) -> bool:  # Any: asks what it is
     """Say whether something has a parameter in it that waits for a value."""
     if isinstance(x, (Delayed, DelayedNest, Step)):
@@ -66,10 +127,12 @@ def depends(x: Any) -> bool:  # Any: asks what it is
         return any(depends(key) or depends(value) for key, value in x.items())
     if isinstance(x, (tuple, list)):
         return any(map(depends, x))
+    if isinstance(x, View):
+        return x.is_delayed
     if isinstance(x, Array):
         return depends(x.shape) or depends(x.layout) or depends(x.element_type)
     if isinstance(x, Statement):
-        return any(depends(access.array) for access in x.accesses)
+        return any(depends(array) for array in x.named) or any(True for _ in _delayed_in(x))
     return False
 
 
@@ -162,6 +225,10 @@ class Resolution:
         """Return an array with values in place of parameters."""
         if not depends(array):
             return array
+        if array not in self._made and isinstance(array, View):
+            view = View(self.array(array.parent), array.method, self.resolve(array.arguments), array.name)
+            view.number = array.number
+            self._made[array] = view
         if array not in self._made:
             made = self._made[array] = copy.copy(array)
             made.declare(
@@ -175,11 +242,18 @@ class Resolution:
             return statement
         store = statement.store
         value = self._expression(store.value)
-        return Statement(statement.number, Store(self.array(store.array), store.place, value, store.location))
+        guards = tuple(Guard(guard.decision, self._expression(guard.test), guard.holds) for guard in store.guards)
+        made = Store(self.array(store.named), self._place(store.indices), value, store.location, guards)
+        return Statement(statement.number, made)
+
+    def _place(self, place: tuple[Affine, ...]) -> tuple[Affine, ...]:
+        return tuple(as_affine(self.resolve(mode)) for mode in place)
 
     def _expression(self, x: Expression) -> Expression:
         if isinstance(x, Load):
-            return Load(self.array(x.array), x.place)
+            return Load(self.array(x.named), self._place(x.indices))
+        if isinstance(x, Later):
+            return self._expression(expression(self.resolve(x.value)))
         if isinstance(x, Convert):
             return Convert(self._expression(x.value), x.dtype)
         if isinstance(x, Apply):

@@ -1,4 +1,4 @@
-"""Dependences: pairs of accesses that reach the same element, and the orders and bindings that would break them.
+"""Dependences: pairs of accesses that reach the same element, and the orders and vectors that would break them.
 
 A pair is a system of linear conditions on integers. Each loop has two variables, one for the iteration of each access,
 which count iterations: a loop that steps by 4 has the index 4 * iteration. Sizes of the launch are unknown integers
@@ -9,19 +9,57 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TypeAlias, Union
 
 from tilewright.errors import ScheduleError
-from tilewright.schedule.affine import Affine, Dimension, Index, Symbol
-from tilewright.schedule.binding import Binding
+from tilewright.schedule.affine import Affine, Dimension, Division, Index, Quotient, Symbol, division
 from tilewright.schedule.integers import LIMIT, System, UndecidedError
-from tilewright.schedule.loop_nest import Access, Loop, LoopNest, Part
+from tilewright.schedule.loop_nest import Access, Condition, Loop, LoopNest, Part, settled
 from tilewright.schedule.sides import Work
 
-# The iteration of a loop for the first access of a pair (0) or the second one (1), or a size of the launch.
-Variable: TypeAlias = Union[tuple[Index, int], Dimension]
+# The iteration of a loop for the first access of a pair (0) or the second one (1), a quotient or remainder in it, or a
+# size of the launch.
+Variable: TypeAlias = Union[tuple[Union[Index, Division], int], Dimension]
 Terms: TypeAlias = tuple[dict[Variable, int], int]
 Values: TypeAlias = dict[Variable, int]
+
+
+@dataclass(frozen=True, eq=False)
+class Side:
+    """The loops of a nest at one access of a pair: `side` is 0 for the first and 1 for the second."""
+
+    nest: LoopNest
+    side: int
+
+    def terms(self, value: Affine) -> Terms:
+        """Return an expression of the loops' indices in the variables of this side."""
+        steps: dict[Symbol, int] = {loop.index: loop.step for loop in self.nest.loops}
+        return (
+            {(s if isinstance(s, Dimension) else (s, self.side)): c * steps.get(s, 1) for s, c in value.terms},
+            value.constant,
+        )
+
+    def runs(self, values: Iterable[Affine]) -> System[Variable]:
+        """Return the bounds of the loops, and what the quotients and remainders in some expressions are."""
+        system = System[Variable]()
+        for loop in self.nest.loops:
+            system = system.at_least_zero({(loop.index, self.side): 1})
+            system = system.at_least_zero(*self.terms(loop.stop - 1 - loop.index))
+        for found in dict.fromkeys(found for value in values for found in value.divisions()):
+            system = self._defined(system, found)
+        return system
+
+    def _defined(self, system: System[Variable], found: Division) -> System[Variable]:
+        """Return the system with what a quotient or remainder is: 0 <= value - divisor * quotient < divisor."""
+        value, mine, divisor = self.terms(found.value), (found, self.side), found.divisor
+        if isinstance(found, Quotient):
+            rest = difference(value, ({mine: divisor}, 0))
+        else:  # the value less its remainder is the divisor times its quotient
+            rest = {mine: 1}, 0
+            multiple: Variable = (division(Quotient, found.value, divisor), self.side)
+            system = system.equal(*difference(difference(value, rest), ({multiple: divisor}, 0)))
+        return system.at_least_zero(*rest).at_least_zero(*difference(({}, divisor - 1), rest))
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,6 +70,7 @@ class Instance:
     number: int
     access: Access
     side: int = 0
+    case: tuple[Condition, ...] = ()  # of those in which the statement's own conditions hold
 
     @property
     def part(self) -> Part:
@@ -39,15 +78,16 @@ class Instance:
 
     def terms(self, value: Affine) -> Terms:
         """Return an expression of the loops' indices in the variables of this side."""
-        steps: dict[Symbol, int] = {loop.index: loop.step for loop in self.nest.loops}
-        return (
-            {(s if isinstance(s, Dimension) else (s, self.side)): c * steps.get(s, 1) for s, c in value.terms},
-            value.constant,
-        )
+        return Side(self.nest, self.side).terms(value)
+
+    @cached_property
+    def modes(self) -> tuple[Affine, ...]:
+        """The element that is accessed, as expressions of the loops."""
+        return tuple(settled(mode.substitute(self.part.places), self.nest.loops) for mode in self.access.place)
 
     def place(self) -> tuple[Terms, ...]:
         """Return the element that is accessed."""
-        return tuple(self.terms(mode.substitute(self.part.places)) for mode in self.access.place)
+        return tuple(map(self.terms, self.modes))
 
     def iteration(self, index: Index) -> Terms:
         """Return where the nest's own index stands."""
@@ -55,11 +95,10 @@ class Instance:
 
     def runs(self) -> System[Variable]:
         """Return the conditions under which the access happens: its loops' bounds, and what its part asks for."""
-        system = System[Variable]()
-        for loop in self.nest.loops:
-            system = system.at_least_zero({(loop.index, self.side): 1})
-            system = system.at_least_zero(*self.terms(loop.stop - 1 - loop.index))
-        for condition in self.part.conditions:
+        own = (condition.substitute(self.part.places) for condition in self.case)
+        conditions = (*self.part.conditions, *own)
+        system = Side(self.nest, self.side).runs((*self.modes, *(condition.value for condition in conditions)))
+        for condition in conditions:
             terms = self.terms(condition.value)
             system = system.equal(*terms) if condition.is_equality else system.at_least_zero(*terms)
         return system
@@ -77,7 +116,7 @@ class Instance:
 
 @dataclass(frozen=True, eq=False)
 class Pair:
-    """Two accesses of one array, at least one of which writes."""
+    """Two accesses of one memory, at least one of which writes."""
 
     first: Instance
     second: Instance
@@ -95,13 +134,39 @@ class Pair:
 
     def meets(self) -> System[Variable]:
         """Return the conditions under which both happen, and are of the same element."""
-        system = System[Variable]()
-        for mine, other in zip(self.first.place(), self.second.place(), strict=True):
-            system = system.equal(*difference(mine, other))
+        system = self._same_memory()
         system = system.and_(self.first.runs()).and_(self.second.runs())
         for size in _sizes(system.variables()):
             system = system.at_least_zero({size: 1}, -1)
         return system
+
+    def _same_memory(self) -> System[Variable]:
+        """Return the conditions under which both are of the same bytes.
+
+        Elements of one array are compared by their places. Forms of one memory have places of their own: their elements
+        are compared by their bytes, which overlap where neither ends before the other begins.
+        """
+        system = System[Variable]()
+        if self.first.access.array is self.second.access.array:
+            for mine, other in zip(self.first.place(), self.second.place(), strict=True):
+                system = system.equal(*difference(mine, other))
+            return system
+        sides = []
+        for side in (self.first, self.second):
+            address = side.access.array.address(side.modes)
+            if address is None:
+                one, two = self.first.access, self.second.access
+                raise ScheduleError(
+                    f"the {one} and the {two} are of one memory, that of {one.array.memory.name}, seen in two ways "
+                    "whose steps only the launch knows: which of them meet cannot be decided",
+                    location=self.write.statement.location,
+                    help="access what is written in one way only, or declare the array with numbers for its extents",
+                )
+            sides.append((side.terms(address), side.access.array.element_type.bytes))
+        (mine, mine_bytes), (other, other_bytes) = sides
+        terms, constant = difference(mine, other)  # mine - other > -mine_bytes, and other - mine > -other_bytes
+        system = system.at_least_zero(terms, constant + mine_bytes - 1)
+        return system.at_least_zero({v: -c for v, c in terms.items()}, -constant + other_bytes - 1)
 
     def undecided(self, refused: str, question: str) -> ScheduleError:
         """Return the error of what was refused, because a question about the pair took more than `LIMIT` steps."""
@@ -122,17 +187,21 @@ class Pair:
 
 def pairs(nest: LoopNest) -> Iterator[Pair]:
     """Yield each pair once: of one access with itself too, and the access of the earlier part first."""
-    instances = [
-        Instance(nest, number, access)
-        for number, part in enumerate(nest.parts)
-        for statement in part.statements
-        for access in _different(statement.accesses)
-    ]
-    for n, first in enumerate(instances):
-        for second in instances[n:]:
+    found = list(instances(nest))
+    for n, first in enumerate(found):
+        for second in found[n:]:
             is_written = first.access.is_write or second.access.is_write
-            if first.access.array is second.access.array and is_written:
+            if first.access.array.memory is second.access.array.memory and is_written:
                 yield Pair(first, replace(second, side=1))
+
+
+def instances(nest: LoopNest) -> Iterator[Instance]:
+    """Yield all accesses, once for each case in which they happen."""
+    for number, part in enumerate(nest.parts):
+        for statement in part.statements:
+            for access in _different(statement.accesses):
+                for case in statement.cases[access.under]:
+                    yield Instance(nest, number, access, case=case)
 
 
 def difference(mine: Terms, other: Terms) -> Terms:
@@ -156,7 +225,7 @@ def iterations(loop: Loop) -> tuple[Terms, Terms]:
 
 def _different(accesses: tuple[Access, ...]) -> list[Access]:
     """Return accesses without those that are like an earlier one."""
-    return list({(a.array, a.place, a.is_write): a for a in reversed(accesses)}.values())[::-1]
+    return list({(a.array, a.place, a.is_write, a.under): a for a in reversed(accesses)}.values())[::-1]
 
 
 def _sizes(variables: Iterable[Variable]) -> list[Dimension]:
@@ -167,7 +236,7 @@ def _value(terms: Terms, values: Values) -> int:
     return sum(c * values.get(v, 0) for v, c in terms[0].items()) + terms[1]
 
 
-# --- what an order, a binding and a vector may not break -------------------------------------------------
+# --- what an order and a vector may not break -----------------------------------------------------------
 
 
 def refuse_violations(before: LoopNest, after: LoopNest, what: str) -> None:
@@ -178,7 +247,7 @@ def refuse_violations(before: LoopNest, after: LoopNest, what: str) -> None:
     reduction to its target may change places with each other. Two accesses for which the question takes too much work
     are refused too, by an error that says so.
     """
-    if before.loops == after.loops:
+    if before.loops == after.loops and not before.is_unchecked:
         return
     for pair in pairs(after):
         if pair.is_of_one_reduction:
@@ -198,7 +267,9 @@ def _violation_of(pair: Pair, nest: LoopNest) -> tuple[Instance, Instance, Value
     if meets.solve(work) is None:
         return None
     directions = [(pair.first, pair.second)]
-    if pair.first.number == pair.second.number and pair.first.access is not pair.second.access:
+    is_one = pair.first.number == pair.second.number
+    is_within = pair.first.part.group is not None and pair.first.part.group == pair.second.part.group
+    if (is_one or is_within) and pair.first.access is not pair.second.access:
         directions.append((pair.second, pair.first))
     for first, second in directions:
         values = _violation(nest, meets, first, second, work)
@@ -228,11 +299,16 @@ def _declared_before(
     meets: System[Variable], first: Instance, second: Instance, work: Work
 ) -> Iterator[System[Variable]]:
     """Yield the ways in which the first access was declared to run before the second one, at different points."""
-    if first.number != second.number:
-        yield meets  # the pair's first access is of the earlier part
-        return
-    for index in first.part.indices:
-        mine, other = first.iteration(index), second.iteration(index)
+    sequences = first.nest.sequence(first.number), second.nest.sequence(second.number)
+    for one, another in zip(*sequences, strict=False):
+        if isinstance(one, int) or isinstance(another, int):
+            assert isinstance(one, int) and isinstance(another, int), sequences
+            if one < another:
+                yield meets
+            if one != another:
+                return
+            continue
+        mine, other = first.iteration(one), second.iteration(another)
         found = is_before(meets, mine, other)
         if found.solve(work) is not None:
             yield found
@@ -249,71 +325,46 @@ def _error(pair: Pair, first: Instance, second: Instance, values: Values, what: 
     )
 
 
-def refuse_crossings(nest: LoopNest, bindings: tuple[Binding, ...]) -> None:
-    """Raise `ScheduleError` where two threads or blocks would access one element, and one of them writes.
+def refuse_recurrences(nest: LoopNest, lanes: tuple[Index, ...]) -> None:
+    """Raise `ScheduleError` where the iterations of some loops, which run at once, would access an element in disorder.
 
-    Reductions are no exception: threads that add to one element at the same time lose sums. Two accesses for which the
-    question takes too much work are refused too, by an error that says so.
+    `lanes` are the innermost loops, outermost first. At each point of the other loops a statement runs in all lanes
+    before the next one does: it reads in all of them and then writes, in their order. Two accesses change places where
+    the one that is earlier in a lane belongs to a later lane. Those of one reduction may.
     """
-    bound = [(loop, binding.unit) for binding in bindings for loop in binding.loops if loop.trips != 1]
-    if not bound:
-        return
+    loops = tuple(nest.loop(index) for index in lanes)
     for pair in pairs(nest):
-        meets, work = pair.meets(), Work(LIMIT)
-        for loop, unit in bound:
-            low, high = iterations(loop)
-            is_one = pair.first.access is pair.second.access and pair.first.number == pair.second.number
-            for mine, other in [(low, high)] if is_one else [(low, high), (high, low)]:
-                try:
-                    values = is_before(meets, mine, other).solve(work)
-                except UndecidedError:
-                    raise pair.undecided(
-                        f"{loop.index} cannot be bound to {unit.name}",
-                        "access one element at the same time",
-                    ) from None
-                if values is not None:
-                    raise ScheduleError(
-                        f"{loop.index} cannot be bound to {unit.name}: different iterations of it access "
-                        f"{pair.first.element(values)} at the same time, the {pair.first.at(values)} and the "
-                        f"{pair.second.at(values)}{pair.sizes(values)}",
-                        location=pair.write.statement.location,
-                        help="a loop of a reduction cannot be bound; bind loops the written element moves with"
-                        if pair.is_of_one_reduction
-                        else "bind loops whose iterations are independent of one another",
-                    )
+        first, second = _stage(pair.first), _stage(pair.second)
+        if pair.is_of_one_reduction or first == second:
+            continue
+        system = pair.meets()
+        for loop in nest.loops:
+            if loop.index not in lanes:
+                system = system.equal(*difference(*iterations(loop)))
+        for loop in loops:
+            mine, other = iterations(loop) if first < second else iterations(loop)[::-1]
+            try:
+                found = None if loop.trips == 1 else is_before(system, other, mine).solve()
+            except UndecidedError:
+                raise pair.undecided(f"{loop.index} cannot be vectorized", "access one element") from None
+            if found is not None:
+                raise _recurrence(pair, loop.index)
+            system = system.equal(*difference(mine, other))
 
 
-def refuse_recurrences(nest: LoopNest, index: Index) -> None:
-    """Raise `ScheduleError` where one iteration of a loop reads or writes an element that another iteration writes."""
-    loop = nest.loop(index)
-    indices = range(0, (loop.last or 0) + 1, loop.step)
-    for part in nest.parts:
-        accesses = [
-            replace(access, place=tuple(mode.substitute(part.places) for mode in access.place))
-            for statement in part.statements
-            for access in statement.accesses
-        ]
-        for write in (access for access in accesses if access.is_write):
-            for other in accesses:
-                if other.array is write.array and _meet(write, other, index, indices):
-                    raise ScheduleError(
-                        f"{index} cannot be vectorized: {write} and {other} are of the same element in different "
-                        "iterations",
-                        location=write.statement.location,
-                        help="vectorize a loop whose iterations are independent of one another",
-                    )
+def _stage(instance: Instance) -> tuple[int, int, bool]:
+    """Return when an access runs among those of one point of the loops."""
+    numbers = [statement.number for statement in instance.part.statements]
+    return instance.number, numbers.index(instance.access.statement.number), instance.access.is_write
 
 
-def _meet(write: Access, other: Access, index: Index, indices: range) -> bool:
-    """Whether the write of one iteration and an access of another may be of one element, all other loops equal."""
-    factors = [(a.factor(index), b.factor(index)) for a, b in zip(write.place, other.place, strict=True)]
-    rests = [
-        (a - x * index) - (b - y * index)
-        for a, b, (x, y) in zip(write.place, other.place, factors, strict=True)
-    ]  # fmt: skip
-    # Where other loops keep the places apart or not, they may not: only what is known here counts.
-    known = [(rest.constant, x, y) for rest, (x, y) in zip(rests, factors, strict=True) if rest.is_constant]
-    if all(x == y for _, x, y in known):  # then only the distance between the iterations matters
-        distances = [d for d in range(-indices[-1], indices[-1] + 1, indices.step) if d]
-        return any(all(rest + x * d == 0 for rest, x, _ in known) for d in distances)
-    return any(all(rest + x * s - y * t == 0 for rest, x, y in known) for s in indices for t in indices if s != t)
+def _recurrence(pair: Pair, index: Index) -> ScheduleError:
+    instances = (pair.first, pair.second) if pair.first.access.is_write else (pair.second, pair.first)
+    write, other = (
+        replace(x.access, place=tuple(mode.substitute(x.part.places) for mode in x.access.place)) for x in instances
+    )
+    return ScheduleError(
+        f"{index} cannot be vectorized: {write} and {other} are of the same element in different iterations",
+        location=pair.write.statement.location,
+        help="vectorize a loop whose iterations are independent of one another",
+    )

@@ -16,24 +16,25 @@ from tilewright.layout import ComposedLayout, Layout, coalesce, composition, mak
 from tilewright.schedule.affine import Affine, Index
 from tilewright.schedule.arrays import Load
 from tilewright.schedule.caches import Cache
+from tilewright.schedule.edges import Guard, guard_of, when_whole
 from tilewright.schedule.filling import Filling, divisor_of_affine
 from tilewright.schedule.loop_nest import Access, Condition, Part
 from tilewright.schedule.mma_shapes import MMAFragmentOp
 from tilewright.schedule.plan_state import Operation, Tensorization
 from tilewright.schedule.scope import Parts, Scope, Storage
-from tilewright.tensors import Tensor
+from tilewright.tensors import Tensor, identity_tensor
 from tilewright.tiled import TiledMMA, make_tiled_copy_A, make_tiled_copy_B
 from tilewright.trace.carry import rename
 from tilewright.trace.control import branch, nest
 from tilewright.trace.elementwise import convert_fragment
-from tilewright.trace.mathematics import maximum, where
+from tilewright.trace.mathematics import maximum, minimum, where
 from tilewright.trace.memory import registers
 from tilewright.trace.scalar import as_scalar
 from tilewright.trace.threads import thread_idx
 from tilewright.trace.tracer import current
 
 Side = Literal["A", "B"]
-View = Callable[[], Tensor]  # of elements in memory, looked at only where they are needed
+View = Callable[[], tuple[Tensor, Guard]]  # elements in memory and which are there, looked at only where needed
 
 
 class Fragments:
@@ -111,7 +112,28 @@ class Fragments:
         self.roles[tensor.engine.buffer] = self.role(side)
         return tensor
 
-    def read(self, side: Side, view: Tensor, fragment: Tensor) -> None:
+    def guard(self, access: Access, along: list[tuple[Index, int]]) -> Guard:
+        """Return which elements of `view` are there."""
+        own = (self.tile.a, self.tile.b, self.tile.c)
+        known = access if access in own else next(x for x in own if _is_of(x, access))
+        return guard_of(self.scope, self.tile, known, access.place, along)
+
+    def read(self, side: Side, access: Access, along: list[tuple[Index, int]], fragment: Tensor) -> None:
+        """Read an operand into fragments: zeros beyond the boundaries of the nest."""
+        view, guard = self.view(access, along), self.guard(access, along)
+
+        def masked() -> None:
+            thread = self.mmas[0].get_slice(self.lane)
+            extents = tuple(extent for _, extent in along)
+            part = thread.partition_A if side == "A" else thread.partition_B
+            _read_inside(part(view), fragment, part(identity_tensor(extents)), guard)
+
+        if guard and view.engine.buffer.space is Space.SHARED:
+            masked()  # warps would have to be whole in the branch for instructions that read for all of their threads
+        else:
+            when_whole(guard, lambda: self._read_whole(side, view, fragment), masked)
+
+    def _read_whole(self, side: Side, view: Tensor, fragment: Tensor) -> None:
         """Read an operand into fragments, by ldmatrix where it lies for that in shared memory."""
         atom = self._matrix_copy(side, view)
         if atom is None:
@@ -170,13 +192,30 @@ class Fragments:
         if operation is MMAFragmentOp.SET:
             fill(fragment, self._number(argument))
             return
-        _convert(self._target(self.mmas[block], view()), fragment)
+        (tensor, guard), mma = view(), self.mmas[block]
+        when_whole(
+            guard,
+            lambda: _convert(self._target(mma, tensor), fragment),
+            lambda: _read_inside(self._target(mma, tensor), fragment, self._places(mma), guard),
+        )
         self.apply(self.tile.prologue, fragment)
 
     def write_target(self, block: int, view: View, fragment: Tensor) -> None:
         """Apply the epilogue to fragments of C and store them."""
         self.apply(self.tile.epilogue, fragment)
-        _convert(fragment, self._target(self.mmas[block], view()))
+        if self.tile.saturating:
+            self._saturate(fragment)
+        (tensor, guard), mma = view(), self.mmas[block]
+        when_whole(
+            guard,
+            lambda: _convert(fragment, self._target(mma, tensor)),
+            lambda: _store_inside(fragment, self._target(mma, tensor), self._places(mma), guard),
+        )
+
+    def _places(self, mma: TiledMMA) -> Tensor:
+        """Return the coordinates in a tile of the elements of C that a thread holds."""
+        rows, columns = (self.extents[index] for index in self.target_indices)
+        return self._target(mma, identity_tensor((rows, columns)))
 
     def _number(self, argument: float | None) -> float | int | None:
         """Return an operation's argument in the kind of the accumulators; integer ones take whole numbers."""
@@ -202,6 +241,48 @@ class Fragments:
             fragment[n] = as_scalar(result(fragment[n]), None).to(fragment.dtype)
 
         nest((fragment.size,), element, unroll=True)
+
+    def _saturate(self, fragment: Tensor) -> None:
+        """Put the nearest numbers of C's type into a fragment."""
+        output = self.tile.c.array.element_type
+
+        def element(n: Any) -> None:  # Any: a device number
+            fragment[n] = saturated(fragment[n], output)
+
+        nest((fragment.size,), element, unroll=True)
+
+
+def saturated(number: Any, dtype: DType) -> Any:  # Any: device numbers
+    """Return the number of an integer type that is nearest to one."""
+    return minimum(maximum(number, dtype.lowest), dtype.highest)
+
+
+def _is_of(one: Access, other: Access) -> bool:
+    return one.array is other.array and one.is_write == other.is_write
+
+
+def _read_inside(source: Tensor, fragment: Tensor, places: Tensor, guard: Guard) -> None:
+    """Read the elements that are there into a fragment, and put zeros beside them."""
+
+    def element(e: Any) -> None:  # Any: a device number
+        def read() -> None:
+            fragment[e] = as_scalar(source[e], None).to(fragment.dtype)
+
+        branch(guard.inside(places[e]), read, lambda: fragment.__setitem__(e, 0))
+
+    nest((fragment.size,), element, unroll=True)
+
+
+def _store_inside(fragment: Tensor, target: Tensor, places: Tensor, guard: Guard) -> None:
+    """Store the elements of a fragment that are there."""
+
+    def element(e: Any) -> None:  # Any: a device number
+        def store() -> None:
+            target[e] = as_scalar(fragment[e], None).to(target.dtype)
+
+        branch(guard.inside(places[e]), store)
+
+    nest((fragment.size,), element, unroll=True)
 
 
 def _convert(source: Tensor, target: Tensor) -> None:
@@ -240,9 +321,9 @@ class HeldTarget(Storage):
     is the fragment, and the element of it, that the statements of the moment are about.
     """
 
-    def __init__(self, access: Access, accumulators: list[Tensor], origin: tuple[Affine, ...]) -> None:
-        super().__init__(access.array, accumulators[0], origin)
-        self.access, self.accumulators = access, accumulators
+    def __init__(self, tile: Tensorization, accumulators: list[Tensor], origin: tuple[Affine, ...]) -> None:
+        super().__init__(tile.c.array, accumulators[0], origin)
+        self.access, self.accumulators, self.saturating = tile.c, accumulators, tile.saturating
         self.now: tuple[Tensor, Any] | None = None  # Any: a device number
 
     def _demand(self, place: tuple[Affine, ...]) -> tuple[Tensor, Any]:  # Any: as above
@@ -254,14 +335,19 @@ class HeldTarget(Storage):
         return self.now
 
     def load(self, place: tuple[Affine, ...], values: Any) -> Any:  # Any: as in Storage
-        """Return the element of the moment."""
+        """Return the element of the moment; an integer as its array would hold it."""
         fragment, element = self._demand(place)
-        return fragment[element]
+        value, type = fragment[element], self.array.element_type
+        if self.saturating:
+            value = saturated(value, type)
+        return value if type.is_float else as_scalar(value, None).to(type)
 
     def store(self, place: tuple[Affine, ...], values: Any, value: Any) -> None:  # Any: as in Storage
         """Write the element of the moment."""
         fragment, element = self._demand(place)
-        fragment[element] = as_scalar(value, None).to(fragment.dtype)
+        number = as_scalar(value, None)
+        type = self.array.element_type
+        fragment[element] = (number if type.is_float else number.to(type)).to(fragment.dtype)
 
 
 class HeldOperand(Storage):
@@ -293,9 +379,9 @@ class HeldFragments(Filling):
         (_, rows), (_, depth) = self.along
 
         def at(row: Any, number: Any) -> None:  # Any: device numbers
-            with self.scope.knowing({self.rows: row * rows, self.depth: number * depth}):
-                view = self.fragments.view(access, self.along)
-            self.fragments.read(self.side, view, self.fragment[(None, None, None, row, number, step)])
+            lasts = {index: (n - 1) * size for n, (index, size) in zip(self.tiles_along, self.along, strict=True)}
+            with self.scope.knowing({self.rows: row * rows, self.depth: number * depth}, lasts):
+                self.fragments.read(self.side, access, self.along, self.fragment[(None, None, None, row, number, step)])
 
         def every() -> None:
             nest(self.tiles_along, at, unroll=True)
@@ -318,7 +404,7 @@ def refuse_other_tiles(filling: Filling, access: Access, tile: list[tuple[Index,
         for place in access.place:
             extents = [extent for index, extent in tile if place.factor(index)]
             step = place.factor(loop.index) * loop.step
-            if step and (not extents or step % extents[0]):
+            if place.divides(loop.index) or (step and (not extents or step % extents[0])):
                 raise ScheduleError(
                     f"{access} cannot be cached in fragments while {loop.index} runs: it moves to other elements than "
                     "whole tiles of these",

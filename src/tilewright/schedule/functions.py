@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import enum
 import re
+import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +17,12 @@ from tilewright.errors import CompileError, ScheduleError
 from tilewright.ir.core import Buffer
 from tilewright.pickling import without_caches
 from tilewright.runtime.specs import spec
-from tilewright.schedule.affine import Affine, Dimension
+from tilewright.schedule.affine import Affine, Dimension, recording
 from tilewright.schedule.arrays import Array, ArrayLayout
+from tilewright.schedule.calls import record_call
 from tilewright.schedule.scheduled import ScheduledKernel, strides_for
+from tilewright.schedule.views import Derived
+from tilewright.trace.tracer import locate
 
 if TYPE_CHECKING:
     from tilewright.backends.cpp.generate import DeviceSource
@@ -59,13 +63,33 @@ class PackagedFunction:
         return without_caches(self)
 
     def __call__(self, *args: Any) -> None:  # Any: arrays of any library, and numbers
-        """Launch the kernel."""
-        self.kernel(*args)
+        """Launch the kernel. In the logic of a nest, compute what it computes at each point: on arrays of the nest."""
+        if recording.is_on:
+            self._inline(args)
+        else:
+            self.kernel(*args)
+
+    def _inline(self, args: tuple[Any, ...]) -> None:  # Any: arrays of the nest, and numbers
+        plan, location = self.kernel.plan, locate(sys._getframe(2))
+        if location is not None:  # what called the logic says nothing
+            location = replace(location, inlined_at=None)
+        if plan.bindings or plan.tensorization is not None:
+            what = (
+                f"binds {plan.bindings[0].indices[0]} to {plan.bindings[0].unit.name}"
+                if plan.bindings
+                else "is tensorized"
+            )
+            raise ScheduleError(
+                f"{self.name} {what} and is called by a nest, each of whose threads would run it",
+                location=location,
+                help="add it without bindings: the plan that calls says what its loops are bound to",
+            )
+        record_call(self.name, plan.nest, self.arrays, args, location)
 
     @property
     def arrays(self) -> tuple[Array, ...]:
         """The arrays of a call, in order."""
-        return self.kernel.parameters
+        return self.kernel.arguments
 
     @property
     def is_amd(self) -> bool:
@@ -74,8 +98,8 @@ class PackagedFunction:
     @cached_property
     def lowered(self) -> Lowered:
         """The kernel after all passes, compiled for whatever sizes the launch brings."""
-        arrays = (*self.arrays, *self.kernel.constants)
-        memory = (spec(x.cache.element_type, (_ANY_EXTENT,), (1,), ALIGNMENT) for x in self.kernel.scratch)
+        arrays = (*self.arrays, *self.kernel.constants, *self.kernel.scratch)
+        memory = (spec(x.cache.element_type, (_ANY_EXTENT,), (1,), ALIGNMENT) for x in self.kernel.cache_memory)
         found = self.kernel.kernel[(1, 1, 1), self.kernel.block].lower(
             *map(stand_in, arrays), *memory, arch=self.kernel.plan.target.arch.name
         )
@@ -107,8 +131,8 @@ class PackagedFunction:
         """The sizes that only the launch knows, with names that are identifiers and differ."""
         names: dict[Dimension, str] = {}
         for array in self.arrays:
-            for extent in array.shape:
-                if isinstance(extent, Dimension) and extent not in names:
+            for extent in (*array.shape, array.stands_for):
+                if isinstance(extent, Dimension) and not isinstance(extent, Derived) and extent not in names:
                     plain = c_name(extent.name)
                     taken = {*names.values(), *_HEADER_WORDS}
                     names[extent] = next(
@@ -138,15 +162,25 @@ class PackagedFunction:
     def text(self, size: Affine) -> str:
         """Return an expression of sizes with the names that the package has for them."""
         terms = [
-            self.dimensions[symbol] if factor == 1 else f"{factor} * {self.dimensions[symbol]}"
+            self.size_text(symbol) if factor == 1 else f"{factor} * {self.size_text(symbol)}"
             for symbol, factor in size.terms
             if isinstance(symbol, Dimension)
         ]
         return " + ".join([*terms, *([str(size.constant)] if size.constant or not terms else [])])
 
+    def size_text(self, size: Dimension) -> str:
+        """Return a size with the names that the package has: of one that follows from others, an expression."""
+        if not isinstance(size, Derived):
+            return self.dimensions[size]
+        above, below = (
+            " * ".join(self.size_text(x) if isinstance(x, Dimension) else str(x) for x in factors) or "1"
+            for factors in (size.factors, size.divisors)
+        )
+        return f"(({above}) // ({below}))" if size.divisors else f"({above})"
+
     def extents(self, array: Array) -> list[int | str]:
         """Return an array's shape: numbers, and names of sizes."""
-        return [self.dimensions[extent] if isinstance(extent, Dimension) else extent for extent in array.shape]
+        return [self.size_text(extent) if isinstance(extent, Dimension) else extent for extent in array.shape]
 
     def strides(self, array: Array) -> list[int | str]:
         """Return an array's strides in elements: numbers, or products of sizes."""

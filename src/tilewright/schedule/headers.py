@@ -132,7 +132,7 @@ def _function(function: PackagedFunction, package: str, launch: str) -> list[str
 
 def _fields(function: PackagedFunction, package: str) -> list[tuple[str, str, str]]:
     """Return the declaration, the name and the comment of each parameter of the machine code."""
-    arrays = {array.name: array for array in (*function.arrays, *function.kernel.constants)}
+    arrays = {array.name: array for array in (*function.arrays, *function.kernel.constants, *function.kernel.scratch)}
     written = function.lowered.written
     found: list[tuple[str, str, str]] = []
     taken: set[str] = set()
@@ -159,6 +159,8 @@ def _fields(function: PackagedFunction, package: str) -> list[tuple[str, str, st
 
 
 def _contents(package: str, function: PackagedFunction, array: Array) -> str:
+    if array in function.kernel.scratch:
+        return ", memory that no other launch uses at the time"
     if array.data is None:
         return ""
     number = next(n for n, constant in enumerate(function.kernel.constants) if constant is array)

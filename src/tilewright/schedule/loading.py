@@ -112,7 +112,8 @@ class LoadedFunction:
         self.name: str = entry["name"]
         self.__name__ = self.name
         self.arguments: tuple[str, ...] = tuple(argument["name"] for argument in entry["arguments"])
-        self._signature = Signature([*self.arguments, *(constant["name"] for constant in entry["constants"])])
+        held = (array["name"] for kind in ("constants", "scratch") for array in entry.get(kind, ()))
+        self._signature = Signature([*self.arguments, *held])
         self._functions: dict[int, driver.Function] = {}
         self._constants: dict[int, tuple[Placed, ...]] = {}
         self._packers: dict[tuple[int, ...], Packer] = {}
@@ -127,7 +128,7 @@ class LoadedFunction:
         CPU or on several devices, and for an array that is only read and shares memory with one that is written.
         """
         infos = self._described(args)
-        sizes = self.sizes(infos)
+        sizes = self.sizes(infos, args)
         for argument in self.manifest["arguments"]:
             if argument["name"] in infos:
                 self._check(argument, infos[argument["name"]], sizes)
@@ -137,25 +138,38 @@ class LoadedFunction:
         grid = tuple(evaluate(extent, sizes) for extent in launch["grid"])
         if 0 in grid:
             return  # arrays without elements
-        everything = (*args, *self._constants_on(ordinal))
+        everything = (*args, *self._constants_on(ordinal), *self._scratch_on(ordinal, sizes))
         plan, (call, values, described) = self._signature.read(everything)
         handle = plan.stream(ordinal, described) if stream is None else stream
         shared = launch["dynamic_shared_bytes"]
         config = launch_config(grid, tuple(launch["block"]), shared)
         self._packer(tuple(plan.starts)).launch(self._function_on(ordinal), config, handle, values, call.layouts)
 
-    def sizes(self, infos: Mapping[str, ArrayInfo]) -> dict[str, int]:
-        """Return the sizes that only the launch knows, from arrays. Raises `ArgumentError` where arrays disagree."""
+    def sizes(self, infos: Mapping[str, ArrayInfo], args: tuple[Any, ...] = ()) -> dict[str, int]:
+        """Return the sizes that only the launch knows, from arrays and from arguments of their own.
+
+        Raises `ArgumentError` where they disagree.
+        """
         sizes: dict[str, int] = {}
         for argument in self.manifest["arguments"]:
             info = infos.get(argument["name"])
             for extent, given in zip(argument["shape"], () if info is None else info.shape, strict=False):
-                if isinstance(extent, str) and sizes.setdefault(extent, given) != given:
+                if extent in self.manifest["sizes"] and sizes.setdefault(extent, given) != given:
                     assert info is not None
                     raise ArgumentError(
                         f"argument {argument['name']!r} of {self.name} has shape {info.shape}; "
                         f"{extent} is {sizes[extent]} by another array"
                     )
+        for argument, value in zip(self.manifest["arguments"], args, strict=False):
+            name = argument.get("size")
+            if name is None:
+                continue
+            if value != int(value) or not 0 <= value < _MOST_ELEMENTS:
+                raise ArgumentError(f"argument {argument['name']!r} of {self.name} is {value}, which is not a size")
+            if sizes.setdefault(name, int(value)) != value:
+                raise ArgumentError(
+                    f"argument {argument['name']!r} of {self.name} is {value}, and by an array it is {sizes[name]}"
+                )
         return sizes
 
     def _described(self, args: tuple[Any, ...]) -> dict[str, ArrayInfo]:
@@ -232,6 +246,16 @@ class LoadedFunction:
         return tuple(
             np.frombuffer(self._read(entry["file"]), dtype(entry["type"]).numpy) for entry in self.manifest["constants"]
         )
+
+    def _scratch_on(self, ordinal: int, sizes: Mapping[str, int]) -> tuple[Placed, ...]:
+        """Return memory for the arrays that live as long as this launch."""
+        found = []
+        for entry in self.manifest.get("scratch", ()):
+            shape = tuple(evaluate(extent, sizes) for extent in entry["shape"])
+            strides = tuple(evaluate(step, sizes) for step in entry["strides"])
+            memory = np.zeros(max(math.prod(shape), 1), dtype(entry["type"]).numpy)
+            found.append(Placed(DeviceArray.from_numpy(memory, ordinal=ordinal), shape, strides))
+        return tuple(found)
 
     def _function_on(self, ordinal: int) -> driver.Function:
         found = self._functions.get(ordinal)

@@ -10,13 +10,17 @@ and change the order of the loops; what runs is thus always told by one rule:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import groupby
+from typing import TypeAlias, Union
 
 from tilewright.errors import ScheduleError
-from tilewright.schedule.affine import Affine, Apply, Convert, Dimension, Expression, Index, Position, Size
+from tilewright.schedule.affine import Affine, Dimension, Division, Index, Position, Quotient, Size, Symbol
 from tilewright.schedule.arrays import Array, Load, Store
+from tilewright.schedule.conditions import cases
+from tilewright.schedule.values import Apply, Convert, Expression, Guard
 from tilewright.source import SourceLocation
 
 # --- statements ------------------------------------------------------------------------------------------
@@ -33,6 +37,7 @@ class Access:
     array: Array
     place: tuple[Affine, ...]
     is_write: bool
+    under: int = 0  # how many of the statement's guards, from the outermost on, have to hold
 
     def __str__(self) -> str:
         return f"{'write of' if self.is_write else 'read of'} {Load(self.array, self.place)}"
@@ -51,9 +56,47 @@ class Statement:
 
     @cached_property
     def accesses(self) -> tuple[Access, ...]:
-        """All reads, then the write."""
-        reads = [Access(self, load.array, load.place, False) for load in self.store.value.loads()]
-        return (*reads, Access(self, self.store.array, self.store.place, True))
+        """All reads, those of the conditions first, then the write."""
+        guards = self.store.guards
+        tests = [
+            Access(self, x.array, x.place, False, under)
+            for under, guard in enumerate(guards)
+            for x in guard.test.loads()
+        ]
+        reads = [Access(self, x.array, x.place, False, len(guards)) for x in self.store.value.loads()]
+        return (*tests, *reads, Access(self, self.store.array, self.store.place, True, len(guards)))
+
+    @cached_property
+    def cases(self) -> tuple[tuple[tuple[Condition, ...], ...], ...]:
+        """The cases in which the first n of the guards hold, as conditions on the nest's own indices, for each n."""
+        guards = self.store.guards
+        return tuple(
+            tuple(tuple(Condition(*term) for term in case) for case in cases(guards[:n]))
+            for n in range(len(guards) + 1)
+        )
+
+    @property
+    def named(self) -> tuple[Array, ...]:
+        """The arrays as the logic names them, views among them."""
+        return (*(load.named for load in self.elements), self.store.named)
+
+    @property
+    def elements(self) -> tuple[Load, ...]:
+        """The elements that are read, by the value and by the conditions under which the statement runs."""
+        tests = (load for guard in self.store.guards for load in guard.test.loads())
+        return (*self.store.value.loads(), *tests)
+
+    @property
+    def positions(self) -> list[Affine]:
+        """The affine expressions whose values take part in what is computed."""
+
+        def within(x: Expression) -> Iterator[Affine]:
+            if isinstance(x, Position):
+                yield x.place
+            for operand in x.operands:
+                yield from within(operand)
+
+        return [place for x in (self.store.value, *(guard.test for guard in self.store.guards)) for place in within(x)]
 
     @cached_property
     def reduction(self) -> tuple[str, Expression] | None:
@@ -64,45 +107,125 @@ class Statement:
         value = self.store.value
         if not isinstance(value, Apply) or value.name not in REDUCTIONS or len(value.arguments) != 2:
             return None
+        memory = self.store.array.memory
+        if any(load.array.memory is memory for guard in self.store.guards for load in guard.test.loads()):
+            return None
         for mine, other in (value.arguments, value.arguments[::-1]):
-            if self._is_target(mine) and not any(load.array is self.store.array for load in other.loads()):
+            if self._is_target(mine) and not any(load.array.memory is memory for load in other.loads()):
                 return value.name, other
         return None
 
     def _is_target(self, x: Expression) -> bool:
-        return isinstance(x, Load) and x.array is self.store.array and x.place == self.store.place
+        return (
+            isinstance(x, Load)
+            and x.array is self.store.array
+            and x.place == self.store.place
+            and x.element_type is self.store.element_type
+        )
+
+    def places(self) -> Iterator[Affine]:
+        """Yield all affine expressions: where elements are, and values and conditions of indices."""
+        for access in self.accesses:
+            yield from access.place
+        left = [self.store.value, *(guard.test for guard in self.store.guards)]
+        while left:
+            x = left.pop()
+            if isinstance(x, Position):
+                yield x.place
+            left += x.operands
 
     def __str__(self) -> str:
-        target = Load(self.store.array, self.store.place)
+        guards = " and ".join(map(str, self.store.guards))
+        return f"if {guards}: {self.text()}" if guards else self.text()
+
+    def text(self) -> str:
+        """Return the statement without its conditions."""
+        target = Load(self.store.named, self.store.indices)
         if self.reduction is not None and not self.reduction[0].isidentifier():
             return f"{target} {self.reduction[0]}= {self.reduction[1]}"
         return f"{target} = {self.store.value}"
 
 
 def arrays_of(statements: tuple[Statement, ...]) -> Iterator[Array]:
-    """Yield the arrays that statements name, each once, in the order of their making."""
+    """Yield the arrays that statements access, each once, in the order of their making: memory, and forms of it."""
     arrays = {access.array for statement in statements for access in statement.accesses}
     yield from sorted(arrays, key=lambda array: array.number)
 
 
-def moved(x: Expression, places: Mapping[Index, Affine]) -> Expression:
-    """Return an expression whose indices are replaced by affine expressions."""
+def moved(x: Expression, at: Callable[[Affine], Affine]) -> Expression:
+    """Return an expression whose affine expressions are replaced by others."""
     if isinstance(x, Load):
-        return Load(x.array, tuple(place.substitute(places) for place in x.place))
+        return Load(x.named, tuple(map(at, x.indices)))
     if isinstance(x, Position):
-        return Position(x.place.substitute(places))
+        return Position(at(x.place))
     if isinstance(x, Convert):
-        return Convert(moved(x.value, places), x.dtype)
+        return Convert(moved(x.value, at), x.dtype)
     if isinstance(x, Apply):
-        return Apply(x.name, x.function, tuple(moved(part, places) for part in x.arguments))
+        return Apply(x.name, x.function, tuple(moved(part, at) for part in x.arguments))
     return x
 
 
-def at_places(statement: Statement, places: Mapping[Index, Affine]) -> Statement:
-    """Return a statement whose indices are replaced by affine expressions."""
+def at_places(statement: Statement, places: Mapping[Index, Affine], loops: Sequence[Loop] = ()) -> Statement:
+    """Return a statement whose indices are replaced by affine expressions of loops."""
+
+    def at(value: Affine) -> Affine:
+        return settled(value.substitute(places), loops)
+
     store = statement.store
-    place = tuple(part.substitute(places) for part in store.place)
-    return Statement(statement.number, Store(store.array, place, moved(store.value, places), store.location))
+    guards = tuple(Guard(guard.decision, moved(guard.test, at), guard.holds) for guard in store.guards)
+    indices = tuple(map(at, store.indices))
+    return Statement(statement.number, Store(store.named, indices, moved(store.value, at), store.location, guards))
+
+
+Group: TypeAlias = Union[Statement, tuple[Expression, list[Statement], list[Statement]]]
+
+
+def grouped(statements: Iterable[Statement], depth: int) -> Iterator[Group]:
+    """Yield statements under no more than `depth` conditions, and groups of those that have one condition more.
+
+    A group is its condition, the statements where it holds, and those where it does not.
+    """
+
+    def decision(statement: Statement) -> object:
+        guards = statement.store.guards
+        return guards[depth].decision if len(guards) > depth else None
+
+    for found, group in groupby(statements, decision):
+        members = list(group)
+        if found is None:
+            yield from members
+            continue
+        guards = [statement.store.guards[depth] for statement in members]
+        sides: tuple[list[Statement], list[Statement]] = ([], [])
+        for statement, guard in zip(members, guards, strict=True):
+            sides[0 if guard.holds else 1].append(statement)
+        yield guards[0].test, *sides
+
+
+def settled(value: Affine, loops: Sequence[Loop]) -> Affine:
+    """Return an expression of loops whose quotients and remainders are as simple as the loops' steps and ends allow.
+
+    With i in range(0, 64, 8) and ii in range(8): (i + ii) // 8 is i // 8, and (i + ii) % 8 is ii.
+    """
+    divisions = [(s, factor) for s, factor in value.terms if isinstance(s, Division)]
+    if not divisions or not loops:
+        return value
+    total: Affine = value - Affine.of(dict(divisions))
+    steps: dict[Symbol, int] = {loop.index: loop.step for loop in loops}
+    lasts: dict[Symbol, int | None] = {loop.index: loop.last for loop in loops}
+    for division, factor in divisions:
+        inner = settled(division.value, loops)
+        whole = Affine.of({s: c for s, c in inner.terms if c * steps.get(s, 1) % division.divisor == 0})
+        rest = inner - whole
+        low, high = rest.bounds(lambda symbol: (0, lasts.get(symbol)))
+        divisor, is_quotient = division.divisor, isinstance(division, Quotient)
+        if low is not None and high is not None and low // divisor == high // divisor:
+            times = low // divisor
+            found = whole // divisor + times if is_quotient else rest - times * divisor
+        else:
+            found = division.of(rest) + (whole // divisor if is_quotient else 0)
+        total = total + factor * found
+    return total
 
 
 # --- loops and parts -------------------------------------------------------------------------------------
@@ -144,7 +267,7 @@ class Condition:
 
     def __str__(self) -> str:
         # What is known goes to the right: sizes and the constant.
-        left = Affine.of({s: c for s, c in self.value.terms if isinstance(s, Index)})
+        left = Affine.of({s: c for s, c in self.value.terms if not isinstance(s, Dimension)})
         right: Affine = left - self.value
         rises = [c > 0 for _, c in left.terms]
         if self.is_equality:
@@ -158,7 +281,9 @@ class Condition:
 class Part:
     """A nest among the loops: its statements, its own indices as expressions of the loops, and its conditions.
 
-    `shape` are the nest's extents. Parts run in their order at each point.
+    `shape` are the nest's extents. Parts run in their order at each point. Parts of one `group` were declared to run
+    within one another: `sequence` says when, as numbers and indices that count from the outermost on. All other parts
+    were declared to run one after the other.
     """
 
     indices: tuple[Index, ...]
@@ -166,6 +291,8 @@ class Part:
     places: Mapping[Index, Affine]
     shape: tuple[Size, ...]
     conditions: tuple[Condition, ...] = ()
+    group: object = None
+    sequence: tuple[int | Index, ...] = ()
 
     def substitute(self, mapping: Mapping[Index, Affine]) -> Part:
         """Return the part with loops' indices replaced."""
@@ -174,6 +301,10 @@ class Part:
             places={index: place.substitute(mapping) for index, place in self.places.items()},
             conditions=tuple(c.substitute(mapping) for c in self.conditions),
         )
+
+    def lines(self) -> Iterator[tuple[int, str]]:
+        """Yield the lines of the statements, at their places among the loops, and how deep each is indented."""
+        yield from _lines([at_places(statement, self.places) for statement in self.statements], 0)
 
     def where(self, *conditions: Condition) -> Part:
         """Return the part with further conditions."""
@@ -184,8 +315,9 @@ class Part:
 class LoopNest:
     """Loops, outermost first, and parts. `precedences` are pairs of indices whose first has to stay outside the second.
 
-    `unrolled` are the indices whose loops are unrolled; `fusing` those that number fused schedules,
-    and `padded` those that were padded.
+    `unrolled` are the indices whose loops are unrolled; `fusing` those that number fused schedules, and `padded` those
+    that were padded. The last `fuse` let its schedules share the loops of `fused`, and those of `unfused` are of one
+    schedule each. Where `is_unchecked`, `fuse` has ordered the loops, and no dependence was compared with that order.
     """
 
     loops: tuple[Loop, ...]
@@ -194,6 +326,9 @@ class LoopNest:
     unrolled: frozenset[Index] = field(default_factory=frozenset)
     fusing: tuple[Index, ...] = ()
     padded: frozenset[Index] = field(default_factory=frozenset)
+    fused: tuple[Index, ...] = ()
+    unfused: tuple[Index, ...] = ()
+    is_unchecked: bool = False
 
     @property
     def order(self) -> tuple[Index, ...]:
@@ -211,6 +346,14 @@ class LoopNest:
     def loop(self, index: Index) -> Loop:
         """Return the loop of an index."""
         return self.loops[self.position(index)]
+
+    def sequence(self, number: int) -> tuple[int | Index, ...]:
+        """Return when a part was declared to run: numbers and its own indices, which count from the outermost on."""
+        part = self.parts[number]
+        if part.group is None:
+            return (number, *part.indices)
+        first = next(n for n, other in enumerate(self.parts) if other.group == part.group)
+        return (first, *part.sequence)
 
     def dimensions(self) -> Iterator[Dimension]:
         """Yield the sizes that only the launch knows, each once."""
@@ -230,9 +373,24 @@ class LoopNest:
             if part.conditions:
                 lines.append(f"{'    ' * depth}if {' and '.join(map(str, part.conditions))}:")
                 depth += 1
-            for statement in part.statements:
-                lines.append(f"{'    ' * depth}{substituted(statement, part)}")
+            lines += [f"{'    ' * (depth + deeper)}{line}" for deeper, line in part.lines()]
         return "\n".join(lines)
+
+
+def _lines(statements: list[Statement], depth: int, word: str = "if") -> Iterator[tuple[int, str]]:
+    for group in grouped(statements, depth):
+        if isinstance(group, Statement):
+            yield 0, group.text()
+            continue
+        test, then, orelse = group
+        if then:
+            yield 0, f"{word} {test}:"
+            yield from ((at + 1, line) for at, line in _lines(then, depth + 1))
+        if orelse and then and len(list(grouped(orelse, depth + 1))) == 1 and len(orelse[0].store.guards) > depth + 1:
+            yield from _lines(orelse, depth + 1, "elif")
+        elif orelse:
+            yield 0, "else:" if then else f"{word} not ({test}):"
+            yield from ((at + 1, line) for at, line in _lines(orelse, depth + 1))
 
 
 def substituted(statement: Statement, part: Part) -> str:

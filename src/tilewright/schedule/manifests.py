@@ -65,6 +65,8 @@ def _function(function: PackagedFunction, files: FilesOf) -> dict[str, Any]:  # 
         },
         "files": {role: dict(file) for role, file in files.roles.items()},
     }
+    if function.kernel.scratch:
+        entry["scratch"] = [_array(function, array) for array in function.kernel.scratch]
     module = function.module
     if module is None:
         entry["machine_code"] = f"not compiled: no compiler for {arch.name} is installed where the package was made"
@@ -82,6 +84,8 @@ def _array(function: PackagedFunction, array: Any) -> dict[str, Any]:  # Any: an
         "shape": function.extents(array),
         "strides": function.strides(array),
     }
+    if array.stands_for is not None:
+        entry["size"] = function.dimensions[array.stands_for]
     if array.rank:
         entry |= {"alignment": ALIGNMENT, "written": array.name in function.lowered.written}
     return entry

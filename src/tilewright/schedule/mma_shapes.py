@@ -9,11 +9,11 @@ class MMAShape(enum.Enum):
     """The shape of one pass of a warp's matrix instructions: M x N x K, computed in B blocks.
 
     AMD's names end in the number of blocks. Without it they mean one block, and `M16N16K16` and `M16N16K8` are shapes
-    of NVIDIA's targets and of AMD's: what a shape is made of is up to the target.
+    of NVIDIA's targets and of AMD's: what a shape is made of is up to the target. Accera writes an x between extents.
 
     >>> MMAShape.M64N64K1_B2.m, MMAShape.M64N64K1_B2.k, MMAShape.M64N64K1_B2.num_blocks
     (64, 1, 2)
-    >>> MMAShape.M16N16K4_B1 is MMAShape.M16N16K4, MMAShape.M16N16K16_B1 is MMAShape.M16N16K16
+    >>> MMAShape.M16N16K4_B1 is MMAShape.M16N16K4, MMAShape.M16xN16xK16_B1 is MMAShape.M16N16K16
     (True, True)
     """
 
@@ -31,6 +31,8 @@ class MMAShape(enum.Enum):
     M64N64K4_B4 = (64, 64, 4, 4)
     M64N64K2_B2 = (64, 64, 2, 2)
     M64N64K2_B4 = (64, 64, 2, 4)
+    M16N16K32_B1 = (16, 16, 32, 1)
+    M32N32K16_B1 = (32, 32, 16, 1)
 
     # The same shapes by other names.
     M16N16K16_B1 = (16, 16, 16, 1)
@@ -39,6 +41,26 @@ class MMAShape(enum.Enum):
     M32N32K2 = (32, 32, 2, 1)
     M32N32K8 = (32, 32, 8, 1)
     M32N32K4 = (32, 32, 4, 1)
+    M32N8K16_B1 = (32, 8, 16, 1)
+    M8N32K16_B1 = (8, 32, 16, 1)
+    M16xN16xK16_B1 = (16, 16, 16, 1)
+    M32xN8xK16_B1 = (32, 8, 16, 1)
+    M8xN32xK16_B1 = (8, 32, 16, 1)
+    M16xN16xK8_B1 = (16, 16, 8, 1)
+    M16xN16xK4_B1 = (16, 16, 4, 1)
+    M32xN32xK2_B1 = (32, 32, 2, 1)
+    M32xN32xK8_B1 = (32, 32, 8, 1)
+    M32xN32xK4_B1 = (32, 32, 4, 1)
+    M64xN64xK1_B2 = (64, 64, 1, 2)
+    M64xN64xK1_B4 = (64, 64, 1, 4)
+    M64xN64xK4_B2 = (64, 64, 4, 2)
+    M64xN64xK4_B4 = (64, 64, 4, 4)
+    M64xN64xK2_B2 = (64, 64, 2, 2)
+    M64xN64xK2_B4 = (64, 64, 2, 4)
+    M16N16K32 = (16, 16, 32, 1)
+    M16xN16xK32_B1 = (16, 16, 32, 1)
+    M32N32K16 = (32, 32, 16, 1)
+    M32xN32xK16_B1 = (32, 32, 16, 1)
 
     @property
     def m(self) -> int:

@@ -8,6 +8,10 @@ from types import FrameType
 _SKIPPED = frozenset({"CACHE", "EXTENDED_ARG", "NOP", "RESUME", "COPY"})
 
 
+class LoopName:
+    """What an index of a loop is, for modules that know nothing else of loops."""
+
+
 def assigned_names(frame: FrameType | None) -> tuple[str, ...]:
     """Return the variables that the call under way in a frame is assigned to, none where it is not seen.
 

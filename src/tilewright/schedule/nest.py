@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tilewright.arguments import function
-from tilewright.errors import ScheduleError
+from tilewright.errors import ScheduleError, TilewrightWarning
 from tilewright.pickling import with_own_containers
-from tilewright.schedule.affine import Affine, Dimension, Index, Size
-from tilewright.schedule.arrays import Role, record
-from tilewright.schedule.delayed import transformed
+from tilewright.schedule.affine import Affine, Dimension, Index, Position, Size
+from tilewright.schedule.arrays import Load, Role, Store, record
+from tilewright.schedule.calls import Call, Step, with_calls
+from tilewright.schedule.delayed import depends, has_order, transformed
+from tilewright.schedule.elements import element_text
 from tilewright.schedule.loop_nest import Loop, LoopNest, Part, Statement
 from tilewright.schedule.naming import assigned_names
 from tilewright.schedule.parameters import Delayed
@@ -53,7 +56,7 @@ class Nest:
             )
         self.shape: tuple[Size, ...] = tuple(_extent(extent) for extent in shape)
         self.indices = tuple(Index(f"i{n}") for n in range(len(self.shape)))
-        self._statements: list[Statement] = []
+        self._steps: list[Step] = []
 
     def __copy__(self) -> Nest:
         found: Nest = with_own_containers(self)
@@ -76,50 +79,48 @@ class Nest:
         """Declare what happens at each point: `@nest.iteration_logic` on a function without parameters.
 
         The function runs once, on indices that stand for all points. Statements of several functions follow one
-        another. Raises `ScheduleError` where the function stores nothing, writes an INPUT or CONST array, or indexes
-        otherwise than by affine expressions of this nest's indices.
+        another. Raises `ScheduleError` where the function stores nothing, writes a CONST array, or indexes
+        otherwise than by affine expressions of this nest's indices. A write of an INPUT array is warned of.
         """
         function("Nest.iteration_logic", "logic", logic)
         stores = record(logic)
         if not stores:
             raise ScheduleError("the logic of the nest stores nothing", help="write C[i, j] = ... or C[i, j] += ...")
-        known = set(self.indices)
         for store in stores:
-            statement = Statement(len(self._statements), store)
-            if store.array.role in (Role.INPUT, Role.CONST):
-                raise ScheduleError(
-                    f"array {store.array.name} is {store.array.role.name} and is written",
-                    location=store.location,
-                    help="declare it with Role.INPUT_OUTPUT or Role.OUTPUT",
-                )
-            for access in statement.accesses:
-                for place in access.place:
-                    foreign = [s for s, _ in place.terms if isinstance(s, Index) and s not in known]
-                    if foreign:
-                        raise ScheduleError(
-                            f"{access} uses {foreign[0]}, which is not an index of this nest",
-                            location=store.location,
-                            help="use the indices that nest.get_indices() returns",
-                        )
-            self._statements.append(statement)
+            if isinstance(store, Call):
+                self._steps.append(store)
+                continue
+            statement = Statement(len(self.statements), store)
+            _refuse_read_only(store)
+            if not depends(statement):
+                self._settle(store)
+                _refuse_foreign(statement, self.indices)
+            self._steps.append(statement)
         return logic
+
+    def _settle(self, store: Store) -> None:
+        """Give arrays whose last extent was left open (inf) the one that the accesses need."""
+        for element in (*store.value.loads(), store):
+            memory = element.named.memory
+            if element.named is memory and memory.is_open:
+                memory.settle(_end(element.indices[-1], dict(zip(self.indices, self.shape, strict=True))))
 
     @property
     def statements(self) -> tuple[Statement, ...]:
-        return tuple(self._statements)
+        return tuple(step for step in self._steps if isinstance(step, Statement))
 
     def loop_nest(self) -> LoopNest:
         """Return the loops as they were declared. Raises `ScheduleError` where no logic was."""
-        if not self._statements:
+        if not self._steps:
             raise ScheduleError("the nest has no logic", help="declare it: @nest.iteration_logic")
-        return transformed(_loop_nest, self.indices, self.shape, self.statements)
+        return has_order(transformed(_loop_nest, self.indices, self.shape, tuple(self._steps)), self.indices)
 
     def create_schedule(self) -> Schedule:
         """Return a schedule of the nest, whose loops can then be transformed."""
         return Schedule(self)
 
     def __str__(self) -> str:
-        return self.loop_nest().text() if self._statements else f"{self!r}, without logic"
+        return self.loop_nest().text() if self._steps else f"{self!r}, without logic"
 
     def __repr__(self) -> str:
         return f"Nest({', '.join(map(str, self.shape))})"
@@ -129,11 +130,69 @@ class Nest:
         return self.create_schedule().create_plan(target)
 
 
-def _loop_nest(indices: tuple[Index, ...], shape: tuple[Size, ...], statements: tuple[Statement, ...]) -> LoopNest:
+def _refuse_foreign(statement: Statement, indices: tuple[Index, ...]) -> None:
+    known = set(indices)
+    for user, place in _places(statement):
+        foreign = [s for s in place.symbols() if isinstance(s, Index) and s not in known]
+        if foreign:
+            raise ScheduleError(
+                f"{user} uses {foreign[0]}, which is not an index of this nest",
+                location=statement.location,
+                help="use the indices that nest.get_indices() returns",
+            )
+
+
+def _refuse_read_only(store: Store) -> None:
+    """Raise `ScheduleError` for a write of what cannot be written, and warn of that of an array declared as INPUT."""
+    array, what = store.named, f"array {store.named.name} is {store.named.role.name} and is written"
+    if array.role is Role.CONST or (array.role is Role.INPUT and not array.rank):
+        raise ScheduleError(what, location=store.location, help="declare it with Role.INPUT_OUTPUT or Role.OUTPUT")
+    if array.role is Role.INPUT:
+        text = f"{what}: the caller's array changes (help: declare it with Role.INPUT_OUTPUT)"
+        if store.location is None:
+            warnings.warn(text, TilewrightWarning, stacklevel=3)
+        else:
+            warnings.warn_explicit(text, TilewrightWarning, store.location.file, store.location.line)
+
+
+def _places(statement: Statement) -> Iterator[tuple[object, Affine]]:
+    """Yield the affine expressions of a statement, each with what uses it: an access, or the statement."""
+    tests = [guard.test for guard in statement.store.guards]
+    elements: tuple[Load | Store, ...] = (*statement.elements, statement.store)
+    for element in elements:
+        user = f"{'write' if element is statement.store else 'read'} of {element_text(element.named, element.indices)}"
+        # A view's place has the indices of its offsets too; one that waits for a parameter has no place yet.
+        places = element.indices if depends(element.named) else (*element.indices, *element.place)
+        yield from ((user, place) for place in places)
+    left = [statement.store.value, *tests]
+    while left:
+        x = left.pop()
+        if isinstance(x, Position):
+            yield statement, x.place
+        left += x.operands
+
+
+def _loop_nest(indices: tuple[Index, ...], shape: tuple[Size, ...], steps: tuple[Step, ...]) -> LoopNest:
     shape = tuple(map(_extent, shape))
+    statements = tuple(step for step in steps if isinstance(step, Statement))
+    for statement in statements:
+        _refuse_foreign(statement, indices)
     loops = tuple(Loop(index, _stop(extent)) for index, extent in zip(indices, shape, strict=True))
+    if len(statements) < len(steps):
+        return with_calls(indices, shape, loops, steps)
     places = {index: index.as_affine() for index in indices}
     return LoopNest(loops, (Part(indices, statements, places, shape),))
+
+
+def _end(place: Affine, extents: Mapping[Any, Size]) -> int | None:  # Any: symbols
+    """Return one more than the greatest value of an expression of a nest's indices, None where it is not known."""
+    total = place.constant
+    for symbol, factor in place.terms:
+        extent = extents.get(symbol)
+        if not isinstance(extent, int):
+            return None
+        total += max(factor, 0) * (extent - 1)
+    return total + 1
 
 
 def _extent(extent: object) -> Size:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import enum
 import hashlib
+import inspect
+import itertools
 import keyword
 import os
 import re
@@ -16,6 +18,7 @@ from typing import Any, Union
 from tilewright.arguments import instance
 from tilewright.errors import ScheduleError
 from tilewright.pickling import with_own_containers
+from tilewright.schedule.affine import Dimension
 from tilewright.schedule.arrays import Array
 from tilewright.schedule.constants import memory_of
 from tilewright.schedule.functions import C_WORDS, PackagedFunction, constant_file
@@ -38,7 +41,11 @@ _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
 class PackageFormat(enum.Flag):
-    """The files that `Package.build` writes."""
+    """The files that `Package.build` writes.
+
+    Accera's names that end in STATIC and DYNAMIC are DEFAULT: machine code of a GPU is linked with nothing, and the
+    readable source takes the place of MLIR.
+    """
 
     SOURCE = enum.auto()  # <function>.cu, or .hip for AMD targets
     CUBIN = enum.auto()  # <function>.cubin, or .hsaco for AMD targets
@@ -47,6 +54,37 @@ class PackageFormat(enum.Flag):
     TOML = enum.auto()  # <name>.toml, the same manifest
     LOADER = enum.auto()  # <name>.py; it needs CUBIN and MANIFEST, which come with it
     DEFAULT = SOURCE | CUBIN | HEADER | MANIFEST | LOADER
+
+    # Accera's names.
+    HAT_PACKAGE = HEADER | MANIFEST
+    HAT_SOURCE = HAT_PACKAGE | SOURCE
+    MLIR_SOURCE = HAT_SOURCE
+    HAT_DYNAMIC = HAT_STATIC = DEFAULT
+    MLIR_DYNAMIC = MLIR_STATIC = DEFAULT
+    MLIR = MLIR_VERBOSE = SOURCE
+
+
+class PackageMode(enum.Enum):
+    """How functions are built: both in the same way.
+
+    Accera's DEBUG runs each function beside the nest that it was made of. Here transforms are proven to keep what the
+    nest computes when they are applied, and `plan.build()(...)` on NumPy arrays runs in the simulator with all checks.
+    """
+
+    RELEASE = "Release"
+    DEBUG = "Debug"
+
+
+class PackagePlatform(enum.Enum):
+    """The platforms of Accera. Machine code of a GPU, header and loader are the same on all of them."""
+
+    HOST = "host"
+    WINDOWS = "windows"
+    LINUX = "linux"
+    MACOS = "macos"
+    ANDROID = "android"
+    IOS = "ios"
+    RASPBIAN = "raspbian"
 
 
 class Package:
@@ -77,6 +115,8 @@ class Package:
     """
 
     Format = PackageFormat
+    Mode = PackageMode
+    Platform = PackagePlatform
 
     def __init__(self) -> None:
         self._functions: dict[str, PackagedFunction] = {}
@@ -93,25 +133,35 @@ class Package:
     def add(
         self,
         source: Source,
-        args: Sequence[Array | str] | None = None,
+        args: Sequence[Array | Dimension | str] | None = None,
         base_name: str = "",
         parameters: Choice | Sequence[Choice] | None = None,
+        function_opts: Mapping[str, Any] | None = None,  # Any: as Accera's options
     ) -> Any:  # Any: one function for one choice of parameters, a list of them for a list
         """Add a plan (or a schedule or nest, with no loop bound) and return its function, or the list of its variants.
 
-        `args` are the arrays in the order of a call, by themselves or by name; without them they come in the order of
-        their making. `parameters` is a dict of values for what `create_parameters` gave, or a list of such dicts, as
-        `create_parameter_grid` makes: then each makes a function, called base_name_0, base_name_1 and so on. `source`
-        may also be a function of such a dict (by name) that returns the plan, or the plan and its args.
+        `args` are the arrays and sizes in the order of a call, by themselves or by name; without them the arrays come
+        in the order of their making. `parameters` is a dict of values for what `create_parameters` gave, or a list of
+        such dicts, as `create_parameter_grid` makes: then each makes a function, called base_name_0, base_name_1 and
+        so on. Without them a plan with heuristics of `auto` makes a function of each combination of what these leave
+        open. `source` may also be a function of such a dict (by name) that returns the plan, or the plan and its args;
+        or one of two arrays or more, `args`, that is the logic of a nest of one point: it calls other functions of the
+        package. `function_opts` say how a compiler of Accera's is to call and inline the function, and change nothing
+        of a kernel.
 
         Raises `ScheduleError` for names that are no identifiers of C or come twice, parameters without a value, and
         plans that cannot be built; then nothing is added. Source: Accera, `Package.add`.
         """
         instance("Package.add", "args", args, (list, tuple, type(None)), "a list of arrays or their names")
         for array in args or ():
-            instance("Package.add", "each of args", array, (Array, str), "an Array, or the name of one")
+            instance("Package.add", "each of args", array, (Array, Dimension, str), "an Array or its name, or a size")
         instance("Package.add", "base_name", base_name, str, "a text")
+        instance("Package.add", "function_opts", function_opts, (Mapping, type(None)), "a dict of options")
         name = base_name or getattr(source, "__name__", "") or getattr(source, "name", "") or "function"
+        if not parameters and isinstance(source, Plan) and source.choices:
+            parameters = [
+                dict(zip(source.choices, point, strict=True)) for point in itertools.product(*source.choices.values())
+            ]
         if parameters is None or isinstance(parameters, Mapping):
             return self._add([self._function(source, args, name, name, parameters or {})])[0]
         if not parameters:
@@ -121,7 +171,7 @@ class Package:
         )
 
     def _function(
-        self, source: Source, args: Sequence[Array | str] | None, base_name: str, name: str, choice: Choice
+        self, source: Source, args: Sequence[Array | Dimension | str] | None, base_name: str, name: str, choice: Choice
     ) -> PackagedFunction:
         check_name("function", name)
         kernel = kernel_of(source, choice, name, args)
@@ -146,15 +196,23 @@ class Package:
         output_dir: str | os.PathLike[str] = ".",
         *,
         overwrite: bool = False,
+        mode: PackageMode = PackageMode.RELEASE,
+        platform: PackagePlatform | None = None,
+        tolerance: float = 1e-5,
     ) -> dict[str, Path]:
         """Write the package's files to a folder, which is made where it is missing; return them by name.
 
         Everything is compiled before anything is written, each file appears whole, and the manifest and the loader come
         last. Raises `ScheduleError` for an empty package, a name that is not an identifier of C and Python, and files
         that are there already unless `overwrite`; `CompileError` where the compiler refuses a kernel. For an AMD target
-        without a compiler on this machine the source is written and no machine code; the manifest says so.
+        without a compiler on this machine the source is written and no machine code; the manifest says so. `mode`,
+        `platform` and `tolerance` are Accera's and change nothing: `PackageMode` and `PackagePlatform` say why.
         """
         instance("Package.build", "name", name, str, "a text")
+        instance("Package.build", "format", format, PackageFormat, "a Package.Format")
+        instance("Package.build", "mode", mode, PackageMode, "a Package.Mode")
+        instance("Package.build", "platform", platform, (PackagePlatform, type(None)), "a Package.Platform")
+        instance("Package.build", "tolerance", tolerance, (int, float), "a number")
         check_name("package", name)
         if is_device(name):
             raise ScheduleError(f"{name!r} is not a name for a package", help="Windows has a device of that name")
@@ -185,10 +243,10 @@ class Package:
             return {"name": file, "sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
 
         for function in self.functions:
-            if function.kernel.scratch:
+            if function.kernel.cache_memory:
                 raise ScheduleError(
-                    f"function {function.name} keeps {function.kernel.scratch[0].cache.name} in global memory, which "
-                    "each launch allocates, and functions of files take their arguments alone",
+                    f"function {function.name} keeps {function.kernel.cache_memory[0].cache.name} in global memory, "
+                    "which each launch allocates, and functions of files take their arguments alone",
                     help="launch what plan.build() or package.add() returns, or cache at an inner index",
                 )
             roles: dict[str, dict[str, Any]] = {}
@@ -216,7 +274,9 @@ class Package:
         return files
 
 
-def kernel_of(source: Any, choice: Choice, name: str, args: Sequence[Array | str] | None) -> ScheduledKernel:
+def kernel_of(
+    source: Any, choice: Choice, name: str, args: Sequence[Array | Dimension | str] | None
+) -> ScheduledKernel:
     """Return the kernel of a plan (or of what makes one) for a choice of parameters. `source` is a `Source`.
 
     Raises `ScheduleError` for what is not a source.
@@ -224,12 +284,14 @@ def kernel_of(source: Any, choice: Choice, name: str, args: Sequence[Array | str
     from tilewright.schedule.delayed import Resolution
 
     if isinstance(source, ScheduledKernel):
-        given: Sequence[Array | str] = source.parameters if args is None else args
+        given: Sequence[Array | Dimension | str] = source.parameters if args is None else args
         return ScheduledKernel(source.plan, name, arguments_of(source.plan, given))
     if isinstance(source, type) or not (isinstance(source, (Plan, Schedule, Nest)) or callable(source)):
         raise ScheduleError(
             f"{source!r} cannot be added to a package", help="add a plan, or a function of parameters that returns one"
         )
+    if not isinstance(source, (Plan, Schedule, Nest)) and _is_logic(source, args) and not choice:
+        source = _nest_of(source, args or ())
     if not isinstance(source, (Plan, Schedule, Nest)):
         source = source(named_values(choice))
         if isinstance(source, tuple) and len(source) == 2:
@@ -244,7 +306,26 @@ def kernel_of(source: Any, choice: Choice, name: str, args: Sequence[Array | str
     return plan.build(name, None if args is None else arguments_of(plan, args))
 
 
-def arguments_of(plan: PlanState, args: Sequence[Array | str]) -> tuple[Array, ...]:
+def _is_logic(source: Callable[..., Any], args: Sequence[Array | Dimension | str] | None) -> bool:
+    """Whether a function is logic: it takes the arrays, two or more, where one that makes a plan takes one dict."""
+    if args is None or len(args) < 2 or not all(isinstance(array, Array) for array in args):
+        return False
+    try:
+        taken = inspect.signature(source).parameters.values()
+    except (TypeError, ValueError):  # builtins that say nothing of their parameters
+        return False
+    return len([x for x in taken if x.default is x.empty and x.kind is x.POSITIONAL_OR_KEYWORD]) == len(args)
+
+
+def _nest_of(source: Callable[..., Any], args: Sequence[Array | Dimension | str]) -> Nest:
+    """Return a nest of one point, whose logic a function is."""
+    nest = Nest((1,))
+    nest.indices[0].name = "once"
+    nest.iteration_logic(lambda: source(*args))
+    return nest
+
+
+def arguments_of(plan: PlanState, args: Sequence[Array | Dimension | str]) -> tuple[Array | Dimension, ...]:
     """Return the arrays of a call, some of which are given by name. Raises `ScheduleError` for an unknown name."""
     named = {array.name: array for array in plan.arguments}
     for array in args:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import operator
 import random
@@ -11,9 +12,10 @@ from typing import Any, TypeAlias, Union
 
 from tilewright.arguments import function, instance, integer, shown
 from tilewright.errors import ScheduleError
-from tilewright.schedule.naming import assigned_names
+from tilewright.schedule.naming import LoopName, assigned_names
 
 _MOST_PARAMETERS = 1000  # of one call
+_MOST_LOOPS = 9  # whose orders are all looked at
 _MAX_GRID = 1 << 24  # combinations that are looked at; a sample of more is of a grid that nobody measures
 
 
@@ -56,11 +58,62 @@ class Delayed:
     def __rmod__(self, other: Any) -> Delayed:  # Any: as above
         return _Arithmetic("%", operator.mod, other, self)
 
+    def __truediv__(self, other: Any) -> Delayed:  # Any: as above
+        return _Arithmetic("/", operator.truediv, self, other)
+
+    def __rtruediv__(self, other: Any) -> Delayed:  # Any: as above
+        return _Arithmetic("/", operator.truediv, other, self)
+
+    def __pow__(self, other: Any) -> Delayed:  # Any: as above
+        return _Arithmetic("**", operator.pow, self, other)
+
+    def __lshift__(self, other: Any) -> Delayed:  # Any: as above
+        return _Arithmetic("<<", operator.lshift, self, other)
+
+    def __rshift__(self, other: Any) -> Delayed:  # Any: as above
+        return _Arithmetic(">>", operator.rshift, self, other)
+
+    def __and__(self, other: Any) -> Delayed:  # Any: as above
+        return _Arithmetic("&", operator.and_, self, other)
+
+    def __or__(self, other: Any) -> Delayed:  # Any: as above
+        return _Arithmetic("|", operator.or_, self, other)
+
+    def __xor__(self, other: Any) -> Delayed:  # Any: as above
+        return _Arithmetic("^", operator.xor, self, other)
+
+    def __lt__(self, other: Any) -> Delayed:  # Any: as above
+        return _Arithmetic("<", operator.lt, self, other)
+
+    def __le__(self, other: Any) -> Delayed:  # Any: as above
+        return _Arithmetic("<=", operator.le, self, other)
+
+    def __gt__(self, other: Any) -> Delayed:  # Any: as above
+        return _Arithmetic(">", operator.gt, self, other)
+
+    def __ge__(self, other: Any) -> Delayed:  # Any: as above
+        return _Arithmetic(">=", operator.ge, self, other)
+
+    def __neg__(self) -> Delayed:
+        return 0 - self
+
     def __bool__(self) -> bool:
         raise ScheduleError(
             f"whether {self} holds is asked before the parameter has a value",
             help="declare the plan in a function of the parameters: package.add(make_plan, parameters=...)",
         )
+
+
+def waiting(names: Sequence[str] = ()) -> ScheduleError:
+    """Return the error of asking for what depends on parameters without values, which `names` are where known."""
+    if len(names) > 1:
+        what = f"the parameters {', '.join(names)}, which have no values"
+    else:
+        what = f"{f'the parameter {names[0]}' if names else 'a parameter'} that has no value"
+    return ScheduleError(
+        f"this depends on {what} yet",
+        help="choose values: package.add(plan, ..., parameters={...}), or plan.with_parameters({...})",
+    )
 
 
 class DelayedParameter(Delayed):
@@ -165,8 +218,10 @@ def create_parameter_grid(
     """Return all combinations of choices, as a list of dicts from each parameter to its value.
 
     The grid is {p1: a, p2: b, ...} for (a, b, ...) in choices1 x choices2 x ..., the last varying fastest.
-    `filter_func` takes a combination's values in the order of the parameters and says whether it stays. With `sample` n
-    > 0 at most n of what stays are drawn without replacement, in the order of the grid; the same `seed` draws the same.
+    `filter_func` takes a combination's values in the order of the parameters, or, where it has one parameter (`choice`
+    or `*choice`) and the grid has more, their tuple, and says whether it stays. A single value is one choice. Where all
+    choices are indices of loops, the choices are their orders, for `reorder`. With `sample` n > 0 at most n of what
+    stays are drawn without replacement, in the order of the grid; the same `seed` draws the same.
 
     >>> create_parameter_grid({"m": [16, 32], "n": [16, 32]}, filter_func=lambda m, n: m <= n)
     [{'m': 16, 'n': 16}, {'m': 16, 'n': 32}, {'m': 32, 'n': 32}]
@@ -196,21 +251,29 @@ def create_parameter_grid(
         raise ScheduleError(
             f"the grid has {total} combinations, and at most {_MAX_GRID} are looked at", help="give fewer choices"
         )
-    kept = [point for point in itertools.product(*choices) if filter_func is None or filter_func(*point)]
+    keeps = _tuple_filter(filter_func, len(parameters))
+    kept = [point for point in itertools.product(*choices) if keeps(point)]
     if 0 < sample < len(kept):
         places = sorted(random.Random(seed).sample(range(len(kept)), sample))
         kept = [kept[place] for place in places]
     return [dict(zip(parameters, point, strict=True)) for point in kept]
 
 
-def get_parameters_from_grid(parameter_grid: Sequence[Mapping[Any, Any]]) -> tuple[Any, ...]:
-    """Return the parameters of a grid, in order. Raises `ScheduleError` for an empty grid, or one of unlike dicts.
+def get_parameters_from_grid(
+    parameter_grid: Sequence[Mapping[Any, Any]] | Mapping[Any, Any],
+) -> Any:  # Any: a tuple of parameters, or a list of dicts of their values
+    """Return the parameters of a grid, in order; of a dict of choices all of its combinations, as a list of dicts.
 
     >>> get_parameters_from_grid(create_parameter_grid({"m": [16, 32], "n": [8]}))
     ('m', 'n')
+    >>> get_parameters_from_grid({"m": [16, 32], "n": 8})
+    [{'m': 16, 'n': 8}, {'m': 32, 'n': 8}]
 
-    Source: Accera, `get_parameters_from_grid`.
+    Raises `ScheduleError` for an empty grid, or one of unlike dicts. The second form is that of Accera,
+    `get_parameters_from_grid`.
     """
+    if isinstance(parameter_grid, Mapping):
+        return create_parameter_grid(parameter_grid)
     instance("get_parameters_from_grid", "parameter_grid", parameter_grid, (list, tuple), "a list of dicts")
     for point in parameter_grid:
         instance("get_parameters_from_grid", "each entry of parameter_grid", point, Mapping, "a dict of values")
@@ -229,15 +292,37 @@ def named_values(values: Mapping[Any, Any]) -> dict[str, Any]:  # Any: parameter
     return {str(parameter): value for parameter, value in values.items()}
 
 
-def _choices(parameter: Any, values: Iterable[Any]) -> list[Any]:
+def _choices(parameter: Any, values: Any) -> list[Any]:  # Any: a parameter or its name; values, or one
     if not isinstance(parameter, (DelayedParameter, str)):
         raise ScheduleError(f"{parameter!r} is not a parameter", help="use create_parameters(n), or names")
-    if isinstance(values, str) or not isinstance(values, Iterable):
+    if isinstance(values, str) or values is None:
         raise ScheduleError(f"the choices of {parameter} are {values!r}", help="give a list of values")
-    choices = list(values)
+    choices = list(values) if isinstance(values, Iterable) and not isinstance(values, LoopName) else [values]
+    if len(choices) > 1 and all(isinstance(value, LoopName) for value in choices):
+        if len(choices) > _MOST_LOOPS:
+            raise ScheduleError(
+                f"the choices of {parameter} are the orders of {len(choices)} loops, and at most {_MOST_LOOPS} are "
+                "looked at",
+                help="give a list of the orders to choose from",
+            )
+        choices = list(itertools.permutations(choices))
     if not choices:
         raise ScheduleError(f"parameter {parameter} has no choices")
     return _distinct(choices)
+
+
+def _tuple_filter(
+    filter_func: Callable[..., bool] | None, number: int
+) -> Callable[[tuple[Any, ...]], bool]:  # Any: values of parameters
+    """Return a filter that takes one tuple."""
+    if filter_func is None:
+        return lambda point: True
+    try:
+        accepted = list(inspect.signature(filter_func).parameters.values())
+    except (TypeError, ValueError):  # builtins that say nothing of their parameters
+        return lambda point: filter_func(*point)
+    is_of_tuples = number > 1 and len(accepted) == 1
+    return filter_func if is_of_tuples else lambda point: filter_func(*point)
 
 
 def _distinct(values: list[Any]) -> list[Any]:

@@ -11,14 +11,17 @@ from tilewright.arguments import instance
 from tilewright.dtypes import dtype
 from tilewright.errors import ScheduleError
 from tilewright.pickling import with_own_containers
-from tilewright.schedule.affine import Index
+from tilewright.schedule.affine import Dimension, Index
 from tilewright.schedule.arrays import Array
 from tilewright.schedule.binding import bind
-from tilewright.schedule.cache_placement import place_cache, refuse_nonsense, refuse_unknown, settled
+from tilewright.schedule.cache_placement import is_count, place_cache, refuse_nonsense, refuse_unknown, settled
 from tilewright.schedule.caches import Cache, Location, Strategy
+from tilewright.schedule.crossings import crossings
 from tilewright.schedule.delayed import Recorder, Resolution, recorded, waiting
-from tilewright.schedule.dependences import refuse_crossings, refuse_recurrences
+from tilewright.schedule.heuristics import NoneCacheHeuristics, best_of
+from tilewright.schedule.lanes import MAX_LANES, refuse_vector
 from tilewright.schedule.loop_nest import LoopNest
+from tilewright.schedule.memory_spaces import Auto
 from tilewright.schedule.mma_shapes import MMAFragmentOp, MMASchedulingPolicy, MMAShape
 from tilewright.schedule.plan_state import PlanState
 from tilewright.schedule.plan_text import plan_data, plan_text
@@ -62,6 +65,7 @@ class Plan(PlanState, Recorder):
             raise ScheduleError(f"{target!r} is not a Target", help="such as Target('NVIDIA A100')")
         PlanState.__init__(self, nest, Target() if target is None else target)
         Recorder.__init__(self, nest)  # calls that wait for a parameter's value are done by `with_parameters`
+        self.choices: dict[Any, list[Any]] = {}  # Any: parameters that `auto` made, and their values
 
     def __copy__(self) -> Plan:
         found: Plan = with_own_containers(self)
@@ -71,7 +75,7 @@ class Plan(PlanState, Recorder):
     def block(self) -> tuple[int, int, int]:
         """The threads of a block along each axis."""
         if self.is_delayed:
-            raise waiting()
+            raise waiting(self.start, self.steps)
         return super().block
 
     @recorded
@@ -83,13 +87,78 @@ class Plan(PlanState, Recorder):
         last of which varies fastest. WARP_X and WARP_Y count whole warps (for `tensorize`) and are not mixed with
         THREAD units: a block then has `warp_size * WARP_X` by `WARP_Y` threads.
 
+        Where threads of a block access one element in different iterations of a loop that is not bound, a barrier
+        behind each of its iterations keeps them in order: so the diagonals of a skewed nest run one after the other.
+
         Raises `ScheduleError` for a loop that is bound twice, threads beyond the target's limits, and where iterations
-        that different threads would run access the same element and one of them writes: the error names the accesses.
+        that different threads would run access the same element at the same time, or in different blocks, and one of
+        them writes: the error names the accesses.
         """
         instance("Plan.bind", "mapping", mapping, Mapping, "a dict from loops to units of the grid")
         bindings = bind(self.nest, self.bindings, mapping, self.target)
-        refuse_crossings(self.nest, bindings)
+        self.crossings = crossings(self.nest, bindings)
         self.bindings = bindings
+
+    def auto(self, *heuristics: NoneCacheHeuristics) -> Plan:
+        """Choose bindings, tiles, caches and matrix instructions, and return the plan itself.
+
+        It attempts, in this order, and takes the first that every check lets pass:
+
+        - a product C += A * B of static extents on matrix instructions, in blocks of 2 x 2 warps of 2 x 2 tiles with A
+          and B in shared memory, or of one warp and one tile; not where an instruction rounds its operands (tf32);
+        - all loops whose iterations are independent on blocks and threads, the one with the most contiguous accesses
+          along THREAD_X; arrays whose elements several threads of a block read in shared memory, and sums in registers;
+        - the same without shared memory, then without registers; the plan as it stands.
+
+        The order of what depends on one another is never changed. With heuristics it adds their caches instead, whose
+        parameters `Package.add` then chooses. Raises `ScheduleError` for a plan on which something was chosen already,
+        or that waits for parameters. Source: Accera, `Plan.auto`.
+        """
+        for heuristic in heuristics:
+            if not isinstance(heuristic, NoneCacheHeuristics):
+                raise ScheduleError(
+                    f"auto takes heuristics, got {heuristic!r}", help="algorithms.NoneCacheHeuristics(source=B)"
+                )
+            index, layout, choices = heuristic.choices(self.nest.order)
+            self.choices.update(choices)
+            self._cache_once(heuristic.source, index, layout)
+        if heuristics:
+            return self
+        if self.is_delayed or self.bindings or self.caches or self.vectorized or self.tensorization is not None:
+            raise ScheduleError(
+                "auto chooses bindings, caches and all else, and this plan has some or waits for parameters",
+                help="call it on a new plan: schedule.create_plan(target).auto()",
+            )
+        best = best_of(self)
+        self.__dict__.update(vars(best))
+        return self
+
+    @recorded
+    def _cache_once(self, source: Array, index: Index, layout: Any) -> None:  # Any: as in `cache`
+        """Cache an array in shared memory, unless a cache of it is filled at the same place already."""
+        made = self.cache(source, index=index, layout=layout)
+        if any(other.array is made.array and self.depth(other) == self.depth(made) for other in self.caches[:-1]):
+            self.caches.pop()
+
+    def pack_and_embed_buffer(self, target: Array, *args: Any, **options: Any) -> None:  # Any: as in Accera
+        """Raise `ScheduleError`: arrays are not packed into the kernel's file behind a plan's back."""
+        raise ScheduleError(
+            f"pack_and_embed_buffer of {getattr(target, 'name', target)}: no packed copy of an array is built into "
+            "a kernel",
+            help="declare the packed values: Array(Role.CONST, data=packed, layout=...); "
+            "a cache rearranges what a block reads",
+        )
+
+    def emit_runtime_init_pack(self, target: Array, *args: Any, **options: Any) -> None:  # Any: as in Accera
+        """Raise `ScheduleError`: a plan is one kernel, and packing an array before it is another one."""
+        raise ScheduleError(
+            f"emit_runtime_init_pack of {getattr(target, 'name', target)}: a plan is one kernel, and packs no array "
+            "before it",
+            help="write a nest that copies the array into one of another layout, and give its result to this plan; "
+            "a cache rearranges what a block reads",
+        )
+
+    emit_runtime_init_packing = emit_runtime_init_pack
 
     @recorded
     def unroll(self, index: Index) -> None:
@@ -106,18 +175,20 @@ class Plan(PlanState, Recorder):
     def vectorize(self, index: Index) -> None:
         """Run a loop as vectors: its iterations read and write neighbours by as wide accesses as alignment allows.
 
-        The loop is the innermost one; its arithmetic is unrolled. Accesses along it that are contiguous become vector
-        loads and stores of up to 16 bytes, others stay single. Raises `ScheduleError` for a loop that is bound, of
-        unknown length, or carries a dependence between iterations.
+        All iterations of the loop run at once, at most 64 with those of other vectorized loops; a longer loop, or one
+        whose length only the launch knows, runs in blocks. Loops inside of it run around these vectors (unroll and
+        jam), as if the loop stood innermost. Accesses along it that are contiguous become vector loads and stores of up
+        to 16 bytes, others stay single, and what does not move with it is read once. A reduction over it (`+=`, `*=`,
+        min, max, `&=`, `|=`, `^=`) is computed in partial results, which are combined at its end.
+
+        Raises `ScheduleError` for a loop that is bound, that numbers fused schedules, or whose iterations depend on one
+        another: the error names the accesses that would change places. Loops that are legal together only are refused
+        by `build`, unless all of them are vectorized by then.
         """
         self._refuse_bound(index, "vectorize")
-        if self.nest.loop(index).trips is None:
-            raise ScheduleError(
-                f"{index} runs to {self.nest.loop(index).stop}, which only the launch knows",
-                help="split the loop, and vectorize the inner one",
-            )
-        refuse_recurrences(self.nest, index)
-        self.unroll(index)
+        refuse_vector(self, index)
+        if (self.nest.loop(index).trips or MAX_LANES + 1) <= MAX_LANES:
+            self.unroll(index)
         self.vectorized |= {index}
 
     @recorded
@@ -126,7 +197,7 @@ class Plan(PlanState, Recorder):
     ) -> None:
         """Unroll loops and vectorize others: `unroll` and `vectorize` for each.
 
-        Raises `ScheduleError` as they do, and for a padded loop: the kernel would cross the boundary of its padding.
+        Raises `ScheduleError` as they do.
         """
         kinds = (Index, list, tuple)
         instance("Plan.kernelize", "unroll_indices", unroll_indices, kinds, "a list of indices")
@@ -134,12 +205,49 @@ class Plan(PlanState, Recorder):
         vectors = [] if vectorize_indices is None else vectorize_indices
         chosen = [vectors] if isinstance(vectors, Index) else list(vectors)
         unrolled = [unroll_indices] if isinstance(unroll_indices, Index) else list(unroll_indices)
-        for index in (*unrolled, *chosen):
-            self._refuse_padding(index)
         for index in unrolled:
             self.unroll(index)
         for index in chosen:
             self.vectorize(index)
+
+    @recorded
+    def parallelize(
+        self,
+        indices: Sequence[Index] | Index,
+        pin: Any = None,  # Any: cores in Accera, which a GPU does not name
+        policy: str = "static",
+        max_threads: int | None = None,
+    ) -> None:
+        """Run loops in parallel on the multiprocessors: bind them to blocks, together as one unit.
+
+        They are neighbours in the order of the loops, outermost first, and are bound to the first of BLOCK_X, BLOCK_Y
+        and BLOCK_Z that is free. The GPU deals out blocks to its multiprocessors as they become free: `pin`, `policy`
+        ("static" or "dynamic") and `max_threads` are taken for Accera's sake, and change no result and no kernel.
+
+        Raises `ScheduleError` for loops that are no neighbours or in another order, and as `bind` does.
+        Source: Accera, `Plan.parallelize`.
+        """
+        kinds = (Index, list, tuple)
+        instance("Plan.parallelize", "indices", indices, kinds, "a list of indices")
+        chosen = (indices,) if isinstance(indices, Index) else tuple(indices)
+        if policy not in ("static", "dynamic"):
+            raise ScheduleError(f"policy={policy!r}", help="'static' or 'dynamic'")
+        if max_threads is not None and not is_count(max_threads):
+            raise ScheduleError(f"max_threads={max_threads!r}", help="a whole number, at least 1")
+        first = self.nest.position(chosen[0]) if chosen else 0
+        if not chosen or self.nest.order[first : first + len(chosen)] != chosen:
+            raise ScheduleError(
+                f"parallelize of ({', '.join(map(str, chosen))})",
+                help=f"name neighbours among ({', '.join(map(str, self.nest.order))}), in this order",
+            )
+        taken = {binding.unit for binding in self.bindings}
+        units = (GridUnit.BLOCK_X, GridUnit.BLOCK_Y, GridUnit.BLOCK_Z)
+        free = next((unit for unit in units if unit not in taken), None)
+        if free is None:
+            raise ScheduleError(
+                "parallelize, and BLOCK_X, BLOCK_Y and BLOCK_Z are bound already", help="name all loops in one call"
+            )
+        self.bind({chosen: free})
 
     @recorded
     def cache(
@@ -151,14 +259,14 @@ class Plan(PlanState, Recorder):
         max_elements: int | None = None,
         level: int | None = None,
         trigger_level: int | None = None,
-        location: Location | None = None,
+        location: Location | Auto | None = None,
         double_buffer: bool = False,
-        double_buffer_location: Location | None = None,
-        vectorize: bool | int | None = True,
-        strategy: Strategy | None = Strategy.STRIPED,
+        double_buffer_location: Location | Auto | None = None,
+        vectorize: bool | int | Auto | None = True,
+        strategy: Strategy | Auto | None = Strategy.STRIPED,
         element_type: Any = None,  # Any: whatever names an element type
         pipeline_stages: int | None = None,
-        thrifty: bool | None = False,
+        thrifty: bool | Auto | None = False,
     ) -> Cache:
         """Keep what the loops from `index` inwards touch of an array in faster memory; return the cache.
 
@@ -178,7 +286,7 @@ class Plan(PlanState, Recorder):
 
         `strategy` deals out the elements of a shared cache: STRIPED gives neighbouring vectors to neighbouring threads,
         BLOCKED gives each thread a run of them. `vectorize` is the number of elements a thread moves at once, True for
-        as many as alignment allows, False for one.
+        as many as alignment allows, False for one. AUTO is as if the argument were left out.
 
         `double_buffer` fills for the next iteration of the loop around while this one is computed: into a second buffer
         where the first one is, or with `double_buffer_location` PRIVATE through registers into the same one.
@@ -191,10 +299,13 @@ class Plan(PlanState, Recorder):
         Raises `ScheduleError` for none or more than one of index, level and max_elements, an index that is bound or no
         loop, and accesses that no one box can hold. Source: Accera, `Plan.cache`.
         """
+        location, double_buffer_location = _chosen(location), _chosen(double_buffer_location)
         where = Location.SHARED if location is None else location
-        strategy = Strategy.STRIPED if strategy is None else strategy
+        strategy = Strategy.STRIPED if strategy is None or isinstance(strategy, Auto) else strategy
+        vectorize = True if vectorize is None or isinstance(vectorize, Auto) else vectorize
+        thrifty = False if thrifty is None or isinstance(thrifty, Auto) else thrifty
         refuse_unknown(where, strategy, double_buffer_location, pipeline_stages)
-        instance("Plan.cache", "thrifty", thrifty, (bool, type(None)), "True or False")
+        instance("Plan.cache", "thrifty", thrifty, (bool,), "True or False")
         placed = place_cache(
             self,
             source,
@@ -212,10 +323,10 @@ class Plan(PlanState, Recorder):
             location_is_given=location is not None,
             stages=_stages(double_buffer, double_buffer_location, pipeline_stages, where),
             through_registers=_is_through_registers(double_buffer, double_buffer_location, where),
-            vectorize=True if vectorize is None else vectorize,
+            vectorize=vectorize,
             strategy=strategy,
             element_type=held,
-            thrifty=bool(thrifty),
+            thrifty=thrifty,
         )
         refuse_nonsense(self, made)
         self.caches.append(made)
@@ -227,13 +338,14 @@ class Plan(PlanState, Recorder):
         indices: Sequence[Index],
         mma_shape: MMAShape,
         num_total_passes: int = 1,
-        use_static_offsets: bool = False,
+        use_static_offsets: bool = True,
         num_fused_passes: int | None = None,
         scheduling_policy: MMASchedulingPolicy = MMASchedulingPolicy.PASS_ORDER,
         prologue_op: Any = MMAFragmentOp.NONE,  # Any: a MMAFragmentOp, or a function of the fragment's elements
         prologue_arg: float | None = None,
         epilogue_op: Any = MMAFragmentOp.NONE,  # Any: as prologue_op
         epilogue_arg: float | None = None,
+        saturating: bool = False,
     ) -> None:
         """Compute the three innermost loops (of M, N and K) with matrix instructions, a warp together.
 
@@ -251,10 +363,14 @@ class Plan(PlanState, Recorder):
         over K takes the loads and stores of C out of it.
 
         `prologue_op` is applied to C when it has been loaded, `epilogue_op` before it is stored: NONE, ReLU and
-        ReLU_NoConditional (max(x, 0)), SET (x = prologue_arg, in place of the load), SCALE (x * arg), or any function
-        of device numbers. Groups of passes are a loop of the kernel, across which no compiler moves the reads of
-        fragments, so that registers fall with F. `use_static_offsets` writes the groups one after another, with offsets
-        known at compile time: the compiler may then read ahead, and hold more fragments than F.
+        ReLU_NoConditional (max(x, 0)), SET (x = prologue_arg or 0, in place of the load), SCALE (x * arg), or any
+        function of device numbers; NONE and ReLU ignore an argument. Groups of passes are written one after another,
+        with offsets known at compile time, and a fence for the compiler between them, across which it moves no reads of
+        fragments, so that registers fall with F. `use_static_offsets=False` makes the groups a loop of the kernel:
+        shorter code, whose offsets are computed.
+
+        Integers are summed in int32, and C of fewer bits is stored modulo 2 to their number, as the nest computes it;
+        `saturating` stores the nearest number of its type instead.
 
         Raises `ScheduleError` for loops of other extents, element types that the shape does not take, F that does not
         divide P, a target without the shape, an operation that would run once for each iteration of K, and accesses
@@ -270,6 +386,7 @@ class Plan(PlanState, Recorder):
             use_static_offsets,
             (prologue_op, prologue_arg),
             (epilogue_op, epilogue_arg),
+            saturating,
         )
 
     def with_parameters(self, values: Mapping[Any, Any]) -> Plan:  # Any: parameters or their names; their values
@@ -284,15 +401,18 @@ class Plan(PlanState, Recorder):
         """Return a plan of another loop nest for the same target, on which nothing has been called."""
         return Plan(start, self.target)
 
-    def build(self, name: str | None = None, args: Sequence[Array] | None = None) -> ScheduledKernel:
+    def build(self, name: str | None = None, args: Sequence[Array | Dimension] | None = None) -> ScheduledKernel:
         """Return the kernel: called with arrays in the order of `args`, by default that in which they were declared.
+
+        Sizes among `args` are numbers of the call. A view among them is called with an array of its shape and strides,
+        in place of the array that it is a part of.
 
         NumPy arrays run in the simulator, CUDA arrays on their GPU. Raises `ScheduleError` for what the plan cannot be.
         """
         instance("Plan.build", "name", name, (str, type(None)), "a text")
         instance("Plan.build", "args", args, (list, tuple, type(None)), "a list of arrays")
         for array in args or ():
-            instance("Plan.build", "each of args", array, Array, "an Array of the nest")
+            instance("Plan.build", "each of args", array, (Array, Dimension), "an Array of the nest, or a Dimension")
         return ScheduledKernel(self.snapshot(), name or "scheduled", tuple(args or self.arguments))
 
     def report(self) -> Report:
@@ -302,12 +422,12 @@ class Plan(PlanState, Recorder):
     def snapshot(self) -> Plan:
         """Return a copy that further calls on this plan do not change."""
         if self.is_delayed:
-            raise waiting()
-        copy = Plan(self.nest, self.target)
-        copy.bindings, copy.vectorized = self.bindings, self.vectorized
-        copy.caches, copy.tensorization = list(self.caches), self.tensorization
-        copy.caches = settled(copy)
-        return copy
+            raise waiting(self.start, self.steps)
+        made = Plan(self.nest, self.target)
+        made.bindings, made.crossings, made.vectorized = self.bindings, self.crossings, self.vectorized
+        made.caches, made.tensorization = list(self.caches), self.tensorization
+        made.caches = settled(made)
+        return made
 
     def _refuse_bound(self, index: Index, what: str) -> None:
         self.nest.position(index)
@@ -316,13 +436,6 @@ class Plan(PlanState, Recorder):
 
     def _unit(self, index: Index) -> GridUnit:
         return next(binding.unit for binding in self.bindings if index in binding.indices)
-
-    def _refuse_padding(self, index: Index) -> None:
-        if index in self.nest.padded:
-            raise ScheduleError(
-                f"{index} is padded, and a kernel of all its iterations would cross the boundary of the padding",
-                help="split the loop so that the padding ends between blocks, and kernelize the inner loop",
-            )
 
     def to_dict(self) -> dict[str, Any]:  # Any: plain data
         """Return what `print(plan)` shows as plain data: loops, caches, statements, grid and block."""
@@ -341,6 +454,11 @@ class Plan(PlanState, Recorder):
             return self.snapshot()
         except ScheduleError:
             return self
+
+
+def _chosen(where: Location | Auto | None) -> Location | None:
+    """Return a location, None where the choice is left to the plan."""
+    return None if isinstance(where, Auto) or where is Location.NONE else where
 
 
 def _stages(double_buffer: bool, where: Location | None, stages: int | None, location: Location) -> int:

@@ -15,10 +15,12 @@ from tilewright.schedule.affine import Affine, Dimension, Index
 from tilewright.schedule.arrays import Array, Role
 from tilewright.schedule.binding import Binding, block_of
 from tilewright.schedule.caches import Cache, Region, region_of
-from tilewright.schedule.loop_nest import Access, Loop, LoopNest, Statement, arrays_of
+from tilewright.schedule.crossings import Crossing
+from tilewright.schedule.loop_nest import Access, Condition, Loop, LoopNest, Statement, arrays_of, settled
 from tilewright.schedule.mma_shapes import MMAFragmentOp, MMASchedulingPolicy, MMAShape
 from tilewright.schedule.recipes import Recipe
 from tilewright.schedule.targets import Target
+from tilewright.schedule.views import Derived
 
 Operation = tuple[Any, "float | None"]  # Any: a MMAFragmentOp, or a function of device numbers
 
@@ -28,7 +30,8 @@ class Tensorization:
     """Three loops, of M, N and K, that a warp computes with matrix instructions.
 
     `a`, `b` and `c` are the accesses of the statement C += A * B among the loops. `passes` are cut into `groups` of
-    `fused` passes each. `divisors` say what has to divide the sizes that only the launch knows.
+    `fused` passes each. `saturating`: C is stored as the nearest number of its type. `edges` are the conditions
+    that a tile may cross: each bounds one of its indices.
     """
 
     indices: tuple[Index, Index, Index]
@@ -45,7 +48,8 @@ class Tensorization:
     prologue: Operation
     epilogue: Operation
     use_static_offsets: bool
-    divisors: tuple[tuple[Dimension, int], ...]
+    saturating: bool
+    edges: tuple[Condition, ...]
 
     @property
     def groups(self) -> int:
@@ -70,14 +74,21 @@ class PlanState:
     def __init__(self, nest: LoopNest, target: Target) -> None:
         self.nest, self.target = nest, target
         self.bindings: tuple[Binding, ...] = ()
+        self.crossings: tuple[Crossing, ...] = ()  # what threads of a block wait for in serial loops
         self.vectorized: frozenset[Index] = frozenset()
         self.caches: list[Cache] = []
         self.tensorization: Tensorization | None = None
+        self.given: frozenset[Array] = frozenset()  # memory that a kernel is built to take
 
     @property
     def bound(self) -> frozenset[Index]:
         """The indices that are bound to blocks, threads or warps."""
         return frozenset(index for binding in self.bindings for index in binding.indices)
+
+    @property
+    def waiting(self) -> frozenset[Index]:
+        """The loops behind each of whose iterations the threads of a block wait for one another."""
+        return frozenset(crossing.index for crossing in self.crossings)
 
     @property
     def serial(self) -> tuple[Index, ...]:
@@ -91,13 +102,22 @@ class PlanState:
 
     @property
     def arrays(self) -> tuple[Array, ...]:
-        """The arrays of the statements, in the order of their making."""
+        """The arrays of the statements, in the order of their making: memory, and forms of it."""
         return tuple(arrays_of(tuple(s for part in self.nest.parts for s in part.statements)))
 
     @property
     def arguments(self) -> tuple[Array, ...]:
-        """The arrays that the kernel takes: all but those of roles CONST and TEMP."""
-        return tuple(array for array in self.arrays if array.role not in (Role.CONST, Role.TEMP))
+        """The arrays that the kernel takes: all but those of roles CONST and TEMP; of these, those that are given."""
+        return tuple(x for x in self.memories if x.role is not Role.CONST and not self.is_temporary(x))
+
+    def is_temporary(self, array: Array) -> bool:
+        """Whether an array lives only while the kernel runs: of role TEMP, and no argument of the kernel."""
+        return array.role is Role.TEMP and array.memory not in self.given
+
+    @property
+    def memories(self) -> tuple[Array, ...]:
+        """The arrays that are accessed, by themselves or by views, in the order of their making."""
+        return tuple(sorted({array.memory for array in self.arrays}, key=lambda array: array.number))
 
     # --- caches ------------------------------------------------------------------------------------------
 
@@ -134,37 +154,37 @@ class PlanState:
             for statement in part.statements:
                 for access in statement.accesses:
                     if access.array is array:
-                        place = tuple(mode.substitute(part.places) for mode in access.place)
+                        place = tuple(settled(mode.substitute(part.places), self.nest.loops) for mode in access.place)
                         accesses.append(Access(access.statement, array, place, access.is_write))
         return accesses
 
     def region(self, cache: Cache) -> Region:
         """Return the box that a cache holds. Raises `ScheduleError` where there is none."""
-        is_whole = self.feeds_matrix_instructions(cache)
-        return region_of(cache.array, self.accesses(cache.array), self.varying(cache), is_whole)
+        accesses, is_whole = self.accesses(cache.array), self.feeds_matrix_instructions(cache)
+        return region_of(cache.array, accesses, self.varying(cache), self.nest.loops, is_whole=is_whole)
 
     def is_read(self, cache: Cache) -> bool:
         """Whether what the array held before is needed: it is read, or parts of the box are not written."""
         reads = [access for access in self.accesses(cache.array) if not access.is_write]
         writes = {access.place for access in self.accesses(cache.array) if access.is_write}
         tile = self.tensorization
-        if self.is_new(cache) or (tile is not None and tile.sets(cache.array)):
+        if self.is_new(cache) or (tile is not None and tile.sets(cache.array) and not tile.edges):
             return False
-        conditions = any(part.conditions for part in self.nest.parts)
+        conditions = any(part.conditions or any(s.store.guards for s in part.statements) for part in self.nest.parts)
         return bool(reads) or len(writes) > 1 or conditions or not self._is_covered(cache, *writes)
 
     def is_new(self, cache: Cache) -> bool:
         """Whether a cache's elements begin and end with it: those of a TEMP array that no cache around keeps longer."""
         mine = self.depth(cache)
-        return cache.array.role is Role.TEMP and not any(
+        return self.is_temporary(cache.array) and not any(
             other.array is cache.array and (self.depth(other) < mine or other is cache.source) for other in self.caches
         )
 
     def _is_covered(self, cache: Cache, place: tuple[Affine, ...]) -> bool:
         """Whether a write reaches every element of the box: each mode by loops of its own, without gaps."""
         varying = self.varying(cache)
-        used = [loop for loop in varying for mode in place if mode.factor(loop.index)]
-        if len(set(used)) < len(used):
+        used = [loop for loop in varying for mode in place if mode.mentions(loop.index)]
+        if len(set(used)) < len(used) or any(mode.divides(loop.index) for loop in varying for mode in place):
             return False
         region = self.region(cache)
         for mode, step in zip(place, region.steps, strict=True):
@@ -193,13 +213,32 @@ class PlanState:
         tile = self.tensorization
         if tile is None:
             return ()
-        moving = {symbol for mode in tile.c.place for symbol, _ in mode.terms}
+        moving = {symbol for mode in tile.c.place for symbol in mode.symbols()}
         return tuple(
             index
             for index in self.serial
             if index not in tile.indices and index not in moving and self.nest.loop(index).trips != 1
             and index not in self.nest.fusing
         )  # fmt: skip
+
+
+def sizes_of(plan: PlanState) -> tuple[Dimension, ...]:
+    """Return the sizes of the launch that loops, places and arrays depend on, in the order of their making."""
+    found: dict[Dimension, None] = {}
+    for part in plan.nest.parts:
+        places = [*part.places.values(), *(condition.value for condition in part.conditions)]
+        for statement in part.statements:
+            places += [place for access in statement.accesses for place in access.place]
+            places += statement.positions
+        found.update((symbol, None) for place in places for symbol, _ in place.terms if isinstance(symbol, Dimension))
+        found.update((extent, None) for extent in part.shape if isinstance(extent, Dimension))
+    for array in plan.arrays:
+        sizes = [*array.shape, *(size for step in array.steps for size in step)]
+        found.update((size, None) for size in sizes if isinstance(size, Dimension))
+    for size in list(found):
+        if isinstance(size, Derived):
+            found.update((root, None) for root in size.roots())
+    return tuple(sorted(found, key=lambda size: size.number))
 
 
 def operation_name(operation: Any) -> str:  # Any: as `Operation`

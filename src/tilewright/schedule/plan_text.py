@@ -83,7 +83,8 @@ def _kind(plan: PlanState, loop: Loop) -> str:
         return f"tensorized, {_of_tile(tile)}" if loop.index is plan.serial[-3] else "tensorized"
     if loop.index in plan.vectorized:
         return "vectorized"
-    return "unrolled" if loop.index in plan.nest.unrolled else ""
+    waits = "a barrier behind each iteration" if loop.index in plan.waiting else ""
+    return ", ".join(filter(None, ("unrolled" if loop.index in plan.nest.unrolled else "", waits)))
 
 
 def _of_tile(tile: Tensorization) -> str:
@@ -96,7 +97,7 @@ def _of_tile(tile: Tensorization) -> str:
     for name, operation in (("prologue", tile.prologue), ("epilogue", tile.epilogue)):
         if operation[0] is not MMAFragmentOp.NONE:
             remark += f", {name} {operation_text(operation)}"
-    return remark
+    return f"{remark}, saturating" if tile.saturating else remark
 
 
 def _tile_data(plan: PlanState) -> dict[str, Any] | None:  # Any: plain data
@@ -113,6 +114,7 @@ def _tile_data(plan: PlanState) -> dict[str, Any] | None:  # Any: plain data
         "epilogue": operation_text(tile.epilogue),
         "element_type": str(tile.recipe.dtype_a),
         "accumulator_type": str(tile.accumulator),
+        "saturating": tile.saturating,
     }
 
 
@@ -140,7 +142,7 @@ def _add_statements(part: Part, lines: list[tuple[int, str, str]], at: int) -> N
     if part.conditions:
         lines.append((at, f"if {' and '.join(map(str, part.conditions))}:", ""))
         at += 1
-    lines += [(at, substituted(statement, part), "") for statement in part.statements]
+    lines += [(at + deeper, line, "") for deeper, line in part.lines()]
 
 
 def _region(plan: PlanState, cache: Cache) -> Region | None:

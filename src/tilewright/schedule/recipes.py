@@ -24,6 +24,7 @@ _TYPES: dict[tuple[DType, DType], str] = {
     (t.bfloat16, t.float32): "F32BF16BF16F32",
     (t.tfloat32, t.float32): "F32TF32TF32F32",
     (t.float32, t.float32): "F32F32F32F32",
+    (t.float64, t.float64): "F64F64F64F64",
     (t.int8, t.int32): "S32S8S8S32",
     (t.uint8, t.int32): "S32U8U8S32",
 }
@@ -55,7 +56,9 @@ class Recipe:
 
 
 def recipe_for(arch: Arch, mma_shape: MMAShape, input_type: DType, accumulator_type: DType) -> Recipe:
-    """Return how a warp of the target computes a shape; float32 is rounded to tf32 on NVIDIA's targets.
+    """Return how a warp of the target computes a shape; float32 may be rounded to tf32.
+
+    It is on NVIDIA's targets, and for the shapes of gfx942 that multiply it so.
 
     Raises `ScheduleError` where the target has no such instructions, with the shapes that it has for the types.
 
@@ -97,6 +100,26 @@ def _offered(arch: Arch) -> Iterator[str]:
             yield f"{', '.join(shape.name for shape in shapes)} of {input_type} with {accumulator} accumulators"
 
 
+def accumulator_for(input_type: DType, output_type: DType) -> DType:
+    """Return the type of accumulators, whatever C is in: float32 for floats of 32 bits and fewer, int32 for integers.
+
+    Sums of integers wrap, in int32 as in fewer bits: C is the same whether it wraps at once or when it is stored.
+
+    >>> accumulator_for(t.float16, t.bfloat16), accumulator_for(t.int8, t.int16)
+    (tw.float32, tw.int32)
+    """
+    if input_type.is_float and output_type.is_float and output_type is not t.float64:
+        return t.float32
+    if input_type in (t.int8, t.uint8) and is_narrow(output_type):
+        return t.int32
+    return output_type
+
+
+def is_narrow(dtype: DType) -> bool:
+    """Return whether integers of a type fit into the bits of an int32 accumulator."""
+    return dtype in (t.int8, t.uint8, t.int16, t.uint16, t.int32, t.uint32)
+
+
 @lru_cache(maxsize=512)
 def find_recipe(arch: Arch, shape: MMAShape, input_type: DType, accumulator_type: DType) -> Recipe | None:
     """Return how a warp of the target computes a shape, or None where it cannot."""
@@ -105,12 +128,17 @@ def find_recipe(arch: Arch, shape: MMAShape, input_type: DType, accumulator_type
     types = _TYPES.get((input_type, accumulator_type))
     if types is None:
         return None
-    return _of_amd(shape, types) if arch.is_amd else _of_nvidia(arch, shape, types, input_type)
+    if not arch.is_amd:
+        return _of_nvidia(arch, shape, types, input_type)
+    found = _of_amd(arch, shape, types)
+    if found is None and input_type == t.float32:  # the shapes of gfx942 that multiply its upper bits
+        found = _of_amd(arch, shape, _TYPES[t.tfloat32, accumulator_type])
+    return found
 
 
 def _of_nvidia(arch: Arch, shape: MMAShape, types: str, input_type: DType) -> Recipe | None:
     tf32 = input_type == t.tfloat32
-    if shape not in ((MMAShape.M16N16K8,) if tf32 else _CUBES) or input_type == t.float32:
+    if shape not in ((MMAShape.M16N16K8,) if tf32 else _CUBES) or input_type in (t.float32, t.float64):
         return None
     extents = (shape.m, shape.n, shape.k)
     if arch.number >= 80:
@@ -131,8 +159,8 @@ def _of_nvidia(arch: Arch, shape: MMAShape, types: str, input_type: DType) -> Re
     return None
 
 
-def _of_amd(shape: MMAShape, types: str) -> Recipe | None:
-    names = mfma_names(shape.m, shape.n, shape.k, types, shape.num_blocks)
+def _of_amd(arch: Arch, shape: MMAShape, types: str) -> Recipe | None:
+    names = mfma_names(arch, shape.m, shape.n, shape.k, types, shape.num_blocks)
     return Recipe(shape, tuple(_tiled(name, (1, 1, 1), None) for name in names), False) if names else None
 
 

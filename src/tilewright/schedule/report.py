@@ -11,7 +11,7 @@ from tilewright.compile import Lowered
 from tilewright.instructions.matrix_copies import LoadMatrix
 from tilewright.instructions.mma import WarpProduct
 from tilewright.ir.core import Block, Buffer, Op, Value, VectorType
-from tilewright.ir.ops import Constant, For, Load, Store
+from tilewright.ir.ops import Constant, For, If, Load, Store
 from tilewright.layout.tuples import tuple_size
 from tilewright.passes.structured_ops import trip_count
 from tilewright.schedule.plan_state import Tensorization
@@ -145,9 +145,23 @@ class _Counts:
                 if self.multiplications > before and op.unroll != 0 and op.body.arguments[0] in self.k_indices:
                     self.trips = None if self.trips is None or trips is None else self.trips * trips
                 continue
-            for nested in op.blocks:
-                self.walk(nested, times)
+            if isinstance(op, If):
+                self.walk_sides(op, times)
+            else:
+                for nested in op.blocks:
+                    self.walk(nested, times)
             self.count(op, times)
+
+    def walk_sides(self, op: If, times: int) -> None:
+        """Count the side of a branch that loads or stores more: both do the same to whole tiles and to others."""
+        before = dict(self.loaded), self.stored
+        sides = []
+        for side in op.blocks:
+            self.loaded, self.stored = dict(before[0]), before[1]
+            self.walk(side, times)
+            sides.append((self.loaded, self.stored))
+        self.loaded = {role: max(loaded[role] for loaded, _ in sides) for role in before[0]}
+        self.stored = max(stored for _, stored in sides)
 
     def count(self, op: Op, times: int) -> None:
         """Count one op."""

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from tilewright.arguments import given
 from tilewright.errors import ArgumentError, ScheduleError
 from tilewright.schedule import transforms
 from tilewright.schedule.affine import Index
-from tilewright.schedule.delayed import numbered_by, transformed
+from tilewright.schedule.delayed import DelayedNest, depends, has_order, known_order, numbered_by, transformed
 from tilewright.schedule.dependences import refuse_violations
 from tilewright.schedule.loop_nest import LoopNest
 from tilewright.schedule.naming import assigned_names
@@ -48,6 +48,9 @@ class Schedule:
                 f"Schedule: nest is a Nest, got {given(nest)}", help="Nest(shape=(16, 10)).create_schedule()"
             )
         self.nest: LoopNest = nest if isinstance(nest, LoopNest) else nest.loop_nest()
+        # The indices, in any order, and which lies outside of which: known also while the nest waits for parameters.
+        self._indices = list(known_order(self.nest) or ())
+        self._pairs: list[tuple[Index, Index]] = []
 
     def get_indices(self) -> tuple[Index, ...]:
         """Return the indices of the loops, outermost first."""
@@ -67,31 +70,36 @@ class Schedule:
         Raises `ScheduleError` for an index that is not a loop here, or a size below 1.
         """
         inner = Index(_first(assigned_names(sys._getframe(1)), _doubled(index)))
-        self.nest = transformed(transforms.split, self.nest, index, size, inner)
+        self._transform(
+            transforms.split, index, size, inner, order=_with_inner(known_order(self.nest), [index], [inner])
+        )
+        self._note([index], [inner])
         return inner
 
-    def tile(self, sizes: Mapping[Index, int]) -> tuple[Index, ...] | Index:
-        """Split several loops and put the inner ones inside of all of the outer ones; return the inner indices.
+    def tile(self, shape: Mapping[Index, int]) -> tuple[Index, ...]:
+        """Split several loops, each as `split` does, and return the inner indices in the order of `shape`.
 
-        `ii, jj = schedule.tile({i: 4, j: 5})`::
+        Each inner loop lies right inside of its own outer loop, so the order is i, ii, j, jj; `reorder` brings the
+        inner loops together. `ii, jj = schedule.tile({i: 4, j: 5})`::
 
             for i in range(16):              for i in range(0, 16, 4):
-                for j in range(10):    ->        for j in range(0, 10, 5):
-                    B[i, j] = A[i, j]                for ii in range(4):
+                for j in range(10):    ->        for ii in range(4):
+                    B[i, j] = A[i, j]                for j in range(0, 10, 5):
                                                          for jj in range(5):
                                                              B[i + ii, j + jj] = A[i + ii, j + jj]
 
-        Raises `ScheduleError` as `split` and `reorder` do.
+        Raises `ScheduleError` as `split` does. Source: Accera, `Schedule.tile`.
         """
-        if not isinstance(sizes, Mapping):
-            raise ScheduleError(f"tile of {sizes!r}", help="give each index its size: schedule.tile({i: 16, j: 16})")
+        if not isinstance(shape, Mapping):
+            raise ScheduleError(f"tile of {shape!r}", help="give each index its size: schedule.tile({i: 16, j: 16})")
         names = assigned_names(sys._getframe(1))
-        inner = [Index(_first(names[n:], _doubled(index))) for n, index in enumerate(sizes)]
-        self.nest = transformed(_tile, self.nest, sizes, inner)
-        return tuple(inner) if len(inner) > 1 else inner[0]
+        inner = tuple(Index(_first(names[n:], _doubled(index))) for n, index in enumerate(shape))
+        self._transform(_tile, shape, inner, order=_with_inner(known_order(self.nest), list(shape), inner))
+        self._note(list(shape), inner)
+        return inner
 
-    def reorder(self, *order: Index | Sequence[Index]) -> None:
-        """Give the loops another order: all indices, outermost first.
+    def reorder(self, order: Index | Sequence[Index], *args: Index) -> None:
+        """Give the loops another order: all indices, outermost first, one by one or as one sequence.
 
         `schedule.reorder(j, i)`::
 
@@ -103,11 +111,21 @@ class Schedule:
         inside of the fusing index. Raises `ScheduleError` for another order, for one that a dependence forbids, and
         where the indices are so involved that this cannot be decided within a limit of work.
         """
-        self.nest = transformed(_reorder, self.nest, _flat(order))
+        indices = _flat((order, *args))
+        self._transform(_reorder, indices, order=None if depends(indices) else indices)
 
     def is_valid_loop_order(self, *order: Index | Sequence[Index]) -> bool:
-        """Say whether `reorder` would take an order: False also where it refuses because it cannot decide."""
+        """Say whether `reorder` would take an order: False also where it refuses because it cannot decide.
+
+        While the schedule waits for parameters, only whether each loop lies inside of those that it has to is said.
+        """
         indices = _flat(order)
+        if isinstance(self.nest, DelayedNest):  # whether a dependence forbids the order is said when it has values
+            return (
+                set(indices) == set(self._indices)
+                and len(indices) == len(self._indices)
+                and all(indices.index(outer) < indices.index(inner) for outer, inner in self._pairs)
+            )
         if transforms.misplaced(self.nest, indices) is not None:
             return False
         try:
@@ -128,9 +146,9 @@ class Schedule:
 
         Raises `ScheduleError` for an index that is not a loop here, or a negative size.
         """
-        self.nest = transformed(transforms.pad, self.nest, index, size, front)
+        self._transform(transforms.pad, index, size, front, order=known_order(self.nest))
 
-    def skew(self, index: Index, reference_index: Index, unroll_loop_smaller_than: int | None = None) -> None:
+    def skew(self, index: Index, reference_index: Index, unroll_loops_smaller_than: int | None = None) -> None:
         """Let a loop run ahead by the index of another one, so that what both reach together lies on a diagonal.
 
         `schedule.skew(j, i)`::
@@ -141,10 +159,12 @@ class Schedule:
                                                          B[i, j - i] = A[i, j - i]
 
         A stencil whose iterations depend on neighbours along both loops can be run diagonal by diagonal afterwards:
-        what is on one is independent. A loop of fewer iterations than `unroll_loop_smaller_than` is unrolled.
+        what is on one is independent. Those of the two loops that have fewer iterations than
+        `unroll_loops_smaller_than` are unrolled.
+
         Raises `ScheduleError` for loops that do not count by 1, and where a dependence forbids the new order.
         """
-        self.nest = transformed(_skew, self.nest, index, reference_index, unroll_loop_smaller_than)
+        self._transform(_skew, index, reference_index, unroll_loops_smaller_than, order=known_order(self.nest))
 
     def unroll(self, index: Index) -> None:
         """Unroll a loop: the kernel's code has each of its iterations.
@@ -156,7 +176,15 @@ class Schedule:
 
         Raises `ScheduleError` for a loop whose length only the launch knows.
         """
-        self.nest = transformed(_unroll, self.nest, index)
+        self._transform(_unroll, index, order=known_order(self.nest))
+
+    def _note(self, outer: Sequence[Index], inner: Sequence[Index]) -> None:
+        self._indices += inner
+        self._pairs += zip(outer, inner, strict=True)
+
+    def _transform(self, function: Callable[..., LoopNest], *arguments: Any, order: Sequence[Index] | None) -> None:
+        """Apply a transform, or keep it until its parameters have values; `order` is that of the loops after it."""
+        self.nest = has_order(transformed(function, self.nest, *arguments), order)  # Any: what the function takes
 
     def fuse(self, *others: Schedule, partial: int | None = None) -> Schedule:
         """Return the schedule that runs this one and others as one nest; see `fuse`."""
@@ -164,13 +192,34 @@ class Schedule:
 
     def get_fusing_index(self) -> Index:
         """Return the index that numbers the schedules that were fused. Raises `ScheduleError` where none were."""
-        if not self.nest.fusing:
-            raise ScheduleError("the schedule was not made by fuse")
+        self._refuse_unfused()
         return self.nest.fusing[0]
 
+    def get_fused_indices(self) -> tuple[Index, ...]:
+        """Return the indices of the loops that fused schedules share. Raises `ScheduleError` where none were fused."""
+        self._refuse_unfused()
+        self.nest.order  # noqa: B018  # raises an error where a parameter decides which loops there are
+        return self.nest.fused
+
+    def get_unfused_indices(self) -> tuple[Index, ...]:
+        """Return the indices of the loops that one of the fused schedules has for itself, schedule by schedule.
+
+        Raises `ScheduleError` where none were fused.
+        """
+        self._refuse_unfused()
+        self.nest.order  # noqa: B018  # as above
+        return self.nest.unfused
+
+    def _refuse_unfused(self) -> None:
+        if not self.nest.fusing:
+            raise ScheduleError("the schedule was not made by fuse", help="fuse(schedule0, schedule1) makes one")
+
     def create_plan(self, target: Target | None = None) -> Plan:
-        """Return a plan, which says how the loops run on a target; without one, on the machine's own GPU."""
-        return Plan(self.nest, target)
+        """Return a plan, which says how the loops run on a target; without one, on the machine's own GPU.
+
+        Raises `ScheduleError` where the loops are still in the order of `fuse`, and a dependence forbids it.
+        """
+        return Plan(transformed(_checked, self.nest), target)
 
     def __str__(self) -> str:
         return self.nest.text()
@@ -179,25 +228,31 @@ class Schedule:
         return f"Schedule({', '.join(map(str, self.nest.order))})"
 
 
-def fuse(*schedules: Schedule | Sequence[Schedule], partial: int | None = None) -> Schedule:
+def fuse(schedules: Schedule | Iterable[Schedule], *args: Schedule, partial: int | None = None) -> Schedule:
     """Return one schedule that runs several, which share their first loops.
 
-    With `partial` they share that many; without it all of them, which then have to have equally many. The first loop
-    numbers the schedules, so that they run one after the other; `reorder` moves it inwards, and they alternate::
+    With `partial` they share that many; without it all of them, which then have to have equally many. The loops are
+    those that they share, then the fusing index, which numbers the schedules, then the other loops of each schedule.
+    So the schedules alternate: at each point of the shared loops, each runs what it has there::
 
-        for i in range(16):                     for f in range(2):
-            for j in range(10):                     for i in range(16):
-                C[i, j] = A[i, j] + B[i, j]             for j in range(10):
+        for i in range(16):                     for i in range(16):
+            for j in range(10):                     for j in range(10):
+                C[i, j] = A[i, j] + B[i, j]             for f in range(2):
                                           ->                if f == 0:
         for i in range(16):                                     C[i, j] = A[i, j] + B[i, j]
             for j in range(10):                             if f == 1:
                 C[i, j] = C[i, j] * 2                           C[i, j] = C[i, j] * 2
 
-    A loop that is shorter in one of them is as long as the longest. Raises `ScheduleError` for loops that do not fit.
+    `reorder(f, i, j)` runs one after the other. The result is always that of the first schedule, then the second, and
+    so on. Where alternating would change it, as a dependence says, `fuse` still gives this order, so that indices are
+    where one expects them; `create_plan` then asks for another one. A loop that is shorter in one of the schedules is
+    as long as the longest.
+
+    Raises `ScheduleError` for loops that do not fit. Source: Accera, `fuse`.
     """
     parts: list[Schedule] = []
-    for item in schedules:
-        parts += list(item) if isinstance(item, (tuple, list)) else [item]  # type: ignore[list-item]  # checked below
+    for item in (schedules, *args):
+        parts += list(item) if isinstance(item, Iterable) else [item]
     for item in parts:
         if not isinstance(item, Schedule):
             raise ScheduleError(f"fuse of {item!r}, which is not a schedule", help="nest.create_schedule() makes one")
@@ -205,12 +260,33 @@ def fuse(*schedules: Schedule | Sequence[Schedule], partial: int | None = None) 
         raise ScheduleError("fuse takes at least two schedules")
     fusing = Index(_first(assigned_names(sys._getframe(1))[1:], "f"))
     others = [schedule.nest for schedule in parts[1:]]
-    return Schedule(numbered_by(transformed(_fuse, parts[0].nest, others, partial, fusing), fusing))
+    orders = [known_order(schedule.nest) for schedule in parts]
+    if any(order is None for order in orders):
+        made = transformed(_fuse, parts[0].nest, others, partial, fusing, None)
+        return Schedule(numbered_by(made, fusing))
+    known = [order for order in orders if order is not None]
+    shared = _shared_depth([len(order) for order in known], partial)
+    common = tuple(Index(index.name) for index in known[0][:shared])
+    own = tuple(index for order in known for index in order[shared:])
+    made = numbered_by(transformed(_fuse, parts[0].nest, others, partial, fusing, common), fusing)
+    schedule = Schedule(has_order(made, (*common, fusing, *own), fused=common, unfused=own))
+    schedule._note([fusing] * len(own), own)
+    schedule._indices = [*common, fusing, *own]
+    for part, order in zip(parts, known, strict=True):
+        names = dict(zip(order, common, strict=False))
+        schedule._pairs += [(names.get(a, a), names.get(b, b)) for a, b in part._pairs]
+    return schedule
 
 
-def _fuse(first: LoopNest, others: Sequence[LoopNest], partial: int | None, fusing: Index) -> LoopNest:
+def _fuse(
+    first: LoopNest, others: Sequence[LoopNest], partial: int | None, fusing: Index, common: Sequence[Index] | None
+) -> LoopNest:
     nests = [first, *others]
-    depths = [len(nest.loops) for nest in nests]
+    return transforms.fuse(nests, _shared_depth([len(nest.loops) for nest in nests], partial), fusing, common)
+
+
+def _shared_depth(depths: Sequence[int], partial: int | None) -> int:
+    """Return how many loops schedules of so many loops share. Raises `ScheduleError` for a number they do not have."""
     if partial is None and len(set(depths)) > 1:
         raise ScheduleError(
             f"the schedules have {', '.join(map(str, depths))} loops", help="say how many they share: partial=n"
@@ -218,32 +294,53 @@ def _fuse(first: LoopNest, others: Sequence[LoopNest], partial: int | None, fusi
     shared = depths[0] if partial is None else partial
     if not 0 <= shared <= min(depths):
         raise ScheduleError(f"partial={partial} of schedules of {', '.join(map(str, depths))} loops")
-    return transforms.fuse(nests, shared, fusing)
+    return shared
+
+
+def _with_inner(order: tuple[Index, ...] | None, outer: Sequence[Index], inner: Sequence[Index]) -> list[Index] | None:
+    """Return an order with the inner loop of each split right inside of its outer one."""
+    found = None if order is None else list(order)
+    for index, within in zip(outer, inner, strict=True):
+        if found is not None and index in found:  # what is not there is refused by the split itself
+            found.insert(found.index(index) + 1, within)
+    return found
 
 
 def _tile(nest: LoopNest, sizes: Mapping[Index, int], inner: Sequence[Index]) -> LoopNest:
     for (index, size), within in zip(sizes.items(), inner, strict=True):
         nest = transforms.split(nest, index, size, within)
-    order = [index for index in nest.order if index not in inner]
-    last = max((order.index(index) for index in sizes), default=len(order) - 1) + 1
-    # An inner loop of an earlier split of the same index stays inside of the new one.
-    displaced = [x for x in order[:last] if any(a in inner and b is x for a, b in nest.precedences)]
-    outer = [x for x in order[:last] if x not in displaced]
-    return _reorder(nest, [*outer, *inner, *displaced, *order[last:]])
+    return nest
 
 
-def _reorder(nest: LoopNest, order: Sequence[Index]) -> LoopNest:
+def _reorder(nest: LoopNest, order: Sequence[Index | Sequence[Index]]) -> LoopNest:
+    order = _flat(order)  # a parameter in it stood for one index, or for all of them
     changed = transforms.reorder(nest, order)
     refuse_violations(nest, changed, f"the order ({', '.join(map(str, order))})")
-    return changed
+    return replace(changed, is_unchecked=False)
+
+
+def _checked(nest: LoopNest) -> LoopNest:
+    """Return a nest whose order no dependence forbids: that which `fuse` gave is checked where it is still there."""
+    try:
+        return _reorder(nest, nest.order) if nest.is_unchecked else nest
+    except ScheduleError as error:
+        fusing = nest.fusing[0]
+        sequence = ", ".join(map(str, (fusing, *(index for index in nest.order if index is not fusing))))
+        raise ScheduleError(
+            error.summary,
+            location=error.location,
+            help=f"fuse lets the schedules alternate; schedule.reorder({sequence}) runs one after the other",
+        ) from None
 
 
 def _skew(nest: LoopNest, index: Index, reference: Index, unroll_smaller_than: int | None) -> LoopNest:
     changed = transforms.skew(nest, index, reference)
-    refuse_violations(nest, changed, f"skewing {index} by {reference}")
-    trips = changed.loop(index).trips
-    is_unrolled = unroll_smaller_than is not None and trips is not None and trips < unroll_smaller_than
-    return _unroll(changed, index) if is_unrolled else changed
+    if not nest.is_unchecked:  # else the order may change once more, and is checked where it stays
+        refuse_violations(nest, changed, f"skewing {index} by {reference}")
+    for loop in (changed.loop(index), changed.loop(reference)):
+        if unroll_smaller_than is not None and loop.trips is not None and loop.trips < unroll_smaller_than:
+            changed = _unroll(changed, loop.index)
+    return changed
 
 
 def _unroll(nest: LoopNest, index: Index) -> LoopNest:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import copy
 import inspect
 import math
 import types
@@ -24,18 +25,25 @@ from tilewright.runtime.specs import spec
 from tilewright.schedule.affine import Dimension
 from tilewright.schedule.arrays import Array
 from tilewright.schedule.binding import grid_of
+from tilewright.schedule.bounds import conditions_of
 from tilewright.schedule.caches import Cache, Location, elements_of
-from tilewright.schedule.constants import bring, memory_for
+from tilewright.schedule.constants import allocate, bring, memory_for
 from tilewright.schedule.emission import Emission
-from tilewright.schedule.plan_state import PlanState
+from tilewright.schedule.lanes import lowered
+from tilewright.schedule.plan_state import PlanState, sizes_of
 from tilewright.schedule.report import Operands, Report, report_of
+from tilewright.schedule.scalars import number_of
 from tilewright.schedule.scope import located
+from tilewright.schedule.scratch import scratch_of
 from tilewright.schedule.validation import validate
+from tilewright.schedule.views import Derived, value_of
 from tilewright.source import SourceLocation
+
+_ANY = 64  # a size that only the launch knows, for what is printed and counted without a launch
 
 
 @dataclass(frozen=True)
-class Scratch:
+class CacheMemory:
     """What the launch allocates for a cache in global memory: so many elements for each block."""
 
     cache: Cache
@@ -46,16 +54,24 @@ class Scratch:
 class ScheduledKernel:
     """A plan's kernel, made by `plan.build()`. Calling it launches it, where its arrays live.
 
-    The arrays come in the order of `parameters`. Sizes that only the launch knows are those of the arrays.
+    The arrays come in the order of `parameters`. Sizes that only the launch knows are those of the arrays, or arguments
+    of their own. What the kernel takes are `arguments`, arrays and numbers, in that order; then `constants`, and what
+    the launch allocates: the memory of TEMP arrays, `scratch`, and of caches in global memory, `cache_memory`.
     """
 
-    def __init__(self, plan: PlanState, name: str, parameters: tuple[Array, ...]) -> None:
-        validate(plan, parameters)
+    def __init__(self, plan: PlanState, name: str, parameters: tuple[Array | Dimension, ...]) -> None:
+        plan = copy.copy(plan)  # what it takes is this kernel's own
         self.plan, self.name, self.parameters = plan, name, parameters
-        self.constants = tuple(array for array in plan.arrays if array.data is not None)
-        self.scratch = tuple(
-            Scratch(cache, f"{cache.name}_memory{number}", elements_of(cache, plan.region(cache)))
-            for number, cache in enumerate(c for c in plan.caches if c.location is Location.GLOBAL)
+        self.arguments = tuple(number_of(x) if isinstance(x, Dimension) else x for x in parameters)
+        plan.given = frozenset(array.memory for array in self.arguments)
+        self.lowered = lowered(plan)  # with vectorized loops where they run
+        validate(self.lowered, self.arguments)
+        self.conditions = conditions_of(plan, self.arguments)
+        self.constants = tuple(array for array in plan.memories if array.data is not None)
+        self.scratch = scratch_of(self.lowered)
+        self.cache_memory = tuple(
+            CacheMemory(cache, f"{cache.name}_memory{number}", elements_of(cache, self.lowered.region(cache)))
+            for number, cache in enumerate(c for c in self.lowered.caches if c.location is Location.GLOBAL)
         )
         self.roles: dict[Buffer, str] = {}  # which operand a buffer of registers holds
         self.k_indices: set[Value] = set()  # the indices of the loops over K
@@ -68,17 +84,18 @@ class ScheduledKernel:
 
     @cached_property
     def kernel(self) -> Kernel:
-        """The kernel of the language, which takes the parameters, then the constants, and then memory of caches."""
-        arrays = (*self.parameters, *self.constants)
+        """The kernel of the language: it takes the arguments, the constants, the scratch arrays, memory of caches."""
+        arrays = (*self.arguments, *self.constants, *self.scratch)
         place = self.plan.nest.parts[0].statements[0].location
 
         def emit(*values: Any) -> None:  # Any: device numbers, tensors
-            memory = zip((scratch.cache for scratch in self.scratch), values[len(arrays) :], strict=True)
+            memory = zip((memory.cache for memory in self.cache_memory), values[len(arrays) :], strict=True)
             self._emit(dict(zip(arrays, values, strict=False)), dict(memory), place)
 
         build = _named(self.name, place, emit)
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-        build.__signature__ = inspect.Signature([inspect.Parameter(a.name, kind) for a in (*arrays, *self.scratch)])  # type: ignore[attr-defined]  # read by inspect.signature
+        names = [*(array.name for array in arrays), *(memory.name for memory in self.cache_memory)]
+        build.__signature__ = inspect.Signature([inspect.Parameter(name, kind) for name in names])  # type: ignore[attr-defined]  # read by inspect.signature
         arch = self.plan.target.arch
         kernel = traceable_kernel(build).configure(arch=arch.name)
         if arch.is_amd or self.plan.tensorization is None:
@@ -89,11 +106,11 @@ class ScheduledKernel:
     def _emit(
         self,
         arguments: dict[Array, Any],  # Any: device numbers, tensors
-        scratch: dict[Cache, Any],
+        cache_memory: dict[Cache, Any],
         place: SourceLocation | None,
     ) -> None:
         with located(place):
-            emission = Emission(self.plan, arguments, scratch)
+            emission = Emission(self.lowered, arguments, cache_memory)
             emission.emit()
         if emission.tiles is not None:  # other traces' stay: their kernels may be kept, and counted later
             self.roles.update(emission.tiles.roles)
@@ -107,7 +124,7 @@ class ScheduledKernel:
     @property
     def grid(self) -> tuple[int, int, int]:
         """The blocks of the grid along each axis. Raises `ScheduleError` where only the launch knows them."""
-        sizes = [extent for array in self.parameters for extent in array.shape if isinstance(extent, Dimension)]
+        sizes = sizes_of(self.plan)
         if sizes:
             raise ScheduleError(
                 f"the grid depends on {sizes[0]}, which only the launch knows", help="kernel.grid_for(...)"
@@ -116,7 +133,7 @@ class ScheduledKernel:
 
     def grid_for(self, *args: Any) -> tuple[int, int, int]:  # Any: arrays of any library, and numbers
         """Return the blocks of the grid along each axis for a call's arrays."""
-        return grid_of(self.plan.bindings, self._sizes(self._described(args)))
+        return grid_of(self.plan.bindings, self._sizes(*self._described(args)))
 
     def __call__(self, *args: Any) -> None:  # Any: arrays of any library, and numbers
         """Launch. Raises `ArgumentError` for arrays of other shapes, layouts or types than were declared."""
@@ -136,7 +153,10 @@ class ScheduledKernel:
     def specs(self) -> tuple[Any, ...]:  # Any: what stands for arguments
         """Return stand-ins for the parameters: descriptions of arrays, and zeros for numbers."""
         return tuple(
-            spec(array.element_type, *_extents(array)) if array.rank else _number(array, 0) for array in self.parameters
+            spec(array.element_type, *_extents(array))
+            if array.rank
+            else _number(array, _ANY if array.stands_for else 0)
+            for array in self.arguments
         )
 
     def source(self, arch: str | None = None) -> str:
@@ -161,7 +181,7 @@ class ScheduledKernel:
 
     def report(self) -> Report:
         """Return what the kernel is made of, counted in its IR."""
-        sizes = any(isinstance(extent, Dimension) for array in self.parameters for extent in array.shape)
+        sizes = bool(sizes_of(self.plan))
         try:
             resources = self.resources()
         except CompileError:
@@ -173,9 +193,10 @@ class ScheduledKernel:
         return self.plan.target.arch.name if arch is None else arch
 
     def _stand_ins(self) -> tuple[Any, ...]:  # Any: descriptions of arrays, and numbers
-        blocks = 1 if any(isinstance(n, Dimension) for a in self.parameters for n in a.shape) else math.prod(self.grid)
-        memory = (spec(x.cache.element_type, (x.elements * blocks,), (1,)) for x in self.scratch)
-        return (*self.specs(), *(spec(a.element_type, *_extents(a)) for a in self.constants), *memory)
+        blocks = 1 if sizes_of(self.plan) else math.prod(self.grid)
+        memory = (spec(x.cache.element_type, (x.elements * blocks,), (1,)) for x in self.cache_memory)
+        beside = (spec(a.element_type, *_extents(a)) for a in (*self.constants, *self.scratch))
+        return (*self.specs(), *beside, *memory)
 
     def _launcher(self, grid: tuple[int, int, int]) -> Launcher:
         launcher = self._launchers.get(grid)
@@ -184,69 +205,75 @@ class ScheduledKernel:
         return launcher
 
     def _launch(self, args: tuple[Any, ...]) -> tuple[Launcher, tuple[Any, ...]]:
-        described = self._described(args)
-        grid = grid_of(self.plan.bindings, self._sizes(described))
-        values = (x if a.rank else _number(a, x) for x, a in zip(args, self.parameters, strict=True))
-        memory = self._memory_beside(args, described, math.prod(grid))
-        return self._launcher(grid), (*values, *self._constants_beside(args, described), *memory)
+        described, numbers = self._described(args)
+        sizes = self._sizes(described, numbers)
+        grid = grid_of(self.plan.bindings, sizes)
+        values = [
+            _number(a, x) if not a.rank else _one_element(x) if a.is_number else x
+            for x, a in zip(args, self.arguments, strict=True)
+        ]
+        device: Device = next((info.device for info in described.values()), "cpu")
+        like = next((x for x, a in zip(args, self.arguments, strict=True) if a.rank), None)
+        scratch = (allocate(array, _shape(array, sizes), like, device) for array in self.scratch)
+        blocks = math.prod(grid)
+        memory = (memory_for(x.cache.element_type, x.elements * blocks, like, device) for x in self.cache_memory)
+        return self._launcher(grid), (*values, *self._constants_on(device, like), *scratch, *memory)
 
-    def _described(self, args: tuple[Any, ...]) -> dict[Array, ArrayInfo]:
-        """Return what each array argument is. Raises `ArgumentError` for what does not fit its declaration."""
+    def _described(self, args: tuple[Any, ...]) -> tuple[dict[Array, ArrayInfo], dict[Dimension, int]]:
+        """Return what each array argument is, and the sizes among the numbers.
+
+        Raises `ArgumentError` for what does not fit its declaration.
+        """
         if len(args) != len(self.parameters):
-            names = ", ".join(array.name for array in self.parameters)
+            names = ", ".join(array.name for array in self.arguments)
             raise ArgumentError(f"kernel {self.name!r} takes ({names}), got {len(args)} arguments")
         described: dict[Array, ArrayInfo] = {}
-        for array, value in zip(self.parameters, args, strict=True):
-            if array.rank:
+        numbers: dict[Dimension, int] = {}
+        for array, value in zip(self.arguments, args, strict=True):
+            if array.stands_for is not None:
+                numbers[array.stands_for] = _size(array, value)
+            elif array.rank:
+                value = _one_element(value) if array.is_number else value
                 info = getattr(value, "info", None) or describe(value)
                 if not isinstance(info, ArrayInfo):
                     raise ArgumentError(f"argument {array.name!r} is a {type(value).__name__}, and an array is needed")
                 described[array] = info
-        sizes = self._sizes(described)
+        sizes = self._sizes(described, numbers)
         for array, info in described.items():
             _check(array, info, sizes)
-        self._check_tiles(sizes)
-        return described
+        for condition in self.conditions:
+            condition.check(sizes, self.name)
+        return described, numbers
 
-    def _check_tiles(self, sizes: Mapping[Dimension, int]) -> None:
-        """Raise `ArgumentError` for a size that tiles of matrix instructions do not divide."""
-        tile = self.plan.tensorization
-        for size, divisor in () if tile is None else tile.divisors:
-            if sizes[size] % divisor:
-                raise ArgumentError(
-                    f"{size} is {sizes[size]}, and the tiles of kernel {self.name!r} take multiples of {divisor}",
-                    help="pad the arrays, or build another kernel for such sizes",
-                )
-
-    def _sizes(self, described: Mapping[Array, ArrayInfo]) -> dict[Dimension, int]:
+    def _sizes(self, described: Mapping[Array, ArrayInfo], numbers: Mapping[Dimension, int]) -> dict[Dimension, int]:
         sizes: dict[Dimension, int] = {}
         for array, info in described.items():
             for extent, given in zip(array.shape, info.shape, strict=False):
+                if isinstance(extent, Derived):
+                    continue  # it follows from others
                 if isinstance(extent, Dimension) and sizes.setdefault(extent, given) != given:
                     raise ArgumentError(
                         f"argument {array.name!r} has shape {info.shape}, and {extent} is {sizes[extent]} by another "
                         "array"
                     )
+        for size, value in numbers.items():
+            if sizes.setdefault(size, value) != value:
+                raise ArgumentError(f"argument {size.name!r} is {value}, and by an array it is {sizes[size]}")
+        for size in sizes_of(self.plan):
+            if isinstance(size, Derived):
+                sizes[size] = size.value(sizes)
         return sizes
 
-    def _constants_beside(self, args: tuple[Any, ...], described: Mapping[Array, ArrayInfo]) -> tuple[Any, ...]:
+    def _constants_on(self, device: Device, like: Any) -> tuple[Any, ...]:  # Any: an array of any library
         """Return the CONST arrays where the arguments live; they are brought there once."""
         if not self.constants:
             return ()
-        device: Device = next((info.device for info in described.values()), "cpu")
         if device not in self._placed:
-            like = next((x for x, a in zip(args, self.parameters, strict=True) if a.rank), None)
             self._placed[device] = tuple(bring(array, like, device) for array in self.constants)
         return self._placed[device]
 
-    def _memory_beside(self, args: tuple[Any, ...], described: Mapping[Array, ArrayInfo], blocks: int) -> list[Any]:
-        """Return the memory of caches that live in global memory, where the arguments live: for this launch alone."""
-        device: Device = next((info.device for info in described.values()), "cpu")
-        like = next((x for x, a in zip(args, self.parameters, strict=True) if a.rank), None)
-        return [memory_for(x.cache.element_type, x.elements * blocks, like, device) for x in self.scratch]
-
     def __repr__(self) -> str:
-        return f"<scheduled kernel {self.name}({', '.join(array.name for array in self.parameters)})>"
+        return f"<scheduled kernel {self.name}({', '.join(array.name for array in self.arguments)})>"
 
 
 def _named(name: str, place: SourceLocation | None, body: Callable[..., None]) -> types.FunctionType:
@@ -272,12 +299,34 @@ def _number(array: Array, value: Any) -> Any:  # Any: a number of any library; a
             f"argument {array.name!r} is a {type(value).__name__}, and a number is needed",
             help="pass a Python or NumPy number",
         )
-    return array.element_type.numpy.type(number.item())
+    try:
+        return array.element_type.numpy.type(number.item())
+    except OverflowError:
+        raise ArgumentError(
+            f"argument {array.name!r} is {number.item()}, and {array.element_type} does not hold it"
+        ) from None
+
+
+def _size(array: Array, value: Any) -> int:  # Any: a number of any library
+    """Return an argument that is a size. Raises `ArgumentError` for what is not a whole number from 0."""
+    number = _number(array, value)
+    if number != np.asarray(value) or number < 0:
+        raise ArgumentError(f"argument {array.name!r} is {value}, and a size is a whole number from 0")
+    return int(number)
+
+
+def _one_element(value: Any) -> Any:  # Any: an array of any library
+    """Return the argument for a number that is written as an array of one mode."""
+    return value.reshape(1) if getattr(value, "shape", None) == () and hasattr(value, "reshape") else value
+
+
+def _shape(array: Array, sizes: Mapping[Dimension, int]) -> tuple[int, ...]:
+    return tuple(value_of(extent, sizes) if isinstance(extent, Dimension) else extent for extent in array.shape)
 
 
 def _extents(array: Array) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return a shape and strides that an argument may have: 64 for each size that only the launch knows."""
-    shape = tuple(extent if isinstance(extent, int) else 64 for extent in array.shape)
+    """Return a shape and strides that an argument may have: `_ANY` for each size that only the launch knows."""
+    shape = tuple(extent if isinstance(extent, int) else _ANY for extent in array.shape)
     return shape, strides_for(array, shape)
 
 
@@ -296,9 +345,9 @@ def strides_for(array: Array, shape: tuple[int, ...]) -> tuple[int, ...]:
 def _check(array: Array, info: ArrayInfo, sizes: Mapping[Dimension, int]) -> None:
     if len(info.shape) != array.rank:
         raise ArgumentError(f"argument {array.name!r} has shape {info.shape}, and {array} was declared")
-    shape = tuple(sizes[extent] if isinstance(extent, Dimension) else extent for extent in array.shape)
+    shape = _shape(array, sizes)
     strides = strides_for(array, shape)
-    same = all(a == b or n == 1 for a, b, n in zip(info.strides, strides, shape, strict=True))
+    same = 0 in shape or all(a == b or n == 1 for a, b, n in zip(info.strides, strides, shape, strict=True))
     if info.shape != shape or not same:
         raise ArgumentError(
             f"argument {array.name!r} has shape {tuple(info.shape)} and strides {tuple(info.strides)}; "

@@ -111,15 +111,21 @@ def check(manifest: object) -> Mapping[str, Any]:  # Any: plain data
 
 def _function(entry: Mapping[str, Any], place: str) -> list[str]:  # Any: plain data
     """Check what several keys of a function have to agree on, and return the names of its files."""
-    sizes, arrays = entry["sizes"], [*entry["arguments"], *entry["constants"]]
+    scratch = entry.get("scratch", [])
+    sizes, arrays = entry["sizes"], [*entry["arguments"], *entry["constants"], *scratch]
     _distinct(sizes, f"{place}.sizes", "names")
     _distinct([array["name"] for array in arrays], place, "names of arrays")
-    measured = {extent for array in entry["arguments"] for extent in array["shape"] if isinstance(extent, str)}
+    measured = {array["size"] for array in entry["arguments"] if "size" in array} | {
+        extent
+        for array in entry["arguments"]
+        for extent in array["shape"]
+        if isinstance(extent, str) and _IDENTIFIER.fullmatch(extent)
+    }
     if measured != set(sizes):
         _refuse(f"{place}.sizes", "each name that shapes of arguments have, and no other,", sizes)
     ones = dict.fromkeys(sizes, 1)
-    for kind in ("arguments", "constants"):
-        for n, array in enumerate(entry[kind]):
+    for kind in ("arguments", "constants", "scratch"):
+        for n, array in enumerate(entry.get(kind, [])):
             _array(array, ones, kind == "constants", f"{place}.{kind}[{n}]")
     target, launch = entry["target"], entry["launch"]
     arch = Arch.parse(target["arch"])
@@ -148,6 +154,8 @@ def _array(array: Mapping[str, Any], sizes: Mapping[str, int], is_constant: bool
         _expression(step, sizes, f"{place}.strides[{n}]")
     if bool(shape) != ("written" in array and "alignment" in array):
         _refuse(place, "alignment and written with a shape, and neither without one,", sorted(array))
+    if "size" in array and (shape or array["type"] not in _INTEGERS):
+        _refuse(f"{place}.size", "of a number of an integer type, and of no other argument,", array["size"])
     if (array["role"] == Role.CONST.value) != is_constant:
         _refuse(f"{place}.role", "const of the constants, and of no others,", array["role"])
     if not is_constant:
@@ -366,7 +374,7 @@ _FUNCTION = _table(
         ),
         "entry": _name,
         "sizes": _list(_name),
-        "arguments": _list(_table(_ARRAY, _OF_ARRAYS)),
+        "arguments": _list(_table(_ARRAY, {**_OF_ARRAYS, "size": _name})),
         "constants": _list(_table({**_ARRAY, "file": _FILE}, _OF_ARRAYS)),
         "machine_parameters": _list(
             _table(
@@ -384,7 +392,12 @@ _FUNCTION = _table(
         ),
         "files": _table({}, {"source": _FILE, "machine_code": _FILE}),
     },
-    {"machine_code": _text(), "compiler": _text(), "resources": _plain_table},
+    {
+        "scratch": _list(_table(_ARRAY, _OF_ARRAYS)),
+        "machine_code": _text(),
+        "compiler": _text(),
+        "resources": _plain_table,
+    },
 )
 _MANIFEST = _table(
     {

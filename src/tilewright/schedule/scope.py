@@ -6,7 +6,7 @@ cache that holds its elements at the moment. It emits what needs no more than th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
@@ -14,11 +14,14 @@ from typing import Any
 from tilewright.dtypes import DType, float32, int32, promote
 from tilewright.errors import ScheduleError
 from tilewright.layout import Layout
-from tilewright.schedule.affine import Affine, Apply, Convert, Dimension, Expression, Index, Number, Position
-from tilewright.schedule.arrays import Array, Load, Role
+from tilewright.schedule.affine import Affine, Dimension, Index, Position
+from tilewright.schedule.arrays import Array, Load, Store, View
 from tilewright.schedule.caches import Cache
-from tilewright.schedule.loop_nest import Condition, Loop, Part, Statement, at_places
-from tilewright.schedule.plan_state import PlanState
+from tilewright.schedule.conditions import Case, cases, truth_of
+from tilewright.schedule.loop_nest import Condition, Loop, Part, Statement, at_places, grouped
+from tilewright.schedule.plan_state import PlanState, sizes_of
+from tilewright.schedule.values import Apply, Convert, Decision, Expression, Guard, Number
+from tilewright.schedule.views import Derived, plain, product, value_of
 from tilewright.source import SourceLocation
 from tilewright.tensors import Tensor
 from tilewright.trace.control import branch
@@ -79,20 +82,21 @@ class Scope:
         self,
         plan: PlanState,
         arguments: Mapping[Array, Any],  # Any: tensors and device numbers
-        scratch: Mapping[Cache, Tensor] | None = None,
+        cache_memory: Mapping[Cache, Tensor] | None = None,
     ) -> None:
         self.plan = plan
-        self.scratch: Mapping[Cache, Tensor] = scratch or {}  # the memory of caches in global memory, of all blocks
+        self.cache_memory: Mapping[Cache, Tensor] = cache_memory or {}  # of those in global memory, of all blocks
         self.loops: tuple[Loop, ...] = tuple(plan.nest.loop(index) for index in plan.serial)
         self.carried = plan.carried
-        self.values: dict[Any, Any] = _sizes(arguments)  # Any: symbols to numbers of host or device
+        self.values: dict[Any, Any] = _sizes(plan, arguments)  # Any: symbols to numbers of host or device
         self.ranges: dict[Index, tuple[int, int | None]] = {loop.index: (0, loop.last) for loop in plan.nest.loops}
         self.k_indices: set[Any] = set()  # Any: values of the IR
-        zero = Affine((), 0)
         self.parts: Parts = ()
-        self.storage: dict[Array, Storage] = {
-            array: Storage(array, declared(array, tensor), (zero,) * array.rank) for array, tensor in arguments.items()
-        }
+        self.storage: dict[Array, Storage] = {}
+        for array in plan.arrays:
+            found = storage_among(array, arguments, self.values)
+            if found is not None:
+                self.storage[array] = found
 
     @contextmanager
     def knowing(self, values: Mapping[Index, Any], lasts: Mapping[Index, int] | None = None) -> Iterator[None]:
@@ -121,7 +125,7 @@ class Scope:
 
     def is_filled(self, cache: Cache) -> bool:
         """Whether what a cache is filled from is needed: of a TEMP array, where some part of the moment reads it."""
-        if cache.array.role is not Role.TEMP:
+        if not self.plan.is_temporary(cache.array):
             return self.plan.is_read(cache)
         statements = [statement for part in self.parts for statement in part.statements]
         reads = any(x.array is cache.array and not x.is_write for s in statements for x in s.accesses)
@@ -191,14 +195,7 @@ class Scope:
 
     def bounds(self, value: Affine) -> tuple[int | None, int | None]:
         """Return the least and greatest value of an expression as far as they are known, None where they are not."""
-        low: int | None = value.constant
-        high: int | None = value.constant
-        for symbol, factor in value.terms:
-            least, most = self.ranges[symbol] if isinstance(symbol, Index) else (0, None)
-            ends = (least, most) if factor > 0 else (most, least)
-            low = None if low is None or ends[0] is None else low + factor * ends[0]
-            high = None if high is None or ends[1] is None else high + factor * ends[1]
-        return low, high
+        return value.bounds(lambda symbol: self.ranges[symbol] if isinstance(symbol, Index) else (0, None))
 
     def decided(self, part: Part) -> Part | None:
         """Return the part without the conditions that hold here for certain, None where one fails for certain."""
@@ -213,7 +210,7 @@ class Scope:
         return replace(part, conditions=tuple(kept))
 
     def is_known(self, value: Affine) -> bool:
-        return all(symbol in self.values for symbol, _ in value.terms)
+        return all(symbol in self.values for symbol in value.symbols())
 
     def when(self, conditions: tuple[Condition, ...], body: Callable[[], None]) -> None:
         """Emit something under conditions of the loops."""
@@ -238,18 +235,50 @@ class Scope:
                 self.when(alive.conditions, lambda part=alive: self._run(part))  # type: ignore[misc]  # bound now
 
     def _run(self, part: Part) -> None:
-        for statement in part.statements:
-            with located(statement.location):
-                moved = at_places(statement, part.places).store
-                type = compute_type(statement)
-                value = evaluate(
-                    moved.value,
-                    type,
-                    lambda load: self.storage[load.array].load(load.place, self.values),
-                    lambda place: place.evaluate(self.values),
+        self._grouped([at_places(s, part.places, self.plan.nest.loops) for s in part.statements], 0)
+
+    def _is_impossible(self, case: Case) -> bool:
+        for value, is_equality in case:
+            low, high = self.bounds(value)
+            if (high is not None and high < 0) or (is_equality and low is not None and low > 0):
+                return True
+        return False
+
+    def _grouped(self, statements: list[Statement], depth: int) -> None:
+        """Emit statements that have `depth` conditions in common, those of each further condition in a branch."""
+        for group in grouped(statements, depth):
+            if isinstance(group, Statement):
+                self._statement(group)
+                continue
+            test, then, orelse = group
+            with located((then or orelse)[0].location):
+                branch(
+                    self.test(test),
+                    lambda then=then: self._grouped(then, depth + 1),  # type: ignore[misc]  # bound now
+                    (lambda orelse=orelse: self._grouped(orelse, depth + 1)) if orelse else None,  # type: ignore[misc]
                 )
-                target = self.storage[moved.array]
-                target.store(moved.place, self.values, as_scalar(value, None).to(target.tensor.dtype))
+
+    def _statement(self, statement: Statement) -> None:
+        with located(statement.location):
+            store = statement.store
+            value = self._evaluate(store.value, compute_type(statement))
+            target = self.storage[store.array]
+            target.store(store.place, self.values, stored(store, value, target.tensor.dtype))
+
+    def _evaluate(self, x: Expression, type: DType) -> Any:  # Any: device numbers
+        return evaluate(
+            x,
+            type,
+            lambda load: self.storage[load.array].load(load.place, self.values),
+            lambda place: place.evaluate(self.values),
+        )
+
+    def test(self, x: Expression) -> Any:  # Any: a condition of host or device
+        """Return whether a condition of the logic holds at the present values of the loops."""
+        for holds in (True, False):
+            if all(map(self._is_impossible, cases([Guard(Decision(), x, holds)]))):
+                return not holds
+        return truth_of(self._evaluate(x, type_of([load.element_type for load in x.loads()])))
 
 
 # --- values ----------------------------------------------------------------------------------------------
@@ -270,9 +299,14 @@ def compute_type(statement: Statement) -> DType:
     >>> compute_type(nest.statements[0])
     tw.float32
     """
-    type = statement.store.array.element_type
-    for load in statement.store.value.loads():
-        type = promote(type, load.array.element_type)
+    return type_of([statement.store.element_type, *(x.element_type for x in statement.store.value.loads())])
+
+
+def type_of(types: Sequence[DType]) -> DType:
+    """Return the type that values of some types are computed in: the widest of them, float32 or int32 at least."""
+    type = types[0] if types else int32
+    for other in types[1:]:
+        type = promote(type, other)
     if type.is_float:
         return type if type.bits >= 32 else float32
     return promote(type, int32) if type.bits < 32 else type
@@ -284,6 +318,8 @@ def evaluate(
     """Return an expression's value: `load` reads elements, which are converted to `type`, `affine` gives indices."""
     if isinstance(x, Load):
         value = as_scalar(load(x))
+        if x.element_type is not x.array.element_type:  # a view of another type: the bits, as they are in the array
+            value = value.to(x.array.element_type).bitcast(x.element_type)
         return value if value.dtype.kind == "bool" else value.to(type)
     if isinstance(x, Number):
         return x.value
@@ -298,6 +334,16 @@ def evaluate(
         operands = [evaluate(part, int32 if is_test_of_indices else type, load, affine) for part in x.arguments]
         return x.function(*operands)
     raise ScheduleError(f"{x} is not an expression")
+
+
+def stored(store: Store, value: Any, type: DType) -> Scalar:  # Any: a number of host or device
+    """Return a value as memory of a type holds it: converted to that of the element that the logic writes.
+
+    A view of another type writes the bits of its own.
+    """
+    if store.element_type is store.array.element_type:
+        return as_scalar(value, None).to(type)
+    return as_scalar(value, None).to(store.element_type).bitcast(store.array.element_type).to(type)
 
 
 def _quotient(place: Affine, step: int, values: Mapping[Any, Any]) -> Any:  # Any: symbols; device numbers
@@ -329,14 +375,56 @@ def _is_zero(value: Affine, values: Mapping[Any, Any]) -> Any:  # Any: symbols; 
     return left.evaluate(values) == right.evaluate(values)
 
 
-def _sizes(arguments: Mapping[Array, Any]) -> dict[Any, Any]:  # Any: tensors; dimensions to device numbers
-    """Return the size of each dimension: the extent of the first array that has it."""
+def _sizes(plan: PlanState, arguments: Mapping[Array, Any]) -> dict[Any, Any]:  # Any: tensors; device numbers
+    """Return the size of each dimension: the extent of the first array that has it, or an argument of its own."""
     sizes: dict[Any, Any] = {}
     for array, tensor in arguments.items():
         for mode, extent in enumerate(array.shape):
-            if isinstance(extent, Dimension) and extent not in sizes:
+            if isinstance(extent, Dimension) and not isinstance(extent, Derived) and extent not in sizes:
                 sizes[extent] = tensor.shape[mode]
+    for array, number in arguments.items():
+        if array.stands_for is not None:
+            sizes.setdefault(array.stands_for, number)
+    for size in sizes_of(plan):
+        if isinstance(size, Derived):
+            sizes[size] = size.value(sizes)
     return sizes
+
+
+def storage_among(
+    array: Array, arguments: Mapping[Array, Any], sizes: Mapping[Any, Any]
+) -> Storage | None:  # Any: tensors and device numbers
+    """Return where the elements of an array are among a kernel's arguments: in itself, in a part, or in its memory."""
+    zero = Affine((), 0)
+    if array in arguments:
+        return Storage(array, declared(array, arguments[array]), (zero,) * array.rank)
+    for given, tensor in arguments.items():
+        if given.base is array and isinstance(given, View):
+            return _storage_of_part(array, given, declared(given, tensor))
+    if array.memory not in arguments:
+        return None
+    return Storage(array, seen_as(array, declared(array.memory, arguments[array.memory]), sizes), (zero,) * array.rank)
+
+
+def _storage_of_part(array: Array, part: View, tensor: Tensor) -> Storage:
+    """Return the storage of an array of which the launch gives a part, whose first element is the part's offset."""
+    strides = tuple(plain(step) for step in array.steps)
+    shape = tuple(
+        extent - offset.constant if isinstance(extent, int) and offset.is_constant else 1
+        for extent, offset in zip(array.shape, part.projection.offsets, strict=True)
+    )
+    engine = tensor.engine if part.element_type is array.element_type else tensor.engine.recast(array.element_type)
+    return Storage(array, Tensor(engine, Layout(shape, strides)), part.projection.offsets)
+
+
+def seen_as(form: Array, tensor: Tensor, sizes: Mapping[Any, Any]) -> Tensor:  # Any: numbers of host or device
+    """Return the memory in a tensor with the coordinates of a form."""
+    engine = tensor.engine if form.element_type is form.memory.element_type else tensor.engine.recast(form.element_type)
+    if form.start:
+        engine = engine.offset(form.start)
+    shape = tuple(value_of(n, sizes) if isinstance(n, Dimension) else n for n in form.shape)
+    strides = tuple(product(step, sizes) for step in form.steps)
+    return Tensor(engine, Layout(shape, strides) if form.rank > 1 else Layout(shape[0], strides[0]))
 
 
 def declared(array: Array, tensor: Any) -> Any:  # Any: a tensor, or a number for an array without modes

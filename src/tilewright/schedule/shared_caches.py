@@ -145,8 +145,8 @@ class SharedCache(Filling):
         cache = self.cache
         if cache.location is Location.SHARED:
             return shared(cache.element_type, self.layout)
-        scratch = self.scope.scratch[cache]
-        return Tensor(scratch.engine.offset(self._number_of_block() * elements_of(cache, self.region)), self.layout)
+        memory = self.scope.cache_memory[cache]
+        return Tensor(memory.engine.offset(self._number_of_block() * elements_of(cache, self.region)), self.layout)
 
     def _number_of_block(self) -> Any:  # Any: a number of host or device
         """Return the number of the block in the grid, along those axes that the plan uses."""
@@ -172,7 +172,7 @@ class SharedCache(Filling):
         """Whether the threads share the box by a layout: vectors that are found one by one cannot lie swizzled."""
         if self.outer is None:
             return True  # what begins in the cache is not shared out
-        symbols = {s for mode in self.region.origin for s, _ in mode.terms if isinstance(s, Index)}
+        symbols = {s for mode in self.region.origin for s in mode.symbols() if isinstance(s, Index)}
         with self.scope.knowing({index: 0 for index in symbols if index not in self.scope.values}):
             divides = self.is_dealt_by_layout
         for name in ("width", "share", "is_dealt_by_layout"):
@@ -222,7 +222,7 @@ class SharedCache(Filling):
         fits.append(divisor_of_affine(scope, self.region.origin[fast]))
         fits.append(source.engine.buffer.alignment // self.source_type.bytes)
         if cache.location is Location.GLOBAL:
-            fits.append(self.scope.scratch[cache].engine.buffer.alignment // cache.element_type.bytes)
+            fits.append(self.scope.cache_memory[cache].engine.buffer.alignment // cache.element_type.bytes)
         while width > 1 and any(x % width for x in fits):
             width //= 2
         return width

@@ -10,8 +10,9 @@ from tilewright.arch import Arch, default_arch, find_gpu
 from tilewright.dtypes import dtype
 from tilewright.errors import ScheduleError
 from tilewright.runtime import driver
+from tilewright.schedule.memory_spaces import Location
 from tilewright.schedule.mma_shapes import MMAShape
-from tilewright.schedule.recipes import find_recipe, has_shape, offers, shapes_for
+from tilewright.schedule.recipes import accumulator_for, find_recipe, has_shape, offers, shapes_for
 
 
 class GridUnit(enum.Enum):
@@ -32,6 +33,20 @@ def _model(title: str) -> tuple[str, str]:
     return title, find_gpu(title.partition(" ")[2]).arch.name
 
 
+class Category(str, enum.Enum):
+    """The kinds of processors. Plans run on GPUs."""
+
+    CPU = "CPU"
+    GPU = "GPU"
+
+
+class Runtime(str, enum.Enum):
+    """What launches kernels: each equals the text that `Target.runtime` is."""
+
+    CUDA = "CUDA"
+    ROCM = "ROCM"
+
+
 class Model(enum.Enum):
     """GPU models: the name, and the architecture."""
 
@@ -47,10 +62,16 @@ class Model(enum.Enum):
     AMD_MI100 = _model("AMD MI100")
     AMD_MI210 = _model("AMD MI210")
     AMD_MI250 = _model("AMD MI250")
+    AMD_MI200 = ("AMD MI200", "gfx90a")  # the family of the two before it
+    NVIDIA_TESLA_V100 = _model("NVIDIA V100")  # another name of it
+    AMD_MI300X = _model("AMD MI300X")
+    AMD_MI300 = AMD_MI300X
 
 
 _GridUnit = GridUnit  # `Target.GridUnit` and `Target.Model` are they, under the same names
 _Model = Model
+_Category = Category
+_Runtime = Runtime
 
 
 def _plain(name: str) -> str:
@@ -65,32 +86,39 @@ class TensorCoreInfo:
 
     def shapes(self, input_type: Any, output_type: Any) -> tuple[MMAShape, ...]:  # Any: whatever names an element type
         """Return the shapes for elements of `input_type` and accumulators of `output_type`."""
-        return shapes_for(self.arch, dtype(input_type), dtype(output_type))
+        factors = dtype(input_type)
+        return shapes_for(self.arch, factors, accumulator_for(factors, dtype(output_type)))
 
     def supports(
         self,
         input_type: Any,  # Any: whatever names an element type
         output_type: Any,
-        mma_shape: MMAShape,
+        shape: MMAShape,
         num_total_passes: int = 1,
         num_fused_passes: int | None = None,
     ) -> bool:
         """Return whether the target computes a shape of these types, in that many passes along K.
 
-        Passes that are no whole numbers from 1, or that the fused ones do not divide, are not supported. Raises
-        `ScheduleError` for a shape that is not an `MMAShape`.
+        Passes that are no whole numbers from 1, or that the fused ones do not divide, are not supported. None and -1
+        fuse all of them. Raises `ScheduleError` for a shape that is not an `MMAShape`.
 
         >>> info = Target("A100").tensor_core_info
         >>> info.supports("float16", "float32", MMAShape.M16N16K16, 8, 2)
         True
-        >>> info.supports("float64", "float64", MMAShape.M16N16K16)
-        False
+        >>> info.supports("int8", "int16", MMAShape.M16N16K16), info.supports("float64", "float64", MMAShape.M16N16K16)
+        (True, False)
         """
-        _check_shape(mma_shape)
-        fused = num_total_passes if num_fused_passes is None else num_fused_passes
+        _check_shape(shape)
+        fused = num_total_passes if num_fused_passes in (None, -1) else num_fused_passes
         if not _is_count(num_total_passes) or not _is_count(fused) or num_total_passes % fused:
             return False
-        return find_recipe(self.arch, mma_shape, dtype(input_type), dtype(output_type)) is not None
+        factors = dtype(input_type)
+        return find_recipe(self.arch, shape, factors, accumulator_for(factors, dtype(output_type))) is not None
+
+    def mma_shape_to_tuple(self, mma_shape: MMAShape) -> tuple[int, int, int]:
+        """Return the extents of one pass: M, N and K."""
+        _check_shape(mma_shape)
+        return mma_shape.m, mma_shape.n, mma_shape.k
 
     def compute_tensor_splits(self, mma_shape: MMAShape, num_total_passes: int = 1) -> tuple[int, int, int]:
         """Return the extents of the loops that a tensorized tile takes: M, N, and K times the passes.
@@ -119,10 +147,35 @@ class Target:
 
     GridUnit: TypeAlias = _GridUnit
     Model: TypeAlias = _Model
-    category = "GPU"
+    Category: TypeAlias = _Category
+    Runtime: TypeAlias = _Runtime
+    MemorySpace: TypeAlias = Location
+    category = _Category.GPU
 
-    def __init__(self, name: _Model | Arch | str | int | tuple[int, int] | None = None) -> None:
-        self.name, self.arch = _named(name)
+    def __init__(
+        self,
+        name: _Model | Arch | str | int | tuple[int, int] | None = None,
+        category: _Category | str = _Category.GPU,
+        runtime: _Runtime | str | None = None,
+        *,
+        known_name: _Model | str | None = None,
+        model: _Model | str | None = None,
+    ) -> None:
+        if category != _Category.GPU:
+            raise ScheduleError(
+                f"Target(category={category!r}): plans run on GPUs",
+                help="Target('NVIDIA A100') is one, and arrays of NumPy run in the simulator of it",
+            )
+        names = [given for given in (name, known_name, model) if given is not None]
+        if len(names) > 1:
+            raise ScheduleError(f"a target has one name, got {' and '.join(map(repr, names))}")
+        chosen = names[0] if names else _OF_RUNTIMES.get(str(getattr(runtime, "value", runtime)))
+        self.name, self.arch = _named(chosen)
+        if runtime is not None and runtime != self.runtime:
+            raise ScheduleError(
+                f"{self.name} is of the runtime {self.runtime}, and {getattr(runtime, 'name', runtime)} is asked for",
+                help="leave runtime out, or name a target of it; there are CUDA and ROCM",
+            )
 
     @staticmethod
     def of_device() -> Target:
@@ -141,6 +194,11 @@ class Target:
     def max_shared_memory_per_block(self) -> int:
         """In bytes, for kernels that raise their limit."""
         return self.arch.shared_bytes_optin
+
+    @property
+    def max_static_shared_memory_per_block(self) -> int:
+        """In bytes, for kernels that do not raise their limit."""
+        return self.arch.shared_bytes
 
     @property
     def max_registers_per_block(self) -> int:
@@ -171,6 +229,9 @@ def _is_count(number: object) -> bool:
 def _check_shape(shape: object) -> None:
     if not isinstance(shape, MMAShape):
         raise ScheduleError(f"{shape!r} is not an MMAShape", help="such as MMAShape.M16N16K16")
+
+
+_OF_RUNTIMES = {"ROCM": "AMD MI100"}  # the target of a runtime without a name; None is the machine's own GPU
 
 
 def _machines_own() -> tuple[str, Arch]:

@@ -6,14 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.dtypes import DType, float32, float64
+from tilewright.dtypes import DType
 from tilewright.errors import ScheduleError
-from tilewright.schedule.affine import Apply, Convert, Dimension, Expression, Index
+from tilewright.schedule.affine import Index
 from tilewright.schedule.arrays import Load
 from tilewright.schedule.loop_nest import Access, Condition, Part, Statement, at_places
 from tilewright.schedule.mma_shapes import MMAFragmentOp, MMASchedulingPolicy, MMAShape
 from tilewright.schedule.plan_state import Operation, PlanState, Tensorization, operation_name
-from tilewright.schedule.recipes import recipe_for
+from tilewright.schedule.recipes import accumulator_for, is_narrow, recipe_for
+from tilewright.schedule.values import Apply, Convert, Expression
 
 
 def tensorization_of(
@@ -26,6 +27,7 @@ def tensorization_of(
     use_static_offsets: bool,
     prologue: Operation,
     epilogue: Operation,
+    saturating: bool,
 ) -> Tensorization:
     """Return the tile. Raises `ScheduleError` as `Plan.tensorize` says."""
     if not isinstance(shape, MMAShape):
@@ -47,18 +49,47 @@ def tensorization_of(
         )
     tile = _tile_indices(plan, indices, shape, passes)
     number, part = _part_of(plan, tile)
-    statement = at_places(part.statements[0], part.places)
+    statement = at_places(part.statements[0], part.places, plan.nest.loops)
+    _refuse_divisions(statement, tile)
+    if statement.store.guards:
+        raise ScheduleError(
+            f"no matrix instruction runs under a condition: {statement}",
+            location=statement.location,
+            help="let the nest that is tensorized hold C += A * B alone, and fuse what else is to be done",
+        )
+    for named in statement.named:
+        if named.element_type is not named.base.element_type:
+            raise ScheduleError(
+                f"{named.name} is {named.base.name} seen as {named.element_type}, as no matrix instruction reads it",
+                location=statement.location,
+                help=f"declare {named.memory.name} with the type of its elements",
+            )
     a, b = _operands(statement, tile)
-    output = statement.store.array.element_type
-    recipe = recipe_for(plan.target.arch, shape, _input_type(a, b, statement), _accumulator_for(a, output))
+    factors, output = _input_type(a, b, statement), statement.store.array.element_type
+    recipe = recipe_for(plan.target.arch, shape, factors, accumulator_for(factors, output))
     target = Access(statement, statement.store.array, statement.store.place, True)
     _refuse_misplaced_target(target, statement, tile)
+    if saturating:
+        _refuse_saturation(a, target)
+    prologue, epilogue = _with_its_argument(prologue), _with_its_argument(epilogue)
     for operation in (prologue, epilogue):
         _check_operation(*operation, recipe.dtype_c)
     return Tensorization(
         tile, number, statement, a, b, target, shape, recipe, passes, fused, policy, prologue, epilogue,
-        use_static_offsets, _divisors(plan, part, tile),
+        use_static_offsets, bool(saturating), _edges(plan, part, tile),
     )  # fmt: skip
+
+
+def _refuse_divisions(statement: Statement, tile: tuple[Index, Index, Index]) -> None:
+    for access in statement.accesses:
+        for index in tile:
+            if any(mode.divides(index) for mode in access.place):
+                raise ScheduleError(
+                    f"no matrix instruction can serve the {access}: it moves with {index} inside of a quotient or "
+                    "remainder",
+                    location=statement.location,
+                    help="let the loops of the tile move through neighbours: split where the quotient is taken",
+                )
 
 
 def _is_count(number: object) -> bool:
@@ -125,7 +156,7 @@ def _operands(statement: Statement, tile: tuple[Index, Index, Index]) -> tuple[A
     sides: dict[str, Access] = {}
     for load in loads:
         access = Access(statement, load.array, load.place, False)
-        moves = {symbol for mode in load.place for symbol, _ in mode.terms}
+        moves = {symbol for mode in load.place for symbol in mode.symbols()}
         why = None
         if m in moves and n in moves:
             why = f"it moves with both {m} and {n}"
@@ -155,7 +186,7 @@ def _plain(x: Expression) -> Expression:
 
 def _refuse_misplaced_target(target: Access, statement: Statement, tile: tuple[Index, Index, Index]) -> None:
     m, n, k = tile
-    moves = [{symbol for symbol, _ in mode.terms} for mode in target.place]
+    moves = [mode.symbols() for mode in target.place]
     both = set().union(*moves) if moves else set()
     if k in both or m not in both or n not in both:
         raise ScheduleError(
@@ -174,11 +205,23 @@ def _input_type(a: Access, b: Access, statement: Statement) -> DType:
     return a.array.element_type
 
 
-def _accumulator_for(a: Access, output: DType) -> DType:
-    """Return the type of accumulators: float32 for floats of 32 bits and fewer, whatever C is in; else that of C."""
-    if a.array.element_type.is_float and output.is_float and output is not float64:
-        return float32
-    return output
+def _refuse_saturation(a: Access, target: Access) -> None:
+    """Raise `ScheduleError` where C cannot saturate: it is no integer, or as wide as the accumulators."""
+    output = target.array.element_type
+    if a.array.element_type.is_float or not is_narrow(output) or output.bits == 32:
+        raise ScheduleError(
+            f"saturating=True, and {target.array.name} is of {output}",
+            location=target.statement.location,
+            help="int32 accumulators saturate when they are stored as int8, uint8, int16 or uint16",
+        )
+
+
+def _with_its_argument(operation: Operation) -> Operation:
+    """Return an operation with the argument that it takes: SET takes 0.0 where none is given, ReLU and NONE none."""
+    kind, argument = operation
+    if kind is MMAFragmentOp.SET and argument is None:
+        return kind, 0.0
+    return operation if kind in (MMAFragmentOp.SET, MMAFragmentOp.SCALE) or callable(kind) else (kind, None)
 
 
 def _check_operation(operation: Any, argument: float | None, accumulators: DType) -> None:  # Any: as `Operation`
@@ -192,12 +235,8 @@ def _check_operation(operation: Any, argument: float | None, accumulators: DType
         return
     if not isinstance(operation, MMAFragmentOp):
         raise ScheduleError(f"a fragment operation is a MMAFragmentOp or a function, got {operation!r}")
-    needs = operation in (MMAFragmentOp.SET, MMAFragmentOp.SCALE)
-    if needs != (argument is not None):
-        raise ScheduleError(
-            f"{operation.name} {'needs an argument' if needs else f'takes no argument, got {argument}'}",
-            help="prologue_arg or epilogue_arg, a number" if needs else None,
-        )
+    if operation is MMAFragmentOp.SCALE and argument is None:
+        raise ScheduleError("SCALE needs an argument", help="prologue_arg or epilogue_arg, a number")
     if argument is not None and (isinstance(argument, bool) or not isinstance(argument, (int, float, np.number))):
         raise ScheduleError(f"{operation.name} by {argument!r}", help="prologue_arg or epilogue_arg, a number")
     if argument is not None and not accumulators.is_float and argument != int(argument):
@@ -206,34 +245,23 @@ def _check_operation(operation: Any, argument: float | None, accumulators: DType
         )
 
 
-def _divisors(plan: PlanState, part: Part, tile: tuple[Index, ...]) -> tuple[tuple[Dimension, int], ...]:
-    """Return what has to divide which size, so that no tile crosses a boundary. Raises for one that does cross."""
-    divisors: dict[Dimension, int] = {}
-    for condition in part.conditions:
-        symbols = [symbol for symbol, _ in condition.value.terms]
-        if not any(index in symbols for index in tile):
-            continue
-        sizes = [symbol for symbol in symbols if isinstance(symbol, Dimension)]
-        block = max(plan.nest.loop(s).step for s in symbols if isinstance(s, Index))
-        if len(sizes) == 1 and not condition.is_equality:
-            divisors[sizes[0]] = max(divisors.get(sizes[0], 1), block)
-            continue
-        if not _holds(plan, condition):
+def _edges(plan: PlanState, part: Part, tile: tuple[Index, Index, Index]) -> tuple[Condition, ...]:
+    """Return the conditions that a tile may cross. Raises for those that cannot be masked."""
+    edges = tuple(
+        c for c in part.conditions if any(index in c.value.symbols() for index in tile) and not _holds(plan, c)
+    )
+    for edge in edges:
+        moving = [index for index in tile if index in edge.value.symbols()]
+        if edge.is_equality or len(moving) != 1 or edge.value.divides(moving[0]):
             raise ScheduleError(
-                f"a tile of matrix instructions would cross the boundary at which {condition}",
+                f"a tile of matrix instructions would cross the boundary at which {edge}",
                 location=part.statements[0].location,
-                help="let the sizes of the splits divide the loops, or pad the arrays; no padded loop is tensorized",
+                help="a boundary of M, N or K alone is masked; one that moves with several indices of the tile, or in "
+                "a quotient or remainder, is not",
             )
-    return tuple(divisors.items())
+    return edges
 
 
 def _holds(plan: PlanState, condition: Condition) -> bool:
-    low = condition.value.constant
-    for symbol, factor in condition.value.terms:
-        if isinstance(symbol, Dimension):
-            return False
-        last = plan.nest.loop(symbol).last
-        if last is None:
-            return False
-        low += min(0, factor * last)
-    return low >= 0 and not condition.is_equality
+    low, _ = condition.value.bounds(lambda x: (0, plan.nest.loop(x).last) if isinstance(x, Index) else (0, None))
+    return low is not None and low >= 0 and not condition.is_equality

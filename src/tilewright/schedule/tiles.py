@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from tilewright.instructions.compiler_fence import compiler_fence
 from tilewright.language.gemm import gemm
 from tilewright.layout import Layout, coalesce, make_layout
 from tilewright.schedule.affine import Index
 from tilewright.schedule.arrays import Array
 from tilewright.schedule.caches import Cache, Location
-from tilewright.schedule.filling import Filling
+from tilewright.schedule.edges import Guard
+from tilewright.schedule.filling import Filling, divisor_of
 from tilewright.schedule.fragments import (
     Fragments,
     HeldFragments,
@@ -77,7 +80,7 @@ class Tiles(Fragments):
         users = tuple(part for part in plan.nest.parts if cache.array in _arrays(part))
         if self.scope.is_filled(cache) or self.tile.sets(cache.array):
             self.within(users, lambda: self._each_tile(filling, tiles, accumulators, self.read_target))
-        with self.scope.holding({cache.array: HeldTarget(self.tile.c, accumulators, filling.region.origin)}):
+        with self.scope.holding({cache.array: HeldTarget(self.tile, accumulators, filling.region.origin)}):
             body()
         if plan.is_written(cache):
             self.within(users, lambda: self._each_tile(filling, tiles, accumulators, self.write_target))
@@ -94,12 +97,14 @@ class Tiles(Fragments):
         def at(row: Any, column: Any) -> None:  # Any: device numbers
             start = {first: row * self.extents[first], second: column * self.extents[second]}
 
-            def view() -> Tensor:
-                with self.scope.knowing(start):
-                    return self.view(access, along)
+            lasts = {index: (n - 1) * extent for n, (index, extent) in zip(tiles, along, strict=True)}
+
+            def view() -> tuple[Tensor, Guard]:
+                return self.view(access, along), self.guard(access, along)
 
             for block, fragment in enumerate(accumulators):
-                body(block, view, fragment[(None, None, None, row, column)])
+                with self.scope.knowing(start, lasts):
+                    body(block, view, fragment[(None, None, None, row, column)])
 
         nest(tiles, at, unroll=True)
 
@@ -156,9 +161,9 @@ class Tiles(Fragments):
             sides = [
                 index
                 for index, access in zip(tile.indices[:2], (tile.a, tile.b), strict=True)
-                if any(mode.factor(outer.index) for mode in access.place)
+                if any(mode.mentions(outer.index) for mode in access.place)
             ]
-            if len(sides) != 1:
+            if len(sides) != 1 or any(m.divides(outer.index) for x in (tile.a, tile.b) for m in x.place):
                 return False
             moving[sides[0]] *= outer.trips
         counts = [target.accumulators[0].layout[mode].size for mode in (3, 4)]
@@ -198,7 +203,7 @@ class Tiles(Fragments):
                 for left, right in zip(a, b, strict=True):
                     gemm(self.mmas[block], fragment, left, right, fragment)
 
-        self._each_group(multiply)
+        self._each_group(multiply, fragments)
         for accumulator in accumulators:
             accumulator.end()
 
@@ -213,25 +218,38 @@ class Tiles(Fragments):
                 for left, right in zip(ours, theirs, strict=True):
                     gemm(self.mmas[block], fragment, left, right, fragment)
 
-            self._each_group(multiply)
+            self._each_group(multiply, [fragment])
             accumulator.end()
 
-    def _each_group(self, body: Callable[[Any], None]) -> None:  # Any: a number of host or device
-        """Emit the groups of passes: a loop of the kernel, or one after another where their offsets are to be static.
+    def _each_group(self, body: Callable[[Any], None], fragments: Sequence[Tensor]) -> None:
+        """Emit the groups of passes one after another, or as a loop of the kernel where that was asked for.
 
-        Compilers move reads across groups that are written one after another, and then hold more fragments than those
-        of one group; across the iterations of a loop they do not.
+        Compilers would read the operands of all groups first, and hold more fragments than those of one group: a fence
+        stands before each group. Across the iterations of a loop they do not.
         """
         tile = self.tile
-        held = any(isinstance(self.scope.storage[access.array], HeldOperand) for access in (tile.a, tile.b))
-        if tile.groups == 1 or tile.use_static_offsets or held:
+        held = [isinstance(self.scope.storage[access.array], HeldOperand) for access in (tile.a, tile.b)]
+        if tile.groups == 1 or tile.use_static_offsets or any(held):
             for group in range(tile.groups):
+                if tile.groups > 1 and not all(held):
+                    self._fence(fragments)
                 body(group)
             return
 
         for side in SIDES:
             self._loose_operands(side)  # all groups use them: they are made outside
         loop(0, tile.groups, 1, body, unroll=False, name="group")
+
+    def _fence(self, fragments: Sequence[Tensor]) -> None:
+        """Keep the reads of the next group behind the products of the last one, to accumulators in `fragments`."""
+        # Each instruction writes a mode of its own of the fragment, its first one.
+        products: list[Any] = []  # Any: device numbers
+        for fragment in fragments:
+            counts = [range(divisor_of(fragment.layout[mode].size)) for mode in (1, 2)]
+            for m, n in itertools.product(*counts):
+                products.append(fragment[(0, m, n)])
+        buffers = [self.scope.storage[access.array].tensor.engine.buffer for access in (self.tile.a, self.tile.b)]
+        compiler_fence(products, *buffers)
 
     def _operands(self, side: Side, group: Any) -> list[Tensor]:  # Any: as above
         """Return the fragments of a group of passes, read now unless a cache holds them."""
@@ -245,7 +263,7 @@ class Tiles(Fragments):
         for number, fragment in zip(passes, fragments, strict=True):
             along = [(self.rows(side), self.extents[self.rows(side)]), (k, self.tile.shape.k)]
             with self.scope.knowing({k: number * self.tile.shape.k}, {k: (self.tile.passes - 1) * self.tile.shape.k}):
-                self.read(side, self.view(access, along), fragment)
+                self.read(side, access, along, fragment)
         return fragments
 
     def _loose_operands(self, side: Side) -> list[Tensor]:
@@ -346,8 +364,8 @@ class _LooseAccumulator(Accumulator):
         assert self.fragment is not None
         self.tiles.write_target(self.block, self._view, self.fragment)
 
-    def _view(self) -> Tensor:
-        return self.tiles.view(self.tiles.tile.c, self.along)
+    def _view(self) -> tuple[Tensor, Guard]:
+        return self.tiles.view(self.tiles.tile.c, self.along), self.tiles.guard(self.tiles.tile.c, self.along)
 
 
 class _HeldAccumulator(Accumulator):

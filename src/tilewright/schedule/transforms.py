@@ -29,8 +29,8 @@ def split(nest: LoopNest, index: Index, size: int, inner: Index) -> LoopNest:
         parts = tuple(part.where(Condition(loop.stop - 1 - whole)) for part in parts)
     at = nest.position(index)
     loops = (*nest.loops[:at], outer, within, *nest.loops[at + 1 :])
-    # What had to stay outside or inside of the loop has to stay so of both halves.
-    copied = [(inner if a is index else a, inner if b is index else b) for a, b in nest.precedences if index in (a, b)]
+    # What one of fused schedules has stays inside of both halves of the loop that numbers them.
+    copied = [(inner, b) for a, b in nest.precedences if a is index and index in nest.fusing]
     unrolled = nest.unrolled | ({inner} if index in nest.unrolled else set())
     return replace(
         nest, loops=loops, parts=parts, precedences=(*nest.precedences, *copied, (index, inner)), unrolled=unrolled
@@ -111,13 +111,17 @@ def _with_loop(nest: LoopNest, loop: Loop, parts: tuple[Part, ...]) -> LoopNest:
     return replace(nest, loops=loops, parts=parts)
 
 
-def fuse(nests: Sequence[LoopNest], partial: int, fusing: Index) -> LoopNest:
-    """Make one nest of several: they share their first `partial` loops, inside of a loop that numbers the nests.
+def fuse(nests: Sequence[LoopNest], partial: int, fusing: Index, common: Sequence[Index] | None = None) -> LoopNest:
+    """Make one nest of several: they share their first `partial` loops, around a loop that numbers the nests.
 
     before: for i: for j: P     and     for i: for j: for k: Q      (partial = 2)
-    after:  for f in range(2): for i: for j: for k: if f == 0 and k == 0: P; if f == 1: Q
+    after:  for i: for j: for f in range(2): for k: if f == 0 and k == 0: P; if f == 1: Q
+
+    Whether a dependence forbids that order is not asked here: another one may follow. `common` are the indices of the
+    loops that are shared, made here unless given.
     """
-    shared = [_shared_loop(nests, n) for n in range(partial)]
+    common = [Index(nests[0].loops[n].index.name) for n in range(partial)] if common is None else common
+    shared = [_shared_loop(nests, n, index) for n, index in enumerate(common)]
     own = [loop for nest in nests for loop in nest.loops[partial:]]
     parts: list[Part] = []
     for number, nest in enumerate(nests):
@@ -129,22 +133,29 @@ def fuse(nests: Sequence[LoopNest], partial: int, fusing: Index) -> LoopNest:
         ]
         absent = [Condition(x.index.as_affine(), True) for x in own if x not in nest.loops]
         for part in nest.parts:
-            parts.append(part.substitute(mapping).where(Condition(fusing - number, True), *fits, *absent))
+            group = None if part.group is None else (number, part.group)  # a schedule may be fused with itself
+            parts.append(
+                replace(part, group=group).substitute(mapping).where(Condition(fusing - number, True), *fits, *absent)
+            )
     names = {
         loop.index: new.index for nest in nests for loop, new in zip(nest.loops, shared, strict=False)
     }  # fmt: skip
     precedences = [(names.get(a, a), names.get(b, b)) for nest in nests for a, b in nest.precedences]
     unrolled = {names.get(index, index) for nest in nests for index in nest.unrolled}
     return LoopNest(
-        (Loop(fusing, Affine((), len(nests))), *shared, *own),
+        (*shared, Loop(fusing, Affine((), len(nests))), *own),
         tuple(parts),
         (*precedences, *((fusing, loop.index) for loop in own)),
         frozenset(unrolled),
         (fusing, *(names.get(f, f) for nest in nests for f in nest.fusing)),
+        frozenset(names.get(index, index) for nest in nests for index in nest.padded),
+        tuple(loop.index for loop in shared),
+        tuple(loop.index for loop in own),
+        is_unchecked=partial > 0 or any(nest.is_unchecked for nest in nests),
     )
 
 
-def _shared_loop(nests: Sequence[LoopNest], n: int) -> Loop:
+def _shared_loop(nests: Sequence[LoopNest], n: int, index: Index) -> Loop:
     """Return the loop that stands for loop n of each nest: as long as the longest of them."""
     loops = [nest.loops[n] for nest in nests]
     steps = {loop.step for loop in loops}
@@ -160,7 +171,7 @@ def _shared_loop(nests: Sequence[LoopNest], n: int) -> Loop:
             help="sizes of the launch can be fused with themselves only",
         )
     stop = max(stops, key=lambda stop: stop.constant) if len(stops) > 1 else loops[0].stop
-    return Loop(Index(loops[0].index.name), stop, loops[0].step)
+    return Loop(index, stop, loops[0].step)
 
 
 def _is_count(size: object) -> bool:

@@ -8,32 +8,30 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from tilewright.errors import ScheduleError, TilewrightWarning
-from tilewright.schedule.affine import Index
+from tilewright.schedule.affine import Dimension, Index
 from tilewright.schedule.arrays import Array, Role
 from tilewright.schedule.cache_placement import refuse_conflicts, refuse_nonsense, shared_bytes
 from tilewright.schedule.caches import Cache, Location
-from tilewright.schedule.dependences import Instance, Pair, difference, iterations, refuse_recurrences
+from tilewright.schedule.dependences import Instance, Pair, difference, instances, iterations
 from tilewright.schedule.integers import UndecidedError
 from tilewright.schedule.loop_nest import arrays_of, substituted
 from tilewright.schedule.mma_shapes import MMAFragmentOp
-from tilewright.schedule.plan_state import PlanState, operation_name
+from tilewright.schedule.plan_state import PlanState, operation_name, sizes_of
+from tilewright.schedule.roles import IN_REGISTERS
+from tilewright.schedule.views import Derived
 
 _LOCAL_BYTES = 512 << 10  # of a thread, where registers do not hold what it keeps (CUDA programming guide)
 
 
 def validate(plan: PlanState, parameters: tuple[Array, ...]) -> None:
     """Raise `ScheduleError` for parameters that are not the plan's arrays, and caches that do not fit the bindings."""
-    arguments = set(plan.arguments)
-    if set(parameters) != arguments or len(parameters) != len(arguments):
-        raise ScheduleError(
-            f"the kernel's parameters are ({', '.join(a.name for a in parameters)})",
-            help=f"name each of ({', '.join(a.name for a in plan.arguments)}) once",
-        )
-    names = [array.name for array in plan.arrays]
+    _refuse_parameters(plan, parameters)
+    names = [array.name for array in {*plan.memories, *parameters}]
     for name in names:
         if names.count(name) > 1:
             raise ScheduleError(f"two arrays are called {name}", help="give them names: Array(..., name='...')")
-    _refuse_loops(plan)
+    _refuse_cached_forms(plan)
+    _refuse_own_copies(plan)
     for cache in plan.caches:
         refuse_nonsense(plan, cache)
         if plan.is_written(cache) and cache.location is not Location.MMA_FRAGMENT:
@@ -43,6 +41,53 @@ def validate(plan: PlanState, parameters: tuple[Array, ...]) -> None:
     _refuse_forgotten(plan)
     _refuse_fragments(plan)
     _refuse_unwritten(plan)
+
+
+def _refuse_parameters(plan: PlanState, parameters: tuple[Array, ...]) -> None:
+    """Raise `ScheduleError` for parameters that do not give each array and each size of a plan, once."""
+    missing = [array for array in plan.arguments if not _is_given(plan, array, parameters)]
+    memories = [array.memory for array in parameters]
+    foreign = [array for array in parameters if array.role is Role.CONST]
+    if missing or foreign or len(set(memories)) < len(memories):
+        raise ScheduleError(
+            f"the kernel's parameters are ({', '.join(a.name for a in parameters)})",
+            help=f"name each of ({', '.join(a.name for a in plan.arguments)}) once, or a view that has all of it that "
+            "the nest accesses",
+        )
+    for array in parameters:
+        shape, strides = array.shape, array.strides
+        if array.base is not array and (None in strides or not all(isinstance(x, (int, Dimension)) for x in shape)):
+            raise ScheduleError(
+                f"{array!r} is a parameter, and its shape or its strides depend on more than its own extents",
+                help=f"let the kernel take {array.memory.name}",
+            )
+    known = {extent for array in parameters for extent in array.shape if isinstance(extent, Dimension)}
+    known |= {array.stands_for for array in parameters if array.stands_for is not None}
+    for size in sizes_of(plan):
+        if size not in known and not isinstance(size, Derived):
+            raise ScheduleError(
+                f"{size} is the extent of no parameter, so that the launch does not know it",
+                help=f"give it as an argument: args=({size}, ...)",
+            )
+
+
+def _is_given(plan: PlanState, memory: Array, parameters: tuple[Array, ...]) -> bool:
+    """Whether parameters have the memory of an array, or the one part or form of it that is accessed."""
+    bases = [array for array in plan.arrays if array.memory is memory]
+    return memory in parameters or all(any(given.base is base for given in parameters) for base in bases)
+
+
+def _refuse_cached_forms(plan: PlanState) -> None:
+    """Raise `ScheduleError` for a cache of memory that is accessed otherwise too, and written: neither would see it."""
+    for cache in plan.caches:
+        others = [array for array in plan.arrays if array.memory is cache.array.memory and array is not cache.array]
+        writes = any(access.is_write for array in (*others, cache.array) for access in plan.accesses(array))
+        if others and writes:
+            raise ScheduleError(
+                f"{cache.name} keeps {cache.array.name}, and {others[0].name} is the same memory with other elements: "
+                "what is written to one is not seen in the other",
+                help=f"access {cache.array.memory.name} in one way, or do not cache it",
+            )
 
 
 def _refuse_fragments(plan: PlanState) -> None:
@@ -69,7 +114,7 @@ def _refuse_fragments(plan: PlanState) -> None:
         )
     operands = (tile.a.array, tile.b.array, tile.c.array)
     for array in operands:
-        if array.role is Role.TEMP and not any(cache.array is array for cache in plan.caches):
+        if plan.is_temporary(array) and not any(cache.array is array for cache in plan.caches):
             raise ScheduleError(
                 f"{array.name} is TEMP and without a cache lives in the registers of each thread; a warp multiplies it "
                 "whole",
@@ -161,18 +206,37 @@ def _alive(plan: PlanState, array: Array) -> list[Cache]:
     return alive
 
 
-def _refuse_loops(plan: PlanState) -> None:
-    """Raise `ScheduleError` for a vectorized loop that is not the innermost one of those that a thread runs."""
-    for index in plan.vectorized:
-        if index in plan.bound:
-            raise ScheduleError(f"{index} is vectorized and bound", help="vectorize a loop that each thread runs")
-        inside = plan.serial[plan.serial.index(index) + 1 :]
-        if inside:
+def _refuse_own_copies(plan: PlanState) -> None:
+    """Raise `ScheduleError` for registers in which a thread keeps what other threads write while it runs a loop."""
+    for crossing in plan.crossings:
+        array = crossing.pair.write.array
+        around = [cache for cache in plan.caches if cache.array is array and crossing.index in cache.inside]
+        is_own = any(cache.array is array for cache in plan.caches) or array.flags in IN_REGISTERS
+        if plan.is_temporary(array) and is_own and not any(cache.is_of_block for cache in around):
             raise ScheduleError(
-                f"{index} is vectorized, and {', '.join(map(str, inside))} runs inside of it",
-                help="reorder the schedule so that the vectorized loop is the innermost one",
+                f"{array.name} is TEMP and lives in the registers of each thread, and in different iterations of "
+                f"{crossing.index} several threads access an element: the {crossing.pair.first.access} and the "
+                f"{crossing.pair.second.access}",
+                location=crossing.pair.write.statement.location,
+                help=f"cache it in shared memory at {crossing.index} or outside of it",
             )
-        refuse_recurrences(plan.nest, index)
+        for cache in around:
+            if not cache.is_of_block:
+                raise ScheduleError(
+                    f"{cache.name} keeps {array.name} in the registers of each thread while {crossing.index} runs, and "
+                    f"in different iterations of it several threads access an element: the "
+                    f"{crossing.pair.first.access} and the {crossing.pair.second.access}",
+                    location=crossing.pair.write.statement.location,
+                    help=f"cache it in shared memory, or inside of {crossing.index}",
+                )
+    for index in plan.waiting:
+        for cache in plan.caches:
+            if cache.is_ahead and plan.depth(cache) == plan.serial.index(index) + 1:
+                raise ScheduleError(
+                    f"{cache.name} is filled ahead in {index}, behind each of whose iterations threads wait for one "
+                    "another",
+                    help="fill it once for each iteration: leave double_buffer and pipeline_stages out",
+                )
 
 
 def _refuse_repeated_operations(plan: PlanState, holds_target: Callable[[Index], bool]) -> None:
@@ -182,14 +246,15 @@ def _refuse_repeated_operations(plan: PlanState, holds_target: Callable[[Index],
     """
     tile = plan.tensorization
     assert tile is not None
-    for name, (operation, _) in (("prologue", tile.prologue), ("epilogue", tile.epilogue)):
-        if operation is MMAFragmentOp.NONE:
-            continue
-        for index in plan.carried:
+    repeated = [
+        (f"the {name} operation {operation_name(operation)}", operation is not MMAFragmentOp.NONE)
+        for name, (operation, _) in (("prologue", tile.prologue), ("epilogue", tile.epilogue))
+    ]
+    for what, runs in (*repeated, ("the saturation", tile.saturating)):
+        for index in plan.carried if runs else ():
             if not holds_target(index):
                 raise ScheduleError(
-                    f"the {name} operation {operation_name(operation)} would run in each iteration of {index}, "
-                    "which runs through K",
+                    f"{what} would run in each iteration of {index}, which runs through K",
                     help=f"keep {tile.c.array.name} in fragments: "
                     f"plan.cache({tile.c.array.name}, index={index}, location=Location.MMA_FRAGMENT)",
                 )
@@ -203,18 +268,18 @@ def _refuse_unwritten(plan: PlanState) -> None:
 
     What was in it before is then read: of a TEMP array nothing, of an OUTPUT array what the caller left there.
     """
-    for array in plan.arrays:
-        if array.role not in (Role.TEMP, Role.OUTPUT):
+    for array in plan.memories:
+        if not plan.is_temporary(array) and array.role is not Role.OUTPUT:
             continue
         if plan.tensorization is not None and plan.tensorization.sets(array):
             continue
         statements = [statement for part in plan.nest.parts for statement in part.statements]
-        reads = [s for s in statements if any(x.array is array and not x.is_write for x in s.accesses)]
-        if not reads or any(s.store.array is array for s in statements if s not in reads):
+        reads = [s for s in statements if any(x.array.memory is array and not x.is_write for x in s.accesses)]
+        if not reads or any(s.store.array.memory is array for s in statements if s not in reads):
             continue
         message = f"{array.name} is {array.role.name} and is read, and nothing is written to it before"
         help = "store to it first, in a nest that is fused in front, or tensorize with prologue_op=SET"
-        if array.role is Role.TEMP:
+        if plan.is_temporary(array):
             raise ScheduleError(message, location=reads[0].location, help=help)
         where = reads[0].location
         text = f"{message}: it begins with what is in it (help: declare it INPUT_OUTPUT, or {help})"
@@ -232,7 +297,7 @@ def _refuse_forgotten(plan: PlanState) -> None:
     """
     for array in plan.arrays:
         caches = [cache for cache in plan.caches if cache.array is array]
-        if array.role is not Role.TEMP or not caches:
+        if not plan.is_temporary(array) or not caches:
             continue
         longest = min(caches, key=lambda cache: plan.depth(cache))
         around = [index for index in plan.serial[: plan.depth(longest)] if plan.nest.loop(index).trips != 1]
@@ -252,13 +317,7 @@ def _refuse_forgotten(plan: PlanState) -> None:
 
 
 def _instances(plan: PlanState, array: Array) -> list[Instance]:
-    return [
-        Instance(plan.nest, number, access)
-        for number, part in enumerate(plan.nest.parts)
-        for statement in part.statements
-        for access in statement.accesses
-        if access.array is array
-    ]
+    return [instance for instance in instances(plan.nest) if instance.access.array is array]
 
 
 def _is_own_sum(write: Instance, read: Instance) -> bool:

@@ -6,7 +6,7 @@ from tilewright.tensors.construction import identity_tensor, make_tensor, recast
 from tilewright.tensors.engines import CoordinateEngine, Engine, NumpyEngine
 from tilewright.tensors.guarded import GuardedTensor, guarded
 from tilewright.tensors.partition import domain_offset, local_partition, local_tile
-from tilewright.tensors.tensor import Tensor, fragment_like
+from tilewright.tensors.tensor import Tensor, compact_fragment, fragment_like, make_fragment_like
 
 __all__ = [
     "CoordinateEngine",
@@ -14,12 +14,14 @@ __all__ = [
     "GuardedTensor",
     "NumpyEngine",
     "Tensor",
+    "compact_fragment",
     "domain_offset",
     "fragment_like",
     "guarded",
     "identity_tensor",
     "local_partition",
     "local_tile",
+    "make_fragment_like",
     "make_tensor",
     "recast",
     "tensor",

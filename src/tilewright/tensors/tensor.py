@@ -17,7 +17,8 @@ from tilewright.layout.coordinates import Offset, add_offsets, checked_coord
 from tilewright.layout.display import Displayed
 from tilewright.layout.ints import Coord, Int, Shape
 from tilewright.layout.layouts import Layout, from_modes, has_kept, modes_of
-from tilewright.layout.modes import select, slice_and_offset
+from tilewright.layout.modes import make_fragment_like as fragment_layout_like
+from tilewright.layout.modes import make_layout_like, select, slice_and_offset
 from tilewright.layout.recasting import demand_whole_groups
 from tilewright.layout.recasting import recast as recast_layout
 from tilewright.layout.swizzle import ComposedLayout
@@ -285,7 +286,7 @@ class Tensor(Arithmetic, Displayed):
         Raises `LayoutError` for a dynamic shape.
         """
         element = as_dtype(dtype)
-        result = fragment_like(self, element.storage)
+        result = compact_fragment(self, element.storage)
         convert = getattr(self.engine, "convert_into", None)
         if convert is None:
             for i in range(host.static_size(result)):
@@ -346,14 +347,47 @@ class Tensor(Arithmetic, Displayed):
 def fragment_like(t: Tensor, dtype: Any = None) -> Tensor:  # Any: whatever names an element type
     """Make registers in the shape of a tensor, compact, of its own or another element type.
 
+    The modes keep the order of the tensor's strides; modes of stride 0 stay at stride 0.
+
     >>> import numpy as np, tilewright as tw
     >>> fragment_like(tw.tensor(np.zeros((4, 2)))).stride
-    (1, 4)
+    (2, 1)
+
+    Raises `LayoutError` when the shape is dynamic: registers have to be counted. Source: CuTe `make_tensor_like`.
+    """
+    instance("fragment_like", "t", t, Tensor, "a tensor")
+    return _registers(t, make_layout_like(_ordering(t)), dtype)
+
+
+def make_fragment_like(t: Tensor, dtype: Any = None) -> Tensor:  # Any: whatever names an element type
+    """Make registers in the shape of a tensor: mode 0, an instruction's values, column-major, the others in order.
+
+    >>> import numpy as np, tilewright as tw
+    >>> make_fragment_like(tw.tensor(np.zeros((2, 4, 8)))).stride
+    (1, 16, 2)
 
     Raises `LayoutError` when the shape is dynamic: registers have to be counted. Source: CuTe `make_fragment_like`.
     """
-    instance("fragment_like", "t", t, Tensor, "a tensor")
-    layout = Layout(t.shape)
+    instance("make_fragment_like", "t", t, Tensor, "a tensor")
+    return _registers(t, fragment_layout_like(_ordering(t)), dtype)
+
+
+def compact_fragment(t: Tensor, dtype: Any = None) -> Tensor:  # Any: whatever names an element type
+    """Make registers in the shape of a tensor, column-major; raises `LayoutError` as `fragment_like` does."""
+    instance("a fragment", "t", t, Tensor, "a tensor")
+    return _registers(t, Layout(t.shape), dtype)
+
+
+def _ordering(t: Tensor) -> Layout:
+    """Return the plain layout whose strides say in which order a fragment holds the elements."""
+    layout: Any = getattr(t, "order", t.layout)  # a guarded tensor's; Any: a layout, perhaps inside of composed ones
+    while isinstance(layout, ComposedLayout):
+        layout = layout.inner
+    assert isinstance(layout, Layout), t
+    return layout
+
+
+def _registers(t: Tensor, layout: Layout, dtype: Any) -> Tensor:
     if not layout.is_static:
         raise LayoutError(
             f"a fragment needs a static shape, not {show(t.shape)}", help="tile the tensor by static extents first"

@@ -13,6 +13,7 @@ from tilewright.layout import (
     Int,
     Layout,
     append,
+    complement,
     composition,
     logical_divide,
     right_inverse,
@@ -24,12 +25,12 @@ from tilewright.layout.display import Displayed
 from tilewright.layout.layouts import from_modes, inside, modes_of
 from tilewright.layout.tuples import show, tuple_size
 from tilewright.pickling import without_caches
-from tilewright.tensors import Tensor, fragment_like
+from tilewright.tensors import Tensor, compact_fragment, make_fragment_like
 
-Operand = Literal["A", "B", "C"]
+Operand = Literal["A", "B", "C", "D"]
 
 # The modes of (M, N, K) that each operand has.
-_MODES: dict[str, tuple[int, int]] = {"A": (0, 2), "B": (1, 2), "C": (0, 1)}
+_MODES: dict[str, tuple[int, int]] = {"A": (0, 2), "B": (1, 2), "C": (0, 1), "D": (0, 1)}
 
 
 @dataclass(frozen=True)
@@ -52,11 +53,12 @@ class TiledMMA(Displayed):
     permutations: tuple[Any, Any, Any] = (None, None, None)  # Any: None, an extent, or a Layout
 
     def __post_init__(self) -> None:
-        vmnk = self.thr_layout_vmnk
-        if self.atom_layout.rank != 3 or not self.atom_layout.is_static or size(right_inverse(vmnk)) != size(vmnk):
+        if self.atom_layout.rank != 3 or not self.atom_layout.is_static or not self._numbers_threads():
             raise LayoutError(
-                "TiledMMA: the layout of the atoms has modes M, N, K, is static and numbers threads without gaps",
+                "TiledMMA: the layout of the atoms has modes M, N, K, is static, and gives each thread a number of its "
+                "own, with room for whole copies of all threads where it leaves numbers out",
                 details=[f"atom_layout = {self.atom_layout}    atom.thr_id = {self.atom.thr_id}"],
+                help="number the atoms in order, such as Layout((2, 2)) or Layout((2, 2), (2, 1))",
             )
         for mode in range(3):
             covered = self._covered(mode)
@@ -86,12 +88,54 @@ class TiledMMA(Displayed):
         found: Layout = tiled_product(self.atom.thr_id, self.atom_layout)
         return found
 
+    def _numbers_threads(self) -> bool:
+        """Say whether every thread number from 0 on is that of one thread, or of a copy of one."""
+        try:
+            numbers = self._with_copies
+        except LayoutError:
+            return False
+        return size(right_inverse(numbers)) == size(numbers)
+
+    @property
+    def copies(self) -> Layout:
+        """The layout from a copy of the threads to how far its thread numbers lie above theirs; 1:0 without copies.
+
+        There are copies where the threads' own numbers leave gaps, as those of one quad pair do: lanes 0 to 3 and 16 to
+        19. The other lanes of the warp take part in the instruction, and do and hold what these do and hold.
+        """
+        return complement(self.thr_layout_vmnk)
+
+    @property
+    def _with_copies(self) -> Layout:
+        """The layout from (thread, copy) to thread numbers, where a thread is (of the atom, place in M, N, K)."""
+        return from_modes((self.thr_layout_vmnk, self.copies))
+
     @property
     def size(self) -> int:
-        """The number of threads."""
+        """The number of threads; their numbers may have gaps, see `thread_numbers`."""
         count = self.thr_layout_vmnk.size
         assert isinstance(count, int), self.atom_layout
         return count
+
+    @property
+    def span(self) -> int:
+        """The number of thread numbers from 0 on that the threads and their copies have: `size` but for gaps."""
+        count = size(self._with_copies)
+        assert isinstance(count, int), self.atom_layout
+        return count
+
+    @property
+    def thread_numbers(self) -> tuple[int, ...]:
+        """The numbers of the threads, the least first: all from 0 on, but for an atom of lanes that do not follow.
+
+        A block holds whole warps, and a thread whose number is left out works as a copy of a thread whose number is
+        not: of one quad pair, lane 4 does what lane 0 does.
+
+        >>> import tilewright as tw
+        >>> make_tiled_mma(tw.atoms.SM70_8x8x4_F32F16F16F32_NT).thread_numbers
+        (0, 1, 2, 3, 16, 17, 18, 19)
+        """
+        return tuple(sorted([self.thr_layout_vmnk(i) for i in range(self.size)]))
 
     @property
     def shape_mnk(self) -> tuple[int, int, int]:
@@ -132,15 +176,15 @@ class TiledMMA(Displayed):
         permuted = logical_divide(layout, (self.permutation(first), self.permutation(second)))
         shape = self.atom.shape_mnk
         atoms = zipped_divide(permuted, (shape[first], shape[second]))
-        tv = {"A": self.atom.layout_a, "B": self.atom.layout_b, "C": self._layout_c_by_blocks()}[operand]
+        tv = {"A": self.atom.layout_a, "B": self.atom.layout_b}.get(operand) or self._layout_by_blocks(operand)
         values = composition(atoms[0], tv)
         counts = (size(self.atom_layout[first]), size(self.atom_layout[second]))
         rest = zipped_divide(atoms[1], counts)
         return from_modes((from_modes((values[0], rest[0])), from_modes((values[1], rest[1]))))
 
-    def _layout_c_by_blocks(self) -> Layout:
-        """Return the atom's layout of C, over all blocks of rows where it computes only one of them."""
-        atom, layout = self.atom, self.atom.layout_c
+    def _layout_by_blocks(self, operand: Operand) -> Layout:
+        """Return the atom's layout of C or D, over all blocks of rows where it computes only one of them."""
+        atom, layout = self.atom, self.atom.layout_c if operand == "C" else self.atom.layout_of_d
         if atom.row_block[1] == 1:
             return layout
         return from_modes((from_modes((layout[0], Layout(atom.row_block[1], atom.rows))), layout[1]))
@@ -161,7 +205,7 @@ class TiledMMA(Displayed):
         reference = Layout((self.tile_size(first), self.tile_size(second)))
         arranged = self.thread_fragment_layout(reference, operand)
         vector, places = arranged[0][0], arranged[0][1]
-        if operand == "C" and self.atom.row_block[1] > 1:
+        if operand in "CD" and self.atom.row_block[1] > 1:
             vector = vector[0]
         # Threads that differ only in the mode this operand lacks hold the same elements: stride 0.
         modes = [vector]
@@ -170,7 +214,9 @@ class TiledMMA(Displayed):
                 modes.append(places[(first, second).index(mode)])
             else:
                 modes.append(Layout(size(self.atom_layout[mode]), 0))
-        by_number = composition(from_modes(modes), right_inverse(self.thr_layout_vmnk))
+        numbers = self._with_copies
+        modes.append(Layout(size(numbers[1]), 0))
+        by_number = composition(from_modes(modes), right_inverse(numbers))
         return from_modes((by_number, arranged[1]))
 
     @property
@@ -187,6 +233,11 @@ class TiledMMA(Displayed):
     def layout_c_tv(self) -> Layout:
         """The layout from (thread, value) to elements of C's tile (M,N), column-major, counted from `offset_c` on."""
         return self._layout_tv("C")
+
+    @property
+    def layout_d_tv(self) -> Layout:
+        """The layout from (thread, value) to elements of D's tile (M,N): that of C unless the atom says otherwise."""
+        return self._layout_tv("D")
 
     def get_slice(self, thread: Int) -> ThrMMA:
         """Return the part of one thread, given by a static or dynamic number."""
@@ -211,6 +262,19 @@ class ThrMMA:
     tiled_mma: TiledMMA
     thread: Int
 
+    @property
+    def is_copy(self) -> Any:  # Any: a bool, or a number of a kernel
+        """Say whether this thread only repeats another's work, because the atoms leave its number out.
+
+        Threads that store the same element race even where they store the same value, so a kernel of one quad pair
+        writes `if not thread.is_copy:` around what it stores. For other tiled products this is False, a plain bool.
+        """
+        copies = self.tiled_mma.copies
+        if copies.size == 1:
+            return False
+        _, place = from_modes((self.tiled_mma.thr_layout_vmnk, copies)).get_flat_coord(self.thread)
+        return place != 0
+
     def _partition(self, t: Tensor, operand: Operand) -> Tensor:
         first, second = _MODES[operand]
         instance(f"partition_{operand}", "t", t, Tensor, "a tensor")
@@ -218,7 +282,7 @@ class ThrMMA:
         whole = t.map_layout(inside(lambda layout: self.tiled_mma.thread_fragment_layout(layout, operand)))
         rest = whole.layout[1][1].rank
         vector: Any = coord[0]  # Any: a thread of the atom, or with its block
-        if operand == "C" and self.tiled_mma.atom.row_block[1] > 1:
+        if operand in "CD" and self.tiled_mma.atom.row_block[1] > 1:
             vector = (vector, self.tiled_mma.atom.row_block[0])
         sliced = whole.with_engine(slice_engine(t, self.tiled_mma, self.thread))
         view: Tensor = sliced[((vector, (coord[1 + first], coord[1 + second])), (None, (None,) * rest))]
@@ -236,17 +300,25 @@ class ThrMMA:
         """Return this thread's part of C (M,N,...): (value, rest M, rest N, ...)."""
         return self._partition(t, "C")
 
+    def partition_D(self, t: Tensor) -> Tensor:
+        """Return this thread's part of D (M,N,...), which is that of C but where the atom says otherwise."""
+        return self._partition(t, "D")
+
     def make_fragment_A(self, t: Tensor) -> Tensor:
-        """Make registers of A's type in the shape of a partitioned tensor."""
-        return fragment_like(t, self.tiled_mma.atom.dtype_a.storage)
+        """Make registers of A's type in the shape of a partitioned tensor, in the order of its strides."""
+        return make_fragment_like(t, self.tiled_mma.atom.dtype_a.storage)
 
     def make_fragment_B(self, t: Tensor) -> Tensor:
-        """Make registers of B's type in the shape of a partitioned tensor."""
-        return fragment_like(t, self.tiled_mma.atom.dtype_b.storage)
+        """Make registers of B's type in the shape of a partitioned tensor, in the order of its strides."""
+        return make_fragment_like(t, self.tiled_mma.atom.dtype_b.storage)
 
     def make_fragment_C(self, t: Tensor) -> Tensor:
-        """Make registers of the accumulator's type in the shape of a partitioned tensor."""
-        return fragment_like(t, self.tiled_mma.atom.dtype_c.storage)
+        """Make registers of the accumulator's type in the shape of a partitioned tensor, column-major."""
+        return compact_fragment(t, self.tiled_mma.atom.dtype_c.storage)
+
+    def make_fragment_D(self, t: Tensor) -> Tensor:
+        """Make registers of the result's type in the shape of a partitioned tensor, column-major."""
+        return compact_fragment(t, self.tiled_mma.atom.dtype_d.storage)
 
     def partition_fragment_A(self, t: Tensor) -> Tensor:
         """Make registers for this thread's part of A."""
@@ -259,6 +331,10 @@ class ThrMMA:
     def partition_fragment_C(self, t: Tensor) -> Tensor:
         """Make registers for this thread's part of C."""
         return self.make_fragment_C(self.partition_C(t))
+
+    def partition_fragment_D(self, t: Tensor) -> Tensor:
+        """Make registers for this thread's part of D."""
+        return self.make_fragment_D(self.partition_D(t))
 
 
 def slice_engine(t: Tensor, tiled: Any, thread: Int) -> Any:  # Any: a TiledCopy or TiledMMA; an engine
@@ -276,7 +352,10 @@ def make_tiled_mma(
 
     Law: over all threads and values, the tile's products (m, n, k) are each computed exactly once.
 
-    Raises `LayoutError` when the layout does not number the atoms without gaps. Source: CuTe `make_tiled_mma`.
+    Threads whose numbers the atoms leave out (an atom of lanes 0 to 3 and 16 to 19) work as copies of the others.
+
+    Raises `LayoutError` when two atoms share a number, or the numbers left out are no room for whole copies. Source:
+    CuTe `make_tiled_mma`.
     """
     instance("make_tiled_mma", "atom", atom, MMAAtom, "an mma atom", "such as tw.atoms.SM80_16x8x16_F32F16F16F32_TN")
     instance(

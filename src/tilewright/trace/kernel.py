@@ -98,7 +98,7 @@ def _run(tracer: Tracer, function: types.FunctionType, values: Mapping[str, Any]
                 location=place,
                 help="device values take Python's operators and the functions of tilewright (tw.sqrt, tw.where, ...); "
                 "NumPy and math work on numbers that are known while tracing",
-            ) from error
+            ) from None
         _annotate(error, tracer.name, place)
         raise
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+from collections.abc import Callable
 from typing import Any
 
 from tilewright.arch import VECTOR_BYTES
@@ -11,7 +11,7 @@ from tilewright.dtypes import dtype
 from tilewright.errors import LanguageError
 from tilewright.ir.core import Space
 from tilewright.layout import ComposedLayout, Layout, cosize, make_layout_like
-from tilewright.layout.tuples import map_leaves
+from tilewright.layout import make_fragment_like as layout_of_fragment
 from tilewright.tensors import GuardedTensor, Tensor
 from tilewright.trace.engine import allocate
 from tilewright.trace.shared_sizes import allocate_sized
@@ -57,16 +57,36 @@ def fragment_like(tensor: Any, element: Any = None) -> Tensor:
 
     The modes keep the order of the other's strides, so that what is contiguous there is contiguous in registers; modes
     with dynamic strides come behind in their own order, and modes of stride 0 stay at stride 0. The element type is the
-    tensor's own unless given. Raises `LanguageError` for a layout without an element type, `LayoutError` for a
-    dynamic shape. Source: CuTe `make_fragment_like`.
+    tensor's own unless given. `make_tensor_like` is another name for it, CuTe's.
+
+    Raises `LanguageError` for a layout without an element type, `LayoutError` for a dynamic shape. Source: CuTe
+    `make_tensor_like`.
     """
-    instance("tw.fragment_like", "tensor", tensor, (Tensor, Layout, ComposedLayout), "a tensor or a layout")
+    return _like("fragment_like", tensor, element, make_layout_like)
+
+
+make_tensor_like = fragment_like
+
+
+def make_fragment_like(tensor: Any, element: Any = None) -> Tensor:
+    """Make a register tensor with the shape of another tensor or layout, compact, its mode 0 column-major.
+
+    Mode 0 of a partition holds the values of one instruction, which lie side by side in the fragment however they lie
+    in memory. The other modes keep the order of the other's strides, and those of stride 0 get elements of their own.
+
+    Raises as `fragment_like`. Source: CuTe `make_fragment_like`.
+    """
+    return _like("make_fragment_like", tensor, element, layout_of_fragment)
+
+
+def _like(name: str, tensor: Any, element: Any, arrange: Callable[[Layout], Layout]) -> Tensor:
+    instance(f"tw.{name}", "tensor", tensor, (Tensor, Layout, ComposedLayout), "a tensor or a layout")
     layout = tensor.layout if isinstance(tensor, Tensor) else tensor
     if element is None and not isinstance(tensor, Tensor):
         raise LanguageError(
-            "tw.fragment_like of a layout needs an element type", help="pass one: fragment_like(layout, tw.float32)"
+            f"tw.{name} of a layout needs an element type", help=f"pass one: {name}(layout, tw.float32)"
         )
-    behind = itertools.count(1 << 40)  # above every static stride of what fits into registers
-    strides = tensor.order.stride if isinstance(tensor, GuardedTensor) else layout.stride
-    stride = map_leaves(lambda step: step if isinstance(step, int) else next(behind), strides)
-    return registers(tensor.dtype if element is None else element, make_layout_like(Layout(layout.shape, stride)))
+    order = tensor.order if isinstance(tensor, GuardedTensor) else layout
+    while isinstance(order, ComposedLayout):
+        order = order.inner
+    return registers(tensor.dtype if element is None else element, arrange(Layout(layout.shape, order.stride)))

@@ -67,6 +67,11 @@ class Index3:
             value.facts = type(value.facts)(0, extent - 1, 1)
         return Scalar(value)
 
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise LanguageError(f"tw.{self._group} has no {name!r}", help="its axes are x, y and z")
+
     def __repr__(self) -> str:
         return f"tw.{self._group}"
 
@@ -179,7 +184,7 @@ def note_access(tracer: Tracer, taken: Slice, condition: Value | None = None) ->
     known.setdefault((taken.location, taken.numbers), taken)
     if tracer.branch_depth or taken.numbers is None:
         return
-    if min(taken.numbers) < 0 or max(taken.numbers) >= taken.tiled.size:
+    if min(taken.numbers) < 0 or max(taken.numbers) >= _span(taken.tiled):
         if condition is not None:
             tracer.conditional_slices.append((taken, condition))
             return
@@ -200,8 +205,19 @@ def refuse_wrong_slices(tracer: Tracer) -> None:
     for tiled, known in tracer.slices.items():
         taken = list(known.values())
         numbers = [s.numbers for s in taken if s.numbers is not None]
-        if len(numbers) == len(taken) and not frozenset(range(tiled.size)) <= frozenset().union(*numbers):
+        if len(numbers) == len(taken) and not _needed(tiled) <= frozenset().union(*numbers):
             raise _refusal(tracer, taken[0], "no thread takes some of its slices")
+
+
+def _span(tiled: TiledCopy | TiledMMA | Partition) -> int:
+    """Return the number of thread numbers that have a slice, with those of a TiledMMA that are copies of others."""
+    span: int = getattr(tiled, "span", tiled.size)
+    return span
+
+
+def _needed(tiled: TiledCopy | TiledMMA | Partition) -> frozenset[int]:
+    """Return the numbers of the threads that together do all of the work; those of a TiledMMA may have gaps."""
+    return frozenset(getattr(tiled, "thread_numbers", range(tiled.size)))
 
 
 def _is_uniform(condition: Value, indices: Mapping[Value, For], parameters: Container[object]) -> bool:
@@ -239,20 +255,20 @@ def _refusal(tracer: Tracer, taken: Slice, what: str, more: str = "") -> Languag
     return LanguageError(
         f"{article}{kind} of {tiled.size} threads is used{threads}: {what}",
         details=[
-            f"of {tiled.size} slices, 0 to {tiled.size - 1}, the threads here take {_shown(numbers)}",
+            f"of {tiled.size} slices, {_shown(_needed(tiled), '')}, the threads here take {_shown(numbers)}",
             f"{kind}: {tiled}",
             f"tensor: {taken.tensor}",
         ],
         location=taken.location,
-        help=f"launch blocks of {tiled.size} threads"
-        + (" (its .size)" if article else "")
+        help=f"launch blocks of {_span(tiled)} threads"
+        + (f" (its .{'size' if _span(tiled) == tiled.size else 'span'})" if article else "")
         + f", or make {article}{kind} for the threads of the block{more}",
     )
 
 
-def _shown(numbers: frozenset[int]) -> str:
+def _shown(numbers: frozenset[int], one: str = "slice ") -> str:
     low, high = min(numbers), max(numbers)
     if len(numbers) == 1:
-        return f"slice {low}"
+        return f"{one}{low}" if one else f"{low} to {high}"
     gaps = "" if len(numbers) == high - low + 1 else f", {len(numbers)} of them"
     return f"{low} to {high}{gaps}"

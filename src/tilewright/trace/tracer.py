@@ -7,21 +7,19 @@ A kernel's Python function runs once for each specialisation. While it runs, its
 from __future__ import annotations
 
 import math
-import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
 from itertools import islice
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
 
-import tilewright
 from tilewright.arch import Arch
 from tilewright.dtypes import DType, bool_
 from tilewright.errors import LanguageError
+from tilewright.frames import is_user_file
 from tilewright.ir.builder import Builder
 from tilewright.ir.core import Block, Buffer, GridLimit, LaunchSized, Op, Parameter, Requirement, Type, Value
 from tilewright.ir.evaluate import COMPUTED
@@ -38,9 +36,6 @@ if TYPE_CHECKING:
     from tilewright.trace.element_loops import ElementLoop
     from tilewright.trace.reach import Memory
     from tilewright.trace.threads import Slice
-
-PACKAGE = os.path.dirname(os.path.abspath(tilewright.__file__)) + os.sep
-EXAMPLES = PACKAGE + "examples" + os.sep
 
 INNER = "__in__"  # the rewriter makes functions of loops and branches, called WHAT__in__FUNCTION
 
@@ -179,12 +174,7 @@ def _place(code: CodeType, instruction: int, line: int) -> SourceLocation:
 
 def is_user_code(code: CodeType) -> bool:
     """Say whether code stands outside of this package."""
-    return _is_user_file(code.co_filename)
-
-
-@cache
-def _is_user_file(file: str) -> bool:
-    return not file.startswith(PACKAGE) or file.startswith(EXAMPLES)
+    return is_user_file(code.co_filename)
 
 
 def asked_by_user() -> bool:

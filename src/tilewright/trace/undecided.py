@@ -40,7 +40,8 @@ class Undecided:
             return bool(known)
         raise _undecided(
             "the truth of a device value",
-            "decorate a helper function with @tw.function; in a comprehension or a sort, write tw.where or a loop",
+            "decorate a helper function with @tw.function; "
+            "in a lambda, a comprehension or a sort, write tw.where(condition, a, b)",
         )
 
     def __index__(self) -> int:

@@ -15,6 +15,7 @@ from tilewright.errors import ArgumentError, TuningError
 from tilewright.runtime import driver
 from tilewright.runtime.arrays import ArrayInfo, describe
 from tilewright.runtime.nvrtc import compiler_identity
+from tilewright.runtime.options import is_simulator_chosen
 from tilewright.runtime.plan import scalar_type
 
 # Any: arguments of a kernel by name
@@ -38,7 +39,7 @@ def is_simulated(arrays: Mapping[str, Any]) -> bool:
     """Say whether calls with these arrays run on the simulator."""
     infos = [describe(array) for array in arrays.values()]
     on_gpu = any(info is not None and info.is_cuda for info in infos)
-    return not on_gpu or os.environ.get("TILEWRIGHT_BACKEND") == "sim"
+    return not on_gpu or is_simulator_chosen()
 
 
 def ordinal_of(arrays: Mapping[str, Any]) -> int:

@@ -124,10 +124,10 @@ def tune_plan(
     configs = list(choices)
     random.Random(seed).shuffle(configs)
     first = candidates.first(configs)
-    names = [array.name for array in first.parameters]
+    names = [array.name for array in first.arguments]
     if len(arrays) != len(names):
         raise ScheduleError(f"{name} takes ({', '.join(names)}), got {len(arrays)} arguments")
-    given = {array.name: value for array, value in zip(first.parameters, arrays, strict=True) if array.rank}
+    given = {array.name: value for array, value in zip(first.arguments, arrays, strict=True) if array.rank}
     simulated = is_simulated(given)
     kept, place = store_of(store), None
     if not simulated and kept is not None:

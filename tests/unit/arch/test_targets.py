@@ -39,10 +39,10 @@ def test_devices_without_a_target(capability: tuple[int, int]) -> None:
 def test_what_the_architectures_have() -> None:
     optin = {name: arch.shared_bytes_optin // 1024 for name, arch in ARCHES.items()}
     assert [optin[f"sm_{n}"] for n in ("70", "75", "80", "86", "89", "90a")] == [96, 64, 163, 99, 99, 227]
-    assert [n for n, a in ARCHES.items() if not a.has_ldmatrix] == ["sm_70", "gfx908", "gfx90a"]
-    assert [n for n, a in ARCHES.items() if not a.has_cp_async] == ["sm_70", "sm_75", "gfx908", "gfx90a"]
+    assert [n for n, a in ARCHES.items() if not a.has_ldmatrix] == ["sm_70", "gfx908", "gfx90a", "gfx942"]
+    assert [n for n, a in ARCHES.items() if not a.has_cp_async] == ["sm_70", "sm_75", "gfx908", "gfx90a", "gfx942"]
     assert [n for n, a in ARCHES.items() if a.has_clusters] == ["sm_90", "sm_90a", "sm_100", "sm_120"]
-    assert [n for n, a in ARCHES.items() if a.warp_size == 64] == ["gfx908", "gfx90a"]
+    assert [n for n, a in ARCHES.items() if a.warp_size == 64] == ["gfx908", "gfx90a", "gfx942"]
     assert default_arch().name == "sm_90a"
     assert str(default_arch()) == "sm_90a"
 

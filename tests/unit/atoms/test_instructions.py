@@ -109,7 +109,7 @@ EXCERPT = """\
             #pragma unroll
             for (int i = 0; i < 4; i += 1) {
                 const int n = m == 0 ? i : 3 - i;
-                const int index_1 = n * 4 + k * 16;
+                const int index_1 = n * 8 + k * 4;
                 const int index_2 = m * 4 + n * 8;
                 float d0, d1, d2, d3;
                 mma_m16n8k16_row_col_f32_bf16_bf16_f32(

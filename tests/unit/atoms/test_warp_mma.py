@@ -21,7 +21,7 @@ Place = Callable[[int, int, int, int], tuple[int, int]]  # group, place in the g
 def test_the_table_is_whole() -> None:
     assert len(set(NAMES)) == len(NAMES)
     counts = {arch: sum(name.startswith(arch) for name in NAMES) for arch in ("SM70", "SM75", "SM80", "SM89", "SM90")}
-    assert counts == {"SM70": 8, "SM75": 4, "SM80": 63, "SM89": 8, "SM90": 3}
+    assert counts == {"SM70": 12, "SM75": 4, "SM80": 63, "SM89": 8, "SM90": 3}
     assert set(NAMES) <= set(dir(tw.atoms))
     with pytest.raises(AttributeError, match="SM80_16x8x8_F32"):
         tw.atoms.SM80_16x8x8_F32
@@ -30,7 +30,8 @@ def test_the_table_is_whole() -> None:
 @pytest.mark.parametrize("atom", ATOMS, ids=str)
 def test_layouts_are_bijections(atom: MMAAtom) -> None:
     m, n, k = atom.shape_mnk
-    for layout, size in ((atom.layout_a, m * k), (atom.layout_b, n * k), (atom.layout_c, m * n)):
+    c, d = (atom.layout_c, m * n), (atom.layout_of_d, m * n)
+    for layout, size in ((atom.layout_a, m * k), (atom.layout_b, n * k), c, d):
         table = positions(layout)
         assert table.shape[0] == atom.threads
         assert sorted(table.ravel().tolist()) == list(range(size))
@@ -133,10 +134,11 @@ def test_quad_pairs_are_those_of_the_isa(atom: MMAAtom) -> None:
                 row, column = by_row if row_wise else by_column
                 assert layout(thread, i) == row + 8 * column
         for i in range(8):
-            row, column = lane % 4 + high, i
-            if atom.dtype_d is tw.float32:
-                row, column = (lane & 1) + (i & 2) + high, (i & 4) + (lane & 2) + (i & 1)
-            assert atom.layout_c(thread, i) == row + 8 * column
+            for layout, dtype in ((atom.layout_c, atom.dtype_c), (atom.layout_of_d, atom.dtype_d)):
+                row, column = lane % 4 + high, i
+                if dtype is tw.float32:
+                    row, column = (lane & 1) + (i & 2) + high, (i & 4) + (lane & 2) + (i & 1)
+                assert layout(thread, i) == row + 8 * column
 
 
 # --- arithmetic ------------------------------------------------------------------------------------------

@@ -11,9 +11,11 @@ from tests.unit.backends.kernels import AMD, Draft, compile_text
 
 import tilewright as tw
 from tilewright import dtypes as t
+from tilewright.atoms.arithmetic import round_tf32
 from tilewright.errors import LanguageError
 from tilewright.instructions.mfma import NAMES, Mfma, MFMAAtom
 from tilewright.instructions.mma import Mma
+from tilewright.ir.ops import RoundToTfloat32
 from tilewright.runtime.clang import find_clang
 
 WAVE = tw.Layout(64)
@@ -97,7 +99,9 @@ def test_every_atom_is_one_instruction(name: str) -> None:
     """With the block of A that stands for all, where an atom has one."""
     atom = getattr(tw.atoms, name)
     cbsz, abid, _ = atom.modifiers
-    module = compile_text(product(atom).source("gfx908"), "gfx908")
+    if find_clang(atom.arch) is None:
+        pytest.skip(f"needs a clang that knows {atom.arch}")
+    module = compile_text(product(atom).source(atom.arch), atom.arch)
     (line,) = [x for x in module.assembly.split("\n") if "v_mfma" in x]
     assert module.log == "" and atom.builtin.rpartition("amdgcn_")[2] in line
     assert re.findall(r"(cbsz|abid):(\d)", line) == [(w, str(n)) for w, n in (("cbsz", cbsz), ("abid", abid)) if n]
@@ -193,3 +197,28 @@ def test_the_kernel_by_tiles_computes_the_product() -> None:
     mma = tw.make_tiled_mma(tw.atoms.GFX908_16x16x4_F32F32F32F32_MFMA, (1, 1, 1))
     product_of_tiles.configure(arch="gfx908")[(2, 2), 64](c, a, b, mma)
     assert np.array_equal(c, a @ b.T)
+
+
+def test_xf32_leaves_no_lower_bits_to_the_instruction() -> None:
+    xf32 = tw.atoms.GFX942_16x16x8_F32TF32TF32F32_MFMA
+    text = product(xf32).text("gfx942")
+    assert all(f"{x} = __uint_as_float(__float_as_uint({x}) & 0xFFFFE000u);" in text for x in ("a0", "a1", "b0", "b1"))
+
+
+def test_rounding_to_xf32() -> None:
+    """The text of the rounding, in NumPy's words, is the simulator's: ties away from zero, infinities and NaN as they are."""
+    d = Draft("rounds", (64, 1, 1))
+    x, y = d.pointer("x", t.float32), d.pointer("y", t.float32)
+    (rounded,) = d.emit(RoundToTfloat32(d.load(x, 0)), t.float32)
+    d.store(y, 0, rounded)
+    text = d.text("gfx942")
+    assert "(bits + 0x1000u) & 0xFFFFE000u" in text and "(bits & 0x7F800000u) == 0x7F800000u ? bits : rounded" in text
+    with pytest.raises(LanguageError, match=r"gfx90a has no cvt\.rna\.tf32"):
+        d.text("gfx90a")
+    bits = np.concatenate([np.arange(0, 2**32, 65521, dtype=np.uint64), [0x7F800000, 0xFF800001, 0x7F7FFFFF]])
+    values = bits.astype(np.uint32).view(np.float32)
+    special = (values.view(np.uint32) & np.uint32(0x7F800000)) == 0x7F800000
+    by_text = np.where(
+        special, values.view(np.uint32), (values.view(np.uint32) + np.uint32(0x1000)) & np.uint32(0xFFFFE000)
+    )
+    np.testing.assert_array_equal(by_text, round_tf32(values).view(np.uint32))

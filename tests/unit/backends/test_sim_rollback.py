@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.backends.sim.findings import ROLLBACK_VARIABLE
 from tilewright.backends.sim.machine import Machine
-from tilewright.errors import ArgumentError, CheckError
+from tilewright.errors import ROLLBACK_VARIABLE, ArgumentError, CheckError
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,16 @@ import pytest
 from tilewright.draw import svg
 
 DOCS = Path(__file__).parents[3] / "docs"
-PAGES = {"layouts.md": 40, "tensorcores.md": 30, "matmul.md": 10}  # and the least number of examples
+PAGES = {
+    "first_kernel.md": 20,
+    "layouts.md": 40,
+    "tensorcores.md": 30,
+    "matmul.md": 10,
+    "coming_from_triton.md": 8,
+    "coming_from_cuda.md": 6,
+    "coming_from_numba.md": 8,
+    "coming_from_moye_and_cute.md": 30,
+}  # and the least number of examples
 
 
 @pytest.fixture(scope="module")
@@ -49,5 +58,5 @@ def test_committed_pictures_are_those_of_the_code(maker: ModuleType) -> None:
 def test_every_picture_is_shown_and_made(maker: ModuleType) -> None:
     made = {f"{name}.svg" for name in maker.PICTURES}
     assert {path.name for path in maker.FOLDER.iterdir()} == made
-    texts = [(DOCS / page).read_text(encoding="utf-8") for page in PAGES]
+    texts = [(DOCS / page).read_text(encoding="utf-8") for page in (*PAGES, "schedule.md")]
     assert {picture for text in texts for picture in re.findall(r"\]\(pictures/([\w.]+)\)", text)} == made

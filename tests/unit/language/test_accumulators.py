@@ -14,7 +14,7 @@ from tilewright.instructions.mfma import NAMES as MFMAS
 from tilewright.instructions.mma import NAMES as WARP_MMAS
 from tilewright.language import accumulators
 
-EVERY_ATOM = (*WARP_MMAS, *MFMAS)
+EVERY_ATOM = tuple(name for name in (*WARP_MMAS, *MFMAS) if getattr(tw.atoms, name).layout_d is None)
 
 
 def _layouts(name: str) -> Any:

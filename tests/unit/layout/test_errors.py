@@ -29,7 +29,17 @@ REFUSED: dict[str, tuple[Any, list[str]]] = {
         lambda: L.composition(Layout((4, 4), (1, 10)), Layout((2, 2), (3, 3))),
         ["carry", "B = (2,2):(3,3)"],
     ),
-    "negative stride of b": (lambda: L.composition(Layout((4, 8), (8, 1)), Layout(4, -1)), ["-1"]),
+    "strides of b forward and back": (
+        lambda: L.composition(Layout((4, 8), (8, 1)), Layout((4, 4), (-1, 4))),
+        ["B = (4,4):(-1,4)", "back"],
+    ),
+    "an index and a coordinate": (lambda: L.composition(Layout((4, 8)), Layout((2, 2), (E(0), 4))), ["the stride 4"]),
+    "a coordinate of a mode that is not there": (lambda: L.composition(Layout((4, 8)), Layout(2, E(2))), ["mode 2"]),
+    "a mode and a part of it": (
+        lambda: L.composition(Layout(((4, 2), 8)), Layout((2, 2), (E(0), E(0, 1)))),
+        ["mode 0 ", "part of it"],
+    ),
+    "left inverse forward and back": (lambda: L.left_inverse(Layout((2, 4), (4, -1))), ["(2,4):(4,-1)"]),
     "a tiler with too many modes": (lambda: L.composition(Layout((4, 8)), (2, 2, 2)), ["3 modes", "2"]),
     "complement of overlapping modes": (lambda: L.complement(Layout((4, 4), (1, 2)), 16), ["stride 2", "span of 4"]),
     "complement of a negative stride": (lambda: L.complement(Layout(4, -1), 16), ["-1"]),

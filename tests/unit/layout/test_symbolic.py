@@ -105,7 +105,6 @@ REFUSED: list[tuple[str, Any, str]] = [
     ),
     ("sorting dynamic strides", lambda: L.complement(Layout((4, 8), (1, LD)), 100), "every stride"),
     ("inverting a dynamic layout", lambda: L.left_inverse(COL), "the shape of the layout"),
-    ("ordering by dynamic strides", lambda: L.make_layout_like(COL), "every stride"),
     ("comparing dynamic extents", lambda: L.compatible(M, (4, 8)), "an extent of the first shape"),
     ("exact division of dynamic extents", lambda: L.shape_div(M, 4), "the dividend"),
 ]

@@ -166,6 +166,39 @@ def test_the_first_release_that_is_there_is_taken(monkeypatch: pytest.MonkeyPatc
     assert clang.compiler_identity() != before
 
 
+def test_newer_targets_take_newer_releases(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """clang-14 does not know gfx942; a clang without a number in its name is asked for its release."""
+    monkeypatch.delenv(clang.VARIABLE, raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for name in ("clang-14", "clang-16"):
+        _write_program(tmp_path / name, f"clang version {name[-2:]}.0.6")
+    assert find_clang() == find_clang("gfx90a") == tmp_path / "clang-14" and find_clang("gfx942") is None
+    with pytest.raises(CompileError) as caught:
+        compile_hip(SCALE, name="scale", arch="gfx942")
+    assert str(caught.value) == (
+        "clang, which compiles HIP C++ for gfx942, is not installed\n  looked for clang-17 to clang-29, clang\n"
+        "  help: apt install clang-19, or set TILEWRIGHT_CLANG to a clang 17 or later with the target amdgcn"
+    )
+    _write_program(tmp_path / "clang", "Debian clang version 16.0.6")
+    assert find_clang("gfx942") is None
+    _write_program(tmp_path / "clang", "Debian clang version 18.1.8 (11)")
+    assert find_clang("gfx942") == tmp_path / "clang"
+    _write_program(tmp_path / "clang-19", "clang version 19.1.7")
+    assert find_clang("gfx942") == tmp_path / "clang-19" and find_clang() == tmp_path / "clang-14"
+
+
+def _write_program(path: Path, says: str) -> None:
+    path.write_text(f"#!/bin/sh\necho '{says}'\n")
+    path.chmod(0o755)
+
+
+@pytest.mark.skipif(find_clang("gfx942") is None, reason="needs clang 17 or later")
+def test_machine_code_for_gfx942() -> None:
+    module = compile_hip(SCALE, name="scale", arch="gfx942")
+    assert '.amdgcn_target "amdgcn-amd-amdhsa--gfx942"' in module.assembly
+    assert module.resources.vector_registers > 0 and module.resources.static_shared_bytes == 4 * 320
+
+
 def test_another_target_of_clang_is_no_target(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     fake = tmp_path / "clang"
     fake.write_text("#!/bin/sh\necho \"error: unable to create target: 'amdgcn'\" >&2\nexit 1\n")
@@ -207,7 +240,7 @@ def test_notes_of_the_assembly() -> None:
 def test_the_cache_keeps_an_amd_kernel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     module = CompiledModule("k", "gfx908", b"\x7fELFcode", "", AmdResources(12, vector_registers=12), "v_nop\n")
     calls = []
-    monkeypatch.setattr(clang, "compiler_identity", lambda: "some clang")
+    monkeypatch.setattr(clang, "compiler_identity", lambda arch=None: "some clang")
     monkeypatch.setattr(clang, "compile_hip", lambda source, **options: calls.append(source) or module)
     for _ in range(2):
         assert DiskCache(tmp_path).compile("text", name="k", arch="gfx908") == module
@@ -215,7 +248,7 @@ def test_the_cache_keeps_an_amd_kernel(monkeypatch: pytest.MonkeyPatch, tmp_path
     (entry,) = DiskCache(tmp_path).entries()
     assert (entry.name, entry.arch) == ("k", "gfx908")
     first = cache_key("text", "k", "gfx908", ())
-    monkeypatch.setattr(clang, "compiler_identity", lambda: "another clang")
+    monkeypatch.setattr(clang, "compiler_identity", lambda arch=None: "another clang")
     keys = {first, cache_key("text", "k", "gfx908", ()), cache_key("text", "k", "gfx90a", ())}
     keys |= {cache_key("other", "k", "gfx908", ()), cache_key("text", "k", "gfx908", ("-O1",))}
     assert len(keys) == 5

@@ -327,7 +327,7 @@ def test_each_block_has_memory_of_its_own(sizes: tuple[int, int, int], stages: i
         plan.cache(arrays[name], index=loops["ii"], location=Location.GLOBAL, pipeline_stages=stages, layout=LAST)
     plan.cache(arrays["C"], index=loops["k"], location=Location.GLOBAL)
     kernel = plan.build("product")
-    assert [scratch.name for scratch in kernel.scratch] == ["gA_memory0", "gB_memory1", "gC_memory2"]
+    assert [memory.name for memory in kernel.cache_memory] == ["gA_memory0", "gB_memory1", "gC_memory2"]
     assert "gC_memory2" in kernel.source()
     assert is_right(plan, *sizes)
 

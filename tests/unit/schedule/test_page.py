@@ -8,9 +8,7 @@ import json
 import re
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
-import numpy as np
 import pytest
 
 from tilewright.runtime.clang import find_clang
@@ -30,27 +28,15 @@ def registers() -> ModuleType:
     return module
 
 
-def test_examples_of_the_page() -> None:
+@pytest.mark.parametrize(("page", "least"), [(PAGE, 60), (DOCS / "coming_from_accera.md", 25)])
+def test_examples_of_the_page(page: Path, least: int) -> None:
     # Text outside of the code becomes blank lines, so that a failure names the line of the page.
-    parts = re.split(r"^```(?:python)?\n", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    parts = re.split(r"^```(?:python)?\n", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
     code = "\n".join([part if number % 2 else "\n" * part.count("\n") for number, part in enumerate(parts)])
-    test = doctest.DocTestParser().get_doctest(code, {}, PAGE.name, str(PAGE), 0)
-    assert len(test.examples) > 60
+    test = doctest.DocTestParser().get_doctest(code, {}, page.name, str(page), 0)
+    assert len(test.examples) > least
     results = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE).run(test)
     assert results.failed == 0
-
-
-def test_the_example_of_the_readme() -> None:
-    page = (DOCS.parent / "README.md").read_text(encoding="utf-8")
-    (code,) = re.findall(r"^```python\n(.*?)^```", page.partition("## Schedules")[2].partition("\n## ")[0], re.S | re.M)
-    names: dict[str, Any] = {}
-    path = str(DOCS.parent / "README.md")
-    exec(compile("\n" * page[: page.index(code)].count("\n") + code, path, "exec"), names)
-    random = np.random.default_rng(0)
-    a, b = (random.integers(-3, 4, shape).astype(np.float16) for shape in ((128, 64), (64, 128)))
-    c = np.zeros((128, 128), np.float32)
-    names["matmul"](a, b, c)
-    np.testing.assert_array_equal(c, a.astype(np.float32) @ b.astype(np.float32))
 
 
 def test_the_table_is_that_of_its_file(registers: ModuleType) -> None:
@@ -81,9 +67,12 @@ def test_fragments_fall_in_proportion(registers: ModuleType) -> None:
 def test_the_kernels_registers_fall_too(registers: ModuleType) -> None:
     rows = json.loads(registers.RESULTS.read_text(encoding="utf-8"))["rows"]
     for first in range(0, len(rows), 4):
-        counts = [row["registers"] for row in rows[first : first + 4]]
-        assert counts[0] > counts[1] and counts[0] > max(counts[1:]), rows[first]
-        assert counts == sorted(counts, reverse=True) or rows[first]["target"] == "gfx908"
+        case = rows[first : first + 4]
+        counts = [row["registers"] for row in case]
+        assert counts[0] > counts[1] and counts == sorted(counts, reverse=True), rows[first]
+        if rows[first]["operands"] == "global memory":  # by exactly what the fragments fall by
+            fragments = [row["fragment_registers"] for row in case]
+            assert [counts[0] - n for n in counts] == [fragments[0] - n for n in fragments], rows[first]
 
 
 @pytest.mark.parametrize("fused", [8, 1])

@@ -179,3 +179,74 @@ def test_a_cache_that_was_made_before_the_plan_waits_can_be_cached_in_turn():
     found, expected = plan_of(vector).with_parameters({vector: True}), plan_of(True)
     assert found.caches[1].source is found.caches[0]
     assert found.build("k").source() == expected.build("k").source()
+
+
+def sums_by_rows(size):
+    A = Array(Role.INPUT, tw.int32, (8, 12), name="A")
+    B, C = Array(Role.INPUT_OUTPUT, tw.int32, (8,), name="B"), Array(Role.OUTPUT, tw.int32, (8,), name="C")
+    add, use = Nest((8, 12)), Nest((8,))
+    i, j = add.get_indices()
+    x = use.get_indices()
+    add.iteration_logic(lambda: B.__setitem__(i, B[i] + A[i, j]))
+    use.iteration_logic(lambda: C.__setitem__(x, B[x] * 2))
+    schedule = add.create_schedule()
+    schedule.split(j, size)
+    return schedule, use.create_schedule(), (A, B, C)
+
+
+def test_a_schedule_that_waits_tells_its_indices():
+    """Splits, tiles, pads, skews and orders say which loops there are before a parameter has a value, and fuse too."""
+    size, rows = create_parameters(2)
+    first, second, arrays = sums_by_rows(size)
+    fused = fuse((first, second), partial=1)
+    i, f, j, jj = fused.get_indices()
+    assert f is fused.get_fusing_index()
+    assert (fused.get_fused_indices(), fused.get_unfused_indices()) == ((i,), (j, jj))
+    ii, jjj = fused.tile({i: rows, jj: 2})
+    assert fused.get_indices() == (i, ii, f, j, jj, jjj)
+    fused.reorder(f, i, j, jj, ii, jjj)
+    fused.pad(i, 1)
+    fused.unroll(jjj)
+    assert fused.get_indices() == (f, i, j, jj, ii, jjj)
+    plan = fused.create_plan(Target("sm_80"))
+    for values in ({size: 4, rows: 2}, {size: 5, rows: 3}):
+        chosen = plan.with_parameters(values)
+        assert chosen.nest.order == (f, i, j, jj, ii, jjj)
+        a, b, c = np.arange(96, dtype=np.int32).reshape(8, 12), np.zeros(8, np.int32), np.zeros(8, np.int32)
+        chosen.build("sums", arrays)(a, b, c)
+        np.testing.assert_array_equal(c, 2 * a.sum(1))
+
+
+def test_orders_of_a_schedule_that_waits_are_filtered_by_its_splits():
+    size, order = create_parameters(2)
+    schedule, second, _ = sums_by_rows(size)
+    i, j, jj = schedule.get_indices()
+    schedule.reorder(order)
+    grid = create_parameter_grid(
+        {size: [4], order: (i, j, jj)}, filter_func=lambda *choice: schedule.is_valid_loop_order(choice[0][1])
+    )
+    assert [point[order] for point in grid] == [(i, j, jj), (j, i, jj), (j, jj, i)]
+    assert not schedule.is_valid_loop_order(i, j) and not schedule.is_valid_loop_order(i, j, jj, jj)
+    fused = fuse(sums_by_rows(size)[0], second, partial=1)
+    x, f, y, yy = fused.get_indices()
+    orders = [p for p in itertools.permutations((x, f, y, yy)) if fused.is_valid_loop_order(p)]
+    assert orders == [(x, f, y, yy), (f, x, y, yy), (f, y, x, yy), (f, y, yy, x)]
+
+
+def test_an_order_may_be_a_parameter():
+    size, order = create_parameters(2)
+    schedule, _, (A, B, _) = sums_by_rows(size)
+    i, j, jj = schedule.get_indices()
+    schedule.reorder(order=order)
+    with pytest.raises(ScheduleError, match="no values? yet"):
+        schedule.get_indices()
+    fused = fuse(schedule, sums_by_rows(size)[1], partial=1)
+    for ask in (fused.get_indices, fused.get_fused_indices, fused.get_unfused_indices):
+        with pytest.raises(ScheduleError, match="no values? yet"):
+            ask()
+    plan = schedule.create_plan(Target("sm_80"))
+    for chosen in ((i, j, jj), (j, i, jj), (j, jj, i)):
+        assert plan.with_parameters({size: 4, order: chosen}).nest.order == chosen
+    with pytest.raises(ScheduleError, match=r"puts jj? outside of j|puts .* outside of"):
+        plan.with_parameters({size: 4, order: (jj, i, j)})
+    assert A.name == "A" and B.name == "B"

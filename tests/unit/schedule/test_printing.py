@@ -46,7 +46,7 @@ def test_the_tile_is_data() -> None:
     assert data["tensorization"] == {
         "indices": ["i3", "j3", "k3"], "mma_shape": "M64N64K1_B2", "num_total_passes": 8, "num_fused_passes": 2,
         "scheduling_policy": "BLOCK_ORDER", "prologue": "NONE", "epilogue": "NONE", "element_type": "float32",
-        "accumulator_type": "float32",
+        "accumulator_type": "float32", "saturating": False,
     }  # fmt: skip
     assert json.loads(Product().plan.snapshot().to_json())["tensorization"]["num_fused_passes"] == 1
 

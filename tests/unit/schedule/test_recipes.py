@@ -17,10 +17,10 @@ from tilewright.runtime.nvrtc import nvrtc_version
 from tilewright.schedule.mma_shapes import MMAShape
 from tilewright.schedule.recipes import Recipe, find_recipe, recipe_for
 
-ARCHES = ("sm_70", "sm_75", "sm_80", "sm_90a", "gfx908", "gfx90a")
+ARCHES = ("sm_70", "sm_75", "sm_80", "sm_90a", "gfx908", "gfx90a", "gfx942")
 TYPES = [
     (tw.float16, tw.float32), (tw.float16, tw.float16), (tw.bfloat16, tw.float32), (tw.tfloat32, tw.float32),
-    (tw.float32, tw.float32), (tw.int8, tw.int32), (tw.uint8, tw.int32),
+    (tw.float32, tw.float32), (tw.float64, tw.float64), (tw.int8, tw.int32), (tw.uint8, tw.int32),
 ]  # fmt: skip
 
 
@@ -158,6 +158,11 @@ INSTRUCTIONS = {
     ("gfx908", "M16N16K4_B1", "float32"): (1, "__builtin_amdgcn_mfma_f32_16x16x4f32"),
     ("gfx908", "M64N64K2_B2", "bfloat16"): (2, "__builtin_amdgcn_mfma_f32_32x32x2bf16"),
     ("gfx90a", "M64N64K4_B4", "int8"): (4, "__builtin_amdgcn_mfma_i32_16x16x4i8"),
+    ("gfx90a", "M32N32K8_B1", "bfloat16"): (1, "__builtin_amdgcn_mfma_f32_32x32x8bf16_1k"),
+    ("gfx90a", "M16N16K4_B1", "float64"): (1, "__builtin_amdgcn_mfma_f64_16x16x4f64"),
+    ("gfx942", "M16N16K32_B1", "int8"): (1, "__builtin_amdgcn_mfma_i32_16x16x32_i8"),
+    ("gfx942", "M32N32K4_B1", "float32"): (1, "__builtin_amdgcn_mfma_f32_32x32x4_xf32"),
+    ("gfx942", "M64N64K4_B2", "bfloat16"): (2, "__builtin_amdgcn_mfma_f32_32x32x4bf16_1k"),
     ("gfx90a", "M32N32K8_B1", "float16"): (1, "__builtin_amdgcn_mfma_f32_32x32x8f16"),
 }
 
@@ -165,8 +170,10 @@ INSTRUCTIONS = {
 @pytest.mark.parametrize(("target", "shape", "given"), INSTRUCTIONS)
 def test_compilers_take_the_instructions(target: str, shape: str, given: str) -> None:
     dtype = tw.dtype(given)
-    case = Case(target, MMAShape[shape], dtype, tw.float32 if dtype.is_float else tw.int32)
-    if (find_clang() if case.arch.is_amd else nvrtc_version()) is None:
+    case = Case(
+        target, MMAShape[shape], dtype, (dtype if given == "float64" else tw.float32) if dtype.is_float else tw.int32
+    )
+    if (find_clang(target) if case.arch.is_amd else nvrtc_version()) is None:
         pytest.skip("needs clang" if case.arch.is_amd else "needs NVRTC")
     launcher = multiply.configure(arch=target)[1, case.arch.warp_size]
     given_arguments = (*map(tw.static, arguments(case)), case.recipe.mmas)
@@ -184,7 +191,7 @@ def test_what_is_not_found_is_refused(target: str) -> None:
     arch = Arch.parse(target)
     has = {(case.shape, case.given, case.sums) for case in CASES if case.target == target}
     for shape in MMAShape:
-        for given, sums in [*TYPES, (tw.float64, tw.float64), (tw.float16, tw.int32), (tw.int8, tw.float32)]:
+        for given, sums in [*TYPES, (tw.float16, tw.int32), (tw.int8, tw.float32)]:
             if (shape, given, sums) in has:
                 continue
             with pytest.raises(ScheduleError) as caught:

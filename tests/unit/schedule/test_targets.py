@@ -17,7 +17,8 @@ from tilewright.schedule import GridUnit, MMAShape, Target
 MODELS = {
     "NVIDIA V100": "sm_70", "NVIDIA T4": "sm_75", "NVIDIA A100": "sm_80", "NVIDIA RTX 3090": "sm_86",
     "NVIDIA RTX A6000": "sm_86", "NVIDIA RTX 4090": "sm_89", "NVIDIA L40S": "sm_89", "NVIDIA H100": "sm_90a",
-    "NVIDIA H200": "sm_90a", "AMD MI100": "gfx908", "AMD MI210": "gfx90a", "AMD MI250": "gfx90a",
+    "NVIDIA H200": "sm_90a", "AMD MI100": "gfx908", "AMD MI210": "gfx90a", "AMD MI250": "gfx90a", "AMD MI200": "gfx90a",
+    "AMD MI300X": "gfx942",
 }  # fmt: skip
 CUBES = ("M16N16K16", "M32N8K16", "M8N32K16")
 # The lists of shapes that each family is to have, by the type of the input.
@@ -29,12 +30,23 @@ CDNA = {
     "int8": ("M16N16K16_B1", "M32N32K8_B1", "M64N64K4_B2", "M64N64K4_B4"),
     "bfloat16": ("M16N16K8_B1", "M32N32K4_B1", "M64N64K2_B2", "M64N64K2_B4"),
 }
+K4 = ("M16N16K16_B1", "M32N32K8_B1", "M64N64K4_B2", "M64N64K4_B4")
+CDNA2 = {**CDNA, "bfloat16": (*CDNA["bfloat16"], *K4)}
+XF32 = ("M16N16K8_B1", "M32N32K4_B1")
+CDNA3 = {
+    "float32": (*CDNA["float32"], *XF32),
+    "tfloat32": XF32,
+    "float16": CDNA["float16"],
+    "int8": ("M16N16K32_B1", "M32N32K16_B1", "M64N64K4_B2", "M64N64K4_B4"),
+    "bfloat16": K4,
+}
+OF_AMD = {"gfx908": CDNA, "gfx90a": CDNA2, "gfx942": CDNA3}
 # Which types came with which generation of NVIDIA's.
 SINCE = {"float16": 70, "int8": 75, "uint8": 75, "bfloat16": 80, "tfloat32": 80, "float32": 80}
 
 
 def shapes_of(arch: Arch, dtype: str) -> set[MMAShape]:
-    table = CDNA if arch.is_amd else NVIDIA
+    table = OF_AMD[arch.name] if arch.is_amd else NVIDIA
     if not arch.is_amd and arch.number < SINCE.get(dtype, 1000):
         return set()
     return {MMAShape[name] for name in table.get(dtype, ())}
@@ -121,7 +133,7 @@ def test_a_gpu_that_is_too_old_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
     ScheduleError,
     """
     no target is called 'P100'
-      help: there are NVIDIA V100, NVIDIA T4, NVIDIA A100, NVIDIA RTX 3090, NVIDIA RTX A6000, NVIDIA RTX 4090, NVIDIA L40S, NVIDIA H100, NVIDIA H200, AMD MI100, AMD MI210, AMD MI250; no architecture is called 'P100'; there are sm_70, sm_75, sm_80, sm_86, sm_87, sm_89, sm_90, sm_90a, sm_100, sm_120, gfx908, gfx90a
+      help: there are NVIDIA V100, NVIDIA T4, NVIDIA A100, NVIDIA RTX 3090, NVIDIA RTX A6000, NVIDIA RTX 4090, NVIDIA L40S, NVIDIA H100, NVIDIA H200, AMD MI100, AMD MI210, AMD MI250, AMD MI200, AMD MI300X; no architecture is called 'P100'; there are sm_70, sm_75, sm_80, sm_86, sm_87, sm_89, sm_90, sm_90a, sm_100, sm_120, gfx908, gfx90a, gfx942
     """,
 )
 def test_an_unknown_name() -> None:
@@ -178,7 +190,7 @@ def test_support_of_the_name_of_a_shape() -> None:
 @pytest.mark.parametrize("name", ["m", "n", "k", "num_blocks"])
 def test_a_shape_is_what_its_name_says(name: str) -> None:
     for spelled, shape in MMAShape.__members__.items():
-        m, rest = spelled.removeprefix("M").split("N")
+        m, rest = spelled.replace("x", "").removeprefix("M").split("N")
         n, rest = rest.split("K")
         k, _, blocks = rest.partition("_B")
         read = {"m": m, "n": n, "k": k, "num_blocks": blocks or 1}
@@ -217,14 +229,15 @@ def test_support_is_that_of_the_lists(arch: str) -> None:
     )
     for given in types:
         dtype = tw.tfloat32 if given == "tfloat32" else given
-        sums = "int32" if given in ("int8", "uint8") else "float32"
+        # Sums of integers are int32, those of floats float32, whatever C of fewer bits is in.
+        integers = {"int8", "uint8", "int16", "uint16", "int32", "uint32"}
+        outputs = integers if given in ("int8", "uint8") else {"float16", "bfloat16", "float32"}
         wanted = shapes_of(info.arch, given)
-        assert set(info.shapes(dtype, sums)) == wanted
-        assert {shape for shape in MMAShape if info.supports(dtype, sums, shape)} == wanted
-        for others in {"int32", "float32", "float64", "int8", "bfloat16"} - {sums}:
-            assert not info.shapes(dtype, others)
-        halves = wanted if given == "float16" and not info.arch.is_amd else set()
-        assert set(info.shapes(dtype, "float16")) == halves
+        for output in {*integers, "float16", "bfloat16", "float32", "float64", "int64"}:
+            has_double = info.arch.is_amd and info.arch.name != "gfx908" and (given, output) == ("float64", "float64")
+            shapes = {MMAShape.M16N16K4_B1} if has_double else wanted if output in outputs else set()
+            assert set(info.shapes(dtype, output)) == shapes
+            assert {shape for shape in MMAShape if info.supports(dtype, output, shape)} == shapes
 
 
 @pytest.mark.parametrize(("passes", "fused"), [(p, f) for p in (-1, 0, 1, 4, 6) for f in (None, 0, 1, 2, 3, 4, 6, 8)])

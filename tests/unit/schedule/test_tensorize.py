@@ -31,11 +31,19 @@ SHAPES = [
     ("sm_70", "M16N16K16", "float16"),
     *(("gfx908", s, t) for s, t in CDNA),
     *(("gfx90a", s, t) for s, t in CDNA[:4]),
+    *(("gfx90a", s, "bfloat16") for s in ("M16N16K16_B1", "M32N32K8_B1", "M64N64K4_B2")),
+    ("gfx90a", "M16N16K4_B1", "float64"),
+    *(
+        ("gfx942", s, t)
+        for t, s in (("float32", "M16N16K8_B1"), ("float32", "M32N32K4_B1"), ("float64", "M16N16K4_B1"))
+    ),
+    *(("gfx942", s, "int8") for s in ("M16N16K32_B1", "M32N32K16_B1", "M64N64K4_B4")),
+    *(("gfx942", s, "bfloat16") for s in ("M16N16K16_B1", "M64N64K4_B4")),
 ]
 
 
 def sums_of(dtype: str) -> str:
-    return "int32" if dtype in ("int8", "uint8") else "float32"
+    return {"int8": "int32", "uint8": "int32", "float64": "float64"}.get(dtype, "float32")
 
 
 @pytest.mark.parametrize(

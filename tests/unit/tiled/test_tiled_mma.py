@@ -34,6 +34,14 @@ MMAS: dict[str, tuple[TiledMMA, tuple[int, int, int]]] = {
     "permuted": (make_tiled_mma(FMA, Layout((4, 4)), (Layout((4, 2), (2, 1)), Layout((2, 4), (4, 1)))), (16, 16, 2)),
     "a warp": (make_tiled_mma(WARP), (16, 16, 8)),
     "two by two warps": (make_tiled_mma(WARP, Layout((2, 2, 1))), (64, 32, 16)),
+    "one quad pair": (make_tiled_mma(tw.atoms.SM70_8x8x4_F32F16F16F32_NT), (16, 24, 8)),
+    "two quad pairs": (make_tiled_mma(tw.atoms.SM70_8x8x4_F16F16F16F16_TN, (2, 1)), (16, 8, 4)),
+    "quad pairs of two warps": (
+        make_tiled_mma(tw.atoms.SM70_8x8x4_F32F16F16F32_TT, Layout((2, 1), (4, 0))),
+        (16, 8, 4),
+    ),
+    "columns of threads apart": (make_tiled_mma(FMA, Layout((4, 4), (1, 8))), (8, 4, 2)),
+    "every other thread": (make_tiled_mma(FMA, Layout((4, 4), (2, 8))), (4, 4, 2)),
     "warps with a permutation": (make_tiled_mma(WARP, (2, 1), (32, 16, 8)), (32, 16, 16)),
 }
 
@@ -44,7 +52,7 @@ def test_every_product_once(name: str) -> None:
     where_a, where_b, where_c = (tw.identity_tensor(s) for s in ((m, k), (n, k), (m, n)))
     held: Counter[tuple[int, int]] = Counter()
     shapes = set()
-    for thread in range(mma.size):
+    for thread in mma.thread_numbers:
         mine = mma.get_slice(thread)
         a, b, c = mine.partition_A(where_a), mine.partition_B(where_b), mine.partition_C(where_c)
         shapes.add((a.shape, b.shape, c.shape))
@@ -65,7 +73,7 @@ def _products(mma: TiledMMA, where_a: Any, where_b: Any, where_c: Any) -> Counte
     atom_m, atom_n, atom_k = mma.atom.shape_mnk
     vmnk = mma.thr_layout_vmnk
     groups: dict[Any, list[int]] = {}
-    for thread in range(mma.size):
+    for thread in mma.thread_numbers:
         groups.setdefault(vmnk.get_flat_coord(thread)[1:], []).append(thread)
     for threads in groups.values():
         parts = [(mma.get_slice(t).partition_A(where_a), mma.get_slice(t).partition_B(where_b)) for t in threads]
@@ -94,11 +102,111 @@ def test_thread_value_layouts_agree_with_partitions(name: str, operand: str) -> 
     shape = {"A": (m, k), "B": (n, k), "C": (m, n)}[operand]
     layout = getattr(mma, f"layout_{operand.lower()}_tv")
     numbers = tw.tensor(np.arange(np.prod(shape)), Layout(shape))
-    assert layout[0].size == mma.size
-    for thread in range(mma.size):
+    assert layout[0].size == mma.span
+    for thread in range(mma.span):
         part = getattr(mma.get_slice(thread), f"partition_{operand}")(numbers)
         assert [layout(thread, value) for value in range(layout[1].size)] == [part[i] for i in range(part.size)]
     assert mma.partition_shape(shape, operand) == part.shape
+
+
+@pytest.mark.parametrize("name", MMAS)
+def test_numbers_that_are_left_out_are_those_of_copies(name: str) -> None:
+    """Each of them has the slices of one thread, and every thread has as many copies as the others."""
+    mma, _ = MMAS[name]
+    where = tw.identity_tensor(mma.tiler_mn)
+    held: Counter[tuple[Any, ...]] = Counter()
+    for number in range(mma.span):
+        part = mma.get_slice(number).partition_C(where)
+        assert mma.get_slice(number).is_copy == (number not in mma.thread_numbers)
+        held[tuple(part[i] for i in range(part.size))] += 1
+    threads = {mma.thr_layout_vmnk.get_flat_coord(t)[:3] for t in mma.thread_numbers}
+    assert len(held) == len(threads)
+    assert set(held.values()) == {mma.span // len(threads)}
+    assert len(mma.thread_numbers) == mma.size
+
+
+@tw.kernel
+def quad_pair_product(C, A, B, mma: tw.constexpr):
+    """One quad pair multiplies; the other lanes of the warp do the same, and do not store."""
+    thread = mma.get_slice(tw.thread_idx.x)
+    a, b, c = thread.partition_A(A), thread.partition_B(B), thread.partition_C(C)
+    ra, rb, rc = thread.make_fragment_A(a), thread.make_fragment_B(b), thread.make_fragment_C(c)
+    tw.copy(a, ra)
+    tw.copy(b, rb)
+    tw.clear(rc)
+    tw.gemm(mma, rc, ra, rb, rc)
+    if not thread.is_copy:
+        tw.copy(rc, c)
+
+
+@pytest.mark.parametrize("types", ["F32F16F16F32", "F16F16F16F16"])
+@pytest.mark.parametrize("majors", ["NT", "NN", "TN", "TT"])
+def test_one_quad_pair_multiplies(types: str, majors: str) -> None:
+    mma = make_tiled_mma(getattr(tw.atoms, f"SM70_8x8x4_{types}_{majors}"))
+    draw = np.random.default_rng(0)
+    a, b = draw.integers(-4, 5, (16, 12)).astype(np.float16), draw.integers(-4, 5, (24, 12)).astype(np.float16)
+    c = np.full((16, 24), np.nan, mma.atom.dtype_d.numpy)
+    quad_pair_product[1, mma.span](*(tw.static(x) for x in (c, a, b)), mma)
+    assert (c == a.astype(np.float64) @ b.T.astype(np.float64)).all()
+    with pytest.raises(tw.LanguageError, match=r"blocks of a multiple of 32"):
+        quad_pair_product[1, mma.size](*(tw.static(x) for x in (c, a, b)), mma)
+    with pytest.raises(tw.LanguageError, match=r"its \.span"):
+        quad_pair_product[1, 2 * mma.span](*(tw.static(x) for x in (c, a, b)), mma)
+
+
+@tw.kernel
+def add_in_half_precision(D, A, B, C, mma: tw.constexpr):
+    """D = A B^T + C of one step of K, where C is float16 and D float32, each held by other threads."""
+    thread = mma.get_slice(tw.thread_idx.x)
+    a, b, c, d = thread.partition_A(A), thread.partition_B(B), thread.partition_C(C), thread.partition_D(D)
+    ra, rb, rc, rd = (thread.make_fragment_A(a), thread.make_fragment_B(b), thread.make_fragment_C(c),
+                      thread.make_fragment_D(d))  # fmt: skip
+    tw.copy(a, ra)
+    tw.copy(b, rb)
+    tw.copy(c, rc)
+    tw.gemm(mma, rd, ra, rb, rc)
+    if not thread.is_copy:
+        tw.copy(rd, d)
+
+
+@pytest.mark.parametrize("majors", ["NT", "NN", "TN", "TT"])
+@pytest.mark.parametrize("atoms", [(1, 1), (2, 2)])
+def test_an_atom_whose_d_is_not_held_as_its_c(majors: str, atoms: tuple[int, int]) -> None:
+    mma = make_tiled_mma(getattr(tw.atoms, f"SM70_8x8x4_F32F16F16F16_{majors}"), atoms)
+    draw = np.random.default_rng(0)
+    a, b, c = (draw.integers(-4, 5, shape).astype(np.float16) for shape in ((32, 4), (16, 4), (32, 16)))
+    d = np.full((32, 16), np.nan, np.float32)
+    add_in_half_precision[1, mma.span](*(tw.static(x) for x in (d, a, b, c)), mma)
+    assert (d == a.astype(np.float64) @ b.T.astype(np.float64) + c).all()
+    deep = [np.concatenate([x, x], axis=1) for x in (a, b)]
+    with pytest.raises(tw.LanguageError, match="one step of K"):
+        add_in_half_precision[1, mma.span](*(tw.static(x) for x in (d, *deep, c)), mma)
+    assert mma.layout_d_tv != mma.layout_c_tv
+    assert "D (M,N)" in tw.draw.text(mma)
+
+
+@tw.kernel
+def row_sums(Out, C, mma: tw.constexpr):
+    """Sums of the rows of C, whose threads' numbers have gaps."""
+    thread = mma.get_slice(tw.thread_idx.x)
+    c, where = thread.partition_C(C), thread.partition_C(tw.identity_tensor(C.shape))
+    rc = thread.make_fragment_C(c)
+    tw.copy(c, rc)
+    sums, rows = tw.reduce_rows(mma, rc), tw.accumulator_rows(mma, where)
+    if not thread.is_copy:
+        for i in tw.static_range(rows.shape[0] if isinstance(rows.shape[0], int) else tw.size(rows.shape[0])):
+            if rows[i, 0][1] == 0:  # the thread of the first column
+                Out[rows[i, 0][0]] = sums[i, 0]
+
+
+@pytest.mark.parametrize("atoms", [Layout((1, 1)), Layout((1, 2)), Layout((2, 1)), Layout((1, 2), (0, 4))], ids=str)
+def test_rows_over_threads_with_gaps(atoms: Layout) -> None:
+    """A row is in one quad pair, in two of one warp, or in those of two warps."""
+    mma = make_tiled_mma(tw.atoms.SM70_8x8x4_F32F16F16F32_TN, atoms)
+    c = np.random.default_rng(0).integers(-4, 5, mma.tiler_mn).astype(np.float32)
+    out = np.full(len(c), np.nan, np.float32)
+    row_sums[1, mma.span](tw.static(out), tw.static(c), mma)
+    assert (out == c.sum(axis=1)).all()
 
 
 def test_matrix_product_by_fragments() -> None:
@@ -145,7 +253,9 @@ def test_mixed_types_and_values() -> None:
 
 
 REFUSED: dict[str, tuple[Any, list[str]]] = {
-    "atoms with gaps": (lambda: make_tiled_mma(FMA, Layout((4, 4), (1, 8))), ["(4,4,1):(1,8,0)"]),
+    "gaps that hold no copies": (lambda: make_tiled_mma(FMA, Layout((4, 4), (1, 5))), ["(4,4,1):(1,5,0)", "copies"]),
+    "atoms of one number": (lambda: make_tiled_mma(FMA, Layout((4, 4), (1, 2))), ["(4,4,1):(1,2,0)", "of its own"]),
+    "atoms all of one number": (lambda: make_tiled_mma(FMA, Layout((4, 4), (0, 1))), ["(4,4,1):(0,1,0)"]),
     "a fourth mode": (lambda: make_tiled_mma(FMA, (2, 2, 2, 2)), ["M, N, K"]),
     "a permutation that cuts atoms": (lambda: make_tiled_mma(FMA, (4, 4), (6, 8, 1)), ["permutation 6 of M", "4"]),
     "a permutation with gaps": (lambda: make_tiled_mma(FMA, (4, 4), (Layout(8, 2),)), ["permutation 8:2 of M"]),

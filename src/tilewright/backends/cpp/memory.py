@@ -27,9 +27,10 @@ def pointer(printer: Printer, buffer: Buffer, *, restrict: bool) -> str:
 
     Only what the kernel never writes is `__restrict__`: its loads may use the read-only path and move across
     stores. Pointers that are written carry no such promise, because two arguments may be one array on purpose, and none
-    does in a kernel that writes through addresses.
+    does in a kernel that writes through addresses. Where reads are to stay behind a fence, there is no promise either.
     """
     type_name = printer.type_name(buffer.dtype)
+    restrict = restrict and buffer not in printer.read_in_order
     if buffer in printer.written:
         return f"{type_name}*"
     return f"const {type_name}*" + (" __restrict__" if restrict else "")

@@ -45,6 +45,7 @@ class Printer:
         self.restrict = restrict  # arrays that are only read share no memory with those that are written
         self.dialect = dialect
         self.written = _written(kernel)
+        self.read_in_order = _read_in_order(kernel)
         self.structure = Structure(kernel)
         self.inlined = choose_inlined(self.structure)
         self.variables = assign_variables(self.structure, self.inlined)
@@ -154,6 +155,11 @@ class Printer:
     def refuse(self, op: Op, summary: str, help: str | None = None) -> LanguageError:
         """Return the error for something that the target cannot do, at the op's place."""
         return LanguageError(summary, location=op.location, help=help)
+
+
+def _read_in_order(kernel: Kernel) -> frozenset[Buffer]:
+    """Return the buffers whose reads are to stay where they are, although nobody writes what they read."""
+    return frozenset(use.buffer for op in kernel.body.walk() if op.effects.keeps_reads for use in op.uses)
 
 
 def _written(kernel: Kernel) -> frozenset[Buffer]:

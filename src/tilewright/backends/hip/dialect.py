@@ -14,7 +14,7 @@ from tilewright.arch import Arch
 from tilewright.backends.cpp import arithmetic
 from tilewright.backends.cpp.arithmetic import exact
 from tilewright.backends.cpp.dialect import Dialect
-from tilewright.backends.cpp.expression import Expression, negated
+from tilewright.backends.cpp.expression import Expression, call, negated
 from tilewright.backends.cpp.generate import EXPRESSIONS, STATEMENTS, DeviceSource
 from tilewright.backends.cpp.generate import generate as generate_cpp
 from tilewright.backends.cpp.prelude import FUNCTION
@@ -26,7 +26,7 @@ from tilewright.errors import InternalError
 from tilewright.ir import ops
 from tilewright.ir.core import Kernel, Op, Type
 from tilewright.ir.instruction import Instruction
-from tilewright.ir.ops import Assert, Binary, Unary
+from tilewright.ir.ops import Assert, Binary, RoundToTfloat32, Unary
 
 # What the instruction is called, and what to do without it: of ops with a result, and of the others.
 MISSING_VALUES: dict[type[Op], tuple[str, str]] = {
@@ -43,6 +43,22 @@ def refuse(printer: Printer, op: Op) -> NoReturn:
     what, help = {**MISSING_VALUES, **MISSING_STATEMENTS}[type(op)]
     raise printer.refuse(op, f"{printer.arch} has no {what}", help)
 
+
+def round_to_tfloat32(printer: Printer, op: RoundToTfloat32) -> Expression:
+    """Return the call that rounds to the bits that a xf32 instruction takes, on targets that have one."""
+    if not printer.arch.has_instructions_of(Arch.parse("gfx942")):
+        refuse(printer, op)
+    printer.prelude.need(_TO_TFLOAT32)
+    return call("to_tfloat32", (printer.expression(op.x),), float32)
+
+
+_TO_TFLOAT32 = f"""\
+// Rounds to nearest, ties away from zero, to the 19 bits of xf32; infinities and numbers that are none stay.
+{FUNCTION} float to_tfloat32(float x) {{
+    const unsigned int bits = __float_as_uint(x);
+    const unsigned int rounded = (bits + 0x1000u) & 0xFFFFE000u;
+    return __uint_as_float((bits & 0x7F800000u) == 0x7F800000u ? bits : rounded);
+}}"""
 
 _OPERATORS = ("neg", "not", "add", "sub", "mul", "div")
 
@@ -112,6 +128,7 @@ class Hip(Dialect):
     expressions = {
         **EXPRESSIONS,
         **dict.fromkeys(MISSING_VALUES, refuse),
+        ops.RoundToTfloat32: round_to_tfloat32,
         ops.Unary: unary,
         ops.Binary: binary,
     }

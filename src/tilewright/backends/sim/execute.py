@@ -21,7 +21,7 @@ import tilewright
 from tilewright.backends.sim.aliases import Reachable, reachable
 from tilewright.backends.sim.checks import AccessChecker
 from tilewright.backends.sim.copies import WaitChecker
-from tilewright.backends.sim.findings import ROLLBACK_VARIABLE, Collector, Finding, FindingsError, describe_outputs
+from tilewright.backends.sim.findings import Collector, Finding
 from tilewright.backends.sim.finite import watching
 from tilewright.backends.sim.machine import Machine
 from tilewright.backends.sim.measure import Meter
@@ -31,7 +31,7 @@ from tilewright.backends.sim.races import RaceChecker
 from tilewright.backends.sim.storage import GlobalStorage, Storage
 from tilewright.backends.sim.unwritten import report_unwritten
 from tilewright.backends.sim.values import Array, Lanes
-from tilewright.errors import ArgumentError, TilewrightWarning
+from tilewright.errors import ROLLBACK_VARIABLE, ArgumentError, CheckError, TilewrightWarning, describe_outputs
 from tilewright.figures import Compiled, Launch, add_launch
 from tilewright.ir.core import Buffer, Kernel, Parameter, Space, Value
 from tilewright.ir.ops import AddressOf, Point
@@ -63,6 +63,7 @@ class Run:
     options: Options
     findings: list[Finding] = field(default_factory=list)
     launches: list[Launch] = field(default_factory=list)
+    launched: list[str] = field(default_factory=list)  # names of the kernels that ran, measured or not
 
 
 AnyRun = TypeVar("AnyRun", bound=Run)
@@ -140,7 +141,7 @@ class Outputs:
             saved.restore()
         if not self.names:
             return
-        if isinstance(error, FindingsError):
+        if isinstance(error, CheckError):
             error.outputs, error.rolled_back = self.names, self.are_kept
         elif hasattr(error, "add_note"):  # Python 3.10 has no notes
             error.add_note(describe_outputs(self.names, self.are_kept))
@@ -208,6 +209,7 @@ def execute(
     Raises `CheckError`, with its `findings`, where the kernel is wrong.
     """
     run = current()
+    run.launched.append(kernel.name)
     options = options or run.options
     collector = Collector(options.raise_errors)
     arrays, scalars = _bind(kernel, arguments)

@@ -21,8 +21,6 @@ Dim3 = tuple[int, int, int]
 _Key: TypeAlias = "tuple[object, ...]"
 
 MOST_A_LINE = 8  # findings of one kind on one line that are kept
-ROLLBACK_VARIABLE = "TILEWRIGHT_SIM_ROLLBACK"
-MOST_LISTED = 20  # further findings that the text of an error lists
 
 
 @dataclass(frozen=True)
@@ -78,44 +76,6 @@ class Finding:
 
     def __str__(self) -> str:
         return self.message
-
-
-class FindingsError(CheckError):
-    """A `CheckError` with what was found: the text of the first finding, and the lines of the others.
-
-    `outputs` are the names of the arrays that the kernel writes. They may hold part of its results, unless
-    `rolled_back`: then they hold what they held before the launch.
-    """
-
-    def __init__(self, fault: Fault, findings: tuple[Finding, ...]) -> None:
-        details = fault.details()
-        super().__init__(fault.summary, details=details, location=fault.op.location, help=fault.help)
-        self.findings = findings
-        self.outputs: tuple[str, ...] = ()
-        self.rolled_back = False
-
-    def __str__(self) -> str:
-        others = self.findings[1:]
-        lines = [super().__str__()]
-        if others:
-            lines.append(f"and {len(others)} more finding{'s' if len(others) > 1 else ''}:")
-        for finding in others[:MOST_LISTED]:
-            place = "" if finding.location is None else f"{finding.location}: "
-            lines.append(f"  {place}{finding.message.splitlines()[0]}")
-        if len(others) > MOST_LISTED:
-            lines.append("  ...")
-        if self.outputs:
-            lines.append(describe_outputs(self.outputs, self.rolled_back))
-        return "\n".join(lines)
-
-
-def describe_outputs(names: tuple[str, ...], are_kept: bool) -> str:
-    """Return the line of an error about the arrays that a kernel writes."""
-    listed, verb = ", ".join(names), "hold" if len(names) > 1 else "holds"
-    if are_kept:
-        return f"{listed} {verb} what {'they' if len(names) > 1 else 'it'} held before the launch"
-    way = f"tw.simulate(rollback=True) or {ROLLBACK_VARIABLE}=1 puts arrays back"
-    return f"{listed} may hold partial or wrong results; {way}"
 
 
 @dataclass
@@ -193,16 +153,16 @@ class Collector:
             known.count += count
         return known is not None or self._kept[place_of(op), kind] >= MOST_A_LINE
 
-    def error(self, fault: Fault) -> FindingsError:
+    def error(self, fault: Fault) -> CheckError:
         """Add a fault after which the run cannot go on, and return the error to raise."""
         self._faults.setdefault(_key(fault.op, fault.kind, fault.buffer, fault.other), fault)
-        return FindingsError(next(iter(self._faults.values())), self.findings)
+        return _error(next(iter(self._faults.values())), self.findings)
 
     def finish(self) -> None:
         """Raise what was found, if errors are to be raised."""
         errors = [fault for fault in self._faults.values() if not fault.is_warning]
         if self.raise_errors and errors:
-            raise FindingsError(errors[0], self.findings)
+            raise _error(errors[0], self.findings)
 
     @property
     def warnings(self) -> list[Finding]:
@@ -263,3 +223,9 @@ def _in_layout(layout: Layout | ComposedLayout | None, index: int) -> tuple[int,
                 found.append(place)
             return tuple(found)
     return None
+
+
+def _error(fault: Fault, findings: tuple[Finding, ...]) -> CheckError:
+    error = CheckError(fault.summary, details=fault.details(), location=fault.op.location, help=fault.help)
+    error.findings = findings
+    return error

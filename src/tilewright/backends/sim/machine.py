@@ -17,11 +17,11 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from tilewright.backends.sim.aliases import AddressSpace, GlobalView, PartedRegisters, PointedStorage, Reachable
-from tilewright.backends.sim.findings import Collector, Fault, FindingsError
+from tilewright.backends.sim.findings import Collector, Fault
 from tilewright.backends.sim.storage import GlobalStorage, RegisterStorage, SharedStorage, Storage
 from tilewright.backends.sim.values import Array, Lanes, Mask, fill, without
 from tilewright.dtypes import uint8, uint16, uint32, uint64
-from tilewright.errors import ArgumentError
+from tilewright.errors import ArgumentError, CheckError
 from tilewright.ir.core import Buffer, Kernel, Op, Space
 from tilewright.ir.effects import Order
 
@@ -324,7 +324,7 @@ class Machine:
                 access = replace(access, mask=without(access.mask, more))
         return refused
 
-    def outside(self, op: Op, buffer: Buffer, error: IndexError) -> FindingsError:
+    def outside(self, op: Op, buffer: Buffer, error: IndexError) -> CheckError:
         """Return the error for an index that NumPy refused while nothing was checked."""
         fault = Fault(
             op,

@@ -14,7 +14,7 @@ lane.
 
 M and N are multiples of 128, K of 16. From sm_80 on the instruction is there, but slow: use those of 03_multistage.py.
 
-Run it: `python examples/tensorcore/05_f16_8x8x4.py`
+Run it: `python examples/tensorcore/06_f16_8x8x4.py`
 """
 
 import numpy as np

@@ -1,0 +1,160 @@
+"""Write the pages of the reference: every public name with its signature and its docstring, as Markdown for Sphinx.
+
+`docs/conf.py` calls `write` before a build. The docstrings are Markdown already, but for their examples and listings,
+which are indented; here they get fences.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tilewright
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page of the reference: a title, what it holds in a sentence, and the names, each with what is imported."""
+
+    file: str
+    title: str
+    text: str
+    module: str
+    names: tuple[str, ...]
+
+
+# Groups of the names of `tilewright`, by the module each comes from; in this order, and in theirs.
+_GROUPS = {
+    "kernels": ("Kernels and launches", ("launch", "runtime.specs", "runtime.pointers", "profile", "analysis")),
+    "language": ("Inside a kernel", ("language",)),
+    "tensors": ("Tensors, tiled copies and products", ("tensors", "tiled")),
+    "layouts": ("Layouts", ("layout",)),
+    "matmul": ("Matrix products", ("kernels.matmul",)),
+    "tuning": ("Tuning", ("tune",)),
+    "types": ("Element types", ("dtypes",)),
+    "errors": ("Errors", ("errors",)),
+}
+_SUBMODULES = ("schedule", "layout", "draw", "bench", "atoms")
+
+
+def pages() -> Iterator[Page]:
+    """Yield the pages; each public name of `tilewright` and of its public modules is on one of them."""
+    rest = dict(tilewright._EXPORTS)
+    for file, (title, modules) in _GROUPS.items():
+        names = tuple(dict.fromkeys(name for module in modules for name in rest.pop(module)))
+        yield Page(file, title, "Names of `tilewright`, imported as `tw`.", "tilewright", names)
+    others = tuple(name for names in rest.values() for name in names if name != "print_typst")
+    if others:
+        yield Page("others", "Others", "Names of `tilewright`, imported as `tw`.", "tilewright", others)
+    for name in _SUBMODULES:
+        module = importlib.import_module(f"tilewright.{name}")
+        listed = getattr(module, "__all__", [n for n in vars(module) if not n.startswith("_")])
+        # What `tilewright` has itself stands on the pages above.
+        names = tuple(n for n in listed if getattr(tilewright, n, None) is not getattr(module, n))
+        told = (inspect.getdoc(module) or "").partition("\n\n")[0].replace("\n", " ")
+        yield Page(f"module_{name}", f"tilewright.{name}", told, f"tilewright.{name}", names)
+
+
+def write(folder: Path) -> list[Path]:
+    """Write the pages and their index to a folder; files that already say the same stay untouched."""
+    folder.mkdir(parents=True, exist_ok=True)
+    made = [*pages()]
+    texts = {f"{page.file}.md": _page(page) for page in made}
+    listed = "\n".join(page.file for page in made)
+    texts["index.md"] = (
+        "# Reference\n\nEvery public name, with its signature and what it does. `import tilewright as tw` gives the\n"
+        "first pages; the modules below them are reached as `tw.schedule` and so on.\n\n"
+        f"```{{toctree}}\n{listed}\n```\n"
+    )
+    for name, text in texts.items():
+        path = folder / name
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            path.write_text(text, encoding="utf-8")
+    for path in set(folder.glob("*.md")) - {folder / name for name in texts}:
+        path.unlink()
+    return [folder / name for name in texts]
+
+
+def _page(page: Page) -> str:
+    module = importlib.import_module(page.module)
+    entries = [_entry(page, name, getattr(module, name)) for name in page.names]
+    return "\n".join([f"# {page.title}\n", f"{_fenced(page.text)}\n", *(entry for entry in entries if entry)])
+
+
+def _entry(page: Page, name: str, value: Any) -> str:  # Any: what the package exports
+    if inspect.ismodule(value):
+        return ""
+    short = "tw" if page.module == "tilewright" else page.module.replace("tilewright", "tw")
+    lines = [f"## {name}\n"]
+    signature = _signature(value)
+    kind = "class" if inspect.isclass(value) else "function" if callable(value) and signature else "data"
+    lines.append(f"````{{py:{kind}}} {short}.{name}{signature if kind != 'data' else ''}\n")
+    doc = inspect.getdoc(value) if callable(value) or type(value).__module__.startswith("tilewright") else ""
+    lines += [_fenced(doc or ""), "````\n"]
+    if inspect.isclass(value):
+        lines += [_member(f"{short}.{name}", member, found) for member, found in _members(value)]
+    return "\n".join(lines)
+
+
+def _members(kind: type) -> Iterator[tuple[str, Any]]:
+    """Yield the public methods and properties that a class defines and describes."""
+    for name, found in vars(kind).items():
+        target = found.fget if isinstance(found, property) else getattr(found, "__func__", found)
+        if not name.startswith("_") and inspect.isfunction(target) and target.__doc__:
+            yield name, found
+
+
+def _member(owner: str, name: str, found: Any) -> str:
+    target = found.fget if isinstance(found, property) else getattr(found, "__func__", found)
+    signature = "" if isinstance(found, property) else _signature(target)
+    told = _fenced(inspect.getdoc(target) or "")
+    kind = "attribute" if isinstance(found, property) else "method"
+    return f"````{{py:{kind}}} {owner}.{name}{signature}\n\n{told}\n````\n"
+
+
+def _signature(value: Any) -> str:
+    try:
+        found = inspect.signature(value)
+    except (TypeError, ValueError):
+        return ""
+    parameters = [p for n, p in enumerate(found.parameters.values()) if not (n == 0 and p.name in ("self", "cls"))]
+    text = str(found.replace(parameters=parameters))
+    # Annotations name the modules in which types live; users know them by their own names.
+    return re.sub(r"\b(?:tilewright|collections|typing|numpy|types)(?:\.\w+)*\.(\w+)", r"\1", text).replace("'", "")
+
+
+def _fenced(text: str) -> str:
+    """Return a docstring as Markdown: indented listings and examples at a prompt in fences."""
+    lines, made, block = text.splitlines(), [], []  # type: ignore[var-annotated]  # lists of lines
+
+    def close() -> None:
+        if block:
+            body = textwrap.dedent("\n".join(block)).strip("\n")
+            made.extend([f"```{'pycon' if '>>>' in body else 'text'}", body, "```"])
+            block.clear()
+
+    for line in lines:
+        is_prompt = line.startswith(">>>")
+        in_example = bool(block) and block[0].lstrip().startswith(">>>") and line.strip() != ""
+        is_listing = line.startswith("    ") and (not made or made[-1].strip() == "" or bool(block))
+        if is_prompt or in_example or is_listing:
+            if is_prompt and block and not block[0].lstrip().startswith(">>>"):
+                close()
+            block.append(line)
+        elif block and line.strip() == "":
+            block.append(line)
+            if block[0].lstrip().startswith(">>>"):
+                close()
+        else:
+            close()
+            made.append(re.sub(r"::$", ":", line))
+            if line.endswith("::"):
+                made.append("")
+    close()
+    return "\n".join(made)

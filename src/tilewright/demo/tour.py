@@ -1,0 +1,180 @@
+"""The tour that `tilewright demo` gives: one kernel, run, broken, mended, drawn, printed and raced, in some seconds.
+
+Each stop is a function that returns a `Stop`: the words that are shown, and what was found as data. Nothing is told
+that was not computed on the spot: the race is the simulator's, the layout the profiler's.
+"""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from textwrap import indent
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.padding import Padding
+from rich.syntax import Syntax
+from rich.text import Text
+
+import tilewright as tw
+from tilewright.demo.arrays import array_library, fetch, put
+from tilewright.demo.examples import Array, Backend, examples_folder, load_example
+
+N = 128  # rows and columns of the matrix
+ROWS = tw.Layout((32, 32), (32, 1))
+
+
+@dataclass(frozen=True)
+class Stop:
+    """One stop of the tour: a title, what is said, code in a language, and what was found."""
+
+    title: str
+    text: str
+    code: str = ""
+    language: str = "python"
+    found: Mapping[str, object] = field(default_factory=dict)
+    passed: bool = True
+
+
+def stops(backend: Backend) -> Iterator[Callable[[], Stop]]:
+    """Yield the stops in order; each computes when it is called."""
+    yield runs
+    yield without_its_barrier
+    yield bank_conflict
+    yield in_cuda
+    if backend == "cuda":
+        yield against_cublas
+
+
+def _arrays() -> tuple[Array, Array]:
+    src = np.random.default_rng(0).standard_normal((N, N), dtype=np.float32)
+    return np.full_like(src, np.nan), src
+
+
+def _launcher() -> Any:  # Any: a kernel with its grid and block
+    return _example().transpose[(N // 32, N // 32), (32, 8)]
+
+
+def runs() -> Stop:
+    """Run the kernel on the simulator and compare."""
+    dst, src = _arrays()
+    begin = time.perf_counter()
+    with tw.simulate():
+        _launcher()(dst, src, ROWS)
+    seconds = time.perf_counter() - begin
+    right = bool(np.array_equal(dst, src.T))
+    text = (
+        f"On NumPy arrays a kernel runs in the simulator, here with {(N // 32) ** 2 * 256:,} threads, and every\n"
+        f"access of each of them is checked. It took {seconds:.2f} s, and {_equal(right)}."
+    )
+    found = {"seconds": seconds, "equal": right}
+    return Stop("A kernel", text, _source(), found=found, passed=right)
+
+
+def without_its_barrier() -> Stop:
+    """Run the kernel without its barrier and tell what the simulator finds."""
+    dst, src = _arrays()
+    with tw.simulate(raise_errors=False) as run:
+        _launcher()(dst, src, ROWS, False)
+    races = [finding for finding in run.findings if finding.kind == "race"]
+    message = races[0].message if races else "no race was found"
+    text = "The same kernel with waits=False, which leaves out the barrier. The simulator says:"
+    found = {"kinds": [finding.kind for finding in run.findings], "message": message}
+    return Stop("Without its barrier", text, message, "text", found, bool(races))
+
+
+def bank_conflict() -> Stop:
+    """Count the wavefronts of shared memory, take the layout that the profiler finds, and count again."""
+    before = _launcher().analyze(*_arrays(), ROWS)
+    suggestion = next((r.suggestion for r in before.remarks if r.suggestion is not None), None)
+    if suggestion is None:
+        return Stop("A bank conflict", "the profiler found no better layout", passed=False)
+    layout = suggestion.layout
+    dst, src = _arrays()
+    _launcher()(dst, src, layout)
+    after = _launcher().analyze(dst, src, layout)
+    right = bool(np.array_equal(dst, src.T)) and after.shared_wavefronts == after.shared_wavefronts_ideal
+    text = (
+        "Reading a column of the tile, all 32 threads of a warp hit one bank of shared memory: the kernel takes\n"
+        f"{before.shared_wavefronts:,} wavefronts where {before.shared_wavefronts_ideal:,} would do. The profiler\n"
+        f"tries swizzles and paddings on these accesses and finds\n\n    {suggestion.expression}\n\n"
+        f"With it the kernel takes {after.shared_wavefronts:,} wavefronts, and {_equal(right)}.\n"
+        "The first 8 rows and columns of this layout, as places in shared memory:"
+    )
+    found = {
+        "wavefronts": before.shared_wavefronts,
+        "ideal": before.shared_wavefronts_ideal,
+        "layout": str(layout),
+        "wavefronts_after": after.shared_wavefronts,
+    }
+    return Stop("A bank conflict", text, _corner(layout), "text", found, right)
+
+
+def in_cuda() -> Stop:
+    """Print the CUDA C++ of the kernel."""
+    array = tw.spec(tw.float32, (N, N))
+    source = _launcher().source(array, array, ROWS, arch="sm_90a")
+    start = source.find('extern "C"')
+    text = "What runs on a GPU is this, for sm_90a (`tilewright show FILE:KERNEL --ptx` and `--sass` go on from here):"
+    return Stop("As CUDA C++", text, source[max(start, 0) :].rstrip("\n"), "cuda", {"source": source})
+
+
+def against_cublas() -> Stop:
+    """Time `tw.matmul` on the GPU against the library of the arrays."""
+    from tilewright.bench.race import compare
+
+    n, library = 4096, array_library()
+    random = np.random.default_rng(0)
+    a, b = (put(random.standard_normal((n, n), dtype=np.float32), "cuda") for _ in range(2))
+    if library == "torch":
+        import torch
+
+        a, b = a.to(torch.bfloat16), b.to(torch.bfloat16)
+    out = tw.matmul(a, b)
+    ways: dict[str, Callable[[], object]] = {"matmul": lambda: tw.matmul(a, b, out=out)}
+    if library is not None:
+        ways["cublas"] = lambda: a @ b
+    medians = {name: each.median / 1000 for name, each in _medians(compare(ways, rounds=7, batch_ms=20.0, flush=False))}
+    rates = {name: 2 * n**3 / seconds / 1e12 for name, seconds in medians.items()}
+    expected = fetch(a[:64] @ b).astype(np.float64) if library is not None and library != "torch" else None
+    right = expected is None or bool(np.allclose(fetch(out)[:64], expected, rtol=1e-2, atol=1e-2))
+    text = f"tw.matmul, {n} x {n} x {n}, on this GPU: {rates['matmul']:.0f} TFLOP/s"
+    if "cublas" in rates:
+        text += f"; {library} (cuBLAS): {rates['cublas']:.0f} TFLOP/s: {rates['matmul'] / rates['cublas']:.2f} of it"
+    return Stop("Against cuBLAS", f"{text}.", found={"tflops": rates}, passed=right)
+
+
+def _medians(comparison: Any) -> list[tuple[str, Any]]:  # Any: of the bench's own
+    return [(name, comparison[name]) for name in ("matmul", "cublas") if name in comparison]
+
+
+@cache
+def _example() -> Any:  # Any: the module of the kernel, which stands with the examples because it is shown as a user's
+    return load_example(examples_folder() / "_tour.py")
+
+
+def _source() -> str:
+    return inspect.getsource(_example().transpose.__wrapped__).rstrip("\n")
+
+
+def _equal(right: bool) -> str:
+    return "dst equals src.T" if right else "dst DIFFERS FROM src.T"
+
+
+def _corner(layout: Any, extent: int = 8) -> str:  # Any: a layout of any kind
+    return "\n".join("  ".join(f"{layout((i, j)):4}" for j in range(extent)) for i in range(extent))
+
+
+def show(stop: Stop, number: int, console: Console) -> None:
+    """Print one stop."""
+    console.print(Text(f"{number}. {stop.title}", style="bold"))
+    console.print(Text(stop.text))
+    if stop.code and stop.language != "text" and console.is_terminal:
+        syntax = Syntax(stop.code, stop.language, background_color="default")
+        console.print(Padding(syntax, (1, 0, 1, 4)))
+    else:
+        console.print(Text(f"\n{indent(stop.code, '    ')}\n" if stop.code else ""))

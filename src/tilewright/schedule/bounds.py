@@ -1,0 +1,228 @@
+"""Whether every access lies within its array: decided when a kernel is built, or at a launch where sizes decide it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias, Union
+
+from tilewright.errors import ArgumentError, ScheduleError
+from tilewright.schedule.affine import Affine, Dimension, Index, affine_or_none, as_index
+from tilewright.schedule.arrays import Array, View
+from tilewright.schedule.dependences import Instance, Side, Variable
+from tilewright.schedule.elements import Load, Store, element_text
+from tilewright.schedule.integers import LIMIT, System, UndecidedError
+from tilewright.schedule.loop_nest import Access, Part, Statement, settled
+from tilewright.schedule.plan_state import PlanState
+from tilewright.schedule.sides import Work
+from tilewright.schedule.views import Derived, value_of
+
+
+@dataclass(frozen=True, eq=False)
+class SizeCondition:
+    """value >= 0 has to hold of the sizes of a launch; `what` says what does not where it fails.
+
+    `extents` are those of the nest, which accesses nothing where one of them is 0.
+    """
+
+    value: Affine
+    what: str
+    extents: tuple[Dimension, ...]
+
+    def check(self, sizes: Mapping[Dimension, int], name: str) -> None:
+        """Raise `ArgumentError` where the sizes of a launch do not meet the condition."""
+        if any(value_of(extent, sizes) == 0 for extent in self.extents):
+            return
+        values = {s: value_of(s, sizes) for s, _ in self.value.terms if isinstance(s, Dimension)}
+        if self.value.evaluate(values) < 0:
+            texts = ", ".join(f"{size}={value}" for size, value in values.items())
+            raise ArgumentError(
+                f"kernel {name!r}: {self.what}, where {texts}",
+                help="pass arrays that hold all that the kernel accesses",
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class CaseCondition:
+    """A system must have no solution for the sizes of a launch: its solutions are accesses outside of an array."""
+
+    system: System[Variable]
+    what: str
+
+    def check(self, sizes: Mapping[Dimension, int], name: str) -> None:
+        """Raise `ArgumentError` where an access of the launch lies outside."""
+        system, texts = self.system, []
+        for variable in system.variables():
+            if isinstance(variable, Dimension):
+                value = value_of(variable, sizes)
+                system = system.equal({variable: 1}, -value)
+                texts.append(f"{variable}={value}")
+        try:
+            found = system.solve(Work(LIMIT))
+        except UndecidedError:
+            return  # the simulator has the last word
+        if found is not None:
+            raise ArgumentError(
+                f"kernel {name!r}: {self.what}, where {', '.join(texts)}",
+                help="pass arrays that hold all that the kernel accesses",
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class Wholeness:
+    """A size has to be made up of whole rows."""
+
+    size: Derived
+
+    def check(self, sizes: Mapping[Dimension, int], name: str) -> None:
+        """Raise `ArgumentError` where something is left over."""
+        if self.size.divisors and not self.size.divides(sizes):
+            texts = ", ".join(f"{size}={sizes[size]}" for size in self.size.roots())
+            raise ArgumentError(
+                f"kernel {name!r}: {self.size} is not a whole number, where {texts}",
+                help="an array that is split or reinterpreted takes extents that its rows or elements make up",
+            )
+
+
+Condition: TypeAlias = Union[SizeCondition, CaseCondition, Wholeness]
+
+
+def conditions_of(plan: PlanState, given: Sequence[Array]) -> tuple[Condition, ...]:
+    """Return what the sizes of a launch have to meet so that every access lies within its array.
+
+    `given` are the arrays that the launch gives: of a view only its own elements are there. Raises `ScheduleError` for
+    an access that lies outside whatever the sizes are, by name.
+    """
+    found: list[Condition] = []
+    parts_given = {view.base: view for view in given if isinstance(view, View)}
+    sizes: dict[Derived, None] = {}
+    for number, part in enumerate(plan.nest.parts):
+        for statement in part.statements:
+            elements: tuple[Load | Store, ...] = (*statement.elements, statement.store)
+            for element in elements:
+                for lower, what in _requirements(element, parts_given):
+                    condition = _decided(plan, number, statement, element, lower, what)
+                    if condition is not None:
+                        found.append(condition)
+                for array in _chain(element.named):
+                    sizes.update((extent, None) for extent in array.shape if isinstance(extent, Derived))
+    return (*(Wholeness(size) for size in sizes), *found)
+
+
+def _chain(array: Array) -> Iterator[Array]:
+    while isinstance(array, View):
+        yield array
+        array = array.parent
+    yield array
+
+
+def _requirements(element: Load | Store, given: Mapping[Array, View]) -> Iterator[tuple[Affine, str]]:
+    """Yield what has to be at least 0 for an element to be in its array, and what it means where it is not."""
+    named, base = element.named, element.array
+    text = f"{'write' if isinstance(element, Store) else 'read'} of {element_text(named, element.indices)}"
+    shown = [(named, element.indices)] if named is not base else []
+    for array, place in (*shown, (base, element.place)):
+        for mode, (at, extent) in enumerate(zip(place, array.shape, strict=True)):
+            yield at.as_affine(), f"the {text} is below 0 in mode {mode} of {array.name}"
+            end = None if extent is None else affine_or_none(extent)
+            if end is not None:
+                yield end - 1 - at, f"the {text} is beyond mode {mode} of {array.name}, which has {extent}"
+    part = given.get(base)
+    if part is not None:
+        for mode, (at, offset) in enumerate(zip(element.place, part.projection.offsets, strict=True)):
+            outside = f"the {text} is outside of mode {mode} of {part.name}, the part that the kernel takes"
+            yield at - offset, outside
+            last = offset
+            for mine, factor in part.projection.modes[mode]:
+                end = affine_or_none(part.shape[mine])
+                last = last + factor * (end - 1) if end is not None else last
+            yield last - at, outside
+    for view in _chain(named):
+        if isinstance(view, View) and view.method == "sub_array":
+            yield from _part_within(view)
+
+
+def _part_within(view: View) -> Iterator[tuple[Affine, str]]:
+    offsets, _, strides = view.arguments
+    for mode, extent in enumerate(view.shape):
+        start = as_index(offsets[mode])
+        many, whole = (None if x is None else affine_or_none(x) for x in (extent, view.parent.shape[mode]))
+        if start is None:
+            continue
+        yield start, f"{view.name} begins at {start} in mode {mode} of {view.parent.name}"
+        if many is not None and whole is not None:
+            step = strides[mode] if strides else 1
+            last = start + (many - 1) * step
+            yield (
+                whole - 1 - last,
+                f"{view.name} ends at {last} in mode {mode} of {view.parent.name}, which has {whole}",
+            )
+
+
+def _decided(
+    plan: PlanState, number: int, statement: Statement, element: Load | Store, value: Affine, what: str
+) -> Condition | None:
+    """Return what sizes have to meet for value >= 0 at all points of a part, None where it holds for all sizes."""
+    part = plan.nest.parts[number]
+    under = _guards_around(statement, element)
+    worst = None if under else _least(value, part)
+    if worst is not None and all(factor > 0 for _, factor in worst.terms) and _at_ones(worst) >= 0:
+        return None
+    if worst is not None and worst.terms:
+        return SizeCondition(worst, what, tuple(n for n in part.shape if isinstance(n, Dimension)))
+    access = Access(statement, element.array, element.place, isinstance(element, Store), under)
+    cases = [Instance(plan.nest, number, access, case=case) for case in statement.cases[under]]
+    try:
+        for instance in cases:
+            system = _outside(plan, instance, value)
+            values = system.solve(Work(LIMIT))
+            if values is None:
+                continue
+            if any(isinstance(variable, Dimension) for variable in system.variables()):
+                return CaseCondition(system, what)
+            raise ScheduleError(
+                f"{what}: {instance.at(values)}",
+                location=statement.location,
+                help="declare the array as large as the nest needs, or let the nest run over its elements only",
+            )
+    except UndecidedError:
+        pass  # the simulator has the last word
+    return None
+
+
+def _at_ones(value: Affine) -> int:
+    return value.constant + sum(factor for _, factor in value.terms)
+
+
+def _guards_around(statement: Statement, element: Load | Store) -> int:
+    """Return how many conditions of a statement hold where it accesses an element."""
+    guards = statement.store.guards
+    if element is statement.store or any(element is load for load in statement.store.value.loads()):
+        return len(guards)
+    return next(n for n, guard in enumerate(guards) if any(element is load for load in guard.test.loads()))
+
+
+def _least(value: Affine, part: Part) -> Affine | None:
+    """Return the least value over a nest's own box, an expression of sizes; None where its indices say more."""
+    extents = dict(zip(part.indices, part.shape, strict=True))
+    least = Affine((), value.constant)
+    for symbol, factor in value.terms:
+        if isinstance(symbol, Dimension):
+            least = least + factor * symbol
+        elif isinstance(symbol, Index) and symbol in extents:
+            least = least + (factor * (extents[symbol] - 1) if factor < 0 else 0)
+        else:
+            return None
+    return least
+
+
+def _outside(plan: PlanState, instance: Instance, value: Affine) -> System[Variable]:
+    """Return the points of the loops at which an access happens and value < 0."""
+    moved = settled(value.substitute(instance.part.places), plan.nest.loops)
+    system = instance.runs().and_(Side(plan.nest, 0).runs((moved,)))
+    terms, constant = instance.terms(moved)
+    system = system.at_least_zero({variable: -factor for variable, factor in terms.items()}, -constant - 1)
+    for variable in system.variables():
+        if isinstance(variable, Dimension):
+            system = system.at_least_zero({variable: 1}, -1)
+    return system

@@ -1,0 +1,71 @@
+"""Where caches live, how threads fill them, and the names of element types: words of plans that need nothing else."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from tilewright import dtypes
+from tilewright.dtypes import DType
+
+
+class Location(enum.Enum):
+    """Where a cache lives."""
+
+    SHARED = "shared"  # the block's shared memory
+    PRIVATE = "private"  # registers of each thread
+    GLOBAL = "global"  # global memory of the block, allocated at each launch
+    MMA_FRAGMENT = "fragment"  # registers of a warp, as its matrix instructions hold them
+    NONE = "none"  # no choice, as if the location were left out
+
+
+class Strategy(enum.Enum):
+    """Which elements of a shared cache each thread copies."""
+
+    BLOCKED = "blocked"  # a run of neighbours
+    STRIPED = "striped"  # vectors that lie a block's vectors apart, so that neighbouring threads copy neighbours
+
+
+class Auto(enum.Enum):
+    """The argument of a plan's call that leaves the choice to it, as if it were left out."""
+
+    AUTO = "auto"
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+AUTO: Final = Auto.AUTO
+
+
+class ScalarType:
+    """The element types under Accera's names: each is the type of this library.
+
+    >>> print(ScalarType.float16, ScalarType.bool, ScalarType.index)
+    float16 bool int64
+    """
+
+    bool = dtypes.bool_
+    int8 = dtypes.int8
+    int16 = dtypes.int16
+    int32 = dtypes.int32
+    int64 = dtypes.int64
+    index = dtypes.int64
+    uint8 = dtypes.uint8
+    uint16 = dtypes.uint16
+    uint32 = dtypes.uint32
+    uint64 = dtypes.uint64
+    float16 = dtypes.float16
+    bfloat16 = dtypes.bfloat16
+    float32 = dtypes.float32
+    float64 = dtypes.float64
+
+    __members__: Mapping[str, DType] = MappingProxyType(
+        {
+            "bool": bool, "int8": int8, "int16": int16, "int32": int32, "int64": int64, "index": index,
+            "uint8": uint8, "uint16": uint16, "uint32": uint32, "uint64": uint64, "float16": float16,
+            "bfloat16": bfloat16, "float32": float32, "float64": float64,
+        }
+    )  # fmt: skip

@@ -1,0 +1,205 @@
+"""The layouts on which CUTLASS and pycute test their algebra, held to the laws that those tests state.
+
+One list for each operation; a case is a layout as text, or the arguments of the operation. Dynamic cases of CUTLASS are
+here with static values.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import tilewright.layout as L
+from tilewright.layout import ComposedLayout, Layout, Swizzle
+
+INVERSES = [
+    "1:0", "1:1", "((1,1)):((0,0))", "((3,7)):((0,0))", "(4):(0)", "(4):(1)", "(4):(2)", "(2,4):(0,2)", "(8,4):(1,8)",
+    "(8,4):(4,1)", "(2,4,6):(1,2,8)", "(2,4,6):(4,1,8)", "(2,4,4,6):(4,1,0,8)", "(4,2):(1,16)", "(4,2):(1,5)",
+    "(128,128):(65536,1)", "(128,160):(65536,1)", "(128,3,160):(65536,512,1)", "(128,64):(131072,2)",
+    "(32,4,4,4):(262144,4,8388608,1)", "(2,2,2):(4,0,1)", "4:-1",
+    "(((((32,4),1),(32,2)),4),1,(2,2),2):(((((262144,4),0),(0,1)),8388608),0,(2,16),32)",
+]  # fmt: skip
+
+SWIZZLED = [
+    ComposedLayout(Swizzle(1, 0, 2), 0, Layout((4, 4))),
+    ComposedLayout(Swizzle(1, 0, 2), 0, Layout((4, 4), (4, 1))),
+    ComposedLayout(Swizzle(1, 0, 1), 0, Layout((4, 4), (8, 1))),
+]
+
+COALESCED = [
+    "1:0", "1:1", "(2,4):(1,2)", "(2,4,6):(1,2,8)", "(2,1,6):(1,6,2)", "(2,1,6):(1,7,2)", "(2,1,6):(4,7,8)",
+    "(2,4,6):(4,1,8)", "(2,(4,6)):(1,(2,8))", "(2,4,6):(24,6,1)", "((2,2),(2,2)):((1,4),(8,32))",
+    "(2,(1,6)):(1,(6,2))", "(1,(2,3),1):(0,(1,2),0)", "(4,4):(0,0)",
+]  # fmt: skip
+
+COMPLEMENTS = [
+    ("1:0", None), ("1:0", 2), ("1:1", 1), ("1:2", 1), ("1:0", 5), ("4:1", None), ("4:1", 8), ("4:2", None), ("4:2", 16),
+    ("4:4", 17), ("(2,4):(1,4)", None), ("(2,4):(1,6)", None), ("(2,4,8):(8,1,64)", None), ("((2,2),(2,2)):((1,4),(8,32))", None),
+    ("(2,(3,4)):(3,(1,6))", None), ("4:1", 17), ("(4,2):(1,16)", 32), ("(2,4):(8,1)", 100), ("(2,1):(1,7)", 20),
+]  # fmt: skip
+
+COMPOSITIONS = [
+    ("1:0", "1:0"), ("1:0", "1:1"), ("1:1", "1:0"), ("1:1", "1:1"), ("(4):(1)", "(4):(1)"), ("(4):(2)", "(4):(1)"),
+    ("(4):(0)", "(4):(1)"), ("(4):(1)", "(4):(0)"), ("(1):(0)", "(4):(1)"), ("(4):(1)", "(1):(0)"), ("(4):(1)", "(2):(1)"),
+    ("(4):(1)", "(2):(2)"), ("(4):(2)", "(2):(2)"), ("(4,3):(1,4)", "(12):(1)"), ("(12):(1)", "(4,3):(1,4)"),
+    ("(12):(2)", "(4,3):(1,4)"), ("(12):(1)", "(4,3):(3,1)"), ("(12):(2)", "(4,3):(3,1)"), ("(12):(1)", "(2,3):(2,4)"),
+    ("(4,3):(1,4)", "(4,3):(1,4)"), ("(4,3):(3,1)", "(4,3):(1,4)"), ("(4,3):(3,1)", "(12):(1)"), ("(4,3):(1,4)", "(6):(2)"),
+    ("(4,3):(3,1)", "(6):(2)"), ("(4,3):(3,1)", "(6,2):(2,1)"), ("(4,3):(1,4)", "(3,4):(4,1)"), ("(8,8):(8,1)", "(16):(4)"),
+    ("(8,8,8):(1,8,64)", "((2,2,2),(2,2,2)):((1,16,4),(8,2,32))"), ("(8,8):(8,1)", "((2,2,2),(2,2,2)):((1,16,4),(8,2,32))"),
+    ("((2,2,2),(2,2,2)):((1,16,4),(8,2,32))", "(8,8):(8,1)"), ("((4,2),4):((1,16),4)", "((4,2),(2,2)):((1,4),(8,16))"),
+    ("(128,24,5):(1,128,3072)", "480:32"), ("(1):(0)", "(4):(1)"), ("(4):(1)", "(4):(2)"), ("(4,3):(3,1)", "(24):(1)"),
+    ("(4,3):(3,1)", "(8):(1)"), ("(4,3,1):(3,1,0)", "(24):(1)"), ("(4,6,8):(1,4,7)", "6:1"), ("(4,6,8,10):(2,3,5,7)", "6:12"),
+    ("(8,8):(8,1)", "2:3"), ("(8,8):(8,1)", "3:3"), ("(48,24,5):(1,128,3072)", "32:1"), ("3:1", "4:1"), ("(4):(-1)", "(4):(1)"),
+    ("(4):(1)", "(4):(-1)"), ("(4):(-1)", "(4):(-1)"), ("(4):(1)", "(4):(-2)"), ("(4,4):(-1,1)", "(2,4,2):(1,2,8)"),
+    ("(4,4):(-1,1)", "(2,4,2):(1,4,2)"), ("(1,(2,4)):(0,(-1,512))", "2:-1"), ("(1,(2,4)):(0,(-1,512))", "4:-1"),
+]  # fmt: skip
+
+PAIRS = [
+    ("1:0", "1:0"), ("1:1", "1:0"), ("1:0", "1:1"), ("1:1", "1:1"), ("6:1", "2:1"), ("6:1", "2:3"), ("6:1", "(2,3):(3,1)"),
+    ("6:2", "2:1"), ("6:2", "2:3"), ("6:2", "(2,3):(3,1)"), ("(6,6):(1,12)", "(6,3):(3,1)"), ("(6,6):(12,1)", "(6,3):(3,1)"),
+    ("32:1", "2:8"), ("(4,1):(1,1)", "2:1"), ("(4,1):(1,1)", "2:2"), ("(8,8):(1,8)", "32:2"), ("(8,8):(8,1)", "32:2"),
+]  # fmt: skip
+
+PRODUCTS = [
+    ("1:0", "1:0"), ("1:1", "1:0"), ("1:0", "1:1"), ("1:1", "1:1"), ("3:1", "4:1"), ("3:0", "4:1"), ("3:0", "4:0"),
+    ("3:2", "4:1"), ("(3):(1)", "(2,4):(1,2)"), ("(8,(2,2)):(1,(8,16))", "4:2"), ("(2,2):(1,2)", "(3,3):(3,1)"),
+    ("(3):(32)", "(32):(1)"), ("(3):(2)", "(4):(1)"), ("(3):(32)", "(128):(1)"), ("(3):(32)", "(8,8):(8,1)"),
+    ("((4,2)):((1,16))", "(4,4):(1,4)"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", INVERSES)
+def test_inverses(text: str) -> None:
+    layout = Layout.from_text(text)
+    left, right = L.left_inverse(layout), L.right_inverse(layout)
+    for i in [*range(min(layout.size, 3000)), layout.size - 1]:
+        assert layout(left(layout(i))) == layout(i)
+    assert all(layout(right(i)) == i for i in range(right.size))
+
+
+@pytest.mark.parametrize("layout", SWIZZLED, ids=str)
+def test_inverses_of_swizzled_layouts(layout: Any) -> None:
+    left, right = L.left_inverse(layout), L.right_inverse(layout)
+    assert all(layout(left(layout(i))) == layout(i) for i in range(layout.size))
+    assert all(layout(right(i)) == i for i in range(L.size(right)))
+
+
+@pytest.mark.parametrize("text", COALESCED)
+def test_coalesce(text: str) -> None:
+    layout = Layout.from_text(text)
+    found = L.coalesce(layout)
+    assert found.depth <= 1
+    assert [found(i) for i in range(found.size)] == [layout(i) for i in range(layout.size)]
+
+
+@pytest.mark.parametrize(("text", "cotarget"), COMPLEMENTS)
+def test_complement(text: str, cotarget: Any) -> None:
+    layout = Layout.from_text(text)
+    target = layout.cosize if cotarget is None else cotarget
+    found = L.complement(layout, target)
+    kept = L.filter(layout)
+    offsets = [found(i) for i in range(found.size)]
+    assert offsets == sorted(set(offsets))
+    reached = [kept(i) + x for x in offsets for i in range(kept.size)]
+    assert len(set(reached)) == len(reached)
+    assert found.size >= target / kept.size
+    assert found.cosize <= -(-target // layout.cosize) * layout.cosize
+    assert L.complement(L.make_layout(kept, found), target).size == 1
+
+
+@pytest.mark.parametrize(("a", "b"), COMPOSITIONS)
+def test_composition(a: str, b: str) -> None:
+    outer, inner = Layout.from_text(a), Layout.from_text(b)
+    found = L.composition(outer, inner)
+    assert L.compatible(inner.shape, found.shape)
+    assert [found(i) for i in range(inner.size)] == [outer(inner(i)) for i in range(inner.size)]
+
+
+@pytest.mark.parametrize("outer", [Layout((8, 8), (8, 1)), L.composition(Swizzle(2, 0, 3), Layout((8, 8), (8, 1)))])
+def test_composition_with_a_swizzled_layout(outer: Any) -> None:
+    inner = L.composition(Swizzle(2, 0, -3), Layout((8, 8), (8, 1)))
+    found = L.composition(outer, inner)
+    assert [found(i) for i in range(64)] == [outer(inner(i)) for i in range(64)]
+
+
+@pytest.mark.parametrize(("a", "b"), PAIRS)
+def test_logical_divide(a: str, b: str) -> None:
+    layout, tiler = Layout.from_text(a), Layout.from_text(b)
+    found = L.logical_divide(layout, tiler)
+    assert found.rank == 2
+    assert L.compatible(tiler.shape, found[0].shape)
+    assert [found[0](i) for i in range(tiler.size)] == [layout(tiler(i)) for i in range(tiler.size)]
+    zipped, tiled, flat = (f(layout, tiler) for f in (L.zipped_divide, L.tiled_divide, L.flat_divide))
+    assert all(zipped(i) == tiled(i) == flat(i) == found(i) for i in range(found.size))
+
+
+@pytest.mark.parametrize(("a", "b"), PRODUCTS)
+def test_logical_product(a: str, b: str) -> None:
+    block, tiler = Layout.from_text(a), Layout.from_text(b)
+    found = L.logical_product(block, tiler)
+    assert found.rank == 2
+    assert L.compatible(tiler.shape, found[1].shape)
+    assert [found[0](i) for i in range(block.size)] == [block(i) for i in range(block.size)]
+    copies = [{block(i) + found[1](j) for i in range(block.size)} for j in range(tiler.size)]
+    apart = {frozenset(c) for c in copies}
+    assert sum(map(len, apart)) == len(set().union(*apart))  # copies are the same, or do not meet
+
+
+@pytest.mark.parametrize("text", ["(2,2,2):(0,0,0)", "(7,5,16):(0,0,0)", "(2,2,2):(1,0,2)", "(7,5,16):(3,1,0)"])
+def test_nullspace(text: str) -> None:
+    layout = Layout.from_text(text)
+    found = L.nullspace(layout)
+    assert found.size == layout.size // L.filter(layout).size
+    assert all(layout(found(i)) == 0 for i in range(found.size))
+
+
+@pytest.mark.parametrize("shape", [15, (15, 14), (15, 14, 13), (64, 64), (3, (4, 5), 2), (1, 5), (128, 24, 5)])
+@pytest.mark.parametrize("count", [1, 2, 3, 6, 12, 30, 64, 128])
+def test_domain_distribute(shape: Any, count: int) -> None:
+    found = L.domain_distribute(shape, count)
+    offsets = [found(i) for i in range(found.size)]
+    assert offsets == sorted(set(offsets))
+    assert max(offsets) < L.size(shape)
+    assert count % found.size == 0
+
+
+EVEN = [
+    (16, 8), (16, 16), ((16,), (16,)), (16, (16,)), ((16,), 16), ((16,), 8), ((2, 8), (2, 8)), (((2, 8),), ((2, 8),)),
+    (((2, 8),), (16,)), (((2, (4, 2)),), (16,)), (((2, (4, 2)),), ((2, 8),)), (((2, (4, 2)),), ((2, (4, 2)),)),
+    ((32, 64), 128), ((32, 64), (Layout(8, 2), 32)),
+]  # fmt: skip
+UNEVEN = [
+    (16, 12), (8, 16), (8, (16,)), (12, (16,)), ((16,), 12), (16, (2, 8)), ((16,), (2, 8)), ((2, 8), (16,)),
+    ((2, 8), (2, (2, 4))), (16, ((2, 8),)), (8, ((2, 8),)), ((16,), ((2, 8),)), (((2, 8),), ((2, (4, 2)),)),
+    ((4, 6), ((2, 2), 6)), ((32, 64), (Layout(8, 3), 32)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("shape", "tiler", "even"), [(*c, True) for c in EVEN] + [(*c, False) for c in UNEVEN])
+def test_evenly_divides(shape: Any, tiler: Any, even: bool) -> None:
+    assert L.evenly_divides(shape, tiler) is even
+    if even:
+        assert L.size(L.logical_divide(Layout(shape), tiler)) == L.size(shape)
+
+
+def test_weak_congruence() -> None:
+    """The shapes of CUTLASS's test, least first: which of them is nested like which, or less deep."""
+    shapes = [2, (2,), (2, 2), (2, (2, 2)), ((2, 2), (2, 2))]
+    nested_within = {0: {0, 1, 2, 3, 4}, 1: {1}, 2: {2, 3, 4}, 3: {3, 4}, 4: {4}}
+    for i, a in enumerate(shapes):
+        assert {k for k, b in enumerate(shapes) if L.weakly_congruent(a, b)} == nested_within[i]
+        assert {k for k, b in enumerate(shapes) if L.congruent(a, b)} == {i}
+    assert L.compatible((1, 1), (1, (1, 1)))
+    assert not L.compatible((1,), 1)
+
+
+def test_integer_tuples_of_pycute_and_moye() -> None:
+    f = L.shape_div
+    assert f((3, 4), 6) == (1, 2)
+    assert f((3, 4), 12) == f((3, 4), 36) == (1, 1)
+    assert f(((3, 4), 6), 36) == ((1, 1), 2)
+    assert f((6, (3, 4)), 36) == (1, (1, 2))
+    assert f((12, 3), (2, 3)) == (6, 1)
+    assert f(12, (3, 4)) == 1
+    assert L.prefix_product(((2, 3), (2, 1, 2), (5, 2, 1))) == ((1, 2), (6, 12, 12), (24, 120, 240))

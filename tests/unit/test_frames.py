@@ -1,0 +1,154 @@
+"""Tracebacks show the user's frames only, unless the fault is the package's own."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+import types
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.errors import InternalError
+from tilewright.frames import hiding_frames
+from tilewright.source import SourceLocation
+
+PACKAGE = os.path.dirname(tw.__file__)
+SHORTENED = pytest.mark.skipif(sys.version_info < (3, 11), reason="tracebacks cannot be shortened before Python 3.11")
+
+
+@tw.kernel
+def racing(y, x):
+    s = tw.shared(tw.float32, 64)
+    s[tw.thread_idx.x] = x[tw.thread_idx.x]
+    y[tw.thread_idx.x] = s[63 - tw.thread_idx.x]
+
+
+@tw.kernel
+def misspelt(y, x):
+    y[0] = no_such_name + x[0]  # noqa: F821  # what the test is about
+
+
+@tw.kernel
+def calling(y, x):
+    misspelt(y, x)
+
+
+@tw.kernel
+def without_such_axis(y, x):
+    y[tw.thread_idx.w] = x[0]
+
+
+@tw.kernel
+def dividing(y, x):
+    y[0] = helper(0) + x[0]
+
+
+def helper(n):
+    return 1 // n
+
+
+ARRAYS = (np.zeros(64, np.float32), np.ones(64, np.float32))
+
+
+def frames(call):
+    """Return the file names and functions of the traceback of what a call raises, and of the errors behind it."""
+    with pytest.raises(Exception) as caught:  # each case has its own
+        call()
+    found, error = [], caught.value
+    while error is not None:
+        found += traceback.extract_tb(error.__traceback__)
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return [(frame.filename, frame.name) for frame in found if frame.filename.startswith((PACKAGE, __file__))]
+
+
+@SHORTENED
+@pytest.mark.parametrize(
+    ("kernel", "inner"),
+    [
+        (racing, []),
+        (misspelt, ["misspelt"]),
+        (calling, ["calling"]),
+        (without_such_axis, ["without_such_axis"]),
+        (dividing, ["dividing", "helper"]),
+    ],
+    ids=lambda x: getattr(x, "__name__", ""),
+)
+@pytest.mark.parametrize("way", ["launch", "source", "analyze", "prepare"])
+def test_only_frames_of_the_user_show(kernel, inner, way):
+    launcher = kernel[1, 64]
+    call = launcher if way == "launch" else getattr(launcher, way)
+    if kernel is racing and way in ("source", "prepare"):
+        pytest.skip("nothing runs")
+    found = frames(lambda: call(*ARRAYS))
+    assert [file for file, _ in found if file.startswith(PACKAGE)] == []
+    assert [name for _, name in found if name not in ("frames", "<lambda>")] == inner
+
+
+@SHORTENED
+def test_a_product_hides_its_frames_too():
+    a = np.ones((32, 32), np.float32)
+    found = frames(lambda: tw.matmul(a, a, epilogue=lambda x: x if x > 0 else 0))
+    assert [file for file, _ in found if file.startswith(PACKAGE)] == []
+
+
+def test_debugging_shows_all(monkeypatch):
+    monkeypatch.setenv("TILEWRIGHT_DEBUG", "1")
+    assert any(file.startswith(PACKAGE) for file, _ in frames(lambda: misspelt[1, 64](*ARRAYS)))
+
+
+def test_faults_of_the_package_show_all(monkeypatch):
+    def broken(*args):
+        raise KeyError("ours")
+
+    def found_out(*args):
+        raise InternalError("ours")
+
+    ours = os.path.join(PACKAGE, "imagined.py")
+    for fault in (broken, found_out):
+        code = compile("def call(fault): fault()", ours, "exec")
+        module = types.ModuleType("imagined")
+        exec(code, vars(module))
+        inner = types.FunctionType(fault.__code__.replace(co_filename=ours), {"InternalError": InternalError})
+        found = frames(lambda inner=inner, module=module: hiding_frames(module.call)(inner))
+        assert [name for file, name in found if file == ours] == ["call", fault.__name__]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "text"),
+    [
+        (calling, "decorate misspelt with @tw.function"),
+        (without_such_axis, "its axes are x, y and z"),
+    ],
+)
+def test_errors_say_the_way_out(kernel, text):
+    with pytest.raises(tw.LanguageError, match=text):
+        kernel[1, 64](*ARRAYS)
+
+
+def test_a_number_in_place_of_an_array_is_named():
+    with pytest.raises(tw.LanguageError, match=r"'x', a number of type int32, is indexed like an array"):
+        racing[1, 64](ARRAYS[0], 5)
+
+
+def test_findings_are_check_errors():
+    with pytest.raises(tw.CheckError) as caught:
+        racing[1, 64](*ARRAYS)
+    assert type(caught.value) is tw.CheckError
+    assert [finding.kind for finding in caught.value.findings] == ["race"]
+
+
+def test_cells_of_notebooks_are_called_as_ipython_calls_them(monkeypatch):
+    names = {"/tmp/cell.py": ("Cell", "In[3]")}
+    shell = types.SimpleNamespace(compile=types.SimpleNamespace(format_code_name=names.get))
+    monkeypatch.setitem(sys.modules, "IPython", types.SimpleNamespace(get_ipython=lambda: shell))
+    assert str(SourceLocation("/tmp/cell.py", 2, "kernel")) == "In [3]:2"
+    assert str(SourceLocation("/tmp/other.py", 2, "kernel")) == "other.py:2"
+
+
+def test_an_unknown_backend_is_refused(monkeypatch):
+    monkeypatch.setenv("TILEWRIGHT_BACKEND", "banana")
+    with pytest.raises(tw.ArgumentError, match="TILEWRIGHT_BACKEND is 'banana'"):
+        misspelt[1, 32](*(np.zeros(3, np.float32), np.zeros(5, np.float32)))
