@@ -39,9 +39,11 @@ class Case:
         padding: int = 0,
         role: Role = Role.INPUT_OUTPUT,
         columns: bool = True,
+        columns_of_a: int | None = None,
     ) -> None:
         m, n, k = sizes
-        a, b = Array(Role.INPUT, types[0], (m, k), name="A"), Array(Role.INPUT, types[1], (k, n), name="B")
+        shape_of_a = (m, k if columns_of_a is None else columns_of_a)
+        a, b = Array(Role.INPUT, types[0], shape_of_a, name="A"), Array(Role.INPUT, types[1], (k, n), name="B")
         c = Array(role, types[2], (m, n), name="C")
         self.a, self.b, self.c = a, b, c
         nest = Nest(sizes)
@@ -576,6 +578,6 @@ def test_an_error_of_the_build_marks_the_statement() -> None:
     def every_second(A: Any, B: Any, C: Any, i: Any, j: Any, k: Any) -> None:
         C[i, j] += A[i, 2 * k] * B[k, j]
 
-    case = Case(every_second).tensorize()
+    case = Case(every_second, columns_of_a=128).tensorize()
     case.plan.cache(case.a, index=case.inner[0])
     case.plan.build().lower()
