@@ -89,7 +89,7 @@ def _at_its_place(plan: PlanState, cache: Cache) -> Cache:
             help="the trigger index is the cache's index or an outer one",
         )
     inside = frozenset(order[first:])
-    if isinstance(cache.source, Cache) and not inside <= cache.source.inside:
+    if isinstance(cache.source, Cache) and not inside - plan.bound <= cache.source.inside:
         raise ScheduleError(
             f"the cache of {name} at {trigger} is filled from {cache.source!r}, which is filled further inside",
             help="cache the array itself, or at an inner index",
@@ -106,18 +106,21 @@ def _at_level(order: tuple[Index, ...], level: int) -> Index:
 def _largest(plan: PlanState, cache: Cache, elements: int) -> Index | None:
     """Return the outermost index inside of which no more elements are touched than that, None for one iteration."""
     order = plan.nest.order
-    best, least = len(order) + 1, None
+    best, least, apart = len(order) + 1, None, None
     for first in range(len(order), -1, -1):
         try:
             region = plan.region(replace(cache, inside=frozenset(order[first:])))
-        except ScheduleError:
-            if first == len(order):
-                raise
-            break
+        except ScheduleError as error:
+            if least is not None:
+                break
+            apart = apart or error  # accesses that move apart may run through one box further outside
+            continue
         least = region.size if least is None else least
         if region.size > elements:
             break
         best = first
+    if best > len(order) and apart is not None:
+        raise apart
     if best > len(order):
         raise ScheduleError(
             f"one iteration touches {least} elements of {cache.array.name} that lie in one box, and "

@@ -10,7 +10,7 @@ import pytest
 import tilewright as tw
 from tilewright.errors import ScheduleError
 from tilewright.schedule.affine import Dimension
-from tilewright.schedule.arrays import Array, Role
+from tilewright.schedule.arrays import AllocateFlags, Array, Role
 from tilewright.schedule.caches import Location, Strategy
 from tilewright.schedule.nest import Nest
 from tilewright.schedule.plan import Plan
@@ -356,3 +356,82 @@ def test_registers_and_shared_memory_ahead_in_one_loop(through: Location | None)
     plan.cache(arrays["A"], index=loops["kk"], double_buffer=True, double_buffer_location=through)
     plan.cache(arrays["B"], index=loops["kk"], location=Location.PRIVATE, pipeline_stages=3)
     assert is_right(plan, 8, 8, 11)
+
+
+# --- caches beside vectors, views and memory of the launch -----------------------------------------------
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("elements", [1, 2, 8, 1000])
+@pytest.mark.parametrize("vectors", ["jjj", "jjj ii", "i"])
+def test_caches_inside_of_vectorized_loops(place: Location | None, elements: int, vectors: str) -> None:
+    plan, arrays, loops = product((6, 10, 11), SMALL, ORDER)
+    for name in vectors.split():
+        plan.vectorize(loops[name])
+    for name in "AC":
+        outer = plan.cache(arrays[name], index=loops["j"], location=place)
+        plan.cache(outer, max_elements=elements, location=place)
+    plan.cache(arrays["B"], max_elements=elements, location=place, thrifty=True)
+    assert is_right(plan, 6, 10, 11)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_caches_of_views(place: Location | None) -> None:
+    """Two views of one array, one of them with gaps, are kept in one cache of it; another cache is of quotients."""
+    a = Array(Role.INPUT, tw.int32, (8, 16), name="A")
+    out = Array(Role.INPUT_OUTPUT, tw.int32, (8, 8), name="out")
+    even, rest = a.sub_array((0, 0), (8, 8), (1, 2)), a.sub_array((0, 4), (8, 8))
+    nest = Nest((8, 8))
+    i, j = nest.get_indices()
+
+    @nest.iteration_logic
+    def _() -> None:
+        out[i, j] += even[i, j] + rest[i, j // 3]
+
+    schedule = nest.create_schedule()
+    ii = schedule.split(i, 3)
+    schedule.reorder(i, ii, j)
+    plan = schedule.create_plan(Target("NVIDIA A100"))
+    plan.bind({ii: plan.target.GridUnit.THREAD_X})
+    outer = plan.cache(even, index=j, location=place)
+    plan.cache(outer, max_elements=16 if place is Location.PRIVATE else 64, location=place, thrifty=True)
+    plan.cache(out, index=j, location=place)
+    x = np.random.default_rng(3).integers(-9, 10, (8, 16)).astype(np.int32)
+    held = np.ones((8, 8), np.int32)
+    expected = held + x[:, 0:16:2] + x[:, 4 + np.arange(8) // 3]
+    plan.build()(x, held)
+    assert np.array_equal(held, expected)
+
+
+@pytest.mark.parametrize("sizes", [(6, 5), (7, 9)])
+def test_memory_of_caches_comes_behind_constants_and_temporary_arrays(sizes: tuple[int, int]) -> None:
+    m, n = Dimension("M"), Dimension("N")
+    a = Array(Role.INPUT, tw.float32, (m, n), name="A")
+    factors = np.arange(4, dtype=np.float32)
+    weights = Array(Role.CONST, data=factors, name="W")
+    kept = Array(Role.TEMP, tw.float32, (m, n), name="T", flags=AllocateFlags.HEAP)
+    b = Array(Role.OUTPUT, tw.float32, (m, n), name="B")
+    nest = Nest((m, n))
+    i, j = nest.get_indices()
+
+    @nest.iteration_logic
+    def _() -> None:
+        kept[i, j] = a[i, j] * weights[i % 4]
+        b[i, j] = kept[i, j] + 1
+
+    schedule = nest.create_schedule()
+    ii, jj = schedule.tile({i: 3, j: 4})
+    schedule.reorder(i, j, ii, jj)
+    plan = schedule.create_plan(Target("NVIDIA A100"))
+    plan.bind({i: plan.target.GridUnit.BLOCK_X, ii: plan.target.GridUnit.THREAD_X})
+    plan.cache(a, index=jj, location=Location.GLOBAL)
+    plan.cache(b, index=jj, location=Location.GLOBAL)
+    kernel = plan.build("scaled")
+    names = ["A", "B", "W", "T", "gA_memory0", "gB_memory1"]
+    signature = kernel.source().partition("scaled(")[2].partition(")")[0]
+    places = [signature.index(f" {name}") for name in names]
+    assert places == sorted(places)
+    x = np.random.default_rng(1).integers(-4, 5, sizes).astype(np.float32)
+    y = np.zeros(sizes, np.float32)
+    kernel(x, y)
+    assert np.array_equal(y, x * factors[np.arange(sizes[0]) % 4, None] + 1)
