@@ -144,7 +144,7 @@ def test_thrifty_that_is_not_a_bool():
 @refused(
     ScheduleError,
     """
-    function f keeps gA in global memory, which each launch allocates, and functions of files take their arguments alone
+    function f keeps gA in global memory, which each launch allocates, and the files of a package do not describe such memory
       help: launch what plan.build() or package.add() returns, or cache at an inner index
     """,
 )

@@ -246,7 +246,7 @@ class Package:
             if function.kernel.cache_memory:
                 raise ScheduleError(
                     f"function {function.name} keeps {function.kernel.cache_memory[0].cache.name} in global memory, "
-                    "which each launch allocates, and functions of files take their arguments alone",
+                    "which each launch allocates, and the files of a package do not describe such memory",
                     help="launch what plan.build() or package.add() returns, or cache at an inner index",
                 )
             roles: dict[str, dict[str, Any]] = {}
