@@ -159,8 +159,6 @@ def _array(array: Mapping[str, Any], sizes: Mapping[str, int], is_constant: bool
     if (array["role"] == Role.CONST.value) != is_constant:
         _refuse(f"{place}.role", "const of the constants, and of no others,", array["role"])
     if not is_constant:
-        if array.get("written") and array["role"] == Role.INPUT.value:
-            _refuse(f"{place}.written", "false of an input", True)
         return
     if not shape or not all(type(n) is int and n >= 0 for n in (*shape, *strides)) or array["written"]:
         _refuse(place, "an array of fixed shape and strides that is only read", sorted(array))
