@@ -145,8 +145,9 @@ class Package:
         such dicts, as `create_parameter_grid` makes: then each makes a function, called base_name_0, base_name_1 and
         so on. Without them a plan with heuristics of `auto` makes a function of each combination of what these leave
         open. `source` may also be a function of such a dict (by name) that returns the plan, or the plan and its args;
-        or one of the arrays `args` that is the logic of a nest of one point: it calls other functions of the package. `function_opts` say how a compiler of Accera's is to call and inline the function, and change nothing
-        of a kernel.
+        or one of the arrays `args` that is the logic of a nest of one point: it calls other functions of the package.
+        `function_opts` say how a compiler of Accera's is to call and inline the function, and change nothing of a
+        kernel.
 
         Raises `ScheduleError` for names that are no identifiers of C or come twice, parameters without a value, and
         plans that cannot be built; then nothing is added. Source: Accera, `Package.add`.
@@ -242,6 +243,12 @@ class Package:
             return {"name": file, "sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
 
         for function in self.functions:
+            if function.kernel.cache_memory:
+                raise ScheduleError(
+                    f"function {function.name} keeps {function.kernel.cache_memory[0].cache.name} in global memory, "
+                    "which each launch allocates, and the files of a package do not describe such memory",
+                    help="launch what plan.build() or package.add() returns, or cache at an inner index",
+                )
             roles: dict[str, dict[str, Any]] = {}
             stem = f"{name}.{function.name}"
             if format & PackageFormat.SOURCE:
