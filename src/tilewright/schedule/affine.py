@@ -572,8 +572,7 @@ def as_index(x: Any) -> Affine | None:  # Any: asks what it is
         first, second = map(as_index, x.arguments)
         if first is None or second is None or (x.name == "*" and first.terms and second.terms):
             return None
-        value: Affine = _WHOLE[x.name](first, second)
-        return value
+        return _WHOLE[x.name](first, second)
     return None
 
 
