@@ -46,7 +46,7 @@ def test_case_checks_its_kernel(case: Case) -> None:
 
 @pytest.mark.slow  # .ci/run runs the demo itself
 def test_demo_passes() -> None:
-    result = CliRunner().invoke(main, ["demo", "--backend", "sim"])
+    result = CliRunner().invoke(main, ["demo", "--all", "--backend", "sim"])
     assert result.exit_code == 0, result.output
     parts = [path for path in with_parts(example_files()) if path.parent.name == "tensorcore"]
     assert "06_f16_8x8x4" in [path.stem for path in parts]
@@ -89,7 +89,7 @@ def test_demo_tells_of_a_broken_kernel(
     path = tmp_path / "01_wrong.py"
     path.write_text(BROKEN[path.name].replace("{expression}", expression))
     monkeypatch.setattr(demo, "example_files", lambda: [path])
-    result = CliRunner().invoke(main, ["demo", "--backend", "sim"])
+    result = CliRunner().invoke(main, ["demo", "--all", "--backend", "sim"])
     assert result.exit_code == status, result.output
     assert ("FAILED" in result.output) == bool(status)
     assert shown in result.output
