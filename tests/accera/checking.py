@@ -160,11 +160,21 @@ def against_nests(function):
         if tile is not None and place == 1:
             finish_elements(by_array.get(tile.c.array), *tile.epilogue)
         plain = source.create_plan()
-        used = [array for array in arrays if array in plain.arguments or isinstance(array, ts.Dimension)]
-        if product(source, by_array):
-            continue
+        if plain.is_delayed:  # with parameters, arrays are made anew, under the same names
+            plain = plain.with_parameters(function.made.parameters)
+            by_name = {array.name: array for array in plain.arguments}
+            used, given = [], []
+            for array in arrays:
+                if array.name in by_name:
+                    used.append(by_name[array.name])
+                    given.append(by_array[array])
+        else:
+            if product(source, by_array):
+                continue
+            used = [array for array in arrays if array in plain.arguments or isinstance(array, ts.Dimension)]
+            given = [by_array[array] for array in used]
         try:
-            run(plain.build("reference", used), [by_array[array] for array in used])
+            run(plain.build("reference", used), given)
         except CheckError as error:  # the simulator's: a read outside of an array, a negative power of an integer
             notes.append(f"result not compared, for the program itself is wrong: {str(error).splitlines()[0]}")
             return

@@ -38,10 +38,6 @@ def _expected_failure(reason, message, condition=True):
     return mark
 
 
-def _logical(function):
-    return lambda *operands: ts.apply(function, *operands)
-
-
 def _mathematics():
     found = {
         name: getattr(tw, name)

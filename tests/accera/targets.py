@@ -25,10 +25,6 @@ class Runtime(enum.Enum):
     OPENMP = 5
 
 
-class _Space(SimpleNamespace):
-    pass
-
-
 MemorySpace = SimpleNamespace(
     NONE=None,
     GLOBAL="GLOBAL",
@@ -74,6 +70,7 @@ class Target(ts.Target):
         self.architecture = architecture or Target.Architecture.HOST
         self.properties = properties
         if not is_gpu:
+            self.properties = {"vector_bytes": 32, "vector_registers": 16, **properties}  # of a CPU with AVX2
             self.name = name or known_name
 
     def __getattr__(self, name):

@@ -130,6 +130,11 @@ class Nest(ts.Nest):
     def __init__(self, shape):
         super().__init__(tuple(shape))
 
+    def get_indices(self):
+        for index, name in zip(self.indices, assigned_names(sys._getframe(1)), strict=False):
+            index.name = name
+        return list(self.indices) if len(self.indices) > 1 else self.indices[0]
+
     def create_schedule(self):
         made = Schedule(self)
         made.sources = (self,)
@@ -158,9 +163,21 @@ class Schedule(ts.Schedule):
     def skew(self, index, reference_index, unroll_loops_smaller_than=None):
         return super().skew(index, reference_index, unroll_loops_smaller_than)
 
+    def get_indices(self):
+        return list(super().get_indices())
+
     @property
     def _indices(self):
-        return list(self.get_indices())
+        """The order of the loops, as Accera's tests ask for it; the library has something of its own by that name."""
+        is_ours = sys._getframe(1).f_globals["__name__"].startswith("tilewright.")
+        return self._own_indices if is_ours else self.get_indices()
+
+    @_indices.setter
+    def _indices(self, order):
+        self._own_indices = order
+
+    def tile(self, shape):
+        return list(super().tile(shape))
 
     def _create_tensorizable_plan(
         self,
@@ -183,7 +200,9 @@ def fuse(schedules, *others, partial=None):
     """Return the schedule of several, in Accera's order of indices."""
     parts = [schedules, *others] if isinstance(schedules, ts.Schedule) else list(schedules)
     made = Schedule.__new__(Schedule)
-    vars(made).update(vars(ts.fuse(*parts, partial=partial)))
+    fused = vars(ts.fuse(*parts, partial=partial))
+    made._own_indices = fused.pop("_indices", None)
+    vars(made).update(fused)
     made.sources = tuple(source for part in parts for source in part.sources)
     return made
 
@@ -243,17 +262,8 @@ class Plan(ts.Plan):
         return erase(self, indices)
 
 
-def create_parameters(*given):
-    """Return a parameter for each variable that the call is assigned to."""
-    names = assigned_names(sys._getframe(1))
-    made = tuple(ts.DelayedParameter(name) for name in names)
-    return made if len(made) != 1 else made[0]
-
-
-def create_parameter_grid(parameter_choices, filter_func=None, sample=0, seed=None):
-    """Return the combinations of choices."""
-    choices = {key: list(values) for key, values in parameter_choices.items()}
-    return ts.create_parameter_grid(choices, filter_func, **({"sample": sample} if sample else {}))
+create_parameters = ts.create_parameters
+create_parameter_grid = ts.create_parameter_grid
 
 
 class Function:

@@ -80,7 +80,7 @@ def square(n: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 COPY, TRANSPOSE, MATMUL = (TUTORIAL[name] for name in ("01_copy", "02_transpose", "03_matmul"))
-TILE, TF32, MULTISTAGE, PLANNED, VOLTA, SPECIALISED = (TENSORCORE[name] for name in sorted(TENSORCORE))
+TILE, TF32, MULTISTAGE, PLANNED, SPECIALISED, VOLTA = (TENSORCORE[name] for name in sorted(TENSORCORE))
 
 # A tile of C, and enough of K for every stage to be filled again, with zeros where kernels go beyond the last one.
 CASES: dict[str, Callable[[], None]] = {

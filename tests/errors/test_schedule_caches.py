@@ -8,19 +8,20 @@ import numpy as np
 from tests.helpers.refusals import refused
 
 import tilewright as tw
-from tilewright.errors import ScheduleError
+from tilewright.errors import ArgumentError, ScheduleError
 from tilewright.schedule.arrays import Array, Role
 from tilewright.schedule.caches import Location
 from tilewright.schedule.nest import Nest
+from tilewright.schedule.package import Package
 from tilewright.schedule.plan import Plan
 from tilewright.schedule.schedule import Schedule, fuse
 from tilewright.schedule.targets import Target
 
 
-def product() -> tuple[Plan, tuple[Array, ...], tuple[Any, ...]]:
-    a, b = Array(Role.INPUT, "float32", (64, 32), name="A"), Array(Role.INPUT, "float32", (32, 64), name="B")
-    c = Array(Role.INPUT_OUTPUT, "float32", (64, 64), name="C")
-    nest = Nest((64, 64, 32))
+def product(m: int = 64, n: int = 64) -> tuple[Plan, tuple[Array, ...], tuple[Any, ...]]:
+    a, b = Array(Role.INPUT, "float32", (m, 32), name="A"), Array(Role.INPUT, "float32", (32, n), name="B")
+    c = Array(Role.INPUT_OUTPUT, "float32", (m, n), name="C")
+    nest = Nest((m, n, 32))
     i, j, k = nest.get_indices()
 
     @nest.iteration_logic
@@ -48,13 +49,111 @@ def test_written_and_double_buffered():
 @refused(
     ScheduleError,
     """
-    rA lives in the registers of each thread and is double-buffered
-      help: cache it in shared memory: double_buffer_location=PRIVATE then fetches through registers
+    a cache in Location.PRIVATE would wait in Location.SHARED for the next iteration
+      help: double_buffer_location=Location.PRIVATE
     """,
 )
-def test_double_buffered_registers():
+def test_registers_double_buffered_in_shared_memory():
     plan, (a, *_), (*_, ii, _) = product()
-    plan.cache(a, index=ii, location=Location.PRIVATE, double_buffer=True)
+    plan.cache(a, index=ii, location=Location.PRIVATE, double_buffer=True, double_buffer_location=Location.SHARED)
+
+
+@refused(
+    ScheduleError,
+    """
+    double_buffer_location=Location.PRIVATE, and nothing is double-buffered
+      help: double_buffer=True, or leave it out
+    """,
+)
+def test_place_of_a_second_buffer_that_there_is_not():
+    plan, (a, *_), (*_, ii, _) = product()
+    plan.cache(a, index=ii, double_buffer_location=Location.PRIVATE)
+
+
+@refused(
+    ScheduleError,
+    """
+    the caches of C[i + ii, j + jj] += A[i + ii, k] * B[k, j + jj] take 196608 bytes of shared memory (sA 131072, sC 65536), and a block of sm_80 has 166912
+      test_schedule_caches.py:N, in _:
+        c[i, j] += a[i, k] * b[k, j]
+        ^^^^^^^
+      help: cache A, of which a box of 1024 x 32 is kept, at an inner index, with fewer buffers, or with location=Location.GLOBAL
+    """,
+)
+def test_more_shared_memory_than_a_block_has():
+    plan, (a, _, c), (i, *_) = product(1024, 16)
+    plan.cache(a, index=i, location=Location.SHARED)
+    plan.cache(c, index=i, location=Location.SHARED)
+    plan.build()
+
+
+@refused(
+    ScheduleError,
+    """
+    rA takes 1048576 bytes of each thread, whose local memory has 524288
+      help: cache at an inner index, or with location=Location.GLOBAL
+    """,
+)
+def test_more_than_the_local_memory_of_a_thread():
+    plan, (a, *_), (i, *_) = product(8192)
+    plan.cache(a, index=i, location=Location.PRIVATE)
+    plan.build()
+
+
+@refused(
+    ScheduleError,
+    """
+    one iteration touches 2 elements of X that lie in one box, and max_elements=1
+      help: allow as many, or give an index
+    """,
+)
+def test_more_elements_in_one_iteration_than_a_cache_may_hold():
+    x, y = Array(Role.INPUT, "float32", (9,), name="X"), Array(Role.OUTPUT, "float32", (8,), name="Y")
+    nest = Nest((8,))
+    i = nest.get_indices()
+
+    @nest.iteration_logic
+    def _() -> None:
+        y[i] = x[i] + x[i + 1]
+
+    nest.create_plan(Target("NVIDIA A100")).cache(x, max_elements=1)
+
+
+@refused(
+    ScheduleError,
+    """
+    a cache takes one of trigger_index and trigger_level
+    """,
+)
+def test_two_triggers():
+    plan, (a, *_), (_, _, k, ii, _) = product()
+    plan.cache(a, index=ii, trigger_index=k, trigger_level=3)
+
+
+@refused(
+    ArgumentError,
+    """
+    Plan.cache: thrifty is True or False, got str 'no'
+    """,
+)
+def test_thrifty_that_is_not_a_bool():
+    plan, (a, *_), (*_, ii, _) = product()
+    plan.cache(a, index=ii, thrifty="no")
+
+
+@refused(
+    ScheduleError,
+    """
+    function f keeps gA in global memory, which each launch allocates, and the files of a package do not describe such memory
+      help: launch what plan.build() or package.add() returns, or cache at an inner index
+    """,
+)
+def test_package_of_a_cache_in_global_memory():
+    plan, (a, *_), (*_, ii, _) = product()
+    plan.cache(a, index=ii, location=Location.GLOBAL)
+    package = Package()
+    package.add(plan, base_name="f")
+    package.build("p")
 
 
 @refused(

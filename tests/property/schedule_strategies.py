@@ -471,20 +471,19 @@ def _cache(draw: Any, plan: Plan, array: Array, note: Callable[[str], None]) -> 
     order = plan.nest.order
     at = draw(st.integers(0, len(order) - 1))
     trigger = order[draw(st.integers(0, at))] if draw(st.integers(0, 3)) == 0 else None
-    location = draw(st.sampled_from([Location.SHARED, Location.SHARED, Location.PRIVATE]))
+    location = draw(st.sampled_from([Location.SHARED, Location.SHARED, Location.PRIVATE, Location.GLOBAL, None]))
     options: dict[str, Any] = {"location": location, "index": order[at], "trigger_index": trigger}
+    if draw(st.integers(0, 3)) == 0:
+        options |= {"index": None, "trigger_index": None, "max_elements": draw(st.sampled_from([1, 2, 3, 6, 20, 300]))}
+    options["thrifty"] = draw(st.integers(0, 3)) == 0
     if draw(st.integers(0, 2)) == 0:
         options["layout"] = draw(LAYOUT)
-    if location is Location.SHARED:
+    if location is not Location.PRIVATE:
         options["strategy"] = draw(st.sampled_from(list(Strategy)))
         options["vectorize"] = draw(st.sampled_from([True, True, False, 2]))
     if array.element_type.is_float and draw(st.integers(0, 3)) == 0:
         options["element_type"] = "float64"
-    way = (
-        "once"
-        if location is Location.PRIVATE
-        else draw(st.sampled_from(["once", "once", "double", "private", "stages"]))
-    )
+    way = draw(st.sampled_from(["once", "once", "double", "private", "stages"]))
     if way == "double":
         options["double_buffer"] = True
     elif way == "private":
@@ -502,7 +501,11 @@ def _cache(draw: Any, plan: Plan, array: Array, note: Callable[[str], None]) -> 
         note(f"cache({array.name}, {options})")
         if draw(st.integers(0, 3)) == 0:
             inner = order[draw(st.integers(at, len(order) - 1))]
-            plan.cache(made, index=inner, location=draw(st.sampled_from([Location.SHARED, Location.PRIVATE])))
+            places = [Location.SHARED, Location.PRIVATE, Location.GLOBAL]
+            made = plan.cache(made, index=inner, location=draw(st.sampled_from(places)), layout=draw(LAYOUT))
             note(f"cache({made}, {inner})")
+            if draw(st.integers(0, 1)):
+                made = plan.cache(made, max_elements=draw(st.integers(1, 9)), location=draw(st.sampled_from(places)))
+                note(f"cache({made})")
     except ScheduleError as error:
         note(f"refused: cache({array.name}, {options}): {error}")

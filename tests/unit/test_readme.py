@@ -60,6 +60,8 @@ def test_it_fits_three_screens() -> None:
 
 def test_its_links_lead_somewhere() -> None:
     for page in (README, *(README.parent / "docs").glob("*.md")):
-        text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.S | re.M)
-        links = re.findall(r"\]\((?!https?:|#)([^)#\s]+)", re.sub(r"`[^`\n]*`", "", text))
-        assert [link for link in links if not (page.parent / link).exists()] == [], page
+        text = re.sub(r"^(```|~~~).*?^\1", "", page.read_text(encoding="utf-8"), flags=re.S | re.M)
+        links = re.findall(r"\]\((?!https?:|#)([^()#\s]+)[#)]", re.sub(r"`[^`\n]*`", "", text))
+        # Building the site writes docs/reference.
+        missing = [link for link in links if not link.startswith("reference/") and not (page.parent / link).exists()]
+        assert missing == [], page

@@ -12,7 +12,7 @@ from html import escape
 
 from tilewright.figures import Line, Pattern, SharedBuffer
 from tilewright.profile import pictures
-from tilewright.profile.bounds import LaunchReport
+from tilewright.profile.bounds import LaunchOccupancy, LaunchReport
 from tilewright.profile.conflicts import Conflict, place_of
 from tilewright.profile.text import amount, as_data, facts, quantity
 from tilewright.source import SourceLocation
@@ -206,7 +206,7 @@ def _tiles(each: LaunchReport) -> str:
             f"at least: {longest.name if longest else ''}",
             False,
         ),
-        (f"{held.share:.0%}", f"occupancy, by {held.limiter}", False),
+        _occupancy(held),
     ]
     return '<div class="tiles">{}</div>'.format(
         "".join(
@@ -214,6 +214,13 @@ def _tiles(each: LaunchReport) -> str:
             for value, what, bad in found
         )
     )
+
+
+def _occupancy(held: LaunchOccupancy) -> tuple[str, str, bool]:
+    """Return the tile of the occupancy: unknown where no compiler told the registers, which often limit it."""
+    if held.registers is None:
+        return "unknown", f"occupancy: at most {held.share:.0%}, by {held.limiter}; the registers are not known", False
+    return f"{held.share:.0%}", f"occupancy, by {held.limiter}", False
 
 
 # --- annotated source ----------------------------------------------------------------------------------------------

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import Any
+
+import numpy as np
 
 from tilewright.errors import ScheduleError
 from tilewright.layout import Layout
+from tilewright.layout.layouts import flat_modes
 from tilewright.schedule.affine import Affine, Index
 from tilewright.schedule.arrays import Array, ArrayLayout
-from tilewright.schedule.caches import Cache, Location, Region, Strategy, region_of
+from tilewright.schedule.caches import Cache, Location, Region, Strategy, elements_of, static_layout
 from tilewright.schedule.dependences import Side, difference, is_before, iterations
 from tilewright.schedule.integers import System, UndecidedError
 from tilewright.schedule.loop_nest import Loop
@@ -24,15 +28,10 @@ def refuse_unknown(location: object, strategy: object, ahead: object, stages: ob
         if not isinstance(value, kind):
             members = ", ".join(f"{kind.__name__}.{member.name}" for member in kind)
             raise ScheduleError(f"{value!r} is not a {kind.__name__} of a cache", help=f"one of {members}")
-    if location is Location.GLOBAL:
-        raise ScheduleError(
-            "a cache in global memory would copy an array to where it is already",
-            help="Location.SHARED, PRIVATE or MMA_FRAGMENT; an array in another layout is an array of its own",
-        )
-    if ahead not in (None, Location.SHARED, Location.PRIVATE):
+    if ahead is not None and (not isinstance(ahead, Location) or ahead is Location.MMA_FRAGMENT):
         raise ScheduleError(
             f"double_buffer_location={ahead!r}",
-            help="Location.SHARED or Location.PRIVATE, where the next iteration waits",
+            help="the location of the cache, or Location.PRIVATE: where the next iteration waits",
         )
     if stages is not None and not is_count(stages):
         raise ScheduleError(f"pipeline_stages={stages!r}", help="a whole number, 1 for no pipeline")
@@ -52,10 +51,17 @@ def place_cache(
     max_elements: int | None,
     level: int | None,
     trigger_level: int | None,
+    location: Location,
 ) -> Cache:
-    """Return a cache at its place among the loops. Raises `ScheduleError` as `Plan.cache` says."""
+    """Return a cache at its place among the loops. Raises `ScheduleError` as `Plan.cache` says.
+
+    With `max_elements` its place is that among the loops as they are bound now.
+    """
     # What a view is a part of is cached: all accesses of it, by this view and by others, are of one memory.
+    if not isinstance(source, (Cache, Array)):
+        raise ScheduleError(f"{source!r} is not an array of this plan")
     array = source.array if isinstance(source, Cache) else source.base
+    source = source if isinstance(source, Cache) else array
     if array not in plan.arrays:
         raise ScheduleError(f"{source!r} is not an array of this plan")
     if sum(x is not None for x in (index, max_elements, level)) != 1:
@@ -63,27 +69,34 @@ def place_cache(
     for name, number in (("level", level), ("trigger_level", trigger_level), ("max_elements", max_elements)):
         if number is not None and not is_count(number):
             raise ScheduleError(f"{name}={number!r}", help="a whole number, at least 1")
-    order = plan.nest.order
-    if max_elements is not None:
-        index = _largest(plan, array, max_elements)
-    elif level is not None:
-        index = _at_level(order, level)
-    assert index is not None
+    if trigger_index is not None and trigger_level is not None:
+        raise ScheduleError("a cache takes one of trigger_index and trigger_level")
+    if level is not None:
+        index = _at_level(plan.nest.order, level)
     if trigger_level is not None:
-        trigger_index = _at_level(order, trigger_level)
-    trigger = index if trigger_index is None else trigger_index
-    if plan.nest.position(trigger) > plan.nest.position(index):
+        trigger_index = _at_level(plan.nest.order, trigger_level)
+    cache = Cache(array, source, index, trigger_index, frozenset(), location=location, max_elements=max_elements)
+    return _at_its_place(plan, replace(cache, trigger_is_given=trigger_index is not None))
+
+
+def _at_its_place(plan: PlanState, cache: Cache) -> Cache:
+    """Return a cache with the loops that it keeps, as `max_elements` or its index says."""
+    order, name = plan.nest.order, cache.array.name
+    at = cache.at if cache.max_elements is None else _largest(plan, cache, cache.max_elements)
+    trigger = at if cache.trigger is None else cache.trigger
+    first, last = (len(order) if index is None else plan.nest.position(index) for index in (trigger, at))
+    if first > last:
         raise ScheduleError(
-            f"the cache of {array.name} at {index} is filled at {trigger}, which is inside of it",
+            f"the cache of {name} at {at} is filled at {trigger}, which is inside of it",
             help="the trigger index is the cache's index or an outer one",
         )
-    inside = frozenset(order[plan.nest.position(trigger) :])
-    if isinstance(source, Cache) and not inside <= source.inside:
+    inside = frozenset(order[first:])
+    if isinstance(cache.source, Cache) and not inside - plan.bound <= cache.source.inside:
         raise ScheduleError(
-            f"the cache at {trigger} is filled from {source!r}, which is filled further inside",
+            f"the cache of {name} at {trigger} is filled from {cache.source!r}, which is filled further inside",
             help="cache the array itself, or at an inner index",
         )
-    return Cache(array, source if isinstance(source, Cache) else array, index, trigger, inside)
+    return replace(cache, at=at, trigger=trigger, inside=inside)
 
 
 def _at_level(order: tuple[Index, ...], level: int) -> Index:
@@ -92,23 +105,106 @@ def _at_level(order: tuple[Index, ...], level: int) -> Index:
     return order[-level]
 
 
-def _largest(plan: PlanState, array: Array, elements: int) -> Index:
-    """Return the outermost index inside of which no more elements are touched than that."""
-    best = None
-    for level in range(1, len(plan.nest.order) + 1):
-        inside = set(plan.nest.order[-level:])
+def _largest(plan: PlanState, cache: Cache, elements: int) -> Index | None:
+    """Return the outermost index inside of which no more elements are touched than that, None for one iteration."""
+    order = plan.nest.order
+    best, least, apart = len(order) + 1, None, None
+    for first in range(len(order), -1, -1):
         try:
-            region = region_of(
-                array, plan.accesses(array), [x for x in plan.nest.loops if x.index in inside], plan.nest.loops
-            )
-        except ScheduleError:
-            break
+            region = plan.region(replace(cache, inside=frozenset(order[first:])))
+        except ScheduleError as error:
+            if least is not None:
+                break
+            apart = apart or error  # accesses that move apart may run through one box further outside
+            continue
+        least = region.size if least is None else least
         if region.size > elements:
             break
-        best = plan.nest.order[-level]
-    if best is None:
-        raise ScheduleError(f"no loop touches as few as {elements} elements of {array.name}")
-    return best
+        best = first
+    if best > len(order) and apart is not None:
+        raise apart
+    if best > len(order):
+        raise ScheduleError(
+            f"one iteration touches {least} elements of {cache.array.name} that lie in one box, and "
+            f"max_elements={elements}",
+            help="allow as many, or give an index",
+        )
+    return order[best] if best < len(order) else None
+
+
+# --- what a plan decides when it is built ----------------------------------------------------------------
+
+
+def settled(plan: PlanState) -> list[Cache]:
+    """Return the caches of a plan as they will be built, now that all loops are bound.
+
+    Those of `max_elements` get the loops that they keep. A thrifty cache is left out where its box lies in what it is
+    filled from exactly as it would lie in the cache. In blocks of one thread, caches without a location that shared
+    memory cannot hold, the largest first, go to global memory.
+    """
+    made: dict[Cache, Array | Cache] = {}  # what stands in the place of each
+    kept: list[Cache] = []
+    for cache in plan.caches:
+        source = made.get(cache.source, cache.source) if isinstance(cache.source, Cache) else cache.source
+        cache_now = replace(cache, source=source)
+        if cache.max_elements is not None:
+            trigger = cache.trigger if cache.trigger_is_given else None
+            cache_now = _at_its_place(plan, replace(cache_now, trigger=trigger))
+        if cache.thrifty and _is_there_already(plan, cache_now):
+            made[cache] = source
+            continue
+        made[cache] = cache_now
+        kept.append(cache_now)
+    x, y, z = plan.block
+    return _spilled(plan, kept) if x * y * z == 1 else kept
+
+
+def _is_there_already(plan: PlanState, cache: Cache) -> bool:
+    """Whether a cache would hold its elements in the memory and the order in which its source has them."""
+    source, array = cache.source, cache.array
+    strides: tuple[Any, ...]  # Any: a number, or the strides of a mode of modes; None where the launch knows it
+    if isinstance(source, Cache):
+        if plan.feeds_matrix_instructions(cache) or (cache.location_is_given and cache.location is not source.location):
+            return False
+        outer = plan.region(source)
+        layout, by = static_layout(source, outer), outer.steps
+        strides = tuple(layout[mode].stride for mode in range(array.rank))
+    else:
+        if plan.is_temporary(array) or (cache.location_is_given and cache.location is not Location.GLOBAL):
+            return False
+        if plan.feeds_matrix_instructions(cache):
+            return False
+        strides, by = array.strides, (1,) * array.rank
+    region = plan.region(cache)
+    mine = static_layout(cache, region)
+    return source.element_type is cache.element_type and all(
+        extent == 1 or (isinstance(stride, int) and stride * max(step // apart, 1) == mine[mode].stride)
+        for mode, (extent, stride, step, apart) in enumerate(zip(region.shape, strides, region.steps, by, strict=True))
+    )
+
+
+def _spilled(plan: PlanState, caches: list[Cache]) -> list[Cache]:
+    """Return caches with those that shared memory cannot hold in global memory, where no location was given."""
+    left = list(caches)
+    while sum(shared_bytes(plan, c) for c in left) > plan.target.max_shared_memory_per_block:
+        free = [c for c in left if not c.location_is_given and c.location is Location.SHARED]
+        if not free:
+            break
+        largest = max(free, key=lambda c: shared_bytes(plan, c))
+        made: dict[Cache, Cache] = {}  # sources come before what is filled from them
+        for cache in left:
+            location = Location.GLOBAL if cache is largest else cache.location
+            source = made.get(cache.source, cache.source) if isinstance(cache.source, Cache) else cache.source
+            made[cache] = replace(cache, location=location, source=source)
+        left = list(made.values())
+    return left
+
+
+def shared_bytes(plan: PlanState, cache: Cache) -> int:
+    """Return the bytes of shared memory that a cache takes, all of its buffers together."""
+    if cache.location is not Location.SHARED:
+        return 0
+    return elements_of(cache, plan.region(cache)) * cache.element_type.bytes
 
 
 def refuse_nonsense(plan: PlanState, cache: Cache) -> None:
@@ -116,18 +212,13 @@ def refuse_nonsense(plan: PlanState, cache: Cache) -> None:
     region = plan.region(cache)
     if cache.location is Location.MMA_FRAGMENT and cache.through_registers:
         raise ScheduleError(f"{cache.name} lives in registers and is not filled through registers")
-    if cache.is_ahead and cache.location is Location.PRIVATE:
-        raise ScheduleError(
-            f"{cache.name} lives in the registers of each thread and is double-buffered",
-            help="cache it in shared memory: double_buffer_location=PRIVATE then fetches through registers",
-        )
     if cache.is_ahead and plan.depth(cache) == 0:
         raise ScheduleError(
             f"{cache.name} is double-buffered, and no loop runs around it",
             help="give an index inside of the loop whose next iteration shall be fetched ahead",
         )
     is_written = any(access.is_write for access in plan.accesses(cache.array))
-    if cache.is_ahead and cache.location is Location.SHARED and is_written:
+    if cache.is_ahead and cache.location is not Location.MMA_FRAGMENT and is_written:
         raise ScheduleError(
             f"{cache.name} is double-buffered and written: the next iteration would be fetched before this one is "
             "stored",
@@ -159,11 +250,16 @@ def _refuse_layout(cache: Cache, region: Region) -> None:
             )
     else:
         raise ScheduleError(f"layout={cache.layout!r}", help="FIRST_MAJOR, LAST_MAJOR, strides, or a tw.Layout")
-    places = [layout(number) for number in range(region.size)]
-    if len(set(places)) < len(places) or min(places) < 0:
+    places = np.zeros(1, np.int64)
+    for extent, stride in zip(*flat_modes(layout), strict=True):
+        if not (isinstance(extent, int) and isinstance(stride, int)):
+            raise ScheduleError(f"the layout {layout} of {cache.name} has strides that are not numbers")
+        places = (places[:, None] + np.arange(extent) * stride).reshape(-1)
+    least = int(places.min())
+    if len(np.unique(places)) < len(places) or least < 0:
         raise ScheduleError(
             f"the layout {layout} of {cache.name} puts two elements in one place"
-            if min(places) >= 0
+            if least >= 0
             else f"the layout {layout} of {cache.name} has places below 0",
             help="give each element of the box a place of its own",
         )
@@ -182,7 +278,7 @@ def refuse_conflicts(plan: PlanState, cache: Cache) -> None:
         (binding, loop)
         for binding in plan.bindings
         for loop in binding.loops
-        if (cache.location is not Location.SHARED or binding.kind == "BLOCK") and loop.trips != 1
+        if (not cache.is_of_block or binding.kind == "BLOCK") and loop.trips != 1
     ]
     loops = [loop for _, loop in runners]
     held = {loop.index for loop in (*plan.varying(cache), *loops)}
@@ -209,7 +305,7 @@ def refuse_conflicts(plan: PlanState, cache: Cache) -> None:
 
 
 def _others(cache: Cache, units: str) -> str:
-    who = "blocks" if cache.location is Location.SHARED else "threads"
+    who = "blocks" if cache.is_of_block else "threads"
     return f"{who} ({units})" if units else who
 
 

@@ -7,8 +7,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from tilewright.arch import VECTOR_BYTES
 from tilewright.dtypes import DType, float32
 from tilewright.errors import ScheduleError
+from tilewright.layout import Layout
 from tilewright.schedule.affine import Affine, Dimension, Division, Ends, Index, Quotient, Symbol
 from tilewright.schedule.arrays import Array, ArrayLayout, Load
 from tilewright.schedule.loop_nest import Access, Loop
@@ -40,14 +42,16 @@ class Region:
 class Cache:
     """A cache of a plan, made by `plan.cache(...)`.
 
-    `index` is the outermost loop whose accesses are kept, `trigger` the loop outside of which it is filled, and
-    `inside` are the loops that run between filling and writing back. `stages` counts the buffers.
+    `at` is the outermost loop whose accesses are kept, `trigger` the loop outside of which it is filled (None: inside
+    of all loops), and `inside` are the loops that run between filling and writing back. `stages` counts the buffers. Of
+    a cache whose `location_is_given` is False, and of one of `max_elements`, the plan decides the place when it is
+    built.
     """
 
     array: Array
     source: Array | Cache
-    index: Index
-    trigger: Index
+    at: Index | None
+    trigger: Index | None
     inside: frozenset[Index]
     layout: Any = None  # Any: an Array.Layout, strides, or a Layout
     location: Location = Location.SHARED
@@ -56,11 +60,25 @@ class Cache:
     vectorize: bool | int = True
     strategy: Strategy = Strategy.STRIPED
     element_type: DType = float32
+    max_elements: int | None = None
+    trigger_is_given: bool = False
+    thrifty: bool = False
+    location_is_given: bool = True
+
+    @property
+    def index(self) -> Index | None:
+        """The outermost loop whose accesses are kept, None where `max_elements` decides which it is."""
+        return self.at if self.max_elements is None else None
 
     @property
     def name(self) -> str:
-        """The name in generated code: sA of A in shared memory, rA in registers."""
-        return ("s" if self.location is Location.SHARED else "r") + self.array.name
+        """The name in generated code: sA of A in shared memory, gA in global memory, rA in registers."""
+        return {Location.SHARED: "s", Location.GLOBAL: "g"}.get(self.location, "r") + self.array.name
+
+    @property
+    def is_of_block(self) -> bool:
+        """Whether all threads of a block share it."""
+        return self.location in (Location.SHARED, Location.GLOBAL)
 
     @property
     def is_ahead(self) -> bool:
@@ -68,13 +86,22 @@ class Cache:
         return self.stages > 1 or self.through_registers
 
     def __repr__(self) -> str:
-        return f"Cache({self.array.name}, {self.location.name}, index={self.index})"
+        kept = f"index={self.at}" if self.max_elements is None else f"max_elements={self.max_elements}"
+        return f"Cache({self.array.name}, {self.location.name}, {kept})"
 
 
-def region_of(array: Array, accesses: Iterable[Access], varying: Iterable[Loop], around: Iterable[Loop] = ()) -> Region:
+def region_of(
+    array: Array,
+    accesses: Iterable[Access],
+    varying: Iterable[Loop],
+    around: Iterable[Loop] = (),
+    *,
+    is_whole: bool = False,
+) -> Region:
     """Return the least box of an array that accesses touch while some loops run through all of their iterations.
 
-    `around` are the loops outside: what a quotient of their indices leaves over depends on their steps.
+    `around` are the loops outside: what a quotient of their indices leaves over depends on their steps. What lies
+    outside of the array is left out where the box does not move; `is_whole` keeps it.
     """
     loops = {loop.index: loop for loop in varying}
     steps_around: dict[Symbol, int] = {loop.index: loop.step for loop in around}
@@ -104,7 +131,14 @@ def region_of(array: Array, accesses: Iterable[Access], varying: Iterable[Loop],
     for mode, (least, most) in enumerate(zip(low, high, strict=True)):
         moves = [step for access in touched for step in _steps(access.place[mode], loops)]
         starts = [access.place[mode].constant - touched[0].place[mode].constant for access in touched]
-        steps.append(math.gcd(*moves, *starts) if most > least else 1)
+        step = math.gcd(*moves, *starts) if most > least else 1
+        steps.append(step)
+        extent = array.shape[mode]
+        if step and not is_whole and origins[0][mode].is_constant and isinstance(extent, int):
+            # Blocks that do not divide a loop reach beyond its end, and no iteration is there.
+            most = min(most, least + (extent - 1 - least) // step * step)
+            least += -(min(least, 0) // step) * step
+            low[mode], high[mode] = (least, most) if least <= most else (low[mode], low[mode])
     return Region(
         tuple(origin + least for origin, least in zip(origins[0], low, strict=True)),
         tuple((most - least) // step + 1 for least, most, step in zip(low, high, steps, strict=True)),
@@ -177,3 +211,24 @@ def order_of(layout: Any, shape: tuple[int, ...], array: Array) -> tuple[int, ..
         return modes if layout is ArrayLayout.LAST_MAJOR else modes[::-1]
     strides = layout if isinstance(layout, tuple) else tuple(layout[mode].stride for mode in modes)
     return tuple(sorted(modes, key=lambda mode: strides[mode] if isinstance(strides[mode], int) else 0))
+
+
+def static_layout(cache: Cache, region: Region) -> Layout:
+    """Return the layout of a cache that the user gave, or the compact one in the array's order."""
+    if isinstance(cache.layout, Layout):
+        return cache.layout
+    if isinstance(cache.layout, tuple):
+        return Layout(region.shape, cache.layout)
+    steps, step = [0] * len(region.shape), 1
+    for mode in order_of(cache.layout, region.shape, cache.array):
+        steps[mode] = step
+        step *= region.shape[mode]
+    return Layout(region.shape, tuple(steps))
+
+
+def elements_of(cache: Cache, region: Region) -> int:
+    """Return how many elements of memory a block's buffers take in a plain layout: each begins where a vector may."""
+    vector = max(VECTOR_BYTES // cache.element_type.bytes, 1)
+    size = static_layout(cache, region).cosize
+    assert isinstance(size, int), cache
+    return -(-size // vector) * vector * cache.stages

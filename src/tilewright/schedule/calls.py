@@ -183,7 +183,10 @@ def with_calls(
     if len(segments) > 1:
         precedences += [(numbering, loop.index) for loop in own]
         fusing.insert(0, numbering)
-    nest = LoopNest((*all_loops, *own), _numbered(parts), tuple(precedences), frozenset(unrolled), tuple(fusing))
+    called = tuple(loop.index for loop in (*all_loops[len(loops) :], *own))
+    nest = LoopNest(
+        (*all_loops, *own), _numbered(parts), tuple(precedences), frozenset(unrolled), tuple(fusing), called=called
+    )
     names = ", ".join(dict.fromkeys(segment.name for segment in segments if isinstance(segment, Call)))
     refuse_violations(replace(nest, loops=()), nest, f"calling {names}")
     return nest

@@ -1,7 +1,8 @@
-"""CONST arrays at a launch: their data brought to where the other arguments live."""
+"""What a kernel takes beside its arguments: the data of CONST arrays and memory of caches, where these live."""
 
 from __future__ import annotations
 
+import builtins
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from tilewright.errors import ScheduleError
 from tilewright.runtime.arrays import Adapter, ArrayInfo
 
 if TYPE_CHECKING:
+    from tilewright.dtypes import DType
     from tilewright.runtime.arrays import Device
     from tilewright.runtime.memory import DeviceArray
     from tilewright.schedule.arrays import Array
@@ -37,6 +39,22 @@ def bring(array: Array, like: Any, device: Device) -> Any:  # Any: arrays of any
         return held if bits is data else held.view(getattr(torch, array.element_type.name))
     steps = tuple(step // data.itemsize for step in data.strides)
     return Placed(DeviceArray.from_numpy(_memory(data), ordinal=device), data.shape, steps)
+
+
+def memory_for(type: DType, elements: int, like: Any, device: Device) -> Any:  # Any: arrays of any library
+    """Return memory for so many elements on a device, from the library of `like`, an argument that lives there.
+
+    Torch gives it to later work of the stream alone once it is released; what the driver gives it takes back when all
+    work of the device is done. Raises `DriverError` where the device refuses the memory.
+    """
+    if device == "cpu":
+        return np.zeros(elements, type.numpy)
+    from tilewright.runtime.memory import DeviceArray
+
+    if builtins.type(like).__module__.partition(".")[0] == "torch":
+        torch = sys.modules["torch"]
+        return torch.empty(elements, dtype=getattr(torch, type.name), device=like.device)
+    return DeviceArray((elements,), type, ordinal=device)
 
 
 def allocate(array: Array, shape: tuple[int, ...], like: Any, device: Device) -> Any:  # Any: arrays of any library

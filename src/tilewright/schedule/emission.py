@@ -26,9 +26,14 @@ from tilewright.trace.threads import block_idx, thread_idx
 class Emission:
     """One building of a kernel: walks through the loops, and lets caches, tiles and vectors emit what is theirs."""
 
-    def __init__(self, plan: PlanState, arguments: Mapping[Array, Any]) -> None:  # Any: tensors and device numbers
+    def __init__(
+        self,
+        plan: PlanState,
+        arguments: Mapping[Array, Any],  # Any: tensors and device numbers
+        cache_memory: Mapping[Cache, Any] | None = None,  # Any: tensors
+    ) -> None:
         self.plan = plan
-        self.scope = Scope(plan, arguments)
+        self.scope = Scope(plan, arguments, cache_memory)
         self.tiles = None if plan.tensorization is None else Tiles(self.scope, plan.tensorization)
         self.cached = CachedLoops(self.scope, self.tiles, self.guarded)
 
@@ -129,4 +134,4 @@ class Emission:
             return True
         if any(index in self.plan.waiting for index in self.plan.serial[depth:]):
             return True
-        return any(c.location is Location.SHARED and self.plan.depth(c) >= depth for c in self.plan.caches)
+        return any(c.is_of_block and self.plan.depth(c) >= depth for c in self.plan.caches)

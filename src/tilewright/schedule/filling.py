@@ -11,7 +11,7 @@ from tilewright.ir.core import Space
 from tilewright.language.copying import copy
 from tilewright.layout import ComposedLayout, Layout
 from tilewright.schedule.affine import Affine, Dimension, Index
-from tilewright.schedule.caches import Cache, Location, Region, order_of
+from tilewright.schedule.caches import Cache, Region, order_of, static_layout
 from tilewright.schedule.scope import Scope, Storage
 from tilewright.tensors import Tensor
 from tilewright.trace.carry import rename
@@ -31,7 +31,7 @@ class Filling:
         self.scope, self.cache = scope, cache
         self.region: Region = scope.plan.region(cache)
         self.outer: Storage | None = scope.storage.get(cache.array)
-        if cache.location is Location.SHARED and self.outer is not None and is_private(self.outer.tensor):
+        if cache.is_of_block and self.outer is not None and is_private(self.outer.tensor):
             raise ScheduleError(
                 f"{cache!r} would be filled from registers, which each thread has of its own",
                 help="cache in shared memory outside, and in registers inside of it",
@@ -110,18 +110,20 @@ class PrivateCache(Filling):
         rename(self.cache.name, tensor)
         return tensor
 
-    def fill(self, tensor: Tensor) -> None:
-        """Read the region into registers; zeros where the array has ended."""
+    def fill(self, tensor: Tensor, when: Any = True) -> None:  # Any: a condition of host or device
+        """Read the region into registers; zeros where the array has ended, or not `when`."""
         view = self.source_view()
         if self._is_plain(view, tensor):
-            copy(view, tensor)
+            copy(view, tensor, pred=None if when is True else when)
             return
 
         def element(place: tuple[Any, ...]) -> None:  # Any: device numbers
             def read() -> None:
                 tensor[place] = as_scalar(view[place], None).to(self.cache.element_type)
 
-            branch(self.inside(place), read, lambda: tensor.__setitem__(place, 0))
+            inside = self.inside(place)
+            holds = inside if when is True else when if inside is True else inside & when
+            branch(holds, read, lambda: tensor.__setitem__(place, 0))
 
         each(self.region.shape, self.order, element)
 
@@ -154,19 +156,6 @@ def each(shape: tuple[int, ...], order: tuple[int, ...], body: Callable[[tuple[A
         body(tuple(places[mode] for mode in range(len(shape))))
 
     nest([shape[mode] for mode in outermost_first], inside, unroll=True)
-
-
-def static_layout(cache: Cache, region: Region) -> Layout:
-    """Return the layout of a cache that the user gave, or the compact one in the array's order."""
-    if isinstance(cache.layout, Layout):
-        return cache.layout
-    if isinstance(cache.layout, tuple):
-        return Layout(region.shape, cache.layout)
-    steps, step = [0] * len(region.shape), 1
-    for mode in order_of(cache.layout, region.shape, cache.array):
-        steps[mode] = step
-        step *= region.shape[mode]
-    return Layout(region.shape, tuple(steps))
 
 
 def divisor_of(value: Any) -> int:  # Any: a number of host or device

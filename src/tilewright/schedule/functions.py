@@ -99,8 +99,9 @@ class PackagedFunction:
     def lowered(self) -> Lowered:
         """The kernel after all passes, compiled for whatever sizes the launch brings."""
         arrays = (*self.arrays, *self.kernel.constants, *self.kernel.scratch)
+        memory = (spec(x.cache.element_type, (_ANY_EXTENT,), (1,), ALIGNMENT) for x in self.kernel.cache_memory)
         found = self.kernel.kernel[(1, 1, 1), self.kernel.block].lower(
-            *map(stand_in, arrays), arch=self.kernel.plan.target.arch.name
+            *map(stand_in, arrays), *memory, arch=self.kernel.plan.target.arch.name
         )
         if found.kernel.requirements:
             first = found.kernel.requirements[0]

@@ -141,9 +141,9 @@ def _moved(
 ) -> list[Cache]:
     """Return caches at their places among the loops once the lanes are innermost."""
 
-    def place(index: Index) -> Index:
-        behind = order[order.index(index) :]
-        return next((other for other in behind if other not in lanes), lanes[0])
+    def place(index: Index | None) -> Index | None:
+        behind = () if index is None else order[order.index(index) :]
+        return next((other for other in behind if other not in lanes), lanes[0] if lanes else None)
 
     made: dict[Cache, Cache] = {}
     for cache in caches:
@@ -151,7 +151,7 @@ def _moved(
         made[cache] = replace(
             cache,
             source=source,
-            index=place(cache.index),
+            at=place(cache.at),
             trigger=place(cache.trigger),
             inside=frozenset((*cache.inside, *blocks.values(), *lanes)),
         )

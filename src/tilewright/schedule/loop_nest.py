@@ -329,6 +329,9 @@ class LoopNest:
     fused: tuple[Index, ...] = ()
     unfused: tuple[Index, ...] = ()
     is_unchecked: bool = False
+    called: tuple[
+        Index, ...
+    ] = ()  # the loops of what the nest calls: an order may leave them out, inside of all others
 
     @property
     def order(self) -> tuple[Index, ...]:

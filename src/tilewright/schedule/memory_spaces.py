@@ -16,9 +16,9 @@ class Location(enum.Enum):
 
     SHARED = "shared"  # the block's shared memory
     PRIVATE = "private"  # registers of each thread
+    GLOBAL = "global"  # global memory of the block, allocated at each launch
     MMA_FRAGMENT = "fragment"  # registers of a warp, as its matrix instructions hold them
-    GLOBAL = "global"  # where the array itself is: refused, for a copy there would gain nothing
-    NONE = "none"  # no choice: shared memory
+    NONE = "none"  # no choice, as if the location were left out
 
 
 class Strategy(enum.Enum):

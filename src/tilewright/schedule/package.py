@@ -145,9 +145,9 @@ class Package:
         such dicts, as `create_parameter_grid` makes: then each makes a function, called base_name_0, base_name_1 and
         so on. Without them a plan with heuristics of `auto` makes a function of each combination of what these leave
         open. `source` may also be a function of such a dict (by name) that returns the plan, or the plan and its args;
-        or one of two arrays or more, `args`, that is the logic of a nest of one point: it calls other functions of the
-        package. `function_opts` say how a compiler of Accera's is to call and inline the function, and change nothing
-        of a kernel.
+        or one of the arrays `args` that is the logic of a nest of one point: it calls other functions of the package.
+        `function_opts` say how a compiler of Accera's is to call and inline the function, and change nothing of a
+        kernel.
 
         Raises `ScheduleError` for names that are no identifiers of C or come twice, parameters without a value, and
         plans that cannot be built; then nothing is added. Source: Accera, `Package.add`.
@@ -243,6 +243,12 @@ class Package:
             return {"name": file, "sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
 
         for function in self.functions:
+            if function.kernel.cache_memory:
+                raise ScheduleError(
+                    f"function {function.name} keeps {function.kernel.cache_memory[0].cache.name} in global memory, "
+                    "which each launch allocates, and the files of a package do not describe such memory",
+                    help="launch what plan.build() or package.add() returns, or cache at an inner index",
+                )
             roles: dict[str, dict[str, Any]] = {}
             stem = f"{name}.{function.name}"
             if format & PackageFormat.SOURCE:
@@ -285,7 +291,7 @@ def kernel_of(
             f"{source!r} cannot be added to a package", help="add a plan, or a function of parameters that returns one"
         )
     if not isinstance(source, (Plan, Schedule, Nest)) and _is_logic(source, args) and not choice:
-        source = _nest_of(source, args or ())
+        source = _nest_or_plan_of(source, args or ())
     if not isinstance(source, (Plan, Schedule, Nest)):
         source = source(named_values(choice))
         if isinstance(source, tuple) and len(source) == 2:
@@ -301,8 +307,8 @@ def kernel_of(
 
 
 def _is_logic(source: Callable[..., Any], args: Sequence[Array | Dimension | str] | None) -> bool:
-    """Whether a function is logic: it takes the arrays, two or more, where one that makes a plan takes one dict."""
-    if args is None or len(args) < 2 or not all(isinstance(array, Array) for array in args):
+    """Whether a function may be logic: it takes the arrays, as many as one that makes a plan takes dicts, or more."""
+    if not args or not all(isinstance(array, Array) for array in args):
         return False
     try:
         taken = inspect.signature(source).parameters.values()
@@ -311,11 +317,16 @@ def _is_logic(source: Callable[..., Any], args: Sequence[Array | Dimension | str
     return len([x for x in taken if x.default is x.empty and x.kind is x.POSITIONAL_OR_KEYWORD]) == len(args)
 
 
-def _nest_of(source: Callable[..., Any], args: Sequence[Array | Dimension | str]) -> Nest:
-    """Return a nest of one point, whose logic a function is."""
-    nest = Nest((1,))
+def _nest_or_plan_of(source: Callable[..., Any], args: Sequence[Array | Dimension | str]) -> Any:  # Any: see below
+    """Return a nest of one point, whose logic a function is; where it makes a plan of no parameters, the plan."""
+    nest, returned = Nest((1,)), []
     nest.indices[0].name = "once"
-    nest.iteration_logic(lambda: source(*args))
+    try:
+        nest.iteration_logic(lambda: returned.append(source(*args)))
+    except ScheduleError:
+        if returned and isinstance(returned[0], (Plan, Schedule, Nest)):
+            return returned[0]
+        raise
     return nest
 
 

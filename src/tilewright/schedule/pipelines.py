@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from tilewright.errors import ScheduleError
 from tilewright.instructions.barrier import sync_threads
 from tilewright.instructions.cp_async import cp_async_commit, cp_async_wait
+from tilewright.language.copying import copy
 from tilewright.schedule.caches import Cache, Location
 from tilewright.schedule.filling import PrivateCache
 from tilewright.schedule.fragments import HeldFragments
@@ -15,6 +18,7 @@ from tilewright.schedule.loop_nest import Loop
 from tilewright.schedule.scope import Parts, Scope
 from tilewright.schedule.shared_caches import SharedCache, spread
 from tilewright.schedule.tiles import Tiles
+from tilewright.tensors import Tensor
 
 Inside = Callable[[int, Parts], None]  # emits what parts do inside of so many serial loops
 
@@ -25,26 +29,36 @@ class CachedLoops:
     def __init__(self, scope: Scope, tiles: Tiles | None, inside: Inside) -> None:
         self.scope, self.tiles, self.inside = scope, tiles, inside
 
+    def _meet(self) -> None:
+        """Let the threads of the block wait for one another, where it has more than one."""
+        if self.scope.threads > 1:
+            sync_threads()
+
     def with_caches(self, caches: list[Cache], in_loop: bool, body: Callable[[], None]) -> None:
         """Fill caches, emit a body that uses them, and write back what it wrote; `in_loop`: again and again."""
         scope, plan = self.scope, self.scope.plan
-        shared = [SharedCache(scope, c) for c in caches if c.location is Location.SHARED]
-        private = [c for c in caches if c.location is not Location.SHARED]
+        later = [cache for cache in caches if any(cache.source is other for other in caches)]
+        if later:  # filled at one place, each from the other
+            first = [cache for cache in caches if cache not in later]
+            self.with_caches(first, in_loop, lambda: self.with_caches(later, False, body))
+            return
+        shared = [SharedCache(scope, cache) for cache in caches if cache.is_of_block]
+        private = [cache for cache in caches if not cache.is_of_block]
         if shared:
             if in_loop:
-                sync_threads()  # what the last iteration read has been read
+                self._meet()  # what the last iteration read has been read
             filled = [cache for cache in shared if scope.is_filled(cache.cache)]
             for cache in filled:
                 cache.fill()
             if any(cache.is_asynchronous for cache in filled):
                 cp_async_wait()
             if filled:
-                sync_threads()
+                self._meet()
         with scope.holding({cache.cache.array: cache.storage(cache.buffer(0)) for cache in shared}):
             self._with_private(private, body)
         written = [cache for cache in shared if plan.is_written(cache.cache)]
         if written:
-            sync_threads()
+            self._meet()
             for cache in written:
                 cache.flush()
 
@@ -80,19 +94,43 @@ class CachedLoops:
                 f"{loop.index} has caches in shared memory and in fragments that are filled ahead",
                 help="split the loop: the outer one fills shared memory, the inner one fragments",
             )
-        if len({(c.stages, c.through_registers) for c in caches}) > 1:
+        of_block = [cache for cache in caches if cache.is_of_block]
+        if len({(c.stages, c.through_registers) for c in of_block}) > 1:
             raise ScheduleError(
-                f"caches of {', '.join(c.array.name for c in caches)} are filled in one loop, {loop.index}, and have "
-                f"{', '.join(str(c.stages) for c in caches)} buffers",
+                f"caches of {', '.join(c.array.name for c in of_block)} are filled in one loop, {loop.index}, and have "
+                f"{', '.join(str(c.stages) for c in of_block)} buffers",
                 help="give them the same number",
             )
-        shared = [SharedCache(self.scope, cache) for cache in caches]
-        if caches[0].through_registers:
-            self._through_registers(loop, depth, parts, shared)
-        else:
-            self._in_stages(loop, depth, parts, shared)
+        private = [_Ahead(self.scope, loop, cache) for cache in caches if not cache.is_of_block]
+        shared = [SharedCache(self.scope, cache) for cache in caches if cache.is_of_block]
 
-    def _in_stages(self, loop: Loop, depth: int, parts: Parts, caches: list[SharedCache]) -> None:
+        def inside(value: Any) -> None:  # Any: a device number
+            with ExitStack() as stack:
+                for cache in private:
+                    stack.enter_context(cache.iteration(value))
+                self.inside(depth + 1, parts)
+
+        for cache in private:
+            cache.begin()
+        if not shared:
+            self._in_registers(loop, inside)
+        elif shared[0].cache.through_registers:
+            self._through_registers(loop, shared, inside)
+        else:
+            self._in_stages(loop, depth, parts, shared, inside)
+
+    def _in_registers(self, loop: Loop, inside: Callable[[Any], None]) -> None:
+        """Emit a loop whose caches are in registers alone."""
+
+        def iteration(value: Any) -> None:  # Any: a device number
+            with self.scope.at(loop.index, value, (0, loop.last)):
+                inside(value)
+
+        self.scope.run(loop, 0, loop.last, iteration)
+
+    def _in_stages(
+        self, loop: Loop, depth: int, parts: Parts, caches: list[SharedCache], inside: Callable[[Any], None]
+    ) -> None:
         """Emit the loop with a ring of buffers.
 
         Iteration t reads buffer t % stages, and fills that of iteration t + stages - 1.
@@ -116,7 +154,7 @@ class CachedLoops:
         def wait() -> None:
             if is_async:
                 cp_async_wait(stages - 2)
-            sync_threads()
+            self._meet()
 
         for number in range(ahead):
             start(number * step)
@@ -146,12 +184,12 @@ class CachedLoops:
                 return
             wait()
             start(value + ahead * step)
-            tile(value, 0, lambda: self.inside(depth + 1, parts))
+            tile(value, 0, lambda: inside(value))
 
         scope.run(loop, 0, loop.last, iteration)
         if is_async:
             cp_async_wait(0)
-        sync_threads()
+        self._meet()
 
     def _runs_across(self, depth: int, parts: Parts, caches: list[SharedCache]) -> bool:
         """Whether the loop inside reads its first fragments from the next iteration's buffers.
@@ -175,7 +213,7 @@ class CachedLoops:
         caches = self._read_ahead(depth, parts)
         return _Steps(self.scope, self.tiles, depth, caches, self.inside) if caches else None
 
-    def _through_registers(self, loop: Loop, depth: int, parts: Parts, caches: list[SharedCache]) -> None:
+    def _through_registers(self, loop: Loop, caches: list[SharedCache], inside: Callable[[Any], None]) -> None:
         """Emit the loop with one buffer: the next iteration's elements wait in registers while this one's are used."""
         scope = self.scope
         stop = loop.stop.evaluate(scope.values)
@@ -187,7 +225,7 @@ class CachedLoops:
 
         for cache, held in zip(caches, fetched(0), strict=True):
             cache.put(held)
-        sync_threads()
+        self._meet()
 
         def iteration(value: Any) -> None:  # Any: a device number
             coming = fetched(value + loop.step)
@@ -195,13 +233,45 @@ class CachedLoops:
                 scope.at(loop.index, value, span),
                 scope.holding({c.cache.array: c.storage(c.buffer(0)) for c in caches}),
             ):
-                self.inside(depth + 1, parts)
-            sync_threads()
+                inside(value)
+            self._meet()
             for cache, held in zip(caches, coming, strict=True):
                 cache.put(held)
-            sync_threads()
+            self._meet()
 
         scope.run(loop, 0, loop.last, iteration)
+
+
+class _Ahead:
+    """A cache in the registers of each thread, read so many iterations of a loop ahead.
+
+    Of `stages` sets of registers the first is that of the present iteration. Each iteration reads the last one, and
+    moves all by one in the end, which costs nothing where the compiler writes the loop out.
+    """
+
+    def __init__(self, scope: Scope, loop: Loop, cache: Cache) -> None:
+        self.scope, self.loop = scope, loop
+        self.cache = PrivateCache(scope, cache)
+        self.sets = [self.cache.allocate() for _ in range(cache.stages)]
+        self.stop = loop.stop.evaluate(scope.values)
+
+    def _read(self, value: Any, tensor: Tensor) -> None:  # Any: a number of host or device
+        with self.scope.at(self.loop.index, value, (0, self.loop.last)):
+            self.cache.fill(tensor, value < self.stop)
+
+    def begin(self) -> None:
+        """Read what the first iterations use, before the loop."""
+        for number, tensor in enumerate(self.sets[:-1]):
+            self._read(number * self.loop.step, tensor)
+
+    @contextmanager
+    def iteration(self, value: Any) -> Iterator[None]:  # Any: a device number
+        """Read ahead, and let accesses go to what has been read for this iteration."""
+        self._read(value + (len(self.sets) - 1) * self.loop.step, self.sets[-1])
+        with self.scope.holding({self.cache.cache.array: self.cache.storage(self.sets[0])}):
+            yield
+        for present, coming in itertools.pairwise(self.sets):
+            copy(coming, present)
 
 
 class _Steps:

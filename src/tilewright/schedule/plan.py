@@ -14,7 +14,7 @@ from tilewright.pickling import with_own_containers
 from tilewright.schedule.affine import Dimension, Index
 from tilewright.schedule.arrays import Array
 from tilewright.schedule.binding import bind
-from tilewright.schedule.cache_placement import is_count, place_cache, refuse_nonsense, refuse_unknown
+from tilewright.schedule.cache_placement import is_count, place_cache, refuse_nonsense, refuse_unknown, settled
 from tilewright.schedule.caches import Cache, Location, Strategy
 from tilewright.schedule.crossings import crossings
 from tilewright.schedule.delayed import Recorder, Resolution, recorded, waiting
@@ -259,13 +259,14 @@ class Plan(PlanState, Recorder):
         max_elements: int | None = None,
         level: int | None = None,
         trigger_level: int | None = None,
-        location: Location = Location.SHARED,
+        location: Location | Auto | None = None,
         double_buffer: bool = False,
         double_buffer_location: Location | Auto | None = None,
-        vectorize: bool | int | Auto = True,
-        strategy: Strategy | Auto = Strategy.STRIPED,
+        vectorize: bool | int | Auto | None = True,
+        strategy: Strategy | Auto | None = Strategy.STRIPED,
         element_type: Any = None,  # Any: whatever names an element type
         pipeline_stages: int | None = None,
+        thrifty: bool | Auto | None = False,
     ) -> Cache:
         """Keep what the loops from `index` inwards touch of an array in faster memory; return the cache.
 
@@ -273,31 +274,38 @@ class Plan(PlanState, Recorder):
         `max_elements` (as many of the innermost loops as touch no more elements than that) says what is kept;
         `trigger_index` or `trigger_level`, an outer or the same loop, when it is filled, with all that is touched from
         there on. What is written in the cache goes back to the array when those loops are done. A `source` may be
-        a cache, which is then cached again.
+        a cache, which is then cached again. `max_elements` counts with the loops bound as they are when the plan is
+        built.
 
-        `location` is SHARED (all threads of the block, whose bound loops all count as inside), PRIVATE (registers of
-        each thread) or MMA_FRAGMENT (registers of a warp, as its matrix instructions hold them; for operands of
-        `tensorize`). `layout` is FIRST_MAJOR, LAST_MAJOR, strides or a `tw.Layout` of the kept box; without one, shared
-        memory gets what its readers can read without bank conflicts. `element_type` keeps the elements in another type.
+        `location` is SHARED (all threads of the block, whose bound loops all count as inside), GLOBAL (the same in
+        global memory, which each launch allocates), PRIVATE (registers of each thread) or MMA_FRAGMENT (registers of a
+        warp, as its matrix instructions hold them; for operands of `tensorize`). Without it the cache is SHARED, and
+        GLOBAL where a block is one thread and shared memory cannot hold it. `layout` is FIRST_MAJOR, LAST_MAJOR,
+        strides or a `tw.Layout` of the kept box; without one, shared memory gets what its readers can read without bank
+        conflicts. `element_type` keeps the elements in another type.
 
         `strategy` deals out the elements of a shared cache: STRIPED gives neighbouring vectors to neighbouring threads,
         BLOCKED gives each thread a run of them. `vectorize` is the number of elements a thread moves at once, True for
         as many as alignment allows, False for one. AUTO is as if the argument were left out.
 
-        `double_buffer` fills for the next iteration of the loop around while this one is computed: with
-        `double_buffer_location` SHARED (the default) into a second buffer, with PRIVATE through registers into the same
-        one. `pipeline_stages=n` has n buffers in shared memory, n - 1 iterations ahead; cp.async fills them where the
-        target has it. A cache in fragments is double-buffered in registers.
+        `double_buffer` fills for the next iteration of the loop around while this one is computed: into a second buffer
+        where the first one is, or with `double_buffer_location` PRIVATE through registers into the same one.
+        `pipeline_stages=n` has n buffers, n - 1 iterations ahead; in shared memory cp.async fills them where the target
+        has it. A cache in fragments is double-buffered in registers.
+
+        A `thrifty` cache is left out where its elements would lie in it as they do in its source, unless `location`
+        names other memory than the source's.
 
         Raises `ScheduleError` for none or more than one of index, level and max_elements, an index that is bound or no
         loop, and accesses that no one box can hold. Source: Accera, `Plan.cache`.
         """
-        location = Location.SHARED if location is Location.NONE else location
-        vectorize = True if isinstance(vectorize, Auto) else vectorize
-        strategy = Strategy.STRIPED if isinstance(strategy, Auto) else strategy
-        if isinstance(double_buffer_location, Auto) or double_buffer_location is Location.NONE:
-            double_buffer_location = None
-        refuse_unknown(location, strategy, double_buffer_location, pipeline_stages)
+        location, double_buffer_location = _chosen(location), _chosen(double_buffer_location)
+        where = Location.SHARED if location is None else location
+        strategy = Strategy.STRIPED if strategy is None or isinstance(strategy, Auto) else strategy
+        vectorize = True if vectorize is None or isinstance(vectorize, Auto) else vectorize
+        thrifty = False if thrifty is None or isinstance(thrifty, Auto) else thrifty
+        refuse_unknown(where, strategy, double_buffer_location, pipeline_stages)
+        instance("Plan.cache", "thrifty", thrifty, (bool,), "True or False")
         placed = place_cache(
             self,
             source,
@@ -306,16 +314,19 @@ class Plan(PlanState, Recorder):
             max_elements=max_elements,
             level=level,
             trigger_level=trigger_level,
+            location=where,
         )
+        held = placed.source.element_type if element_type is None else _dtype(element_type)
         made = replace(
             placed,
             layout=layout,
-            location=location,
-            stages=_stages(double_buffer, double_buffer_location, pipeline_stages, location),
-            through_registers=double_buffer and double_buffer_location is Location.PRIVATE,
+            location_is_given=location is not None,
+            stages=_stages(double_buffer, double_buffer_location, pipeline_stages, where),
+            through_registers=_is_through_registers(double_buffer, double_buffer_location, where),
             vectorize=vectorize,
             strategy=strategy,
-            element_type=placed.array.element_type if element_type is None else _dtype(element_type),
+            element_type=held,
+            thrifty=thrifty,
         )
         refuse_nonsense(self, made)
         self.caches.append(made)
@@ -415,6 +426,7 @@ class Plan(PlanState, Recorder):
         made = Plan(self.nest, self.target)
         made.bindings, made.crossings, made.vectorized = self.bindings, self.crossings, self.vectorized
         made.caches, made.tensorization = list(self.caches), self.tensorization
+        made.caches = settled(made)
         return made
 
     def _refuse_bound(self, index: Index, what: str) -> None:
@@ -427,14 +439,26 @@ class Plan(PlanState, Recorder):
 
     def to_dict(self) -> dict[str, Any]:  # Any: plain data
         """Return what `print(plan)` shows as plain data: loops, caches, statements, grid and block."""
-        return plan_data(self)
+        return plan_data(self._shown())
 
     def to_json(self) -> str:
         """Return `to_dict()` as JSON."""
         return json.dumps(self.to_dict(), indent=2)
 
     def __str__(self) -> str:
-        return plan_text(self)
+        return plan_text(self._shown())
+
+    def _shown(self) -> Plan:
+        """Return the plan as it would be built, as far as it can be."""
+        try:
+            return self.snapshot()
+        except ScheduleError:
+            return self
+
+
+def _chosen(where: Location | Auto | None) -> Location | None:
+    """Return a location, None where the choice is left to the plan."""
+    return None if isinstance(where, Auto) or where is Location.NONE else where
 
 
 def _stages(double_buffer: bool, where: Location | None, stages: int | None, location: Location) -> int:
@@ -442,9 +466,25 @@ def _stages(double_buffer: bool, where: Location | None, stages: int | None, loc
         if double_buffer and stages != 2:
             raise ScheduleError(f"double_buffer has 2 stages, and pipeline_stages={stages}")
         return stages
-    if where is Location.PRIVATE and location is Location.SHARED:
-        return 1
-    return 2 if double_buffer else 1
+    return 2 if double_buffer and not _is_through_registers(double_buffer, where, location) else 1
+
+
+def _is_through_registers(double_buffer: bool, where: Location | None, location: Location) -> bool:
+    """Whether the next iteration waits in registers. Raises `ScheduleError` for where it cannot wait."""
+    if where is None or location is Location.MMA_FRAGMENT:
+        return double_buffer and where is Location.PRIVATE
+    if not double_buffer:
+        raise ScheduleError(
+            f"double_buffer_location={where}, and nothing is double-buffered",
+            help="double_buffer=True, or leave it out",
+        )
+    if where is not location and (where is not Location.PRIVATE or location is Location.PRIVATE):
+        raise ScheduleError(
+            f"a cache in {location} would wait in {where} for the next iteration",
+            help=f"double_buffer_location={location}"
+            + ("" if location is Location.PRIVATE else ", or Location.PRIVATE: in registers"),
+        )
+    return where is not location
 
 
 def _dtype(element_type: Any) -> Any:  # Any: what `tw.dtype` takes and returns

@@ -14,7 +14,7 @@ from tilewright.dtypes import DType
 from tilewright.schedule.affine import Affine, Dimension, Index
 from tilewright.schedule.arrays import Array, Role
 from tilewright.schedule.binding import Binding, block_of
-from tilewright.schedule.caches import Cache, Location, Region, region_of
+from tilewright.schedule.caches import Cache, Region, region_of
 from tilewright.schedule.crossings import Crossing
 from tilewright.schedule.loop_nest import Access, Condition, Loop, LoopNest, Statement, arrays_of, settled
 from tilewright.schedule.mma_shapes import MMAFragmentOp, MMASchedulingPolicy, MMAShape
@@ -124,7 +124,7 @@ class PlanState:
     def depth(self, cache: Cache) -> int:
         """Return how many serial loops run outside of where a cache is filled."""
         order = self.nest.order
-        at = order.index(cache.trigger)
+        at = len(order) if cache.trigger is None else order.index(cache.trigger)
         return sum(order.index(index) < at for index in self.serial)
 
     def caches_at(self, depth: int) -> Iterator[Cache]:
@@ -134,11 +134,11 @@ class PlanState:
                 yield cache
 
     def varying(self, cache: Cache) -> tuple[Loop, ...]:
-        """Return the loops whose iterations share one filling: those inside, and the threads' of a shared cache."""
+        """Return the loops whose iterations share one filling: those inside, and the threads' of a block's cache."""
         shared = {
             index
             for binding in self.bindings
-            if binding.kind != "BLOCK" and cache.location is Location.SHARED
+            if binding.kind != "BLOCK" and cache.is_of_block
             for index in binding.indices
         }
         return tuple(
@@ -160,7 +160,8 @@ class PlanState:
 
     def region(self, cache: Cache) -> Region:
         """Return the box that a cache holds. Raises `ScheduleError` where there is none."""
-        return region_of(cache.array, self.accesses(cache.array), self.varying(cache), self.nest.loops)
+        accesses, is_whole = self.accesses(cache.array), self.feeds_matrix_instructions(cache)
+        return region_of(cache.array, accesses, self.varying(cache), self.nest.loops, is_whole=is_whole)
 
     def is_read(self, cache: Cache) -> bool:
         """Whether what the array held before is needed: it is read, or parts of the box are not written."""
@@ -176,7 +177,7 @@ class PlanState:
         """Whether a cache's elements begin and end with it: those of a TEMP array that no cache around keeps longer."""
         mine = self.depth(cache)
         return self.is_temporary(cache.array) and not any(
-            other.array is cache.array and self.depth(other) < mine for other in self.caches
+            other.array is cache.array and (self.depth(other) < mine or other is cache.source) for other in self.caches
         )
 
     def _is_covered(self, cache: Cache, place: tuple[Affine, ...]) -> bool:

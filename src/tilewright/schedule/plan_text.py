@@ -160,14 +160,17 @@ def _box(plan: PlanState, cache: Cache) -> str:
     if region is None:
         return f"{name}[...]"
     parts = [
-        str(start) if extent == 1 else f"{start}:{start + extent}"
-        for start, extent in zip(region.origin, region.shape, strict=True)
+        str(start) if extent == 1 else f"{start}:{start + extent * step}{'' if step == 1 else f':{step}'}"
+        for start, extent, step in zip(region.origin, region.shape, region.steps, strict=True)
     ]
     return f"{name}[{', '.join(parts)}]"
 
 
 def _remark(plan: PlanState, cache: Cache) -> str:
-    where = {Location.SHARED: "shared memory", Location.PRIVATE: "registers", Location.MMA_FRAGMENT: "fragments"}
+    where = {
+        Location.SHARED: "shared memory", Location.GLOBAL: "global memory", Location.PRIVATE: "registers",
+        Location.MMA_FRAGMENT: "fragments",
+    }  # fmt: skip
     region = _region(plan, cache)
     shape = "" if region is None else f", {' x '.join(map(str, region.shape))}"
     remark = f"{where[cache.location]}{shape} {cache.element_type}"
@@ -193,8 +196,8 @@ def _cache_data(plan: PlanState, cache: Cache) -> dict[str, Any]:  # Any: plain 
     return {
         "array": cache.array.name,
         "source": cache.source.name,
-        "index": cache.index.name,
-        "trigger_index": cache.trigger.name,
+        "index": None if cache.at is None else cache.at.name,
+        "trigger_index": None if cache.trigger is None else cache.trigger.name,
         "location": cache.location.name,
         "origin": None if region is None else [str(start) for start in region.origin],
         "shape": None if region is None else list(region.shape),

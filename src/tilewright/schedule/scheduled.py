@@ -5,8 +5,10 @@ from __future__ import annotations
 import ast
 import copy
 import inspect
+import math
 import types
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -24,7 +26,8 @@ from tilewright.schedule.affine import Dimension
 from tilewright.schedule.arrays import Array
 from tilewright.schedule.binding import grid_of
 from tilewright.schedule.bounds import conditions_of
-from tilewright.schedule.constants import allocate, bring
+from tilewright.schedule.caches import Cache, Location, elements_of
+from tilewright.schedule.constants import allocate, bring, memory_for
 from tilewright.schedule.emission import Emission
 from tilewright.schedule.lanes import lowered
 from tilewright.schedule.plan_state import PlanState, sizes_of
@@ -39,12 +42,21 @@ from tilewright.source import SourceLocation
 _ANY = 64  # a size that only the launch knows, for what is printed and counted without a launch
 
 
+@dataclass(frozen=True)
+class CacheMemory:
+    """What the launch allocates for a cache in global memory: so many elements for each block."""
+
+    cache: Cache
+    name: str
+    elements: int
+
+
 class ScheduledKernel:
     """A plan's kernel, made by `plan.build()`. Calling it launches it, where its arrays live.
 
     The arrays come in the order of `parameters`. Sizes that only the launch knows are those of the arrays, or arguments
-    of their own. What the kernel takes are `arguments`, arrays and numbers, in that order; then `constants`, and the
-    memory of TEMP arrays that the launch allocates, `scratch`.
+    of their own. What the kernel takes are `arguments`, arrays and numbers, in that order; then `constants`, and what
+    the launch allocates: the memory of TEMP arrays, `scratch`, and of caches in global memory, `cache_memory`.
     """
 
     def __init__(self, plan: PlanState, name: str, parameters: tuple[Array | Dimension, ...]) -> None:
@@ -57,6 +69,10 @@ class ScheduledKernel:
         self.conditions = conditions_of(plan, self.arguments)
         self.constants = tuple(array for array in plan.memories if array.data is not None)
         self.scratch = scratch_of(self.lowered)
+        self.cache_memory = tuple(
+            CacheMemory(cache, f"{cache.name}_memory{number}", elements_of(cache, self.lowered.region(cache)))
+            for number, cache in enumerate(c for c in self.lowered.caches if c.location is Location.GLOBAL)
+        )
         self.roles: dict[Buffer, str] = {}  # which operand a buffer of registers holds
         self.k_indices: set[Value] = set()  # the indices of the loops over K
         self._launchers: dict[tuple[int, int, int], Launcher] = {}
@@ -68,13 +84,18 @@ class ScheduledKernel:
 
     @cached_property
     def kernel(self) -> Kernel:
-        """The kernel of the language, which takes the arguments, then the constants, then the scratch arrays."""
+        """The kernel of the language: it takes the arguments, the constants, the scratch arrays, memory of caches."""
         arrays = (*self.arguments, *self.constants, *self.scratch)
         place = self.plan.nest.parts[0].statements[0].location
 
-        build = _named(self.name, place, lambda *values: self._emit(dict(zip(arrays, values, strict=True)), place))
+        def emit(*values: Any) -> None:  # Any: device numbers, tensors
+            memory = zip((memory.cache for memory in self.cache_memory), values[len(arrays) :], strict=True)
+            self._emit(dict(zip(arrays, values, strict=False)), dict(memory), place)
+
+        build = _named(self.name, place, emit)
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-        build.__signature__ = inspect.Signature([inspect.Parameter(a.name, kind) for a in arrays])  # type: ignore[attr-defined]  # read by inspect.signature
+        names = [*(array.name for array in arrays), *(memory.name for memory in self.cache_memory)]
+        build.__signature__ = inspect.Signature([inspect.Parameter(name, kind) for name in names])  # type: ignore[attr-defined]  # read by inspect.signature
         arch = self.plan.target.arch
         kernel = traceable_kernel(build).configure(arch=arch.name)
         if arch.is_amd or self.plan.tensorization is None:
@@ -82,9 +103,14 @@ class ScheduledKernel:
         # One block a multiprocessor will do: left to itself the compiler spills fragments to make room for more.
         return kernel.configure(min_blocks=1)
 
-    def _emit(self, arguments: dict[Array, Any], place: SourceLocation | None) -> None:  # Any: device numbers, tensors
+    def _emit(
+        self,
+        arguments: dict[Array, Any],  # Any: device numbers, tensors
+        cache_memory: dict[Cache, Any],
+        place: SourceLocation | None,
+    ) -> None:
         with located(place):
-            emission = Emission(self.lowered, arguments)
+            emission = Emission(self.lowered, arguments, cache_memory)
             emission.emit()
         if emission.tiles is not None:  # other traces' stay: their kernels may be kept, and counted later
             self.roles.update(emission.tiles.roles)
@@ -167,7 +193,10 @@ class ScheduledKernel:
         return self.plan.target.arch.name if arch is None else arch
 
     def _stand_ins(self) -> tuple[Any, ...]:  # Any: descriptions of arrays, and numbers
-        return (*self.specs(), *(spec(a.element_type, *_extents(a)) for a in (*self.constants, *self.scratch)))
+        blocks = 1 if sizes_of(self.plan) else math.prod(self.grid)
+        memory = (spec(x.cache.element_type, (x.elements * blocks,), (1,)) for x in self.cache_memory)
+        beside = (spec(a.element_type, *_extents(a)) for a in (*self.constants, *self.scratch))
+        return (*self.specs(), *beside, *memory)
 
     def _launcher(self, grid: tuple[int, int, int]) -> Launcher:
         launcher = self._launchers.get(grid)
@@ -186,7 +215,9 @@ class ScheduledKernel:
         device: Device = next((info.device for info in described.values()), "cpu")
         like = next((x for x, a in zip(args, self.arguments, strict=True) if a.rank), None)
         scratch = (allocate(array, _shape(array, sizes), like, device) for array in self.scratch)
-        return self._launcher(grid), (*values, *self._constants_on(device, like), *scratch)
+        blocks = math.prod(grid)
+        memory = (memory_for(x.cache.element_type, x.elements * blocks, like, device) for x in self.cache_memory)
+        return self._launcher(grid), (*values, *self._constants_on(device, like), *scratch, *memory)
 
     def _described(self, args: tuple[Any, ...]) -> tuple[dict[Array, ArrayInfo], dict[Dimension, int]]:
         """Return what each array argument is, and the sizes among the numbers.

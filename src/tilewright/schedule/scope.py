@@ -78,8 +78,14 @@ class Scope:
     the loops over K that were emitted.
     """
 
-    def __init__(self, plan: PlanState, arguments: Mapping[Array, Any]) -> None:  # Any: tensors and device numbers
+    def __init__(
+        self,
+        plan: PlanState,
+        arguments: Mapping[Array, Any],  # Any: tensors and device numbers
+        cache_memory: Mapping[Cache, Tensor] | None = None,
+    ) -> None:
         self.plan = plan
+        self.cache_memory: Mapping[Cache, Tensor] = cache_memory or {}  # of those in global memory, of all blocks
         self.loops: tuple[Loop, ...] = tuple(plan.nest.loop(index) for index in plan.serial)
         self.carried = plan.carried
         self.values: dict[Any, Any] = _sizes(plan, arguments)  # Any: symbols to numbers of host or device

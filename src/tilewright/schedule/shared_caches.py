@@ -9,26 +9,29 @@ from typing import Any
 
 from tilewright.arch import VECTOR_BYTES
 from tilewright.atoms import CopyAtom, UniversalCopy
-from tilewright.dtypes import DType, bool_
+from tilewright.dtypes import DType, bool_, int64
 from tilewright.errors import LayoutError, ScheduleError
 from tilewright.instructions import cp_async
 from tilewright.ir.core import Space
 from tilewright.language.copying import clear, copy
 from tilewright.layout import ComposedLayout, Layout, Swizzle, append, composition, select, tile_to_shape
 from tilewright.schedule.affine import Index
-from tilewright.schedule.caches import Cache, Region, Strategy
-from tilewright.schedule.filling import Filling, divisor_of, divisor_of_affine, is_private, static_layout
+from tilewright.schedule.caches import Cache, Location, Region, Strategy, elements_of, static_layout
+from tilewright.schedule.filling import Filling, divisor_of, divisor_of_affine, is_private
 from tilewright.schedule.scope import Scope
 from tilewright.tensors import Tensor
 from tilewright.trace.carry import rename
 from tilewright.trace.control import branch, loop
 from tilewright.trace.elementwise import convert_fragment
 from tilewright.trace.memory import registers, shared
-from tilewright.trace.threads import linear_thread
+from tilewright.trace.scalar import as_scalar
+from tilewright.trace.threads import block_idx, grid_dim, linear_thread
 from tilewright.trace.tracer import current
 from tilewright.transactions import ROW
 
 _VECTOR = 16  # bytes: the widest access, and what ldmatrix reads of a row
+_MOST_HELD = 32  # vectors that a thread holds in registers while it copies a box; more go through a loop one by one
+_MOST_SWIZZLED = 1024  # vectors that it holds where elements lie swizzled: no vector is then found by its number
 
 
 # --- which threads copy what -----------------------------------------------------------------------------
@@ -134,14 +137,32 @@ class SharedCache(Filling):
         super().__init__(scope, cache)
         if isinstance(self.layout, ComposedLayout) and not self._divides():
             self.layout = self._plain
-        self.tensor = shared(cache.element_type, self.layout)
+        self.tensor = self._memory()
         rename(cache.name, self.tensor)
+
+    def _memory(self) -> Tensor:
+        """Return its buffers: in shared memory, or this block's part of what the launch allocates."""
+        cache = self.cache
+        if cache.location is Location.SHARED:
+            return shared(cache.element_type, self.layout)
+        memory = self.scope.cache_memory[cache]
+        return Tensor(memory.engine.offset(self._number_of_block() * elements_of(cache, self.region)), self.layout)
+
+    def _number_of_block(self) -> Any:  # Any: a number of host or device
+        """Return the number of the block in the grid, along those axes that the plan uses."""
+        number: Any = 0
+        for axis in sorted((b.axis for b in self.scope.plan.bindings if b.kind == "BLOCK"), reverse=True):
+            index, extent = ((x.x, x.y, x.z)[axis] for x in (block_idx, grid_dim))
+            number = as_scalar(index, int64) if isinstance(number, int) else number * extent + index
+        return number
 
     @cached_property
     def layout(self) -> Layout | ComposedLayout:
         """The layout of all buffers: the modes of the array, then the number of the buffer."""
         cache, stages = self.cache, self.cache.stages
-        if cache.layout is None and self.scope.plan.feeds_matrix_instructions(cache):
+        plan = self.scope.plan
+        copied_on = (other.source is cache and other.location is not Location.MMA_FRAGMENT for other in plan.caches)
+        if cache.layout is None and plan.feeds_matrix_instructions(cache) and not any(copied_on):
             swizzled = matrix_layout(cache, self.region, self.order, stages)
             if swizzled is not None:
                 return swizzled
@@ -155,17 +176,15 @@ class SharedCache(Filling):
         with self.scope.knowing({index: 0 for index in symbols if index not in self.scope.values}):
             divides = self.is_dealt_by_layout
         for name in ("width", "share", "is_dealt_by_layout"):
-            del self.__dict__[name]  # as the loops stand here: they are not yet entered
+            self.__dict__.pop(name, None)  # as the loops stand here: they are not yet entered
         return divides
 
     @property
     def _plain(self) -> Layout:
         """All buffers without a swizzle."""
-        cache, stages = self.cache, self.cache.stages
-        layout = static_layout(cache, self.region)
-        vector = max(VECTOR_BYTES // cache.element_type.bytes, 1)
-        apart = -(-divisor_of(layout.cosize) // vector) * vector  # each buffer begins where a vector may
-        return append(layout, Layout(stages, apart))  # type: ignore[no-any-return]  # a layout of a layout
+        layout = static_layout(self.cache, self.region)
+        apart = elements_of(self.cache, self.region) // self.cache.stages
+        return append(layout, Layout(self.cache.stages, apart))  # type: ignore[no-any-return]  # a layout of a layout
 
     def buffer(self, stage: Any) -> Tensor:  # Any: a number of host or device
         """Return one of the buffers."""
@@ -201,8 +220,10 @@ class SharedCache(Filling):
         if isinstance(self.layout, Layout):
             fits += [divisor_of(self.layout[mode].stride) for mode in self.order[1:] if self.region.shape[mode] > 1]
         fits.append(divisor_of_affine(scope, self.region.origin[fast]))
-        aligned = source.engine.buffer.alignment // self.source_type.bytes
-        while width > 1 and any(x % width for x in (*fits, aligned)):
+        fits.append(source.engine.buffer.alignment // self.source_type.bytes)
+        if cache.location is Location.GLOBAL:
+            fits.append(self.scope.cache_memory[cache].engine.buffer.alignment // cache.element_type.bytes)
+        while width > 1 and any(x % width for x in fits):
             width //= 2
         return width
 
@@ -220,8 +241,14 @@ class SharedCache(Filling):
 
     @cached_property
     def is_dealt_by_layout(self) -> bool:
-        """Whether one layout says what each thread copies: the box divides, and so do its modes among the threads."""
-        if not self.share.is_even:
+        """Whether one layout says what each thread copies: the box divides, and so do its modes among the threads.
+
+        Conditions and elements that are converted are then held in registers, which only so many vectors can be.
+        """
+        is_written = self.scope.plan.is_written(self.cache)
+        held = self.guards or self.cache.element_type is not self.source_type or is_written
+        most = _MOST_SWIZZLED if isinstance(self.layout, ComposedLayout) else _MOST_HELD
+        if not self.share.is_even or (held and self.share.vectors > most) or self._writes_to_parts_of_a_buffer:
             return False
         try:
             composition(_with_gaps(self.region.shape, self.order), self.share.layout)
@@ -237,7 +264,7 @@ class SharedCache(Filling):
         same = self.cache.element_type is self.source_type
         is_global = self.source_view().engine.buffer.space is Space.GLOBAL
         found = None
-        if is_global and same and not self.cache.through_registers:
+        if is_global and same and self.cache.location is Location.SHARED and not self.cache.through_registers:
             found = cp_async.atom_for(bits, current("a cache").arch)
         return found or UniversalCopy(bits)
 
@@ -280,13 +307,28 @@ class SharedCache(Filling):
         return Tensor(held.engine, Layout((self.width, len(vectors)), (0, 1)))
 
     @property
+    def _writes_to_parts_of_a_buffer(self) -> bool:
+        """Whether it is written back to another cache, which has no place for what lies outside of the array."""
+        assert self.outer is not None, self.cache
+        is_buffer = self.outer.tensor.engine.buffer.space is Space.SHARED
+        return is_buffer and bool(self.guards) and self.scope.plan.is_written(self.cache)
+
+    @property
+    def goes_one_by_one(self) -> bool:
+        """Whether a thread copies its vectors one by one: more than it should hold, or each under its condition."""
+        is_long = self.share.vectors > _MOST_HELD and not self.is_dealt_by_layout
+        return is_long or self._writes_to_parts_of_a_buffer
+
+    @property
     def vectors(self) -> int:
         """The vectors of a thread that may be copied at different times."""
         return self.share.vectors if self.cache.element_type is self.source_type else 1
 
     def fill(self, stage: Any = 0, when: Any = True, piece: Piece = WHOLE) -> None:  # Any: of host or device
         """Begin to copy the region, or a piece of it, into a buffer: zeros where the array has ended or not `when`."""
-        if self.cache.element_type is not self.source_type:
+        if self.goes_one_by_one:
+            self._taking(lambda: self._move_one_by_one(self.source_view(), self.buffer(stage), when, piece))
+        elif self.cache.element_type is not self.source_type:
             self._taking(lambda: self._put(self._fetch(when), stage))
         else:
             self._taking(lambda: self._move(self.atom, self.source_view(), self.buffer(stage), when, piece))
@@ -331,29 +373,62 @@ class SharedCache(Filling):
         A tensor of the region's rank has its modes; one in registers has (element of a vector, vector).
         """
         held = [is_private(tensor) for tensor in (source, target)]
-        guarded = not (held[0] and target.engine.buffer.space is Space.SHARED)
+        # A buffer of this cache has a place for what lies beyond the array's end; all else may have none.
+        own = self.tensor.engine.buffer
+        guarded = not (
+            (held[0] and target.engine.buffer is own) or (held[1] and source.engine.buffer is own and when is True)
+        )
         if self.is_dealt_by_layout:
             parts = [x if own else self.part(x, piece) for x, own in zip((source, target), held, strict=True)]
             copy(atom, *parts, pred=self.guard(when, piece) if guarded else None)
             return
 
-        def vector(number: Any) -> None:  # Any: a number of the device
-            element = self.element(number)
-            place = self.coordinates(element)
+        def vector(number: Any, place: tuple[Any, ...]) -> None:  # Any: numbers of the device
             ends = [
                 x[(None, number)] if own else self._vector(x, place)
                 for x, own in zip((source, target), held, strict=True)
             ]
             inside = self.inside(place) if guarded else True
             inside = inside if when is True or not guarded else when & inside
-            if self.share.is_even:
-                copy(atom, *ends, pred=None if inside is True else inside)
+            copy(atom, *ends, pred=None if inside is True else inside)
+
+        self._each_vector(piece, vector)
+
+    def _move_one_by_one(self, source: Tensor, target: Tensor, when: Any = True, piece: Piece = WHOLE) -> None:
+        """Copy the thread's vectors between the region and a buffer, each through registers of its own if converted."""
+        own = self.tensor.engine.buffer
+        atom = self.atom if target.engine.buffer is own else UniversalCopy(self.width * source.dtype.bits)
+
+        def vector(_: Any, place: tuple[Any, ...]) -> None:  # Any: numbers of the device
+            ends = self._vector(source, place), self._vector(target, place)
+            inside = self.inside(place)
+            inside = inside if when is True else when & inside
+            if target.engine.buffer is not own:
+                branch(inside, lambda: move(*ends))  # it may have no place for what lies beyond the array's end
             else:
-                there = element < self.share.size
-                branch(there, lambda: copy(atom, *ends, pred=None if inside is True else inside))
+                move(*ends, pred=None if inside is True else inside)
+
+        def move(source: Tensor, target: Tensor, pred: Any = None) -> None:  # Any: a condition
+            if source.dtype is target.dtype:
+                copy(atom, source, target, pred=pred)
+                return
+            held, converted = registers(source.dtype, self.width), registers(target.dtype, self.width)
+            copy(UniversalCopy(self.width * source.dtype.bits), source, held, pred=pred)
+            convert_fragment(held, converted, target.dtype)
+            copy(UniversalCopy(self.width * target.dtype.bits), converted, target)
+
+        self._each_vector(piece, vector)
+
+    def _each_vector(self, piece: Piece, body: Callable[[Any, tuple[Any, ...]], None]) -> None:
+        """Emit a body for each vector of the thread that is there: its number, and where it begins in the region."""
+
+        def vector(number: Any) -> None:  # Any: a number of the device
+            element = self.element(number)
+            place = self.coordinates(element)
+            branch(self.share.is_even or element < self.share.size, lambda: body(number, place))
 
         vectors = piece.of_range(self.share.vectors)
-        loop(vectors.start, vectors.stop, 1, vector, unroll=True)
+        loop(vectors.start, vectors.stop, 1, vector, unroll=True if len(vectors) <= _MOST_HELD else None)
 
     def _vector(self, tensor: Tensor, place: tuple[Any, ...]) -> Tensor:  # Any: numbers of host or device
         """Return the vector of a tensor that begins at a place."""
@@ -379,6 +454,9 @@ class SharedCache(Filling):
     def flush(self) -> None:
         """Write the region back as far as the array reaches, by all threads."""
         target = self.source_view()
+        if self.goes_one_by_one:
+            self._taking(lambda: self._move_one_by_one(self.buffer(0), target))
+            return
 
         def write() -> None:
             held = self._held(self.cache.element_type)

@@ -32,9 +32,9 @@ def split(nest: LoopNest, index: Index, size: int, inner: Index) -> LoopNest:
     # What one of fused schedules has stays inside of both halves of the loop that numbers them.
     copied = [(inner, b) for a, b in nest.precedences if a is index and index in nest.fusing]
     unrolled = nest.unrolled | ({inner} if index in nest.unrolled else set())
-    return replace(
-        nest, loops=loops, parts=parts, precedences=(*nest.precedences, *copied, (index, inner)), unrolled=unrolled
-    )
+    precedences = (*nest.precedences, *copied, (index, inner))
+    called = (*nest.called, inner) if index in nest.called else nest.called
+    return replace(nest, loops=loops, parts=parts, precedences=precedences, unrolled=unrolled, called=called)
 
 
 def reorder(nest: LoopNest, order: Sequence[Index]) -> LoopNest:
@@ -42,12 +42,20 @@ def reorder(nest: LoopNest, order: Sequence[Index]) -> LoopNest:
     problem = misplaced(nest, order)
     if problem is not None:
         raise problem
+    order = _with_called(nest, order)
     return replace(nest, loops=tuple(nest.loop(index) for index in order))
+
+
+def _with_called(nest: LoopNest, order: Sequence[Index]) -> list[Index]:
+    """Return an order that names none of the loops of calls with these behind it, as they are now."""
+    if nest.called and not any(index in nest.called for index in order):
+        return [*order, *(index for index in nest.order if index in nest.called)]
+    return list(order)
 
 
 def misplaced(nest: LoopNest, order: Sequence[Index]) -> ScheduleError | None:
     """Return what is wrong with an order apart from dependences: what is missing, or inner loops outside of outer."""
-    indices, ordered = set(nest.order), list(order)
+    indices, ordered = set(nest.order), _with_called(nest, order)
     if len(ordered) != len(indices) or set(ordered) != indices:
         missing = [str(i) for i in nest.order if i not in set(ordered)]
         strange = [str(i) for i in ordered if i not in indices or ordered.count(i) > 1]
@@ -152,6 +160,7 @@ def fuse(nests: Sequence[LoopNest], partial: int, fusing: Index, common: Sequenc
         tuple(loop.index for loop in shared),
         tuple(loop.index for loop in own),
         is_unchecked=partial > 0 or any(nest.is_unchecked for nest in nests),
+        called=tuple(names.get(index, index) for nest in nests for index in nest.called),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -9,14 +10,17 @@ from dataclasses import replace
 from tilewright.errors import ScheduleError, TilewrightWarning
 from tilewright.schedule.affine import Dimension, Index
 from tilewright.schedule.arrays import Array, Role
-from tilewright.schedule.cache_placement import refuse_conflicts, refuse_nonsense
+from tilewright.schedule.cache_placement import refuse_conflicts, refuse_nonsense, shared_bytes
 from tilewright.schedule.caches import Cache, Location
 from tilewright.schedule.dependences import Instance, Pair, difference, instances, iterations
 from tilewright.schedule.integers import UndecidedError
+from tilewright.schedule.loop_nest import arrays_of, substituted
 from tilewright.schedule.mma_shapes import MMAFragmentOp
 from tilewright.schedule.plan_state import PlanState, operation_name, sizes_of
 from tilewright.schedule.roles import IN_REGISTERS
 from tilewright.schedule.views import Derived
+
+_LOCAL_BYTES = 512 << 10  # of a thread, where registers do not hold what it keeps (CUDA programming guide)
 
 
 def validate(plan: PlanState, parameters: tuple[Array, ...]) -> None:
@@ -33,6 +37,7 @@ def validate(plan: PlanState, parameters: tuple[Array, ...]) -> None:
         if plan.is_written(cache) and cache.location is not Location.MMA_FRAGMENT:
             refuse_conflicts(plan, cache)
     _refuse_rivals(plan)
+    _refuse_too_much(plan)
     _refuse_forgotten(plan)
     _refuse_fragments(plan)
     _refuse_unwritten(plan)
@@ -151,12 +156,54 @@ def _refuse_rivals(plan: PlanState) -> None:
     rivals: dict[tuple[Array, int, Location], Cache] = {}
     for cache in plan.caches:
         key = (cache.array, plan.depth(cache), cache.location)
-        if key in rivals:
+        if key in rivals and cache.source is not rivals[key]:
             raise ScheduleError(
                 f"{cache.name} is filled at {rivals[key].trigger} and at {cache.trigger}, between which no loop runs",
                 help="cache the array once there",
             )
         rivals[key] = cache
+
+
+def _refuse_too_much(plan: PlanState) -> None:
+    """Raise `ScheduleError` where a statement needs more memory at once than a thread, or a block, can have.
+
+    Caches live at once if one statement uses them all; an outer cache of an array lives while an inner one is filled
+    from it again and again.
+    """
+    most = plan.target.max_shared_memory_per_block
+    for cache in plan.caches:
+        size = plan.region(cache).size * cache.element_type.bytes * cache.stages
+        if cache.location is Location.PRIVATE and size > _LOCAL_BYTES:
+            raise ScheduleError(
+                f"{cache.name} takes {size} bytes of each thread, whose local memory has {_LOCAL_BYTES}",
+                help="cache at an inner index, or with location=Location.GLOBAL",
+            )
+    for part in plan.nest.parts:
+        for statement in part.statements:
+            alive = [cache for array in arrays_of((statement,)) for cache in _alive(plan, array)]
+            sizes = {cache: shared_bytes(plan, cache) for cache in alive}
+            if sum(sizes.values()) > most:
+                largest = max(alive, key=lambda cache: sizes[cache])
+                shape = " x ".join(map(str, plan.region(largest).shape))
+                raise ScheduleError(
+                    f"the caches of {substituted(statement, part)} take {sum(sizes.values())} bytes of shared memory "
+                    f"({', '.join(f'{c.name} {n}' for c, n in sizes.items() if n)}), and a block of "
+                    f"{plan.target.arch.name} has {most}",
+                    location=statement.location,
+                    help=f"cache {largest.array.name}, of which a box of {shape} is kept, at an inner index, with "
+                    "fewer buffers, or with location=Location.GLOBAL",
+                )
+
+
+def _alive(plan: PlanState, array: Array) -> list[Cache]:
+    """Return the innermost cache of an array, and those around it from which it is filled more than once."""
+    caches = sorted((c for c in plan.caches if c.array is array), key=lambda c: plan.depth(c), reverse=True)
+    alive = caches[:1]
+    for inner, cache in itertools.pairwise(caches):
+        between = plan.serial[plan.depth(cache) : plan.depth(inner)]
+        if any(plan.nest.loop(index).trips != 1 for index in between):
+            alive.append(cache)
+    return alive
 
 
 def _refuse_own_copies(plan: PlanState) -> None:
@@ -165,7 +212,7 @@ def _refuse_own_copies(plan: PlanState) -> None:
         array = crossing.pair.write.array
         around = [cache for cache in plan.caches if cache.array is array and crossing.index in cache.inside]
         is_own = any(cache.array is array for cache in plan.caches) or array.flags in IN_REGISTERS
-        if plan.is_temporary(array) and is_own and not any(cache.location is Location.SHARED for cache in around):
+        if plan.is_temporary(array) and is_own and not any(cache.is_of_block for cache in around):
             raise ScheduleError(
                 f"{array.name} is TEMP and lives in the registers of each thread, and in different iterations of "
                 f"{crossing.index} several threads access an element: the {crossing.pair.first.access} and the "
@@ -174,7 +221,7 @@ def _refuse_own_copies(plan: PlanState) -> None:
                 help=f"cache it in shared memory at {crossing.index} or outside of it",
             )
         for cache in around:
-            if cache.location is not Location.SHARED:
+            if not cache.is_of_block:
                 raise ScheduleError(
                     f"{cache.name} keeps {array.name} in the registers of each thread while {crossing.index} runs, and "
                     f"in different iterations of it several threads access an element: the "

@@ -18,6 +18,7 @@ from tilewright.cli import main
 from tilewright.errors import ArgumentError, CompileError
 from tilewright.figures import Compiled, Launch, Line
 from tilewright.profile.bounds import bounds_of, occupancy_of
+from tilewright.profile.report import Profile
 
 SCRIPT = """
 import sys
@@ -215,6 +216,12 @@ def test_occupancy(gpu: str, registers: int, threads: int, shared: int, blocks: 
 def test_without_a_compiler_the_report_says_so() -> None:
     held = occupancy_of(launch_with(shared=100 * 1024), find_gpu("H200"))
     assert (held.blocks, held.registers, held.problem) == (2, None, "NVRTC is not installed")
+
+
+def test_occupancy_that_is_not_known_is_shown_as_unknown() -> None:
+    unknown = Profile([launch_with()]).report("H100").html()
+    assert "<b>unknown</b><span>occupancy: at most 100%" in unknown
+    assert "<b>unknown</b>" not in Profile([launch_with(Compiled("sm_90a", 32, 0, False))]).report("H100").html()
 
 
 def test_the_compilers_registers_reach_the_report() -> None:

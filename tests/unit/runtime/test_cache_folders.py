@@ -474,7 +474,7 @@ def test_a_compiler_that_is_removed_meanwhile_is_an_error_of_the_library(
     monkeypatch.undo()
     program = fake_clang(tmp_path, monkeypatch)
     monkeypatch.setattr(nvrtc, "library_path", lambda: tmp_path / "libnvrtc.so.13")
-    monkeypatch.setattr(clang, "find_clang", lambda: program)
+    monkeypatch.setattr(clang, "find_clang", lambda arch=None: program)
     program.unlink()
     for identity in (nvrtc.compiler_identity, clang.compiler_identity):
         with pytest.raises(CompileError, match="No such file"):

@@ -279,3 +279,49 @@ def test_what_is_refused() -> None:
     function = package.add(plan, (x,), "bound")
     with pytest.raises(ScheduleError, match="bound binds p to THREAD_X and is called by a nest"):
         nest.iteration_logic(lambda: function(a))
+
+
+def test_an_order_may_leave_the_loops_of_calls_out() -> None:
+    package = Package()
+    x, y, a, b = (_array(name, 8) for name in "XYAB")
+    adding, nest = Nest((8,)), Nest((4, 6))
+    p, (i, j) = adding.get_indices(), nest.get_indices()
+    adding.iteration_logic(lambda: y.__setitem__(p, y[p] + x[p]))
+    add = package.add(adding, (x, y), "add")
+    nest.iteration_logic(lambda: add(a, b))
+    schedule = nest.create_schedule()
+    ii = schedule.split(i, 2)
+    calls = tuple(index for index in schedule.get_indices() if index not in (i, j, ii))
+    assert calls and schedule.is_valid_loop_order(j, i, ii)
+    schedule.reorder(j, i, ii)
+    assert schedule.get_indices() == (j, i, ii, *calls)
+    schedule.reorder(j, i, *calls, ii)
+    assert schedule.get_indices() == (j, i, *calls, ii)
+    with pytest.raises(ScheduleError, match="is not one of all loops"):
+        schedule.reorder(j, i)
+    held = [np.arange(8, dtype=np.float32), np.zeros(8, np.float32)]
+    schedule.create_plan(TARGET).build(args=(a, b))(*held)
+    np.testing.assert_array_equal(held[1], 24 * held[0])
+
+
+def test_a_function_of_one_array_is_logic_and_a_maker_of_a_plan_none() -> None:
+    package = Package()
+    a = _array("A", 8)
+    scale = _scale(package)
+
+    def logic(x: Array) -> None:
+        scale(x, x)
+
+    doubled = package.add(logic, args=(a,), base_name="doubled")
+    held = np.arange(8, dtype=np.float32)
+    doubled(held)
+    np.testing.assert_array_equal(held, 2 * np.arange(8, dtype=np.float32))
+
+    def make(values: Any) -> Any:
+        nest = Nest((8,))
+        i = nest.get_indices()
+        nest.iteration_logic(lambda: a.__setitem__(i, 3.0))
+        return nest
+
+    package.add(make, args=(a,), base_name="threes")(held)
+    np.testing.assert_array_equal(held, np.full(8, 3, np.float32))

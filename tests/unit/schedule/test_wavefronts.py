@@ -65,8 +65,8 @@ def test_the_loop_along_a_diagonal_is_bound(diagonal_outside: bool, split: int |
     assert "__syncthreads();" in kernel.source()
 
 
-def test_shared_memory_around_the_diagonals_and_none_of_registers() -> None:
-    for location in (Location.SHARED, Location.PRIVATE):
+def test_memory_of_the_block_around_the_diagonals_and_none_of_registers() -> None:
+    for location in (Location.SHARED, Location.GLOBAL, Location.PRIVATE):
         schedule, x, i, j = recurrence()
         schedule.skew(j, i)
         schedule.reorder(j, i)
