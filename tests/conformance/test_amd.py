@@ -22,6 +22,8 @@ from tilewright.runtime.clang import compile_hip, find_clang
 
 ROOT = Path(__file__).parents[2]
 BATCH = 60
+PROCESSES = min(4, os.cpu_count() or 1)  # that record, each the kernels of some modules
+NEWER = re.compile(r"_mfma_\w+(bf16_1k|f64)\b")  # the matrix instructions that came with gfx90a
 OF_A_NAME = 24  # texts of kernels of one name that are compiled: tests launch some for every type and shape
 
 # Why a kernel of the set may be refused: what the hardware has not, or what would need ROCm's libraries.
@@ -34,6 +36,7 @@ REASONS = (
     r"gfx90a has no instruction that the library makes (cos|sin|tanh) of",
     r"tw\.copy: gfx90a has no cp\.async; it needs sm_80 or later",
     r"tw\.(copy|gemm): (SM\d+_|CpAsync|UniversalCopy).* needs sm_\d+ or later, and the target is gfx90a",
+    r"tw\.gemm: GFX942_\w+ needs gfx942 or later, and the target is gfx90a",
     r"arithmetic and conversion of 8-bit floats need sm_89 or later, and the target is gfx90a",
     r".* is done by (32|64) lanes together, and the block of \d+ threads leaves .*",
     r"kernel '(large_shared|prefix_sum)' takes \d+ bytes of shared memory; a block of gfx90a has 65536",
@@ -49,21 +52,29 @@ REASONS = (
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What came of all kernels: texts with names, refusals, faults."""
-    if os.environ.get("TILEWRIGHT_AMD_RECORD"):
-        pytest.skip("runs in the process that records")
-    file = tmp_path_factory.mktemp("amd") / "record.json"
+    folder = tmp_path_factory.mktemp("amd")
     source = Path(tilewright.__file__).resolve().parents[1]
     path = os.pathsep.join([str(ROOT), str(source), os.environ.get("PYTHONPATH", "")])
     options = ["-p", "tests.helpers.amd_recorder", "-p", "no:cacheprovider", "-o", "addopts=", "-m", "not gpu"]
     command = [sys.executable, "-m", "pytest", "-q", "--tb=no", "--assert=plain", "--import-mode=importlib", *options]
-    done = subprocess.run(
-        [*command, "tests/conformance", "--ignore=tests/conformance/test_processes.py"],
-        cwd=ROOT, capture_output=True, text=True, check=False, timeout=300,
-        env={**os.environ, "PYTHONPATH": path, "TILEWRIGHT_AMD_RECORD": str(file)},
-    )  # fmt: skip
-    assert file.exists(), done.stdout + done.stderr
-    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    return found
+    unrecorded = {Path(__file__).name, "test_processes.py"}
+    modules = sorted(os.fspath(file) for file in Path(__file__).parent.glob("test_*.py") if file.name not in unrecorded)
+
+    def record(part: int) -> dict[str, Any]:
+        file = folder / f"{part}.json"
+        done = subprocess.run(
+            [*command, *modules[part::PROCESSES]], cwd=ROOT, capture_output=True, text=True, check=False, timeout=800,
+            env={**os.environ, "PYTHONPATH": path, "TILEWRIGHT_AMD_RECORD": str(file)},
+        )  # fmt: skip
+        assert file.exists(), done.stdout + done.stderr
+        found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        return found
+
+    with ThreadPoolExecutor(PROCESSES) as threads:
+        parts = list(threads.map(record, range(PROCESSES)))
+    texts = {text: name for part in parts for text, name in part["texts"]}
+    kinds = {kind: sorted({each for part in parts for each in part[kind]}) for kind in ("refusals", "faults")}
+    return {"texts": list(texts.items()), **kinds}
 
 
 @pytest.mark.slow  # traces every kernel of the suite
@@ -86,18 +97,19 @@ def spread(texts: list[tuple[str, str]]) -> list[tuple[str, str]]:
 @pytest.mark.slow  # as above
 @pytest.mark.skipif(find_clang() is None, reason="needs clang")
 def test_clang_compiles_every_kernel(recorded: dict[str, Any]) -> None:
-    """Half of the kernels for each target; their texts are the same for both."""
-    spaces = []
+    """Half of the kernels for each target: their texts are the same for both, but those with matrix instructions of gfx90a."""
+    spaces: dict[bool, list[str]] = {False: [], True: []}  # whether only gfx90a has the instructions
     for number, (text, name) in enumerate(spread(recorded["texts"])):
         own = re.sub(rf"\b{re.escape(name)}\(", f"{name}_{number}(", text)
-        spaces.append(f"namespace kernel_{number} {{\n{own}\n}}\n")
+        spaces[NEWER.search(text) is not None].append(f"namespace kernel_{number} {{\n{own}\n}}\n")
+    assert spaces[True]
     jobs = [
-        ("".join(half[start : start + BATCH]), arch)
-        for half, arch in ((spaces[::2], "gfx908"), (spaces[1::2], "gfx90a"))
-        for start in range(0, len(half), BATCH)
+        ("".join(part[start : start + BATCH]), arch)
+        for part, arch in ((spaces[False][::2], "gfx908"), (spaces[False][1::2] + spaces[True], "gfx90a"))
+        for start in range(0, len(part), BATCH)
     ]
     with ThreadPoolExecutor(os.cpu_count()) as threads:
         modules = list(threads.map(lambda job: compile_hip(job[0], name="k", arch=job[1], options=("-O1",)), jobs))
     assert [module.log for module in modules if module.log] == []
     assert sum(module.assembly.count("s_endpgm") >= 1 for module in modules) == len(jobs)
-    assert sum(module.assembly.count(".amdhsa_kernel ") for module in modules) == len(spaces)
+    assert sum(module.assembly.count(".amdhsa_kernel ") for module in modules) == len(spaces[False]) + len(spaces[True])

@@ -207,6 +207,8 @@ def vector_limit(tensor: Tensor, strides: Sequence[Any]) -> int:
     """Return the widest vector, in elements, that every step of a walk finds aligned in a tensor."""
     element = tensor.dtype.bytes
     limit = max(VECTOR_BYTES // element, 1)
+    if sum(type(stride) is int and stride == 1 for stride in strides) > 1:
+        return 1  # a vector runs along one of these modes, and the others move it by single elements
     for stride in strides:
         if type(stride) is int and stride == 1:
             continue

@@ -245,3 +245,32 @@ def test_axpby():
 
     x, y = np.ones((2, 4), np.float32), np.full((2, 4), 3, np.float32)
     assert run(combine, y, x, 0.5, block=2).tolist() == [[6.5] * 4] * 2
+
+
+@pytest.mark.parametrize(
+    ("shape", "stride"),
+    [((4, 2), (1, 1)), ((2, 4), (1, 1)), ((4, 3, 2), (1, 1, 1)), ((8, 2), (1, 1)), ((4, 2, 2), (1, 4, 1))],
+)
+@pytest.mark.parametrize("element", [np.float32, np.float16])
+def test_windows_that_overlap_by_single_elements_are_copied_by_them(shape, stride, element):
+    windows, whole = tw.Layout(shape, stride), tw.Layout(shape)
+
+    @tw.kernel
+    def k(out, x):
+        tw.copy(tw.make_tensor(x.engine, windows), tw.make_tensor(out.engine, whole))
+
+    @tw.kernel
+    def by_pred(out, x):
+        tw.copy(tw.make_tensor(x.engine, windows), tw.make_tensor(out.engine, whole), pred=x[0] >= 0)
+
+    def aligned(array):
+        room = np.zeros(array.nbytes + 256, np.uint8)
+        copy = room[-room.ctypes.data % 256 :][: array.nbytes].view(array.dtype)
+        copy[:] = array
+        return copy
+
+    x = aligned(np.arange(64, dtype=element))
+    for kernel in (k, by_pred):
+        out = aligned(np.zeros(whole.size, element))
+        kernel[1, 1](tw.static(out), tw.static(x))
+        assert [float(v) for v in out] == [float(windows(n)) for n in range(whole.size)]
