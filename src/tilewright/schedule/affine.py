@@ -570,10 +570,8 @@ def as_index(x: Any) -> Affine | None:  # Any: asks what it is
         return as_index(x.value)
     if isinstance(x, Apply) and x.name in _WHOLE and len(x.arguments) == 2:
         first, second = map(as_index, x.arguments)
-        if first is None or second is None or (x.name == "*" and first.terms and second.terms):
-            return None
-        value: Affine = _WHOLE[x.name](first, second)
-        return value
+        if first is not None and second is not None and not (x.name == "*" and first.terms and second.terms):
+            return _WHOLE[x.name](first, second)
     return None
 
 
