@@ -55,8 +55,8 @@ def place_cache(
 ) -> Cache:
     """Return a cache at its place among the loops. Raises `ScheduleError` as `Plan.cache` says."""
     # What a view is a part of is cached: all accesses of it, by this view and by others, are of one memory.
-    array = source.array if isinstance(source, Cache) else source.base if isinstance(source, Array) else None
-    if array is None or array not in plan.arrays:
+    array: Array = source.array if isinstance(source, Cache) else getattr(source, "base", source)
+    if array not in plan.arrays:
         raise ScheduleError(f"{source!r} is not an array of this plan")
     if sum(x is not None for x in (index, max_elements, level)) != 1:
         raise ScheduleError("a cache takes one of index, level and max_elements")
