@@ -129,7 +129,7 @@ def test_errors_say_the_way_out(kernel, text):
 
 
 def test_a_number_in_place_of_an_array_is_named():
-    with pytest.raises(tw.LanguageError, match=r"'x', a number of type int32, is indexed like an array"):
+    with pytest.raises(tw.LanguageError, match="a number is indexed like an array\n.*\n.*x\\["):
         racing[1, 64](ARRAYS[0], 5)
 
 

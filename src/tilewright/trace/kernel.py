@@ -92,6 +92,12 @@ def _run(tracer: Tracer, function: types.FunctionType, values: Mapping[str, Any]
         ) from None
     except Exception as error:
         place = locate_error(error)
+        if isinstance(error, TypeError) and "'Scalar' object is not subscriptable" in str(error):
+            raise LanguageError(  # not a method of Scalar: NumPy takes what has __getitem__ for a sequence
+                "a number is indexed like an array",
+                location=place,
+                help="pass an array where the kernel has x[...]; a number is used as it is",
+            ) from None
         if isinstance(error, (TypeError, AttributeError)) and any(name in str(error) for name in _STAND_INS):
             raise LanguageError(
                 f"{type(error).__name__}: {error}",

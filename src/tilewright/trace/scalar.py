@@ -69,13 +69,6 @@ class Scalar(Undecided, Refused, DynamicInt):
     def __init__(self, value: Value) -> None:
         self.value = value
 
-    def __getitem__(self, place: object) -> Any:
-        name = f"{self.value.name!r}, a number" if self.value.name else "a number"
-        raise LanguageError(
-            f"{name} of type {self.dtype}, is indexed like an array",
-            help="pass an array where the kernel has x[...]; a number is used as it is",
-        )
-
     def __deepcopy__(self, memo: object) -> Any:  # Any: itself; it is as constant as a number
         return self
 
