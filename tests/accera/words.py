@@ -55,8 +55,6 @@ class Array(ts.Array):
             raise Unsayable("Array.Layout.DEFERRED" if not offset else "Array(offset=...)")
         if shape is not None and any(extent == float("inf") for extent in shape[:-1] if isinstance(extent, float)):
             raise ValueError("only the last extent of an array can be inf")
-        if shape is not None and isinstance(shape[-1], float) and shape[-1] == float("inf"):
-            raise Unsayable("an array whose last extent is inf")
         if role is Role.CONST and data is None:
             raise ValueError("an array of role CONST needs data")
         names = assigned_names(sys._getframe(1))
