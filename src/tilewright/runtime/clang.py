@@ -114,7 +114,10 @@ def _plain(first: int) -> Path | None:
     path = shutil.which("clang")
     if path is None:
         return None
-    match = re.search(r"version (\d+)", _run([path, "--version"], None).stdout)
+    try:
+        match = re.search(r"version (\d+)", _run([path, "--version"], None).stdout)
+    except OSError:  # what is called clang there cannot be run
+        return None
     return Path(path) if match and int(match[1]) >= first else None
 
 

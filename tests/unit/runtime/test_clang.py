@@ -308,3 +308,11 @@ def test_a_launch_on_a_gpu_is_refused() -> None:
 kernel 'double' is compiled for gfx908, and the arrays live on an NVIDIA GPU
   help: AMD's targets are compiled and simulated, not launched: pass NumPy arrays, or set TILEWRIGHT_BACKEND=sim"""
     )
+
+
+def test_a_clang_that_cannot_be_run_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "clang").write_bytes(b"\x7fELF of no machine")
+    (tmp_path / "clang").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("TILEWRIGHT_CLANG", raising=False)
+    assert find_clang("gfx942") is None
