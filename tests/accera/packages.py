@@ -7,7 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from tests.accera import checking
-from tests.accera.words import HAS_SIZES, Function, Nest, Schedule, Unsayable
+from tests.accera.words import Function, Nest, Schedule, Unsayable
 
 import tilewright.schedule as ts
 
@@ -60,8 +60,7 @@ class Package:
         if isinstance(source, (Nest, Schedule)):
             source = source.create_plan()
         name = base_name or f"function_{len(FUNCTIONS)}"
-        arrays = [x for x in args or () if HAS_SIZES or not isinstance(x, ts.Dimension)]
-        made = self.inner.add(source, arrays, _identifier(name, self._fns), parameters or None)
+        made = self.inner.add(source, list(args or ()), _identifier(name, self._fns), parameters or None)
         functions = [
             self._function(one, args or (), base_name, source, is_plain)
             for one in (made if isinstance(made, list) else [made])

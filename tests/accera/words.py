@@ -7,7 +7,6 @@ import sys
 from types import SimpleNamespace
 
 import ml_dtypes
-import numpy as np
 from tests.accera.targets import AUTO, Target, memory_space
 
 import tilewright as tw
@@ -82,39 +81,7 @@ class Array(ts.Array):
         return "*".join(extent.name if isinstance(extent, ts.Dimension) else str(extent) for extent in self.shape)
 
 
-class _Scalar(Array):
-    """A number of the launch, or, of a number, the number itself."""
-
-    def __new__(cls, element_type=None, role=Role.INPUT, name=None):
-        if isinstance(element_type, (int, float, np.generic)) or hasattr(element_type, "loads"):
-            return element_type
-        return super().__new__(cls)
-
-    def __init__(self, element_type=None, role=Role.INPUT, name=None):
-        names = assigned_names(sys._getframe(1))
-        ts.Array.__init__(self, role, element_type, (), name=name or (names[0] if names else None))
-
-    def set(self, value):
-        self[()] = value
-
-
-Scalar = getattr(ts, "Scalar", _Scalar)
-HAS_SIZES = hasattr(ts, "Scalar")  # whether sizes may be arguments of their own
-
-
-class _Dimension(ts.Dimension):
-    def __init__(self, name=None, role=Role.INPUT):
-        names = assigned_names(sys._getframe(1))
-        if role is not Role.INPUT:
-            raise Unsayable(f"a Dimension of role {role.name}")
-        super().__init__(name or (names[0] if names else None))
-        self.role = role
-
-    def set(self, value):
-        raise Unsayable("Dimension.set")
-
-
-Dimension = ts.Dimension if HAS_SIZES else _Dimension
+Scalar, Dimension = ts.Scalar, ts.Dimension
 
 
 def create_dimensions(*names, role=Role.INPUT):

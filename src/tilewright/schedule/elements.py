@@ -17,8 +17,8 @@ from tilewright.trace.tracer import locate
 
 
 @dataclass(frozen=True, eq=False)
-class Load(Expression):
-    """The element of an array at indices; of a view, an element of its base."""
+class Element:
+    """An array or view, and the indices of an element of it."""
 
     named: Any  # Any: an Array, which stands above its elements
     indices: tuple[Affine, ...]
@@ -39,6 +39,10 @@ class Load(Expression):
         type: DType = self.named.element_type
         return type
 
+
+class Load(Element, Expression):
+    """The element of an array at indices; of a view, an element of its base."""
+
     def loads(self) -> Iterator[Load]:
         """Yield itself."""
         yield self
@@ -47,7 +51,7 @@ class Load(Expression):
         return element_text(self.named, self.indices)
 
 
-def element_text(array: Any, indices: tuple[Affine, ...]) -> str:  # Any: as in Load
+def element_text(array: Any, indices: tuple[Affine, ...]) -> str:  # Any: as in Element
     """Return an element as text: of a view of the same type, by its place in the memory."""
     if not array.is_waiting and array.base is not array and array.element_type is array.base.element_type:
         return element_text(array.base, _place(array, indices))
@@ -55,36 +59,18 @@ def element_text(array: Any, indices: tuple[Affine, ...]) -> str:  # Any: as in 
     return name if array.is_number or not indices else f"{name}[{', '.join(map(str, indices))}]"
 
 
-def _place(array: Any, indices: tuple[Affine, ...]) -> tuple[Affine, ...]:  # Any: as in Load
+def _place(array: Any, indices: tuple[Affine, ...]) -> tuple[Affine, ...]:  # Any: as in Element
     place: tuple[Affine, ...] = indices if array.base is array else array.projection.place(indices)
     return place
 
 
 @dataclass(frozen=True, eq=False)
-class Store:
+class Store(Element):
     """named[indices] = value, at a line of the user's; of a view, an element of its base."""
 
-    named: Any  # Any: an Array, which stands above its elements
-    indices: tuple[Affine, ...]
     value: Expression
     location: SourceLocation | None
     guards: tuple[Guard, ...] = ()
-
-    @property
-    def array(self) -> Any:  # Any: as named
-        """The base: the array that is written."""
-        return self.named.base
-
-    @cached_property
-    def place(self) -> tuple[Affine, ...]:
-        """Where in the base."""
-        return _place(self.named, self.indices)
-
-    @property
-    def element_type(self) -> DType:
-        """The type of the element as it is seen."""
-        type: DType = self.named.element_type
-        return type
 
 
 def record(logic: Callable[[], Any]) -> list[Store]:  # Any: whatever the user's logic returns, which is nothing
@@ -98,7 +84,7 @@ def record(logic: Callable[[], Any]) -> list[Store]:  # Any: whatever the user's
         recording.stores, recording.guards = outer
 
 
-def record_store(array: Any, place: tuple[Affine, ...], value: Any) -> None:  # Any: as in Load; an expression
+def record_store(array: Any, place: tuple[Affine, ...], value: Any) -> None:  # Any: as in Element; an expression
     """Record `array[place] = value`. Raises `ScheduleError` outside of a nest's logic."""
     if recording.stores is None:
         raise ScheduleError(

@@ -17,7 +17,6 @@ from typing import TypeVar
 
 import numpy as np
 
-import tilewright
 from tilewright.backends.sim.aliases import Reachable, reachable
 from tilewright.backends.sim.checks import AccessChecker
 from tilewright.backends.sim.copies import WaitChecker
@@ -33,6 +32,7 @@ from tilewright.backends.sim.unwritten import report_unwritten
 from tilewright.backends.sim.values import Array, Lanes
 from tilewright.errors import ROLLBACK_VARIABLE, ArgumentError, CheckError, TilewrightWarning, describe_outputs
 from tilewright.figures import Compiled, Launch, add_launch
+from tilewright.frames import is_user_file
 from tilewright.ir.core import Buffer, Kernel, Parameter, Space, Value
 from tilewright.ir.ops import AddressOf, Point
 
@@ -180,7 +180,6 @@ class _SavedArray:
 
 
 Dim3 = tuple[int, int, int]
-_PACKAGE = os.path.dirname(tilewright.__file__) + os.sep
 
 
 def execute(
@@ -252,7 +251,7 @@ def execute(
 def _frames_to_the_caller() -> int:
     """Return the `stacklevel` by which a warning of the caller names the line outside of this package: the launch."""
     frame, level = sys._getframe(1), 1
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+    while frame.f_back is not None and not is_user_file(frame.f_code.co_filename):
         frame, level = frame.f_back, level + 1
     return level
 
