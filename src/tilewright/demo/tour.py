@@ -21,7 +21,7 @@ from rich.syntax import Syntax
 from rich.text import Text
 
 import tilewright as tw
-from tilewright.demo.arrays import array_library, fetch, put
+from tilewright.demo.arrays import array_library, put
 from tilewright.demo.examples import Array, Backend, examples_folder, load_example
 
 N = 128  # rows and columns of the matrix
@@ -140,8 +140,10 @@ def against_cublas() -> Stop:
         ways["cublas"] = lambda: a @ b
     medians = {name: each.median / 1000 for name, each in _medians(compare(ways, rounds=7, batch_ms=20.0, flush=False))}
     rates = {name: 2 * n**3 / seconds / 1e12 for name, seconds in medians.items()}
-    expected = fetch(a[:64] @ b).astype(np.float64) if library is not None and library != "torch" else None
-    right = expected is None or bool(np.allclose(fetch(out)[:64], expected, rtol=1e-2, atol=1e-2))
+    right = True
+    if library is not None:  # both round sums of n products to the type of the result
+        reference = a[:64] @ b
+        right = float(abs(out[:64] - reference).max()) <= 2**-6 * float(abs(reference).max())
     text = f"tw.matmul, {n} x {n} x {n}, on this GPU: {rates['matmul']:.0f} TFLOP/s"
     if "cublas" in rates:
         text += f"; {library} (cuBLAS): {rates['cublas']:.0f} TFLOP/s: {rates['matmul'] / rates['cublas']:.2f} of it"
