@@ -10,6 +10,7 @@ import pytest
 from tests.unit.runtime.conftest import FakeCuda
 from tests.unit.runtime.fake_arrays import Tensor
 
+import tilewright as tw
 from tilewright.dtypes import bfloat16, bool_, float16, float32, float64, int8, int32, int64, uint8
 from tilewright.errors import ArgumentError, DeviceError
 from tilewright.runtime.driver import Function, load_function
