@@ -179,7 +179,9 @@ def _check_extents(shape: Any) -> None:
     if type(shape) is tuple:
         for extent in shape:
             _check_extents(extent)
-    elif not isinstance(shape, DynamicInt) and as_int(shape, "an extent") < 1:
+        return
+    extent = as_int(shape, "an extent")
+    if not isinstance(extent, DynamicInt) and extent < 1:
         raise LayoutError(f"an extent is {shape}", help="extents are at least 1")
 
 
