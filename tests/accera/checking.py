@@ -123,8 +123,12 @@ def finish_elements(values, operation, argument):
 
 
 def with_sizes(kernel, given):
-    """Return pairs of values with those of the sizes that are arguments of their own among them."""
-    rest = iter(given)
+    """Return pairs of values with those of the sizes that are arguments of their own among them.
+
+    Sizes that are given, where others are not, are left out: they are told from the arrays.
+    """
+    known = sum(not isinstance(array, ts.Dimension) for array in kernel.parameters)
+    rest = iter(given[len(given) - known :])
     found = [None if isinstance(array, ts.Dimension) else next(rest) for array in kernel.parameters]
     sizes = {}
     for array, pair in zip(kernel.parameters, found, strict=True):
