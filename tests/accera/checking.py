@@ -79,9 +79,11 @@ def check(function, before, after, tolerance):
 
 def product(nest, values):
     """Add up a nest `C[i, j] += A[i, k] * B[k, j]` of single indices with NumPy; return whether it is one."""
+    if len(nest.statements) != 1:  # none, where a nest calls functions alone
+        return False
     statement = nest.statements[0]
     text = re.fullmatch(r"(\w+)\[([\w, ]+)\] \+= (\w+)\[([\w, ]+)\] \* (\w+)\[([\w, ]+)\]", str(statement))
-    if len(nest.statements) > 1 or text is None:
+    if text is None:
         return False
     target, to, first, one, second, two = text.groups()
     by_name = {getattr(array, "name", None): value for array, value in values.items()}

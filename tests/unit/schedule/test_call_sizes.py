@@ -10,6 +10,7 @@ import pytest
 import tilewright as tw
 from tilewright.errors import ArgumentError, ScheduleError
 from tilewright.schedule import Array, Dimension, GridUnit, If, Nest, Package, Role, Target, cast, fuse
+from tilewright.schedule.schema import evaluate
 
 TARGET = Target("NVIDIA A100")
 
@@ -365,3 +366,85 @@ def test_what_is_erased_is_not_accessed() -> None:
     assert held.tolist() == [1, 0, 0, 0]
     with pytest.raises(ArgumentError, match="is beyond mode 0 of A, which has N, where N=8"):
         kernel(np.zeros(8, np.float32))
+
+
+def _sum_in_parts(n: Any, x: Array, total: Array, package: Package) -> Nest:
+    """Return a nest that adds 12 elements at a time, then 4, then what is left, by functions that are given the counts."""
+    m, o, k = Dimension("m"), Dimension("o"), Dimension("k")
+    a, t = _array("X", Dimension("n"), role=Role.INPUT), _array("T", 4)
+    functions = []
+    for name, shape in (("twelve", (m, 3, 4)), ("four", (m, 1, 4))):
+        inner = Nest(shape)
+        p, q, r = inner.get_indices()  # type: ignore[misc]
+        step = 4 * shape[1]
+        inner.iteration_logic(lambda p=p, q=q, r=r, step=step: t.__setitem__(r, t[r] + a[o + step * p + 4 * q + r]))
+        functions.append(package.add(inner, (m, a, t, o), name))
+    last = Nest((k,))
+    p = last.get_indices()
+    last.iteration_logic(lambda: t.__setitem__(p, t[p] + a[o + p]))
+    rest = package.add(last, (k, a, t, o), "rest")
+    nest = Nest((1,))
+
+    @nest.iteration_logic
+    def _() -> None:
+        total[0] = 0.0
+        total[1] = 0.0
+        total[2] = 0.0
+        total[3] = 0.0
+        first = n // 12
+        If(first > 0, lambda: functions[0](first, x, total, 0))
+        second = (n - first * 12) // 4
+        If(second > 0, lambda: functions[1](second, x, total, first * 12))
+        rest(n - first * 12 - second * 4, x, total, first * 12 + second * 4)
+
+    return nest
+
+
+@pytest.mark.parametrize("is_bound", [False, True])
+def test_loops_run_to_quotients_of_sizes(is_bound: bool) -> None:
+    package, n = Package(), Dimension("N")
+    x, total = _array("A", n, role=Role.INPUT), _array("B", 4)
+    plan = _sum_in_parts(n, x, total, package).create_plan(TARGET)
+    if is_bound:  # by the four partial sums
+        plan.vectorize(next(index for index in reversed(plan.nest.order) if index.name == "r"))
+    kernel = plan.build(args=(x, total))
+    for size in (1, 3, 4, 5, 11, 12, 13, 40, 59):
+        given = np.random.default_rng(size).integers(-9, 9, size).astype(np.float32)
+        found = np.full(4, np.nan, np.float32)
+        kernel(given, found)
+        padded = np.zeros(-(-size // 4) * 4, np.float32)
+        padded[:size] = given
+        np.testing.assert_array_equal(found, padded.reshape(-1, 4).sum(0), str(size))
+
+
+def test_packages_write_grids_of_quotients() -> None:
+    package, n, m = Package(), Dimension("N"), Dimension("m")
+    x, y = _array("X", Dimension("n"), role=Role.INPUT), _array("Y", Dimension("n"))
+    inner = Nest((m, 3))
+    p, q = inner.get_indices()  # type: ignore[misc]
+    inner.iteration_logic(lambda: y.__setitem__(3 * p + q, x[3 * p + q] * 2))
+    function = package.add(inner, (m, x, y), "inner")
+    a, b = _array("A", n, role=Role.INPUT), _array("B", n)
+    for number, size in enumerate((n // 3, (2 * n - 1) // 6, (n // 3 * 6 + 5) // 6, n - 12, (n - n % 3) // 3)):
+        nest = Nest((1,))
+        nest.iteration_logic(lambda size=size: function(size, a, b))
+        plan = nest.create_plan(TARGET)
+        plan.bind({plan.nest.order[1]: GridUnit.BLOCK_X})
+        given, out = np.arange(15, dtype=np.float32), np.zeros(15, np.float32)
+        with tw.simulate(unwritten=False):
+            plan.build(args=(a, b))(given, out)
+        np.testing.assert_array_equal(out[:9], 2 * given[:9])
+        outer = package.add(plan, (a, b), f"outer{number}")
+        if number == 3:
+            with pytest.raises(
+                ScheduleError, match=r"function outer\d: .* may be below 0 where a caller in C computes it"
+            ):
+                print(outer.grid)
+        else:
+            assert evaluate(outer.grid[0], {"N": 17}) == 5, outer.grid
+    if_any = Nest((1,))
+    if_any.iteration_logic(lambda: function(n - 12, a, b))
+    plan = if_any.create_plan(TARGET)
+    plan.bind({plan.nest.order[1]: GridUnit.BLOCK_X})
+    out = np.ones(4, np.float32)
+    plan.build(args=(a, b))(out, out.copy())  # no blocks
