@@ -183,5 +183,6 @@ def test_copies_work_everywhere(dtype: tw.DType, arch: str) -> None:
 
     x = np.arange(256, dtype=np.uint8).view(dtype.numpy)
     out = np.zeros_like(x)
+    assert f"struct {dtype} {{" in copied.source(out, x, block=256, arch=arch)
     copied.configure(arch=arch)[1, 256](out, x)
     assert np.array_equal(out.view(np.uint8), x.view(np.uint8))
