@@ -149,6 +149,18 @@ def test_instructions_of_pairs(dtype: tw.DType, wide: tw.DType) -> None:
     assert count(dtype, wide, rf"v_cvt_pk_f32_{WORDS[dtype]}") == 4
 
 
+@needs_clang
+def test_variables_named_like_the_types() -> None:
+    @tw.kernel
+    def named(out, x):
+        float8_e4m3fnuz = x[tw.thread_idx.x]
+        float8_e5m2fnuz = float8_e4m3fnuz.to(tw.float8_e5m2fnuz)
+        out[tw.thread_idx.x] = float8_e5m2fnuz
+
+    arguments = tw.spec(tw.float8_e5m2fnuz, 1), tw.spec(tw.float8_e4m3fnuz, 1)
+    assert "v_cvt_pk_bf8_f32" in named.sass(*arguments, block=64, arch="gfx942")
+
+
 REFUSED = {
     "sm_90a": "arithmetic and conversion of {} need gfx942, and the target is sm_90a",
     "gfx90a": "arithmetic and conversion of {} need gfx942, and the target is gfx90a",
