@@ -219,7 +219,7 @@ def test_composition_of_dynamic_layouts(outer: Layout, inner: Layout) -> None:
 
 @pytest.mark.parametrize(("outer", "inner"), ACROSS_DYNAMIC, ids=str)
 def test_composition_across_dynamic_extents(outer: Layout, inner: Layout) -> None:
-    """MoYe.jl and CuTe compute extents at run time; where they do not divide, theirs is another function."""
+    """MoYe.jl and CuTe compute extents at run time; where they do not divide, theirs can be another function."""
     with pytest.raises(LayoutError, match="extent 0 of a is dynamic, and the result depends on its value"):
         L.composition(outer, inner)
     a, b = value_of(outer, VALUES), value_of(inner, VALUES)
