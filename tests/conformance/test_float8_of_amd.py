@@ -149,6 +149,18 @@ def test_instructions_of_pairs(dtype: tw.DType, wide: tw.DType) -> None:
     assert count(dtype, wide, rf"v_cvt_pk_f32_{WORDS[dtype]}") == 4
 
 
+@needs_clang
+def test_variables_named_like_the_types() -> None:
+    @tw.kernel
+    def named(out, x):
+        float8_e4m3fnuz = x[tw.thread_idx.x]
+        float8_e5m2fnuz = float8_e4m3fnuz.to(tw.float8_e5m2fnuz)
+        out[tw.thread_idx.x] = float8_e5m2fnuz
+
+    arguments = tw.spec(tw.float8_e5m2fnuz, 1), tw.spec(tw.float8_e4m3fnuz, 1)
+    assert "v_cvt_pk_bf8_f32" in named.sass(*arguments, block=64, arch="gfx942")
+
+
 REFUSED = {
     "sm_90a": "arithmetic and conversion of {} need gfx942, and the target is sm_90a",
     "gfx90a": "arithmetic and conversion of {} need gfx942, and the target is gfx90a",
@@ -183,5 +195,6 @@ def test_copies_work_everywhere(dtype: tw.DType, arch: str) -> None:
 
     x = np.arange(256, dtype=np.uint8).view(dtype.numpy)
     out = np.zeros_like(x)
+    assert f"struct {dtype} {{" in copied.source(out, x, block=256, arch=arch)
     copied.configure(arch=arch)[1, 256](out, x)
     assert np.array_equal(out.view(np.uint8), x.view(np.uint8))

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.unit.layout.symbols import Symbol, value_of
 
 import tilewright.layout as L
 from tilewright.errors import LayoutError
@@ -180,6 +181,56 @@ def test_composition(a: str, b: str) -> None:
     found = L.composition(outer, inner)
     assert L.compatible(inner.shape, found.shape)
     assert [found(i) for i in range(found.size)] == [outer(inner(i)) for i in range(found.size)]
+
+
+# What MoYe.jl's tests leave dynamic, by name.
+VALUES = {
+    "n2": 2,
+    "n3": 3,
+    "n4": 4,
+    "n5": 5,
+    "n6": 6,
+    "n12": 12,
+    "n16": 16,
+    "n24": 24,
+    "n64": 64,
+    "n128": 128,
+    "n480": 480,
+}
+N2, N3, N4, N5, N6, N12, N16, N24, N64, N128, N480 = map(Symbol, VALUES)
+# Two of them go through one mode. In the others the result depends on where the modes of the first end, which is refused.
+DYNAMIC = [(Layout(N12, 1), Layout(4, 1)), (Layout(N16, N2), Layout(N4, N2))]
+ACROSS_DYNAMIC = [
+    (Layout((N12, N3), (1, N24)), Layout((4,), (1,))), (Layout((N128, N24, N5), (1, N128, 3072)), Layout(N64, 2)),
+    (Layout((N128, N24, N5), (1, N128, 3072)), Layout(N480, 32)),
+]  # fmt: skip
+DYNAMIC_SHAPES = [
+    Layout((2, 1, 6), (1, N5, 2)), L.col_major((N2, 4, 6)), L.col_major((2, N4, 6)), L.col_major((2, 4, N6)), L.row_major((N2, 4, 6)),
+    L.row_major((2, N4, 6)), L.row_major((2, 4, N6)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("outer", "inner"), DYNAMIC, ids=str)
+def test_composition_of_dynamic_layouts(outer: Layout, inner: Layout) -> None:
+    found = value_of(L.composition(outer, inner), VALUES)
+    a, b = value_of(outer, VALUES), value_of(inner, VALUES)
+    assert [found(i) for i in range(b.size)] == [a(b(i)) for i in range(b.size)]
+
+
+@pytest.mark.parametrize(("outer", "inner"), ACROSS_DYNAMIC, ids=str)
+def test_composition_across_dynamic_extents(outer: Layout, inner: Layout) -> None:
+    """MoYe.jl and CuTe compute extents at run time; where they do not divide, theirs can be another function."""
+    with pytest.raises(LayoutError, match="extent 0 of a is dynamic, and the result depends on its value"):
+        L.composition(outer, inner)
+    a, b = value_of(outer, VALUES), value_of(inner, VALUES)
+    found = L.composition(a, b)
+    assert [found(i) for i in range(b.size)] == [a(b(i)) for i in range(b.size)]
+
+
+@pytest.mark.parametrize("layout", DYNAMIC_SHAPES, ids=str)
+def test_coalesce_of_dynamic_layouts(layout: Layout) -> None:
+    found, whole = value_of(L.coalesce(layout), VALUES), value_of(layout, VALUES)
+    assert [found(i) for i in range(whole.size)] == [whole(i) for i in range(whole.size)]
 
 
 def test_composition_gives_these() -> None:

@@ -1,8 +1,9 @@
 """The conversions that AMD's GPUs have instructions for: of float16, the 8-bit floats of gfx942, and xf32. `bit_cast`.
 
 The 8-bit floats of gfx942 have a greater bias, no infinities, and 0x80, the bits of a negative zero elsewhere, for NaN
-("FNUZ": finite, NaN, unsigned zero). An instruction that rounds to them gives NaN, or the largest number, of what is
-too large, as a mode of the wave says; here it is bounded first, so that the mode does not count.
+("FNUZ": finite, NaN, unsigned zero); a negative zero becomes zero. An instruction that rounds to them gives NaN, or the
+largest number, of what is too large, as a mode of the wave says; here it is bounded first, so that the mode does not
+count.
 
 Source: AMD, instruction set architecture manual of CDNA3: "V_CVT_PK_FP8_F32", "V_CVT_F32_FP8" and their like.
 """
