@@ -109,7 +109,7 @@ class Comparison(Mapping[str, Candidate]):
     def __str__(self) -> str:
         from rich.console import Console
 
-        console = Console(width=120, no_color=True)
+        console = Console(width=120, no_color=True, force_jupyter=False)
         with console.capture() as capture:
             console.print(self.table())
         return capture.get().rstrip("\n")

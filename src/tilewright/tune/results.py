@@ -89,7 +89,7 @@ def as_text(table: Table) -> str:
     """Return a table as plain text."""
     from rich.console import Console
 
-    console = Console(width=140, no_color=True)
+    console = Console(width=140, no_color=True, force_jupyter=False)
     with console.capture() as capture:
         console.print(table)
     return capture.get().rstrip("\n")
