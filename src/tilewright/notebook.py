@@ -4,6 +4,9 @@ An object's `_repr_html_` puts tables, facts and listings into a `box`. Text and
 that it reads on light and on dark pages; only the accents have two colours, which follow what JupyterLab, VS Code,
 Colab and Sphinx say of their theme, and else the system. Wide tables and listings scroll in their own frame. All
 functions escape the text that they are given.
+
+Rules for tables name two classes, because JupyterLab's own name two and would win over one: they align all cells right
+and shade every second row.
 """
 
 from __future__ import annotations
@@ -27,23 +30,26 @@ STYLE = f"""
 .tilewright .title {{ font-weight: 600; font-size: 14px; overflow-wrap: anywhere; }}
 .tilewright .note {{ color: var(--soft); overflow-wrap: anywhere; }}
 .tilewright .scroll {{ overflow-x: auto; border: 1px solid var(--line); border-radius: 6px; margin: 6px 0; }}
-.tilewright table {{ border-collapse: collapse; width: auto; margin: 0; font: 12px/1.45 ui-monospace, monospace; }}
-.tilewright tr, .tilewright th, .tilewright td {{ background: none; border: 0; color: inherit; }}
-.tilewright th {{ color: var(--soft); font-weight: 600; text-align: right; padding: 4px 8px; white-space: nowrap; }}
-.tilewright td {{ text-align: right; padding: 1px 8px; white-space: pre; font-variant-numeric: tabular-nums; }}
-.tilewright .left {{ text-align: left; }}
-.tilewright td.hot {{ color: var(--hot); font-weight: 600; }}
-.tilewright td.good {{ color: var(--good); font-weight: 600; }}
-.tilewright td.soft {{ color: var(--soft); }}
-.tilewright tr.strong td {{ border-top: 1px solid var(--line); font-weight: 600; }}
-.tilewright tr.chosen td {{ background: var(--fill); font-weight: 600; }}
+.tilewright .scroll table {{ border-collapse: collapse; width: auto; margin: 0;
+  font: 12px/1.45 ui-monospace, monospace; }}
+.tilewright .scroll tbody tr, .tilewright .scroll thead tr {{ background: none; border: 0; color: inherit; }}
+.tilewright .scroll th {{ border: 0; color: var(--soft); font-weight: 600; text-align: right; padding: 4px 8px;
+  white-space: nowrap; }}
+.tilewright .scroll td {{ border: 0; color: inherit; text-align: right; padding: 1px 8px; white-space: pre;
+  font-variant-numeric: tabular-nums; line-height: inherit; }}
+.tilewright .scroll .left.left {{ text-align: left; }}
+.tilewright .scroll td.hot {{ color: var(--hot); font-weight: 600; }}
+.tilewright .scroll td.good {{ color: var(--good); font-weight: 600; }}
+.tilewright .scroll td.soft {{ color: var(--soft); }}
+.tilewright .scroll tr.strong td {{ border-top: 1px solid var(--line); font-weight: 600; }}
+.tilewright .scroll tr.chosen td {{ background: var(--fill); font-weight: 600; }}
 .tilewright dl {{ display: grid; grid-template-columns: max-content 1fr; gap: 2px 14px; margin: 6px 0; }}
 .tilewright dt {{ color: var(--soft); font-weight: 400; }} .tilewright dd {{ margin: 0; overflow-wrap: anywhere; }}
-.tilewright pre {{ margin: 0; padding: 6px 10px; font: 12px/1.45 ui-monospace, monospace; white-space: pre;
+.tilewright .scroll pre {{ margin: 0; padding: 6px 10px; font: 12px/1.45 ui-monospace, monospace; white-space: pre;
   background: none; color: inherit; overflow: visible; }}
 .tilewright details {{ margin: 4px 0; }} .tilewright summary {{ cursor: pointer; overflow-wrap: anywhere; }}
-@media (max-width: 600px) {{ .tilewright .wide {{ display: none; }}
-  .tilewright th, .tilewright td {{ padding-left: 5px; padding-right: 5px; }}
+@media (max-width: 600px) {{ .tilewright .scroll .wide {{ display: none; }}
+  .tilewright .scroll th, .tilewright .scroll td {{ padding-left: 5px; padding-right: 5px; }}
   .tilewright dl {{ grid-template-columns: 1fr; gap: 0; }} .tilewright dd {{ margin-bottom: 4px; }} }}
 """
 

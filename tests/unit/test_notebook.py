@@ -305,6 +305,15 @@ def test_rules_of_the_style_touch_nothing_outside():
     assert [s for s in selectors if s.strip() and ".tilewright" not in s] == []
 
 
+def test_rules_for_tables_win_over_those_of_jupyterlab():
+    """`:not(.jp-RenderedMarkdown).jp-RenderedHTMLCommon td` counts two classes and an element; equals: the later wins."""
+    outside = re.sub(r"@media[^{]*\{", "", notebook.STYLE)
+    for selector in (s.strip() for group in re.findall(r"([^{}]+)\{", outside) for s in group.split(",")):
+        if re.search(r"\b(td|th|tr|table|left)\b", selector):
+            elements = len(re.findall(r"(?:^|\s)(?:td|th|tr|table|tbody|thead)\b", selector))
+            assert (selector.count("."), elements) >= ((2, 2) if re.search(r"\btr$", selector) else (2, 1)), selector
+
+
 def test_all_that_is_shown_is_escaped():
     bad = "<b>&"
     parts = [
