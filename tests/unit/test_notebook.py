@@ -12,7 +12,10 @@ from rich.table import Table
 
 import tilewright as tw
 from tilewright import notebook
+from tilewright.bench.comparison import Candidate, Comparison
 from tilewright.profile import Profile
+from tilewright.tune.configs import Config
+from tilewright.tune.results import Trial, Tuning
 from tilewright.tune.results import as_text as trials_table_text
 
 VOID = {"br", "hr", "meta", "link", "img", "input"}
@@ -222,6 +225,35 @@ def test_an_explanation_shows_all_candidates_and_one_choice(dtype):
 def test_an_explanation_of_nothing_has_no_table():
     page = shown(tw.matmul.explain(tw.spec(tw.float32, (0, 4)), tw.spec(tw.float32, (4, 4))))
     assert page.rows == [] and "nothing is launched" in page.text
+
+
+def test_a_tuning_shows_all_trials_and_the_best():
+    configs = [Config({"tile": tile}) for tile in (32, 64, 128)]
+    trials = (
+        Trial(configs[0], "ok", 0.25),
+        Trial(configs[1], "ok", 0.125),
+        Trial(configs[2], "failed", None, "a < b & c"),
+    )
+    page = shown(Tuning(configs[1], trials, "measured", 0.125, complete=False))
+    assert [row[1:] for row in page.rows] == [
+        ["ms", ""],
+        ["0.1250", "best"],
+        ["0.2500", ""],
+        ["-", "failed: a < b & c"],
+    ]
+    assert page.kinds.count("chosen") == 1 and "measured; the time budget ended the search" in page.text
+    assert "0.1250 ms" in page.text and str(configs[1]) in page.text
+    assert shown(Tuning(configs[0], (), "stored", 0.5)).rows == []
+
+
+@pytest.mark.parametrize("host_bound", [False, True])
+def test_a_comparison_shows_each_candidate_against_the_baseline(host_bound):
+    fast, slow = Candidate("fast", (1.0, 1.1, 0.9), 4, host_bound=host_bound), Candidate("slow", (2.0, 2.2, 1.8), 4)
+    comparison = Comparison({"slow": slow, "fast": fast}, "slow", 0)
+    page = shown(comparison)
+    assert [row[4] for row in page.rows] == ["ratio", "1.000", "2.000"] and page.kinds.count("chosen") == 1
+    for text in (page.text, str(comparison)):
+        assert ("* the host's time" in text) == host_bound
 
 
 def test_what_is_compiled_shows_its_source():
