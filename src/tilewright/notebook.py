@@ -168,7 +168,7 @@ class LauncherShown:
             facts([("grid", _extent(this.grid)), ("block", _extent(this.block))]),
             *_source(this.kernel),
             details("what it can be asked", facts((f".{name}(...)", what) for name, what in _USES.items())),
-            note=f"not launched yet: call {_called(this)}{_signature(this.kernel)}",
+            note=f"launched as {_called(this)}{_signature(this.kernel)}",
         )
 
 
