@@ -127,7 +127,7 @@ class Pair:
 
     @property
     def is_of_one_case(self) -> bool:
-        """Whether both are one access, in one of the cases in which it happens: which of them is first does not matter."""
+        """Whether both are one access, in one of the cases in which it happens; their order does not matter."""
         one, two = self.first, self.second
         return one.access is two.access and one.number == two.number and one.case is two.case
 
