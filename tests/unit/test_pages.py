@@ -25,6 +25,7 @@ PAGES = {
     "how_to/ship_a_cubin.md": 3,
     "how_to/test_without_a_gpu.md": 2,
     "how_to/tune.md": 4,
+    "simulator.md": 1,
 }
 
 
@@ -39,7 +40,7 @@ def test_programs_print_what_the_page_shows(name: str, tmp_path: Path, monkeypat
 
 def test_every_page_is_run() -> None:
     found = {f"{folder}/{page.name}" for folder in ("how_to", "concepts") for page in (DOCS / folder).glob("*.md")}
-    assert found == set(PAGES)
+    assert found == {name for name in PAGES if "/" in name}
 
 
 def test_each_how_to_fits_two_screens() -> None:
