@@ -31,7 +31,6 @@ class Product:
     target: str = "sm_80"
     shape: str = "M16N16K16"
     dtype: str = "float16"
-    dtype_b: str = ""  # that of A
     output: str = "float32"
     passes: int = 1
     fused: int | None = None
@@ -52,6 +51,7 @@ class Product:
     epilogue: tuple[Any, Any] = (MMAFragmentOp.NONE, None)
     static: bool = True
     short: tuple[int, int, int] = (0, 0, 0)
+    dtype_b: str = ""  # that of A
 
     @property
     def mma(self) -> MMAShape:

@@ -69,7 +69,7 @@ def test_every_shape(instruction: tuple[str, str, str], policy: str) -> None:
 @pytest.mark.parametrize("types", [*itertools.product(FLOAT8_AMD, repeat=2)], ids=lambda t: f"{t[0]}-{t[1]}")
 def test_eight_bit_floats_of_amd(shape: str, types: tuple[tw.DType, tw.DType]) -> None:
     a, b = map(str, types)
-    product = Product("gfx942", shape, a, b, passes=2, fused=1, keep=True)
+    product = Product("gfx942", shape, a, dtype_b=b, passes=2, fused=1, keep=True)
     product.check()
     product.refuse_other_counts(product.plan.report())
     replace(product, shared=True, layouts=(LAST, LAST, FIRST), keep=False).check()
