@@ -31,6 +31,7 @@ class Product:
     target: str = "sm_80"
     shape: str = "M16N16K16"
     dtype: str = "float16"
+    dtype_b: str = ""  # that of A
     output: str = "float32"
     passes: int = 1
     fused: int | None = None
@@ -75,7 +76,7 @@ class Product:
         m, n, k = self.extents
         batch = (self.batch,) if self.batch else ()
         shapes = [(k, m) if self.transposed[0] else (m, k), (n, k) if self.transposed[1] else (k, n), (m, n)]
-        types = [self.dtype, self.dtype, self.output]
+        types = [self.dtype, self.dtype_b or self.dtype, self.output]
         roles = [Role.INPUT, Role.INPUT, Role.INPUT_OUTPUT]
         a, b, c = (
             Array(role, dtype, (*batch, *shape), layout, name=name)
