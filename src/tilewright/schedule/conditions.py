@@ -12,7 +12,8 @@ from typing import Any, TypeAlias
 
 from tilewright.arguments import function as check_function
 from tilewright.errors import ScheduleError
-from tilewright.schedule.affine import Affine, as_index, recording
+from tilewright.schedule.affine import Affine, recording
+from tilewright.schedule.places import as_index, at_least_zero
 from tilewright.schedule.values import Apply, Convert, Decision, Expression, Guard, Number, expression
 from tilewright.trace.scalar import as_scalar
 
@@ -167,9 +168,10 @@ def _is_contradiction(case: Case) -> bool:
 def _compared(sign: str, value: Affine) -> tuple[Case, ...]:
     if sign == "==":
         return (((value, True),),)
-    less, greater = ((-value - 1, False),), ((value - 1, False),)
-    return {"<": (less,), ">": (greater,), "!=": (less, greater), "<=": (((-value, False),),),
-            ">=": (((value, False),),)}[sign]  # fmt: skip
+    if sign == "!=":
+        return (*_compared("<", value), *_compared(">", value))
+    least = {"<": -value - 1, ">": value - 1, "<=": -value, ">=": value}[sign]
+    return tuple(tuple((part, False) for part in case) for case in at_least_zero(least))
 
 
 def logical_and(a: Any, b: Any) -> Expression:  # Any: whatever is an expression
