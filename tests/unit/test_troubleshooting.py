@@ -211,6 +211,9 @@ CASES: dict[str, str | Callable[[], object]] = {
     "deadlock: ... for what no thread will do": lambda: launch(
         'while tw.load(x, 0, sem="acquire") == 0:\n    pass\nout[0] = 1.0', x=np.zeros(1, np.int32), block=1
     ),
+    "endless loop: all that the condition goes by comes again, so it never becomes false": lambda: launch(
+        "n = tw.int32(0)\nwhile x[0] > 0:\n    n = tw.int32(1)\nout[0] = n", block=1
+    ),
     "assertion failed: ...": 'tw.device_assert(x[i] > 2, "x is small")\nout[i] = x[i]',
     "unwritten output: ... of ... elements of ... were not written": lambda: launch("out[i] = x[i]", block=32),
     "not finite: ... gives ... of finite operands": check_for_infinity,
