@@ -135,6 +135,17 @@ def _cases(x: Expression, holds: bool) -> tuple[Case, ...]:
     return ((),)
 
 
+def is_of_indices(x: Expression) -> bool:
+    """Whether a condition asks for indices and sizes alone, so that it is known where it holds."""
+    if isinstance(x, Number):
+        return True
+    if isinstance(x, Convert):
+        return x.dtype.kind == "bool" and is_of_indices(x.value)
+    if isinstance(x, Apply) and x.name in _NEGATED and len(x.arguments) == 2:
+        return all(as_index(part) is not None for part in x.arguments)
+    return isinstance(x, Apply) and x.name in _AND | _OR | _NOT and all(map(is_of_indices, x.arguments))
+
+
 def _both(some: tuple[Case, ...], others: tuple[Case, ...]) -> tuple[Case, ...]:
     if len(some) * len(others) > MOST_CASES:
         raise ScheduleError(

@@ -35,7 +35,7 @@ from tilewright.schedule.report import Operands, Report, report_of
 from tilewright.schedule.scalars import number_of
 from tilewright.schedule.scope import located
 from tilewright.schedule.scratch import scratch_of
-from tilewright.schedule.validation import validate
+from tilewright.schedule.validation import begun_with_zeros, validate
 from tilewright.schedule.views import Derived, value_of
 from tilewright.source import SourceLocation
 
@@ -66,6 +66,7 @@ class ScheduledKernel:
         plan.given = frozenset(array.memory for array in self.arguments)
         self.lowered = lowered(plan)  # with vectorized loops where they run
         validate(self.lowered, self.arguments)
+        plan.begun = self.lowered.begun = begun_with_zeros(self.lowered)
         self.conditions = conditions_of(plan, self.arguments)
         self.constants = tuple(array for array in plan.memories if array.data is not None)
         self.scratch = scratch_of(self.lowered)
