@@ -12,7 +12,6 @@ from tilewright.errors import ArgumentError, ScheduleError
 from tilewright.schedule.arrays import Array, Role
 from tilewright.schedule.caches import Location
 from tilewright.schedule.nest import Nest
-from tilewright.schedule.package import Package
 from tilewright.schedule.plan import Plan
 from tilewright.schedule.schedule import Schedule, fuse
 from tilewright.schedule.targets import Target
@@ -139,21 +138,6 @@ def test_two_triggers():
 def test_thrifty_that_is_not_a_bool():
     plan, (a, *_), (*_, ii, _) = product()
     plan.cache(a, index=ii, thrifty="no")
-
-
-@refused(
-    ScheduleError,
-    """
-    function f keeps gA in global memory, which each launch allocates, and the files of a package do not describe such memory
-      help: launch what plan.build() or package.add() returns, or cache at an inner index
-    """,
-)
-def test_package_of_a_cache_in_global_memory():
-    plan, (a, *_), (*_, ii, _) = product()
-    plan.cache(a, index=ii, location=Location.GLOBAL)
-    package = Package()
-    package.add(plan, base_name="f")
-    package.build("p")
 
 
 @refused(

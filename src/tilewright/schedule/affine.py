@@ -163,6 +163,7 @@ class Recording(threading.local):
     """What the logic of a nest stores while it is recorded; None where no logic is."""
 
     stores: list[Any] | None = None  # Any: a Store of `arrays`
+    extents: Mapping[Any, Any] | None = None  # Any: indices of the nest; numbers and sizes
     guards: tuple[Guard, ...] = ()  # the conditions around what is stored next
 
     @property
@@ -272,8 +273,7 @@ def create_dimensions(*names: str | Role, role: Role = Role.INPUT) -> tuple[Dime
     """
     if names and isinstance(names[0], Role):
         return create_dimensions(*(names[1:] or assigned_names(sys._getframe(1))), role=names[0])
-    given_names = names or assigned_names(sys._getframe(1))
-    if not given_names:
+    if not (given_names := names or assigned_names(sys._getframe(1))):
         raise ScheduleError("create_dimensions() without names", help='name them: create_dimensions("M", "N")')
     return tuple(Dimension(str(name), role) for name in given_names)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -73,15 +73,17 @@ class Store(Element):
     guards: tuple[Guard, ...] = ()
 
 
-def record(logic: Callable[[], Any]) -> list[Store]:  # Any: whatever the user's logic returns, which is nothing
-    """Run a nest's logic once on its indices and return what it stores, in order."""
-    outer = recording.stores, recording.guards
-    recording.stores, recording.guards = [], ()
+def record(
+    logic: Callable[[], Any], extents: Mapping[Any, Any] | None = None
+) -> list[Store]:  # Any: whatever the user's logic returns, which is nothing; indices; numbers and sizes
+    """Run a nest's logic once on its indices, which run to `extents`, and return what it stores, in order."""
+    outer = recording.stores, recording.guards, recording.extents
+    recording.stores, recording.guards, recording.extents = [], (), extents
     try:
         logic()
         return recording.stores
     finally:
-        recording.stores, recording.guards = outer
+        recording.stores, recording.guards, recording.extents = outer
 
 
 def record_store(array: Any, place: tuple[Affine, ...], value: Any) -> None:  # Any: as in Element; an expression

@@ -83,7 +83,7 @@ class Nest:
         otherwise than by affine expressions of this nest's indices. A write of an INPUT array is warned of.
         """
         function("Nest.iteration_logic", "logic", logic)
-        stores = record(logic)
+        stores = record(logic, dict(zip(self.indices, self.shape, strict=True)))
         if not stores:
             raise ScheduleError("the logic of the nest stores nothing", help="write C[i, j] = ... or C[i, j] += ...")
         for store in stores:

@@ -109,7 +109,8 @@ class PlanState:
     @property
     def arguments(self) -> tuple[Array, ...]:
         """The arrays that the kernel takes: all but those of roles CONST and TEMP; of these, those that are given."""
-        return tuple(x for x in self.memories if x.role is not Role.CONST and not self.is_temporary(x))
+        own = (Role.CONST, Role.TEMP)
+        return tuple(x for x in self.memories if x.role not in own or x in self.given)
 
     def is_temporary(self, array: Array) -> bool:
         """Whether an array lives only while the kernel runs: of role TEMP, and no argument of the kernel."""

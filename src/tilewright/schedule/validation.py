@@ -45,8 +45,7 @@ def _refuse_parameters(plan: PlanState, parameters: tuple[Array, ...]) -> None:
     """Raise `ScheduleError` for parameters that do not give each array and each size of a plan, once."""
     missing = [array for array in plan.arguments if not _is_given(plan, array, parameters)]
     memories = [array.memory for array in parameters]
-    foreign = [array for array in parameters if array.role is Role.CONST]
-    if missing or foreign or len(set(memories)) < len(memories):
+    if missing or len(set(memories)) < len(memories):
         raise ScheduleError(
             f"the kernel's parameters are ({', '.join(a.name for a in parameters)})",
             help=f"name each of ({', '.join(a.name for a in plan.arguments)}) once, or a view that has all of it that "
