@@ -496,6 +496,15 @@ class Launcher(LauncherByName):
         return ready.prepare(config, plan, reading, args, self.kernel.options.stream)
 
     @hiding_frames
+    def resident_blocks(self, *args: Any, **kwargs: Any) -> int:
+        """Return how many blocks of a launch with these arguments the GPU runs at once, whatever the grid is.
+
+        As `cuOccupancyMaxActiveBlocksPerMultiprocessor` times the multiprocessors; the simulator runs 262,144 threads.
+        """
+        ready, config = self.admitted(self.kernel.complete(args, kwargs))
+        return ready.resident_blocks(config)
+
+    @hiding_frames
     def analyze(self, *args: Any, **kwargs: Any) -> Profile:
         """Run the kernel on the simulator and return what it costs, line by line; the arguments stay as they were.
 
