@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from tilewright.errors import ScheduleError, TilewrightWarning
 from tilewright.schedule.affine import Dimension, Index
-from tilewright.schedule.arrays import Array, Role
+from tilewright.schedule.arrays import Array, ArrayLayout, Role
 from tilewright.schedule.beginnings import Unwritten, forgotten, is_of_several, unwritten
 from tilewright.schedule.cache_placement import refuse_conflicts, refuse_nonsense, shared_bytes
 from tilewright.schedule.caches import Cache, Location
@@ -29,6 +29,7 @@ def validate(plan: PlanState, parameters: tuple[Array, ...]) -> None:
     for name in names:
         if names.count(name) > 1:
             raise ScheduleError(f"two arrays are called {name}", help="give them names: Array(..., name='...')")
+    _refuse_deferred(plan)
     _refuse_cached_forms(plan)
     _refuse_own_copies(plan)
     for cache in plan.caches:
@@ -72,6 +73,17 @@ def _is_given(plan: PlanState, memory: Array, parameters: tuple[Array, ...]) -> 
     """Whether parameters have the memory of an array, or the one part or form of it that is accessed."""
     bases = [array for array in plan.arrays if array.memory is memory]
     return memory in parameters or all(any(given.base is base for given in parameters) for base in bases)
+
+
+def _refuse_deferred(plan: PlanState) -> None:
+    """Raise `ScheduleError` for an array whose layout was deferred and never given."""
+    for array in plan.memories:
+        if array.layout is ArrayLayout.DEFERRED:
+            caches = [cache.name for cache in plan.caches if cache.array is array]
+            raise ScheduleError(
+                f"the layout of {array.name} is DEFERRED, and no cache has given it one",
+                help=f"{array.name}.deferred_layout(cache={caches[0] if caches else f'plan.cache({array.name}, ...)'})",
+            )
 
 
 def _refuse_cached_forms(plan: PlanState) -> None:

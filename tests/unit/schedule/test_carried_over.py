@@ -136,6 +136,23 @@ def test_the_layout_of_a_part_whose_array_waits() -> None:
         A.sub_array((0, 0), (P, 4)).layout  # raises
 
 
+@pytest.mark.parametrize("is_cached", [True, False])
+@pytest.mark.parametrize("is_given", [True, False])
+def test_a_deferred_layout_that_nothing_gives(is_cached: bool, is_given: bool) -> None:
+    A = Array(Role.CONST, data=np.zeros((4, 4), np.float32), layout=Array.Layout.DEFERRED, name="A")
+    B = Array(Role.OUTPUT, tw.float32, (4, 4), name="B")
+    nest = Nest((4, 4))
+    i, j = nest.get_indices()
+    nest.iteration_logic(lambda: B.__setitem__((i, j), A[i, j]))
+    plan = nest.create_plan(A100)
+    cache = plan.cache(A, index=i, layout=Array.Layout.LAST_MAJOR) if is_cached else None
+    with pytest.raises(ScheduleError, match="the layout of A is DEFERRED, and no cache has given it one"):
+        plan.build(args=(A, B) if is_given else (B,))
+    if cache is not None:
+        A.deferred_layout(cache=cache)
+        plan.build(args=(A, B) if is_given else (B,))
+
+
 # --- conditions of Python --------------------------------------------------------------------------------
 
 
