@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import sys
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tilewright.arguments import function
-from tilewright.errors import ScheduleError, TilewrightWarning
+from tilewright.errors import ScheduleError, warn_at
 from tilewright.pickling import with_own_containers
 from tilewright.schedule.affine import Affine, Dimension, Index, Position, Size
 from tilewright.schedule.arrays import Load, Role, Store, record
@@ -149,10 +148,7 @@ def _refuse_read_only(store: Store) -> None:
         raise ScheduleError(what, location=store.location, help="declare it with Role.INPUT_OUTPUT or Role.OUTPUT")
     if array.role is Role.INPUT:
         text = f"{what}: the caller's array changes (help: declare it with Role.INPUT_OUTPUT)"
-        if store.location is None:
-            warnings.warn(text, TilewrightWarning, stacklevel=3)
-        else:
-            warnings.warn_explicit(text, TilewrightWarning, store.location.file, store.location.line)
+        warn_at(text, store.location)
 
 
 def _places(statement: Statement) -> Iterator[tuple[object, Affine]]:

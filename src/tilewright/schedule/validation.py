@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import itertools
-import warnings
 from collections.abc import Callable
 
-from tilewright.errors import ScheduleError, TilewrightWarning
+from tilewright.errors import ScheduleError, warn_at
 from tilewright.schedule.affine import Dimension, Index
 from tilewright.schedule.arrays import Array, ArrayLayout, Role
 from tilewright.schedule.beginnings import Unwritten, forgotten, is_of_several, unwritten
 from tilewright.schedule.cache_placement import refuse_conflicts, refuse_nonsense, shared_bytes
 from tilewright.schedule.caches import Cache, Location
 from tilewright.schedule.integers import UndecidedError
-from tilewright.schedule.loop_nest import Statement, arrays_of, substituted
+from tilewright.schedule.loop_nest import arrays_of, substituted
 from tilewright.schedule.mma_shapes import MMAFragmentOp
 from tilewright.schedule.plan_state import PlanState, operation_name, sizes_of
 from tilewright.schedule.roles import IN_REGISTERS
@@ -289,7 +288,7 @@ def begun_with_zeros(plan: PlanState) -> frozenset[Array]:
             if first.values is None:
                 text = f"{array.name} is TEMP, and {first} may come before writes of it: {array.name} begins with zeros"
             help = "store to it first, in a nest that is fused in front, or tensorize with prologue_op=SET"
-            _warn(f"{text} (help: {help})", first.read.access.statement)
+            warn_at(f"{text} (help: {help})", first.read.access.statement.location)
         elif array.role is Role.OUTPUT:
             _warn_of_output(plan, array)
     return frozenset(found)
@@ -302,20 +301,12 @@ def _warn_of_output(plan: PlanState, array: Array) -> None:
     statements = [statement for part in plan.nest.parts for statement in part.statements]
     reads = [s for s in statements if any(x.array.memory is array and not x.is_write for x in s.accesses)]
     if reads and not any(s.store.array.memory is array for s in statements if s not in reads):
-        _warn(
+        warn_at(
             f"{array.name} is OUTPUT and is read, and nothing is written to it before: it begins with what is in it "
             "(help: declare it INPUT_OUTPUT, or store to it first, in a nest that is fused in front, or tensorize with "
             "prologue_op=SET)",
-            reads[0],
+            reads[0].location,
         )
-
-
-def _warn(text: str, statement: Statement) -> None:
-    where = statement.location
-    if where is None:
-        warnings.warn(text, TilewrightWarning, stacklevel=2)
-    else:
-        warnings.warn_explicit(text, TilewrightWarning, where.file, where.line)
 
 
 def _refuse_beginning(plan: PlanState, array: Array, first: Unwritten) -> None:
