@@ -21,9 +21,16 @@ from tilewright.dtypes import int32, int64
 from tilewright.errors import ScheduleError
 from tilewright.schedule.naming import LoopName, assigned_names
 from tilewright.schedule.roles import Role
-from tilewright.schedule.values import Apply, Convert, Expression, Guard, Number, expression
-from tilewright.trace.mathematics import where
-from tilewright.trace.scalar import Scalar
+from tilewright.schedule.values import (
+    Apply,
+    Convert,
+    Expression,
+    Guard,
+    Number,
+    expression,
+    may_be_negative,
+    rounded_down,
+)
 
 _numbers = itertools.count()
 _copies = itertools.count(1)
@@ -355,7 +362,7 @@ class Affine(_Linear):
         constant = self.constant
         for symbol, factor in self.terms:
             if isinstance(symbol, Division):
-                value = symbol.of(symbol.value.substitute(mapping))
+                value = symbol.substitute(mapping)
             else:
                 value = as_affine(mapping.get(symbol, symbol))
             constant += factor * value.constant
@@ -384,7 +391,8 @@ class Affine(_Linear):
         text = ""
         for symbol, factor in sorted(self.terms, key=lambda term: term[1] < 0):  # what is added, then what is taken off
             sign, size = ("-" if factor < 0 else "+"), abs(factor)
-            in_brackets = isinstance(symbol, Division) and (size > 1 or (factor < 0 and not text))
+            is_divided = isinstance(symbol, Division) and symbol.divisor > 0
+            in_brackets = is_divided and (size > 1 or (factor < 0 and not text))
             name = f"({symbol.name})" if in_brackets else symbol.name
             body = name if size == 1 else f"{size} * {name}"
             text += f" {sign} {body}" if text else (f"-{body}" if factor < 0 else body)
@@ -422,6 +430,10 @@ class Division:
     def of(self, value: Affine) -> Affine:
         """Return the same quotient or remainder of another expression."""
         raise NotImplementedError  # pragma: no cover  # both kinds have their own
+
+    def substitute(self, mapping: Mapping[Any, Any]) -> Affine:  # Any: symbols to what is affine
+        """Return the same of the expression with symbols replaced."""
+        return self.of(self.value.substitute(mapping))
 
     def evaluate(self, values: Mapping[Any, Any]) -> Any:  # Any: numbers of the host or of a device
         """Return the value for given values of all symbols."""
@@ -470,7 +482,7 @@ class Remainder(Division):
     def evaluate(self, values: Mapping[Any, Any]) -> Any:  # Any: as in Division
         """Return the value for given values of all symbols."""
         value = self.value.evaluate(values)
-        if not _may_be_negative(value):
+        if not may_be_negative(value):
             return value % self.divisor
         if self.divisor & (self.divisor - 1) == 0:
             return value & (self.divisor - 1)
@@ -490,22 +502,6 @@ def division(kind: type[Division], value: Affine, divisor: int) -> Division:
     """Return the quotient or remainder that there is of an expression whose factors are smaller than the divisor."""
     key = (kind, value.terms, value.constant, divisor)
     return _divisions.setdefault(key, kind(value, divisor))
-
-
-def rounded_down(value: Any, divisor: int) -> Any:  # Any: numbers of the host or of a device
-    """Return value // divisor, rounded down; // of device numbers rounds towards zero, as C does."""
-    if not _may_be_negative(value):
-        return value // divisor
-    if divisor & (divisor - 1) == 0:
-        return value >> (divisor.bit_length() - 1)
-    return (value - where(value < 0, divisor - 1, 0)) // divisor
-
-
-def _may_be_negative(value: Any) -> bool:  # Any: as above
-    if not isinstance(value, Scalar):
-        return False  # Python rounds down
-    facts = value.value.facts
-    return facts is None or not facts.non_negative
 
 
 def quotient(value: Affine, divisor: int) -> Affine:

@@ -302,7 +302,7 @@ class Accesses:
                 end = difference(({}, width - 1), apart)
                 system = system.equal(*apart) if width == 1 else system.at_least_zero(*apart).at_least_zero(*end)
             for variable in system.variables():
-                if isinstance(variable, Dimension) or variable[1] == 1:
+                if variable in numbers and (isinstance(variable, Dimension) or variable[1] == 1):
                     system = system.equal({variable: 1}, -numbers[variable])
             for loop in self.nest.loops:
                 if loop.index is self.byte:

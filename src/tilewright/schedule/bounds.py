@@ -10,11 +10,12 @@ from tilewright.errors import ArgumentError, ScheduleError
 from tilewright.schedule.affine import Affine, Dimension, Index, affine_or_none, as_index
 from tilewright.schedule.arrays import Array, View
 from tilewright.schedule.dependences import Instance, Side, Variable
-from tilewright.schedule.elements import Load, Store, element_text
+from tilewright.schedule.elements import Load, Store, element_text, index_loads
 from tilewright.schedule.integers import LIMIT, System, UndecidedError
 from tilewright.schedule.loop_nest import Access, Part, Statement, settled
 from tilewright.schedule.plan_state import PlanState
 from tilewright.schedule.sides import Work
+from tilewright.schedule.values import Expression
 from tilewright.schedule.views import Derived, value_of
 
 
@@ -163,6 +164,8 @@ def _decided(
     plan: PlanState, number: int, statement: Statement, element: Load | Store, value: Affine, what: str
 ) -> Condition | None:
     """Return what sizes have to meet for value >= 0 at all points of a part, None where it holds for all sizes."""
+    if next(index_loads([value]), None) is not None:
+        return None  # the simulator has the last word
     part = plan.nest.parts[number]
     under = _guards_around(statement, element)
     worst = None if under else _least(value, part)
@@ -197,9 +200,13 @@ def _at_ones(value: Affine) -> int:
 def _guards_around(statement: Statement, element: Load | Store) -> int:
     """Return how many conditions of a statement hold where it accesses an element."""
     guards = statement.store.guards
-    if element is statement.store or any(element is load for load in statement.store.value.loads()):
+    if element is statement.store or _is_within(element, statement.store.value):
         return len(guards)
-    return next(n for n, guard in enumerate(guards) if any(element is load for load in guard.test.loads()))
+    return next(n for n, guard in enumerate(guards) if _is_within(element, guard.test))
+
+
+def _is_within(element: Load | Store, value: Expression) -> bool:
+    return any(element is x for load in value.loads() for x in (load, *index_loads(load.indices)))
 
 
 def _least(value: Affine, part: Part) -> Affine | None:

@@ -14,6 +14,7 @@ from typing import TypeAlias, Union
 
 from tilewright.errors import ScheduleError
 from tilewright.schedule.affine import Affine, Dimension, Division, Index, Quotient, Symbol, division
+from tilewright.schedule.elements import Gathered
 from tilewright.schedule.integers import LIMIT, System, UndecidedError
 from tilewright.schedule.loop_nest import Access, Condition, Loop, LoopNest, Part, settled
 from tilewright.schedule.sides import Work
@@ -52,6 +53,8 @@ class Side:
 
     def _defined(self, system: System[Variable], found: Division) -> System[Variable]:
         """Return the system with what a quotient or remainder is: 0 <= value - divisor * quotient < divisor."""
+        if isinstance(found, Gathered):
+            return system  # any number
         value, mine, divisor = self.terms(found.value), (found, self.side), found.divisor
         if isinstance(found, Quotient):
             rest = difference(value, ({mine: divisor}, 0))

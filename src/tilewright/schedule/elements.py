@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from tilewright.dtypes import DType
+from tilewright.dtypes import DType, int32, int64
 from tilewright.errors import ScheduleError
-from tilewright.schedule.affine import Affine, recording
-from tilewright.schedule.values import Expression, Guard, expression
+from tilewright.schedule.affine import Affine, Division, as_index, recording
+from tilewright.schedule.values import Apply, Convert, Expression, Guard, expression
 from tilewright.source import SourceLocation
 from tilewright.trace.tracer import locate
 
@@ -49,6 +50,91 @@ class Load(Element, Expression):
 
     def __str__(self) -> str:
         return element_text(self.named, self.indices)
+
+
+class Gathered(Division):
+    """The value of an element, as a term of the place of another one: what it is only the kernel knows.
+
+    As a quotient it is not linear in its indices; of its value nothing is known, so that accesses which move with it
+    count as of any element. `value` has the symbols that it depends on.
+    """
+
+    sign = "[]"
+    __slots__ = ("load",)
+    load: Load
+
+    def __init__(self, load: Load) -> None:
+        self.load = load
+        symbols = {symbol: 1 for mode in load.place for symbol, _ in mode.terms}
+        self.value, self.divisor = Affine.of(symbols), 0
+        last: tuple[int, ...] = max((s.number for s in symbols), default=())
+        places = [n for mode in load.place for s, c in mode.terms for n in (c, *s.number, -1)]
+        constants = [mode.constant for mode in load.place]
+        self.number = (*last, *load.array.number, ord("["), *constants, *places)
+
+    @property
+    def name(self) -> str:
+        return str(self.load)
+
+    def of(self, value: Affine) -> Affine:
+        """Return the term itself: places are replaced by `substitute`, and not what they depend on."""
+        return gathered(self.load)
+
+    def substitute(self, mapping: Mapping[Any, Any]) -> Affine:  # Any: symbols to what is affine, arrays to arrays
+        """Return the element at a place with symbols replaced, of an array that may be replaced too."""
+        named = mapping.get(self.load.named, self.load.named)
+        return gathered(Load(named, tuple(mode.substitute(mapping) for mode in self.load.indices)))
+
+    def evaluate(self, values: Mapping[Any, Any]) -> Any:  # Any: numbers of the host or of a device
+        """Return the element, as `values[READ]` reads it."""
+        return values[READ](self.load, values)
+
+    def bounds(self, low: int | None, high: int | None) -> tuple[int | None, int | None]:
+        """Return what the type of the element says: 0 for one that has no sign."""
+        return (0 if self.load.element_type.kind == "uint" else None), None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _gathered_again, (self.load,)
+
+
+READ = "read"  # among the values of symbols: what reads an element
+_gathered: weakref.WeakValueDictionary[Any, Gathered] = weakref.WeakValueDictionary()  # Any: what tells them apart
+
+
+def gathered(load: Load) -> Affine:
+    """Return the value of an element as a place."""
+    return Affine(((_gathered_again(load), 1),), 0)
+
+
+def _gathered_again(load: Load) -> Gathered:
+    key = (load.named, tuple((mode.terms, mode.constant) for mode in load.indices))
+    return _gathered.setdefault(key, Gathered(load))
+
+
+def index_loads(places: Iterable[Affine]) -> Iterator[Load]:
+    """Yield the elements whose values are in places, each after those in its own."""
+    found = (symbol for place in places for symbol in place.divisions() if isinstance(symbol, Gathered))
+    for symbol in dict.fromkeys(found):
+        yield from index_loads(symbol.load.indices)
+        yield symbol.load
+
+
+def read_index(x: Any) -> Affine | None:  # Any: asks what it is
+    """Return what says where an element is read: as `as_index`, and elements of whole numbers in it."""
+    place = as_index(x)
+    if place is not None or not isinstance(x, Expression):
+        return place
+    if isinstance(x, Load):
+        return gathered(x) if x.element_type.kind in ("int", "uint") else None
+    if isinstance(x, Convert) and x.dtype in (int32, int64):
+        return read_index(x.value)
+    if isinstance(x, Apply) and x.name in ("+", "-", "*") and len(x.arguments) == 2:
+        first, second = map(read_index, x.arguments)
+        if first is None or second is None or (x.name == "*" and first.terms and second.terms):
+            return None
+        total: Affine = first + second if x.name == "+" else first - second if x.name == "-" else first * second
+        return total
+    return None
 
 
 def element_text(array: Any, indices: tuple[Affine, ...]) -> str:  # Any: as in Element

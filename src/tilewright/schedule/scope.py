@@ -18,6 +18,7 @@ from tilewright.schedule.affine import Affine, Dimension, Index, Position
 from tilewright.schedule.arrays import Array, Load, Store, View
 from tilewright.schedule.caches import Cache
 from tilewright.schedule.conditions import Case, cases, truth_of
+from tilewright.schedule.elements import READ
 from tilewright.schedule.loop_nest import Condition, Loop, Part, Statement, at_places, grouped
 from tilewright.schedule.plan_state import PlanState, sizes_of
 from tilewright.schedule.values import Apply, Convert, Decision, Expression, Guard, Number
@@ -89,6 +90,7 @@ class Scope:
         self.loops: tuple[Loop, ...] = tuple(plan.nest.loop(index) for index in plan.serial)
         self.carried = plan.carried
         self.values: dict[Any, Any] = _sizes(plan, arguments)  # Any: symbols to numbers of host or device
+        self.values[READ] = lambda load, values: as_scalar(self.storage[load.array].load(load.place, values))
         self.ranges: dict[Index, tuple[int, int | None]] = {loop.index: (0, loop.last) for loop in plan.nest.loops}
         self.k_indices: set[Any] = set()  # Any: values of the IR
         self.parts: Parts = ()
