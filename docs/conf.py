@@ -59,7 +59,7 @@ def _without_files(app: Any, docname: str, source: list[str]) -> None:  # Any: S
     def replaced(match: re.Match[str]) -> str:
         target = (folder / match["path"]).resolve()
         is_page = target.suffix == ".md" and target.is_relative_to(DOCS) and target.name != "README.md"
-        return match[0] if is_page or target.suffix == ".svg" else match["text"]
+        return match[0] if is_page or target.suffix in (".svg", ".ipynb") else match["text"]
 
     parts = re.split(r"(^```.*?^```)", source[0], flags=re.S | re.M)
     source[0] = "".join(part if n % 2 else _OUTSIDE.sub(replaced, part) for n, part in enumerate(parts))

@@ -19,6 +19,8 @@ from tilewright.schedule.caches import Location, Strategy
 from tilewright.schedule.conditions import If, logical_not, logical_or
 from tilewright.schedule.loop_nest import LoopNest, Part
 from tilewright.schedule.nest import Nest
+from tilewright.schedule.package import Package
+from tilewright.schedule.places import minimum
 from tilewright.schedule.plan import Plan
 from tilewright.schedule.schedule import Schedule, fuse
 from tilewright.schedule.targets import Target
@@ -134,6 +136,10 @@ def condition(draw: Any, indices: tuple[Index, ...], depth: int = 1) -> Any:
         value = Affine.of({index: draw(st.integers(-1, 2)) for index in indices}, draw(st.integers(-3, 3)))
         if draw(st.integers(0, 3)) == 0:
             value = value // 2 if draw(st.booleans()) else value % 3
+        elif draw(st.integers(0, 3)) == 0:
+            value = minimum(value, draw(st.sampled_from(indices)) + draw(st.integers(-1, 2))) * draw(
+                st.sampled_from([1, -1])
+            )
         return _COMPARED[draw(st.sampled_from(sorted(_COMPARED)))](draw(st.sampled_from(indices)), value)
     first = condition(draw, indices, depth - 1)
     if kind == "~":
@@ -169,7 +175,7 @@ def _size(draw: Any, name: str, sizes: dict[Dimension, int], extent: int) -> Any
 def cases(draw: Any) -> Case:
     """An untransformed nest of one of several kinds."""
     kinds = [_matmul, _elementwise, _stencil, _convolution, _row_reduction, _fused, _wave]
-    kind = draw(st.sampled_from([*kinds, _packed, _gathered, _guarded]))
+    kind = draw(st.sampled_from([*kinds, _packed, _gathered, _clamped, _called, _guarded]))
     type = draw(st.sampled_from(["int32", "float32"]))
     case: Case = kind(draw, type)
     return case
@@ -306,6 +312,55 @@ def _gathered(draw: Any, type: str) -> Case:
         b[i, j] += a[(2 * i + j) // p, (i + j + x) // p % q] + w[x, (i - 2 * j) % m] - (j - 3 * i) // q
 
     return Case(nest.create_schedule(), (a, w, b), {i, j})
+
+
+def _clamped(draw: Any, type: str) -> Case:
+    """Elements read and written at minima and maxima of places, so that points at an edge meet."""
+    sizes: dict[Dimension, int] = {}
+    extents = draw(EXTENT), draw(EXTENT)
+    m, n = (_size(draw, name, sizes, extent) for name, extent in zip("MN", extents, strict=True))
+    edge, last = draw(st.integers(0, extents[0] - 1)), draw(st.integers(0, 6))
+    a, b = _array(draw, "A", Role.INPUT, type, m, 7), _array(draw, "B", Role.INPUT_OUTPUT, type, m, n)
+    nest, (i, j) = _nest((m, n), "ij")
+    is_sum = draw(st.booleans())
+
+    @nest.iteration_logic
+    def _() -> None:
+        value = a[tw.maximum(i - 2, 0), tw.minimum(j, tw.minimum(last, 2 * i))] + tw.minimum(i, j)
+        target = tw.minimum(edge, i), j
+        b[target] = b[target] + value if is_sum else value * 2
+
+    return Case(nest.create_schedule(), (a, b), set() if is_sum else {j}, sizes)
+
+
+def _called(draw: Any, type: str) -> Case:
+    """A function called for parts that are shorter at the end, by a nest with statements of its own around it."""
+    package = Package()
+    extent, tile = draw(EXTENT), draw(st.integers(1, 4))
+    n, o = Dimension("n"), Dimension("o")
+    x, y = _array(draw, "X", Role.INPUT, type, extent), _array(draw, "Y", Role.INPUT_OUTPUT, type, extent)
+    inner, (p,) = _nest((n,), "p")
+    backwards = draw(st.booleans())
+
+    @inner.iteration_logic
+    def _() -> None:
+        y[o + (n - 1 - p if backwards else p)] = x[o + p] + y[o + p] * 2
+
+    schedule = inner.create_schedule()
+    if draw(st.booleans()):
+        schedule.split(p, draw(st.integers(1, 3)))
+    function = package.add(schedule, (n, x, y, o), "inner")
+    a, b = _array(draw, "A", Role.INPUT, type, extent), _array(draw, "B", Role.INPUT_OUTPUT, type, extent)
+    nest, (i,) = _nest((extent,), "i")
+    step = draw(st.integers(0, 1))
+
+    @nest.iteration_logic
+    def _() -> None:
+        if draw(st.booleans()):
+            b[i] += a[extent - 1 - i]
+        function(tw.minimum(tile, extent - i), a, b, i) if step else function(tw.maximum(i - 1, 1), a, b, 0)
+
+    return Case(nest.create_schedule(), (a, b), set())
 
 
 def _guarded(draw: Any, type: str) -> Case:

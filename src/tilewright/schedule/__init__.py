@@ -5,7 +5,7 @@ Modules in the order in which they stand on one another: each imports from those
 What a kernel computes
     naming, parameters       the names of what is assigned; values that are chosen later
     memory_spaces, roles     where caches live, Accera's names of element types; what arrays are for
-    values, affine           values that the logic computes; indices, and sizes of the launch
+    values, affine, places   values that the logic computes; indices, and sizes of the launch; what of values is a place
     views, view_kinds        how one array is seen as another; elements, what is read and written of them
     arrays, scalars          arrays that the logic of a nest names; numbers that a kernel takes or writes
     conditions               If: when statements run

@@ -20,10 +20,11 @@ from tilewright.arguments import text
 from tilewright.dtypes import DType
 from tilewright.dtypes import dtype as as_dtype
 from tilewright.errors import ScheduleError
-from tilewright.schedule.affine import Affine, Dimension, Numbered, Size, as_index, next_number
+from tilewright.schedule.affine import Affine, Dimension, Numbered, Size, next_number
 from tilewright.schedule.elements import Load, Store, read_index, record, record_store
 from tilewright.schedule.naming import assigned_names
 from tilewright.schedule.parameters import Delayed, waiting
+from tilewright.schedule.places import as_index
 from tilewright.schedule.roles import WRITTEN, AllocateFlags, Role
 from tilewright.schedule.values import Expression
 from tilewright.schedule.view_kinds import Seeing, Seen, number_of_extent

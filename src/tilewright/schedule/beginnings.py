@@ -8,7 +8,7 @@ is given as an expression of those of the read. A read that no cover holds is lo
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from tilewright.schedule.affine import Affine, Dimension, Index, Position, Symbol
@@ -27,6 +27,7 @@ from tilewright.schedule.dependences import (
 )
 from tilewright.schedule.integers import LIMIT, System, UndecidedError
 from tilewright.schedule.loop_nest import Condition, Loop, at_places, settled
+from tilewright.schedule.places import spread
 from tilewright.schedule.plan_state import PlanState
 from tilewright.schedule.sides import Work
 from tilewright.schedule.values import Expression, Guard
@@ -231,13 +232,14 @@ class Accesses:
             index = template[loop.index]
             if index.constant % loop.step or any(c * self._step(s) % loop.step for s, c in index.terms):
                 needed.append(Condition(index % loop.step, True))
-            needed += [Condition(index), Condition(loop.stop - 1 - index)]
-        own = (condition.substitute(part.places) for condition in made.case)
-        needed += [condition.substitute(template) for condition in (*part.conditions, *own)]
+            ends = [Condition(loop.stop - 1 - index)] if loop.index not in part.fixed else []
+            needed += [Condition(index), *ends]
+        needed += [condition.substitute(template) for condition in made.conditions]
         for mine, other in zip(self.modes(made) or (), self.modes(read) or (), strict=True):
             apart, width = other - mine.substitute(template), self.width(write)
             needed += [Condition(apart, True)] if width == 1 else [Condition(apart), Condition(width - 1 - apart)]
         needed = [replace(c, value=settled(c.value, loops)) for c in needed]
+        needed = [x for c in needed for x in ([c] if c.is_equality else map(Condition, spread(c.value)))]
         for order in self._orders(read, write, template):
             conditions = [c for c in (*needed, *order) if not _is_true(c)]
             if not any(_is_false(c) for c in conditions):
@@ -275,8 +277,9 @@ class Accesses:
         different = {tuple(c for c in cover if (c.value, c.is_equality) not in known) for cover in covers}
         if () in different:
             return None  # one holds wherever the read happens
-        sides = Side(self.nest, side)
-        left = [cover for cover in sorted(different, key=len) if _with(system, sides, cover).solve(work) is not None]
+        sides, fixed = Side(self.nest, side), read.part.fixed
+        covering = (cover for cover in sorted(different, key=len))
+        left = [cover for cover in covering if _with(system, sides, fixed, cover).solve(work) is not None]
 
         def within(system: System[Variable], covers: Sequence[Cover]) -> Values | None:
             values = system.solve(work)
@@ -284,7 +287,7 @@ class Accesses:
                 return values
             for condition in covers[0]:
                 for value in _negated(condition):
-                    found = within(_with(system, sides, (Condition(value),)), covers[1:])
+                    found = within(_with(system, sides, fixed, (Condition(value),)), covers[1:])
                     if found is not None:
                         return found
             return None
@@ -411,15 +414,16 @@ def _own_conditions(read: Instance) -> Iterator[Condition]:
     """Yield the conditions under which a read happens."""
     for loop in read.nest.loops:
         yield Condition(loop.index.as_affine())
-        yield Condition(loop.stop - 1 - loop.index)
-    yield from read.part.conditions
-    yield from (condition.substitute(read.part.places) for condition in read.case)
+        yield from (Condition(end) for end in spread(loop.stop - 1 - loop.index) if loop.index not in read.part.fixed)
+    yield from read.conditions
 
 
-def _with(system: System[Variable], side: Side, conditions: Sequence[Condition]) -> System[Variable]:
-    """Return a system with conditions on the loops of one side."""
-    if any(condition.value.divisions() for condition in conditions):
-        system = system.and_(side.runs(condition.value for condition in conditions))
+def _with(
+    system: System[Variable], side: Side, fixed: Collection[Index], conditions: Sequence[Condition]
+) -> System[Variable]:
+    """Return a system with conditions on the loops of one side, some of which are `fixed`."""
+    if any(condition.value.nonlinear() for condition in conditions):
+        system = system.and_(side.runs([condition.value for condition in conditions], fixed))
     for condition in conditions:
         terms = side.terms(condition.value)
         system = system.equal(*terms) if condition.is_equality else system.at_least_zero(*terms)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias, Union
+from typing import Any, TypeAlias, Union
 
 from tilewright.errors import ArgumentError, ScheduleError
-from tilewright.schedule.affine import Affine, Dimension, Index, affine_or_none, as_index
+from tilewright.schedule.affine import Affine, Dimension, Size, affine_or_none
 from tilewright.schedule.arrays import Array, View
 from tilewright.schedule.dependences import Instance, Side, Variable
 from tilewright.schedule.elements import Load, Store, element_text, index_loads
 from tilewright.schedule.integers import LIMIT, System, UndecidedError
 from tilewright.schedule.loop_nest import Access, Part, Statement, settled
+from tilewright.schedule.places import as_index
 from tilewright.schedule.plan_state import PlanState
 from tilewright.schedule.sides import Work
 from tilewright.schedule.values import Expression
@@ -174,10 +175,11 @@ def _decided(
     if worst is not None and worst.terms:
         return SizeCondition(worst, what, tuple(n for n in part.shape if isinstance(n, Dimension)))
     access = Access(statement, element.array, element.place, isinstance(element, Store), under)
-    cases = [Instance(plan.nest, number, access, case=case) for case in statement.cases[under]]
+    moved = settled(value.substitute(part.places), plan.nest.loops)
+    cases = [x for case in statement.cases[under] for x in Instance(plan.nest, number, access, case=case).chosen(moved)]
     try:
         for instance in cases:
-            system = _outside(plan, instance, value)
+            system = _outside(plan, instance, moved)
             values = system.solve(Work(LIMIT))
             if values is None:
                 continue
@@ -211,13 +213,14 @@ def _is_within(element: Load | Store, value: Expression) -> bool:
 
 def _least(value: Affine, part: Part) -> Affine | None:
     """Return the least value over a nest's own box, an expression of sizes; None where its indices say more."""
-    extents = dict(zip(part.indices, part.shape, strict=True))
+    extents: dict[Any, Size | None] = dict(zip(part.indices, part.shape, strict=True))  # Any: symbols
     least = Affine((), value.constant)
     for symbol, factor in value.terms:
+        extent = extents.get(symbol)
         if isinstance(symbol, Dimension):
             least = least + factor * symbol
-        elif isinstance(symbol, Index) and symbol in extents:
-            least = least + (factor * (extents[symbol] - 1) if factor < 0 else 0)
+        elif extent is not None:
+            least = least + (factor * (extent - 1) if factor < 0 else 0)
         else:
             return None
     return least
@@ -225,9 +228,8 @@ def _least(value: Affine, part: Part) -> Affine | None:
 
 def _outside(plan: PlanState, instance: Instance, value: Affine) -> System[Variable]:
     """Return the points of the loops at which an access happens and value < 0."""
-    moved = settled(value.substitute(instance.part.places), plan.nest.loops)
-    system = instance.runs().and_(Side(plan.nest, 0).runs((moved,)))
-    terms, constant = instance.terms(moved)
+    system = instance.runs().and_(Side(plan.nest, 0).runs((value,), instance.part.fixed))
+    terms, constant = instance.terms(value)
     system = system.at_least_zero({variable: -factor for variable, factor in terms.items()}, -constant - 1)
     for variable in system.variables():
         if isinstance(variable, Dimension):

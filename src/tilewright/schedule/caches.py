@@ -11,7 +11,7 @@ from tilewright.arch import VECTOR_BYTES
 from tilewright.dtypes import DType, float32
 from tilewright.errors import ScheduleError
 from tilewright.layout import Layout
-from tilewright.schedule.affine import Affine, Dimension, Division, Ends, Index, Quotient, Symbol
+from tilewright.schedule.affine import Affine, Dimension, Division, Ends, Index, Quotient, Symbol, Term
 from tilewright.schedule.arrays import Array, ArrayLayout, Load
 from tilewright.schedule.loop_nest import Access, Loop
 from tilewright.schedule.memory_spaces import Location as Location
@@ -162,6 +162,12 @@ def _parts(
             origin = origin + Affine.of({symbol: factor})
             continue
         ends: Ends
+        if isinstance(symbol, Term) and not isinstance(symbol, Division):
+            raise ScheduleError(
+                f"no box holds what {access} touches while {inside[0]} runs: {symbol.name} moves with it",
+                location=access.statement.location,
+                help="cache at an inner index, inside of which it stays as it is",
+            )
         if isinstance(symbol, Division):
             outside = symbol.value.symbols() - set(loops)
             if outside and not isinstance(symbol, Quotient):
@@ -187,15 +193,15 @@ def _parts(
 
 
 def _symbols(symbol: Symbol) -> set[Index | Dimension]:
-    return symbol.value.symbols() if isinstance(symbol, Division) else {symbol}
+    return symbol.symbols() if isinstance(symbol, Term) else {symbol}
 
 
 def _steps(mode: Affine, loops: dict[Index, Loop]) -> Iterator[int]:
     """Yield the distances of which all moves of a place consist while the loops run."""
     by_symbol: dict[Symbol, Loop] = {loop.index: loop for loop in loops.values()}
     for symbol, factor in mode.terms:
-        if isinstance(symbol, Division):
-            yield from (factor for _ in symbol.value.symbols() & set(loops))
+        if isinstance(symbol, Term):
+            yield from (factor for _ in symbol.symbols() & set(loops))
         elif symbol in loops:
             yield factor * by_symbol[symbol].step
 

@@ -12,8 +12,9 @@ from typing import Any, TypeAlias
 
 from tilewright.arguments import function as check_function
 from tilewright.errors import ScheduleError
-from tilewright.schedule.affine import Affine, affine_or_none, as_index, recording
+from tilewright.schedule.affine import Affine, affine_or_none, recording
 from tilewright.schedule.integers import System, UndecidedError
+from tilewright.schedule.places import as_index, at_least_zero
 from tilewright.schedule.values import Apply, Convert, Decision, Expression, Guard, Number, expression
 from tilewright.trace.scalar import as_scalar
 
@@ -179,9 +180,10 @@ def _is_contradiction(case: Case) -> bool:
 def _compared(sign: str, value: Affine) -> tuple[Case, ...]:
     if sign == "==":
         return (((value, True),),)
-    less, greater = ((-value - 1, False),), ((value - 1, False),)
-    return {"<": (less,), ">": (greater,), "!=": (less, greater), "<=": (((-value, False),),),
-            ">=": (((value, False),),)}[sign]  # fmt: skip
+    if sign == "!=":
+        return (*_compared("<", value), *_compared(">", value))
+    least = {"<": -value - 1, ">": value - 1, "<=": -value, ">=": value}[sign]
+    return tuple(tuple((part, False) for part in case) for case in at_least_zero(least))
 
 
 def _truth(self: Expression) -> bool:
@@ -206,7 +208,7 @@ def _is_possible(case: Case) -> bool:
     divisions: dict[Any, None] = {}
     extents = recording.extents or {}
     for value, is_equality in case:
-        divisions.update(dict.fromkeys(value.divisions()))
+        divisions.update(dict.fromkeys(value.nonlinear()))
         terms = dict(value.terms), value.constant
         system = system.equal(*terms) if is_equality else system.at_least_zero(*terms)
     if divisions:

@@ -7,21 +7,21 @@ from 1.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeAlias, Union
 
 from tilewright.errors import ScheduleError
-from tilewright.schedule.affine import Affine, Dimension, Division, Index, Quotient, Symbol, division
-from tilewright.schedule.elements import Gathered
+from tilewright.schedule.affine import Affine, Dimension, Division, Index, Quotient, Symbol, Term, division
 from tilewright.schedule.integers import LIMIT, System, UndecidedError
 from tilewright.schedule.loop_nest import Access, Condition, Loop, LoopNest, Part, settled
+from tilewright.schedule.places import Minimum, choices
 from tilewright.schedule.sides import Work
 
-# The iteration of a loop for the first access of a pair (0) or the second one (1), a quotient or remainder in it, or a
-# size of the launch.
-Variable: TypeAlias = Union[tuple[Union[Index, Division], int], Dimension]
+# The iteration of a loop for the first access of a pair (0) or the second one (1), a term of it that is not linear, or
+# a size of the launch.
+Variable: TypeAlias = Union[tuple[Union[Index, Term], int], Dimension]
 Terms: TypeAlias = tuple[dict[Variable, int], int]
 Values: TypeAlias = dict[Variable, int]
 
@@ -41,20 +41,30 @@ class Side:
             value.constant,
         )
 
-    def runs(self, values: Iterable[Affine]) -> System[Variable]:
-        """Return the bounds of the loops, and what the quotients and remainders in some expressions are."""
+    def runs(self, values: Iterable[Affine], fixed: Collection[Index] = ()) -> System[Variable]:
+        """Return the bounds of the loops, and what the terms in some expressions are that are not linear.
+
+        Indices that are `fixed` are 0, also in loops that run to 0. Of a minimum is said that it is no more than each
+        of its parts; `choices` has what else there is to say.
+        """
         system = System[Variable]()
+        stops = [loop.stop for loop in self.nest.loops if loop.index not in fixed]
         for loop in self.nest.loops:
+            if loop.index in fixed:
+                system = system.equal({(loop.index, self.side): 1})
+                continue
             system = system.at_least_zero({(loop.index, self.side): 1})
             system = system.at_least_zero(*self.terms(loop.stop - 1 - loop.index))
-        for found in dict.fromkeys(found for value in values for found in value.divisions()):
-            system = self._defined(system, found)
+        for found in dict.fromkeys(found for value in (*stops, *values) for found in value.nonlinear()):
+            if isinstance(found, Division):
+                system = self._divided(system, found)
+            elif isinstance(found, Minimum):  # an element may be any number
+                for part in found.parts:
+                    system = system.at_least_zero(*difference(self.terms(part), ({(found, self.side): 1}, 0)))
         return system
 
-    def _defined(self, system: System[Variable], found: Division) -> System[Variable]:
+    def _divided(self, system: System[Variable], found: Division) -> System[Variable]:
         """Return the system with what a quotient or remainder is: 0 <= value - divisor * quotient < divisor."""
-        if isinstance(found, Gathered):
-            return system  # any number
         value, mine, divisor = self.terms(found.value), (found, self.side), found.divisor
         if isinstance(found, Quotient):
             rest = difference(value, ({mine: divisor}, 0))
@@ -74,6 +84,7 @@ class Instance:
     access: Access
     side: int = 0
     case: tuple[Condition, ...] = ()  # of those in which the statement's own conditions hold
+    choice: tuple[Affine, ...] = ()  # what is 0 where the minima in it are certain parts of theirs
 
     @property
     def part(self) -> Part:
@@ -96,15 +107,26 @@ class Instance:
         """Return where the nest's own index stands."""
         return self.terms(self.part.places[index])
 
+    @cached_property
+    def conditions(self) -> tuple[Condition, ...]:
+        """What has to hold of the loops where the access happens: what its part asks for, and the statement."""
+        own = (condition.substitute(self.part.places) for condition in self.case)
+        conditions = [Condition(settled(c.value, self.nest.loops), c.is_equality) for c in own]
+        return (*self.part.conditions, *conditions, *(Condition(value, True) for value in self.choice))
+
     def runs(self) -> System[Variable]:
         """Return the conditions under which the access happens: its loops' bounds, and what its part asks for."""
-        own = (condition.substitute(self.part.places) for condition in self.case)
-        conditions = (*self.part.conditions, *own)
-        system = Side(self.nest, self.side).runs((*self.modes, *(condition.value for condition in conditions)))
-        for condition in conditions:
+        values = (*self.modes, *(condition.value for condition in self.conditions))
+        system = Side(self.nest, self.side).runs(values, self.part.fixed)
+        for condition in self.conditions:
             terms = self.terms(condition.value)
             system = system.equal(*terms) if condition.is_equality else system.at_least_zero(*terms)
         return system
+
+    def chosen(self, *values: Affine) -> Iterator[Instance]:
+        """Yield the access for each choice of what the minima in it, and in some expressions, are."""
+        for choice in choices(*self.modes, *(condition.value for condition in self.conditions), *values):
+            yield replace(self, choice=choice) if choice else self
 
     def at(self, values: Values) -> str:
         """Return the access and the values of the nest's own indices, for those of the variables."""
@@ -132,7 +154,8 @@ class Pair:
     def is_of_one_case(self) -> bool:
         """Whether both are one access, in one of the cases in which it happens: which of them is first is no matter."""
         one, two = self.first, self.second
-        return one.access is two.access and one.number == two.number and one.case is two.case
+        is_one = one.access is two.access and one.number == two.number
+        return is_one and one.case is two.case and one.choice is two.choice
 
     @property
     def is_of_one_reduction(self) -> bool:
@@ -210,7 +233,7 @@ def instances(nest: LoopNest) -> Iterator[Instance]:
         for statement in part.statements:
             for access in _different(statement.accesses):
                 for case in statement.cases[access.under]:
-                    yield Instance(nest, number, access, case=case)
+                    yield from Instance(nest, number, access, case=case).chosen()
 
 
 def difference(mine: Terms, other: Terms) -> Terms:

@@ -11,7 +11,8 @@ from typing import Any
 
 from tilewright.dtypes import DType, int32, int64
 from tilewright.errors import ScheduleError
-from tilewright.schedule.affine import Affine, Division, as_index, recording
+from tilewright.schedule.affine import Affine, Ends, Term, recording
+from tilewright.schedule.places import as_index
 from tilewright.schedule.values import Apply, Convert, Expression, Guard, expression
 from tilewright.source import SourceLocation
 from tilewright.trace.tracer import locate
@@ -52,49 +53,40 @@ class Load(Element, Expression):
         return element_text(self.named, self.indices)
 
 
-class Gathered(Division):
+class Gathered(Term):
     """The value of an element, as a term of the place of another one: what it is only the kernel knows.
 
-    As a quotient it is not linear in its indices; of its value nothing is known, so that accesses which move with it
-    count as of any element. `value` has the symbols that it depends on.
+    Of its value nothing is known, so that accesses which move with it count as of any element. `parts` are the indices
+    of the element.
     """
 
-    sign = "[]"
     __slots__ = ("load",)
-    load: Load
 
     def __init__(self, load: Load) -> None:
-        self.load = load
-        symbols = {symbol: 1 for mode in load.place for symbol, _ in mode.terms}
-        self.value, self.divisor = Affine.of(symbols), 0
+        self.load, self.parts = load, load.indices
+        symbols = [s for mode in load.indices for s, _ in mode.terms]
         last: tuple[int, ...] = max((s.number for s in symbols), default=())
-        places = [n for mode in load.place for s, c in mode.terms for n in (c, *s.number, -1)]
-        constants = [mode.constant for mode in load.place]
-        self.number = (*last, *load.array.number, ord("["), *constants, *places)
+        texts = [n for mode in load.indices for s, c in mode.terms for n in (c, *s.number, -1)]
+        self.number = (*last, ord("["), *load.named.number, *(mode.constant for mode in load.indices), *texts)
 
     @property
     def name(self) -> str:
         return str(self.load)
 
-    def of(self, value: Affine) -> Affine:
-        """Return the term itself: places are replaced by `substitute`, and not what they depend on."""
-        return gathered(self.load)
-
-    def substitute(self, mapping: Mapping[Any, Any]) -> Affine:  # Any: symbols to what is affine, arrays to arrays
-        """Return the element at a place with symbols replaced, of an array that may be replaced too."""
-        named = mapping.get(self.load.named, self.load.named)
-        return gathered(Load(named, tuple(mode.substitute(mapping) for mode in self.load.indices)))
+    def of(self, *parts: Affine) -> Affine:
+        """Return the element at other indices."""
+        return gathered(Load(self.load.named, parts))
 
     def evaluate(self, values: Mapping[Any, Any]) -> Any:  # Any: numbers of the host or of a device
         """Return the element, as `values[READ]` reads it."""
         return values[READ](self.load, values)
 
-    def bounds(self, low: int | None, high: int | None) -> tuple[int | None, int | None]:
+    def ends(self, known: Callable[[Any], Ends]) -> Ends:  # Any: an index or a size
         """Return what the type of the element says: 0 for one that has no sign."""
         return (0 if self.load.element_type.kind == "uint" else None), None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _gathered_again, (self.load,)
+        return _gathered_of, (self.load,)
 
 
 READ = "read"  # among the values of symbols: what reads an element
@@ -103,17 +95,30 @@ _gathered: weakref.WeakValueDictionary[Any, Gathered] = weakref.WeakValueDiction
 
 def gathered(load: Load) -> Affine:
     """Return the value of an element as a place."""
-    return Affine(((_gathered_again(load), 1),), 0)
+    return Affine(((_gathered_of(load), 1),), 0)
 
 
-def _gathered_again(load: Load) -> Gathered:
+def _gathered_of(load: Load) -> Gathered:
     key = (load.named, tuple((mode.terms, mode.constant) for mode in load.indices))
     return _gathered.setdefault(key, Gathered(load))
 
 
+def with_arrays(place: Affine, arrays: Mapping[Any, Any]) -> Affine:  # Any: arrays, and what stands in their place
+    """Return a place whose elements are those of other arrays."""
+    total = place
+    for symbol, factor in place.terms:
+        if isinstance(symbol, Term):
+            parts = tuple(with_arrays(part, arrays) for part in symbol.parts)
+            is_read = isinstance(symbol, Gathered)
+            named = arrays.get(symbol.load.named, symbol.load.named) if isinstance(symbol, Gathered) else None
+            moved = gathered(Load(named, parts)) if is_read else symbol.of(*parts)
+            total = total + factor * (moved - Affine.of({symbol: 1}))
+    return total
+
+
 def index_loads(places: Iterable[Affine]) -> Iterator[Load]:
     """Yield the elements whose values are in places, each after those in its own."""
-    found = (symbol for place in places for symbol in place.divisions() if isinstance(symbol, Gathered))
+    found = (symbol for place in places for symbol in place.nonlinear() if isinstance(symbol, Gathered))
     for symbol in dict.fromkeys(found):
         yield from index_loads(symbol.load.indices)
         yield symbol.load

@@ -18,7 +18,7 @@ from tilewright.errors import CompileError, ScheduleError
 from tilewright.ir.core import Buffer
 from tilewright.pickling import without_caches
 from tilewright.runtime.specs import spec
-from tilewright.schedule.affine import Affine, Dimension, recording
+from tilewright.schedule.affine import Affine, Dimension, Quotient, Symbol, recording
 from tilewright.schedule.arrays import Array, ArrayLayout
 from tilewright.schedule.calls import record_call
 from tilewright.schedule.scheduled import CacheMemory, ScheduledKernel, strides_for
@@ -151,6 +151,8 @@ class PackagedFunction:
             if binding.extent is not None:
                 grid[binding.axis] = binding.extent
                 continue
+            for loop in binding.loops:
+                self._refuse_negative(loop.stop, f"{loop.index} is bound to {binding.unit.name}")
             factors = [
                 f"(({self.text(loop.stop)}) + {loop.step - 1}) // {loop.step}"
                 if loop.trips is None
@@ -162,12 +164,31 @@ class PackagedFunction:
 
     def text(self, size: Affine) -> str:
         """Return an expression of sizes with the names that the package has for them."""
-        terms = [
-            self.size_text(symbol) if factor == 1 else f"{factor} * {self.size_text(symbol)}"
-            for symbol, factor in size.terms
-            if isinstance(symbol, Dimension)
-        ]
-        return " + ".join([*terms, *([str(size.constant)] if size.constant or not terms else [])])
+        found = ""
+        for symbol, factor in sorted(size.terms, key=lambda term: term[1] < 0):
+            name = self._term_text(symbol)
+            text = name if abs(factor) == 1 else f"{abs(factor)} * {name}"
+            found = f"{found or 0} - {text}" if factor < 0 else f"{found} + {text}" if found else text
+        if size.constant or not found:
+            sign = "-" if size.constant < 0 else "+"
+            found = f"{found} {sign} {abs(size.constant)}" if found else str(size.constant)
+        return found
+
+    def _term_text(self, symbol: Symbol) -> str:
+        if isinstance(symbol, Quotient):
+            self._refuse_negative(symbol.value, f"{symbol.name} is in a grid")
+            return f"(({self.text(symbol.value)}) // {symbol.divisor})"
+        assert isinstance(symbol, Dimension), symbol  # loops end at numbers, sizes and quotients of them
+        return self.size_text(symbol)
+
+    def _refuse_negative(self, value: Affine, what: str) -> None:
+        """Raise `ScheduleError` for what may be below 0 for sizes from 1, which C would round up."""
+        least, _ = value.bounds(lambda symbol: (1, None))
+        if least is None or least < 0:
+            raise ScheduleError(
+                f"function {self.name}: {what}, and {value} may be below 0 where a caller in C computes it",
+                help="bind loops that run to sizes, or call the kernel from Python: plan.build()",
+            )
 
     def size_text(self, size: Dimension) -> str:
         """Return a size with the names that the package has: of one that follows from others, an expression."""

@@ -18,6 +18,7 @@ from tilewright.schedule.cache_placement import is_count, place_cache, refuse_no
 from tilewright.schedule.caches import Cache, Location, Strategy
 from tilewright.schedule.crossings import crossings
 from tilewright.schedule.delayed import Recorder, Resolution, recorded, waiting
+from tilewright.schedule.dependences import refuse_violations
 from tilewright.schedule.heuristics import NoneCacheHeuristics, best_of
 from tilewright.schedule.lanes import MAX_LANES, refuse_vector
 from tilewright.schedule.loop_nest import LoopNest
@@ -29,6 +30,7 @@ from tilewright.schedule.report import Report
 from tilewright.schedule.scheduled import ScheduledKernel
 from tilewright.schedule.targets import GridUnit, Target
 from tilewright.schedule.tensorization import NoProductError, dealt_to_lanes, tensorization_of
+from tilewright.schedule.transforms import erase
 
 
 class Plan(PlanState, Recorder):
@@ -96,7 +98,7 @@ class Plan(PlanState, Recorder):
         """
         instance("Plan.bind", "mapping", mapping, Mapping, "a dict from loops to units of the grid")
         bindings = bind(self.nest, self.bindings, mapping, self.target)
-        self.crossings = crossings(self.nest, bindings)
+        self.crossings = () if self.nest.is_unchecked else crossings(self.nest, bindings)
         self.bindings = bindings
 
     def auto(self, *heuristics: NoneCacheHeuristics) -> Plan:
@@ -161,6 +163,28 @@ class Plan(PlanState, Recorder):
     emit_runtime_init_packing = emit_runtime_init_pack
 
     @recorded
+    def erase_loops(self, indices: Sequence[Index] | Index) -> None:
+        """Let loops have their first iteration alone, so that what is inside runs once, with their index at 0.
+
+        It is for nests that call a function for a whole tile, at its first element: `plan.erase_loops([ii, jj])`. What
+        depends on what is asked of the iterations that are left, so that an order may be legal that was not before.
+
+        Raises `ScheduleError` for a loop that is bound, tensorized or padded, or that tells fused schedules or calls
+        apart. Source: Accera, `Plan._erase_loops`.
+        """
+        instance("Plan.erase_loops", "indices", indices, (Index, list, tuple), "a list of indices")
+        chosen = [indices] if isinstance(indices, Index) else list(indices)
+        for index in chosen:
+            self._refuse_bound(index, "erase")
+            if self.tensorization is not None and index in self.tensorization.indices:
+                raise ScheduleError(f"{index} is a loop of the tile and is erased", help="erase loops outside of it")
+        self.nest = erase(self.nest, chosen)
+        if self.bindings and not self.nest.is_unchecked:
+            self.crossings = crossings(self.nest, self.bindings)
+
+    _erase_loops = erase_loops  # Accera calls it so
+
+    @recorded
     def unroll(self, index: Index) -> None:
         """Unroll a loop: the kernel's code has each of its iterations.
 
@@ -186,7 +210,8 @@ class Plan(PlanState, Recorder):
         by `build`, unless all of them are vectorized by then.
         """
         self._refuse_bound(index, "vectorize")
-        refuse_vector(self, index)
+        if not self.nest.is_unchecked:  # else the kernel is checked when it is built
+            refuse_vector(self, index)
         if (self.nest.loop(index).trips or MAX_LANES + 1) <= MAX_LANES:
             self.unroll(index)
         self.vectorized |= {index}
@@ -437,11 +462,27 @@ class Plan(PlanState, Recorder):
         """Return a copy that further calls on this plan do not change."""
         if self.is_delayed:
             raise waiting(self.start, self.steps)
-        made = Plan(self.nest, self.target)
+        made = Plan(self._ordered(), self.target)
         made.bindings, made.crossings, made.vectorized = self.bindings, self.crossings, self.vectorized
+        if self.nest.is_unchecked:
+            made.crossings = crossings(made.nest, self.bindings)
         made.caches, made.tensorization = list(self.caches), self.tensorization
         made.caches = settled(made)
         return made
+
+    def _ordered(self) -> LoopNest:
+        """Return the nest, whose order no dependence forbids. Raises `ScheduleError` where one does."""
+        if not self.nest.is_unchecked:
+            return self.nest
+        what = f"the order ({', '.join(map(str, self.nest.order))})"
+        try:
+            refuse_violations(self.nest, self.nest, what)
+        except ScheduleError as error:
+            raise ScheduleError(
+                error.summary, location=error.location,
+                help=f"{error.help}; a loop that a called function computes whole is erased: plan.erase_loops([...])",
+            ) from None  # fmt: skip
+        return replace(self.nest, is_unchecked=False)
 
     def _refuse_bound(self, index: Index, what: str) -> None:
         self.nest.position(index)

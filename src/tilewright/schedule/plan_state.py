@@ -236,8 +236,10 @@ def sizes_of(plan: PlanState) -> tuple[Dimension, ...]:
         for statement in part.statements:
             places += [place for access in statement.accesses for place in access.place]
             places += statement.positions
-        found.update((symbol, None) for place in places for symbol, _ in place.terms if isinstance(symbol, Dimension))
+        found.update((symbol, None) for place in places for symbol in place.symbols() if isinstance(symbol, Dimension))
         found.update((extent, None) for extent in part.shape if isinstance(extent, Dimension))
+    for loop in plan.nest.loops:
+        found.update((symbol, None) for symbol in loop.stop.symbols() if isinstance(symbol, Dimension))
     for array in plan.arrays:
         sizes = [*array.shape, *(size for step in array.steps for size in step)]
         found.update((size, None) for size in sizes if isinstance(size, Dimension))

@@ -13,7 +13,8 @@ from typing import Any
 
 from tilewright.dtypes import DType
 from tilewright.errors import ScheduleError
-from tilewright.schedule.affine import Affine, Dimension, Position, Size, affine_or_none, as_index
+from tilewright.schedule.affine import Affine, Dimension, Position, Size, affine_or_none
+from tilewright.schedule.places import as_index
 from tilewright.schedule.values import Convert, Expression, Number
 from tilewright.schedule.views import Extent, Product, Projection, as_size, flat, key_of, plain
 

@@ -136,6 +136,25 @@ def test_arrays_that_parameters_make_anew() -> None:
     assert y.tolist() == [5, 4, 0, 1, 1]
 
 
+def test_calls_give_the_indices_too() -> None:
+    X, at, Y = _arrays(6, 5, 4)
+    package = Package()
+    take = package.add(_gather(X, at, Y), args=(X, at, Y), base_name="take")
+    here, there = (Array(Role.INPUT, tw.int32, (4,), name=name) for name in ("here", "there"))
+    Z = Array(Role.OUTPUT, tw.float32, (2, 4, 5), name="Z")
+    nest = Nest((1,))
+
+    @nest.iteration_logic
+    def _() -> None:
+        take(X, here, Z.slice((0,), (0,)))
+        take(X, there, Z.slice((0,), (1,)))
+
+    x, z = np.arange(30, dtype=np.float32).reshape(6, 5), np.zeros((2, 4, 5), np.float32)
+    first, second = np.array([5, 1, 2, 0], np.int32), np.array([3, 3, 4, 5], np.int32)
+    nest.create_plan(A100).build(args=(X, here, there, Z))(x, first, second, z)
+    np.testing.assert_array_equal(z, 2 * x[np.stack([first, second])])
+
+
 # --- legality --------------------------------------------------------------------------------------------
 
 
