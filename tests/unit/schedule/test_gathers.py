@@ -95,6 +95,30 @@ def test_places_that_are_computed_and_nested() -> None:
     np.testing.assert_array_equal(y, x[2 * indices[indices][:, None] + columns] + x[indices[5 - rows] - 1 + rows * 2])
 
 
+@pytest.mark.parametrize("dtype", [tw.int8, tw.uint8, tw.int16, tw.uint32, tw.int64])
+def test_places_do_not_wrap_as_their_elements_do(dtype: Any) -> None:
+    X, at = Array(Role.INPUT, tw.float32, (600,), name="X"), Array(Role.INPUT, dtype, (4,), name="at")
+    Y = Array(Role.OUTPUT, tw.float32, (4,), name="Y")
+    nest = Nest((4,))
+    i = nest.get_indices()
+    nest.iteration_logic(lambda: Y.__setitem__(i, X[3 * at[i] + at[3 - i]]))
+    indices = np.array([127, 100, 3, 90]).astype(dtype.numpy)
+    y = np.zeros(4, np.float32)
+    nest.create_plan(A100).build(args=(X, at, Y))(np.arange(600, dtype=np.float32), indices, y)
+    np.testing.assert_array_equal(y, 3.0 * indices + indices[::-1])
+
+
+def test_indices_that_are_seen_in_another_type() -> None:
+    X, raw = Array(Role.INPUT, tw.float32, (9,), name="X"), Array(Role.INPUT, tw.float32, (5,), name="raw")
+    Y, at = Array(Role.OUTPUT, tw.float32, (5,), name="Y"), raw.reinterpret_cast(tw.int32)
+    nest = Nest((5,))
+    i = nest.get_indices()
+    nest.iteration_logic(lambda: Y.__setitem__(i, X[at[i]]))
+    indices, y = np.array([8, 1, 0, 5, 5], np.int32), np.zeros(5, np.float32)
+    nest.create_plan(A100).build(args=(X, raw, Y))(np.arange(9, dtype=np.float32), indices.view(np.float32), y)
+    np.testing.assert_array_equal(y, indices)
+
+
 def test_a_view_and_a_condition() -> None:
     X, at, Y = _arrays(8, 8, 5)
     part = X.sub_array((2, 1), (4, 6), (1, 1))
