@@ -34,6 +34,7 @@ def _memory(case: Case, seed: int) -> dict[Array, Any]:
         values = random.integers(-1000, 1000, shape)
         if array.element_type.is_float:
             values = values * 2.0 ** random.integers(-12, 12, shape)
+        values = random.integers(0, case.reach[array], shape) if array in case.reach else values
         strides = tuple(step * array.element_type.bytes for step in strides_for(array, shape))
         held = np.zeros(int(np.prod(shape)), array.element_type.numpy)
         found[array] = np.lib.stride_tricks.as_strided(held, shape, strides)
@@ -82,6 +83,7 @@ def _check(case: Case, plan: Plan, seed: int) -> None:
     note(str(plan))
     memory = _memory(case, seed)
     expected = {array: held.copy() for array, held in memory.items()}
+    expected.update((x, np.zeros(x.shape, x.element_type.numpy)) for x in case.temporary)
     for nest in case.before:
         interpret(nest, expected, case.sizes)
     try:
