@@ -248,8 +248,9 @@ class Resolution:
         return Statement(statement.number, made)
 
     def _place(self, place: tuple[Affine, ...]) -> tuple[Affine, ...]:
-        arrays = {load.named: self.array(load.named) for load in index_loads(place)}
-        return tuple(with_arrays(as_affine(self.resolve(mode)), arrays) for mode in place)
+        modes = [as_affine(self.resolve(mode)) for mode in place]
+        arrays = {load.named: self.array(load.named) for load in index_loads(modes)}
+        return tuple(with_arrays(mode, arrays) for mode in modes)
 
     def _expression(self, x: Expression) -> Expression:
         if isinstance(x, Load):

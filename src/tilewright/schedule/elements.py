@@ -117,9 +117,10 @@ def with_arrays(place: Affine, arrays: Mapping[Any, Any]) -> Affine:  # Any: arr
     return total
 
 
-def index_loads(places: Iterable[Affine]) -> Iterator[Load]:
+def index_loads(places: Iterable[Any]) -> Iterator[Load]:  # Any: places, and what waits for a parameter
     """Yield the elements whose values are in places, each after those in its own."""
-    found = (symbol for place in places for symbol in place.nonlinear() if isinstance(symbol, Gathered))
+    known = (place for place in places if isinstance(place, Affine))
+    found = (symbol for place in known for symbol in place.nonlinear() if isinstance(symbol, Gathered))
     for symbol in dict.fromkeys(found):
         yield from index_loads(symbol.load.indices)
         yield symbol.load

@@ -146,18 +146,18 @@ def test_packages_and_copies_of_nests() -> None:
 
 
 def test_arrays_that_parameters_make_anew() -> None:
-    P, size = create_parameters(2)
+    P, size, by = create_parameters(3)
     X, at = Array(Role.INPUT, tw.float32, (6,), name="X"), Array(Role.INPUT, tw.int32, (P,), name="at")
     Y = Array(Role.OUTPUT, tw.float32, (P,), name="Y")
     nest = Nest((P,))
     i = nest.get_indices()
-    nest.iteration_logic(lambda: Y.__setitem__(i, X[at[i]]))
+    nest.iteration_logic(lambda: Y.__setitem__(i, X[at[i]] + X[i // by]))
     schedule = nest.create_schedule()
     schedule.split(i, size)
-    plan = schedule.create_plan(A100).with_parameters({P: 5, size: 2})
+    plan = schedule.create_plan(A100).with_parameters({P: 5, size: 2, by: 2})
     y = np.zeros(5, np.float32)
     plan.build()(np.arange(6, dtype=np.float32), np.array([5, 4, 0, 1, 1], np.int32), y)
-    assert y.tolist() == [5, 4, 0, 1, 1]
+    assert y.tolist() == [5, 4, 1, 2, 3]
 
 
 def test_calls_give_the_indices_too() -> None:
