@@ -37,9 +37,8 @@ def forward(y, mean, rstd, x, weight, bias, eps: tw.float32, tiles: tw.constexpr
     at, thread = tw.block_idx.x * tw.block_dim.y + tw.thread_idx.y, tiles.get_slice(tw.thread_idx.x)
     rows = tw.guarded(x)[at, ...], tw.guarded(y)[at, ...], tw.guarded(weight), tw.guarded(bias)
     x_part, y_part, w_part, b_part = (thread.partition_S(tw.local_tile(row, (columns,), 0)) for row in rows)
-    first = tw.guarded(x)[at, 0].to(tw.float32)
-    apart = tw.where(tw.inside(x_part), x_part.to(tw.float32) - first, 0)
-    w = +w_part
+    held, first, w = +x_part, tw.guarded(x)[at, 0].to(tw.float32), +w_part
+    apart = tw.where(tw.inside(x_part), held.to(tw.float32) - first, 0)
     sums = tw.reduce((apart.reduce("add"), (apart * apart).reduce("add")), "add", tiles.size)
     shift, squares = (s / x.shape[1] for s in sums)
     scale = tw.rsqrt(squares - shift * shift + eps)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
+from math import prod
 from typing import Any, Protocol
 
 from tilewright.arch import Arch, default_arch
@@ -64,6 +65,9 @@ class Ready(Protocol):
         self, config: LaunchConfig, plan: ArgumentPlan, reading: Reading, args: tuple[Any, ...], stream: Any
     ) -> Callable[[], None]:
         """Return the launch with everything packed."""
+
+    def resident_blocks(self, config: LaunchConfig) -> int:
+        """Return how many blocks of this configuration run at once."""
 
 
 class Specialisation(Protocol):
@@ -224,6 +228,11 @@ class OnSimulator:
     ) -> Callable[[], None]:
         described = plan.describe(args)  # now: a list may be changed afterwards
         return PreparedRun(lambda: self._run(config, described, reading))
+
+    def resident_blocks(self, config: LaunchConfig) -> int:
+        from tilewright.backends.sim.machine import RESIDENT_THREADS
+
+        return RESIDENT_THREADS // prod(config.block)
 
 
 class PreparedRun(Refused):
@@ -411,6 +420,9 @@ class _Admitted:
         if self.owner.admitted is not None:
             function = self.owner.admitted(function, config, handle)
         return self.owner.packer.prepare(function, config, handle, values, call.layouts, owners)
+
+    def resident_blocks(self, config: LaunchConfig) -> int:
+        return self.owner.function.resident_blocks(prod(config.block), config.shared_bytes)
 
     def _sized(self, config: LaunchConfig, reading: Reading) -> LaunchConfig:
         """Return the configuration with the shared memory that the numbers of a call ask for."""

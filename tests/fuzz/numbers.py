@@ -259,7 +259,8 @@ def fused(a: Any, b: Any, c: Any) -> Number:
         if x * y != 0 or x == 0 or y == 0:  # the sum of zeros, or one that cancels: its sign is IEEE's
             return made(wide, plain).to(dtype)
         return made(wide, 0.0).to(dtype)  # a product too small for float64 that cancels exactly cannot be
-    return made(wide, plain).to(dtype)
+    # A product of finite factors is finite before it is rounded, so an infinite addend stays what it is.
+    return made(wide, z if np.isfinite([x, y]).all() else plain).to(dtype)
 
 
 def mathematics(reference: Any, *arguments: Number) -> Number:

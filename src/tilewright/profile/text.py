@@ -24,7 +24,7 @@ _MOST_TEXT = 44
 def as_text(launches: Sequence[LaunchReport]) -> str:
     """Return the tables of all launches as plain text."""
     file = StringIO()
-    console = Console(file=file, width=_WIDTH, color_system=None, legacy_windows=False)
+    console = Console(file=file, width=_WIDTH, color_system=None, legacy_windows=False, force_jupyter=False)
     write(console, launches)
     return "\n".join(line.rstrip() for line in file.getvalue().splitlines())
 
@@ -39,7 +39,7 @@ def write(console: Console, launches: Sequence[LaunchReport]) -> None:
 
 def _write_launch(console: Console, each: LaunchReport) -> None:
     launch = each.launch
-    title = f"{launch.kernel}  grid {_shape(launch.grid)}  block {_shape(launch.block)}"
+    title = f"{launch.kernel}  grid {shape(launch.grid)}  block {shape(launch.block)}"
     console.print(Text(title + (f"  {each.times} times, the figures of one" if each.times > 1 else ""), style="bold"))
     if launch.is_sampled:
         console.print(f"measured in {launch.measured_blocks} of {launch.blocks} blocks; figures are scaled")
@@ -146,7 +146,8 @@ def quantity(number: float, unit: str) -> str:
     return f"{number / 1000.0**power:.3g} {_PREFIXES[power]}{unit}"
 
 
-def _shape(extents: tuple[int, int, int]) -> str:
+def shape(extents: tuple[int, int, int]) -> str:
+    """Return a grid or a block without its trailing ones: 4, (4, 2)."""
     x, y, z = extents
     return f"({x}, {y}, {z})" if z > 1 else f"({x}, {y})" if y > 1 else str(x)
 

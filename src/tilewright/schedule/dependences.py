@@ -166,7 +166,7 @@ class Pair:
 
     @property
     def is_of_one_case(self) -> bool:
-        """Whether both are one access, in one of the cases in which it happens: which of them is first is no matter."""
+        """Whether both are one access, in one of the cases in which it happens; their order does not matter."""
         one, two = self.first, self.second
         is_one = one.access is two.access and one.number == two.number
         return is_one and one.case is two.case and one.choice is two.choice

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright import dtypes
 from tilewright.dtypes import DType
 from tilewright.errors import ScheduleError
 from tilewright.schedule.affine import Index
@@ -13,7 +14,7 @@ from tilewright.schedule.arrays import Load
 from tilewright.schedule.loop_nest import Access, Condition, Part, Statement, at_places
 from tilewright.schedule.mma_shapes import MMAFragmentOp, MMASchedulingPolicy, MMAShape
 from tilewright.schedule.plan_state import Operation, PlanState, Tensorization, operation_name
-from tilewright.schedule.recipes import accumulator_for, is_narrow, recipe_for
+from tilewright.schedule.recipes import accumulator_for, is_narrow, recipe_for, shapes_for
 from tilewright.schedule.values import Apply, Convert, Expression
 
 
@@ -65,7 +66,8 @@ def tensorization_of(
                 help=f"declare {named.memory.name} with the type of its elements",
             )
     a, b = _operands(statement, tile)
-    factors, output = _input_type(a, b, statement), statement.store.array.element_type
+    factors, output = (a.array.element_type, b.array.element_type), statement.store.array.element_type
+    _refuse_mixed_types(plan, a, b, statement)
     recipe = recipe_for(plan.target.arch, shape, factors, accumulator_for(factors, output))
     target = Access(statement, statement.store.array, statement.store.place, True)
     _refuse_misplaced_target(target, statement, tile)
@@ -195,18 +197,20 @@ def _refuse_misplaced_target(target: Access, statement: Statement, tile: tuple[I
         )
 
 
-def _input_type(a: Access, b: Access, statement: Statement) -> DType:
-    if a.array.element_type is not b.array.element_type:
-        raise ScheduleError(
-            f"{a.array.name} is of {a.array.element_type} and {b.array.name} of {b.array.element_type}; "
-            "a matrix instruction multiplies one type",
-            location=statement.location,
-        )
-    return a.array.element_type
+def _refuse_mixed_types(plan: PlanState, a: Access, b: Access, statement: Statement) -> None:
+    """Raise `ScheduleError` where A and B differ in type, and no instruction of the target multiplies such two."""
+    types = a.array.element_type, b.array.element_type
+    if types[0] is types[1] or shapes_for(plan.target.arch, types, accumulator_for(types, dtypes.float32)):
+        return
+    raise ScheduleError(
+        f"{a.array.name} is of {types[0]} and {b.array.name} of {types[1]}; a matrix instruction multiplies one type",
+        location=statement.location,
+        help="only those of gfx942 for 8-bit floats multiply two, float8_e4m3fnuz and float8_e5m2fnuz",
+    )
 
 
 def _refuse_saturation(a: Access, target: Access) -> None:
-    """Raise `ScheduleError` where C cannot saturate: it is no integer, or as wide as the accumulators."""
+    """Raise `ScheduleError` where C cannot saturate: it is not an integer, or as wide as the accumulators."""
     output = target.array.element_type
     if a.array.element_type.is_float or not is_narrow(output) or output.bits == 32:
         raise ScheduleError(

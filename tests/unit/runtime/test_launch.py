@@ -10,6 +10,7 @@ import pytest
 from tests.unit.runtime.conftest import FakeCuda
 from tests.unit.runtime.fake_arrays import Tensor
 
+import tilewright as tw
 from tilewright.dtypes import bfloat16, bool_, float16, float32, float64, int8, int32, int64, uint8
 from tilewright.errors import ArgumentError, DeviceError
 from tilewright.runtime.driver import Function, load_function
@@ -274,3 +275,14 @@ def test_a_refused_launch_says_what_was_asked(fake_cuda: FakeCuda) -> None:
     fake_cuda.fail["cuLaunchKernelEx"] = 719
     with pytest.raises(DeviceError, match="a kernel launched earlier failed"):
         Packer([], ()).prepare(function, launch_config(1, 32), 0, ())()
+
+
+def test_resident_blocks_do_not_depend_on_the_grid() -> None:
+    @tw.kernel
+    def fill(y):
+        y[tw.thread_idx.x] = 1
+
+    y = np.zeros(512, np.float32)
+    assert fill[1, 512].resident_blocks(y) == fill[7, 512].resident_blocks(y=y) == 512
+    assert fill[1, 128].resident_blocks(y) == 2048
+    assert not y.any()

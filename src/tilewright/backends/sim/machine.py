@@ -137,7 +137,7 @@ _CHUNK_BYTES = 1 << 26
 CHUNK_THREADS = 1 << 15
 # The most threads of blocks that wait for each other, about what a large GPU holds at once (132 times 2048), and the
 # most bytes of their memory.
-_RESIDENT_THREADS = 1 << 18
+RESIDENT_THREADS = 1 << 18
 _RESIDENT_BYTES = 1 << 29
 
 
@@ -169,13 +169,11 @@ class Machine:
         # Barriers of the grid: how many are over, and how many threads have come to the next one.
         self.grid_phase, self.grid_arrived = 0, 0
         self._is_resident = self._is_cooperative = kernel.cooperative
-        if kernel.cooperative and self.total_blocks * self.threads > _RESIDENT_THREADS:
+        if kernel.cooperative and self.total_blocks * self.threads > RESIDENT_THREADS:
             raise ArgumentError(
                 f"kernel {kernel.name!r} is launched cooperatively, and its grid of {self.total_blocks} blocks does "
                 "not fit on the GPU at once",
-                details=[
-                    f"of blocks of {self.threads} threads the simulator holds {_RESIDENT_THREADS // self.threads}"
-                ],
+                details=[f"of blocks of {self.threads} threads the simulator holds {RESIDENT_THREADS // self.threads}"],
                 help="launch fewer blocks, each of which does more: for i in range(block, count, tw.grid_dim.x)",
             )
         # Whether there are strong accesses or fences, and whether one orders memory for other threads.
@@ -276,7 +274,7 @@ class Machine:
         registers = sum(r.buffer.bytes for r in self.registers) * self.threads
         most, most_bytes = CHUNK_THREADS, _CHUNK_BYTES
         if self._is_resident:
-            most, most_bytes = _RESIDENT_THREADS, _RESIDENT_BYTES
+            most, most_bytes = RESIDENT_THREADS, _RESIDENT_BYTES
         by_memory = most_bytes // max(1, self.arena_bytes + registers)
         if self._is_cooperative:
             return self.total_blocks
