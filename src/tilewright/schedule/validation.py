@@ -16,6 +16,7 @@ from tilewright.schedule.dependences import Instance, Pair, difference, instance
 from tilewright.schedule.integers import UndecidedError
 from tilewright.schedule.loop_nest import arrays_of, substituted
 from tilewright.schedule.mma_shapes import MMAFragmentOp
+from tilewright.schedule.orders import refuse_violations
 from tilewright.schedule.plan_state import PlanState, operation_name, sizes_of
 from tilewright.schedule.roles import IN_REGISTERS
 from tilewright.schedule.views import Derived
@@ -41,6 +42,15 @@ def validate(plan: PlanState, parameters: tuple[Array, ...]) -> None:
     _refuse_forgotten(plan)
     _refuse_fragments(plan)
     _refuse_unwritten(plan)
+    _refuse_seen(plan)
+
+
+def _refuse_seen(plan: PlanState) -> None:
+    """Raise `ScheduleError` for an order that leaves something else in a TEMP array, where the caller gives it."""
+    seen = [memory for memory in plan.memories if memory.role is Role.TEMP and memory in plan.given]
+    if seen:
+        what = f"the order ({', '.join(map(str, plan.nest.order))})"
+        refuse_violations(replace(plan.nest, is_unchecked=True), plan.nest, what, seen)
 
 
 def _refuse_parameters(plan: PlanState, parameters: tuple[Array, ...]) -> None:
