@@ -7,15 +7,16 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias, Union
 
 from tilewright.errors import ArgumentError, ScheduleError
-from tilewright.schedule.affine import Affine, Dimension, Size, affine_or_none
+from tilewright.schedule.affine import Affine, Dimension, Position, Size, affine_or_none
 from tilewright.schedule.arrays import Array, View
 from tilewright.schedule.dependences import Instance, Side, Variable
 from tilewright.schedule.elements import Load, Store, element_text
 from tilewright.schedule.integers import LIMIT, System, UndecidedError
-from tilewright.schedule.loop_nest import Access, Part, Statement, settled
-from tilewright.schedule.places import as_index
+from tilewright.schedule.loop_nest import Access, LoopNest, Part, Statement, settled
+from tilewright.schedule.places import BySize, as_index, divisors
 from tilewright.schedule.plan_state import PlanState
 from tilewright.schedule.sides import Work
+from tilewright.schedule.values import Expression
 from tilewright.schedule.views import Derived, value_of
 
 
@@ -34,7 +35,7 @@ class SizeCondition:
         """Raise `ArgumentError` where the sizes of a launch do not meet the condition."""
         if any(value_of(extent, sizes) == 0 for extent in self.extents):
             return
-        values = {s: value_of(s, sizes) for s, _ in self.value.terms if isinstance(s, Dimension)}
+        values = {s: value_of(s, sizes) for s in self.value.symbols() if isinstance(s, Dimension)}
         if self.value.evaluate(values) < 0:
             texts = ", ".join(f"{size}={value}" for size, value in values.items())
             raise ArgumentError(
@@ -49,15 +50,23 @@ class CaseCondition:
 
     system: System[Variable]
     what: str
+    nest: LoopNest
 
     def check(self, sizes: Mapping[Dimension, int], name: str) -> None:
         """Raise `ArgumentError` where an access of the launch lies outside."""
-        system, texts = self.system, []
+        system, texts, divided = self.system, [], []
         for variable in system.variables():
             if isinstance(variable, Dimension):
                 value = value_of(variable, sizes)
                 system = system.equal({variable: 1}, -value)
                 texts.append(f"{variable}={value}")
+            elif isinstance(variable[0], BySize):
+                divided.append(variable[0])
+        for term in divided:  # by what is a number now
+            size = term.size.evaluate({s: value_of(s, sizes) for s in term.size.symbols() if isinstance(s, Dimension)})
+            if size < 1:
+                return  # another condition says that
+            system = Side(self.nest, 0).divided(system, term, size)
         try:
             found = system.solve(Work(LIMIT))
         except UndecidedError:
@@ -107,7 +116,22 @@ def conditions_of(plan: PlanState, given: Sequence[Array]) -> tuple[Condition, .
                         found.append(condition)
                 for array in _chain(element.named):
                     sizes.update((extent, None) for extent in array.shape if isinstance(extent, Derived))
-    return (*(Wholeness(size) for size in sizes), *found)
+    return (*(Wholeness(size) for size in sizes), *_divisors(plan), *found)
+
+
+def _divisors(plan: PlanState) -> Iterator[SizeCondition]:
+    """Yield that what indices are divided by has to be at least 1."""
+    found: dict[tuple[Any, int], SizeCondition] = {}  # Any: terms
+    for part in plan.nest.parts:
+        extents = tuple(n for n in part.shape if isinstance(n, Dimension))
+        for statement in part.statements:
+            places = [place for access in statement.accesses for place in access.place]
+            tests = [guard.test for guard in statement.store.guards]
+            values: list[Expression] = [*map(Position, places), statement.store.value, *tests]
+            for size in (size for value in values for size in divisors(value)):
+                what = f"an index is divided by {size}, which is below 1"
+                found[size.terms, size.constant] = SizeCondition(size - 1, what, extents)
+    yield from found.values()
 
 
 def _chain(array: Array) -> Iterator[Array]:
@@ -181,7 +205,7 @@ def _decided(
             if values is None:
                 continue
             if any(isinstance(variable, Dimension) for variable in system.variables()):
-                return CaseCondition(system, what)
+                return CaseCondition(system, what, plan.nest)
             raise ScheduleError(
                 f"{what}: {instance.at(values)}",
                 location=statement.location,
