@@ -42,6 +42,7 @@ from tilewright.runtime.plan import (
     is_constant,
     refusal_of,
     scalar_type,
+    shown_argument,
 )
 from tilewright.runtime.pointers import reached
 from tilewright.structures import demand_depth, structure_of
@@ -219,6 +220,7 @@ class OnSimulator:
             copies=frozenset(name for name, each in staged.items() if each.info.is_cuda),
             addresses=tuple(places.values()),
             sized=sized,
+            described=lambda: tuple([(name, shown_argument(value)) for name, value in described.items()]),
         )
         for name in written:
             staged[name].write_back()
