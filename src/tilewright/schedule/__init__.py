@@ -26,6 +26,7 @@ What it decides
     cache_placement          at which loops caches are filled, and which of them cannot be
     tensorization            which matrix instructions compute a tile
     lanes                    which iterations of vectorized loops run at once, and the order of the loops then
+    beginnings               TEMP arrays that are read before they are written
     validation, bounds       what a whole plan has to be; accesses that would leave their arrays
     scratch                  TEMP arrays that the launch allocates
     plan_text                a plan as text and as data

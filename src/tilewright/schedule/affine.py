@@ -19,9 +19,7 @@ from typing import Any, Union
 from tilewright.errors import ScheduleError
 from tilewright.schedule.naming import LoopName, Numbered, assigned_names, next_number
 from tilewright.schedule.roles import Role
-from tilewright.schedule.values import Apply, Expression, Guard, Number, expression
-from tilewright.trace.mathematics import where
-from tilewright.trace.scalar import Scalar
+from tilewright.schedule.values import Apply, Expression, Guard, Number, expression, left_over, rounded_down
 
 
 class _Linear:
@@ -164,6 +162,7 @@ class Recording(threading.local):
     """What the logic of a nest stores while it is recorded; None where no logic is."""
 
     stores: list[Any] | None = None  # Any: a Store of `arrays`
+    extents: Mapping[Any, Any] | None = None  # Any: indices of the nest; numbers and sizes
     guards: tuple[Guard, ...] = ()  # the conditions around what is stored next
 
     @property
@@ -255,8 +254,7 @@ def create_dimensions(*names: str | Role, role: Role = Role.INPUT) -> tuple[Dime
     """
     if names and isinstance(names[0], Role):
         return create_dimensions(*(names[1:] or assigned_names(sys._getframe(1))), role=names[0])
-    given_names = names or assigned_names(sys._getframe(1))
-    if not given_names:
+    if not (given_names := names or assigned_names(sys._getframe(1))):
         raise ScheduleError("create_dimensions() without names", help='name them: create_dimensions("M", "N")')
     return tuple(Dimension(str(name), role) for name in given_names)
 
@@ -497,31 +495,6 @@ def division(kind: type[Division], value: Affine, divisor: int) -> Division:
     """Return the quotient or remainder that there is of an expression whose factors are smaller than the divisor."""
     key = (kind, value.terms, value.constant, divisor)
     return _divisions.setdefault(key, kind(value, divisor))
-
-
-def rounded_down(value: Any, divisor: Any) -> Any:  # Any: numbers of the host or of a device
-    """Return value // divisor, rounded down, for one from 1; // of device numbers rounds towards zero, as C does."""
-    if not _may_be_negative(value):
-        return value // divisor
-    if isinstance(divisor, int) and divisor & (divisor - 1) == 0:
-        return value >> (divisor.bit_length() - 1)
-    return (value - where(value < 0, divisor - 1, 0)) // divisor
-
-
-def left_over(value: Any, divisor: Any) -> Any:  # Any: numbers of the host or of a device
-    """Return value % divisor, from 0 to divisor - 1, for one from 1."""
-    if not _may_be_negative(value):
-        return value % divisor
-    if isinstance(divisor, int) and divisor & (divisor - 1) == 0:
-        return value & (divisor - 1)
-    return value - rounded_down(value, divisor) * divisor
-
-
-def _may_be_negative(value: Any) -> bool:  # Any: as above
-    if not isinstance(value, Scalar):
-        return False  # Python rounds down
-    facts = value.value.facts
-    return facts is None or not facts.non_negative
 
 
 def quotient(value: Affine, divisor: int) -> Affine:

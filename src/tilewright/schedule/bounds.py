@@ -10,7 +10,7 @@ from tilewright.errors import ArgumentError, ScheduleError
 from tilewright.schedule.affine import Affine, Dimension, Position, Size, affine_or_none
 from tilewright.schedule.arrays import Array, View
 from tilewright.schedule.dependences import Instance, Side, Variable
-from tilewright.schedule.elements import Load, Store, element_text
+from tilewright.schedule.elements import Load, Store, element_text, index_loads
 from tilewright.schedule.integers import LIMIT, System, UndecidedError
 from tilewright.schedule.loop_nest import Access, LoopNest, Part, Statement, settled
 from tilewright.schedule.places import BySize, as_index, divisors
@@ -38,9 +38,8 @@ class SizeCondition:
         known = sorted((s for s in self.value.symbols() if isinstance(s, Dimension)), key=lambda size: size.number)
         values = {size: value_of(size, sizes) for size in known}
         if self.value.evaluate(values) < 0:
-            texts = ", ".join(f"{size}={value}" for size, value in values.items())
             raise ArgumentError(
-                f"kernel {name!r}: {self.what}, where {texts}",
+                f"kernel {name!r}: {self.what}, where {_named(values, sizes)}",
                 help="pass arrays that hold all that the kernel accesses",
             )
 
@@ -55,12 +54,11 @@ class CaseCondition:
 
     def check(self, sizes: Mapping[Dimension, int], name: str) -> None:
         """Raise `ArgumentError` where an access of the launch lies outside."""
-        system, texts, divided = self.system, [], []
+        system, values, divided = self.system, {}, []
         for variable in system.variables():
             if isinstance(variable, Dimension):
-                value = value_of(variable, sizes)
-                system = system.equal({variable: 1}, -value)
-                texts.append(f"{variable}={value}")
+                values[variable] = value_of(variable, sizes)
+                system = system.equal({variable: 1}, -values[variable])
             elif isinstance(variable[0], BySize):
                 divided.append(variable[0])
         for term in divided:  # by what is a number now
@@ -74,7 +72,7 @@ class CaseCondition:
             return  # the simulator has the last word
         if found is not None:
             raise ArgumentError(
-                f"kernel {name!r}: {self.what}, where {', '.join(texts)}",
+                f"kernel {name!r}: {self.what}, where {_named(values, sizes)}",
                 help="pass arrays that hold all that the kernel accesses",
             )
 
@@ -93,6 +91,13 @@ class Wholeness:
                 f"kernel {name!r}: {self.size} is not a whole number, where {texts}",
                 help="an array that is split or reinterpreted takes extents that its rows or elements make up",
             )
+
+
+def _named(values: Mapping[Dimension, int], sizes: Mapping[Dimension, int]) -> str:
+    """Return sizes with their values, in the order of the launch, what is derived of them last and by name."""
+    places = {size: place for place, size in enumerate(sizes)}
+    ordered = sorted(values, key=lambda size: (places.get(size, len(places)), str(size)))
+    return ", ".join(f"{size}={values[size]}" for size in ordered)
 
 
 Condition: TypeAlias = Union[SizeCondition, CaseCondition, Wholeness]
@@ -189,6 +194,8 @@ def _decided(
     plan: PlanState, number: int, statement: Statement, element: Load | Store, value: Affine, what: str
 ) -> Condition | None:
     """Return what sizes have to meet for value >= 0 at all points of a part, None where it holds for all sizes."""
+    if next(index_loads([value]), None) is not None:
+        return None  # the simulator has the last word
     part = plan.nest.parts[number]
     under = _guards_around(statement, element)
     worst = None if under else _least(value, part)
@@ -224,9 +231,13 @@ def _at_ones(value: Affine) -> int:
 def _guards_around(statement: Statement, element: Load | Store) -> int:
     """Return how many conditions of a statement hold where it accesses an element."""
     guards = statement.store.guards
-    if element is statement.store or any(element is load for load in statement.store.value.loads()):
+    if element is statement.store or _is_within(element, statement.store.value):
         return len(guards)
-    return next(n for n, guard in enumerate(guards) if any(element is load for load in guard.test.loads()))
+    return next(n for n, guard in enumerate(guards) if _is_within(element, guard.test))
+
+
+def _is_within(element: Load | Store, value: Expression) -> bool:
+    return any(element is x for load in value.loads() for x in (load, *index_loads(load.indices)))
 
 
 def _least(value: Affine, part: Part) -> Affine | None:

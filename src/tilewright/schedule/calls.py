@@ -28,6 +28,7 @@ from tilewright.schedule.affine import (
     recording,
 )
 from tilewright.schedule.arrays import Array, Load, Role, Store, record
+from tilewright.schedule.elements import with_arrays
 from tilewright.schedule.loop_nest import Condition, Loop, LoopNest, Part, Statement
 from tilewright.schedule.orders import refuse_violations
 from tilewright.schedule.places import as_index, least_and_most, spread
@@ -330,7 +331,7 @@ class _Inlined:
             yield Statement(statement.number, made)
 
     def _at(self, value: Affine) -> Affine:
-        return value.substitute(self.sizes)
+        return with_arrays(value.substitute(self.sizes), self.call.replaced)
 
     def _value(self, x: Expression) -> Expression:
         if isinstance(x, Load):

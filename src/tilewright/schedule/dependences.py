@@ -16,7 +16,7 @@ from tilewright.errors import ScheduleError
 from tilewright.schedule.affine import Affine, Dimension, Division, Index, Quotient, Symbol, Term, division
 from tilewright.schedule.integers import LIMIT, System
 from tilewright.schedule.loop_nest import Access, Condition, Loop, LoopNest, Part, settled
-from tilewright.schedule.places import BySize, choices
+from tilewright.schedule.places import BySize, Minimum, choices
 
 # The iteration of a loop for the first access of a pair (0) or the second one (1), a term of it that is not linear, or
 # a size of the launch.
@@ -59,7 +59,7 @@ class Side:
                 system = self.divided(system, found, found.divisor)
             elif isinstance(found, BySize):
                 system = self._divided_by_size(system, found)
-            else:
+            elif isinstance(found, Minimum):  # an element may be any number
                 for part in found.parts:
                     system = system.at_least_zero(*difference(self.terms(part), ({(found, self.side): 1}, 0)))
         return system

@@ -20,6 +20,7 @@ from tilewright.errors import ScheduleError
 from tilewright.schedule.affine import Affine, Dimension, Division, Index, Position, Quotient, Size, Symbol, Term
 from tilewright.schedule.arrays import Array, Load, Store
 from tilewright.schedule.conditions import cases
+from tilewright.schedule.elements import index_loads
 from tilewright.schedule.values import Apply, Convert, Expression, Guard
 from tilewright.source import SourceLocation
 
@@ -61,9 +62,11 @@ class Statement:
         tests = [
             Access(self, x.array, x.place, False, under)
             for under, guard in enumerate(guards)
-            for x in guard.test.loads()
+            for load in guard.test.loads()
+            for x in (*index_loads(load.indices), load)
         ]
-        reads = [Access(self, x.array, x.place, False, len(guards)) for x in self.store.value.loads()]
+        loads = [x for load in self.store.value.loads() for x in (*index_loads(load.indices), load)]
+        reads = [Access(self, x.array, x.place, False, len(guards)) for x in loads]
         return (*tests, *reads, Access(self, self.store.array, self.store.place, True, len(guards)))
 
     @cached_property
@@ -84,7 +87,8 @@ class Statement:
     def elements(self) -> tuple[Load, ...]:
         """The elements that are read, by the value and by the conditions under which the statement runs."""
         tests = (load for guard in self.store.guards for load in guard.test.loads())
-        return (*self.store.value.loads(), *tests)
+        loads = (*self.store.value.loads(), *tests)
+        return tuple(x for load in loads for x in (*index_loads(load.indices), load))
 
     @property
     def positions(self) -> list[Affine]:

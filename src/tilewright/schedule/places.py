@@ -27,10 +27,8 @@ from tilewright.schedule.affine import (
     Term,
     affine_or_none,
     as_affine,
-    left_over,
-    rounded_down,
 )
-from tilewright.schedule.values import Apply, Convert, Expression, Number
+from tilewright.schedule.values import Apply, Convert, Expression, Number, left_over, rounded_down
 from tilewright.trace.mathematics import maximum as device_maximum
 from tilewright.trace.mathematics import minimum as device_minimum
 
