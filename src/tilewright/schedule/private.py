@@ -10,12 +10,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from tilewright.schedule.affine import Affine, Dimension, Index, Size, as_affine
+from tilewright.schedule.affine import Affine, Dimension, Division, Index, Size, as_affine
 from tilewright.schedule.arrays import Array, Role
 from tilewright.schedule.dependences import Instance, Side
 from tilewright.schedule.integers import LIMIT, UndecidedError
 from tilewright.schedule.loop_nest import Access, LoopNest, Part, settled
+from tilewright.schedule.places import BySize, Minimum
 from tilewright.schedule.sides import Work
+
+_KNOWN = (Division, Minimum, BySize)  # terms that say the same wherever indices and sizes are the same
 
 
 def private_points(nest: LoopNest) -> dict[Array, tuple[Index, ...]]:
@@ -107,6 +110,8 @@ class Points:
     def _covers(self, write: Use, read: Use) -> bool:
         if not self._is_earlier(write, read) or not _is_under(write, read):
             return False
+        if any(not isinstance(term, _KNOWN) for at in write.access.place for term in at.nonlinear()):
+            return False  # an element says where, which may have changed since
         if write.number == read.number:
             return all(map(_is_same, write.access.place, read.access.place))
         conditions = self._missed(write, read)
