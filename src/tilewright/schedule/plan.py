@@ -397,7 +397,7 @@ class Plan(PlanState, Recorder):
         Integers are summed in int32, and C of fewer bits is stored modulo 2 to their number, as the nest computes it;
         `saturating` stores the nearest number of its type instead.
 
-        A statement that is no sum stays in its loops, and a warning says so: the threads of each warp then share the
+        A statement that is not a sum stays in its loops, and a warning says so: the threads of each warp then share the
         points of M and N, and loops bound to warps are bound to these threads.
 
         Raises `ScheduleError` for loops of other extents, element types that the shape does not take, F that does not

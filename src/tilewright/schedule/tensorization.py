@@ -26,7 +26,7 @@ from tilewright.schedule.values import Apply, Convert, Expression
 
 
 class NoProductError(ScheduleError):
-    """The statement of a tile is no sum, so that none of its values is one of a matrix product."""
+    """The statement of a tile is not a sum, so that none of its values is one of a matrix product."""
 
 
 def tensorization_of(
