@@ -47,7 +47,7 @@ def test_each_op_of_the_core_has_one_handler() -> None:
 def test_names_that_pages_and_messages_give_are_there() -> None:
     """`tw.name` in a page, in a message, or in a docstring is a name that users have."""
     missing = []
-    for file in [*(ROOT / "docs").glob("*.md"), ROOT / "README.md", *PACKAGE.rglob("*.py")]:
+    for file in [*(ROOT / "docs").rglob("*.md"), ROOT / "README.md", *PACKAGE.rglob("*.py")]:
         if "examples" in file.parts:
             continue
         for name in set(re.findall(r"(?<![\w./])tw\.([a-z]\w*)(?![\w{])", file.read_text(encoding="utf-8"))):

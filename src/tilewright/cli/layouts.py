@@ -116,7 +116,7 @@ def _dtype(context: click.Context, parameter: click.Parameter, name: str | None)
 
 
 def _instruction(name: str) -> Any:  # Any: a TiledMMA
-    """Return the product of one matrix instruction of a name, None where the text is no name of one."""
+    """Return the product of one matrix instruction of a name, None where the text is not the name of one."""
     import tilewright as tw
 
     if re.fullmatch(r"[A-Z]\w+", name) is None:

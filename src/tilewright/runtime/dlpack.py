@@ -90,7 +90,7 @@ def read_capsule(capsule: object) -> DLPackTensor:
         # The first generation has no word for read-only.
         managed = ctypes.cast(_get_pointer(capsule, b"dltensor"), ctypes.POINTER(_Managed))[0]
         return _read(managed.tensor, True)
-    raise ArgumentError(f"__dlpack__ gave {capsule!r}, which is no fresh DLPack capsule")
+    raise ArgumentError(f"__dlpack__ gave {capsule!r}, which is not a fresh DLPack capsule")
 
 
 def _read(tensor: _Tensor, writable: bool) -> DLPackTensor:
@@ -119,7 +119,7 @@ def _element_type(found: _DataType) -> DType:
         except TypeError:
             pass
     raise ArgumentError(
-        f"DLPack type code {found.code} of {found.bits} bits and {found.lanes} lanes is no element type here"
+        f"DLPack type code {found.code} of {found.bits} bits and {found.lanes} lanes is not an element type here"
     )
 
 

@@ -254,7 +254,7 @@ class ArgumentPlan:
 
 
 class _Leaf:
-    """An argument, or a part of one, that is no structure."""
+    """An argument, or a part of one, that is not a structure."""
 
     name: str
 
@@ -375,7 +375,7 @@ def _role(name: str, value: Any, depth: int = 0) -> _Role | _Parts:
 
 
 def named_leaves(name: str, value: Any, depth: int = 0) -> dict[str, Any]:
-    """Return the leaves of an argument by their names; an argument that is no structure is its own."""
+    """Return the leaves of an argument by their names; an argument that is not a structure is its own."""
     structure = None if adapter_for(value) is not None else structure_of(value)
     if structure is None:
         return {name: value}

@@ -20,9 +20,9 @@ from tilewright.arguments import text
 from tilewright.dtypes import DType
 from tilewright.dtypes import dtype as as_dtype
 from tilewright.errors import ScheduleError
-from tilewright.schedule.affine import Affine, Dimension, Numbered, Size, next_number
+from tilewright.schedule.affine import Affine, Dimension, Size
 from tilewright.schedule.elements import Load, Store, read_index, record, record_store
-from tilewright.schedule.naming import assigned_names
+from tilewright.schedule.naming import Numbered, assigned_names, next_number
 from tilewright.schedule.parameters import Delayed, waiting
 from tilewright.schedule.places import as_index
 from tilewright.schedule.roles import WRITTEN, AllocateFlags, Role

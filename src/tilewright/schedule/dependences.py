@@ -16,7 +16,7 @@ from tilewright.errors import ScheduleError
 from tilewright.schedule.affine import Affine, Dimension, Division, Index, Quotient, Symbol, Term, division
 from tilewright.schedule.integers import LIMIT, System, UndecidedError
 from tilewright.schedule.loop_nest import Access, Condition, Loop, LoopNest, Part, settled
-from tilewright.schedule.places import Minimum, choices
+from tilewright.schedule.places import BySize, Minimum, choices
 from tilewright.schedule.sides import Work
 
 # The iteration of a loop for the first access of a pair (0) or the second one (1), a term of it that is not linear, or
@@ -57,16 +57,30 @@ class Side:
             system = system.at_least_zero(*self.terms(loop.stop - 1 - loop.index))
         for found in dict.fromkeys(found for value in (*stops, *values) for found in value.nonlinear()):
             if isinstance(found, Division):
-                system = self._divided(system, found)
+                system = self.divided(system, found, found.divisor)
+            elif isinstance(found, BySize):
+                system = self._divided_by_size(system, found)
             elif isinstance(found, Minimum):  # an element may be any number
                 for part in found.parts:
                     system = system.at_least_zero(*difference(self.terms(part), ({(found, self.side): 1}, 0)))
         return system
 
-    def _divided(self, system: System[Variable], found: Division) -> System[Variable]:
+    def _divided_by_size(self, system: System[Variable], found: BySize) -> System[Variable]:
+        """Return the system with what is known of a quotient or remainder whatever the size is: not all there is."""
+        mine: Variable = (found, self.side)
+        value, size = self.terms(found.value), self.terms(found.size)
+        system = system.at_least_zero(size[0], size[1] - 1)
+        least, _ = found.value.bounds(lambda symbol: (0, None))
+        if not found.is_quotient:
+            system = system.at_least_zero({mine: 1}).at_least_zero(*difference((size[0], size[1] - 1), ({mine: 1}, 0)))
+        if least is not None and least >= 0:
+            system = system.at_least_zero({mine: 1}).at_least_zero(*difference(value, ({mine: 1}, 0)))
+        return system
+
+    def divided(self, system: System[Variable], found: Division | BySize, divisor: int) -> System[Variable]:
         """Return the system with what a quotient or remainder is: 0 <= value - divisor * quotient < divisor."""
-        value, mine, divisor = self.terms(found.value), (found, self.side), found.divisor
-        if isinstance(found, Quotient):
+        value, mine = self.terms(found.value), (found, self.side)
+        if isinstance(found, Quotient) or (isinstance(found, BySize) and found.is_quotient):
             rest = difference(value, ({mine: divisor}, 0))
         else:  # the value less its remainder is the divisor times its quotient
             rest = {mine: 1}, 0
@@ -152,7 +166,7 @@ class Pair:
 
     @property
     def is_of_one_case(self) -> bool:
-        """Whether both are one access, in one of the cases in which it happens: which of them is first is no matter."""
+        """Whether both are one access, in one of the cases in which it happens; their order does not matter."""
         one, two = self.first, self.second
         is_one = one.access is two.access and one.number == two.number
         return is_one and one.case is two.case and one.choice is two.choice
@@ -171,6 +185,19 @@ class Pair:
         for size in _sizes(system.variables()):
             system = system.at_least_zero({size: 1}, -1)
         return system
+
+    def unknown(self) -> ScheduleError | None:
+        """Return the error of what only a launch decides: where both are, or when, is a quotient by a size."""
+        sides = [(*x.modes, *(condition.value for condition in x.conditions)) for x in (self.first, self.second)]
+        divided = [t for values in sides for x in values for t in x.nonlinear() if isinstance(t, BySize)]
+        if not divided:
+            return None
+        return ScheduleError(
+            f"the {self.first.access} and the {self.second.access} may be of one element or not, which {divided[0]} "
+            "says, a quotient or remainder by a size of the launch: that cannot be decided before",
+            location=self.write.statement.location,
+            help="divide by a number, or declare the array with a mode for the quotient",
+        )
 
     def _same_memory(self) -> System[Variable]:
         """Return the conditions under which both are of the same bytes.
@@ -289,7 +316,7 @@ def refuse_violations(before: LoopNest, after: LoopNest, what: str) -> None:
         except UndecidedError:
             raise pair.undecided(f"{what} is refused", "would change places") from None
         if found is not None:
-            raise _error(pair, *found, what)
+            raise pair.unknown() or _error(pair, *found, what)
 
 
 def _violation_of(pair: Pair, nest: LoopNest) -> tuple[Instance, Instance, Values] | None:
@@ -380,7 +407,7 @@ def refuse_recurrences(nest: LoopNest, lanes: tuple[Index, ...]) -> None:
             except UndecidedError:
                 raise pair.undecided(f"{loop.index} cannot be vectorized", "access one element") from None
             if found is not None:
-                raise _recurrence(pair, loop.index)
+                raise pair.unknown() or _recurrence(pair, loop.index)
             system = system.equal(*difference(mine, other))
 
 

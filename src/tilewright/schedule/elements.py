@@ -60,6 +60,7 @@ class Gathered(Term):
     of the element.
     """
 
+    has_operator = False
     __slots__ = ("load",)
 
     def __init__(self, load: Load) -> None:

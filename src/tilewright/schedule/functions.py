@@ -22,7 +22,7 @@ from tilewright.schedule.affine import Affine, Dimension, Quotient, Symbol, reco
 from tilewright.schedule.arrays import Array, ArrayLayout
 from tilewright.schedule.calls import record_call
 from tilewright.schedule.scheduled import CacheMemory, ScheduledKernel, strides_for
-from tilewright.schedule.views import Derived
+from tilewright.schedule.views import Computed, Derived
 from tilewright.trace.tracer import locate
 
 if TYPE_CHECKING:
@@ -194,6 +194,8 @@ class PackagedFunction:
         """Return a size with the names that the package has: of one that follows from others, an expression."""
         if not isinstance(size, Derived):
             return self.dimensions[size]
+        if isinstance(size, Computed):
+            return f"({self.text(size.expression)})"
         above, below = (
             " * ".join(self.size_text(x) if isinstance(x, Dimension) else str(x) for x in factors) or "1"
             for factors in (size.factors, size.divisors)

@@ -261,7 +261,7 @@ def _refuse_mixed_types(plan: PlanState, a: Access, b: Access, statement: Statem
 
 
 def _refuse_saturation(a: Access, target: Access) -> None:
-    """Raise `ScheduleError` where C cannot saturate: it is no integer, or as wide as the accumulators."""
+    """Raise `ScheduleError` where C cannot saturate: it is not an integer, or as wide as the accumulators."""
     output = target.array.element_type
     if a.array.element_type.is_float or not is_narrow(output) or output.bits == 32:
         raise ScheduleError(

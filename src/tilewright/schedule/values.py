@@ -209,13 +209,22 @@ def cast(value: Any, dtype: Any) -> Expression:  # Any: whatever is an expressio
     return Convert(expression(value), as_dtype(dtype))
 
 
-def rounded_down(value: Any, divisor: int) -> Any:  # Any: numbers of the host or of a device
-    """Return value // divisor, rounded down; // of device numbers rounds towards zero, as C does."""
+def rounded_down(value: Any, divisor: Any) -> Any:  # Any: numbers of the host or of a device
+    """Return value // divisor, rounded down, for one from 1; // of device numbers rounds towards zero, as C does."""
     if not may_be_negative(value):
         return value // divisor
-    if divisor & (divisor - 1) == 0:
+    if isinstance(divisor, int) and divisor & (divisor - 1) == 0:
         return value >> (divisor.bit_length() - 1)
     return (value - device_where(value < 0, divisor - 1, 0)) // divisor
+
+
+def left_over(value: Any, divisor: Any) -> Any:  # Any: numbers of the host or of a device
+    """Return value % divisor, from 0 to divisor - 1, for one from 1."""
+    if not may_be_negative(value):
+        return value % divisor
+    if isinstance(divisor, int) and divisor & (divisor - 1) == 0:
+        return value & (divisor - 1)
+    return value - rounded_down(value, divisor) * divisor
 
 
 def may_be_negative(value: Any) -> bool:  # Any: as above

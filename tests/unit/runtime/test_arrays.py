@@ -277,11 +277,11 @@ def test_dlpack_read_only() -> None:
 
 
 def test_dlpack_of_something_else() -> None:
-    with pytest.raises(ArgumentError, match="no fresh DLPack capsule"):
+    with pytest.raises(ArgumentError, match="not a fresh DLPack capsule"):
         read_capsule(object())
     capsule = np.arange(3).__dlpack__()
     np.from_dlpack(SimpleNamespace(__dlpack__=lambda **_: capsule, __dlpack_device__=lambda: (1, 0)))
-    with pytest.raises(ArgumentError, match="no fresh DLPack capsule"):
+    with pytest.raises(ArgumentError, match="not a fresh DLPack capsule"):
         read_capsule(capsule)  # consumed
 
 

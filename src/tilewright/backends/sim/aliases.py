@@ -296,7 +296,7 @@ class PointedStorage(FlatStorage):
         return ~self.space.covered(self.addresses(index), lanes * self.flat.itemsize)
 
     def misaligned(self, index: Lanes, lanes: int) -> Array:
-        """Return the threads whose access begins at an address that is no multiple of its size."""
+        """Return the threads whose access begins at an address that is not a multiple of its size."""
         found: Array = self.addresses(index) % (lanes * self.flat.itemsize) != 0
         return found
 
