@@ -241,13 +241,13 @@ def _is_within(element: Load | Store, value: Expression) -> bool:
 
 def _least(value: Affine, part: Part) -> Affine | None:
     """Return the least value over a nest's own box, an expression of sizes; None where its indices say more."""
-    extents: dict[Any, Size | None] = dict(zip(part.indices, part.shape, strict=True))  # Any: symbols
+    extents: dict[Any, Size | Affine | None] = dict(zip(part.indices, part.shape, strict=True))  # Any: symbols
     least = Affine((), value.constant)
     for symbol, factor in value.terms:
         extent = extents.get(symbol)
         if isinstance(symbol, Dimension):
             least = least + factor * symbol
-        elif extent is not None:
+        elif extent is not None and not isinstance(extent, Affine):
             least = least + (factor * (extent - 1) if factor < 0 else 0)
         else:
             return None

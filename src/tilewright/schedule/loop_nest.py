@@ -288,15 +288,16 @@ class Condition:
 class Part:
     """A nest among the loops: its statements, its own indices as expressions of the loops, and its conditions.
 
-    `shape` are the nest's extents, None where conditions say more than a box. Parts run in their order at each point.
-    Parts of one `group` were declared to run within one another: `sequence` says when, as numbers and indices that
-    count from the outermost on. All other parts were declared to run one after the other.
+    `shape` are the nest's extents: of functions also expressions of the caller's indices, None where loops are erased.
+    Parts run in their order at each point. Parts of one `group` were declared to run within one another: `sequence`
+    says when, as numbers and indices that count from the outermost on. All other parts were declared to run one after
+    the other.
     """
 
     indices: tuple[Index, ...]
     statements: tuple[Statement, ...]
     places: Mapping[Index, Affine]
-    shape: tuple[Size | None, ...]
+    shape: tuple[Size | Affine | None, ...]
     conditions: tuple[Condition, ...] = ()
     group: object = None
     sequence: tuple[int | Index, ...] = ()

@@ -18,12 +18,12 @@ from tilewright.schedule.cache_placement import is_count, place_cache, refuse_no
 from tilewright.schedule.caches import Cache, Location, Strategy
 from tilewright.schedule.crossings import crossings
 from tilewright.schedule.delayed import Recorder, Resolution, recorded, waiting
-from tilewright.schedule.dependences import refuse_violations
 from tilewright.schedule.heuristics import NoneCacheHeuristics, best_of
 from tilewright.schedule.lanes import MAX_LANES, refuse_vector
 from tilewright.schedule.loop_nest import LoopNest
 from tilewright.schedule.memory_spaces import Auto
 from tilewright.schedule.mma_shapes import MMAFragmentOp, MMASchedulingPolicy, MMAShape
+from tilewright.schedule.orders import refuse_violations
 from tilewright.schedule.plan_state import PlanState
 from tilewright.schedule.plan_text import plan_data, plan_text
 from tilewright.schedule.report import Report

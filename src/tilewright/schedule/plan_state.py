@@ -190,6 +190,8 @@ class PlanState:
         """Whether a write reaches every element of the box: each mode by loops of its own, without gaps."""
         varying = self.varying(cache)
         used = [loop for loop in varying for mode in place if mode.mentions(loop.index)]
+        if any(loop.trips is None for loop in used):
+            return False
         if len(set(used)) < len(used) or any(mode.divides(loop.index) for loop in varying for mode in place):
             return False
         region = self.region(cache)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 
 from tilewright.errors import ScheduleError, warn_at
 from tilewright.schedule.affine import Dimension, Index
@@ -14,6 +15,7 @@ from tilewright.schedule.caches import Cache, Location
 from tilewright.schedule.integers import UndecidedError
 from tilewright.schedule.loop_nest import arrays_of, substituted
 from tilewright.schedule.mma_shapes import MMAFragmentOp
+from tilewright.schedule.orders import refuse_violations
 from tilewright.schedule.plan_state import PlanState, operation_name, sizes_of
 from tilewright.schedule.roles import IN_REGISTERS
 from tilewright.schedule.views import Derived
@@ -39,6 +41,15 @@ def validate(plan: PlanState, parameters: tuple[Array, ...]) -> None:
     _refuse_too_much(plan)
     _refuse_forgotten(plan)
     _refuse_fragments(plan)
+    _refuse_seen(plan)
+
+
+def _refuse_seen(plan: PlanState) -> None:
+    """Raise `ScheduleError` for an order that leaves something else in a TEMP array, where the caller gives it."""
+    seen = [memory for memory in plan.memories if memory.role is Role.TEMP and memory in plan.given]
+    if seen:
+        what = f"the order ({', '.join(map(str, plan.nest.order))})"
+        refuse_violations(replace(plan.nest, is_unchecked=True), plan.nest, what, seen)
 
 
 def _refuse_parameters(plan: PlanState, parameters: tuple[Array, ...]) -> None:
