@@ -170,6 +170,7 @@ from tilewright.language import trunc as trunc
 from tilewright.language import vote_all as vote_all
 from tilewright.language import vote_any as vote_any
 from tilewright.language import warp_id as warp_id
+from tilewright.language import warpgroup_id as warpgroup_id
 from tilewright.language import where as where
 from tilewright.launch import Kernel as Kernel
 from tilewright.launch import kernel as kernel

@@ -86,6 +86,10 @@ class Scope(enum.IntEnum):
     GRID = 5
 
 
+# The groups of whole warps that a block has several of: how many warps each has. A group is aligned to its size.
+WARPS_OF = {Scope.WARP: 1, Scope.WARPGROUP: 4}
+
+
 class Order(enum.Flag):
     """What an op makes visible between threads.
 

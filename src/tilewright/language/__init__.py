@@ -112,7 +112,7 @@ from tilewright.trace.memory import (
 )
 from tilewright.trace.parameters import constexpr
 from tilewright.trace.pointers import pointer, shared_union
-from tilewright.trace.threads import block_dim, block_idx, grid_dim, lane_id, thread_idx, warp_id
+from tilewright.trace.threads import block_dim, block_idx, grid_dim, lane_id, thread_idx, warp_id, warpgroup_id
 
 __all__ = [
     "abs", "accumulator_rows", "acos", "argmax", "argmin", "as_operand_a", "asin", "atan", "atan2", "atomic_add",
@@ -128,5 +128,5 @@ __all__ = [
     "rcp_approx", "reduce", "reduce_rows", "redux", "registers", "round", "rsqrt", "rsqrt_approx", "sad", "scan",
     "shared", "shared_union", "shuffle", "shuffle_down", "shuffle_up", "shuffle_xor", "sin", "sin_approx", "sinh",
     "sort", "sqrt", "sqrt_approx", "static_range", "store", "sync_grid", "sync_threads", "sync_warp", "tan", "tanh",
-    "tanh_approx", "thread_idx", "threadfence", "topk", "trunc", "vote_all", "vote_any", "warp_id", "where",
+    "tanh_approx", "thread_idx", "threadfence", "topk", "trunc", "vote_all", "vote_any", "warp_id", "warpgroup_id", "where",
 ]  # fmt: skip

@@ -4,7 +4,8 @@
 ops that reach memory or synchronise tell the machine's observers what the threads do, before they do it. Without
 observers they are compiled without the calls, so watching costs nothing when off.
 
-`demand_whole_warps` checks what all threads of a warp have to do together: matrix instructions, shuffles and votes.
+`demand_whole_warps` checks what all threads of a warp have to do together (matrix instructions, shuffles and votes), or
+all threads of a warpgroup.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from tilewright.backends.sim.values import Array, Lanes, Mask, fill, without
 from tilewright.dtypes import uint8, uint16, uint32, uint64
 from tilewright.errors import ArgumentError, CheckError
 from tilewright.ir.core import Buffer, Kernel, Op, Space
-from tilewright.ir.effects import Order
+from tilewright.ir.effects import WARPS_OF, Order
 
 
 class AccessKind(enum.Enum):
@@ -363,11 +364,12 @@ def _coordinate(linear: int, extents: Dim3) -> Dim3:
 
 
 def demand_whole_warps(op: Op, what: str, mask: Mask, machine: Machine, full: bool) -> None:
-    """Report a warp of which only some threads reach the op; the hardware then does anything or hangs.
+    """Report a warp, or warpgroup, of which only some threads reach the op; the hardware then does anything or hangs.
 
     `full` demands all lanes; without it, threads that a block's last warp lacks are not missed.
     """
-    lanes = machine.warp
+    warps = WARPS_OF.get(op.effects.together, 1)
+    lanes, group = warps * machine.warp, "warp" if warps == 1 else "warpgroup"
     if not machine.observers or (mask is None and (not full or machine.threads % lanes == 0)):
         return
     active = np.ones((1, machine.threads), np.bool_) if mask is None else fill(mask, mask.shape[0], machine.threads)
@@ -379,14 +381,14 @@ def demand_whole_warps(op: Op, what: str, mask: Mask, machine: Machine, full: bo
     size = lanes if full else min(lanes, machine.threads - warp * lanes)
     here = int(warps[row, warp, :size].sum())
     first = warp * lanes + int(np.argmax(warps[row, warp]))
-    help = "let whole warps reach it: branches that are the same in a warp"
+    help = f"let whole {group}s reach it: branches that are the same in a {group}"
     if full:
         help = (
-            f"let whole warps reach it: blocks of a multiple of {lanes} threads, and branches that are the same "
-            "in a warp"
+            f"let whole {group}s reach it: blocks of a multiple of {lanes} threads, and branches that are the same "
+            f"in a {group}"
         )
     fault = Fault(
-        op, "warp-divergence", f"{what} of the warp is reached by {here} of its {size} threads",
+        op, "warp-divergence", f"{what} of the {group} is reached by {here} of its {size} threads",
         machine.block_coordinate(row), machine.thread_coordinate(first),
         notes=("the first thread that is there:",),
         help=help,

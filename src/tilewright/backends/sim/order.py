@@ -116,12 +116,13 @@ class Order:
             self._known[met] = event
         return False
 
-    def meet_warp(self, mask: Mask) -> None:
-        """Order the threads of the mask with those of their warp."""
+    def meet_warps(self, mask: Mask, warps: int = 1) -> None:
+        """Order the threads of the mask with those of their group of so many warps; several need the matrix."""
         event = self.tick()
         if self._known is not None:
-            self._meet_lanes(mask, event)
+            self._meet_lanes(mask, event, warps * self.warp)
             return
+        assert warps == 1, warps
         rows = 1 if mask is None else mask.shape[0]
         floors = self._warp_floor
         if floors is None:
@@ -208,10 +209,10 @@ class Order:
         here = np.broadcast_to(here, (rows, self.threads))
         return (self._known, here, *[np.broadcast_to(x, (rows, x.shape[1])) for x in others])
 
-    def _meet_lanes(self, mask: Mask, event: int) -> None:
+    def _meet_lanes(self, mask: Mask, event: int, size: int) -> None:
         known, here = self._rows_of(mask)
-        for first in range(0, self.threads, self.warp):
-            lanes = slice(first, first + self.warp)
+        for first in range(0, self.threads, size):
+            lanes = slice(first, first + size)
             there = here[:, lanes]
             joined = np.where(there[..., None], known[:, lanes], 0).max(axis=1)
             joined[:, lanes] = np.where(there, event, joined[:, lanes])

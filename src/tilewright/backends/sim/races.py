@@ -29,7 +29,7 @@ from tilewright.backends.sim.shadow import BITS, NARROW, UNDER_WAY, WHO, Region,
 from tilewright.backends.sim.storage import GlobalStorage, Storage
 from tilewright.backends.sim.values import Array, Lanes, Mask, at_least_2d, fill
 from tilewright.ir.core import Buffer, Kernel, Op
-from tilewright.ir.effects import Effects, Scope, Waits
+from tilewright.ir.effects import WARPS_OF, Effects, Scope, Waits
 from tilewright.ir.effects import Order as Visibility
 
 _PLAIN_WRITES = (AccessKind.STORE, AccessKind.COPY_WRITE, AccessKind.COPY_LAND)
@@ -227,10 +227,13 @@ class RaceChecker(Observer):
             region.begin()
 
     def barrier(self, op: Op, mask: Mask) -> None:
-        if self.clocks is not None:
-            (self.clocks.meet_warp if op.effects.together is Scope.WARP else self.clocks.meet_block)(mask)
-        if op.effects.together is Scope.WARP:
-            self.order.meet_warp(mask)
+        warps = WARPS_OF.get(op.effects.together, 0)
+        if self.clocks is not None and warps:
+            self.clocks.meet_warps(mask, warps)
+        elif self.clocks is not None:
+            self.clocks.meet_block(mask)
+        if warps:
+            self.order.meet_warps(mask, warps)
         elif self.order.meet_block(mask):
             if op.effects.together is Scope.GRID and self._grid_phase != self._machine.grid_phase:
                 # Everything so far is before everything that follows, in all blocks.
@@ -527,4 +530,6 @@ def _phase(signal: Signal, here: Array) -> Array:
 
 def _is_partial(effects: Effects) -> bool:
     """Return whether some threads of a block meet at an op without the others."""
+    if effects.together is Scope.WARPGROUP and effects.order is Visibility.BOTH:
+        return True
     return effects.scope is None and (effects.order is Visibility.RELEASE or effects.waits is Waits.SOME)
