@@ -128,5 +128,6 @@ __all__ = [
     "rcp_approx", "reduce", "reduce_rows", "redux", "registers", "round", "rsqrt", "rsqrt_approx", "sad", "scan",
     "shared", "shared_union", "shuffle", "shuffle_down", "shuffle_up", "shuffle_xor", "sin", "sin_approx", "sinh",
     "sort", "sqrt", "sqrt_approx", "static_range", "store", "sync_grid", "sync_threads", "sync_warp", "tan", "tanh",
-    "tanh_approx", "thread_idx", "threadfence", "topk", "trunc", "vote_all", "vote_any", "warp_id", "warpgroup_id", "where",
+    "tanh_approx", "thread_idx", "threadfence", "topk", "trunc", "vote_all", "vote_any", "warp_id", "warpgroup_id",
+    "where",
 ]  # fmt: skip

@@ -347,14 +347,14 @@ def test_threads_of_a_warpgroup_that_meet_are_ordered_and_others_are_not() -> No
 
 @tw.kernel
 def comes_late(out, x):
-    """Warp 1 comes to the meeting of its warpgroup by another way, behind a barrier at which warp 0 comes first."""
-    ready = tw.mbarrier(32)
+    """Warp 1 comes to the meeting of its warpgroup when the other warpgroup has had its own."""
+    ready = tw.mbarrier(128)
     tw.sync_threads()
-    if tw.warp_id() == 0:
-        ready.arrive()
-    elif tw.warp_id() == 1:
+    if tw.warp_id() == 1:
         ready.wait(0)
     current("together").emit(Together())
+    if tw.warpgroup_id() == 1:
+        ready.arrive()
     out[tw.thread_idx.x] = x[tw.thread_idx.x]
 
 

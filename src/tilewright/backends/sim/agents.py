@@ -25,8 +25,8 @@ whoever can, no agent waits for a thread that is not needed. So if none of the f
 can ever go on: that is a deadlock, and it is reported with what each of them waits for.
 
 An instruction that the threads of a warp run together waits for those of them that are behind in the program, as the
-GPU's does: shuffles, votes, elections, matrix instructions, `sync_warp`, and the arrival at a named barrier. So does one
-of a warpgroup, for the threads of its four warps.
+GPU's does: shuffles, votes, elections, matrix instructions, `sync_warp`, and the arrival at a named barrier. So does
+one of a warpgroup, for the threads of its four warps.
 """
 
 from __future__ import annotations

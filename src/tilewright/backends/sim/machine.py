@@ -373,14 +373,14 @@ def demand_whole_warps(op: Op, what: str, mask: Mask, machine: Machine, full: bo
     if not machine.observers or (mask is None and (not full or machine.threads % lanes == 0)):
         return
     active = np.ones((1, machine.threads), np.bool_) if mask is None else fill(mask, mask.shape[0], machine.threads)
-    warps = _by_warps(active, full, lanes)
-    split = warps.any(axis=-1) & ~warps.all(axis=-1)
+    groups = _by_warps(active, full, lanes)
+    split = groups.any(axis=-1) & ~groups.all(axis=-1)
     if not split.any():
         return
-    row, warp = (int(n) for n in np.argwhere(split)[0])
-    size = lanes if full else min(lanes, machine.threads - warp * lanes)
-    here = int(warps[row, warp, :size].sum())
-    first = warp * lanes + int(np.argmax(warps[row, warp]))
+    row, number = (int(n) for n in np.argwhere(split)[0])
+    size = lanes if full else min(lanes, machine.threads - number * lanes)
+    here = int(groups[row, number, :size].sum())
+    first = number * lanes + int(np.argmax(groups[row, number]))
     help = f"let whole {group}s reach it: branches that are the same in a {group}"
     if full:
         help = (
