@@ -62,7 +62,7 @@ _EXPORTS: dict[str, tuple[str, ...]] = {
             "atomic_exch",
             "atomic_cas",
         ),
-        *("load", "store", "threadfence", "sync_grid"),
+        *("load", "store", "threadfence", "fence_proxy_async", "sync_grid"),
         *("shuffle", "shuffle_up", "shuffle_down", "shuffle_xor"),
         *("vote_any", "vote_all", "ballot"),
         *("match_any", "match_all", "inline_ptx"),

@@ -88,6 +88,7 @@ from tilewright.language import ex2_approx as ex2_approx
 from tilewright.language import exp as exp
 from tilewright.language import exp2 as exp2
 from tilewright.language import expm1 as expm1
+from tilewright.language import fence_proxy_async as fence_proxy_async
 from tilewright.language import ffs as ffs
 from tilewright.language import fill as fill
 from tilewright.language import floor as floor

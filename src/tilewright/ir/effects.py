@@ -115,8 +115,21 @@ class Completion(enum.Enum):
     """How it is learnt that asynchronous work is done: by the groups of the thread that issued it, or at a barrier."""
 
     GROUP = "groups of the thread"
+    BULK_GROUP = "bulk groups of the thread"
     BARRIER = "bytes or arrivals at an mbarrier"
     WARPGROUP = "groups of the warpgroup"
+
+
+class Proxy(enum.Enum):
+    """The way by which an op reaches memory.
+
+    What was written by one way is seen by the other behind a fence between the two: threads that wrote ordinarily run
+    a proxy fence before they let those know who start asynchronous work on the data. The completion of such work is a
+    fence itself.
+    """
+
+    GENERIC = "generic"  # loads, stores, atomic updates, cp.async
+    ASYNC = "async"  # bulk copies, and matrix instructions that read shared memory
 
 
 @dataclass(frozen=True)
@@ -129,6 +142,8 @@ class Effects:
     - `varies`: the result differs between the threads of a warp, whatever the operands are.
     - `order`, `waits`: see there.
     - `asynchronous`: its accesses take place later; how their completion is learnt.
+    - `proxy`: the way by which it reaches global and shared memory. `fences_proxy`: it is a fence behind which the
+      async proxy sees what the thread wrote by the generic one.
     - `scope`: it is a strong access of memory, or a fence, and how far that reaches: one of `MEMORY_SCOPES`. Then
       `order` is that of a single thread, which meets nobody. None for all other ops.
     - `commits`: it closes a group of such work. `completes`: it waits for such work, all but the `pending` newest
@@ -145,6 +160,8 @@ class Effects:
     scope: str | None = None
     waits: Waits = Waits.NOBODY
     asynchronous: Completion | None = None
+    proxy: Proxy = Proxy.GENERIC
+    fences_proxy: bool = False
     commits: Completion | None = None
     completes: Completion | None = None
     follows: Completion | None = None

@@ -42,6 +42,7 @@ from tilewright.instructions.match import match_all, match_any
 from tilewright.instructions.mbarrier import MBarrier as mbarrier  # a word of kernels, like range
 from tilewright.instructions.ordered_access import load, store, threadfence
 from tilewright.instructions.products import dp2a, dp4a, mul_hi, sad
+from tilewright.instructions.proxy_fence import fence_proxy_async
 from tilewright.instructions.redux import redux
 from tilewright.instructions.shuffle import shuffle, shuffle_down, shuffle_up, shuffle_xor
 from tilewright.instructions.vote import ballot, elect_one, vote_all, vote_any
@@ -120,14 +121,14 @@ __all__ = [
     "ballot", "bfe", "bfi", "block_dim", "block_idx", "brev", "broadcast", "byte_permute", "cbrt", "ceil", "clear",
     "clz", "constexpr", "copy", "copysign", "cos", "cos_approx", "cosh", "cp_async_commit", "cp_async_wait",
     "device_assert", "device_print", "div_approx", "dp2a", "dp4a", "elect_one", "erf", "ex2_approx", "exp", "exp2",
-    "expm1", "ffs", "fill", "floor", "fma", "fmod", "fragment_like", "function", "funnel_shift_left",
-    "funnel_shift_right", "gemm", "grid_dim", "inline_ptx", "inside", "isfinite", "isinf", "isnan", "lane_id",
-    "lg2_approx", "load", "log", "log10", "log1p", "log2", "lop3", "make_fragment_like", "make_tensor_like",
-    "match_all", "match_any", "maximum", "mbarrier", "minimum", "mul_hi", "named_barrier", "philox", "pipeline",
-    "pointer", "popcount", "pow", "rand", "rand4x", "randint", "randint4x", "randn", "randn4x", "range",
-    "rcp_approx", "reduce", "reduce_rows", "redux", "registers", "round", "rsqrt", "rsqrt_approx", "sad", "scan",
-    "shared", "shared_union", "shuffle", "shuffle_down", "shuffle_up", "shuffle_xor", "sin", "sin_approx", "sinh",
-    "sort", "sqrt", "sqrt_approx", "static_range", "store", "sync_grid", "sync_threads", "sync_warp", "tan", "tanh",
-    "tanh_approx", "thread_idx", "threadfence", "topk", "trunc", "vote_all", "vote_any", "warp_id", "warpgroup_id",
-    "where",
+    "expm1", "fence_proxy_async", "ffs", "fill", "floor", "fma", "fmod", "fragment_like", "function",
+    "funnel_shift_left", "funnel_shift_right", "gemm", "grid_dim", "inline_ptx", "inside", "isfinite", "isinf",
+    "isnan", "lane_id", "lg2_approx", "load", "log", "log10", "log1p", "log2", "lop3", "make_fragment_like",
+    "make_tensor_like", "match_all", "match_any", "maximum", "mbarrier", "minimum", "mul_hi", "named_barrier",
+    "philox", "pipeline", "pointer", "popcount", "pow", "rand", "rand4x", "randint", "randint4x", "randn", "randn4x",
+    "range", "rcp_approx", "reduce", "reduce_rows", "redux", "registers", "round", "rsqrt", "rsqrt_approx", "sad",
+    "scan", "shared", "shared_union", "shuffle", "shuffle_down", "shuffle_up", "shuffle_xor", "sin", "sin_approx",
+    "sinh", "sort", "sqrt", "sqrt_approx", "static_range", "store", "sync_grid", "sync_threads", "sync_warp", "tan",
+    "tanh", "tanh_approx", "thread_idx", "threadfence", "topk", "trunc", "vote_all", "vote_any", "warp_id",
+    "warpgroup_id", "where",
 ]  # fmt: skip

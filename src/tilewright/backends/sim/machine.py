@@ -109,6 +109,9 @@ class Observer:
     def wait(self, op: Op, mask: Mask) -> None:
         """Called after a wait for asynchronous copies, when they have landed."""
 
+    def fence_proxy(self, op: Op, mask: Mask) -> None:
+        """Called at a fence behind which the async proxy sees what the threads of the mask wrote."""
+
     def synchronise(self, done: Synchronisation) -> None:
         """Called after a strong access or a fence, in kernels in which one orders anything."""
 

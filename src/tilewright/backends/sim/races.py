@@ -25,6 +25,7 @@ from tilewright.backends.sim.clocks import Cell, Clocks
 from tilewright.backends.sim.findings import Fault, name_place
 from tilewright.backends.sim.machine import Access, AccessKind, Machine, Observer, Signal, Synchronisation
 from tilewright.backends.sim.order import AGENT, DeferredArrival, Order, same_rows
+from tilewright.backends.sim.proxies import ProxyFences
 from tilewright.backends.sim.shadow import BITS, NARROW, UNDER_WAY, WHO, Region, Touch, event_of, find_regions
 from tilewright.backends.sim.storage import GlobalStorage, Storage
 from tilewright.backends.sim.values import Array, Lanes, Mask, at_least_2d, fill
@@ -199,6 +200,7 @@ class RaceChecker(Observer):
     def __init__(self, kernel: Kernel, machine: Machine) -> None:
         self._machine = machine
         self.order = Order(machine.threads, machine.warp, any(_is_partial(op.effects) for op in kernel.body.walk()))
+        self.fences = ProxyFences(self.order)
         self.regions: dict[Buffer, Region] = find_regions(kernel, machine, self.order)
         self._distinct = list(dict.fromkeys(self.regions.values()))
         self._has_strong = machine.has_strong
@@ -217,6 +219,7 @@ class RaceChecker(Observer):
 
     def begin(self, machine: Machine) -> None:
         self.order.begin(machine.blocks)
+        self.fences.begin()
         self._chunks.append((self.order.start, machine.first_block))
         if self.clocks is not None:
             self.clocks.begin(machine.first_block)
@@ -269,6 +272,9 @@ class RaceChecker(Observer):
 
     def wait(self, op: Op, mask: Mask) -> None:
         self._landed.clear()  # to the threads that wait, what has landed is as if they had written it
+
+    def fence_proxy(self, op: Op, mask: Mask) -> None:
+        self.fences.add(mask)
 
     def access(self, access: Access) -> Array | None:
         kind = access.kind
