@@ -172,6 +172,9 @@ from tilewright.language import vote_all as vote_all
 from tilewright.language import vote_any as vote_any
 from tilewright.language import warp_id as warp_id
 from tilewright.language import warpgroup_id as warpgroup_id
+from tilewright.language import wgmma_commit as wgmma_commit
+from tilewright.language import wgmma_fence as wgmma_fence
+from tilewright.language import wgmma_wait as wgmma_wait
 from tilewright.language import where as where
 from tilewright.launch import Kernel as Kernel
 from tilewright.launch import kernel as kernel

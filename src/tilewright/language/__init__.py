@@ -46,6 +46,7 @@ from tilewright.instructions.proxy_fence import fence_proxy_async
 from tilewright.instructions.redux import redux
 from tilewright.instructions.shuffle import shuffle, shuffle_down, shuffle_up, shuffle_xor
 from tilewright.instructions.vote import ballot, elect_one, vote_all, vote_any
+from tilewright.instructions.wgmma import wgmma_commit, wgmma_fence, wgmma_wait
 from tilewright.language.accumulators import accumulator_rows, as_operand_a, reduce_rows
 from tilewright.language.collectives import argmax, argmin, broadcast, reduce, scan
 from tilewright.language.copying import axpby, clear, copy, fill, inside
@@ -130,5 +131,5 @@ __all__ = [
     "scan", "shared", "shared_union", "shuffle", "shuffle_down", "shuffle_up", "shuffle_xor", "sin", "sin_approx",
     "sinh", "sort", "sqrt", "sqrt_approx", "static_range", "store", "sync_grid", "sync_threads", "sync_warp", "tan",
     "tanh", "tanh_approx", "thread_idx", "threadfence", "topk", "trunc", "vote_all", "vote_any", "warp_id",
-    "warpgroup_id", "where",
+    "warpgroup_id", "wgmma_commit", "wgmma_fence", "wgmma_wait", "where",
 ]  # fmt: skip

@@ -106,7 +106,7 @@ def _full(storage: SharedStorage, cells: Array) -> Any:
     return cells.dtype.type(int.from_bytes(bytes([storage.mark]) * cells.itemsize, "little"))
 
 
-_READS = (AccessKind.LOAD, AccessKind.ATOMIC)
+_READS = (AccessKind.LOAD, AccessKind.ATOMIC, AccessKind.OPERAND_READ, AccessKind.ACCUMULATE)
 # An asynchronous copy's result that is read too early is a missing wait, which the race checker tells of.
 _WRITES = (AccessKind.STORE, AccessKind.ATOMIC, AccessKind.COPY_WRITE)
 

@@ -21,10 +21,11 @@ from tilewright.backends.sim.aliases import AddressSpace, GlobalView, PartedRegi
 from tilewright.backends.sim.findings import Collector, Fault
 from tilewright.backends.sim.storage import GlobalStorage, RegisterStorage, SharedStorage, Storage
 from tilewright.backends.sim.values import Array, Lanes, Mask, fill, without
+from tilewright.backends.sim.warpgroups import ProductGroups
 from tilewright.dtypes import uint8, uint16, uint32, uint64
 from tilewright.errors import ArgumentError, CheckError
 from tilewright.ir.core import Buffer, Kernel, Op, Space
-from tilewright.ir.effects import WARPS_OF, Order
+from tilewright.ir.effects import WARPS_OF, Order, Scope
 
 
 class AccessKind(enum.Enum):
@@ -36,6 +37,8 @@ class AccessKind(enum.Enum):
     COPY_READ = "asynchronous copy from"
     COPY_WRITE = "asynchronous copy to"
     COPY_LAND = "landing of an asynchronous copy in"
+    OPERAND_READ = "wgmma's read of"  # it begins when the product is issued, and lasts until that is waited for
+    ACCUMULATE = "wgmma's sum in"
     BARRIER = "use of the mbarrier"  # indivisible; an mbarrier's initialisation is a STORE
 
 
@@ -49,6 +52,16 @@ class Access:
     index: Lanes
     lanes: int
     mask: Mask
+
+
+@dataclass(slots=True)
+class RegisterUse:
+    """Registers that a warpgroup's product uses, elements `index` up to `index + lanes`: it sums up there, or reads."""
+
+    storage: RegisterStorage
+    index: int
+    lanes: int
+    is_sum: bool
 
 
 @dataclass(slots=True)
@@ -107,7 +120,13 @@ class Observer:
         """Called at a barrier that the threads of the mask reach together."""
 
     def wait(self, op: Op, mask: Mask) -> None:
-        """Called after a wait for asynchronous copies, when they have landed."""
+        """Called after a wait for asynchronous work: copies that have landed, or products of warpgroups."""
+
+    def multiply(self, op: Op, registers: Sequence[RegisterUse], mask: Mask) -> None:
+        """Called when warpgroups begin a product that uses registers until it is waited for."""
+
+    def fence_registers(self, op: Op, mask: Mask) -> None:
+        """Called when warpgroups order their accesses to registers before the products that follow."""
 
     def fence_proxy(self, op: Op, mask: Mask) -> None:
         """Called at a fence behind which the async proxy sees what the threads of the mask wrote."""
@@ -169,6 +188,7 @@ class Machine:
         self.collector = collector
         self.observers: tuple[Observer, ...] = ()
         self.first_block, self.blocks = 0, 0
+        self.products = ProductGroups(self.threads, self.warp * WARPS_OF[Scope.WARPGROUP])
         self.special: dict[str, Lanes] = {}
         # Barriers of the grid: how many are over, and how many threads have come to the next one.
         self.grid_phase, self.grid_arrived = 0, 0
@@ -303,6 +323,7 @@ class Machine:
                 shared.attach(self.arena)
         self.arena.fill(0xFF)
         self.first_block, self.blocks = first_block, blocks
+        self.products.begin(blocks)
         for registers in self.registers:
             registers.allocate()
         self.special = dict(self._fixed)

@@ -24,17 +24,18 @@ import numpy as np
 from tilewright.backends.sim.clocks import Cell, Clocks
 from tilewright.backends.sim.findings import Fault, name_place
 from tilewright.backends.sim.machine import Access, AccessKind, Machine, Observer, Signal, Synchronisation
+from tilewright.backends.sim.operands import PendingOperands
 from tilewright.backends.sim.order import AGENT, DeferredArrival, Order, same_rows
 from tilewright.backends.sim.proxies import ProxyFences
 from tilewright.backends.sim.shadow import BITS, NARROW, UNDER_WAY, WHO, Region, Touch, event_of, find_regions
 from tilewright.backends.sim.storage import GlobalStorage, Storage
 from tilewright.backends.sim.values import Array, Lanes, Mask, at_least_2d, fill
 from tilewright.ir.core import Buffer, Kernel, Op
-from tilewright.ir.effects import WARPS_OF, Effects, Scope, Waits
+from tilewright.ir.effects import WARPS_OF, Completion, Effects, Scope, Waits
 from tilewright.ir.effects import Order as Visibility
 
 _PLAIN_WRITES = (AccessKind.STORE, AccessKind.COPY_WRITE, AccessKind.COPY_LAND)
-_READS = (AccessKind.LOAD, AccessKind.COPY_READ)
+_READS = (AccessKind.LOAD, AccessKind.COPY_READ, AccessKind.OPERAND_READ)
 _NOUNS = {
     AccessKind.LOAD: "load",
     AccessKind.STORE: "store",
@@ -42,6 +43,7 @@ _NOUNS = {
     AccessKind.COPY_READ: "asynchronous copy's read",
     AccessKind.COPY_WRITE: "asynchronous copy's write",
     AccessKind.COPY_LAND: "asynchronous copy's write",
+    AccessKind.OPERAND_READ: "wgmma's read",
     AccessKind.BARRIER: "use of the mbarrier",
 }
 
@@ -64,7 +66,7 @@ class Party:
 class Conflict:
     """Two accesses to one place without an order: the one that came second in the simulator, and the first.
 
-    `under_way` says that the first is an asynchronous copy that no thread has waited for.
+    `under_way` says that the first is an asynchronous copy, or a product of a warpgroup, that has not been waited for.
     """
 
     late: Party
@@ -126,6 +128,8 @@ def _meeting(conflict: Conflict, can_be_ordered: bool) -> str:
     early = conflict.early
     if conflict.under_way:
         whose = "its own thread's" if conflict.same_thread else "another thread's"
+        if early.kind is AccessKind.OPERAND_READ:
+            return f"while {whose} wgmma has yet to read it"
         does = "has yet to read it" if early.kind is AccessKind.COPY_READ else "to it is under way"
         return f"while {whose} asynchronous copy {does}"
     article = "an" if early.noun[0] in "aeiou" else "a"
@@ -140,6 +144,11 @@ def _help(conflict: Conflict, kind: str, machine: Machine) -> str:
     warp = machine.warp
     late, early = conflict.late, conflict.early
     if conflict.under_way:
+        if early.kind is AccessKind.OPERAND_READ:
+            wait = (
+                "commit the product and wait for its group (tw.wgmma_commit, tw.wgmma_wait) before its operand changes"
+            )
+            return wait if conflict.same_thread else f"{wait}, and let a barrier follow"
         if early.kind is AccessKind.COPY_READ:
             return "wait for the copy (tw.cp_async_wait) before its source changes"
         wait = "commit the copy's group and wait for it (tw.cp_async_commit, tw.cp_async_wait)"
@@ -214,6 +223,7 @@ class RaceChecker(Observer):
         self._landing: Lanes = None  # the index of the copy that is being issued
         self._issued = 0
         self._pending_reads: list[_PendingRead] = []
+        self._operands = PendingOperands(machine)
         self._landed: list[tuple[Region, Touch, int]] = []  # copies, since the last wait or arrival for copies
         self._deferred: dict[Op, list[DeferredArrival]] = {}  # arrivals that wait for copies to land
 
@@ -224,6 +234,7 @@ class RaceChecker(Observer):
         if self.clocks is not None:
             self.clocks.begin(machine.first_block)
         self._pending_reads.clear()
+        self._operands.clear()
         self._landed.clear()
         self._deferred.clear()
         for region in self._distinct:
@@ -271,10 +282,21 @@ class RaceChecker(Observer):
                 self.clocks.acquire((signal.buffer, element), _phase(signal, here), here)
 
     def wait(self, op: Op, mask: Mask) -> None:
+        if op.effects.completes is Completion.WARPGROUP:
+            for access, region, touch in self._operands.end():
+                region.cells.reads.add(touch, self._new_event(access.op, AccessKind.OPERAND_READ))  # type: ignore[union-attr]
+            return
         self._landed.clear()  # to the threads that wait, what has landed is as if they had written it
 
     def fence_proxy(self, op: Op, mask: Mask) -> None:
         self.fences.add(mask)
+
+    def _new_event(self, op: Op, kind: AccessKind) -> int:
+        """Return the number of a new event that is an access."""
+        event = self.order.tick()
+        self._numbers.append(event)
+        self._accesses.append((op, kind))
+        return event
 
     def access(self, access: Access) -> Array | None:
         kind = access.kind
@@ -287,9 +309,7 @@ class RaceChecker(Observer):
             self._end_pending_reads(access)
         region = self.regions.get(access.storage.buffer)
         if region is not None:
-            event = self.order.tick()
-            self._numbers.append(event)
-            self._accesses.append((access.op, kind))
+            event = self._new_event(access.op, kind)
             touch = region.touch(access, access.mask)
             if touch.cells.size:
                 self._compare(region, access, touch, event)
@@ -351,7 +371,7 @@ class RaceChecker(Observer):
                 self._conflicts(region, access, touch, words)
         if cells.narrow_writes is not None and is_strong:
             self._too_narrow(region, access, touch)
-        if not is_read and cells.pending_reads is not None and self._pending_reads:
+        if not is_read and cells.pending_reads is not None and (self._pending_reads or self._operands):
             self._conflicts(region, access, touch, cells.pending_reads.take(touch.cells))
 
     def _too_narrow(self, region: Region, access: Access, touch: Touch) -> None:
@@ -432,6 +452,8 @@ class RaceChecker(Observer):
                 twice = np.flatnonzero(last != words)
                 if twice.size:
                     self._tell(region, access, touch, twice, last[twice])
+        elif kind is AccessKind.OPERAND_READ:
+            self._operands.add(access, region, touch, event)
         else:
             assert cells.reads is not None
             cells.reads.add(touch, event)
@@ -469,9 +491,7 @@ class RaceChecker(Observer):
         for other in self._pending_reads:  # another copy may read the same
             if other.region is pending.region:
                 other.mark()
-        event = self.order.tick()
-        self._numbers.append(event)
-        self._accesses.append((access.op, AccessKind.COPY_READ))
+        event = self._new_event(access.op, AccessKind.COPY_READ)
         pending.region.cells.reads.add(done, event)
 
     # --- telling ---------------------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ from tilewright.backends.sim.order import Order, same_rows
 from tilewright.backends.sim.storage import GlobalStorage
 from tilewright.backends.sim.values import Array, Mask, at_least_2d
 from tilewright.ir.core import Buffer, Kernel, Space
-from tilewright.ir.effects import Use
+from tilewright.ir.effects import Completion, Use
 
 NARROW = ("cta", "cluster")  # scopes that reach no other block: blocks are launched without clusters here
 BITS = 20
@@ -157,7 +157,7 @@ class Marks:
 class Cells:
     """The record of one stretch of memory. Global cells are those of all blocks, shared cells repeat by block."""
 
-    def __init__(self, count: int, order: Order, *, is_global: bool, reads: bool, atomics: bool, copied: bool) -> None:
+    def __init__(self, count: int, order: Order, *, is_global: bool, reads: bool, atomics: bool, pending: bool) -> None:
         self.count, self.is_global = count, is_global
         self.rows = 1
         self.writes = np.zeros(count, np.int64)
@@ -168,8 +168,8 @@ class Cells:
         # Strong accesses that reach no other block, writes and reads; None where the kernel has none.
         self.narrow_writes: Marks | None = None
         self.narrow_reads: Marks | None = None
-        # Global cells that asynchronous copies under way still have to read.
-        self.pending_reads = np.zeros(count, np.int64) if copied else None
+        # Cells that asynchronous copies, and in shared memory products of warpgroups, still have to read.
+        self.pending_reads = np.zeros(count, np.int64) if pending else None
 
     @property
     def marks(self) -> list[Marks]:
@@ -182,6 +182,8 @@ class Cells:
         if self.rows != blocks:
             self.rows = blocks
             self.writes = np.tile(self.writes, blocks)
+            if self.pending_reads is not None:
+                self.pending_reads = np.tile(self.pending_reads, blocks)
             for marks in self.marks:
                 marks.repeat(blocks)
 
@@ -211,7 +213,7 @@ class Region:
             is_global=self.is_global,
             reads=uses.has(uses.read, members),
             atomics=uses.has(uses.updated, members),
-            copied=self.is_global and uses.has(uses.copied, members),
+            pending=uses.has(uses.copied if self.is_global else uses.operands, members),
         )
         count = self.cells.count
         if uses.has(uses.strongly_read, members):
@@ -233,6 +235,8 @@ class Region:
             cells = self.cells
             cells.rows = 1
             cells.writes = np.zeros(cells.count, np.int64)
+            if cells.pending_reads is not None:
+                cells.pending_reads = np.zeros(cells.count, np.int64)
             for marks in cells.marks:
                 marks.restart(cells.count)
 
@@ -315,6 +319,7 @@ class _Uses:
         self.written: set[Buffer] = set()
         self.updated: set[Buffer] = set()
         self.copied: set[Buffer] = set()
+        self.operands: set[Buffer] = set()  # of products of warpgroups
         self.strongly_read: set[Buffer] = set()
         self.narrow: set[Buffer] = set()  # by strong accesses that reach no other block
         self._width: dict[Buffer, int] = {}
@@ -333,6 +338,8 @@ class _Uses:
                     self._width[use.buffer] = min(width, self._width.get(use.buffer, width))
                     if op.effects.asynchronous and use.use is Use.READ:
                         self.copied.add(use.buffer)
+                    if op.effects.asynchronous is Completion.WARPGROUP and use.use is Use.READ:
+                        self.operands.add(use.buffer)
 
     def shift(self, buffers: Iterable[Buffer]) -> int:
         """Return how many bits the bytes of the narrowest access to any of the buffers count."""
