@@ -72,7 +72,8 @@ class WarpgroupMMAAtom(MMAAtom):
     def with_majors(self, a: Major, b: Major) -> WarpgroupMMAAtom:
         """Return the atom that takes A and B with K contiguous ("K"), or with M or N contiguous ("MN").
 
-        >>> warpgroup_mma("SM90_64x128x16_F32BF16BF16_SS").with_majors("MN", "K").name
+        >>> import tilewright as tw
+        >>> tw.atoms.SM90_64x128x16_F32BF16BF16_SS.with_majors("MN", "K").name
         "SM90_64x128x16_F32BF16BF16_SS.with_majors('MN', 'K')"
 
         Raises `LayoutError` where the instruction has no such form: for types of other than 16 bits, and for A in
