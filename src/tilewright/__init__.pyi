@@ -144,6 +144,7 @@ from tilewright.language import rsqrt as rsqrt
 from tilewright.language import rsqrt_approx as rsqrt_approx
 from tilewright.language import sad as sad
 from tilewright.language import scan as scan
+from tilewright.language import set_registers as set_registers
 from tilewright.language import shared as shared
 from tilewright.language import shared_union as shared_union
 from tilewright.language import shuffle as shuffle

@@ -44,6 +44,7 @@ from tilewright.instructions.ordered_access import load, store, threadfence
 from tilewright.instructions.products import dp2a, dp4a, mul_hi, sad
 from tilewright.instructions.proxy_fence import fence_proxy_async
 from tilewright.instructions.redux import redux
+from tilewright.instructions.register_budget import set_registers
 from tilewright.instructions.shuffle import shuffle, shuffle_down, shuffle_up, shuffle_xor
 from tilewright.instructions.vote import ballot, elect_one, vote_all, vote_any
 from tilewright.instructions.wgmma import wgmma_commit, wgmma_fence, wgmma_wait
@@ -128,8 +129,8 @@ __all__ = [
     "make_tensor_like", "match_all", "match_any", "maximum", "mbarrier", "minimum", "mul_hi", "named_barrier",
     "philox", "pipeline", "pointer", "popcount", "pow", "rand", "rand4x", "randint", "randint4x", "randn", "randn4x",
     "range", "rcp_approx", "reduce", "reduce_rows", "redux", "registers", "round", "rsqrt", "rsqrt_approx", "sad",
-    "scan", "shared", "shared_union", "shuffle", "shuffle_down", "shuffle_up", "shuffle_xor", "sin", "sin_approx",
-    "sinh", "sort", "sqrt", "sqrt_approx", "static_range", "store", "sync_grid", "sync_threads", "sync_warp", "tan",
-    "tanh", "tanh_approx", "thread_idx", "threadfence", "topk", "trunc", "vote_all", "vote_any", "warp_id",
-    "warpgroup_id", "wgmma_commit", "wgmma_fence", "wgmma_wait", "where",
+    "scan", "set_registers", "shared", "shared_union", "shuffle", "shuffle_down", "shuffle_up", "shuffle_xor", "sin",
+    "sin_approx", "sinh", "sort", "sqrt", "sqrt_approx", "static_range", "store", "sync_grid", "sync_threads",
+    "sync_warp", "tan", "tanh", "tanh_approx", "thread_idx", "threadfence", "topk", "trunc", "vote_all", "vote_any",
+    "warp_id", "warpgroup_id", "wgmma_commit", "wgmma_fence", "wgmma_wait", "where",
 ]  # fmt: skip

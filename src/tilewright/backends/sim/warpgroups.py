@@ -10,17 +10,18 @@ from tilewright.backends.sim.values import Array, Mask
 class ProductGroups:
     """How many groups of products each warpgroup has committed, and how many of these are surely over.
 
-    Both are arrays (blocks, warpgroups). The group that is open has the number `committed` + 1.
+    Both are arrays (blocks, warpgroups). The group that is open has the number `committed` + 1. `registers` is how many
+    of them each warpgroup has chosen to have, 0 where it has not.
     """
 
     def __init__(self, threads: int, size: int) -> None:
         self.threads, self.size = threads, size
         self.count = threads // size  # warpgroups that are whole
-        self.committed = self.completed = np.zeros((0, self.count), np.int64)
+        self.committed = self.completed = self.registers = np.zeros((0, self.count), np.int64)
 
     def begin(self, blocks: int) -> None:
         """Begin with nothing committed, in so many blocks."""
-        self.committed, self.completed = (np.zeros((blocks, self.count), np.int64) for _ in range(2))
+        self.committed, self.completed, self.registers = (np.zeros((blocks, self.count), np.int64) for _ in range(3))
 
     def active(self, mask: Mask) -> Array:
         """Return the warpgroups of which threads are in a mask: (blocks, warpgroups)."""
