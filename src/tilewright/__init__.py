@@ -44,7 +44,7 @@ _EXPORTS: dict[str, tuple[str, ...]] = {
         *("thread_idx", "block_idx", "block_dim", "grid_dim", "lane_id", "warp_id"),
         *("pointer", "shared_union"),
         *("shared", "registers", "fragment_like", "make_fragment_like", "make_tensor_like"),
-        *("sync_threads", "sync_warp", "cp_async_commit", "cp_async_wait"),
+        *("sync_threads", "sync_warp", "cp_async_commit", "cp_async_wait", "tma_store_commit", "tma_store_wait"),
         *("pipeline", "named_barrier", "mbarrier", "elect_one"),
         *("copy", "gemm", "fill", "clear", "axpby", "inside", "where", "fma", "minimum", "maximum"),
         *("atomic_add", "atomic_max", "atomic_min", "shuffle", "shuffle_up", "shuffle_down", "shuffle_xor"),
