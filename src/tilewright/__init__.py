@@ -45,7 +45,7 @@ _EXPORTS: dict[str, tuple[str, ...]] = {
         *("wgmma_fence", "wgmma_commit", "wgmma_wait", "set_registers"),
         *("pointer", "shared_union"),
         *("shared", "registers", "fragment_like", "make_fragment_like", "make_tensor_like"),
-        *("sync_threads", "sync_warp", "cp_async_commit", "cp_async_wait"),
+        *("sync_threads", "sync_warp", "cp_async_commit", "cp_async_wait", "tma_store_commit", "tma_store_wait"),
         *("pipeline", "named_barrier", "mbarrier", "elect_one"),
         *("copy", "gemm", "fill", "clear", "axpby", "inside", "where", "fma", "minimum", "maximum"),
         *("atomic_add", "atomic_max", "atomic_min", "shuffle", "shuffle_up", "shuffle_down", "shuffle_xor"),

@@ -167,6 +167,8 @@ from tilewright.language import tanh as tanh
 from tilewright.language import tanh_approx as tanh_approx
 from tilewright.language import thread_idx as thread_idx
 from tilewright.language import threadfence as threadfence
+from tilewright.language import tma_store_commit as tma_store_commit
+from tilewright.language import tma_store_wait as tma_store_wait
 from tilewright.language import topk as topk
 from tilewright.language import trunc as trunc
 from tilewright.language import vote_all as vote_all

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 from tilewright.arch import Arch
 from tilewright.errors import ArgumentError, LanguageError, TilewrightWarning
 from tilewright.figures import Compiled
-from tilewright.ir.core import Buffer, Kernel, Op, Parameter, Space, Value
+from tilewright.ir.core import Buffer, Kernel, Op, Parameter, Space, TensorMap, Value
 from tilewright.ir.effects import Completion, Scope
 from tilewright.ir.evaluate import evaluate
+from tilewright.ir.maps import MapValues
 from tilewright.ir.ops import AddressOf, Point
 from tilewright.passes.pipeline import run_passes
 from tilewright.trace.kernel import trace
@@ -178,6 +179,22 @@ class Lowered:
                 help="launch with smaller extents, or keep less in shared memory",
             )
         return end, found
+
+    @cached_property
+    def mapped(self) -> tuple[Parameter, ...]:
+        """The scalar parameters that tensor maps depend on."""
+        return self._behind([value for map in self.kernel.tensor_maps for value in map.values])
+
+    def map_values(self, lookup: ScalarLookup) -> dict[TensorMap, MapValues]:
+        """Return what the tensor maps of a launch describe; raise `ArgumentError` for what no map can describe."""
+        known: dict[Value, int] = {p.target: lookup(p) for p in self.mapped if isinstance(p.target, Value)}
+        found = {}
+        for map in self.kernel.tensor_maps:
+            start, *rest = [evaluate(value, known) for value in map.values]
+            rank = len(map.box)
+            found[map] = MapValues(start, tuple(rest[:rank]), tuple(rest[rank:]))
+            found[map].check(map)
+        return found
 
     def check(self, lookup: ScalarLookup) -> None:
         """Raise `ArgumentError` for the first condition of the launch that does not hold."""

@@ -68,6 +68,7 @@ def operands(k: int = 16 * STEPS) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         (("clear", "zero"), set()),  # the first product needs no clear
         (("clear",), {"uninitialised-read"}),
         (("barrier",), {"race"}),
+        (("proxy",), {"missing-fence"}),
         (("fence",), {"missing-fence"}),
         (("commit",), {"race", "missing-wait"}),
         (("wait",), {"race", "missing-wait"}),

@@ -30,6 +30,7 @@ _FAMILIES = {
     "matrix_copies": "matrix_copy",
     "wgmma": "warpgroup_mma",
     "descriptors": "shared_layout",
+    "tensor_copies": "tensor_copy",
 }
 
 

@@ -221,13 +221,16 @@ def attribute(default: Any = dataclasses.MISSING) -> Any:  # Any: as above
 Count = Callable[[Any], int]
 
 
-def reads(index: str, elements: Count | None = None, lanes: Count | None = None, *, rows: bool = False) -> Any:
-    """Declare a buffer that the op reads, at the index in the field of that name; one element where none are given."""
+def reads(index: str | None, elements: Count | None = None, lanes: Count | None = None, *, rows: bool = False) -> Any:
+    """Declare a buffer that the op reads, at the index in the field of that name; one element where none are given.
+
+    Without an index the op itself knows which elements.
+    """
     return _buffer(UseDeclaration("", Use.READ, index, elements, lanes, rows))
 
 
 def writes(
-    index: str,
+    index: str | None,
     elements: Count | None = None,
     lanes: Count | None = None,
     *,
@@ -239,7 +242,7 @@ def writes(
     return _buffer(UseDeclaration("", Use.WRITE, index, elements, lanes, rows, past_l1, lasting))
 
 
-def updates(index: str, elements: Count | None = None) -> Any:  # Any: as above
+def updates(index: str | None, elements: Count | None = None) -> Any:  # Any: as above
     """Declare a buffer that the op reads and writes indivisibly, at the index in the field of that name."""
     return _buffer(UseDeclaration("", Use.UPDATE, index, elements))
 

@@ -35,6 +35,7 @@ from tilewright.instructions.bits import (
     funnel_shift_right,
     lop3,
 )
+from tilewright.instructions.bulk_groups import tma_store_commit, tma_store_wait
 from tilewright.instructions.cp_async import cp_async_commit, cp_async_wait
 from tilewright.instructions.grid_barrier import sync_grid
 from tilewright.instructions.inline_ptx import inline_ptx
@@ -131,6 +132,7 @@ __all__ = [
     "range", "rcp_approx", "reduce", "reduce_rows", "redux", "registers", "round", "rsqrt", "rsqrt_approx", "sad",
     "scan", "set_registers", "shared", "shared_union", "shuffle", "shuffle_down", "shuffle_up", "shuffle_xor", "sin",
     "sin_approx", "sinh", "sort", "sqrt", "sqrt_approx", "static_range", "store", "sync_grid", "sync_threads",
-    "sync_warp", "tan", "tanh", "tanh_approx", "thread_idx", "threadfence", "topk", "trunc", "vote_all", "vote_any",
-    "warp_id", "warpgroup_id", "wgmma_commit", "wgmma_fence", "wgmma_wait", "where",
+    "sync_warp", "tan", "tanh", "tanh_approx", "thread_idx", "threadfence", "tma_store_commit", "tma_store_wait",
+    "topk", "trunc", "vote_all", "vote_any", "warp_id", "warpgroup_id", "wgmma_commit", "wgmma_fence", "wgmma_wait",
+    "where",
 ]  # fmt: skip

@@ -32,7 +32,7 @@ def test_roles_have_registers_of_their_own() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert lowered.module.resources.registers == 168
-    assert "set_registers" not in roles.lower(out, 168, 168, arch="sm_90a", block=384).cuda.text
+    assert "set_registers_" not in roles.lower(out, 168, 168, arch="sm_90a", block=384).cuda.text
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_all_warpgroups_together_have_what_the_block_began_with(
     threads: int, producer: int, consumer: int, fits: bool
 ) -> None:
     with tw.simulate(raise_errors=False) as run:
-        roles[2, threads](np.zeros(threads, np.int32), producer, consumer)
+        roles[1, threads](np.zeros(threads, np.int32), producer, consumer)
     assert [f.kind for f in run.findings] == ([] if fits else ["too-many-registers"])
 
 

@@ -250,15 +250,16 @@ class Scheduler:
         """A number that changes when memory does, or a barrier."""
         return self.compiler.machine.version + self.compiler.barrier_version
 
-    def run(self, frame: Frame) -> None:
-        """Run all threads from the first instruction on until they are done, or can never be."""
+    def run(self, frame: Frame) -> bool:
+        """Run all threads from the first instruction on until they are done; return whether they could be."""
         self.agents, self.idle_polls, self._quiet = [Agent(frame)], 0, (-1, 0)
         while self.agents:
             agent = self._choose()
             if agent is None:
                 self._report_deadlock()
-                return
+                return False
             self._advance(agent)
+        return True
 
     def note_progress(self) -> None:
         """Take note that a loop that may wait for memory has found something new there."""

@@ -34,8 +34,9 @@ from tilewright.backends.sim.values import Array, Lanes
 from tilewright.errors import ROLLBACK_VARIABLE, ArgumentError, CheckError, TilewrightWarning, describe_outputs
 from tilewright.figures import Compiled, Launch, add_launch
 from tilewright.frames import is_user_file
-from tilewright.ir.core import Buffer, Kernel, Parameter, Space, Value
+from tilewright.ir.core import Buffer, Kernel, Parameter, Space, TensorMap, Value
 from tilewright.ir.effects import Completion
+from tilewright.ir.maps import MapValues
 from tilewright.ir.ops import AddressOf, Point
 
 
@@ -196,6 +197,7 @@ def execute(
     copies: frozenset[str] = frozenset(),
     addresses: Sequence[Reachable] = (),
     sized: Mapping[Buffer, tuple[int, int]] | None = None,
+    maps: Mapping[TensorMap, MapValues] | None = None,
 ) -> None:
     """Run a kernel over `grid` blocks of `block` threads.
 
@@ -218,7 +220,7 @@ def execute(
         return
     if not addresses and any(isinstance(op, (Point, AddressOf)) for op in kernel.body.walk()):
         addresses = [reachable(array, buffer.name) for buffer, array in arrays.items()]
-    machine = Machine(kernel, grid, block, arrays, collector, addresses, sized)
+    machine = Machine(kernel, grid, block, arrays, collector, addresses, sized, maps)
     races = RaceChecker(kernel, machine) if options.check else None
     if races is not None:
         machine.observers = (AccessChecker(machine), races, WaitChecker(kernel, machine))

@@ -24,8 +24,9 @@ from tilewright.backends.sim.values import Array, Lanes, Mask, fill, without
 from tilewright.backends.sim.warpgroups import ProductGroups
 from tilewright.dtypes import uint8, uint16, uint32, uint64
 from tilewright.errors import ArgumentError, CheckError
-from tilewright.ir.core import Buffer, Kernel, Op, Space
+from tilewright.ir.core import Buffer, Kernel, Op, Space, TensorMap
 from tilewright.ir.effects import WARPS_OF, Order, Scope
+from tilewright.ir.maps import MapValues
 
 
 class AccessKind(enum.Enum):
@@ -52,6 +53,27 @@ class Access:
     index: Lanes
     lanes: int
     mask: Mask
+
+
+@dataclass(slots=True, eq=False)
+class BulkAccess:
+    """An access of many elements by the async proxy, which threads start and which takes place later.
+
+    The n-th thread is `threads[n]` of the block `rows[n]` of the chunk; it reaches the elements `index[n]`, those of
+    them that are `there` (None: all). `kind` is COPY_READ, COPY_WRITE or, of reductions, ATOMIC.
+    """
+
+    op: Op
+    kind: AccessKind
+    storage: Storage
+    rows: Array
+    threads: Array
+    index: Array
+    there: Array | None
+
+
+# Where the bytes of bulk copies arrive: the mbarrier's buffer, and for each thread the element and the phase.
+Arrival = tuple[Buffer, Array, Array]
 
 
 @dataclass(slots=True)
@@ -128,6 +150,16 @@ class Observer:
     def fence_registers(self, op: Op, mask: Mask) -> None:
         """Called when warpgroups order their accesses to registers before the products that follow."""
 
+    def start_bulk(self, access: BulkAccess) -> bool:
+        """Called when threads start a bulk access; return whether it must not take place."""
+        return False
+
+    def finish_bulk(self, access: BulkAccess, which: Array, arrival: Arrival | None) -> None:
+        """Called when bulk accesses have taken place, those of the threads that `which` selects.
+
+        Of one with an `arrival` whoever waits for that phase learns; others are as if the thread itself had made them.
+        """
+
     def fence_proxy(self, op: Op, mask: Mask) -> None:
         """Called at a fence behind which the async proxy sees what the threads of the mask wrote."""
 
@@ -180,8 +212,10 @@ class Machine:
         collector: Collector,
         addresses: Sequence[Reachable] = (),
         sized: Mapping[Buffer, tuple[int, int]] | None = None,
+        maps: Mapping[TensorMap, MapValues] | None = None,
     ) -> None:
         self.grid, self.block = grid, block
+        self.maps = maps or {}  # what the tensor maps of the launch describe
         self.threads = block[0] * block[1] * block[2]
         self.warp = kernel.warp_size
         self.total_blocks = grid[0] * grid[1] * grid[2]
@@ -333,6 +367,16 @@ class Machine:
             block = block // extent
         for observer in self.observers:
             observer.begin(self)
+
+    def start_bulk(self, *accesses: BulkAccess) -> bool:
+        """Show bulk accesses to the observers; return whether one refuses them."""
+        refused = [observer.start_bulk(access) for observer in self.observers for access in accesses]
+        return any(refused)
+
+    def finish_bulk(self, access: BulkAccess, which: Array, arrival: Arrival | None) -> None:
+        """Tell the observers that bulk accesses have taken place."""
+        for observer in self.observers:
+            observer.finish_bulk(access, which, arrival)
 
     def observe(self, access: Access) -> Array | None:
         """Show an access to the observers; return the threads that must not do it, None for none.

@@ -15,6 +15,9 @@ Copies whose landing counts as an arrival at an mbarrier are made by an agent be
 before it waits. They land when a thread waits, which is at the next barrier of the block too, so that such a barrier
 covers agents.
 
+Bulk copies whose bytes arrive at an mbarrier are written by that mbarrier, which has a column of its own: whoever waits
+for one of its phases knows all that arrived there, and nothing of what arrived elsewhere.
+
 A kernel that has barriers of whole blocks and whole warps only needs no matrix. After a barrier of the block all of
 `known` is one number, the `floor`, and a barrier of a warp raises it among its lanes; nothing that one warp alone
 learns reaches another before the next barrier of the block. Kernels with barriers of some threads use the matrix.
@@ -44,7 +47,8 @@ class Order:
     Rows are blocks of the chunk; an array of one row stands for all blocks, as long as they do the same.
     """
 
-    def __init__(self, threads: int, warp: int, partial: bool) -> None:
+    def __init__(self, threads: int, warp: int, partial: bool, barriers: int = 0) -> None:
+        self.columns = 2 * threads + barriers
         self.threads, self.warp, self.partial = threads, warp, partial
         self.warps = -(-threads // warp)
         self.next = 1
@@ -52,7 +56,7 @@ class Order:
         self._blocks = 0
         self._floor: Number = 1
         self._warp_floor: Array | None = None  # (rows, warps)
-        self._known: Array | None = None  # (rows, threads, threads and their agents)
+        self._known: Array | None = None  # (rows, threads, threads and their agents and mbarriers)
         self._meetings: dict[Hashable, _Meeting] = {}
 
     def begin(self, blocks: int) -> None:
@@ -170,9 +174,24 @@ class Order:
             arrival.here = np.repeat(arrival.here, len(here), axis=0)
         arrival.here &= ~here
         brought = np.where(here[..., None], arrival.known, 0).max(axis=1)
-        brought[:, self.threads :][here] = event
+        brought[:, self.threads : 2 * self.threads][here] = event
         self._bring(barrier, brought, here, phase)
         return np.asarray(wanted & ~here)
+
+    def deliver(self, barrier: Hashable, phase: Array, number: int) -> None:
+        """Let whoever waits for a phase of an mbarrier know what bulk copies wrote whose bytes have come to it.
+
+        `phase` is one number a block (rows, 1), -1 where none have; `number` is the mbarrier's in the block.
+        """
+        event = self.tick()
+        known, _, phase = self._rows_of(None, phase)
+        brought = np.zeros((len(known), self.columns), np.int64)
+        brought[phase[:, 0] >= 0, 2 * self.threads + number] = event
+        self._meeting(barrier, len(known)).bring(brought, phase, lasts=True)
+
+    def writer(self, number: int) -> int:
+        """Return who writes, in words of shadow memory, what arrives at an mbarrier of that number."""
+        return AGENT + self.threads + number
 
     def _bring(self, barrier: Hashable, brought: Array, here: Array, phase: Array, lasts: bool = True) -> None:
         self._meeting(barrier, len(here)).bring(brought, np.where(here.any(axis=1, keepdims=True), phase, -1), lasts)
@@ -190,13 +209,13 @@ class Order:
     def _meeting(self, barrier: Hashable, rows: int) -> _Meeting:
         found = self._meetings.get(barrier)
         if found is None:
-            found = self._meetings[barrier] = _Meeting(rows, 2 * self.threads)
+            found = self._meetings[barrier] = _Meeting(rows, self.columns)
         elif len(found.phase) < rows:
             found.separate(rows)
         return found
 
     def _all_known(self, event: int) -> Array:
-        return np.full((1, self.threads, 2 * self.threads), event, np.int64)
+        return np.full((1, self.threads, self.columns), event, np.int64)
 
     def _rows_of(self, mask: Mask, *others: Array) -> tuple[Array, ...]:
         """Return `known`, and the mask and other arrays in its rows."""

@@ -7,6 +7,7 @@ happens before what (see `order`), and then recorded itself. The rules are those
   matrix instructions make lanes wait for each other, but order no memory;
 - strong accesses (atomic updates, `tw.load`, `tw.store`) do not race with each other as far as their scopes reach; by
   their semantics, and with fences, they order other accesses, of other blocks too (see `clocks`);
+- what threads write ordinarily the async proxy sees behind a proxy fence only (see `proxies`);
 - an asynchronous copy reads and writes at some time between its issue and the wait of the thread that issued it. Only
   from that wait on is it something that the thread itself has done.
 
@@ -21,9 +22,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tilewright.backends.sim.bulk_races import BulkRaces, help_with_bulk, numbers_of_mbarriers
 from tilewright.backends.sim.clocks import Cell, Clocks
 from tilewright.backends.sim.findings import Fault, name_place
-from tilewright.backends.sim.machine import Access, AccessKind, Machine, Observer, Signal, Synchronisation
+from tilewright.backends.sim.machine import (
+    Access,
+    AccessKind,
+    Arrival,
+    BulkAccess,
+    Machine,
+    Observer,
+    Signal,
+    Synchronisation,
+)
 from tilewright.backends.sim.operands import PendingOperands
 from tilewright.backends.sim.order import AGENT, DeferredArrival, Order, same_rows
 from tilewright.backends.sim.proxies import ProxyFences
@@ -31,7 +42,7 @@ from tilewright.backends.sim.shadow import BITS, NARROW, UNDER_WAY, WHO, Region,
 from tilewright.backends.sim.storage import GlobalStorage, Storage
 from tilewright.backends.sim.values import Array, Lanes, Mask, at_least_2d, fill
 from tilewright.ir.core import Buffer, Kernel, Op
-from tilewright.ir.effects import WARPS_OF, Completion, Effects, Scope, Waits
+from tilewright.ir.effects import WARPS_OF, Completion, Effects, Proxy, Scope, Waits
 from tilewright.ir.effects import Order as Visibility
 
 _PLAIN_WRITES = (AccessKind.STORE, AccessKind.COPY_WRITE, AccessKind.COPY_LAND)
@@ -59,14 +70,21 @@ class Party:
 
     @property
     def noun(self) -> str:
-        return _NOUNS[self.kind]
+        noun = _NOUNS[self.kind]
+        return noun.replace("asynchronous", "bulk") if self.is_bulk else noun
+
+    @property
+    def is_bulk(self) -> bool:
+        """Whether it is by the async proxy."""
+        return self.op.effects.proxy is Proxy.ASYNC
 
 
 @dataclass(frozen=True)
 class Conflict:
     """Two accesses to one place without an order: the one that came second in the simulator, and the first.
 
-    `under_way` says that the first is an asynchronous copy, or a product of a warpgroup, that has not been waited for.
+    `under_way` says that the first is an asynchronous copy or product that has not been waited for, `unfenced` that the
+    second is by the async proxy, which may not see the first although that comes before.
     """
 
     late: Party
@@ -75,6 +93,7 @@ class Conflict:
     index: int
     under_way: bool
     count: int
+    unfenced: bool = False
 
     @property
     def same_thread(self) -> bool:
@@ -83,6 +102,8 @@ class Conflict:
     @property
     def kind(self) -> str:
         """The kind of the finding."""
+        if self.unfenced:
+            return "missing-fence"
         if self.under_way and (self.same_thread or self.late.kind in _READS):
             return "missing-wait"
         if self.late.block != self.early.block and {self.late.kind, self.early.kind} <= set(_PLAIN_WRITES):
@@ -126,12 +147,15 @@ def _preposition(kind: AccessKind) -> str:
 def _meeting(conflict: Conflict, can_be_ordered: bool) -> str:
     """Return what the second access meets; `can_be_ordered` says that the kernel orders blocks by some accesses."""
     early = conflict.early
+    if conflict.unfenced:
+        whose = "its own thread" if conflict.same_thread else "another thread"
+        return f"meets a {early.noun} by {whose}, which no proxy fence follows"
     if conflict.under_way:
         whose = "its own thread's" if conflict.same_thread else "another thread's"
         if early.kind is AccessKind.OPERAND_READ:
             return f"while {whose} wgmma has yet to read it"
         does = "has yet to read it" if early.kind is AccessKind.COPY_READ else "to it is under way"
-        return f"while {whose} asynchronous copy {does}"
+        return f"while {whose} {'bulk' if early.is_bulk else 'asynchronous'} copy {does}"
     article = "an" if early.noun[0] in "aeiou" else "a"
     if conflict.late.block != early.block:
         which = "the two" if can_be_ordered else "blocks"
@@ -143,6 +167,15 @@ def _help(conflict: Conflict, kind: str, machine: Machine) -> str:
     """Return what usually fixes it."""
     warp = machine.warp
     late, early = conflict.late, conflict.early
+    if conflict.unfenced:
+        space = '"global"' if isinstance(conflict.storage, GlobalStorage) else ""
+        return (
+            f"let the threads that write there run tw.fence_proxy_async({space}) behind their writes, before the "
+            "barrier or arrival that tells this one"
+        )
+    bulk = help_with_bulk(early.op, early.kind, under_way=conflict.under_way)
+    if bulk is not None:
+        return bulk
     if conflict.under_way:
         if early.kind is AccessKind.OPERAND_READ:
             wait = (
@@ -208,8 +241,10 @@ class RaceChecker(Observer):
 
     def __init__(self, kernel: Kernel, machine: Machine) -> None:
         self._machine = machine
-        self.order = Order(machine.threads, machine.warp, any(_is_partial(op.effects) for op in kernel.body.walk()))
+        partial = any(_is_partial(op.effects) for op in kernel.body.walk())
+        self.order = Order(machine.threads, machine.warp, partial, numbers_of_mbarriers(kernel)[1])
         self.fences = ProxyFences(self.order)
+        self.bulk = BulkRaces(self, kernel)
         self.regions: dict[Buffer, Region] = find_regions(kernel, machine, self.order)
         self._distinct = list(dict.fromkeys(self.regions.values()))
         self._has_strong = machine.has_strong
@@ -227,9 +262,15 @@ class RaceChecker(Observer):
         self._landed: list[tuple[Region, Touch, int]] = []  # copies, since the last wait or arrival for copies
         self._deferred: dict[Op, list[DeferredArrival]] = {}  # arrivals that wait for copies to land
 
+    @property
+    def blocks(self) -> int:
+        """How many blocks run."""
+        return self._machine.blocks
+
     def begin(self, machine: Machine) -> None:
         self.order.begin(machine.blocks)
         self.fences.begin()
+        self.bulk.begin()
         self._chunks.append((self.order.start, machine.first_block))
         if self.clocks is not None:
             self.clocks.begin(machine.first_block)
@@ -284,19 +325,26 @@ class RaceChecker(Observer):
     def wait(self, op: Op, mask: Mask) -> None:
         if op.effects.completes is Completion.WARPGROUP:
             for access, region, touch in self._operands.end():
-                region.cells.reads.add(touch, self._new_event(access.op, AccessKind.OPERAND_READ))  # type: ignore[union-attr]
+                region.cells.reads.add(touch, self.note(access.op, AccessKind.OPERAND_READ))  # type: ignore[union-attr]
             return
         self._landed.clear()  # to the threads that wait, what has landed is as if they had written it
 
-    def fence_proxy(self, op: Op, mask: Mask) -> None:
-        self.fences.add(mask)
+    def start_bulk(self, access: BulkAccess) -> bool:
+        self.bulk.start(access)
+        return False
 
-    def _new_event(self, op: Op, kind: AccessKind) -> int:
-        """Return the number of a new event that is an access."""
+    def finish_bulk(self, access: BulkAccess, which: Array, arrival: Arrival | None) -> None:
+        self.bulk.finish(access, which, arrival)
+
+    def note(self, op: Op, kind: AccessKind) -> int:
+        """Return the event of a new access."""
         event = self.order.tick()
         self._numbers.append(event)
         self._accesses.append((op, kind))
         return event
+
+    def fence_proxy(self, op: Op, mask: Mask) -> None:
+        self.fences.add(mask)
 
     def access(self, access: Access) -> Array | None:
         kind = access.kind
@@ -309,11 +357,13 @@ class RaceChecker(Observer):
             self._end_pending_reads(access)
         region = self.regions.get(access.storage.buffer)
         if region is not None:
-            event = self._new_event(access.op, kind)
+            event = self.note(access.op, kind)
             touch = region.touch(access, access.mask)
             if touch.cells.size:
-                self._compare(region, access, touch, event)
-                self._record(region, access, touch, event)
+                self.compare(region, access, touch, event)
+                if kind is AccessKind.OPERAND_READ:
+                    self.bulk.demand_fences(region, access, touch)
+                self.record(region, access, touch, event)
         return None
 
     def synchronise(self, done: Synchronisation) -> None:
@@ -357,7 +407,7 @@ class RaceChecker(Observer):
 
     # --- comparing -------------------------------------------------------------------------------------------
 
-    def _compare(self, region: Region, access: Access, touch: Touch, event: int) -> None:
+    def compare(self, region: Region, access: Access, touch: Touch, event: int) -> None:
         """Report what the access is not ordered after."""
         kind, cells = access.kind, region.cells
         if kind is AccessKind.COPY_LAND:
@@ -371,7 +421,8 @@ class RaceChecker(Observer):
                 self._conflicts(region, access, touch, words)
         if cells.narrow_writes is not None and is_strong:
             self._too_narrow(region, access, touch)
-        if not is_read and cells.pending_reads is not None and (self._pending_reads or self._operands):
+        under_way = self._pending_reads or self._operands or self.bulk.is_reading
+        if not is_read and cells.pending_reads is not None and under_way:
             self._conflicts(region, access, touch, cells.pending_reads.take(touch.cells))
 
     def _too_narrow(self, region: Region, access: Access, touch: Touch) -> None:
@@ -415,7 +466,7 @@ class RaceChecker(Observer):
             self._learnt(region, rows, threads, others, events, fine, other_rows if region.is_global else rows)
         bad = ~(fine & (words < UNDER_WAY))
         if bad.any():
-            self._tell(region, access, touch, at[bad], words[bad])
+            self.tell(region, access, touch, at[bad], words[bad])
 
     def _learnt(
         self, region: Region, rows: Array, threads: Array, others: Array, events: Array, fine: Array, other_rows: Array
@@ -427,9 +478,11 @@ class RaceChecker(Observer):
         blocks = firsts[np.searchsorted(starts, events[at], "right") - 1] + other_rows[at]
         fine[at] = self.clocks.covers(rows[at], threads[at], blocks, others[at], events[at])
 
-    def _record(self, region: Region, access: Access, touch: Touch, event: int) -> None:
+    def record(self, region: Region, access: Access, touch: Touch, event: int) -> None:
         """Record the access in the cells."""
         kind, cells = access.kind, region.cells
+        if cells.ordinary is not None and kind not in (*_READS, AccessKind.COPY_WRITE, AccessKind.BARRIER):
+            cells.ordinary[touch.cells] = touch.words(event)
         if kind in _INDIVISIBLE or (self._has_strong and self._is_ordered(access)):
             marks = cells.strong_reads if kind in _READS else cells.atomics
             assert marks is not None
@@ -451,13 +504,13 @@ class RaceChecker(Observer):
                 last = cells.writes.take(touch.cells)
                 twice = np.flatnonzero(last != words)
                 if twice.size:
-                    self._tell(region, access, touch, twice, last[twice])
+                    self.tell(region, access, touch, twice, last[twice])
         elif kind is AccessKind.OPERAND_READ:
             self._operands.add(access, region, touch, event)
         else:
             assert cells.reads is not None
             cells.reads.add(touch, event)
-            if kind is AccessKind.COPY_READ and cells.pending_reads is not None:
+            if kind is AccessKind.COPY_READ and cells.pending_reads is not None and access.index is not None:
                 self._pending_reads.append(_PendingRead(access.op, self._landing, self._issued, region, touch, event))
                 self._pending_reads[-1].mark()
 
@@ -467,7 +520,7 @@ class RaceChecker(Observer):
         cells, rows = touch.cells[order], touch.rows[order]
         both = np.flatnonzero((cells[1:] == cells[:-1]) & (rows[1:] != rows[:-1]))
         if both.size:
-            self._tell(region, access, touch, order[both + 1], touch.words(event)[order[both]])
+            self.tell(region, access, touch, order[both + 1], touch.words(event)[order[both]])
 
     def _end_pending_reads(self, access: Access) -> None:
         """End the reading of a copy that lands, in the threads in which it does."""
@@ -491,12 +544,14 @@ class RaceChecker(Observer):
         for other in self._pending_reads:  # another copy may read the same
             if other.region is pending.region:
                 other.mark()
-        event = self._new_event(access.op, AccessKind.COPY_READ)
+        event = self.note(access.op, AccessKind.COPY_READ)
         pending.region.cells.reads.add(done, event)
 
     # --- telling ---------------------------------------------------------------------------------------------
 
-    def _tell(self, region: Region, access: Access, touch: Touch, at: Array, words: Array) -> None:
+    def tell(
+        self, region: Region, access: Access, touch: Touch, at: Array, words: Array, *, unfenced: bool = False
+    ) -> None:
         """Report conflicts of an access, at some places of its touch, with those that words stand for.
 
         There is one report for each access met, and for each of: the same thread, the same block, another block.
@@ -516,6 +571,7 @@ class RaceChecker(Observer):
                 region.index_of(access.storage.buffer, int(touch.cells[where])),
                 word >= UNDER_WAY,
                 int(same.sum()) * self._machine.blocks // region.rows,
+                unfenced,
             )
             report(self._machine, conflict)
 
@@ -531,7 +587,8 @@ class RaceChecker(Observer):
     def _who(self, region: Region, word: int, event: int, row: int) -> tuple[int, int]:
         """Return the number of the block and of the thread that a word names."""
         if not region.is_global:
-            return self._machine.first_block + row, word & WHO & ~AGENT
+            thread = word & WHO & ~AGENT
+            return self._machine.first_block + row, self.bulk.starters.get(event, thread)
         first_block = self._chunks[bisect.bisect_right(self._chunks, (event, 1 << 62)) - 1][1]
         other_row, thread = divmod(word & WHO, self._machine.threads)
         return first_block + other_row, thread
