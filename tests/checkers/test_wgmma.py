@@ -73,7 +73,7 @@ def operands(k: int = 16 * STEPS) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         (("commit",), {"race", "missing-wait"}),
         (("wait",), {"race", "missing-wait"}),
         (("wait", "late"), {"race"}),
-        (("second",), {"race"}),
+        (("second",), set()),  # the wait of a thread is for the products of its whole warpgroup
     ],
     ids=str,
 )
@@ -118,13 +118,13 @@ def ring(D, A, B, mma: tw.constexpr, stages: tw.constexpr, pending: tw.constexpr
 def test_a_ring_may_have_as_many_groups_under_way_as_it_has_stages_to_spare(
     stages: int, pending: int, fences: bool
 ) -> None:
-    """A stage is filled again `stages` steps later, behind the barrier of a step whose wait came after its product.
+    """A stage is filled again `stages` steps later, behind a wait that leaves `pending` of the products since then.
 
     Products of one shape that sum up in the same registers need no fence between them.
     """
     d, a, b = operands(16 * 8)
     found = kinds(ring, d, a, b, tw.make_tiled_mma(ATOM), stages, pending, fences)
-    enough = pending <= stages - 2
+    enough = pending <= stages - 1
     assert (found == set()) is enough, (found, enough)
     assert found <= {"race"}
     assert np.array_equal(d, a.astype(np.float32) @ b.astype(np.float32).T)
