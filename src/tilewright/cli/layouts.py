@@ -133,7 +133,6 @@ def _instructions() -> dict[str, Any]:  # Any: atoms of instructions, and elemen
 def _tilings() -> dict[str, Any]:  # Any: functions of the library, of which only these are called
     """Return the functions that make tiled copies and tiled products, each refusing what is too large to draw."""
     import tilewright as tw
-
     from tilewright.dtypes import dtype
 
     made = {name: getattr(tw, name) for name in dir(tw) if name.startswith(("make_tiled_", "make_cotiled_"))}
