@@ -40,7 +40,7 @@ from tilewright.backends.sim.proxies import ProxyFences
 from tilewright.backends.sim.shadow import BITS, NARROW, UNDER_WAY, WHO, Region, Touch, event_of, find_regions
 from tilewright.backends.sim.storage import GlobalStorage, Storage
 from tilewright.backends.sim.values import Array, Lanes, Mask, at_least_2d, fill
-from tilewright.ir.core import Buffer, Kernel, Op
+from tilewright.ir.core import Buffer, Kernel, Op, Space
 from tilewright.ir.effects import Effects, Proxy, Scope, Waits
 from tilewright.ir.effects import Order as Visibility
 
@@ -234,7 +234,7 @@ class RaceChecker(Observer):
         self._machine = machine
         partial = any(_is_partial(op.effects) for op in kernel.body.walk())
         self.order = Order(machine.threads, machine.warp, partial, numbers_of_mbarriers(kernel)[1])
-        self.fences = ProxyFences(self.order)
+        self.fences = {space: ProxyFences(self.order) for space in (Space.SHARED, Space.GLOBAL)}
         self.bulk = BulkRaces(self, kernel)
         self.regions: dict[Buffer, Region] = find_regions(kernel, machine, self.order)
         self._distinct = list(dict.fromkeys(self.regions.values()))
@@ -259,7 +259,8 @@ class RaceChecker(Observer):
 
     def begin(self, machine: Machine) -> None:
         self.order.begin(machine.blocks)
-        self.fences.begin()
+        for fences in self.fences.values():
+            fences.begin()
         self.bulk.begin()
         self._chunks.append((self.order.start, machine.first_block))
         if self.clocks is not None:
@@ -326,7 +327,8 @@ class RaceChecker(Observer):
         return event
 
     def fence_proxy(self, op: Op, mask: Mask) -> None:
-        self.fences.add(mask)
+        assert op.effects.fences_proxy is not None
+        self.fences[Space(op.effects.fences_proxy)].add(mask)
 
     def access(self, access: Access) -> Array | None:
         kind = access.kind
