@@ -40,16 +40,19 @@ html_theme_options: dict[str, Any] = {
     "navbar_end": ["theme-switcher"],
     "footer_start": ["copyright"],
     "footer_end": [],
-    "secondary_sidebar_items": ["page-toc"],
-    "header_links_before_dropdown": 6,
+    # The comparison's table has a column for each library, and takes the place of the page's contents.
+    "secondary_sidebar_items": {"**": ["page-toc"], "comparison": []},
+    "header_links_before_dropdown": 7,
+    "navbar_persistent": ["search-button"],  # a sign, not a field: the links take its place
 }
 html_show_sourcelink = False
 html_static_path = ["site"]
 html_css_files = ["site.css"]
 
 # Links of pages to files of the repository: what is no page of the site is shown as a name.
+# Code in a line is left as it is: `kernel[grid, block](x)` is not a link.
 _OUTSIDE = re.compile(
-    r"(?<!!)\[(?P<text>[^\]\n]*(?:\n[^\]\n]*)?)\]\((?P<path>(?!https?:|#)[^)#\s]+)(?P<anchor>#[^)\s]*)?\)"
+    r"`(?:[^`\n]|\n(?!\n))+`|(?<!!)\[(?P<text>[^\]\n]*(?:\n[^\]\n]*)?)\]\((?P<path>(?!https?:|#)[^)#\s]+)(?P<anchor>#[^)\s]*)?\)"
 )
 
 
@@ -57,11 +60,13 @@ def _without_files(app: Any, docname: str, source: list[str]) -> None:  # Any: S
     folder = (DOCS / docname).parent
 
     def replaced(match: re.Match[str]) -> str:
+        if match["path"] is None:
+            return match[0]
         target = (folder / match["path"]).resolve()
         is_page = target.suffix == ".md" and target.is_relative_to(DOCS) and target.name != "README.md"
-        return match[0] if is_page or target.suffix == ".svg" else match["text"]
+        return match[0] if is_page or target.suffix in (".svg", ".ipynb") else match["text"]
 
-    parts = re.split(r"(^```.*?^```)", source[0], flags=re.S | re.M)
+    parts = re.split(r"(^```.*?^```|^~~~.*?^~~~)", source[0], flags=re.S | re.M)
     source[0] = "".join(part if n % 2 else _OUTSIDE.sub(replaced, part) for n, part in enumerate(parts))
 
 

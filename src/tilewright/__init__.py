@@ -17,7 +17,7 @@ _EXPORTS: dict[str, tuple[str, ...]] = {
         *("DType", "dtype", "promote", "bool_"),
         *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
         *("float16", "bfloat16", "float32", "float64", "tfloat32"),
-        *("float8_e4m3fn", "float8_e5m2"),
+        *("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"),
     ),
     "errors": (
         *("TilewrightError", "LayoutError", "LanguageError", "ArgumentError", "CompileError", "DeviceError"),

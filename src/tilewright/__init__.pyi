@@ -13,7 +13,9 @@ from tilewright.dtypes import bfloat16 as bfloat16
 from tilewright.dtypes import bool_ as bool_
 from tilewright.dtypes import dtype as dtype
 from tilewright.dtypes import float8_e4m3fn as float8_e4m3fn
+from tilewright.dtypes import float8_e4m3fnuz as float8_e4m3fnuz
 from tilewright.dtypes import float8_e5m2 as float8_e5m2
+from tilewright.dtypes import float8_e5m2fnuz as float8_e5m2fnuz
 from tilewright.dtypes import float16 as float16
 from tilewright.dtypes import float32 as float32
 from tilewright.dtypes import float64 as float64

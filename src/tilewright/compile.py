@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from tilewright import notebook
 from tilewright.arch import Arch
 from tilewright.errors import ArgumentError, LanguageError, TilewrightWarning
 from tilewright.figures import Compiled
@@ -40,6 +41,10 @@ class Lowered:
     kernel: Kernel
     arch: Arch
     host_parameters: tuple[Parameter, ...]
+
+    def _repr_html_(self) -> str:
+        listing = notebook.listing(self.source.text)
+        return notebook.box(f"{self.kernel.name} for {self.arch}", listing, note="what the compiler gets")
 
     @cached_property
     def written(self) -> frozenset[str]:

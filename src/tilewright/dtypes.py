@@ -139,10 +139,16 @@ bfloat16 = DType("bfloat16", "float", 16, "bfloat16")
 float32 = DType("float32", "float", 32, "float")
 float64 = DType("float64", "float", 64, "double")
 # Operands of matrix products, with 3 and 2 bits of fraction; computed with as float32 and rounded, saturating at the
-# largest finite number as the GPU's conversions do.
+# largest finite number as the GPU's conversions do. Those of AMD's gfx942 ("fnuz") have a bias that is greater by one,
+# neither infinities nor a negative zero, whose bits 0x80 are their only NaN.
 float8_e4m3fn = DType("float8_e4m3fn", "float", 8, "float8_e4m3fn")
 float8_e5m2 = DType("float8_e5m2", "float", 8, "float8_e5m2")
-FLOAT8 = (float8_e4m3fn, float8_e5m2)
+float8_e4m3fnuz = DType("float8_e4m3fnuz", "float", 8, "float8_e4m3fnuz")
+float8_e5m2fnuz = DType("float8_e5m2fnuz", "float", 8, "float8_e5m2fnuz")
+FLOAT8_NVIDIA = (float8_e4m3fn, float8_e5m2)
+FLOAT8_AMD = (float8_e4m3fnuz, float8_e5m2fnuz)
+FLOAT8 = FLOAT8_NVIDIA + FLOAT8_AMD
+LARGEST_FLOAT8 = {float8_e4m3fn: 448.0, float8_e5m2: 57344.0, float8_e4m3fnuz: 240.0, float8_e5m2fnuz: 57344.0}
 
 # What matrix instructions take of wider memory: tensors do not have these types. tfloat32 is what a tensor core reads
 # of a float32, its upper 19 bits; `x.to(tw.tfloat32)` rounds a float32 to them and gives a float32. The narrow integers

@@ -286,6 +286,7 @@ class Launch:
     timelines: list[Timeline] = field(default_factory=list)
     touched_bytes: int = 0
     remarks: list[Remark] = field(default_factory=list)
+    arguments: tuple[tuple[str, str], ...] = ()  # their names, and each as a short text
     compile: Callable[[], Compiled] | None = None
 
     def __getstate__(self) -> dict[str, object]:

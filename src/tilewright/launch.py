@@ -23,6 +23,7 @@ from tilewright.frames import hide_frames, hiding_frames
 from tilewright.frontend.captures import Captures
 from tilewright.frontend.rewrite import rewrite
 from tilewright.frontend.sources import remember
+from tilewright.notebook import KernelShown, LauncherShown
 from tilewright.pickling import KernelByName, LauncherByName
 from tilewright.runtime.arrays import Static
 from tilewright.runtime.launch import LaunchConfig, launch_config
@@ -73,7 +74,7 @@ class _Code:
             variant.forget()
 
 
-class Kernel(KernelByName):
+class Kernel(KernelByName, KernelShown):
     """A kernel: made by `@tw.kernel`, launched by `kernel[grid, block](*args)`.
 
     `grid` counts blocks and `block` threads, each an int or a tuple of up to three; `grid` may be a function of the
@@ -365,7 +366,7 @@ class _Variant:
 observers: dict[int, Callable[[Launcher, tuple[Any, ...], dict[str, Any]], bool]] = {}
 
 
-class Launcher(LauncherByName):
+class Launcher(LauncherByName, LauncherShown):
     """A kernel with a grid and a block."""
 
     __slots__ = ("_config", "_stream", "_variant", "block", "grid", "kernel")

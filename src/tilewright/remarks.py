@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tilewright.layout import ComposedLayout, Layout
+from tilewright.notebook import MessageShown
 from tilewright.source import SourceLocation
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class Suggestion:
 
 
 @dataclass(frozen=True)
-class Remark:
+class Remark(MessageShown):
     """Something that costs time at one source line.
 
     `kind` is "bank-conflict" or "narrow-copy". `message` is the whole text; `suggestion` a layout that avoids it,

@@ -43,6 +43,7 @@ from tilewright.runtime.plan import (
     is_constant,
     refusal_of,
     scalar_type,
+    shown_argument,
 )
 from tilewright.runtime.pointers import reached
 from tilewright.runtime.recent import Recent
@@ -229,6 +230,7 @@ class OnSimulator:
             addresses=tuple(places.values()),
             sized=sized,
             maps=self._maps(find, infos),
+            described=lambda: tuple([(name, shown_argument(value)) for name, value in described.items()]),
         )
         for name in written:
             staged[name].write_back()

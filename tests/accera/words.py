@@ -43,6 +43,27 @@ def element_type(given):
     return {int: tw.int64, float: tw.float32}.get(given, given)
 
 
+class Shape(tuple):
+    """A shape that programs may add lists to and compare with lists, which it is in Accera."""
+
+    __slots__ = ()
+
+    def __add__(self, other):
+        return Shape((*self, *other))
+
+    def __getitem__(self, place):
+        found = super().__getitem__(place)
+        return Shape(found) if isinstance(place, slice) else found
+
+    def __eq__(self, other):
+        return super().__eq__(tuple(other) if isinstance(other, list) else other)
+
+    def __ne__(self, other):
+        return not self == other
+
+    __hash__ = tuple.__hash__
+
+
 class Array(ts.Array):
     def __init__(
         self, role, name="", data=None, element_type=None, layout=ArrayLayout.FIRST_MAJOR, offset=0, shape=None, flags=0
@@ -71,6 +92,8 @@ class Array(ts.Array):
             name=name or (names[0] if names else None),
             **known,
         )
+        if not any(isinstance(extent, Delayed) for extent in self.shape):  # parameters are found in plain tuples
+            self.shape = Shape(self.shape)
 
     @property
     def requested_layout(self):
@@ -84,7 +107,7 @@ class Array(ts.Array):
 Scalar, Dimension = ts.Scalar, ts.Dimension
 
 
-def create_dimensions(*names, role=Role.INPUT):
+def create_dimensions(role=Role.INPUT):
     """Return a dimension for each variable that the call is assigned to."""
     names = assigned_names(sys._getframe(1))
     made = tuple(Dimension(name, role) for name in names)
@@ -221,10 +244,8 @@ class Plan(ts.Plan):
         return super().parallelize(indices, None, policy, max_threads)
 
     def _erase_loops(self, indices):
-        erase = getattr(ts.Plan, "_erase_loops", None) or getattr(ts.Plan, "erase_loops", None)
-        if erase is None:
-            raise Unsayable("plan._erase_loops: a loop that another nest's function runs")
-        return erase(self, indices)
+        self.sources = ()  # the untransformed nest computes something else
+        return super()._erase_loops(indices)
 
 
 create_parameters = ts.create_parameters

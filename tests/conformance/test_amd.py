@@ -37,7 +37,8 @@ REASONS = (
     r"tw\.copy: gfx90a has no cp\.async; it needs sm_80 or later",
     r"tw\.(copy|gemm): (SM\d+_|CpAsync|UniversalCopy).* needs sm_\d+ or later, and the target is gfx90a",
     r"tw\.gemm: GFX942_\w+ needs gfx942 or later, and the target is gfx90a",
-    r"arithmetic and conversion of 8-bit floats need sm_89 or later, and the target is gfx90a",
+    r"arithmetic and conversion of float8_(e4m3fn|e5m2) need sm_89 or later, and the target is gfx90a",
+    r"arithmetic and conversion of float8_(e4m3|e5m2)fnuz need gfx942, and the target is gfx90a",
     r".* is done by (32|64) lanes together, and the block of \d+ threads leaves .*",
     r"kernel '(large_shared|prefix_sum)' takes \d+ bytes of shared memory; a block of gfx90a has 65536",
     # What these tests are about: they launch kernels that are wrong for every target.

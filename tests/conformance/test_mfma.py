@@ -55,6 +55,34 @@ def test_layouts_by_the_words_of_the_manual(atom: MMAAtom) -> None:
             assert c[lane, i] == row + m * (small * column_block + lane % small)
 
 
+# What AMD's matrix instruction calculator prints of some elements: the matrix, its row and column, the register, the lane
+# and the byte of the register. B is K x N there.
+PRINTED = {
+    "16x16x32": [
+        ("A", 0, 3, 0, 0, 3), ("A", 9, 4, 1, 9, 0), ("A", 1, 13, 1, 17, 1), ("A", 7, 31, 1, 55, 3),
+        ("B", 8, 2, 0, 18, 0), ("B", 7, 15, 1, 15, 3), ("C", 4, 0, 0, 16, 0), ("C", 9, 15, 1, 47, 0),
+    ],
+    "32x32x16": [
+        ("A", 0, 7, 1, 0, 3), ("A", 9, 12, 1, 41, 0), ("A", 4, 8, 0, 36, 0), ("B", 8, 31, 0, 63, 0),
+        ("B", 5, 3, 1, 3, 1), ("C", 4, 0, 0, 32, 0), ("C", 7, 31, 3, 63, 0), ("C", 9, 2, 5, 2, 0),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("types", ["FP8FP8", "FP8BF8", "BF8FP8", "BF8BF8"])
+@pytest.mark.parametrize("shape", PRINTED)
+def test_bytes_lie_where_the_calculator_says(shape: str, types: str) -> None:
+    atom: MMAAtom = getattr(tw.atoms, f"GFX942_{shape}_F32{types}F32_MFMA")
+    m, n, _ = atom.shape_mnk
+    for matrix, row, column, register, lane, byte in PRINTED[shape]:
+        layout, registers = (
+            getattr(atom, f"layout_{matrix.lower()}"),
+            getattr(atom, f"registers_{matrix.lower()}"),
+        )
+        element = {"A": row + m * column, "B": column + n * row, "C": row + m * column}[matrix]
+        assert positions(layout)[lane, register * registers.lanes + byte] == element
+
+
 def test_the_blocks_of_a_tile_are_its_rows() -> None:
     for name in (n for n in NAMES if n.endswith("_0")):
         family = [getattr(tw.atoms, name[:-1] + str(i)) for i in range(getattr(tw.atoms, name).block[1])]
@@ -164,8 +192,8 @@ def hip_of(atom: MMAAtom) -> str:
                 tw.float64: "double", tw.tfloat32: "float"}  # fmt: skip
     width, sums = int(atom.layout_a[1].size), int(atom.layout_c[1].size)
     accumulator = elements[atom.dtype_d]
-    operand = elements[atom.dtype_a]
-    if atom.dtype_a is tw.int8:
+    operand = elements.get(atom.dtype_a)
+    if atom.dtype_a.bits == 8:
         operand, width = ("int", width // 4) if width == 4 else ("long", 1)
     vector = f"__attribute__((ext_vector_type({width})))" if width > 1 else ""
     modifiers = ", ".join(map(str, atom.modifiers))
@@ -196,7 +224,7 @@ def test_clang_takes_the_builtins(arch: str, tmp_path: Path) -> None:
     for i, atom in enumerate(atoms):
         code = assembly[assembly.index(f"product{i}:") :]
         line = next(text for text in code.splitlines() if "v_mfma" in text)
-        if arch != "gfx942":  # whose assembler writes v_mfma_f32_32x32x1_2b_f32
+        if arch != "gfx942" or atom.arch == "gfx942":  # where v_mfma_f32_32x32x1_2b_f32 is that of gfx908
             assert f"v_{atom.builtin.removeprefix('__builtin_amdgcn_')} " in line
         cbsz, abid, _ = atom.modifiers
         assert (f"cbsz:{cbsz}" in line) == (cbsz > 0) and (f"abid:{abid}" in line) == (abid > 0)

@@ -8,6 +8,7 @@ from tests.conformance.harness import Array, Backend, assert_same_bits, blocks
 from tests.conformance.test_mma_atoms import skip_without
 
 import tilewright as tw
+from tilewright.dtypes import FLOAT8_AMD, LARGEST_FLOAT8
 
 FLOAT8 = (tw.float8_e4m3fn, tw.float8_e5m2)
 
@@ -66,6 +67,29 @@ def test_nan_stays_nan(backend: Backend) -> None:
     for dtype in FLOAT8:
         found = converted(backend, x, dtype).astype(np.float32)
         assert np.isnan(found[0]) and found[1] == -found[2] == float(np.max(finite_values(dtype)))
+
+
+@tw.kernel
+def literals(out, x):
+    out[0, 0] = 1000.0
+    out[0, 1] = -70000
+    out[0, 2] = out.dtype(1e9)
+    out[0, 3] = float("inf")
+    out[0, 4] = np.float64(-1e300)
+    out[0, 5] = tw.where(x[0] > 0, x[0].to(out.dtype), 1e6)
+    tw.fill(tw.local_tile(out, (1, 8), (1, 0)), 1e5)
+    for i in tw.static_range(8):
+        out[2, i] = x[i].to(out.dtype)
+
+
+@pytest.mark.parametrize(("dtype", "arch"), [*((d, "sm_90a") for d in FLOAT8), *((d, "gfx942") for d in FLOAT8_AMD)])
+def test_numbers_of_python_saturate_as_values_do(dtype: tw.DType, arch: str) -> None:
+    x = np.array([-1, 1000, -70000, 1e9, np.inf, -1e30, 1e6, 1e5], np.float32)
+    out = np.zeros((3, 8), dtype.numpy)
+    literals.configure(arch=arch)[1, 1](out, x)
+    literal, filled, converted = out.astype(np.float32)
+    assert literal[:6].tolist() == converted[1:7].tolist() and np.isfinite(literal).all()
+    assert set(filled) == {float(LARGEST_FLOAT8[dtype])} == {float(finite_values(dtype).max())}
 
 
 def finite_values(dtype: tw.DType) -> Array:

@@ -296,7 +296,7 @@ def test_eight_bit_floats_below_sm_89() -> None:
 
     source(converted, 32, arch="sm_89")
     text = refusal(converted, 32, arch="sm_86")
-    assert "conversion of 8-bit floats need sm_89 or later, and the target is sm_86" in text
+    assert "conversion of float8_e5m2 need sm_89 or later, and the target is sm_86" in text
     assert "(x[0, 0] * 2).to(tw.float8_e5m2)" in text
 
 

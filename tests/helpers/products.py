@@ -51,6 +51,7 @@ class Product:
     epilogue: tuple[Any, Any] = (MMAFragmentOp.NONE, None)
     static: bool = True
     short: tuple[int, int, int] = (0, 0, 0)
+    dtype_b: str = ""  # that of A
 
     @property
     def mma(self) -> MMAShape:
@@ -75,7 +76,7 @@ class Product:
         m, n, k = self.extents
         batch = (self.batch,) if self.batch else ()
         shapes = [(k, m) if self.transposed[0] else (m, k), (n, k) if self.transposed[1] else (k, n), (m, n)]
-        types = [self.dtype, self.dtype, self.output]
+        types = [self.dtype, self.dtype_b or self.dtype, self.output]
         roles = [Role.INPUT, Role.INPUT, Role.INPUT_OUTPUT]
         a, b, c = (
             Array(role, dtype, (*batch, *shape), layout, name=name)

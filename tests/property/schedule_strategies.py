@@ -17,8 +17,11 @@ from tilewright.schedule.affine import Affine, Dimension, Index, Position
 from tilewright.schedule.arrays import Array, Load, Role
 from tilewright.schedule.caches import Location, Strategy
 from tilewright.schedule.conditions import If, logical_not, logical_or
+from tilewright.schedule.elements import READ
 from tilewright.schedule.loop_nest import LoopNest, Part
 from tilewright.schedule.nest import Nest
+from tilewright.schedule.package import Package
+from tilewright.schedule.places import minimum
 from tilewright.schedule.plan import Plan
 from tilewright.schedule.schedule import Schedule, fuse
 from tilewright.schedule.targets import Target
@@ -36,9 +39,10 @@ class Case:
     arrays: tuple[Array, ...]
     free: set[Index]
     sizes: Mapping[Dimension, int] = field(default_factory=dict)
-    before: tuple[LoopNest, ...] = field(
-        default=(), repr=False
-    )  # the nests as they were declared, to run one after the other
+    # The nests as they were declared, to run one after the other.
+    before: tuple[LoopNest, ...] = field(default=(), repr=False)
+    temporary: tuple[Array, ...] = ()  # TEMP arrays, which begin with zeros
+    reach: Mapping[Array, int] = field(default_factory=dict)  # of arrays that say where others are read
 
     def __post_init__(self) -> None:
         self.before = self.before or (self.schedule.nest,)
@@ -63,6 +67,7 @@ def interpret(nest: LoopNest, memory: Mapping[Array, Any], sizes: Mapping[Any, i
     with np.errstate(over="ignore", invalid="ignore"):
         for part, values in visits(nest, sizes):
             decided: dict[Any, bool] = {}
+            values[READ] = lambda load, values: int(memory[load.array][_at(load.place, values)])
             for statement in part.statements:
                 store = statement.store
                 if not _runs(store.guards, decided, values, memory):
@@ -134,6 +139,10 @@ def condition(draw: Any, indices: tuple[Index, ...], depth: int = 1) -> Any:
         value = Affine.of({index: draw(st.integers(-1, 2)) for index in indices}, draw(st.integers(-3, 3)))
         if draw(st.integers(0, 3)) == 0:
             value = value // 2 if draw(st.booleans()) else value % 3
+        elif draw(st.integers(0, 3)) == 0:
+            value = minimum(value, draw(st.sampled_from(indices)) + draw(st.integers(-1, 2))) * draw(
+                st.sampled_from([1, -1])
+            )
         return _COMPARED[draw(st.sampled_from(sorted(_COMPARED)))](draw(st.sampled_from(indices)), value)
     first = condition(draw, indices, depth - 1)
     if kind == "~":
@@ -169,7 +178,7 @@ def _size(draw: Any, name: str, sizes: dict[Dimension, int], extent: int) -> Any
 def cases(draw: Any) -> Case:
     """An untransformed nest of one of several kinds."""
     kinds = [_matmul, _elementwise, _stencil, _convolution, _row_reduction, _fused, _wave]
-    kind = draw(st.sampled_from([*kinds, _packed, _gathered, _guarded]))
+    kind = draw(st.sampled_from([*kinds, _packed, _gathered, _clamped, _called, _guarded, _read_at]))
     type = draw(st.sampled_from(["int32", "float32"]))
     case: Case = kind(draw, type)
     return case
@@ -308,6 +317,58 @@ def _gathered(draw: Any, type: str) -> Case:
     return Case(nest.create_schedule(), (a, w, b), {i, j})
 
 
+def _clamped(draw: Any, type: str) -> Case:
+    """Elements read and written at minima and maxima of places, so that points at an edge meet."""
+    sizes: dict[Dimension, int] = {}
+    extents = draw(EXTENT), draw(EXTENT)
+    m, n = (_size(draw, name, sizes, extent) for name, extent in zip("MN", extents, strict=True))
+    edge, last = draw(st.integers(0, extents[0] - 1)), draw(st.integers(0, 6))
+    a, b = _array(draw, "A", Role.INPUT, type, m, 7), _array(draw, "B", Role.INPUT_OUTPUT, type, m, n)
+    nest, (i, j) = _nest((m, n), "ij")
+    is_sum = draw(st.booleans())
+
+    @nest.iteration_logic
+    def _() -> None:
+        value = a[tw.maximum(i - 2, 0), tw.minimum(j, tw.minimum(last, 2 * i))] + tw.minimum(i, j)
+        target = tw.minimum(edge, i), j
+        b[target] = b[target] + value if is_sum else value * 2
+
+    return Case(nest.create_schedule(), (a, b), set() if is_sum else {j}, sizes)
+
+
+def _called(draw: Any, type: str) -> Case:
+    """A function called for parts that are shorter at the end, by a nest with statements of its own around it."""
+    package = Package()
+    extent, tile = draw(EXTENT), draw(st.integers(1, 4))
+    n, o = Dimension("n"), Dimension("o")
+    x, y = _array(draw, "X", Role.INPUT, type, extent), _array(draw, "Y", Role.INPUT_OUTPUT, type, extent)
+    inner, (p,) = _nest((n,), "p")
+    backwards = draw(st.booleans())
+
+    @inner.iteration_logic
+    def _() -> None:
+        y[o + (n - 1 - p if backwards else p)] = x[o + p] + y[o + p] * 2
+
+    schedule = inner.create_schedule()
+    if draw(st.booleans()):
+        schedule.split(p, draw(st.integers(1, 3)))
+    function = package.add(schedule, (n, x, y, o), "inner")
+    a, b = _array(draw, "A", Role.INPUT, type, extent), _array(draw, "B", Role.INPUT_OUTPUT, type, extent)
+    nest, (i,) = _nest((extent,), "i")
+    step = draw(st.integers(0, 1))
+
+    @nest.iteration_logic
+    def _() -> None:
+        if draw(st.booleans()):
+            b[i] += a[extent - 1 - i]
+        function(tw.minimum(tile, extent - i), a, b, i) if step else function(tw.maximum(i - 1, 1), a, b, 0)
+
+    schedule = nest.create_schedule()
+    if draw(st.booleans()):
+        schedule.erase_loops([schedule.split(i, tile)])
+    return Case(schedule, (a, b), set())
+
+
 def _guarded(draw: Any, type: str) -> Case:
     """Statements under conditions on indices, sizes and values, one of which the statements change."""
     sizes: dict[Dimension, int] = {}
@@ -336,7 +397,7 @@ def _fused(draw: Any, type: str) -> Case:
     """Two or three nests that share their first loops: a product, what is made of it, and something apart."""
     m, n, k = (draw(EXTENT) for _ in range(3))
     a, b = _array(draw, "A", Role.INPUT, type, m, k), _array(draw, "B", Role.INPUT, type, k, n)
-    c = _array(draw, "C", Role.INPUT_OUTPUT, type, m, n)
+    c = _array(draw, "C", draw(st.sampled_from([Role.INPUT_OUTPUT, Role.TEMP])), type, m, n)
     d = _array(draw, "D", Role.OUTPUT, type, m, n)
     p, q = draw(EXTENT), draw(EXTENT)
     e = _array(draw, "E", Role.OUTPUT, type, p, q)
@@ -363,7 +424,24 @@ def _fused(draw: Any, type: str) -> Case:
     else:
         fused = fuse(*(Schedule(nest) for nest in before), partial=2)
         shared = fused.get_indices()[0:2]
-    return Case(fused, (a, b, c, d, e), set(shared), {}, before)
+    held = (c,) if c.role is Role.TEMP else ()
+    given = tuple(array for array in (a, b, c, d, e) if array not in held)
+    return Case(fused, given, set(shared), {}, before, held)
+
+
+def _read_at(draw: Any, type: str) -> Case:
+    """Rows that another array names, of one that is only read, and of one that is written too."""
+    m, n, k = draw(EXTENT), draw(EXTENT), draw(EXTENT)
+    a, b = _array(draw, "A", Role.INPUT, type, k, n), _array(draw, "B", Role.INPUT_OUTPUT, type, m, n)
+    where = _array(draw, "W", Role.INPUT, "int32", m)
+    nest, (i, j) = _nest((m, n), "ij")
+    other = b[m - 1 - where[i], j] if draw(st.booleans()) else a[k - 1, j]
+
+    @nest.iteration_logic
+    def _() -> None:
+        b[i, j] = a[where[i], j] + other
+
+    return Case(nest.create_schedule(), (a, where, b), {j}, reach={where: min(m, k)})
 
 
 # --- transforms --------------------------------------------------------------------------------------------
@@ -454,7 +532,7 @@ def plan_of(draw: Any, case: Case, note: Callable[[str], None]) -> Plan:
             note(f"bind({index}: {unit.name})")
         except ScheduleError:
             assert index not in case.free
-    for array in case.arrays:
+    for array in (*case.arrays, *case.temporary):
         if draw(st.integers(0, 2)):
             _cache(draw, plan, array, note)
     for index in plan.serial:

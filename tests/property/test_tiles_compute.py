@@ -288,7 +288,7 @@ def test_a_mode_of_several_leaves_is_sliced_along_its_index(mode: str, part: sli
     try:
         taken = t[part, 1]
     except tw.LayoutError as error:
-        assert "is no view" in str(error)
+        assert "is not a view" in str(error)
         offsets = [inner(i) for i in indices]
         steps = {b - a for a, b in itertools.pairwise(offsets)}
         assert len(steps) > 1, "regular steps are always a view"

@@ -29,7 +29,7 @@ def test_case(case: Case) -> None:
 
 @pytest.mark.parametrize(("stem", "name"), KERNELS)
 def test_kernels_compile_cleanly(stem: str, name: str) -> None:
-    grid, block, args = getattr(MODULES[stem], f"example_{name}")()
+    _, block, args = getattr(MODULES[stem], f"example_{name}")()
     lowered = getattr(MODULES[stem], name).lower(*args, arch="sm_90a", block=block)
     module = lowered.module
     assert not module.resources.spills and not module.resources.stack_bytes, module.resources

@@ -11,7 +11,16 @@ from __future__ import annotations
 
 from tilewright.arch.gpus import DEFAULT_GPU, GPUS, Gpu, find_gpu, gpu_like, gpu_of
 from tilewright.arch.occupancy import Occupancy, blocks_allowed, occupancy
-from tilewright.arch.targets import ARCHES, MAX_BLOCK, MAX_GRID, MAX_THREADS, VECTOR_BYTES, Arch, default_arch
+from tilewright.arch.targets import (
+    ARCHES,
+    MAX_BLOCK,
+    MAX_GRID,
+    MAX_THREADS,
+    VECTOR_BYTES,
+    Arch,
+    default_arch,
+    missing_float8,
+)
 
 __all__ = [
     "ARCHES",
@@ -29,5 +38,6 @@ __all__ = [
     "find_gpu",
     "gpu_like",
     "gpu_of",
+    "missing_float8",
     "occupancy",
 ]

@@ -152,6 +152,17 @@ class Arch:
         return self.number >= 80
 
     @property
+    def float8(self) -> tuple[str, ...]:
+        """The names of the 8-bit floats that the target has conversions of.
+
+        >>> Arch.parse("sm_90").float8, Arch.parse("gfx942").float8
+        (('float8_e4m3fn', 'float8_e5m2'), ('float8_e4m3fnuz', 'float8_e5m2fnuz'))
+        """
+        if self.is_amd:  # CDNA3 ISA, "V_CVT_PK_FP8_F32" and its like
+            return ("float8_e4m3fnuz", "float8_e5m2fnuz") if self.name == "gfx942" else ()
+        return ("float8_e4m3fn", "float8_e5m2") if self.number >= 89 else ()  # PTX ISA, "cvt": .e4m3x2 and .e5m2x2
+
+    @property
     def has_mbarrier(self) -> bool:
         return self.number >= 80
 
@@ -225,6 +236,15 @@ def _table() -> dict[str, Arch]:
 
 
 ARCHES = _table()
+
+
+def missing_float8(name: str, arch: Arch) -> tuple[str, str]:
+    """Return what to say of an 8-bit float that a target has no conversions of, and what to do instead."""
+    first = "gfx942" if name.endswith("fnuz") else "sm_89 or later"
+    advice = "copying them works everywhere; convert on the host, or keep the data in float16"
+    if arch.float8:
+        advice = f"the 8-bit floats of {arch} are tw.{' and tw.'.join(arch.float8)}; {advice}"
+    return f"arithmetic and conversion of {name} need {first}, and the target is {arch}", advice
 
 
 def default_arch() -> Arch:

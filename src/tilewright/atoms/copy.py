@@ -15,6 +15,7 @@ from tilewright.arguments import shown
 from tilewright.dtypes import DType
 from tilewright.errors import LanguageError, LayoutError
 from tilewright.layout import Layout, upcast
+from tilewright.layout.display import Displayed
 
 # Cache operators of loads and of stores, and priorities of a line in L1, which both take.
 LoadOperator = Literal["ca", "cg", "cs", "lu"]
@@ -86,7 +87,7 @@ def hints_or_none(cache: str | None, policy: str | None, prefetch: int | None) -
 
 
 @dataclass(frozen=True)
-class CopyAtom:
+class CopyAtom(Displayed):
     """One copy instruction.
 
     `layout_src` and `layout_dst` map (thread, value) to a position in the data that the instruction moves; the two

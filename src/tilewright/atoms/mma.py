@@ -12,6 +12,7 @@ from tilewright.atoms.fragments import WORD, operand
 from tilewright.dtypes import DType, float16, float32, float64, int32, uint32
 from tilewright.errors import LanguageError, LayoutError
 from tilewright.layout import Layout
+from tilewright.layout.display import Displayed
 
 if TYPE_CHECKING:
     import numpy as np
@@ -39,7 +40,7 @@ class Registers:
 
 
 @dataclass(frozen=True)
-class MMAAtom:
+class MMAAtom(Displayed):
     """One matrix multiply-add instruction: D[m, n] = sum over k of A[m, k] * B[n, k], plus C[m, n].
 
     `layout_a`, `layout_b` and `layout_c` map (thread, value) to the element of the column-major (M,K), (N,K) and (M,N)

@@ -9,7 +9,19 @@ from typing import Any
 
 from rich.table import Table
 
+from tilewright import notebook
 from tilewright.bench.timing import Interval, median_interval, quantile
+from tilewright.notebook import Column, Row
+
+_COLUMNS = (
+    Column("candidate", is_text=True),
+    Column("ms"),
+    Column("p10", is_wide=True),
+    Column("p90", is_wide=True),
+    Column("ratio"),
+    Column("95 %", is_wide=True),
+    Column("error"),
+)
 
 
 @dataclass(frozen=True)
@@ -91,25 +103,37 @@ class Comparison(Mapping[str, Candidate]):
 
     def table(self) -> Table:
         """Return the table that printing shows."""
-        table = Table("candidate", *(f"{x}" for x in ("ms", "p10", "p90", "ratio", "95 %", "error")))
+        table = Table(*(column.title for column in _COLUMNS))
         for name in self:
-            found, ratio = self[name], self.ratio(name)
-            times = (found.median, quantile(found.milliseconds, 0.1), quantile(found.milliseconds, 0.9))
-            table.add_row(
-                name + (" *" if found.host_bound else ""),
-                *(f"{t:.4f}" for t in times),
-                f"{ratio.median:.3f}",
-                f"{ratio.low:.3f} to {ratio.high:.3f}",
-                "-" if found.error is None else f"{found.error:.1e}",
-            )
-        if any(found.host_bound for found in self.values()):
-            table.caption = "* the host's time of a launch is in this figure"
+            table.add_row(*self._cells(name))
+        table.caption = self._caption() or None
         return table
+
+    def _cells(self, name: str) -> list[str]:
+        found, ratio = self[name], self.ratio(name)
+        times = (found.median, quantile(found.milliseconds, 0.1), quantile(found.milliseconds, 0.9))
+        return [
+            name + (" *" if found.host_bound else ""),
+            *(f"{t:.4f}" for t in times),
+            f"{ratio.median:.3f}",
+            f"{ratio.low:.3f} to {ratio.high:.3f}",
+            "-" if found.error is None else f"{found.error:.1e}",
+        ]
+
+    def _caption(self) -> str:
+        is_host_bound = any(found.host_bound for found in self.values())
+        return "* the host's time of a launch is in this figure" if is_host_bound else ""
+
+    def _repr_html_(self) -> str:
+        rows = [Row(self._cells(name), kind="chosen" if name == self.baseline else "") for name in self]
+        note = f"a ratio of 2 takes half the time of {self.baseline}"
+        below = [notebook.paragraph(self._caption())] if self._caption() else []
+        return notebook.box(f"{len(rows)} candidates", notebook.table(_COLUMNS, rows), *below, note=note)
 
     def __str__(self) -> str:
         from rich.console import Console
 
-        console = Console(width=120, no_color=True)
+        console = Console(width=120, no_color=True, force_jupyter=False)
         with console.capture() as capture:
             console.print(self.table())
         return capture.get().rstrip("\n")

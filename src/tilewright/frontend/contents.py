@@ -2,7 +2,7 @@
 
 A list, a dict and a set are watched whole. Of a module, a class and any other object, the attributes are watched whose
 names the kernel's code, or that of a helper or method, reads: these are few, and they are the same wherever the object
-is handed on. What they hold is looked into in turn. Packages that are installed count as constant.
+is handed on. What they hold is looked into too. Packages that are installed count as constant.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class Reached:
     """The objects that a kernel can reach from its variables, and the attribute names that its code reads.
 
     `functions` are those that were found in objects: methods, and functions in the user's modules. Their code has to
-    be read in turn.
+    be read too.
     """
 
     def __init__(self) -> None:

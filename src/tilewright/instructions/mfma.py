@@ -19,8 +19,8 @@ log2 n one of A's blocks, number ABID, stands for all of them: the instruction m
 An instruction of n products of separate blocks is not one matrix product, and has no atom.
 
 gfx942 multiplies float32 as xf32, the upper 19 bits, which tw.tfloat32 is too. Whether the instruction rounds or cuts
-what lies below is not stated, so that the text cuts it first, as NVIDIA's tensor cores do. Its 8-bit floats have
-another bias than tw.float8_e4m3fn and tw.float8_e5m2 (the FNUZ formats), so they have no atom.
+what lies below is not stated, so that the text cuts it first, as NVIDIA's tensor cores do. Its 8-bit floats, FP8 and
+BF8 in the names, are tw.float8_e4m3fnuz and tw.float8_e5m2fnuz; A and B may be of either.
 
 Source: AMD, instruction set architecture manuals of CDNA1, CDNA2 and CDNA3, "Matrix arithmetic instructions": layouts,
 CBSZ and ABID. The builtins are LLVM's (BuiltinsAMDGPU.def), and what gfx942 lacks is what its code generator refuses.
@@ -63,10 +63,11 @@ LANES = 64
 
 @dataclass(frozen=True)
 class _Family:
-    """Instructions of the same types: `first` is the target they came with, `word` what the builtin calls A's type.
+    """Instructions of the same types: `first` is the target they came with, `word` what the builtin calls A and B.
 
-    A lane holds `values` elements of A. `blocks` are the numbers of blocks of tiles of 32 and of 16 rows; `removed` is
-    the first target without those of one block, or without any where `removed_all`.
+    A lane holds `values` elements of A, and as many of B, which is of A's type unless `b` is given. `blocks` are the
+    numbers of blocks of tiles of 32 and of 16 rows; `removed` is the first target without those of one block, or
+    without any where `removed_all`.
     """
 
     first: str
@@ -79,6 +80,7 @@ class _Family:
     blocks: tuple[int, ...] = (2, 4)
     removed: str = ""
     removed_all: bool = False
+    b: DType | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -98,6 +100,7 @@ class _Family:
         return self.removed if blocks == 1 or self.removed_all else ""
 
 
+_FLOAT8 = {"FP8": t.float8_e4m3fnuz, "BF8": t.float8_e5m2fnuz}
 _FAMILIES = (
     _Family("gfx908", "F32F32F32F32", t.float32, t.float32, "f32", 1),
     _Family("gfx908", "F32F16F16F32", t.float32, t.float16, "f16", 4),
@@ -107,6 +110,11 @@ _FAMILIES = (
     _Family("gfx90a", "F64F64F64F64", t.float64, t.float64, "f64", 1, rows=(16,), blocks=()),
     _Family("gfx942", "F32TF32TF32F32", t.float32, t.tfloat32, "_xf32", 2, blocks=()),
     _Family("gfx942", "S32S8S8S32", t.int32, t.int8, "_i8", 8, blocks=()),
+    *(
+        _Family("gfx942", f"F32{a}{b}F32", t.float32, type_a, f"_{a}_{b}".lower(), 8, blocks=(), b=type_b)
+        for a, type_a in _FLOAT8.items()
+        for b, type_b in _FLOAT8.items()
+    ),
 )
 
 
@@ -176,8 +184,8 @@ def mfma(name: str) -> MFMAAtom:
     operand = Layout(((rows, LANES // rows), values), ((1, rows * (values if blocks == 1 else 1)), extent))
     arithmetic = {t.float64: None, t.tfloat32: multiply_add_tf32_in_order}.get(family.a, multiply_add_in_order)
     return MFMAAtom(
-        name, family.first, (extent, extent, k), family.d, family.a, family.a, family.d, Layout(LANES), operand,
-        operand, _float64_accumulator() if family.d is t.float64 else _accumulator(rows, blocks), arithmetic,
+        name, family.first, (extent, extent, k), family.d, family.a, family.b or family.a, family.d, Layout(LANES),
+        operand, operand, _float64_accumulator() if family.d is t.float64 else _accumulator(rows, blocks), arithmetic,
         builtin=family.builtin(rows, k), modifiers=(blocks.bit_length() - 1, block, 0), block=(block, blocks),
         removed=family.removed_from(blocks),
     )  # fmt: skip

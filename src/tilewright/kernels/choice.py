@@ -8,11 +8,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any  # Any: JSON
 
+from tilewright import notebook
 from tilewright.errors import ArgumentError
 from tilewright.kernels.family import Candidate, Family
 from tilewright.kernels.model import Machine
 from tilewright.kernels.multistage import Multistage
 from tilewright.kernels.problem import Operand, Problem
+from tilewright.notebook import Column, Row
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -45,9 +47,9 @@ def fastest(problem: Problem, machine: Machine, candidates: Sequence[Candidate])
     return candidates[min(legal)[1]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Explanation:
-    """How a product would be computed. `print` shows it, `to_json` and `to_dict` give it to programs.
+    """How a product would be computed. It shows itself as a table, `to_json` and `to_dict` give it to programs.
 
     `choice` is None for an empty result, for which nothing is launched.
     """
@@ -99,10 +101,21 @@ class Explanation:
     def __str__(self) -> str:
         from rich.console import Console
 
-        console = Console(file=io.StringIO(), width=400, color_system=None)
+        console = Console(file=io.StringIO(), width=400, color_system=None, force_jupyter=False)
         console.print(self)
         assert isinstance(console.file, io.StringIO)
         return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines())
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        title, _, note = self._heading().partition("\n")
+        rows = [
+            Row(_row(c, is_choice=c is self.choice), kind="chosen" if c is self.choice else "") for c in self.candidates
+        ]
+        parts = [notebook.table(_COLUMNS, rows)] if rows else []
+        return notebook.box(title, *parts, notebook.heading(self._conclusion()), note=note)
 
     def __rich__(self) -> Group:
         from rich.console import Group
@@ -140,11 +153,9 @@ class Explanation:
         from rich.table import Table
 
         table = Table(box=None, pad_edge=False)
-        for name in ("", "kernel", "tile, warps, stages"):
-            table.add_column(name, no_wrap=True)
-        for name in ("predicted us", "compute", "memory", "packing", "tiles", "waves", "blocks/SM", "shared KB"):
-            table.add_column(name, justify="right")
-        table.add_column("rejected")
+        for column in _COLUMNS[:-1]:
+            table.add_column(column.title, justify="left" if column.is_text else "right", no_wrap=column.is_text)
+        table.add_column(_COLUMNS[-1].title)
         for candidate in self.candidates:
             table.add_row(*_row(candidate, is_choice=candidate is self.choice))
         return table
@@ -154,6 +165,17 @@ class Explanation:
             return "the result is empty: nothing is launched"
         rate = self.problem.flops / self.choice.prediction.us / 1e6
         return f"chosen: {self.choice.family.name}, {self.choice.configuration}: {rate:.3g} TFLOP/s predicted"
+
+
+_COLUMNS = (
+    Column("", is_text=True),
+    Column("kernel", is_text=True, is_wide=True),
+    Column("tile, warps, stages", is_text=True),
+    Column("predicted us"),
+    *(Column(name, is_wide=True) for name in ("compute", "memory", "packing", "tiles", "waves", "blocks/SM")),
+    Column("shared KB"),
+    Column("rejected", is_text=True),
+)
 
 
 def _row(candidate: Candidate, *, is_choice: bool) -> list[str]:

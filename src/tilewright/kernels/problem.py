@@ -142,7 +142,7 @@ def types_of(a: DType, b: DType, out: DType | None, precision: str | None, *, ha
                 f"{name} is {dtype}, and matmul takes {', '.join(map(str, _COMPUTED))}",
                 help="convert it to one of these",
             )
-    if a is not b and not any(a in group and b in group for group in (t.FLOAT8, _BYTES)):
+    if a is not b and not any(a in group and b in group for group in (t.FLOAT8_NVIDIA, _BYTES)):
         raise ArgumentError(
             f"a is {a} and b is {b}; both have one element type, or are two of 8 bits that multiply each other",
             help=f"convert one of them: to {t.promote(a, b)}"

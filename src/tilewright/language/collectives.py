@@ -111,7 +111,7 @@ def _over_row(row: Row, operation: Operation, values: list[Scalar], *, everywher
 def _towards_first_lane(row: Row, operation: Operation, values: list[Scalar], *, everywhere: bool) -> list[Scalar]:
     """Combine pairs of lanes in the lower of the two, so that operands stay in order, then tell the others.
 
-    The other lanes compute nothing: what they would combine is no value of the tree, and might overflow.
+    The other lanes compute nothing: what they would combine is not a value of the tree, and might overflow.
     """
     for distance in row.distances:
         above = row.shuffle("down", values, distance)

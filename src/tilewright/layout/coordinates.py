@@ -167,11 +167,22 @@ def idx2crd(index: Any, shape: Any, stride: Any = None) -> Any:  # Any: integers
     Raises `LayoutError` when a tuple meets one extent, or a stride is 0. Source: CuTe `idx2crd`.
     """
     coord = checked_coord(index)
+    _check_extents(shape)
     if stride is None:
         return _to_coord(coord, shape)
     if type(shape) is tuple and type(stride) is not tuple:
         stride = compact_strides(shape, stride)[0]
     return _by_strides(coord, shape, stride)
+
+
+def _check_extents(shape: Any) -> None:
+    if type(shape) is tuple:
+        for extent in shape:
+            _check_extents(extent)
+        return
+    extent = as_int(shape, "an extent")
+    if not isinstance(extent, DynamicInt) and extent < 1:
+        raise LayoutError(f"an extent is {shape}", help="extents are at least 1")
 
 
 def _by_strides(index: Coord, shape: Shape, stride: Any) -> Coord:

@@ -117,7 +117,10 @@ def E(*modes: int) -> Basis:
     """
     if not modes:
         raise LayoutError("E() needs the path of a mode", help="write E(0) for mode 0, E(1, 0) for mode 0 of mode 1")
-    return Basis(1, tuple(operator.index(m) for m in modes))
+    path = tuple(as_int(mode, "the number of a mode") for mode in modes)
+    if not all(isinstance(mode, int) for mode in path):
+        raise LayoutError(f"E({', '.join(map(str, path))}): the numbers of modes are known while compiling")
+    return Basis(1, path)  # type: ignore[arg-type]  # ints, as was checked
 
 
 def as_int(value: object, what: str) -> Int:

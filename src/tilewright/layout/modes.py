@@ -109,6 +109,8 @@ def make_layout_like(layout: Layout) -> Layout:
 
     Source: CuTe `make_layout_like`.
     """
+    if not hasattr(layout, "stride"):
+        raise LayoutError(f"make_layout_like takes a layout, got {show(layout)}")
     flat = leaves(layout.shape)
     keys = _keys(layout.stride)
     result = _in_order(flat, keys, [i for i in range(len(flat)) if keys[i] > (0, 0)])[0]
@@ -228,13 +230,22 @@ def _collect(
         strides.append(stride)
 
 
-def slice_and_offset(layout: Layout, coord: Any) -> tuple[Layout, Offset]:  # Any: a coordinate with None
+def slice_and_offset(layout: Any, coord: Any) -> tuple[Any, Offset]:  # Any: plain and composed; a coordinate with None
     """Return `slice_(layout, coord)` and the offset of its first element.
+
+    A composed layout keeps that offset inside, because its outer function takes it: beside it is 0.
 
     >>> slice_and_offset(Layout((4, 8)), (None, 3))
     (Layout((4,), (1,)), 12)
+
+    Raises `LayoutError` when `coord` does not fit the shape. Source: CuTe `slice_and_offset`.
     """
     checked = checked_coord(coord)
+    if not isinstance(layout, Layout):
+        composed = getattr(layout, "slice_and_offset", None)
+        if composed is None:
+            raise LayoutError(f"slice_and_offset takes a layout, got {show(layout)}")
+        return composed(checked), 0
     return _pick(layout, checked, keep=True), offset_of(checked, layout.shape, layout.stride)
 
 
@@ -404,7 +415,9 @@ def zip(*parts: Any) -> Any:  # Any: layouts or nested tuples give the same
     whole = parts[0] if len(parts) == 1 else parts
     if isinstance(whole, Layout):
         return raw_layout(zip(whole.shape), zip(whole.stride))
-    if isinstance(whole, tuple) and whole and isinstance(whole[0], Layout):
+    if isinstance(whole, tuple) and any(isinstance(part, Layout) for part in whole):
+        if not all(isinstance(part, Layout) for part in whole):
+            raise LayoutError(f"zip takes layouts or tuples, not both: {show(whole)}")
         return zip(from_modes(whole))
     if not isinstance(whole, tuple):
         raise LayoutError(f"zip needs a tuple of tuples, not {show(whole)}")

@@ -81,8 +81,7 @@ def transform_apply(*arguments: Any, f: Any = None, g: Any = None) -> Any:
     Raises `LayoutError` when tuples have different ranks. Source: CuTe `transform_apply`.
     """
     if f is None or g is None:
-        *rest, f, g = arguments
-        arguments = tuple(rest)
+        arguments, (f, g) = arguments[:-2], arguments[-2:] if len(arguments) > 2 else (None, None)
     if not arguments or not callable(f) or not callable(g):
         raise LayoutError("transform_apply takes one tuple or more and two functions, f and g")
     rows = _rows("transform_apply", arguments)

@@ -10,8 +10,9 @@ from tilewright.arch import DEFAULT_GPU, Gpu, find_gpu
 from tilewright.errors import ArgumentError
 from tilewright.figures import Figures, Launch, Line, total
 from tilewright.profile.bounds import LaunchReport
+from tilewright.profile.inline import as_inline
 from tilewright.profile.page import as_html
-from tilewright.profile.text import as_data, as_text
+from tilewright.profile.text import amount, as_data, as_text, shape
 from tilewright.remarks import Remark
 
 
@@ -43,6 +44,9 @@ class Report(str):
     def __repr__(self) -> str:
         return str(self)
 
+    def _repr_html_(self) -> str:
+        return as_inline(self.launches)
+
     @property
     def data(self) -> dict[str, object]:
         """The report as what JSON holds: dicts, lists, numbers and strings."""
@@ -70,11 +74,17 @@ class Report(str):
         file.write_text(forms[file.suffix.lower()]() + "\n", encoding="utf-8")
 
 
-@dataclass
+@dataclass(repr=False)
 class Profile:
     """What a run measured, launch by launch; its own properties are sums over them."""
 
     launches: list[Launch] = field(default_factory=list)
+
+    def __repr__(self) -> str:
+        return f"Profile({'; '.join(_about(launch, times) for launch, times in _alike(self.launches))})"
+
+    def _repr_html_(self) -> str:
+        return self.report()._repr_html_()
 
     @property
     def total(self) -> Figures:
@@ -120,6 +130,17 @@ class Profile:
         Raises `ArgumentError` for a GPU that is not in the table (`tilewright.arch.gpus`).
         """
         return Report.of(self, find_gpu(gpu))
+
+
+def _about(launch: Launch, times: int) -> str:
+    """Return a launch in a line: what it is, and what shared and global memory took, beside what would do."""
+    found = launch.total
+    return (
+        f"{launch.kernel}: grid {shape(launch.grid)}, block {shape(launch.block)}, "
+        f"{amount(found.shared_wavefronts)} wavefronts ({amount(found.shared_wavefronts_ideal)} ideal), "
+        f"{amount(found.global_sectors)} sectors ({amount(found.global_sectors_ideal)} ideal)"
+        + (f", {times} times" if times > 1 else "")
+    )
 
 
 def _alike(launches: list[Launch]) -> list[tuple[Launch, int]]:

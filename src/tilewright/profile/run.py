@@ -13,6 +13,7 @@ import numpy as np
 from tilewright.arch import DEFAULT_GPU, VECTOR_BYTES
 from tilewright.backends import sim
 from tilewright.errors import ArgumentError
+from tilewright.profile.inline import run_as_inline
 from tilewright.profile.report import Profile, Report
 from tilewright.runtime.arrays import ArraySpec, Static, adapter_for, describe
 from tilewright.runtime.plan import named_leaves
@@ -21,9 +22,17 @@ from tilewright.structures import structure_of
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Run(sim.Run):
     """What the simulations inside one `simulate` gave: their findings, in order, and what was measured."""
+
+    def __repr__(self) -> str:
+        kinds = ", ".join(f"{finding.kind} at {finding.location}" for finding in self.findings)
+        return f"Run({', '.join(self.launched) or 'no kernel'}; {kinds or 'no findings'})"
+
+    def _repr_html_(self) -> str:
+        launches = self.profile.report().launches if self.options.profile else ()
+        return run_as_inline(self.findings, self.launched, launches)
 
     @cached_property
     def profile(self) -> Profile:

@@ -74,7 +74,7 @@ class ArrayClass:
 
     @property
     def broadcast(self) -> tuple[int, ...]:
-        """The modes along which all elements are one and the same: such an array is no output."""
+        """The modes along which all elements are one and the same: such an array cannot be an output."""
         return tuple(mode for mode, stride in enumerate(self.strides) if stride.value == 0)
 
 

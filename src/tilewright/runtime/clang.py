@@ -192,7 +192,7 @@ def _demand_clang(target: Arch | None) -> Path:
     chosen, first = os.environ.get(VARIABLE), _first_release(target)
     looked = f"looked for clang-{first} to clang-29, clang"
     if chosen:
-        looked = f"{VARIABLE} names {chosen!r}, which is no program"
+        looked = f"{VARIABLE} names {chosen!r}, which is not a program"
     for_target = "" if target is None else f" for {target}"
     help = _HELP.replace("clang-14", f"clang-{_SHIPPED}").replace("clang 14", f"clang {first}")
     raise CompileError(

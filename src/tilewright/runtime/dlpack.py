@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 from dataclasses import dataclass
 
-from tilewright.dtypes import DType, bfloat16, bool_, dtype, float8_e4m3fn, float8_e5m2
+from tilewright.dtypes import DType, bfloat16, bool_, dtype
 from tilewright.errors import ArgumentError
 
 
@@ -50,7 +50,12 @@ class _ManagedVersioned(ctypes.Structure):
 
 _READ_ONLY = 1
 _CODES = {0: "int", 1: "uint", 2: "float"}
-_BY_CODE_AND_BITS = {(4, 16): bfloat16, (6, 8): bool_, (10, 8): float8_e4m3fn, (12, 8): float8_e5m2}
+_FLOAT8_CODES = {10: "float8_e4m3fn", 11: "float8_e4m3fnuz", 12: "float8_e5m2", 13: "float8_e5m2fnuz"}
+_BY_CODE_AND_BITS = {
+    (4, 16): bfloat16,
+    (6, 8): bool_,
+    **{(code, 8): dtype(name) for code, name in _FLOAT8_CODES.items()},
+}
 CUDA_KINDS = (2, 13)  # kDLCUDA, kDLCUDAManaged
 CPU_KINDS = (1, 3)  # kDLCPU, kDLCUDAHost (pinned)
 
@@ -85,7 +90,7 @@ def read_capsule(capsule: object) -> DLPackTensor:
         # The first generation has no word for read-only.
         managed = ctypes.cast(_get_pointer(capsule, b"dltensor"), ctypes.POINTER(_Managed))[0]
         return _read(managed.tensor, True)
-    raise ArgumentError(f"__dlpack__ gave {capsule!r}, which is no fresh DLPack capsule")
+    raise ArgumentError(f"__dlpack__ gave {capsule!r}, which is not a fresh DLPack capsule")
 
 
 def _read(tensor: _Tensor, writable: bool) -> DLPackTensor:
@@ -114,7 +119,7 @@ def _element_type(found: _DataType) -> DType:
         except TypeError:
             pass
     raise ArgumentError(
-        f"DLPack type code {found.code} of {found.bits} bits and {found.lanes} lanes is no element type here"
+        f"DLPack type code {found.code} of {found.bits} bits and {found.lanes} lanes is not an element type here"
     )
 
 

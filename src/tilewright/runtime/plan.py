@@ -254,7 +254,7 @@ class ArgumentPlan:
 
 
 class _Leaf:
-    """An argument, or a part of one, that is no structure."""
+    """An argument, or a part of one, that is not a structure."""
 
     name: str
 
@@ -375,7 +375,7 @@ def _role(name: str, value: Any, depth: int = 0) -> _Role | _Parts:
 
 
 def named_leaves(name: str, value: Any, depth: int = 0) -> dict[str, Any]:
-    """Return the leaves of an argument by their names; an argument that is no structure is its own."""
+    """Return the leaves of an argument by their names; an argument that is not a structure is its own."""
     structure = None if adapter_for(value) is not None else structure_of(value)
     if structure is None:
         return {name: value}
@@ -384,6 +384,30 @@ def named_leaves(name: str, value: Any, depth: int = 0) -> dict[str, Any]:
     for n, part in enumerate(structure.parts(value)):
         found.update(named_leaves(structure.path(name, n), part, depth + 1))
     return found
+
+
+_MOST_SHOWN = 40
+
+
+def shown_argument(argument: Argument) -> str:
+    """Return a short text of an argument, for a profile: `float32[64,32]`, a number, a compile-time value.
+
+    Strides are told where the array is not contiguous in row-major order.
+    """
+    if isinstance(argument, ArrayInfo):
+        extents = ",".join(map(str, argument.shape))
+        step, is_row_major = 1, True
+        for extent, stride in zip(reversed(argument.shape), reversed(argument.strides), strict=True):
+            is_row_major &= extent == 1 or stride == step
+            step *= extent
+        strides = "" if is_row_major else f":[{','.join(map(str, argument.strides))}]"
+        return f"{argument.dtype}[{extents}]{strides}"
+    value = argument.value
+    text = str(value.__name__ if callable(value) and hasattr(value, "__name__") else value)
+    text = " ".join(text.split())
+    if " at 0x" in text:  # an object without a text of its own
+        text = type(value).__name__
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
 
 
 def is_constant(value: Any) -> bool:

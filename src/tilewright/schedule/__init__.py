@@ -5,7 +5,7 @@ Modules in the order in which they stand on one another: each imports from those
 What a kernel computes
     naming, parameters       the names of what is assigned; values that are chosen later
     memory_spaces, roles     where caches live, Accera's names of element types; what arrays are for
-    values, affine           values that the logic computes; indices, and sizes of the launch
+    values, affine, places   values that the logic computes; indices, and sizes of the launch; what of values is a place
     views, view_kinds        how one array is seen as another; elements, what is read and written of them
     arrays, scalars          arrays that the logic of a nest names; numbers that a kernel takes or writes
     conditions               If: when statements run
@@ -19,12 +19,14 @@ What a GPU offers
     mma_shapes, recipes      shapes of matrix instructions, and how a warp computes one
     targets, binding         GPUs; loops that their blocks, threads and warps run through
 What a plan says
-    dependences, crossings   pairs of accesses, the orders and vectors that would break them, and what threads wait for
+    dependences, private     pairs of accesses that meet; TEMP arrays that each point of a nest has for itself
+    orders, crossings        the orders and vectors that would break dependences, and what threads wait for
     caches, plan_state       caches, tiles of matrix instructions, and all else that a plan has chosen
 What it decides
     cache_placement          at which loops caches are filled, and which of them cannot be
     tensorization            which matrix instructions compute a tile
     lanes                    which iterations of vectorized loops run at once, and the order of the loops then
+    beginnings               TEMP arrays that are read before they are written
     validation, bounds       what a whole plan has to be; accesses that would leave their arrays
     scratch                  TEMP arrays that the launch allocates
     plan_text                a plan as text and as data

@@ -8,7 +8,6 @@ An affine expression is a value wherever one is asked for, and becomes one by ar
 
 from __future__ import annotations
 
-import itertools
 import operator
 import sys
 import threading
@@ -17,16 +16,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Union
 
-from tilewright.dtypes import int32, int64
 from tilewright.errors import ScheduleError
-from tilewright.schedule.naming import LoopName, assigned_names
+from tilewright.schedule.naming import LoopName, Numbered, assigned_names, next_number
 from tilewright.schedule.roles import Role
-from tilewright.schedule.values import Apply, Convert, Expression, Guard, Number, expression
-from tilewright.trace.mathematics import where
-from tilewright.trace.scalar import Scalar
-
-_numbers = itertools.count()
-_copies = itertools.count(1)
+from tilewright.schedule.values import Apply, Expression, Guard, Number, expression, left_over, rounded_down
 
 
 class _Linear:
@@ -87,25 +80,31 @@ class _Linear:
         if isinstance(other, float):
             return self._value("//", operator.floordiv, other)
         divisor = self._divisor("//", other)
+        if isinstance(divisor, Affine):
+            return self._value("//", rounded_down, divisor)
         return NotImplemented if divisor is None else quotient(self.as_affine(), divisor)
 
     def __mod__(self, other: Any) -> Any:  # Any: as in __add__
         if isinstance(other, float):
             return self._value("%", operator.mod, other)
         divisor = self._divisor("%", other)
+        if isinstance(divisor, Affine):
+            return self._value("%", left_over, divisor)
         return NotImplemented if divisor is None else remainder(self.as_affine(), divisor)
 
-    def _divisor(self, sign: str, other: Any) -> int | None:  # Any: as in __add__
-        """Return a positive number to divide by, None for what answers itself; raise for any other number or index."""
+    def _divisor(self, sign: str, other: Any) -> int | Affine | None:  # Any: as in __add__
+        """Return a positive number or a size to divide by, None for what answers itself; raise for any other one."""
         divisor = affine_or_none(other)
         if divisor is None:
             return None
-        if divisor.terms:
+        if any(isinstance(symbol, Index) for symbol in divisor.symbols()):
             raise ScheduleError(
                 f"{self} {sign} {divisor} is not affine: it divides by what is not a number",
-                help="divide by a whole number from 1; for a value that says where no element is, divide "
+                help="divide by a whole number from 1, or a size; for a value that says where no element is, divide "
                 "cast(index, type) by it",
             )
+        if divisor.terms:
+            return divisor
         if divisor.constant < 1:
             raise ScheduleError(
                 f"{self} {sign} {divisor} divides by a number below 1",
@@ -163,6 +162,7 @@ class Recording(threading.local):
     """What the logic of a nest stores while it is recorded; None where no logic is."""
 
     stores: list[Any] | None = None  # Any: a Store of `arrays`
+    extents: Mapping[Any, Any] | None = None  # Any: indices of the nest; numbers and sizes
     guards: tuple[Guard, ...] = ()  # the conditions around what is stored next
 
     @property
@@ -171,24 +171,6 @@ class Recording(threading.local):
 
 
 recording = Recording()
-
-
-class Numbered:
-    """What is ordered by its making, and told from others by its `number`: this, and which copy of it.
-
-    A copy, or one that another process made, is another thing in the same place of the order.
-    """
-
-    number: tuple[int, int]
-
-    def __setstate__(self, state: dict[str, Any]) -> None:  # Any: attributes
-        self.__dict__.update(state)
-        self.number = self.number[0], next(_copies)
-
-
-def next_number() -> tuple[int, int]:
-    """Return the number of what is made now and is not a copy."""
-    return next(_numbers), 0
 
 
 class Index(Numbered, _Linear, LoopName):
@@ -256,7 +238,7 @@ class Dimension(Numbered, _Linear):
         return self.name
 
 
-Symbol = Union[Index, Dimension, "Division"]
+Symbol = Union[Index, Dimension, "Term"]
 Size = Union[int, Dimension]
 Ends = tuple[Union[int, None], Union[int, None]]  # the least and the greatest value, None where there is none
 
@@ -272,8 +254,7 @@ def create_dimensions(*names: str | Role, role: Role = Role.INPUT) -> tuple[Dime
     """
     if names and isinstance(names[0], Role):
         return create_dimensions(*(names[1:] or assigned_names(sys._getframe(1))), role=names[0])
-    given_names = names or assigned_names(sys._getframe(1))
-    if not given_names:
+    if not (given_names := names or assigned_names(sys._getframe(1))):
         raise ScheduleError("create_dimensions() without names", help='name them: create_dimensions("M", "N")')
     return tuple(Dimension(str(name), role) for name in given_names)
 
@@ -316,34 +297,31 @@ class Affine(_Linear):
         """Return the indices and sizes that occur, inside of quotients and remainders too."""
         found: set[Index | Dimension] = set()
         for symbol, _ in self.terms:
-            if isinstance(symbol, Division):
-                found |= symbol.value.symbols()
-            else:
-                found.add(symbol)
+            found |= symbol.symbols() if isinstance(symbol, Term) else {symbol}
         return found
 
-    def divisions(self) -> tuple[Division, ...]:
-        """Return the quotients and remainders that occur, each after those inside of it."""
-        found: dict[Division, None] = {}
+    def nonlinear(self) -> tuple[Term, ...]:
+        """Return the terms that are not linear, each after those inside of it."""
+        found: dict[Term, None] = {}
         for symbol, _ in self.terms:
-            if isinstance(symbol, Division):
-                found.update(dict.fromkeys((*symbol.value.divisions(), symbol)))
+            if isinstance(symbol, Term):
+                found.update(dict.fromkeys((*(x for part in symbol.parts for x in part.nonlinear()), symbol)))
         return tuple(found)
 
     def mentions(self, index: Symbol) -> bool:
-        """Say whether the expression may change with an index: it is a term, or inside of a quotient or remainder."""
-        return any(s is index or (isinstance(s, Division) and s.value.mentions(index)) for s, _ in self.terms)
+        """Say whether the expression may change with an index: it is a term, or inside of one that is not linear."""
+        return self.divides(index) or any(s is index for s, _ in self.terms)
 
     def divides(self, index: Symbol) -> bool:
-        """Say whether an index is inside of a quotient or remainder, so that the expression is not linear in it."""
-        return any(isinstance(s, Division) and s.value.mentions(index) for s, _ in self.terms)
+        """Say whether an index is inside of a quotient or the like, so that the expression is not linear in it."""
+        return any(isinstance(s, Term) and any(x.mentions(index) for x in s.parts) for s, _ in self.terms)
 
     def bounds(self, known: Callable[[Any], Ends]) -> Ends:  # Any: an index or a size
         """Return the least and greatest value for those of its symbols, None where there is none that is known."""
         low: int | None = self.constant
         high: int | None = self.constant
         for symbol, factor in self.terms:
-            ends = symbol.bounds(*symbol.value.bounds(known)) if isinstance(symbol, Division) else known(symbol)
+            ends = symbol.ends(known) if isinstance(symbol, Term) else known(symbol)
             least, most = ends if factor > 0 else ends[::-1]
             low = None if low is None or least is None else low + factor * least
             high = None if high is None or most is None else high + factor * most
@@ -354,8 +332,8 @@ class Affine(_Linear):
         terms: dict[Symbol, int] = {}
         constant = self.constant
         for symbol, factor in self.terms:
-            if isinstance(symbol, Division):
-                value = symbol.of(symbol.value.substitute(mapping))
+            if isinstance(symbol, Term):
+                value = symbol.of(*(part.substitute(mapping) for part in symbol.parts))
             else:
                 value = as_affine(mapping.get(symbol, symbol))
             constant += factor * value.constant
@@ -365,7 +343,7 @@ class Affine(_Linear):
 
     def evaluate(self, values: Mapping[Any, Any]) -> Any:  # Any: numbers of the host or of a device
         """Return the value for given values of all symbols."""
-        found = [(s.evaluate(values) if isinstance(s, Division) else values[s], c) for s, c in self.terms]
+        found = [(s.evaluate(values) if isinstance(s, Term) else values[s], c) for s, c in self.terms]
         parts = [(x if abs(c) == 1 else x * abs(c), c) for x, c in found]
         added, taken = [x for x, c in parts if c > 0], [x for x, c in parts if c < 0]
         total: Any = added.pop(0) if added else None
@@ -384,7 +362,7 @@ class Affine(_Linear):
         text = ""
         for symbol, factor in sorted(self.terms, key=lambda term: term[1] < 0):  # what is added, then what is taken off
             sign, size = ("-" if factor < 0 else "+"), abs(factor)
-            in_brackets = isinstance(symbol, Division) and (size > 1 or (factor < 0 and not text))
+            in_brackets = isinstance(symbol, Term) and symbol.has_operator and (size > 1 or (factor < 0 and not text))
             name = f"({symbol.name})" if in_brackets else symbol.name
             body = name if size == 1 else f"{size} * {name}"
             text += f" {sign} {body}" if text else (f"-{body}" if factor < 0 else body)
@@ -395,22 +373,61 @@ class Affine(_Linear):
     __repr__ = __str__
 
 
-class Division:
-    """A term that is not linear: value // divisor or value % divisor, for a number from 2, rounded down.
+class Term:
+    """A term that is not linear, made of affine expressions, its `parts`.
 
-    There is one object for each, so that terms add up: `quotient` and `remainder` return it.
+    There is one object for each, so that terms add up: functions such as `quotient` return it.
     """
 
+    number: tuple[int, ...]  # behind that of its last symbol, and told from all others there by what it consists of
+    parts: tuple[Affine, ...]
+    has_operator = True  # in its text
+    __slots__ = ("__weakref__", "number", "parts")
+
+    def __init__(self, parts: tuple[Affine, ...], *kind: int) -> None:
+        self.parts = parts
+        texts = [n for x in parts for n in (x.constant, *(n for s, c in x.terms for n in (c, *s.number, -1)), -1)]
+        last: tuple[int, ...] = max(s.number for x in parts for s, _ in x.terms)
+        self.number = (*last, *kind, *texts)
+
+    @property
+    def name(self) -> str:
+        """The term as text."""
+        raise NotImplementedError  # pragma: no cover  # each kind has its own
+
+    def symbols(self) -> set[Index | Dimension]:
+        """Return the indices and sizes that occur."""
+        return {symbol for part in self.parts for symbol in part.symbols()}
+
+    def of(self, *parts: Affine) -> Affine:
+        """Return the same of other parts."""
+        raise NotImplementedError  # pragma: no cover  # each kind has its own
+
+    def evaluate(self, values: Mapping[Any, Any]) -> Any:  # Any: numbers of the host or of a device
+        """Return the value for given values of all symbols."""
+        raise NotImplementedError  # pragma: no cover  # each kind has its own
+
+    def ends(self, known: Callable[[Any], Ends]) -> Ends:  # Any: an index or a size
+        """Return the least and greatest value for those of the symbols; None for no bound."""
+        raise NotImplementedError  # pragma: no cover  # each kind has its own
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+class Division(Term):
+    """value // divisor or value % divisor, for a number from 2, rounded down."""
+
     sign: str
-    number: tuple[int, ...]
-    __slots__ = ("__weakref__", "divisor", "number", "value")
+    __slots__ = ("divisor",)
 
     def __init__(self, value: Affine, divisor: int) -> None:
-        self.value, self.divisor = value, divisor
-        # Behind its last symbol, and told from all others there by what it consists of.
-        symbols = [n for s, c in value.terms for n in (c, *s.number, -1)]
-        last: tuple[int, ...] = max(s.number for s, _ in value.terms)
-        self.number = (*last, ord(self.sign[0]), divisor, value.constant, *symbols)
+        super().__init__((value,), ord(self.sign[0]), divisor)
+        self.divisor = divisor
+
+    @property
+    def value(self) -> Affine:
+        return self.parts[0]
 
     @property
     def name(self) -> str:
@@ -419,23 +436,16 @@ class Division:
         is_name = is_plain and not isinstance(first[0], Division)
         return f"{self.value if is_name else f'({self.value})'} {self.sign} {self.divisor}"
 
-    def of(self, value: Affine) -> Affine:
-        """Return the same quotient or remainder of another expression."""
-        raise NotImplementedError  # pragma: no cover  # both kinds have their own
-
-    def evaluate(self, values: Mapping[Any, Any]) -> Any:  # Any: numbers of the host or of a device
-        """Return the value for given values of all symbols."""
-        raise NotImplementedError  # pragma: no cover  # both kinds have their own
-
     def bounds(self, low: int | None, high: int | None) -> Ends:
         """Return the least and greatest value for those of the expression that is divided; None for no bound."""
         raise NotImplementedError  # pragma: no cover  # both kinds have their own
 
+    def ends(self, known: Callable[[Any], Ends]) -> Ends:  # Any: as in Term
+        """Return the least and greatest value for those of the symbols."""
+        return self.bounds(*self.value.bounds(known))
+
     def __reduce__(self) -> tuple[Any, ...]:
         return division, (type(self), self.value, self.divisor)
-
-    def __repr__(self) -> str:
-        return self.name
 
 
 class Quotient(Division):
@@ -444,9 +454,9 @@ class Quotient(Division):
     sign = "//"
     __slots__ = ()
 
-    def of(self, value: Affine) -> Affine:
+    def of(self, *parts: Affine) -> Affine:
         """Return the quotient of another expression."""
-        return quotient(value, self.divisor)
+        return quotient(parts[0], self.divisor)
 
     def evaluate(self, values: Mapping[Any, Any]) -> Any:  # Any: as in Division
         """Return the value for given values of all symbols."""
@@ -463,18 +473,13 @@ class Remainder(Division):
     sign = "%"
     __slots__ = ()
 
-    def of(self, value: Affine) -> Affine:
+    def of(self, *parts: Affine) -> Affine:
         """Return the remainder of another expression."""
-        return remainder(value, self.divisor)
+        return remainder(parts[0], self.divisor)
 
     def evaluate(self, values: Mapping[Any, Any]) -> Any:  # Any: as in Division
         """Return the value for given values of all symbols."""
-        value = self.value.evaluate(values)
-        if not _may_be_negative(value):
-            return value % self.divisor
-        if self.divisor & (self.divisor - 1) == 0:
-            return value & (self.divisor - 1)
-        return value - rounded_down(value, self.divisor) * self.divisor
+        return left_over(self.value.evaluate(values), self.divisor)
 
     def bounds(self, low: int | None, high: int | None) -> Ends:
         """Return the least and greatest value for those of the expression that is divided."""
@@ -490,22 +495,6 @@ def division(kind: type[Division], value: Affine, divisor: int) -> Division:
     """Return the quotient or remainder that there is of an expression whose factors are smaller than the divisor."""
     key = (kind, value.terms, value.constant, divisor)
     return _divisions.setdefault(key, kind(value, divisor))
-
-
-def rounded_down(value: Any, divisor: int) -> Any:  # Any: numbers of the host or of a device
-    """Return value // divisor, rounded down; // of device numbers rounds towards zero, as C does."""
-    if not _may_be_negative(value):
-        return value // divisor
-    if divisor & (divisor - 1) == 0:
-        return value >> (divisor.bit_length() - 1)
-    return (value - where(value < 0, divisor - 1, 0)) // divisor
-
-
-def _may_be_negative(value: Any) -> bool:  # Any: as above
-    if not isinstance(value, Scalar):
-        return False  # Python rounds down
-    facts = value.value.facts
-    return facts is None or not facts.non_negative
 
 
 def quotient(value: Affine, divisor: int) -> Affine:
@@ -552,34 +541,6 @@ def affine_or_none(x: Any) -> Affine | None:  # Any: asks what it is
         return Affine((), x.__index__())
     except AttributeError:
         return None
-
-
-def as_index(x: Any) -> Affine | None:  # Any: asks what it is
-    """Return what says where an element is, or when a statement runs; None for what is not affine.
-
-    That is what `affine_or_none` returns, and values that are made of it by + - * // and %, by conversions to int32 and
-    int64, and by /, which rounds down here as // does: an index is a whole number.
-    """
-    if not isinstance(x, Expression):
-        return affine_or_none(x)
-    if isinstance(x, Position):
-        return x.place
-    if isinstance(x, Number):
-        return None if isinstance(x.value, float) else affine_or_none(x.value)
-    if isinstance(x, Convert) and x.dtype in (int32, int64):
-        return as_index(x.value)
-    if isinstance(x, Apply) and x.name in _WHOLE and len(x.arguments) == 2:
-        first, second = map(as_index, x.arguments)
-        if first is None or second is None or (x.name == "*" and first.terms and second.terms):
-            return None
-        return _WHOLE[x.name](first, second)
-    return None
-
-
-_WHOLE: dict[str, Callable[[Affine, Affine], Affine]] = {
-    "+": operator.add, "-": operator.sub, "*": operator.mul,
-    "/": operator.floordiv, "//": operator.floordiv, "%": operator.mod,
-}  # fmt: skip
 
 
 def as_affine(x: Any) -> Affine:  # Any: checked here

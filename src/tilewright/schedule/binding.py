@@ -50,7 +50,7 @@ class Binding:
         """Return how many there are for given sizes of the launch."""
         total = 1
         for loop in self.loops:
-            total *= -(-loop.stop.evaluate(sizes) // loop.step)
+            total *= max(-(-loop.stop.evaluate(sizes) // loop.step), 0)
         return total
 
     def values(self, number: Any, sizes: Mapping[Any, Any]) -> dict[Index, Any]:  # Any: numbers of the device

@@ -12,7 +12,7 @@ known exactly. A nest of several statements and calls has a loop that numbers th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, Union
@@ -24,13 +24,14 @@ from tilewright.schedule.affine import (
     Index,
     Position,
     Size,
-    affine_or_none,
     as_affine,
     recording,
 )
 from tilewright.schedule.arrays import Array, Load, Role, Store, record
-from tilewright.schedule.dependences import refuse_violations
+from tilewright.schedule.elements import with_arrays
 from tilewright.schedule.loop_nest import Condition, Loop, LoopNest, Part, Statement
+from tilewright.schedule.orders import refuse_violations
+from tilewright.schedule.places import as_index, least_and_most, spread
 from tilewright.schedule.values import Apply, Convert, Expression, Guard, expression
 from tilewright.source import SourceLocation
 
@@ -78,10 +79,13 @@ def _match(
 ) -> None:  # Any: as in record_call
     size: Dimension | None = getattr(parameter, "stands_for", None)  # of a number that gives a size
     if size is not None:
-        place = affine_or_none(argument)
+        place = as_index(argument)
         if place is None:
+            shown = argument if isinstance(argument, Expression) else repr(argument)
             raise ScheduleError(
-                f"{name} takes the size {parameter.name}, got {argument!r}, which is not affine", location=location
+                f"{name} takes the size {parameter.name}, got {shown}, which is not affine",
+                location=location,
+                help="give a number, a size, an affine expression of indices, or a minimum or maximum of such",
             )
         _replace(name, size, place, replaced, location)
         return
@@ -148,7 +152,8 @@ def with_calls(
     numbering = Index("call")
     group = object()
     all_loops = [*loops, *([Loop(numbering, Affine((), len(segments)))] if len(segments) > 1 else [])]
-    inlined = [_Inlined(segment) if isinstance(segment, Call) else None for segment in segments]
+    box = dict(zip(indices, shape, strict=True))
+    inlined = [_Inlined(segment, box) if isinstance(segment, Call) else None for segment in segments]
     own = [loop for each in inlined if each is not None for loop in each.loops]
     parts: list[Part] = []
     precedences: list[tuple[Index, Index]] = []
@@ -184,8 +189,9 @@ def with_calls(
         precedences += [(numbering, loop.index) for loop in own]
         fusing.insert(0, numbering)
     called = tuple(loop.index for loop in (*all_loops[len(loops) :], *own))
+    settled = [part.settled((*all_loops, *own)) for part in parts]
     nest = LoopNest(
-        (*all_loops, *own), _numbered(parts), tuple(precedences), frozenset(unrolled), tuple(fusing), called=called
+        (*all_loops, *own), _numbered(settled), tuple(precedences), frozenset(unrolled), tuple(fusing), called=called
     )
     names = ", ".join(dict.fromkeys(segment.name for segment in segments if isinstance(segment, Call)))
     refuse_violations(replace(nest, loops=()), nest, f"calling {names}")
@@ -234,11 +240,31 @@ def _segments(steps: Sequence[Step]) -> Iterator[tuple[Statement, ...] | Call]:
             yield tuple(group)  # type: ignore[arg-type]  # statements
 
 
+def _spread(conditions: Iterable[Condition]) -> tuple[Condition, ...]:
+    """Return conditions with one for each part of a minimum, and without those that follow from others."""
+    found: list[Condition] = []
+    for condition in conditions:
+        values = (condition.value,) if condition.is_equality else spread(condition.value)
+        found += [Condition(value, condition.is_equality) for value in values]
+    kept: list[Condition] = []
+    for number, condition in enumerate(found):
+        others = (*kept, *found[number + 1 :])
+        if condition.is_equality or not any(_follows(condition, other) for other in others):
+            kept.append(condition)
+    return tuple(kept)
+
+
+def _follows(condition: Condition, other: Condition) -> bool:
+    """Whether a condition is met wherever another one is: it has more of indices, which are from 0, on its left."""
+    more: Affine = condition.value - other.value
+    return not other.is_equality and more.constant >= 0 and all(c > 0 and isinstance(s, Index) for s, c in more.terms)
+
+
 class _Inlined:
     """A call's loops under indices of its own, and its parts on the arguments."""
 
-    def __init__(self, call: Call) -> None:
-        self.call = call
+    def __init__(self, call: Call, box: Mapping[Index, Size]) -> None:
+        self.call, self.box = call, box
         nest = call.nest
         self.indices = {loop.index: Index(loop.index.name) for loop in nest.loops}
         self.sizes: dict[Any, Affine] = {s: x for s, x in call.replaced.items() if isinstance(s, Dimension)}
@@ -248,16 +274,26 @@ class _Inlined:
         self.fusing = [self.indices[index] for index in nest.fusing]
 
     def _stop(self, loop: Loop) -> Affine:
+        """Return where a loop ends at the latest: at a number, or an expression of sizes."""
         stop = loop.stop.substitute(self.sizes)
-        foreign = [s for s in stop.symbols() if isinstance(s, Index)]
-        if foreign or stop.divisions() or (stop.is_constant and stop.constant < 1):
+        _, most = least_and_most(stop, self.box)
+        most.sort(key=lambda end: (bool(end.terms), bool(end.nonlinear()), end.constant))
+        if not most or (most[0].is_constant and most[0].constant < 1):
+            end = f"{stop}, which has no end that is known" if not most else f"{stop}, {most[0]} at most"
+            end = f"{stop}" if stop.is_constant else end
             raise ScheduleError(
-                f"loop {loop.index} of {self.call.name} would run to {stop}",
+                f"loop {loop.index} of {self.call.name} would run to {end}",
                 location=self.call.location,
-                help="a function's loops run to numbers from 1 and to sizes of the launch; what depends on an index is "
-                "said by If",
+                help="give a size that is at least 1 somewhere, or call the function under a condition: If",
             )
-        return stop
+        return most[0]
+
+    def _ends(self, part: Part) -> Iterator[Condition]:
+        """Yield the conditions that loops end where the call says, for those that may run further."""
+        for loop, mine in zip(self.call.nest.loops, self.loops, strict=True):
+            stop = loop.stop.substitute(self.sizes)
+            if loop.index not in part.fixed and not _same(stop, mine.stop):
+                yield Condition(stop - 1 - mine.index)
 
     def parts(self) -> Iterator[tuple[Part, tuple[int | Index, ...]]]:
         """Yield each part, and when it was declared to run among the others of the call."""
@@ -266,14 +302,24 @@ class _Inlined:
         for number, part in enumerate(self.call.nest.parts):
             statements = tuple(x for statement in part.statements for x in self._statements(statement))
             shape = tuple(self._extent(extent) for extent in part.shape)
-            moved = replace(part.substitute(mapping), statements=statements, shape=shape)
-            yield moved, self.call.nest.sequence(number)
+            moved = part.substitute(mapping)
+            conditions = _spread((*moved.conditions, *self._ends(part)))
+            yield (
+                replace(moved, statements=statements, shape=shape, conditions=conditions),
+                self.call.nest.sequence(number),
+            )
 
-    def _extent(self, extent: Size) -> Size:
+    def _extent(self, extent: Size | Affine | None) -> Size | Affine | None:
+        if isinstance(extent, Affine):
+            return self._at(extent)
         if not isinstance(extent, Dimension):
             return extent
         value: Affine = self.sizes[extent]
-        return value.constant if value.is_constant else value.terms[0][0]  # type: ignore[return-value]  # a size
+        if value.is_constant:
+            return value.constant
+        symbol, factor = value.terms[0]
+        is_size = isinstance(symbol, Dimension) and factor == 1 and len(value.terms) == 1 and not value.constant
+        return symbol if is_size else value  # type: ignore[return-value]  # a size
 
     def _statements(self, statement: Statement) -> Iterator[Statement]:
         store = statement.store
@@ -285,7 +331,7 @@ class _Inlined:
             yield Statement(statement.number, made)
 
     def _at(self, value: Affine) -> Affine:
-        return value.substitute(self.sizes)
+        return with_arrays(value.substitute(self.sizes), self.call.replaced)
 
     def _value(self, x: Expression) -> Expression:
         if isinstance(x, Load):

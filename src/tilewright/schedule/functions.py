@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -17,11 +18,11 @@ from tilewright.errors import CompileError, ScheduleError
 from tilewright.ir.core import Buffer
 from tilewright.pickling import without_caches
 from tilewright.runtime.specs import spec
-from tilewright.schedule.affine import Affine, Dimension, recording
+from tilewright.schedule.affine import Affine, Dimension, Quotient, Symbol, recording
 from tilewright.schedule.arrays import Array, ArrayLayout
 from tilewright.schedule.calls import record_call
-from tilewright.schedule.scheduled import ScheduledKernel, strides_for
-from tilewright.schedule.views import Derived
+from tilewright.schedule.scheduled import CacheMemory, ScheduledKernel, strides_for
+from tilewright.schedule.views import Computed, Derived
 from tilewright.trace.tracer import locate
 
 if TYPE_CHECKING:
@@ -150,6 +151,8 @@ class PackagedFunction:
             if binding.extent is not None:
                 grid[binding.axis] = binding.extent
                 continue
+            for loop in binding.loops:
+                self._refuse_negative(loop.stop, f"{loop.index} is bound to {binding.unit.name}")
             factors = [
                 f"(({self.text(loop.stop)}) + {loop.step - 1}) // {loop.step}"
                 if loop.trips is None
@@ -161,29 +164,61 @@ class PackagedFunction:
 
     def text(self, size: Affine) -> str:
         """Return an expression of sizes with the names that the package has for them."""
-        terms = [
-            self.size_text(symbol) if factor == 1 else f"{factor} * {self.size_text(symbol)}"
-            for symbol, factor in size.terms
-            if isinstance(symbol, Dimension)
-        ]
-        return " + ".join([*terms, *([str(size.constant)] if size.constant or not terms else [])])
+        found = ""
+        for symbol, factor in sorted(size.terms, key=lambda term: term[1] < 0):
+            name = self._term_text(symbol)
+            text = name if abs(factor) == 1 else f"{abs(factor)} * {name}"
+            found = f"{found or 0} - {text}" if factor < 0 else f"{found} + {text}" if found else text
+        if size.constant or not found:
+            sign = "-" if size.constant < 0 else "+"
+            found = f"{found} {sign} {abs(size.constant)}" if found else str(size.constant)
+        return found
+
+    def _term_text(self, symbol: Symbol) -> str:
+        if isinstance(symbol, Quotient):
+            self._refuse_negative(symbol.value, f"{symbol.name} is in a grid")
+            return f"(({self.text(symbol.value)}) // {symbol.divisor})"
+        assert isinstance(symbol, Dimension), symbol  # loops end at numbers, sizes and quotients of them
+        return self.size_text(symbol)
+
+    def _refuse_negative(self, value: Affine, what: str) -> None:
+        """Raise `ScheduleError` for what may be below 0 for sizes from 1, which C would round up."""
+        least, _ = value.bounds(lambda symbol: (1, None))
+        if least is None or least < 0:
+            raise ScheduleError(
+                f"function {self.name}: {what}, and {value} may be below 0 where a caller in C computes it",
+                help="bind loops that run to sizes, or call the kernel from Python: plan.build()",
+            )
 
     def size_text(self, size: Dimension) -> str:
         """Return a size with the names that the package has: of one that follows from others, an expression."""
         if not isinstance(size, Derived):
             return self.dimensions[size]
+        if isinstance(size, Computed):
+            return f"({self.text(size.expression)})"
         above, below = (
             " * ".join(self.size_text(x) if isinstance(x, Dimension) else str(x) for x in factors) or "1"
             for factors in (size.factors, size.divisors)
         )
         return f"(({above}) // ({below}))" if size.divisors else f"({above})"
 
-    def extents(self, array: Array) -> list[int | str]:
+    @property
+    def held(self) -> tuple[Array | CacheMemory, ...]:
+        """What lives as long as a launch: TEMP arrays, and memory of caches."""
+        return *self.kernel.scratch, *self.kernel.cache_memory
+
+    def extents(self, array: Array | CacheMemory) -> list[int | str]:
         """Return an array's shape: numbers, and names of sizes."""
+        if isinstance(array, CacheMemory):
+            blocks = [extent for extent in self.grid if isinstance(extent, str)]
+            whole = array.elements * math.prod(extent for extent in self.grid if isinstance(extent, int))
+            return [" * ".join([str(whole), *(f"({extent})" for extent in blocks)]) if blocks else whole]
         return [self.size_text(extent) if isinstance(extent, Dimension) else extent for extent in array.shape]
 
-    def strides(self, array: Array) -> list[int | str]:
+    def strides(self, array: Array | CacheMemory) -> list[int | str]:
         """Return an array's strides in elements: numbers, or products of sizes."""
+        if isinstance(array, CacheMemory):
+            return [1]
         if all(step is not None for step in array.strides):
             return list(array.strides)
         extents = self.extents(array)

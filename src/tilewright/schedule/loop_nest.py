@@ -17,9 +17,10 @@ from itertools import groupby
 from typing import TypeAlias, Union
 
 from tilewright.errors import ScheduleError
-from tilewright.schedule.affine import Affine, Dimension, Division, Index, Position, Quotient, Size, Symbol
+from tilewright.schedule.affine import Affine, Dimension, Division, Index, Position, Quotient, Size, Symbol, Term
 from tilewright.schedule.arrays import Array, Load, Store
 from tilewright.schedule.conditions import cases
+from tilewright.schedule.elements import index_loads
 from tilewright.schedule.values import Apply, Convert, Expression, Guard
 from tilewright.source import SourceLocation
 
@@ -61,9 +62,11 @@ class Statement:
         tests = [
             Access(self, x.array, x.place, False, under)
             for under, guard in enumerate(guards)
-            for x in guard.test.loads()
+            for load in guard.test.loads()
+            for x in (*index_loads(load.indices), load)
         ]
-        reads = [Access(self, x.array, x.place, False, len(guards)) for x in self.store.value.loads()]
+        loads = [x for load in self.store.value.loads() for x in (*index_loads(load.indices), load)]
+        reads = [Access(self, x.array, x.place, False, len(guards)) for x in loads]
         return (*tests, *reads, Access(self, self.store.array, self.store.place, True, len(guards)))
 
     @cached_property
@@ -84,7 +87,8 @@ class Statement:
     def elements(self) -> tuple[Load, ...]:
         """The elements that are read, by the value and by the conditions under which the statement runs."""
         tests = (load for guard in self.store.guards for load in guard.test.loads())
-        return (*self.store.value.loads(), *tests)
+        loads = (*self.store.value.loads(), *tests)
+        return tuple(x for load in loads for x in (*index_loads(load.indices), load))
 
     @property
     def positions(self) -> list[Affine]:
@@ -207,13 +211,16 @@ def settled(value: Affine, loops: Sequence[Loop]) -> Affine:
 
     With i in range(0, 64, 8) and ii in range(8): (i + ii) // 8 is i // 8, and (i + ii) % 8 is ii.
     """
-    divisions = [(s, factor) for s, factor in value.terms if isinstance(s, Division)]
-    if not divisions or not loops:
+    terms = [(s, factor) for s, factor in value.terms if isinstance(s, Term)]
+    if not terms or not loops:
         return value
-    total: Affine = value - Affine.of(dict(divisions))
+    total: Affine = value - Affine.of(dict(terms))
     steps: dict[Symbol, int] = {loop.index: loop.step for loop in loops}
     lasts: dict[Symbol, int | None] = {loop.index: loop.last for loop in loops}
-    for division, factor in divisions:
+    for division, factor in terms:
+        if not isinstance(division, Division):
+            total = total + factor * division.of(*(settled(part, loops) for part in division.parts))
+            continue
         inner = settled(division.value, loops)
         whole = Affine.of({s: c for s, c in inner.terms if c * steps.get(s, 1) % division.divisor == 0})
         rest = inner - whole
@@ -281,15 +288,16 @@ class Condition:
 class Part:
     """A nest among the loops: its statements, its own indices as expressions of the loops, and its conditions.
 
-    `shape` are the nest's extents. Parts run in their order at each point. Parts of one `group` were declared to run
-    within one another: `sequence` says when, as numbers and indices that count from the outermost on. All other parts
-    were declared to run one after the other.
+    `shape` are the nest's extents: of functions also expressions of the caller's indices, None where loops are erased.
+    Parts run in their order at each point. Parts of one `group` were declared to run within one another: `sequence`
+    says when, as numbers and indices that count from the outermost on. All other parts were declared to run one after
+    the other.
     """
 
     indices: tuple[Index, ...]
     statements: tuple[Statement, ...]
     places: Mapping[Index, Affine]
-    shape: tuple[Size, ...]
+    shape: tuple[Size | Affine | None, ...]
     conditions: tuple[Condition, ...] = ()
     group: object = None
     sequence: tuple[int | Index, ...] = ()
@@ -302,9 +310,30 @@ class Part:
             conditions=tuple(c.substitute(mapping) for c in self.conditions),
         )
 
+    @cached_property
+    def fixed(self) -> frozenset[Index]:
+        """The loops of others, which the part stands at the start of, also where they run to 0."""
+        return frozenset(
+            symbol
+            for condition in self.conditions
+            for symbol, factor in condition.value.terms
+            if condition.is_equality and len(condition.value.terms) == 1 and not condition.value.constant
+            if isinstance(symbol, Index)
+        )
+
     def lines(self) -> Iterator[tuple[int, str]]:
         """Yield the lines of the statements, at their places among the loops, and how deep each is indented."""
         yield from _lines([at_places(statement, self.places) for statement in self.statements], 0)
+
+    def settled(self, loops: Iterable[Loop]) -> Part:
+        """Return the part without conditions that hold wherever some loops stand."""
+        lasts: dict[Symbol, int | None] = {loop.index: loop.last for loop in loops}
+
+        def holds(condition: Condition) -> bool:
+            low, high = condition.value.bounds(lambda symbol: (0 if symbol in lasts else None, lasts.get(symbol)))
+            return low == high == 0 if condition.is_equality else low is not None and low >= 0
+
+        return replace(self, conditions=tuple(c for c in self.conditions if not holds(c)))
 
     def where(self, *conditions: Condition) -> Part:
         """Return the part with further conditions."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from tilewright.arguments import instance
 from tilewright.dtypes import dtype
-from tilewright.errors import ScheduleError
+from tilewright.errors import ScheduleError, warn_at
 from tilewright.pickling import with_own_containers
 from tilewright.schedule.affine import Dimension, Index
 from tilewright.schedule.arrays import Array
@@ -23,12 +23,14 @@ from tilewright.schedule.lanes import MAX_LANES, refuse_vector
 from tilewright.schedule.loop_nest import LoopNest
 from tilewright.schedule.memory_spaces import Auto
 from tilewright.schedule.mma_shapes import MMAFragmentOp, MMASchedulingPolicy, MMAShape
+from tilewright.schedule.orders import refuse_violations
 from tilewright.schedule.plan_state import PlanState
 from tilewright.schedule.plan_text import plan_data, plan_text
 from tilewright.schedule.report import Report
 from tilewright.schedule.scheduled import ScheduledKernel
 from tilewright.schedule.targets import GridUnit, Target
-from tilewright.schedule.tensorization import tensorization_of
+from tilewright.schedule.tensorization import NoProductError, dealt_to_lanes, tensorization_of
+from tilewright.schedule.transforms import erase
 
 
 class Plan(PlanState, Recorder):
@@ -96,7 +98,7 @@ class Plan(PlanState, Recorder):
         """
         instance("Plan.bind", "mapping", mapping, Mapping, "a dict from loops to units of the grid")
         bindings = bind(self.nest, self.bindings, mapping, self.target)
-        self.crossings = crossings(self.nest, bindings)
+        self.crossings = () if self.nest.is_unchecked else crossings(self.nest, bindings)
         self.bindings = bindings
 
     def auto(self, *heuristics: NoneCacheHeuristics) -> Plan:
@@ -161,6 +163,28 @@ class Plan(PlanState, Recorder):
     emit_runtime_init_packing = emit_runtime_init_pack
 
     @recorded
+    def erase_loops(self, indices: Sequence[Index] | Index) -> None:
+        """Let loops have their first iteration alone, so that what is inside runs once, with their index at 0.
+
+        It is for nests that call a function for a whole tile, at its first element: `plan.erase_loops([ii, jj])`. What
+        depends on what is asked of the iterations that are left, so that an order may be legal that was not before.
+
+        Raises `ScheduleError` for a loop that is bound, tensorized or padded, or that tells fused schedules or calls
+        apart. Source: Accera, `Plan._erase_loops`.
+        """
+        instance("Plan.erase_loops", "indices", indices, (Index, list, tuple), "a list of indices")
+        chosen = [indices] if isinstance(indices, Index) else list(indices)
+        for index in chosen:
+            self._refuse_bound(index, "erase")
+            if self.tensorization is not None and index in self.tensorization.indices:
+                raise ScheduleError(f"{index} is a loop of the tile and is erased", help="erase loops outside of it")
+        self.nest = erase(self.nest, chosen)
+        if self.bindings and not self.nest.is_unchecked:
+            self.crossings = crossings(self.nest, self.bindings)
+
+    _erase_loops = erase_loops  # Accera calls it so
+
+    @recorded
     def unroll(self, index: Index) -> None:
         """Unroll a loop: the kernel's code has each of its iterations.
 
@@ -186,7 +210,8 @@ class Plan(PlanState, Recorder):
         by `build`, unless all of them are vectorized by then.
         """
         self._refuse_bound(index, "vectorize")
-        refuse_vector(self, index)
+        if not self.nest.is_unchecked:  # else the kernel is checked when it is built
+            refuse_vector(self, index)
         if (self.nest.loop(index).trips or MAX_LANES + 1) <= MAX_LANES:
             self.unroll(index)
         self.vectorized |= {index}
@@ -372,22 +397,36 @@ class Plan(PlanState, Recorder):
         Integers are summed in int32, and C of fewer bits is stored modulo 2 to their number, as the nest computes it;
         `saturating` stores the nearest number of its type instead.
 
+        A statement that is not a sum stays in its loops, and a warning says so: the threads of each warp then share the
+        points of M and N, and loops bound to warps are bound to these threads.
+
         Raises `ScheduleError` for loops of other extents, element types that the shape does not take, F that does not
         divide P, a target without the shape, an operation that would run once for each iteration of K, and accesses
         that no matrix instruction can serve: it says which and why. Source: Accera, `Plan.tensorize`.
         """
-        self.tensorization = tensorization_of(
-            self,
-            (indices,) if isinstance(indices, Index) else tuple(indices),
-            mma_shape,
-            num_total_passes,
-            num_fused_passes,
-            scheduling_policy,
-            use_static_offsets,
-            (prologue_op, prologue_arg),
-            (epilogue_op, epilogue_arg),
-            saturating,
-        )
+        tile = (indices,) if isinstance(indices, Index) else tuple(indices)
+        try:
+            self.tensorization = tensorization_of(
+                self,
+                tile,
+                mma_shape,
+                num_total_passes,
+                num_fused_passes,
+                scheduling_policy,
+                use_static_offsets,
+                (prologue_op, prologue_arg),
+                (epilogue_op, epilogue_arg),
+                saturating,
+            )
+        except NoProductError as error:
+            if prologue_op is not MMAFragmentOp.NONE or epilogue_op is not MMAFragmentOp.NONE or saturating:
+                raise
+            self.__dict__.update(vars(dealt_to_lanes(self, tile)))
+            warn_at(
+                f"{error.summary}: the loops ({', '.join(map(str, tile))}) stay loops, whose points the threads of a "
+                "warp share",
+                error.location,
+            )
 
     def with_parameters(self, values: Mapping[Any, Any]) -> Plan:  # Any: parameters or their names; their values
         """Return the plan with values in place of the parameters of `create_parameters` that it was declared with.
@@ -423,11 +462,30 @@ class Plan(PlanState, Recorder):
         """Return a copy that further calls on this plan do not change."""
         if self.is_delayed:
             raise waiting(self.start, self.steps)
-        made = Plan(self.nest, self.target)
+        made = Plan(self._ordered(), self.target)
         made.bindings, made.crossings, made.vectorized = self.bindings, self.crossings, self.vectorized
+        if self.nest.is_unchecked:
+            made.crossings = crossings(made.nest, self.bindings)
         made.caches, made.tensorization = list(self.caches), self.tensorization
         made.caches = settled(made)
         return made
+
+    def _ordered(self) -> LoopNest:
+        """Return the nest, whose order no dependence forbids. Raises `ScheduleError` where one does.
+
+        That of a nest without calls was asked when the plan was made.
+        """
+        if not self.nest.is_unchecked or not self.nest.called:
+            return self.nest
+        what = f"the order ({', '.join(map(str, self.nest.order))})"
+        try:
+            refuse_violations(self.nest, self.nest, what)
+        except ScheduleError as error:
+            raise ScheduleError(
+                error.summary, location=error.location,
+                help=f"{error.help}; a loop that a called function computes whole is erased: plan.erase_loops([...])",
+            ) from None  # fmt: skip
+        return replace(self.nest, is_unchecked=False)
 
     def _refuse_bound(self, index: Index, what: str) -> None:
         self.nest.position(index)

@@ -17,16 +17,21 @@ from tilewright.tiled import TiledMMA, make_tiled_mma
 
 _CUBES = (MMAShape.M16N16K16, MMAShape.M32N8K16, MMAShape.M8N32K16)
 _QUAD_PAIRS = {MMAShape.M16N16K16: (2, 2, 1), MMAShape.M32N8K16: (4, 1, 1), MMAShape.M8N32K16: (1, 4, 1)}
-# CuTe's words for D, A, B and C, by the types of the input and of the accumulator.
-_TYPES: dict[tuple[DType, DType], str] = {
-    (t.float16, t.float32): "F32F16F16F32",
-    (t.float16, t.float16): "F16F16F16F16",
-    (t.bfloat16, t.float32): "F32BF16BF16F32",
-    (t.tfloat32, t.float32): "F32TF32TF32F32",
-    (t.float32, t.float32): "F32F32F32F32",
-    (t.float64, t.float64): "F64F64F64F64",
-    (t.int8, t.int32): "S32S8S8S32",
-    (t.uint8, t.int32): "S32U8U8S32",
+Factors = DType | tuple[DType, DType]  # the type of A and B, or that of A and that of B
+# The words of atoms for D, A, B and C, by the types of A, of B and of the accumulator.
+_TYPES: dict[tuple[DType, DType, DType], str] = {
+    (t.float16, t.float16, t.float32): "F32F16F16F32",
+    (t.float16, t.float16, t.float16): "F16F16F16F16",
+    (t.bfloat16, t.bfloat16, t.float32): "F32BF16BF16F32",
+    (t.tfloat32, t.tfloat32, t.float32): "F32TF32TF32F32",
+    (t.float32, t.float32, t.float32): "F32F32F32F32",
+    (t.float64, t.float64, t.float64): "F64F64F64F64",
+    (t.int8, t.int8, t.int32): "S32S8S8S32",
+    (t.uint8, t.uint8, t.int32): "S32U8U8S32",
+    (t.float8_e4m3fnuz, t.float8_e4m3fnuz, t.float32): "F32FP8FP8F32",
+    (t.float8_e4m3fnuz, t.float8_e5m2fnuz, t.float32): "F32FP8BF8F32",
+    (t.float8_e5m2fnuz, t.float8_e4m3fnuz, t.float32): "F32BF8FP8F32",
+    (t.float8_e5m2fnuz, t.float8_e5m2fnuz, t.float32): "F32BF8BF8F32",
 }
 
 
@@ -55,10 +60,11 @@ class Recipe:
         return self.mmas[0].atom.dtype_c
 
 
-def recipe_for(arch: Arch, mma_shape: MMAShape, input_type: DType, accumulator_type: DType) -> Recipe:
+def recipe_for(arch: Arch, mma_shape: MMAShape, input_type: Factors, accumulator_type: DType) -> Recipe:
     """Return how a warp of the target computes a shape; float32 may be rounded to tf32.
 
-    It is on NVIDIA's targets, and for the shapes of gfx942 that multiply it so.
+    `input_type` is that of A and B, or (that of A, that of B). float32 is rounded on NVIDIA's targets, and for the
+    shapes of gfx942 that multiply it so.
 
     Raises `ScheduleError` where the target has no such instructions, with the shapes that it has for the types.
 
@@ -67,14 +73,15 @@ def recipe_for(arch: Arch, mma_shape: MMAShape, input_type: DType, accumulator_t
     """
     recipe = find_recipe(arch, mma_shape, input_type, accumulator_type)
     if recipe is None:
+        factors = _spoken(*factors_of(input_type))
         raise ScheduleError(
-            f"{arch.name} has no {mma_shape.name} of {input_type} with {accumulator_type} accumulators",
+            f"{arch.name} has no {mma_shape.name} of {factors} with {accumulator_type} accumulators",
             help=offers(arch),
         )
     return recipe
 
 
-def shapes_for(arch: Arch, input_type: DType, accumulator_type: DType) -> tuple[MMAShape, ...]:
+def shapes_for(arch: Arch, input_type: Factors, accumulator_type: DType) -> tuple[MMAShape, ...]:
     """Return the shapes that a target has for the types.
 
     >>> [shape.name for shape in shapes_for(Arch.parse("gfx908"), t.bfloat16, t.float32)]
@@ -90,17 +97,26 @@ def offers(arch: Arch) -> str:
 
 def has_shape(arch: Arch, shape: MMAShape) -> bool:
     """Return whether a target has a shape for any types."""
-    return any(find_recipe(arch, shape, *types) is not None for types in _TYPES)
+    return any(find_recipe(arch, shape, (a, b), sums) is not None for a, b, sums in _TYPES)
 
 
 def _offered(arch: Arch) -> Iterator[str]:
-    for (input_type, accumulator), _ in _TYPES.items():
-        shapes = shapes_for(arch, input_type, accumulator)
+    for a, b, accumulator in _TYPES:
+        shapes = shapes_for(arch, (a, b), accumulator)
         if shapes:
-            yield f"{', '.join(shape.name for shape in shapes)} of {input_type} with {accumulator} accumulators"
+            yield f"{', '.join(shape.name for shape in shapes)} of {_spoken(a, b)} with {accumulator} accumulators"
 
 
-def accumulator_for(input_type: DType, output_type: DType) -> DType:
+def factors_of(input_type: Factors) -> tuple[DType, DType]:
+    """Return the types of A and of B."""
+    return (input_type, input_type) if isinstance(input_type, DType) else input_type
+
+
+def _spoken(a: DType, b: DType) -> str:
+    return str(a) if a is b else f"{a} and {b}"
+
+
+def accumulator_for(input_type: Factors, output_type: DType) -> DType:
     """Return the type of accumulators, whatever C is in: float32 for floats of 32 bits and fewer, int32 for integers.
 
     Sums of integers wrap, in int32 as in fewer bits: C is the same whether it wraps at once or when it is stored.
@@ -108,9 +124,10 @@ def accumulator_for(input_type: DType, output_type: DType) -> DType:
     >>> accumulator_for(t.float16, t.bfloat16), accumulator_for(t.int8, t.int16)
     (tw.float32, tw.int32)
     """
-    if input_type.is_float and output_type.is_float and output_type is not t.float64:
+    a, b = factors_of(input_type)
+    if a.is_float and b.is_float and output_type.is_float and output_type is not t.float64:
         return t.float32
-    if input_type in (t.int8, t.uint8) and is_narrow(output_type):
+    if {a, b} <= {t.int8, t.uint8} and is_narrow(output_type):
         return t.int32
     return output_type
 
@@ -121,18 +138,19 @@ def is_narrow(dtype: DType) -> bool:
 
 
 @lru_cache(maxsize=512)
-def find_recipe(arch: Arch, shape: MMAShape, input_type: DType, accumulator_type: DType) -> Recipe | None:
+def find_recipe(arch: Arch, shape: MMAShape, input_type: Factors, accumulator_type: DType) -> Recipe | None:
     """Return how a warp of the target computes a shape, or None where it cannot."""
-    if input_type == t.float32 and not arch.is_amd:
-        input_type = t.tfloat32
-    types = _TYPES.get((input_type, accumulator_type))
+    a, b = factors_of(input_type)
+    if a is b is t.float32 and not arch.is_amd:
+        a = b = t.tfloat32
+    types = _TYPES.get((a, b, accumulator_type))
     if types is None:
         return None
     if not arch.is_amd:
-        return _of_nvidia(arch, shape, types, input_type)
+        return None if a in t.FLOAT8_AMD else _of_nvidia(arch, shape, types, a)
     found = _of_amd(arch, shape, types)
-    if found is None and input_type == t.float32:  # the shapes of gfx942 that multiply its upper bits
-        found = _of_amd(arch, shape, _TYPES[t.tfloat32, accumulator_type])
+    if found is None and a is b is t.float32:  # the shapes of gfx942 that multiply its upper bits
+        found = _of_amd(arch, shape, _TYPES[t.tfloat32, t.tfloat32, accumulator_type])
     return found
 
 

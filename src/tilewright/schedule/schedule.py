@@ -12,9 +12,9 @@ from tilewright.errors import ArgumentError, ScheduleError
 from tilewright.schedule import transforms
 from tilewright.schedule.affine import Index
 from tilewright.schedule.delayed import DelayedNest, depends, has_order, known_order, numbered_by, transformed
-from tilewright.schedule.dependences import refuse_violations
 from tilewright.schedule.loop_nest import LoopNest
 from tilewright.schedule.naming import assigned_names
+from tilewright.schedule.orders import refuse_violations
 from tilewright.schedule.plan import Plan
 from tilewright.schedule.targets import Target
 
@@ -109,7 +109,9 @@ class Schedule:
 
         The inner loop of a split stays inside of its outer loop, and loops that only some of fused schedules have
         inside of the fusing index. Raises `ScheduleError` for another order, for one that a dependence forbids, and
-        where the indices are so involved that this cannot be decided within a limit of work.
+        where the indices are so involved that this cannot be decided within a limit of work. A nest that calls
+        functions takes an order that no dependence would forbid once inner loops of splits were erased: if the plan
+        does not erase them, its kernel is refused.
         """
         indices = _flat((order, *args))
         self._transform(_reorder, indices, order=None if depends(indices) else indices)
@@ -126,10 +128,8 @@ class Schedule:
                 and len(indices) == len(self._indices)
                 and all(indices.index(outer) < indices.index(inner) for outer, inner in self._pairs)
             )
-        if transforms.misplaced(self.nest, indices) is not None:
-            return False
         try:
-            refuse_violations(self.nest, transforms.reorder(self.nest, indices), "")
+            _reorder(self.nest, indices)
         except ScheduleError:
             return False
         return True
@@ -177,6 +177,24 @@ class Schedule:
         Raises `ScheduleError` for a loop whose length only the launch knows.
         """
         self._transform(_unroll, index, order=known_order(self.nest))
+
+    def erase_loops(self, indices: Index | Sequence[Index]) -> None:
+        """Let loops have their first iteration alone, so that what is inside runs once, with their index at 0.
+
+        `schedule.erase_loops([ii])`, of a nest that computes a whole tile where one begins::
+
+            for i in range(0, 16, 4):        for i in range(0, 16, 4):
+                for ii in range(4):    ->        for ii in range(1):
+                    f(A, i + ii)                     f(A, i)
+
+        This changes what is computed: what depends on what is asked of the iterations that are left.
+
+        Raises `ScheduleError` for an index that is not a loop here, that tells fused schedules or calls apart, or whose
+        loop is padded.
+        """
+        self._transform(transforms.erase, _flat([indices]), order=known_order(self.nest))
+
+    _erase_loops = erase_loops
 
     def _note(self, outer: Sequence[Index], inner: Sequence[Index]) -> None:
         self._indices += inner
@@ -315,8 +333,27 @@ def _tile(nest: LoopNest, sizes: Mapping[Index, int], inner: Sequence[Index]) ->
 def _reorder(nest: LoopNest, order: Sequence[Index | Sequence[Index]]) -> LoopNest:
     order = _flat(order)  # a parameter in it stood for one index, or for all of them
     changed = transforms.reorder(nest, order)
-    refuse_violations(nest, changed, f"the order ({', '.join(map(str, order))})")
+    try:
+        refuse_violations(nest, changed, f"the order ({', '.join(map(str, order))})")
+    except ScheduleError:
+        if not _may_be_erased(changed):
+            raise
+        return replace(changed, is_unchecked=True)  # until a plan has erased what it erases
     return replace(changed, is_unchecked=False)
+
+
+def _may_be_erased(nest: LoopNest) -> bool:
+    """Whether the order of a nest that calls functions would be legal if all inner loops of its splits were erased."""
+    inner = [
+        b for a, b in nest.precedences if a not in nest.fusing and b not in nest.called and b not in nest.padded
+    ] if nest.called else []  # fmt: skip
+    if not inner:
+        return False
+    try:
+        refuse_violations(replace(nest, is_unchecked=True), transforms.erase(nest, inner), "")
+    except ScheduleError:
+        return False
+    return True
 
 
 def _checked(nest: LoopNest) -> LoopNest:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from tilewright.arch import Arch, default_arch, find_gpu
-from tilewright.dtypes import dtype
+from tilewright.dtypes import DType, dtype
 from tilewright.errors import ScheduleError
 from tilewright.runtime import driver
 from tilewright.schedule.memory_spaces import Location
@@ -85,8 +85,11 @@ class TensorCoreInfo:
     arch: Arch
 
     def shapes(self, input_type: Any, output_type: Any) -> tuple[MMAShape, ...]:  # Any: whatever names an element type
-        """Return the shapes for elements of `input_type` and accumulators of `output_type`."""
-        factors = dtype(input_type)
+        """Return the shapes for elements of `input_type` and accumulators of `output_type`.
+
+        `input_type` names one type, or that of A and that of B: `("float8_e4m3fnuz", "float8_e5m2fnuz")`.
+        """
+        factors = _factors(input_type)
         return shapes_for(self.arch, factors, accumulator_for(factors, dtype(output_type)))
 
     def supports(
@@ -99,8 +102,9 @@ class TensorCoreInfo:
     ) -> bool:
         """Return whether the target computes a shape of these types, in that many passes along K.
 
-        Passes that are no whole numbers from 1, or that the fused ones do not divide, are not supported. None and -1
-        fuse all of them. Raises `ScheduleError` for a shape that is not an `MMAShape`.
+        `input_type` names one type, or that of A and that of B. Passes that are no whole numbers from 1, or that the
+        fused ones do not divide, are not supported. None and -1 fuse all of them. Raises `ScheduleError` for a shape
+        that is not an `MMAShape`.
 
         >>> info = Target("A100").tensor_core_info
         >>> info.supports("float16", "float32", MMAShape.M16N16K16, 8, 2)
@@ -112,7 +116,7 @@ class TensorCoreInfo:
         fused = num_total_passes if num_fused_passes in (None, -1) else num_fused_passes
         if not _is_count(num_total_passes) or not _is_count(fused) or num_total_passes % fused:
             return False
-        factors = dtype(input_type)
+        factors = _factors(input_type)
         return find_recipe(self.arch, shape, factors, accumulator_for(factors, dtype(output_type))) is not None
 
     def mma_shape_to_tuple(self, mma_shape: MMAShape) -> tuple[int, int, int]:
@@ -220,6 +224,11 @@ class Target:
 
     def __repr__(self) -> str:
         return f"Target({self.name!r})"
+
+
+def _factors(input_type: Any) -> tuple[DType, DType]:  # Any: as `shapes` says
+    a, b = input_type if isinstance(input_type, tuple) and len(input_type) == 2 else (input_type, input_type)
+    return dtype(a), dtype(b)
 
 
 def _is_count(number: object) -> bool:

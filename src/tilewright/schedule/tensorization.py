@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+import copy
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from tilewright import dtypes
 from tilewright.dtypes import DType
 from tilewright.errors import ScheduleError
 from tilewright.schedule.affine import Index
 from tilewright.schedule.arrays import Load
+from tilewright.schedule.binding import bind
+from tilewright.schedule.caches import Cache
+from tilewright.schedule.crossings import crossings
 from tilewright.schedule.loop_nest import Access, Condition, Part, Statement, at_places
 from tilewright.schedule.mma_shapes import MMAFragmentOp, MMASchedulingPolicy, MMAShape
 from tilewright.schedule.plan_state import Operation, PlanState, Tensorization, operation_name
-from tilewright.schedule.recipes import accumulator_for, is_narrow, recipe_for
+from tilewright.schedule.recipes import accumulator_for, is_narrow, recipe_for, shapes_for
+from tilewright.schedule.targets import GridUnit
+from tilewright.schedule.transforms import split
 from tilewright.schedule.values import Apply, Convert, Expression
+
+
+class NoProductError(ScheduleError):
+    """The statement of a tile is not a sum, so that none of its values is one of a matrix product."""
 
 
 def tensorization_of(
@@ -65,7 +77,8 @@ def tensorization_of(
                 help=f"declare {named.memory.name} with the type of its elements",
             )
     a, b = _operands(statement, tile)
-    factors, output = _input_type(a, b, statement), statement.store.array.element_type
+    factors, output = (a.array.element_type, b.array.element_type), statement.store.array.element_type
+    _refuse_mixed_types(plan, a, b, statement)
     recipe = recipe_for(plan.target.arch, shape, factors, accumulator_for(factors, output))
     target = Access(statement, statement.store.array, statement.store.place, True)
     _refuse_misplaced_target(target, statement, tile)
@@ -78,6 +91,40 @@ def tensorization_of(
         tile, number, statement, a, b, target, shape, recipe, passes, fused, policy, prologue, epilogue,
         use_static_offsets, bool(saturating), _edges(plan, part, tile),
     )  # fmt: skip
+
+
+def dealt_to_lanes(plan: PlanState, indices: tuple[Index, ...]) -> PlanState:
+    """Return a plan in which the threads of each warp share the points of a tile's loops of M and N.
+
+    Its warps then are threads: a loop that WARP_X runs through, and the points of a tile, are bound to THREAD_X
+    together. Raises `ScheduleError` where these depend on one another.
+    """
+    made, left = copy.copy(plan), plan.target.warp_size
+    dealt: list[Index] = []
+    for index in (indices[1], indices[0]):
+        count = min(left, plan.nest.loop(index).trips or 1)
+        inner = Index(f"{index.name}_lane")
+        made.nest = split(made.nest, index, count, inner)
+        inside = ((c, c.inside | {inner} if index in c.inside else c.inside) for c in made.caches)
+        made.caches = _with_insides(list(inside))
+        dealt.insert(0, inner)
+        left //= count
+    units = {"WARP_X": GridUnit.THREAD_X, "WARP_Y": GridUnit.THREAD_Y}
+    kept = tuple(binding for binding in plan.bindings if binding.kind != "WARP")
+    warps = {units[b.unit.name]: b.indices for b in plan.bindings if b.kind == "WARP"}
+    threads = {**warps, GridUnit.THREAD_X: (*warps.get(GridUnit.THREAD_X, ()), *dealt)}
+    made.bindings = bind(made.nest, kept, {loops: unit for unit, loops in threads.items()}, plan.target)
+    made.crossings = crossings(made.nest, made.bindings)
+    return made
+
+
+def _with_insides(caches: list[tuple[Cache, frozenset[Index]]]) -> list[Cache]:
+    """Return caches, each with other loops inside of it, filled from one another as they were."""
+    made: dict[Cache, Cache] = {}
+    for cache, inside in caches:
+        source = made.get(cache.source, cache.source) if isinstance(cache.source, Cache) else cache.source
+        made[cache] = replace(cache, source=source, inside=inside)
+    return list(made.values())
 
 
 def _refuse_divisions(statement: Statement, tile: tuple[Index, Index, Index]) -> None:
@@ -144,6 +191,12 @@ def _operands(statement: Statement, tile: tuple[Index, Index, Index]) -> tuple[A
     reduction = statement.reduction
     product = None if reduction is None or reduction[0] != "+" else _plain(reduction[1])
     loads = []
+    if statement.reduction is None:
+        raise NoProductError(
+            f"no matrix instruction computes {statement}, which adds nothing up",
+            location=statement.location,
+            help="they compute C[..] += A[..] * B[..], of elements of three arrays",
+        )
     if isinstance(product, Apply) and product.name == "*":
         loads = [x for x in map(_plain, product.arguments) if isinstance(x, Load)]
     if len(loads) != 2:
@@ -195,18 +248,20 @@ def _refuse_misplaced_target(target: Access, statement: Statement, tile: tuple[I
         )
 
 
-def _input_type(a: Access, b: Access, statement: Statement) -> DType:
-    if a.array.element_type is not b.array.element_type:
-        raise ScheduleError(
-            f"{a.array.name} is of {a.array.element_type} and {b.array.name} of {b.array.element_type}; "
-            "a matrix instruction multiplies one type",
-            location=statement.location,
-        )
-    return a.array.element_type
+def _refuse_mixed_types(plan: PlanState, a: Access, b: Access, statement: Statement) -> None:
+    """Raise `ScheduleError` where A and B differ in type, and no instruction of the target multiplies such two."""
+    types = a.array.element_type, b.array.element_type
+    if types[0] is types[1] or shapes_for(plan.target.arch, types, accumulator_for(types, dtypes.float32)):
+        return
+    raise ScheduleError(
+        f"{a.array.name} is of {types[0]} and {b.array.name} of {types[1]}; a matrix instruction multiplies one type",
+        location=statement.location,
+        help="only those of gfx942 for 8-bit floats multiply two, float8_e4m3fnuz and float8_e5m2fnuz",
+    )
 
 
 def _refuse_saturation(a: Access, target: Access) -> None:
-    """Raise `ScheduleError` where C cannot saturate: it is no integer, or as wide as the accumulators."""
+    """Raise `ScheduleError` where C cannot saturate: it is not an integer, or as wide as the accumulators."""
     output = target.array.element_type
     if a.array.element_type.is_float or not is_narrow(output) or output.bits == 32:
         raise ScheduleError(

@@ -114,6 +114,36 @@ def skew(nest: LoopNest, index: Index, reference: Index) -> LoopNest:
     return _with_loop(nest, replace(loop, stop=loop.stop + other.stop - 1), parts)
 
 
+def erase(nest: LoopNest, indices: Sequence[Index]) -> LoopNest:
+    """Let loops have their first iteration alone. Raises `ScheduleError` for loops whose first one is none of theirs.
+
+    before: for ii in range(0, stop, step): S(i + ii)      after: for ii in range(1): S(i)
+    """
+    for index in indices:
+        loop = nest.loop(index)
+        if index in nest.fusing:
+            raise ScheduleError(
+                f"{index} tells schedules or calls apart and is erased", help="erase loops of the schedules themselves"
+            )
+        if index in nest.padded:
+            raise ScheduleError(
+                f"{index} is padded and is erased: its first iterations do nothing", help="pad another loop"
+            )
+        runs = [] if loop.stop.is_constant else [Condition(loop.stop - 1)]  # once, where it would run at all
+        parts = []
+        for part in nest.parts:
+            moving = [at.mentions(index) for at in part.places.values()]
+            shape = tuple(
+                None if own in part.places and part.places[own].mentions(index) else extent
+                for own, extent in zip(part.indices, part.shape, strict=True)
+            )
+            here = runs if any(moving) else []
+            parts.append(replace(part.substitute({index: Affine((), 0)}).where(*here), shape=shape))
+        nest = _with_loop(nest, Loop(index, Affine((), 1)), tuple(parts))
+    parts = [part.settled(nest.loops) for part in nest.parts]
+    return replace(nest, parts=tuple(parts), unrolled=nest.unrolled - set(indices))
+
+
 def _with_loop(nest: LoopNest, loop: Loop, parts: tuple[Part, ...]) -> LoopNest:
     loops = tuple(loop if old.index is loop.index else old for old in nest.loops)
     return replace(nest, loops=loops, parts=parts)

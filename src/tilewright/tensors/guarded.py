@@ -82,7 +82,7 @@ class Edge:
         return self._flat(offset_of(coord, where.shape, where.stride))
 
     def left(self, k: int) -> Any:  # Any: an Int that may be compared
-        """Return the number of elements from `base` to the end of leaf k: zero or less where base lies behind it."""
+        """Return the number of elements from `base` to the end of leaf k: zero or less where base is beyond it."""
         return sub(self.end[k], self.base[k])
 
     def within(self, k: int, steps: Any) -> Any:  # Any: a bool or a device bool

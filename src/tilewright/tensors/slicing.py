@@ -91,7 +91,7 @@ def slice_mode(mode: Layout, start: Int, count: Int, step: int, title: str) -> t
             return raw_layout(count, scale(stride, step)), mode(start)
         what = f"{mode} has several leaves, and the start of the slice is not known while tracing"
     raise LayoutError(
-        f"a slice of {count} elements is no view: {what}",
+        f"a slice of {count} elements is not a view: {what}",
         details=[f"tensor: {title}"],
         help="slice at multiples of the inner extents, or take elements one by one",
     )

@@ -7,7 +7,7 @@ import types
 from collections.abc import Mapping
 from typing import Any
 
-from tilewright.arch import Arch
+from tilewright.arch import Arch, missing_float8
 from tilewright.dtypes import FLOAT8
 from tilewright.errors import LanguageError, TilewrightError
 from tilewright.ir.core import Block, Kernel, Op, Value
@@ -159,25 +159,17 @@ def _escape(op: Op, value: Value) -> LanguageError:
 
 # --- arithmetic that the target lacks ------------------------------------------------------------------
 
-_FLOAT8_ARCH = 89  # PTX ISA, "cvt": .e4m3x2 and .e5m2x2 need sm_89
-
 
 def refuse_missing_arithmetic(kernel: Kernel, arch: Arch) -> None:
     """Raise `LanguageError` at a conversion from or to an 8-bit float that the target has no instruction for.
 
     Arithmetic on them converts to float32 and back, so no other op can need it.
     """
-    if arch.number >= _FLOAT8_ARCH:
-        return
     for op in kernel.body.walk():
-        if isinstance(op, (Cast, CastPair)) and (op.x.dtype in FLOAT8 or op.result.dtype in FLOAT8):
-            raise _missing(op, arch)
-
-
-def _missing(op: Op, arch: Arch) -> LanguageError:
-    return LanguageError(
-        f"arithmetic and conversion of 8-bit floats need sm_89 or later, and the target is {arch}",
-        details=[f"{op.operands[0].dtype} to {op.result.dtype}"],
-        location=op.location,
-        help="copying them works everywhere; convert on the host, or keep the data in float16",
-    )
+        if not isinstance(op, (Cast, CastPair)):
+            continue
+        for dtype in (op.x.dtype, op.result.dtype):
+            if dtype in FLOAT8 and dtype.name not in arch.float8:
+                message, advice = missing_float8(dtype.name, arch)
+                details = [f"{op.x.dtype} to {op.result.dtype}"]
+                raise LanguageError(message, details=details, location=op.location, help=advice)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from tilewright.arguments import shown
-from tilewright.dtypes import DType, bool_, float32, int32, int64, uint64
+from tilewright.dtypes import LARGEST_FLOAT8, DType, bool_, float32, int32, int64, uint64
 from tilewright.errors import LanguageError
 from tilewright.ir.evaluate import COMPARE
 
@@ -30,11 +30,13 @@ def default_type(x: float) -> DType:
 
 
 def rounded(x: float, target: DType) -> float:
-    """Return the number that the device would hold."""
+    """Return the number that the device would hold: of an 8-bit float the largest, where it is larger."""
     import numpy as np
 
     with np.errstate(over="ignore"):
         try:
+            if target in LARGEST_FLOAT8:
+                x = np.clip(np.float32(x), -LARGEST_FLOAT8[target], LARGEST_FLOAT8[target])
             return float(target.numpy.type(x))
         except OverflowError:  # an int beyond float64
             raise LanguageError(f"{shown(x)} does not fit into {target}", help="write float('inf')") from None

@@ -85,6 +85,6 @@ class Undecided:
         if asked_by_user():
             raise _undecided(
                 "the hash of a device value, by which sets and dicts look up,",
-                "compare with each item in turn: x in (1, 3), tw.where(x == 1, a, b), or a table in a tensor",
+                "compare with each item: x in (1, 3), tw.where(x == 1, a, b), or a table in a tensor",
             )
         return object.__hash__(self)  # of this object: two of one value differ

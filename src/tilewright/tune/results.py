@@ -14,8 +14,10 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from rich.table import Table
 
+from tilewright import notebook
 from tilewright.bench.checking import greatest_error, tolerance_of
 from tilewright.errors import TuningError
+from tilewright.notebook import Column, Row
 from tilewright.tune.configs import Config
 
 Status: TypeAlias = Literal["ok", "failed", "wrong", "untimed"]
@@ -63,6 +65,13 @@ class Tuning:
     def __str__(self) -> str:
         return as_text(self.table())
 
+    def _repr_html_(self) -> str:
+        columns = (Column("config", is_text=True), Column("ms"), Column("", is_text=True))
+        rows = [Row(cells, kind="chosen" if cells[-1] == "best" else "") for cells in _cells(self.trials, self.best)]
+        found = "" if self.milliseconds is None else f", {self.milliseconds:.4f} ms"
+        note = self.source + ("" if self.complete else "; the time budget ended the search")
+        return notebook.box(f"best: {self.best}{found}", *([notebook.table(columns, rows)] if rows else []), note=note)
+
 
 def trial_json(trial: Trial) -> dict[str, Any]:
     """Return one trial as plain data."""
@@ -77,19 +86,27 @@ def trial_json(trial: Trial) -> dict[str, Any]:
 def trials_table(trials: tuple[Trial, ...], best: Config | None) -> Table:
     """Return the table of trials: those that were timed by time, then the others."""
     table = Table("config", "ms", "", title_justify="left")
+    for cells in _cells(trials, best):
+        table.add_row(*cells)
+    return table
+
+
+def _cells(trials: tuple[Trial, ...], best: Config | None) -> list[tuple[str, str, str]]:
+    """Return of each trial its config, its time, and what became of it."""
+    found = []
     for trial in sorted(trials, key=lambda t: (t.status != "ok", t.milliseconds or 0.0)):
         mark = "best" if trial.config == best else "" if trial.status == "ok" else f"{trial.status}: {trial.reason}"
         if trial.status == "untimed" and trial.config != best:
             mark = "right"
-        table.add_row(str(trial.config), "-" if trial.milliseconds is None else f"{trial.milliseconds:.4f}", mark)
-    return table
+        found.append((str(trial.config), "-" if trial.milliseconds is None else f"{trial.milliseconds:.4f}", mark))
+    return found
 
 
 def as_text(table: Table) -> str:
     """Return a table as plain text."""
     from rich.console import Console
 
-    console = Console(width=140, no_color=True)
+    console = Console(width=140, no_color=True, force_jupyter=False)
     with console.capture() as capture:
         console.print(table)
     return capture.get().rstrip("\n")

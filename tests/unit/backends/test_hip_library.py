@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tilewright.backends.hip.dialect import BIT_CAST
+from tilewright.backends.hip.conversions import BIT_CAST
 from tilewright.backends.hip.library import PIECES, pieces_for
 from tilewright.runtime.clang import find_clang
 

@@ -14,7 +14,7 @@ from tilewright.instructions.mbarrier import MbarrierInit
 from tilewright.instructions.shuffle import Shuffle
 from tilewright.instructions.vote import Vote
 from tilewright.ir import ops
-from tilewright.ir.core import Op, Type, VectorType
+from tilewright.ir.core import Op, Type
 from tilewright.ir.ops import constant
 
 
@@ -117,7 +117,6 @@ def missing_ops(d: Draft) -> dict[str, tuple[Op, tuple[Type, ...]]]:
     source, tile = d.pointer("source"), d.shared("tile", 64)
     halves, barrier = d.shared("halves", 64, t.float16), d.shared("barrier", 1, t.uint64)
     word = d.load(d.pointer("words", t.uint32), 0)
-    pair = d.load(d.pointer("bytes", t.float8_e4m3fn), 0, 2)
     copy = AsyncCopy(tile, source, 4, "cg", zero, zero, constant(True, t.bool_))
     return {
         "cp.async": (copy, ()),
@@ -125,7 +124,6 @@ def missing_ops(d: Draft) -> dict[str, tuple[Op, tuple[Type, ...]]]:
         "stmatrix": (StoreMatrix(halves, False, zero, (word,)), ()),
         "movmatrix": (TransposeMatrix(word), (t.uint32,)),
         "cvt.rna.tf32": (ops.RoundToTfloat32(d.load(source, 0)), (t.float32,)),
-        "conversion of 8-bit floats": (ops.CastPair(pair), (VectorType(t.float32, 2),)),
         "barrier of a part of the block": (NamedBarrier("sync", 32, one), ()),
         "mbarrier": (MbarrierInit(barrier, zero, one), ()),
         "printf": (ops.Print(("x",), ()), ()),

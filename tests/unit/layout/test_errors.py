@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 import tilewright.layout as L
-from tilewright.errors import LayoutError
+from tilewright.errors import LayoutError, TilewrightError
 from tilewright.layout import ComposedLayout, E, Layout, Swizzle
 
 REFUSED: dict[str, tuple[Any, list[str]]] = {
@@ -66,8 +67,35 @@ REFUSED: dict[str, tuple[Any, list[str]]] = {
     "cosize of coordinates": (lambda: L.cosize(L.identity_layout((4, 8))), ["basis"]),
     "text that is no layout": (lambda: Layout.from_text("(4,8:(1,4)"), ["(4,8:(1,4)"]),
     "text with a stray sign": (lambda: Layout.from_text("(4;8)"), [";8"]),
+    "a slice of a shape": (lambda: L.slice_and_offset((4, 8), (1, None)), ["takes a layout", "(4,8)"]),
+    "a layout zipped with a number": (lambda: L.zip(Layout(4), 8), ["layouts or tuples"]),
+    "a coordinate of an extent 0": (lambda: L.idx2crd(8, 0), ["an extent is 0"]),
+    "a path of a mode that is no number": (lambda: E("a"), ["'a'"]),
+    "one function for two": (lambda: L.transform_apply((1, 2), max), ["two functions"]),
+    "a shape for a layout": (lambda: L.make_layout_like((4, 8)), ["takes a layout"]),
     "a layout among shapes": (lambda: L.make_layout(Layout(4), 8), ["Layout(shape)"]),
 }
+
+
+WHATEVER = [
+    L.composition(Swizzle(2, 0, 3), Layout((8, 8), (8, 1))), L.identity_layout((2, 3)), Layout((4, 8)), (4, 8), 8, 0, -3, (),
+    (1, None), (2, 4), Swizzle(2, 0, 3), "x", None, 1.5, [1, 2], {}, Layout, lambda *x: x,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "name", [n for n in L.__all__ if not isinstance(getattr(L, n), type) and callable(getattr(L, n))]
+)
+def test_whatever_comes_is_taken_or_refused(name: str) -> None:
+    """No function of the algebra fails inside: it gives something, or says what it takes."""
+    function = getattr(L, name)
+    for arguments in [(x,) for x in WHATEVER] + list(itertools.product(WHATEVER, repeat=2)):
+        try:
+            str(function(*arguments))
+        except TilewrightError:
+            pass
+        except TypeError as error:
+            assert "positional argument" in str(error), (arguments, error)
 
 
 @pytest.mark.parametrize("name", REFUSED)

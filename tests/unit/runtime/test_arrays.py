@@ -23,7 +23,7 @@ from tests.unit.runtime.fake_arrays import (
 from tilewright.dtypes import bfloat16, bool_, float16, float32, float64, int8, int32, uint16
 from tilewright.errors import ArgumentError
 from tilewright.runtime.arrays import ArrayInfo, Static, StrideClass, adapter_for, common_device, describe
-from tilewright.runtime.dlpack import read_capsule
+from tilewright.runtime.dlpack import _DataType, _element_type, read_capsule
 
 
 def info_of(array: object) -> ArrayInfo:
@@ -247,6 +247,17 @@ def test_dlpack(generation: int) -> None:
     assert array[2, 1] == 500
 
 
+@pytest.mark.parametrize(
+    ("code", "name"),
+    [(10, "float8_e4m3fn"), (11, "float8_e4m3fnuz"), (12, "float8_e5m2"), (13, "float8_e5m2fnuz")],
+)
+def test_eight_bit_floats_of_dlpack(code: int, name: str) -> None:
+    """The codes of dlpack.h."""
+    assert _element_type(_DataType(code, 8, 1)).name == name
+    with pytest.raises(ArgumentError, match=f"type code {code} of 16 bits"):
+        _element_type(_DataType(code, 16, 1))
+
+
 def test_dlpack_keeps_the_memory_and_gives_it_back() -> None:
     array = np.arange(6, dtype=np.float64)
     alive = sys.getrefcount(array)
@@ -266,11 +277,11 @@ def test_dlpack_read_only() -> None:
 
 
 def test_dlpack_of_something_else() -> None:
-    with pytest.raises(ArgumentError, match="no fresh DLPack capsule"):
+    with pytest.raises(ArgumentError, match="not a fresh DLPack capsule"):
         read_capsule(object())
     capsule = np.arange(3).__dlpack__()
     np.from_dlpack(SimpleNamespace(__dlpack__=lambda **_: capsule, __dlpack_device__=lambda: (1, 0)))
-    with pytest.raises(ArgumentError, match="no fresh DLPack capsule"):
+    with pytest.raises(ArgumentError, match="not a fresh DLPack capsule"):
         read_capsule(capsule)  # consumed
 
 

@@ -139,7 +139,7 @@ def test_without_clang_the_error_says_what_to_install(monkeypatch: pytest.Monkey
         str(caught.value)
         == """\
 clang, which compiles HIP C++ for gfx908, is not installed
-  TILEWRIGHT_CLANG names 'no-such-clang', which is no program
+  TILEWRIGHT_CLANG names 'no-such-clang', which is not a program
   help: apt install clang-14, or set TILEWRIGHT_CLANG to a clang 14 or later with the target amdgcn"""
     )
     monkeypatch.delenv(clang.VARIABLE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -10,17 +11,18 @@ import pytest
 
 import tilewright as tw
 from tilewright.arch import Arch
-from tilewright.dtypes import DType
+from tilewright.dtypes import FLOAT8_AMD, DType
 from tilewright.errors import ScheduleError
 from tilewright.runtime.clang import find_clang
 from tilewright.runtime.nvrtc import nvrtc_version
 from tilewright.schedule.mma_shapes import MMAShape
-from tilewright.schedule.recipes import Recipe, find_recipe, recipe_for
+from tilewright.schedule.recipes import Factors, Recipe, factors_of, find_recipe, recipe_for
 
 ARCHES = ("sm_70", "sm_75", "sm_80", "sm_90a", "gfx908", "gfx90a", "gfx942")
 TYPES = [
     (tw.float16, tw.float32), (tw.float16, tw.float16), (tw.bfloat16, tw.float32), (tw.tfloat32, tw.float32),
     (tw.float32, tw.float32), (tw.float64, tw.float64), (tw.int8, tw.int32), (tw.uint8, tw.int32),
+    *((pair, tw.float32) for pair in itertools.product(FLOAT8_AMD, repeat=2)),
 ]  # fmt: skip
 
 
@@ -30,7 +32,7 @@ class Case:
 
     target: str
     shape: MMAShape
-    given: DType
+    given: Factors
     sums: DType
 
     @property
@@ -48,7 +50,7 @@ class Case:
         return m, n, self.shape.k
 
     def __str__(self) -> str:
-        return f"{self.target}-{self.shape.name}-{self.given}-{self.sums}"
+        return f"{self.target}-{self.shape.name}-{'-'.join(map(str, factors_of(self.given)))}-{self.sums}"
 
 
 CASES = [
@@ -85,16 +87,17 @@ def owners(counts, held, values, mma: tw.constexpr, operand: tw.constexpr):
         tw.atomic_add(counts, part[e], 1)
 
 
-def numbers(case: Case, *shape: int) -> np.ndarray:
+def numbers(dtype: DType, *shape: int) -> np.ndarray:
     """Return small whole numbers: sums of their products are exact in every type of sums."""
     random = np.random.default_rng(sum(shape))
-    return random.integers(0 if case.given is tw.uint8 else -2, 3, shape).astype(case.given.storage.numpy)
+    return random.integers(0 if dtype is tw.uint8 else -2, 3, shape).astype(dtype.storage.numpy)
 
 
 def arguments(case: Case) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     rows, columns, depth = case.sides
     c = np.random.default_rng(1).integers(-9, 10, (rows, columns)).astype(case.sums.numpy)
-    return c, numbers(case, rows, depth), numbers(case, columns, depth)
+    a, b = factors_of(case.given)
+    return c, numbers(a, rows, depth), numbers(b, columns, depth)
 
 
 # --- what they compute -----------------------------------------------------------------------------------------------
@@ -103,7 +106,7 @@ def arguments(case: Case) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 @each
 def test_a_warp_multiplies(case: Case) -> None:
     c, a, b = arguments(case)
-    expected = a.astype(np.int64) @ b.astype(np.int64).T + c.astype(np.int64)
+    expected = a.astype(np.float64).astype(np.int64) @ b.astype(np.float64).astype(np.int64).T + c.astype(np.int64)
     kernel = multiply.configure(arch=case.target)
     kernel[1, case.arch.warp_size](*map(tw.static, (c, a, b)), case.recipe.mmas)
     np.testing.assert_array_equal(c.astype(np.int64), expected)
@@ -163,6 +166,7 @@ INSTRUCTIONS = {
     ("gfx942", "M16N16K32_B1", "int8"): (1, "__builtin_amdgcn_mfma_i32_16x16x32_i8"),
     ("gfx942", "M32N32K4_B1", "float32"): (1, "__builtin_amdgcn_mfma_f32_32x32x4_xf32"),
     ("gfx942", "M64N64K4_B2", "bfloat16"): (2, "__builtin_amdgcn_mfma_f32_32x32x4bf16_1k"),
+    ("gfx942", "M16N16K32_B1", "float8_e4m3fnuz"): (1, "__builtin_amdgcn_mfma_f32_16x16x32_fp8_fp8"),
     ("gfx90a", "M32N32K8_B1", "float16"): (1, "__builtin_amdgcn_mfma_f32_32x32x8f16"),
 }
 
@@ -196,4 +200,5 @@ def test_what_is_not_found_is_refused(target: str) -> None:
                 continue
             with pytest.raises(ScheduleError) as caught:
                 recipe_for(arch, shape, given, sums)
-            assert str(caught.value).startswith(f"{target} has no {shape.name} of {given} with {sums} accumulators")
+            names = " and ".join(dict.fromkeys(map(str, factors_of(given))))
+            assert str(caught.value).startswith(f"{target} has no {shape.name} of {names} with {sums} accumulators")

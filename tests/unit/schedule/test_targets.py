@@ -39,6 +39,10 @@ CDNA3 = {
     "float16": CDNA["float16"],
     "int8": ("M16N16K32_B1", "M32N32K16_B1", "M64N64K4_B2", "M64N64K4_B4"),
     "bfloat16": K4,
+    **{
+        f"float8_{a}": ("M16N16K32_B1", "M32N32K16_B1")
+        for a in ("e4m3fnuz", "e5m2fnuz", "e4m3fnuz and e5m2fnuz", "e5m2fnuz and e4m3fnuz")
+    },
 }
 OF_AMD = {"gfx908": CDNA, "gfx90a": CDNA2, "gfx942": CDNA3}
 # Which types came with which generation of NVIDIA's.
@@ -226,9 +230,14 @@ def test_support_is_that_of_the_lists(arch: str) -> None:
         "int16",
         "int32",
         "float8_e4m3fn",
+        "float8_e4m3fnuz",
+        "float8_e5m2fnuz",
+        "float8_e4m3fnuz and e5m2fnuz",
+        "float8_e5m2fnuz and e4m3fnuz",
     )
     for given in types:
-        dtype = tw.tfloat32 if given == "tfloat32" else given
+        first, _, second = given.partition(" and ")
+        dtype = tw.tfloat32 if given == "tfloat32" else (first, f"float8_{second}") if second else given
         # Sums of integers are int32, those of floats float32, whatever C of fewer bits is in.
         integers = {"int8", "uint8", "int16", "uint16", "int32", "uint32"}
         outputs = integers if given in ("int8", "uint8") else {"float16", "bfloat16", "float32"}

@@ -68,6 +68,16 @@ def test_clang_compiles_what_cdna_runs(target: str, kind: tuple[str, str], share
     assert product.plan.build().resources().registers > 0
 
 
+@pytest.mark.skipif(find_clang("gfx942") is None, reason="needs clang 17 or later")
+@pytest.mark.parametrize("shape", ["M16N16K32_B1", "M32N32K16_B1"])
+def test_clang_compiles_products_of_two_eight_bit_floats(shape: str) -> None:
+    types = {"dtype": "float8_e4m3fnuz", "dtype_b": "float8_e5m2fnuz"}
+    product = Product("gfx942", shape, **types, passes=2, keep=True, shared=True, tiles=(2, 2), steps=2)
+    kernel = product.plan.build()
+    instruction = f"v_mfma_f32_{shape[1:].split('_')[0].replace('N', 'x').replace('K', 'x')}_fp8_bf8"
+    assert instruction in kernel.sass() and not kernel.resources().spills
+
+
 @pytest.mark.parametrize("role", [Role.TEMP, Role.OUTPUT])
 @pytest.mark.parametrize("target", ["sm_80", "gfx908"])
 def test_elements_are_finished_in_fragments(role: Role, target: str) -> None:

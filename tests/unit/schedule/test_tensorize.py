@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +12,7 @@ from tests.helpers.products import FIRST, LAST, Product
 from tests.helpers.slow import covering
 
 import tilewright as tw
-from tilewright.dtypes import int4
+from tilewright.dtypes import FLOAT8_AMD, int4
 from tilewright.schedule.arrays import Array, Role
 from tilewright.schedule.caches import Location, Strategy
 from tilewright.schedule.mma_shapes import MMAFragmentOp as Op
@@ -62,6 +63,17 @@ def test_every_shape(instruction: tuple[str, str, str], policy: str) -> None:
     product.refuse_other_counts(product.plan.report())
     product = replace(product, passes=1, fused=None, shared=True, layouts=(LAST, LAST, FIRST))
     product.check()
+
+
+@pytest.mark.parametrize("shape", ["M16N16K32_B1", "M32N32K16_B1"])
+@pytest.mark.parametrize("types", [*itertools.product(FLOAT8_AMD, repeat=2)], ids=lambda t: f"{t[0]}-{t[1]}")
+def test_eight_bit_floats_of_amd(shape: str, types: tuple[tw.DType, tw.DType]) -> None:
+    a, b = map(str, types)
+    product = Product("gfx942", shape, a, dtype_b=b, passes=2, fused=1, keep=True)
+    product.check()
+    product.refuse_other_counts(product.plan.report())
+    replace(product, shared=True, layouts=(LAST, LAST, FIRST), keep=False).check()
+    replace(product, output="float16", transposed=(True, False), short=(3, 5, 7)).check()
 
 
 @pytest.mark.parametrize(

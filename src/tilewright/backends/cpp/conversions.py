@@ -7,10 +7,12 @@ NaN another number, so these cases are written out. To 8 and 16 bits it saturate
 
 from __future__ import annotations
 
+from tilewright.arch import missing_float8
 from tilewright.backends.cpp.expression import Expression, binary, call, converted, literal, prefix
 from tilewright.backends.cpp.prelude import FUNCTION, c_type
 from tilewright.backends.cpp.printer import Printer
 from tilewright.dtypes import (
+    FLOAT8,
     DType,
     bfloat16,
     bool_,
@@ -114,7 +116,7 @@ def to_float(printer: Printer, x: Expression) -> Expression:
     dtype = x.dtype
     printer.prelude.need_type(dtype)
     if dtype.bits == 8:
-        demand_float8(printer)
+        demand_float8(printer, dtype)
         body = printer.dialect.from_float8(dtype)
     elif dtype is float16:
         body = printer.dialect.from_float16()
@@ -128,7 +130,7 @@ def from_float(printer: Printer, x: Expression, target: DType) -> Expression:
     """Return a float or integer rounded to nearest even to a narrow float: once, and by way of float to 8 bits."""
     source = x.dtype
     if target.bits == 8:
-        demand_float8(printer)
+        demand_float8(printer, target)
         printer.prelude.need_type(target)
         printer.prelude.need(printer.dialect.to_float8(target))
         return call(f"to_{target.c_name}", (x if source is float32 else prefix("(float)", x, float32),), target)
@@ -170,13 +172,12 @@ def _to_bfloat16_through_odd(source: DType) -> str:
 }}"""
 
 
-def demand_float8(printer: Printer) -> None:
-    """Raise `LanguageError` where the target cannot convert 8-bit floats."""
-    if printer.arch.number < 89:
-        raise LanguageError(
-            f"arithmetic and conversion of 8-bit floats need sm_89 or later, and the target is {printer.arch}",
-            help="copying them works everywhere; convert on the host",
-        )
+def demand_float8(printer: Printer, *types: DType) -> None:
+    """Raise `LanguageError` where the target cannot convert an 8-bit float of these types."""
+    for dtype in types:
+        if dtype in FLOAT8 and dtype.name not in printer.arch.float8:
+            message, advice = missing_float8(dtype.name, printer.arch)
+            raise LanguageError(message, help=advice)
 
 
 # --- bits ----------------------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ _KEYWORDS = """
 """
 _PREDECLARED = """
     NAN INFINITY NULL assert dim3 linux unix printf warpSize threadIdx blockIdx blockDim gridDim memcpy
-    half bfloat16 float8_e4m3fn float8_e5m2 vec
+    half bfloat16 float8_e4m3fn float8_e5m2 float8_e4m3fnuz float8_e5m2fnuz vec
     abs acos acosf asin asinf atan atan2 atan2f atanf cbrt cbrtf ceil ceilf copysign copysignf cos cosf cosh coshf
     erf erff exp exp2 exp2f expf expm1 expm1f fabs fabsf floor floorf fma fmaf fmax fmaxf fmin fminf fmod fmodf
     isfinite isinf isnan log log10 log10f log1p log1pf log2 log2f logf max min pow powf rint rintf rsqrt

@@ -11,10 +11,9 @@ from collections.abc import Iterable
 from tilewright.arch import VECTOR_BYTES
 from tilewright.backends.cpp.expression import Expression, Rank, call, reads_of
 from tilewright.dtypes import (
+    FLOAT8,
     DType,
     bfloat16,
-    float8_e4m3fn,
-    float8_e5m2,
     float16,
     float32,
     float64,
@@ -96,8 +95,10 @@ FUNCTION = "__device__ __forceinline__"
 HALF_TYPES = {
     float16: "struct half {  // float16, held as its bits; computed with as float\n    unsigned short bits;\n};",
     bfloat16: "struct bfloat16 {  // held as its bits; computed with as float\n    unsigned short bits;\n};",
-    float8_e4m3fn: "struct float8_e4m3fn {  // held as its bits; computed with as float\n    unsigned char bits;\n};",
-    float8_e5m2: "struct float8_e5m2 {  // held as its bits; computed with as float\n    unsigned char bits;\n};",
+    **{
+        dtype: f"struct {dtype.c_name} {{  // held as its bits; computed with as float\n    unsigned char bits;\n}};"
+        for dtype in FLOAT8
+    },
 }
 
 

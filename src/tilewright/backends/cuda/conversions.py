@@ -98,7 +98,7 @@ _TO_FLOAT_PAIR = f"""\
 def cast_pair(printer: Printer, op: CastPair) -> Expression:
     """Return two values converted from or to 8-bit floats, by the instructions that take two."""
     source, target = op.x.dtype, op.result.dtype
-    demand_float8(printer)
+    demand_float8(printer, source, target)
     printer.type_name(op.x.type)
     printer.type_name(op.result.type)
     printer.prelude.need(BIT_CAST)

@@ -1,8 +1,7 @@
 """HIP C++: which handler prints which op, and the definitions that the shared handlers ask for.
 
 Ops of NVIDIA's GPUs that AMD's have no counterpart of are refused at their line, and so are functions of floats that
-the library cannot make of the GPU's instructions. Conversions of float16 use clang's own type; bfloat16 is rounded as
-on all targets without an instruction.
+the library cannot make of the GPU's instructions. bfloat16 is rounded as on all targets without an instruction.
 """
 
 from __future__ import annotations
@@ -14,51 +13,27 @@ from tilewright.arch import Arch
 from tilewright.backends.cpp import arithmetic
 from tilewright.backends.cpp.arithmetic import exact
 from tilewright.backends.cpp.dialect import Dialect
-from tilewright.backends.cpp.expression import Expression, call, negated
+from tilewright.backends.cpp.expression import Expression, negated
 from tilewright.backends.cpp.generate import EXPRESSIONS, STATEMENTS, DeviceSource
 from tilewright.backends.cpp.generate import generate as generate_cpp
 from tilewright.backends.cpp.prelude import FUNCTION
 from tilewright.backends.cpp.printer import Printer
 from tilewright.backends.cpp.writer import line_comment
+from tilewright.backends.hip import conversions
 from tilewright.backends.hip.library import PIECES, pieces_for
 from tilewright.dtypes import DType, float32
 from tilewright.errors import InternalError
 from tilewright.ir import ops
 from tilewright.ir.core import Kernel, Op, Type
 from tilewright.ir.instruction import Instruction
-from tilewright.ir.ops import Assert, Binary, RoundToTfloat32, Unary
-
-# What the instruction is called, and what to do without it: of ops with a result, and of the others.
-MISSING_VALUES: dict[type[Op], tuple[str, str]] = {
-    ops.RoundToTfloat32: ("cvt.rna.tf32", "multiply float32 by a MFMA instruction for float32"),
-    ops.CastPair: ("conversion of 8-bit floats", "convert on the host, or keep the data in float16"),
-}
-MISSING_STATEMENTS: dict[type[Op], tuple[str, str]] = {
-    ops.Print: ("printf", "write the values to an array, or print on the simulator"),
-}
+from tilewright.ir.ops import Assert, Binary, Print, Unary
 
 
-def refuse(printer: Printer, op: Op) -> NoReturn:
-    """Raise `LanguageError` for an op that only NVIDIA's GPUs have."""
-    what, help = {**MISSING_VALUES, **MISSING_STATEMENTS}[type(op)]
-    raise printer.refuse(op, f"{printer.arch} has no {what}", help)
+def refuse_print(printer: Printer, op: Print) -> NoReturn:
+    """Raise `LanguageError` for printf, for which ROCm's runtime would have to listen."""
+    help = "write the values to an array, or print on the simulator"
+    raise printer.refuse(op, f"{printer.arch} has no printf", help)
 
-
-def round_to_tfloat32(printer: Printer, op: RoundToTfloat32) -> Expression:
-    """Return the call that rounds to the bits that a xf32 instruction takes, on targets that have one."""
-    if not printer.arch.has_instructions_of(Arch.parse("gfx942")):
-        refuse(printer, op)
-    printer.prelude.need(_TO_TFLOAT32)
-    return call("to_tfloat32", (printer.expression(op.x),), float32)
-
-
-_TO_TFLOAT32 = f"""\
-// Rounds to nearest, ties away from zero, to the 19 bits of xf32; infinities and numbers that are none stay.
-{FUNCTION} float to_tfloat32(float x) {{
-    const unsigned int bits = __float_as_uint(x);
-    const unsigned int rounded = (bits + 0x1000u) & 0xFFFFE000u;
-    return __uint_as_float((bits & 0x7F800000u) == 0x7F800000u ? bits : rounded);
-}}"""
 
 _OPERATORS = ("neg", "not", "add", "sub", "mul", "div")
 
@@ -99,23 +74,6 @@ def check(printer: Printer, op: Assert) -> None:
     printer.statement(f"if ({negated(exact(printer, op.condition)).text}) __builtin_trap();  {message}", op)
 
 
-BIT_CAST = f"""\
-template <typename To, typename From>
-{FUNCTION} To bit_cast(From from) {{
-    return __builtin_bit_cast(To, from);
-}}"""
-
-FROM_FLOAT16 = "return (float)__builtin_bit_cast(_Float16, x.bits);"
-
-
-def to_float16(source: DType) -> str:
-    """Return the definition of a rounding to float16."""
-    return f"""\
-{FUNCTION} half to_half({source.c_name} x) {{
-    return half{{__builtin_bit_cast(unsigned short, (_Float16)x)}};
-}}"""
-
-
 # AMD's GPUs have no clusters of blocks: their scope is that of the GPU.
 _SCOPES = {"cta": "WORKGROUP", "cluster": "AGENT", "gpu": "AGENT", "sys": "SYSTEM"}
 _SIMDS = 4  # of a compute unit, each of which holds waves of its own
@@ -124,17 +82,17 @@ _SIMDS = 4  # of a compute unit, each of which holds waves of its own
 class Hip(Dialect):
     """AMD's C++ as clang compiles it, without ROCm's headers and libraries."""
 
-    bit_cast = BIT_CAST
+    bit_cast = conversions.BIT_CAST
     expressions = {
         **EXPRESSIONS,
-        **dict.fromkeys(MISSING_VALUES, refuse),
-        ops.RoundToTfloat32: round_to_tfloat32,
+        ops.RoundToTfloat32: conversions.round_to_tfloat32,
+        ops.CastPair: conversions.cast_pair,
         ops.Unary: unary,
         ops.Binary: binary,
     }
     statements = {
         **STATEMENTS,
-        **dict.fromkeys(MISSING_STATEMENTS, refuse),
+        ops.Print: refuse_print,
         ops.Assert: check,
     }
 
@@ -156,19 +114,19 @@ class Hip(Dialect):
         return f"{bounds}__attribute__((amdgpu_waves_per_eu({-(-min(waves, most) // _SIMDS)}))) "
 
     def from_float16(self) -> str:
-        return FROM_FLOAT16
+        return conversions.FROM_FLOAT16
 
     def to_float16(self, source: DType) -> str:
-        return to_float16(source)
+        return conversions.to_float16(source)
 
     def to_bfloat16(self) -> str:
         raise InternalError(f"{self.arch} has no instruction that rounds to bfloat16")
 
     def from_float8(self, dtype: DType) -> str:
-        raise InternalError(f"{self.arch} has no instruction that converts {dtype}")
+        return conversions.from_float8(dtype)
 
     def to_float8(self, dtype: DType) -> str:
-        raise InternalError(f"{self.arch} has no instruction that converts to {dtype}")
+        return conversions.to_float8(dtype)
 
     def to_narrow_integer(self, target: DType) -> str | None:
         return None  # min and max do it

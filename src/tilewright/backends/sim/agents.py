@@ -337,7 +337,7 @@ class Scheduler:
         return found
 
     def _next_spinning(self, spinning: list[Agent]) -> Agent | None:
-        """Return the agent that looks at memory next, None where it is no use."""
+        """Return the agent that looks at memory next, None where looking is of no use."""
         version = self.version if spinning else 0
         hopeful = [a for a in spinning if not a.is_futile or a.spun is None or a.spun[2] != version]
         if not hopeful:

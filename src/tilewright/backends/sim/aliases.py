@@ -62,6 +62,11 @@ class PartedRegisters(RegisterStorage):
         self._count = buffer.dtype.bytes // self._width
 
     @property
+    def pieces(self) -> list[Lanes]:
+        """What the threads hold, in pieces as wide as the narrowest type."""
+        return self._parts.pieces
+
+    @property
     def written(self) -> Any:  # type: ignore[override]  # Any: read as the list of a plain buffer is
         """Which threads have written each element as a whole."""
         return _WrittenWhole(self._parts.written, self._count)
@@ -291,7 +296,7 @@ class PointedStorage(FlatStorage):
         return ~self.space.covered(self.addresses(index), lanes * self.flat.itemsize)
 
     def misaligned(self, index: Lanes, lanes: int) -> Array:
-        """Return the threads whose access begins at an address that is no multiple of its size."""
+        """Return the threads whose access begins at an address that is not a multiple of its size."""
         found: Array = self.addresses(index) % (lanes * self.flat.itemsize) != 0
         return found
 

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from itertools import count
 
 import numpy as np
 
 from tilewright.backends.sim.compiler import Compiler, Step, Steps
+from tilewright.backends.sim.endless import Watch
 from tilewright.backends.sim.findings import Fault
 from tilewright.backends.sim.machine import Machine
 from tilewright.backends.sim.values import Frame, Lanes, Mask, both, fill, merge, without
@@ -177,14 +179,14 @@ def while_loop(op: While, compiler: Compiler) -> Step:
     """Run a body as long as the condition holds, in each thread."""
     init, results = compiler.slots(op.init), compiler.slots(op.results)
     condition, body = compiler.block(op.condition), compiler.block(op.body)
-    carried = body.arguments
+    carried, watch = body.arguments, Watch(op, compiler)
     (goes_on,) = condition.yields
 
     def run(frame: Frame) -> None:
         values, outer = frame.values, frame.mask
         alive: Mask = None  # of the threads of `outer`, those still in the loop
         move(values, init, carried)
-        while True:
+        for iteration in count():
             mask = both(outer, alive)
             if condition.arguments:
                 move(values, carried, condition.arguments)
@@ -202,6 +204,11 @@ def while_loop(op: While, compiler: Compiler) -> Step:
                 if stopped.any():
                     alive = going
                     mask = going
+            stuck = watch.stuck(iteration, frame, mask)
+            if stuck is not None:
+                alive = mask = without(mask, stuck)
+                if not mask.any():
+                    break
             _run_masked(body, frame, mask)
             _advance(values, body, carried, alive)
         move(values, carried, results)

@@ -198,6 +198,7 @@ def execute(
     addresses: Sequence[Reachable] = (),
     sized: Mapping[Buffer, tuple[int, int]] | None = None,
     maps: Mapping[TensorMap, MapValues] | None = None,
+    described: Callable[[], tuple[tuple[str, str], ...]] = tuple,
 ) -> None:
     """Run a kernel over `grid` blocks of `block` threads.
 
@@ -207,7 +208,8 @@ def execute(
     target's name, and a function that returns the compiler's figures. `copies` are the names of arguments whose arrays
     the caller drops where this raises. `addresses` are the arrays that the kernel may reach by their addresses; without
     any, and with a kernel that has pointers, these are its arguments. `sized` has the place and the number of elements
-    of the shared buffers whose size the launch knows.
+    of the shared buffers whose size the launch knows. `described` returns what a profile says of the arguments: the
+    name of each and a short text.
 
     Raises `CheckError`, with its `findings`, where the kernel is wrong.
     """
@@ -251,7 +253,7 @@ def execute(
     finally:
         run.findings.extend(collector.findings)
         if meter is not None:
-            add_launch(run.launches, meter.launch(arch, compile))
+            add_launch(run.launches, meter.launch(arch, compile, described()))
 
 
 def _frames_to_the_caller() -> int:

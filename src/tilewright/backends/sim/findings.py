@@ -15,6 +15,7 @@ from tilewright.errors import CheckError, TilewrightError
 from tilewright.ir.core import Op
 from tilewright.layout import ComposedLayout, Layout
 from tilewright.layout.tuples import show, tuple_size
+from tilewright.notebook import MessageShown
 from tilewright.source import SourceLocation
 
 Dim3 = tuple[int, int, int]
@@ -24,7 +25,7 @@ MOST_A_LINE = 8  # findings of one kind on one line that are kept
 
 
 @dataclass(frozen=True)
-class Finding:
+class Finding(MessageShown):
     """One fault at one source line.
 
     `kind` is one of the words in docs/simulator.md: "race", "out-of-bounds", "missing-wait" and so on.

@@ -29,7 +29,7 @@ from fractions import Fraction
 import numpy as np
 
 from tilewright.backends.sim.values import Array, Lanes
-from tilewright.dtypes import DType, bfloat16, float8_e4m3fn, float8_e5m2, float32, float64
+from tilewright.dtypes import LARGEST_FLOAT8, DType, bfloat16, float32, float64
 
 
 def convert(source: DType, target: DType) -> Callable[[Lanes], Lanes]:
@@ -58,12 +58,9 @@ def round_float64(x: Array, dtype: DType) -> Array:
     return np.where(move, np.nextafter(single, towards), single).astype(dtype.numpy)
 
 
-_LARGEST = {float8_e4m3fn: np.float32(448), float8_e5m2: np.float32(57344)}
-
-
 def _to_float8(x: Array, target: DType) -> Array:
     """Return values rounded to float32 and then to an 8-bit float, the largest finite number where they are larger."""
-    largest = _LARGEST[target]
+    largest = np.float32(LARGEST_FLOAT8[target])
     clipped: Array = np.clip(x.astype(np.float32), -largest, largest).astype(target.numpy)
     return clipped
 

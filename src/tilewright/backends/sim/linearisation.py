@@ -13,6 +13,7 @@ import numpy as np
 from tilewright.backends.sim.agents import Agent, Command, Gather, Pause, Scheduler
 from tilewright.backends.sim.compiler import Compiler, Step
 from tilewright.backends.sim.control import index_check, move, trip_counts
+from tilewright.backends.sim.endless import Watch
 from tilewright.backends.sim.spinning import Spin
 from tilewright.backends.sim.values import Frame, Mask, both, without
 from tilewright.ir.core import Block, Kernel, Op, Value
@@ -158,9 +159,12 @@ class _Writer:
         compiler = self.compiler
         carried, tested = compiler.slots(op.body.arguments), compiler.slots(op.condition.arguments)
         self._moves(compiler.slots(op.init), carried)
-        head, depth = self._begin_loop(), len(self.visible)
-        self.visible += carried
         is_spin = op in self._spins
+        watch = None if is_spin else Watch(op, compiler)
+        if watch is not None:
+            self._steps.append(watch.begin)
+        head, depth = self._begin_loop(), len(self.visible)
+        self.visible += (*carried, *(() if watch is None else watch.live))
         self._pause(Spin(self.visible, op, carried, compiler) if is_spin else Pause(self.visible))
         self._moves(carried, tested)
         inside = len(self.visible)
@@ -169,7 +173,9 @@ class _Writer:
         del self.visible[inside:]
 
         def more(agent: Agent) -> np.ndarray:
-            return np.asarray(agent.frame.values[goes_on])
+            going, frame = np.asarray(agent.frame.values[goes_on]), agent.frame
+            stuck = None if watch is None else watch.stuck(agent.loops[-1], frame, both(frame.mask, going))
+            return going if stuck is None else going & ~stuck
 
         test = self._reserve()
         self._moves(self.block(op.body), carried)

@@ -331,7 +331,9 @@ class Meter(Observer):
             found = self._lines[op] = Line(location=op.location)
         return found
 
-    def launch(self, arch: str, compile: Callable[[], Compiled] | None) -> Launch:
+    def launch(
+        self, arch: str, compile: Callable[[], Compiled] | None, arguments: tuple[tuple[str, str], ...] = ()
+    ) -> Launch:
         """Return what was measured."""
         machine, factor = self._machine, self._machine.total_blocks / max(self._measured, 1)
         result = Launch(
@@ -347,6 +349,7 @@ class Meter(Observer):
             timelines=self._narrator.timelines,
             touched_bytes=round(factor * sum(t.bytes for t in self._touched.values())),
             compile=compile,
+            arguments=arguments,
             remarks=list(self._kernel.remarks),
         )
         merged: dict[tuple[str | None, int | None], Line] = {}

@@ -270,6 +270,11 @@ class RegisterStorage:
         self.written: list[Array | bool | None] = []
         self.allocate()
 
+    @property
+    def pieces(self) -> list[Lanes]:
+        """What the threads hold, piece by piece, in whatever type it is read."""
+        return self.elements
+
     def allocate(self, mask: Mask = None) -> None:
         """Begin a new life with undefined contents, in the threads of the mask."""
         if mask is not None:

@@ -1,0 +1,70 @@
+"""The limits that `docs/limits.md` and `docs/comparison.md` state are there: who lifts one finds the pages here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.helpers.pages import DOCS
+
+import tilewright as tw
+from tilewright.schedule import Array, Nest, Role
+
+LIMITS = (DOCS / "limits.md").read_text(encoding="utf-8")
+COMPARISON = (DOCS / "comparison.md").read_text(encoding="utf-8")
+PACKAGE = Path(tw.__file__).parent
+
+
+@tw.kernel
+def double(out, x):
+    out[tw.thread_idx.x] = 2 * x[tw.thread_idx.x]
+
+
+def test_there_is_no_wgmma_and_nothing_of_blackwell() -> None:
+    assert "There is no wgmma, no TMA and no cluster." in LIMITS
+    assert "| wgmma, TMA (Hopper), tcgen05 (Blackwell) | no |" in COMPARISON
+    names = dir(tw.atoms)
+    assert not [name for name in names if name.startswith(("SM90_64x", "SM90_TMA", "SM90_BULK", "SM100", "SM120"))]
+    assert len(names) > 80
+
+
+@pytest.mark.parametrize("arch", ["gfx1100", "gfx1030"])
+def test_rdna_is_refused(arch: str) -> None:
+    assert "RDNA is refused" in LIMITS
+    with pytest.raises(tw.ArgumentError):
+        double.source(np.zeros(32), np.zeros(32), arch=arch)
+
+
+@pytest.mark.parametrize("arch", ["gfx908", "gfx90a", "gfx942", "sm_70", "sm_100", "sm_120"])
+def test_targets_that_the_pages_name_are_printed(arch: str) -> None:
+    assert arch in LIMITS
+    assert "__global__" in double.source(np.zeros(32, np.float32), np.zeros(32, np.float32), arch=arch)
+
+
+def test_plans_know_no_mbarriers() -> None:
+    assert "Plans do not use mbarriers" in LIMITS
+    assert not [path.name for path in PACKAGE.glob("schedule/*.py") if "mbarrier" in path.read_text(encoding="utf-8")]
+
+
+def test_plans_write_to_no_places_that_elements_say() -> None:
+    assert "a scatter is a kernel written by hand" in LIMITS
+    at, x = Array(Role.INPUT, tw.int32, (8,)), Array(Role.INPUT, tw.float32, (8,))
+    y, nest = Array(Role.INPUT_OUTPUT, tw.float32, (8,)), Nest((8,))
+    i = nest.get_indices()
+    with pytest.raises(tw.ScheduleError, match="not affine"):
+        nest.iteration_logic(lambda: y.__setitem__(at[i], x[i]))
+
+
+def test_the_version_is_the_first() -> None:
+    assert "Version 0.1:" in LIMITS
+    assert tw.__version__.startswith("0.1.")
+
+
+def test_shares_of_cublas_are_those_of_the_measurements() -> None:
+    measurements = (DOCS / "measurements.md").read_text(encoding="utf-8")
+    assert "bf16 0.56, f16 0.57, tf32 0.57" in measurements
+    assert "float32 0.94, float64 0.98, int8 1.00" in measurements
+    assert "0.56 to 0.57 of cuBLAS" in LIMITS
+    assert "0.94 to 1.00" in LIMITS
+    assert "float16 products reach 0.57 of cuBLAS" in COMPARISON

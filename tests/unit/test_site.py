@@ -1,0 +1,66 @@
+"""The site that Sphinx builds of the pages: what becomes of links, and that every page can be reached."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from types import ModuleType
+
+import pytest
+from tests.helpers.pages import DOCS
+
+
+@pytest.fixture(scope="module")
+def conf() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("site_conf", DOCS / "conf.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def shown(conf: ModuleType, text: str, page: str = "language") -> str:
+    source = [text]
+    conf._without_files(None, page, source)
+    return source[0]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "`kernel[grid, block](*args)` launches",
+        "a launch, `kernel[grid,\nblock](x)`, and `f[1](2)`",
+        "### `kernel '...' is launched as kernel[grid, block](...), got kernel[...]`",
+        "```python\nadd[4, 256](out, a, b)\n```\n",
+        "~~~text\nsoftmax[(rows,)](y, x)\n~~~\n",
+    ],
+)
+def test_code_stays_as_it_is(conf: ModuleType, code: str) -> None:
+    assert shown(conf, code) == code
+
+
+def test_links_to_files_are_names_and_links_to_pages_stay(conf: ModuleType) -> None:
+    assert shown(conf, "see [softmax](../examples/kernels/softmax.py).") == "see softmax."
+    assert shown(conf, "see [`examples/`](../examples) and `a[0](1)`") == "see `examples/` and `a[0](1)`"
+    for kept in (
+        "[rules](language.md#numbers)",
+        "[a](https://example.org)",
+        "![x](pictures/swizzle.svg)",
+        "[b](#here)",
+    ):
+        assert shown(conf, kept) == kept
+    assert shown(conf, "[rules](../language.md)", "how_to/tune") == "[rules](../language.md)"
+
+
+def test_every_page_is_in_a_table_of_contents() -> None:
+    listed = {"index"}
+    for page in DOCS.rglob("*.md"):
+        folder = page.parent.relative_to(DOCS).as_posix()
+        for tree in re.findall(r"^```\{toctree\}\n(.*?)^```", page.read_text(encoding="utf-8"), re.M | re.S):
+            for line in (line for line in tree.splitlines() if line and not line.startswith(":")):
+                found = [line] if "*" not in line else [p.stem for p in (DOCS / folder).glob(f"{line}.md")]
+                listed |= {
+                    name if "*" not in line else f"{line.rpartition('/')[0]}/{name}".lstrip("/") for name in found
+                }
+    pages = {page.relative_to(DOCS).with_suffix("").as_posix() for page in DOCS.rglob("*.md")}
+    assert sorted(page for page in pages - listed if not page.startswith("reference/")) == []
