@@ -53,7 +53,7 @@ from tilewright.language.accumulators import accumulator_rows, as_operand_a, red
 from tilewright.language.collectives import argmax, argmin, broadcast, reduce, scan
 from tilewright.language.copying import axpby, clear, copy, fill, inside
 from tilewright.language.gemm import gemm
-from tilewright.language.pipeline import Pipeline as pipeline  # a word of kernels, like range
+from tilewright.language.pipeline import pipeline
 from tilewright.language.random import (
     philox,
     rand,
