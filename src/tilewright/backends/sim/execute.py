@@ -197,8 +197,8 @@ def execute(
     copies: frozenset[str] = frozenset(),
     addresses: Sequence[Reachable] = (),
     sized: Mapping[Buffer, tuple[int, int]] | None = None,
-    maps: Mapping[TensorMap, MapValues] | None = None,
     described: Callable[[], tuple[tuple[str, str], ...]] = tuple,
+    maps: Mapping[TensorMap, MapValues] | None = None,
 ) -> None:
     """Run a kernel over `grid` blocks of `block` threads.
 
