@@ -27,11 +27,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from tilewright.errors import CompileError
+from tilewright.runtime.nvrtc import nvrtc_version
+
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 
 _FENCE = re.compile(r"^```(?P<language>[\w-]*)\n(?P<text>.*?)^```$", re.M | re.S)
 _FILE = re.compile(r"# (?P<name>[\w./-]+\.\w+)\n")
+_COMPILES = re.compile(r"\.(?:resources|ptx|sass|module|lower)\b|tilewright show|Package\(\)|resources\.py")
 _STATUS = re.compile(r"\[exit status (\d+)\]\n\Z")
 
 
@@ -61,6 +67,17 @@ def blocks_of(text: str) -> Iterator[Block]:
     """Yield the fenced blocks of a page."""
     for found in _FENCE.finditer(text):
         yield Block(found["language"], found["text"], text.count("\n", 0, found.start()) + 2)
+
+
+def skip_where_it_cannot_run(text: str) -> None:
+    """Skip a test of a page, or of a part of one, that types commands or compiles, where that cannot be done."""
+    if "```console" in text and sys.platform == "win32":
+        pytest.skip("the commands are typed into a POSIX shell")
+    if any(_COMPILES.search(block.text) for block in blocks_of(text)):
+        try:
+            nvrtc_version()
+        except CompileError:
+            pytest.skip("NVRTC is not installed")
 
 
 def shell_of_this_python(folder: Path) -> dict[str, str]:

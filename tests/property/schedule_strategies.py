@@ -363,7 +363,10 @@ def _called(draw: Any, type: str) -> Case:
             b[i] += a[extent - 1 - i]
         function(tw.minimum(tile, extent - i), a, b, i) if step else function(tw.maximum(i - 1, 1), a, b, 0)
 
-    return Case(nest.create_schedule(), (a, b), set())
+    schedule = nest.create_schedule()
+    if draw(st.booleans()):
+        schedule.erase_loops([schedule.split(i, tile)])
+    return Case(schedule, (a, b), set())
 
 
 def _guarded(draw: Any, type: str) -> Case:

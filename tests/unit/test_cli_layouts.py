@@ -185,3 +185,63 @@ def test_what_expressions_cannot_ask_for(text: str) -> None:
         evaluate(text)
     assert evaluate("elem_less((1,2), (2,3))") is True
     assert evaluate("compact_col_major((4,8), 3)") == (3, 12)
+
+
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        (
+            "make_tiled_mma(SM80_16x8x16_F32BF16BF16F32_TN, (2,2,1))",
+            tw.make_tiled_mma(tw.atoms.SM80_16x8x16_F32BF16BF16F32_TN, (2, 2, 1)),
+        ),
+        ("make_tiled_mma(UniversalFMA(float32), (4,4), (8,8,_))", None),
+        ("make_tiled_copy(UniversalCopy(128), (8,4):(4,1), (1,8))", None),
+        (
+            "make_tiled_copy_A(SM75_U32x4_LDSM_N, make_tiled_mma(SM80_16x8x16_F32F16F16F32_TN))",
+            tw.make_tiled_copy_A(tw.atoms.SM75_U32x4_LDSM_N, tw.make_tiled_mma(tw.atoms.SM80_16x8x16_F32F16F16F32_TN)),
+        ),
+        ("SM75_U32x4_LDSM_N", tw.atoms.SM75_U32x4_LDSM_N),
+    ],
+)
+def test_draw_takes_tiled_copies_and_products(expression: str, value: object) -> None:
+    result = call("draw", expression, "--dtype", "float16")
+    assert result.exit_code == 0, result.output
+    if value is not None:
+        assert result.output == tw.draw.text(value, dtype="float16") + "\n"
+    assert json.loads(call("draw", expression, "--json", "--dtype", "float16").output)["result"]
+
+
+def test_draw_summarises_warps_unless_asked_for_all() -> None:
+    expression = "make_tiled_mma(SM80_16x8x16_F32BF16BF16F32_TN, (2,2,1))"
+    assert "by warp" in call("draw", expression).output
+    assert "by warp" not in call("draw", expression, "--whole").output
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "make_tiled_copy(UniversalCopy(32), (1000000,1000000), (1,8))",
+        "make_tiled_copy(UniversalCopy(32), 4:1, (1,1000000000))",
+        "make_tiled_mma(SM80_16x8x16_F32BF16BF16F32_TN, (4096,4096,1))",
+        "make_tiled_mma(SM80_16x8x16_F32BF16BF16F32_TN, 1, (1000000000,8,16))",
+        "make_tiled_copy(3, 4)",
+        "make_tiled_copy(float32, 4)",
+        "make_tiled_mma(SM75_U32x4_LDSM_N)",
+        "make_tiled_mma(SM80_16x8x16_F32BF16BF16F32_TX)",
+        "make_tiled_copy_A(UniversalCopy(32), SM80_16x8x16_F32F16F16F32_TN)",
+        "float32",
+        "composition(float32, 4:1)",
+        "UniversalCopy(3)",
+        "UniversalFMA(8:1)",
+    ],
+)
+def test_draw_refuses_tilings_that_are_wrong_or_too_large(expression: str) -> None:
+    result = call("draw", expression)
+    assert result.exit_code == 1 and result.output.startswith("Error: "), result.output
+    assert not isinstance(result.exception, Exception) or isinstance(result.exception, SystemExit)
+
+
+def test_layouts_alone_have_no_instructions() -> None:
+    with pytest.raises(ArgumentError, match="is not a function of layouts"):
+        evaluate("make_tiled_mma(SM80_16x8x16_F32BF16BF16F32_TN)")
+    assert call("layout", "float32").exit_code == 1

@@ -6,7 +6,7 @@ import importlib.util
 from pathlib import Path
 
 import pytest
-from tests.helpers.pages import DOCS, Session, agrees, blocks_of, shell_of_this_python
+from tests.helpers.pages import DOCS, Session, agrees, blocks_of, shell_of_this_python, skip_where_it_cannot_run
 
 # Each page, and the least number of blocks of it that are run.
 PAGES = {
@@ -33,6 +33,7 @@ PAGES = {
 @pytest.mark.parametrize("name", PAGES)
 def test_programs_print_what_the_page_shows(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page, folder = DOCS / name, tmp_path / "page"
+    skip_where_it_cannot_run(page.read_text(encoding="utf-8"))
     folder.mkdir()
     monkeypatch.chdir(folder)
     session = Session(page.stem, folder, shell_of_this_python(tmp_path))

@@ -2,6 +2,7 @@
 
     expression = operand { "o" operand }                       composition, as a composed layout prints itself
     operand    = NAME "(" [ argument { "," argument } ] ")"    a function of tilewright.layout
+               | NAME                                          a value that the command names, such as an instruction
                | "Sw<" INT "," INT "," INT ">"
                | tuple [ ":" tuple ]                           a shape, or a layout with its stride
     tuple      = INT { "@" INT } | "_" | "(" [ expression { "," expression } ] ")"
@@ -17,7 +18,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
@@ -34,7 +35,9 @@ _MOST_BITS = 256  # of a number that an operation gives, such as the size of a l
 _SHOWN = 60  # characters that a message shows on both sides of a place
 
 
-def evaluate(text: str) -> Any:  # Any: a layout, swizzle, integer, nested tuple or truth value
+def evaluate(
+    text: str, *, names: Mapping[str, Any] | None = None, more: Mapping[str, Callable[..., Any]] | None = None
+) -> Any:  # Any: a layout, swizzle, integer, nested tuple or truth value, or one of what is named
     """Work out an expression of layouts.
 
     >>> print(evaluate("composition((4,8):(8,1), 8:2)"))
@@ -42,11 +45,13 @@ def evaluate(text: str) -> Any:  # Any: a layout, swizzle, integer, nested tuple
     >>> evaluate("size(complement(4:2, 24))")
     6
 
+    `names` are further values that a name stands for, `more` further functions, which bound what they take themselves.
+
     Raises `ArgumentError` at the place that cannot be read and for a value that is too large, `LayoutError` as the
     operations and the limits of texts do.
     """
     check_length(text)
-    reader = _Reader(text)
+    reader = _Reader(text, names or {}, functions() | dict(more or {}))
     value = reader.expression()
     if reader.kind:
         raise reader.error("the expression should end here")
@@ -74,8 +79,10 @@ def functions() -> dict[str, Callable[..., Any]]:
 class _Reader:
     """Reads an expression from left to right, one token ahead."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, names: Mapping[str, Any], functions: Mapping[str, Callable[..., Any]]) -> None:
         self.text = text
+        self.names = names
+        self.functions = functions
         self.depth = 0
         self.end = 0
         self.advance()
@@ -139,6 +146,10 @@ class _Reader:
 
     def operand(self) -> Any:
         if self.kind == "name" and self.token != "_":
+            if self.token in self.names:
+                value = self.names[self.token]
+                self.advance()
+                return value
             return self.swizzle() if self.token == "Sw" else self.call()
         shape = self.tuple()
         if self.token != ":":
@@ -180,9 +191,9 @@ class _Reader:
         return values[0] if grouped else tuple(values)
 
     def call(self) -> Any:
-        name, function = self.token, functions().get(self.token)
+        name, function = self.token, self.functions.get(self.token)
         if function is None:
-            near = difflib.get_close_matches(name[:_SHOWN], functions(), 1)
+            near = difflib.get_close_matches(name[:_SHOWN], [*self.functions, *self.names], 1)
             raise self.error(
                 f"{excerpt(name)!r} is not a function of layouts" + (f"; did you mean {near[0]!r}?" if near else "")
             )

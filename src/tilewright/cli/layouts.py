@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -115,14 +116,60 @@ def _dtype(context: click.Context, parameter: click.Parameter, name: str | None)
         raise click.BadParameter(str(error), context, parameter) from None
 
 
-def _instruction(name: str) -> Any:  # Any: a TiledMMA
-    """Return the product of one matrix instruction of a name, None where the text is not the name of one."""
-    import tilewright as tw
+_MOST_HELD = 65536  # threads times values of a tiling that is drawn
 
-    if re.fullmatch(r"[A-Z]\w+", name) is None:
-        return None
-    atom = getattr(tw.atoms, name, None)
-    return tw.make_tiled_mma(atom) if isinstance(atom, tw.atoms.MMAAtom) else None
+
+def _instructions() -> dict[str, Any]:  # Any: atoms of instructions, and element types
+    """Return what a name stands for in an expression to draw: instructions that multiply or copy, element types."""
+    import tilewright as tw
+    from tilewright.dtypes import DType
+
+    atoms = {name: getattr(tw.atoms, name) for name in dir(tw.atoms) if re.fullmatch(r"[A-Z]\w*_\w+", name)}
+    found = {n: x for n, x in atoms.items() if isinstance(x, (tw.atoms.MMAAtom, tw.atoms.CopyAtom))}
+    types = {n: x for n in dir(tw) if isinstance(x := getattr(tw, n), DType)}
+    return found | types
+
+
+def _tilings() -> dict[str, Any]:  # Any: functions of the library, of which only these are called
+    """Return the functions that make tiled copies and tiled products, each refusing what is too large to draw."""
+    import tilewright as tw
+    from tilewright.dtypes import dtype
+
+    made = {name: getattr(tw, name) for name in dir(tw) if name.startswith(("make_tiled_", "make_cotiled_"))}
+    made |= {
+        "UniversalCopy": tw.atoms.UniversalCopy,
+        "UniversalFMA": lambda *types: tw.atoms.UniversalFMA(*map(dtype, types)),
+    }
+    return {name: _bounded(function) for name, function in made.items()}
+
+
+def _bounded(function: Any) -> Any:  # Any: as above
+    from tilewright.errors import ArgumentError
+    from tilewright.layout.tuples import leaves
+
+    @functools.wraps(function)
+    def call(*arguments: Any, **named: Any) -> Any:
+        count = 1
+        for value in _flat([*arguments, *named.values()]):
+            extents = leaves(value.shape) if _is_layout(value) else [value] if isinstance(value, int) else []
+            for extent in extents:
+                count *= max(extent, 1)
+        if count > _MOST_HELD:
+            raise ArgumentError(
+                f"{function.__name__} over {count} threads and values is too large to draw",
+                help=f"at most {_MOST_HELD} are drawn",
+            )
+        return function(*arguments, **named)
+
+    return call
+
+
+def _flat(values: Any) -> list[Any]:
+    """Return the values of nested tuples and lists, one by one."""
+    found = []
+    for value in values:
+        found += _flat(value) if isinstance(value, (tuple, list)) else [value]
+    return found
 
 
 @click.command()
@@ -133,33 +180,48 @@ def _instruction(name: str) -> Any:  # Any: a TiledMMA
 @click.option("--title", help="The title of the picture; the layout itself by default.")
 @click.option(
     "--banks",
-    "dtype",
     metavar="DTYPE",
     callback=_dtype,
     help="Show the shared-memory bank of each element of this type, such as float16.",
 )
 @click.option("--limit", default="32,32", show_default=True, callback=_limit, help="The most rows and columns shown.")
+@click.option("--dtype", metavar="DTYPE", callback=_dtype, help="The element type that a tiled copy is drawn for.")
+@click.option("--whole", is_flag=True, help="Draw all elements of a product of several warps, in place of a summary.")
 @json_option
 def draw(
-    expression: str, output: Path | None, title: str | None, dtype: DType | None, limit: tuple[int, int], as_json: bool
+    expression: str,
+    output: Path | None,
+    title: str | None,
+    banks: DType | None,
+    limit: tuple[int, int],
+    dtype: DType | None,
+    whole: bool,
+    as_json: bool,
 ) -> None:
-    """Draw the layout that EXPRESSION gives, to a file or without `-o` as a table.
+    """Draw what EXPRESSION gives, to a file or without `-o` as a table.
 
-    EXPRESSION is a layout as it prints, one of the functions of tilewright.layout as for `tilewright layout`, or the
-    name of an instruction that multiplies, of which threads and values are drawn:
+    EXPRESSION is a layout as it prints, one of the functions of tilewright.layout as for `tilewright layout`, the name
+    of an instruction, or a tiled copy or a tiled product, of which threads and values are drawn:
 
     tilewright draw "(4,8):(8,1)" -o layout.svg
 
     tilewright draw SM80_16x8x16_F32BF16BF16F32_TN -o mma.svg
+
+    tilewright draw "make_tiled_mma(SM80_16x8x16_F32BF16BF16F32_TN, (2,2,1))" -o warps.svg
+
+    tilewright draw "make_tiled_copy(UniversalCopy(128), (8,4):(4,1), (1,8))" --dtype float16 -o copy.svg
     """
     import tilewright as tw  # the drawings are reached as users do: no module of the package imports them
     from tilewright.cli.expressions import evaluate
     from tilewright.layout.tuples import show
 
-    value = _instruction(expression)
-    value = evaluate(expression) if value is None else value
+    value = evaluate(expression, names=_instructions(), more=_tilings())
     drawing = tw.draw.picture(
-        value if dtype is None else tw.draw.banks(value, dtype, limit=limit), title=title, limit=limit
+        value if banks is None else tw.draw.banks(value, banks, limit=limit),
+        title=title,
+        limit=limit,
+        dtype=dtype,
+        whole=whole,
     )
     try:
         written = None if output is None else tw.draw.save(drawing, output)
@@ -168,7 +230,7 @@ def draw(
     if as_json:
         file = None if written is None else str(written)
         notes = list(drawing.all_notes)
-        result = str(value) if isinstance(value, tw.TiledMMA) else show(value)
+        result = show(value) if isinstance(value, (int, tuple)) else str(value)
         print_json({"expression": expression, "result": result, "file": file, "notes": notes})
     elif written is None:
         click.echo(tw.draw.text(drawing))

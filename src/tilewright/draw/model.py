@@ -139,6 +139,7 @@ class Grid:
     columns: Axis
     show_rows: bool = True
     show_columns: bool = True
+    of: str = ""  # the drawing that it came from, where several were put together
 
 
 @dataclass(frozen=True)
@@ -169,7 +170,8 @@ class Drawing(Displayed):
                 if axis.left_out:
                     name = f" ({axis.name})" if axis.name else ""
                     low, high = axis.shown + axis.first, axis.extent - 1 + axis.first
-                    found[f"{what} {low} to {high}{name} are left out"] = None
+                    of = f"{grid.of}: " if grid.of else ""
+                    found[f"{of}{what} {low} to {high}{name} are left out"] = None
         return tuple(found)
 
     @property
@@ -184,7 +186,10 @@ class Drawing(Displayed):
 
 
 def beside(*drawings: Drawing, title: str = "") -> Drawing:
-    """Put drawings next to one another, each under its own title; notes are joined."""
+    """Put drawings next to one another, each under its own title.
+
+    Notes that hold for all of them are told once, others after the title of the drawing that they belong to.
+    """
     for drawing in drawings:
         instance("draw.beside", "each drawing", drawing, Drawing, "a Drawing", "tw.draw.picture(x) makes one")
     if not drawings:
@@ -193,14 +198,37 @@ def beside(*drawings: Drawing, title: str = "") -> Drawing:
         )
     height = max(len(d.grids) for d in drawings)
     rows: list[list[Grid | None]] = [[] for _ in range(height)]
-    for drawing in drawings:
+    names = _names(drawings)
+    are_cut_alike = all(d.cut_notes == drawings[0].cut_notes for d in drawings)
+    for drawing, name in zip(drawings, names, strict=True):
         width = max(len(row) for row in drawing.grids)
-        single = height == width == 1
+        is_titled = False
         for i in range(height):
             row = list(drawing.grids[i]) if i < len(drawing.grids) else []
-            if single and row[0] is not None:
-                row[0] = replace(row[0], title=drawing.title)
+            for j, grid in enumerate(row):
+                if grid is None:
+                    continue
+                if not is_titled and drawing.title:
+                    alone = sum(g is not None for line in drawing.grids for g in line) == 1
+                    grid = replace(grid, title=drawing.title if alone else f"{drawing.title}: {grid.title}")
+                is_titled = True
+                row[j] = grid if are_cut_alike else replace(grid, of=grid.of or name)
             rows[i] += row + [None] * (width - len(row))
-    notes = dict.fromkeys(note for d in drawings for note in d.notes)
-    keys = dict.fromkeys(d.colour_key for d in drawings if d.colour_key)
-    return Drawing(tuple([tuple(row) for row in rows]), title, tuple(notes), "; ".join(keys))
+    notes = _told([d.notes for d in drawings], names)
+    keys = _told([(d.colour_key,) if d.colour_key else () for d in drawings], names)
+    return Drawing(tuple([tuple(row) for row in rows]), title, notes, "; ".join(keys))
+
+
+def _names(drawings: tuple[Drawing, ...]) -> list[str]:
+    """Return what notes call each drawing: its title, or its number where it has none or another has the same."""
+    titles = [d.title for d in drawings]
+    return [name if name and titles.count(name) == 1 else f"drawing {number}" for number, name in enumerate(titles, 1)]
+
+
+def _told(notes: list[tuple[str, ...]], names: list[str]) -> tuple[str, ...]:
+    """Return the notes of drawings: those of all as they are, the others with the name of their drawing."""
+    found: dict[str, None] = {}
+    for own, name in zip(notes, names, strict=True):
+        for note in own:
+            found[note if all(note in other for other in notes) else f"{name}: {note}"] = None
+    return tuple(found)

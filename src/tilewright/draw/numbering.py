@@ -42,14 +42,14 @@ def _more(match: re.Match[str]) -> str:
 
 
 def _all_numbers(text: str) -> str:
-    if re.match(r"[TV]\d", text):
+    if re.match(r"[TVW]\d", text):
         return _threads_and_values(text)
     return _every_number(text)
 
 
 def _threads_and_values(text: str) -> str:
-    """Write `T3+1` (thread 3 and one more) as `T4+1`, and `V0` as `V1`."""
-    return re.sub(r"(?<=[TV])\d+", _more, text)
+    """Write `T3+1` (thread 3 and one more) as `T4+1`, `V0` as `V1`, and the warp `W0` as `W1`."""
+    return re.sub(r"(?<=[TVW])\d+", _more, text)
 
 
 def _every_number(text: str) -> str:

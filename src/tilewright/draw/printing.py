@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 from tilewright.arguments import instance, integer
 from tilewright.atoms import CopyAtom, MMAAtom
 from tilewright.draw.layout_pictures import LIMIT, Limit, layout_drawing, swizzle_drawing, tensor_drawing
+from tilewright.draw.mma_pictures import mma_drawing
 from tilewright.draw.model import Drawing
 from tilewright.draw.numbering import from_one
 from tilewright.draw.shapes import scene_of
-from tilewright.draw.thread_pictures import atom_drawing, copy_drawing, mma_drawing
+from tilewright.draw.thread_pictures import atom_drawing, copy_drawing
 from tilewright.draw.writers import svg_text, table_text, typst_text
 from tilewright.errors import ArgumentError, TilewrightError
 from tilewright.layout import ComposedLayout, Layout, Swizzle
@@ -36,12 +37,14 @@ def picture(
     limit: Limit = LIMIT,
     dtype: Any = None,  # Any: whatever names an element type
     first: int = 0,
+    whole: bool = False,
 ) -> Drawing:
     """Make the drawing of a layout, swizzle, tensor, tiled copy or tiled mma; a drawing is returned as it is.
 
     An atom is drawn as the tiled copy or tiled mma of that one atom. `limit` is the most rows and columns that a grid
     shows; a note says what was left out. `dtype` is the element type that a tiled copy is drawn for. `first` is the
-    number of the first row, column, thread, value and offset: 0, or 1 as MoYe.jl counts.
+    number of the first row, column, thread, value and offset: 0, or 1 as MoYe.jl counts. A tiled mma of several warps
+    is drawn as a summary by warp and one block in full, with `whole` element by element.
 
     >>> import tilewright as tw
     >>> picture(tw.Layout((4, 8)), title="column-major").title
@@ -50,7 +53,7 @@ def picture(
     Raises `ArgumentError` for what has no picture, `LayoutError` when a layout is dynamic.
     """
     integer("a drawing", "first", first, minimum=0, maximum=1)
-    drawing = _drawing(x, limit, dtype)
+    drawing = _drawing(x, limit, dtype, whole)
     if first == 1:
         if isinstance(x, Drawing):
             raise ArgumentError(
@@ -60,7 +63,7 @@ def picture(
     return drawing.titled(title)
 
 
-def _drawing(x: Any, limit: Limit, dtype: Any) -> Drawing:
+def _drawing(x: Any, limit: Limit, dtype: Any, whole: bool) -> Drawing:
     if isinstance(x, Drawing):
         return x
     if isinstance(x, TiledCopy):
@@ -70,7 +73,7 @@ def _drawing(x: Any, limit: Limit, dtype: Any) -> Drawing:
     if isinstance(x, CopyAtom):
         return atom_drawing(x, dtype, limit)
     if isinstance(x, (TiledMMA, MMAAtom)):
-        return mma_drawing(x if isinstance(x, TiledMMA) else make_tiled_mma(x), limit)
+        return mma_drawing(x if isinstance(x, TiledMMA) else make_tiled_mma(x), limit, whole)
     if isinstance(x, Tensor):
         return tensor_drawing(x, limit)
     if isinstance(x, Swizzle):

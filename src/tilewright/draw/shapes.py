@@ -14,6 +14,7 @@ ADVANCE = 0.602
 
 _LABEL, _SMALL, _HEADER, _TITLE, _NOTE = 8.5, 7.0, 6.5, 10.0, 7.5
 _TINY = 5.0
+_GRID_TITLE = 8.0
 _PAD = 3.0
 _GAP = 20.0
 _EDGE = 8.0
@@ -91,7 +92,7 @@ def scene_of(drawing: Drawing) -> Scene:
         scene.add(Label(_EDGE, y + _TITLE / 2, drawing.title, _TITLE, anchor="start", bold=True))
         y += _TITLE + 9
     widths = [
-        measure.left[c] + measure.cell_w * max([_grid_columns(g) for g in column])
+        measure.left[c] + max([max(measure.cell_w * _grid_columns(g), _title_width(g)) for g in column])
         for c, column in enumerate(_columns_of(drawing))
     ]
     for r, row in enumerate(drawing.grids):
@@ -122,6 +123,10 @@ def _text_end(label: Label) -> float:
 def _columns_of(drawing: Drawing) -> list[list[Grid | None]]:
     count = max(len(row) for row in drawing.grids)
     return [[row[c] if c < len(row) else None for row in drawing.grids] for c in range(count)]
+
+
+def _title_width(grid: Grid | None) -> float:
+    return 0.0 if grid is None else len(grid.title) * ADVANCE * _GRID_TITLE
 
 
 def _grid_columns(grid: Grid | None) -> int:
@@ -172,7 +177,7 @@ def _place_grid(scene: Scene, grid: Grid, measure: _Measure, x: float, y: float)
     _place_dots(scene, grid, measure, x, y)
     _place_headers(scene, grid, measure, x, y)
     if grid.title:
-        scene.add(Label(x, y - _top(grid) + 6, grid.title, 8.0, anchor="start", bold=True))
+        scene.add(Label(x, y - _top(grid) + 6, grid.title, _GRID_TITLE, anchor="start", bold=True))
 
 
 def _place_cells(scene: Scene, grid: Grid, measure: _Measure, x: float, y: float) -> None:

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import Any
 
 from tilewright.arguments import instance
 from tilewright.atoms import CopyAtom
-from tilewright.draw.layout_pictures import LIMIT, Limit, axis_of, frame_of, single_grid, value_text
-from tilewright.draw.model import PAPER, Axis, Cell, Drawing, Grid, categorical
+from tilewright.draw.layout_pictures import LIMIT, Limit, frame_of, value_text
+from tilewright.draw.model import PAPER, Cell, Drawing, Grid, categorical
 from tilewright.dtypes import DType, uint8, uint16, uint32, uint64
 from tilewright.dtypes import dtype as as_dtype
 from tilewright.errors import LayoutError
 from tilewright.layout import ComposedLayout, Layout, crd2idx, idx2crd
 from tilewright.layout.tuples import leaves, show
 from tilewright.tensors import CoordinateEngine, NumpyEngine, Tensor, identity_tensor
-from tilewright.tiled import TiledCopy, TiledMMA, make_tiled_copy
+from tilewright.tiled import TiledCopy, make_tiled_copy
 
 _NOTE = "T: thread, V: its value"
-_KEY = "the thread mod 32"
+KEY = "the thread mod 32"
 
 
 def thread_cells(
@@ -48,14 +47,17 @@ def thread_cells(
     return cell, max([len(h) for h in holders.values()])
 
 
-def _notes(shared: int) -> tuple[str, ...]:
+def holder_notes(shared: int) -> tuple[str, ...]:
+    """Return the note on the labels of cells, where up to `shared` threads hold an element."""
     if shared == 1:
         return (_NOTE,)
     return (f"{_NOTE}; +n: held by n more threads",)
 
 
 def copy_drawing(copy: TiledCopy, dtype: DType | None = None, limit: Limit = LIMIT) -> Drawing:
-    """Draw a tiled copy: source and destination side by side, each element with its thread and value.
+    """Draw a tiled copy: source and destination side by side, or once where they are equal.
+
+    Each element has its thread and value.
 
     Widths of copy atoms are in bits, so the picture depends on the element type: the narrowest that fits by default.
     """
@@ -63,13 +65,23 @@ def copy_drawing(copy: TiledCopy, dtype: DType | None = None, limit: Limit = LIM
     frame = frame_of(copy.tile_shape, limit, str(copy))
     row: list[Grid | None] = []
     shared = 1
-    for title, layout_tv in (("source", copy.layout_src_tv(chosen)), ("destination", copy.layout_dst_tv(chosen))):
+    sides = [("source", copy.layout_src_tv(chosen)), ("destination", copy.layout_dst_tv(chosen))]
+    if _same_places(*[layout_tv for _, layout_tv in sides]):
+        sides = [("source and destination", sides[0][1])]
+    for title, layout_tv in sides:
         cell, held = thread_cells(layout_tv, copy.tile_shape)
         shared = max(shared, held)
         row.append(frame.grids(cell, title)[0][0])
     title = f"{copy.atom}: {copy.size} threads x {copy.values} values"
     about = f"tile {show(copy.tile_shape)} of {chosen.bits}-bit elements"
-    return Drawing((tuple(row),), title, (about, *frame.notes, *_notes(shared)), _KEY)
+    return Drawing((tuple(row),), title, (about, *frame.notes, *holder_notes(shared)), KEY)
+
+
+def _same_places(a: Layout, b: Layout) -> bool:
+    """Say whether two layouts of threads and values lead to the same elements."""
+    sizes = [[int(layout[mode].size) for mode in (0, 1)] for layout in (a, b)]  # type: ignore[arg-type]  # static
+    threads, values = sizes[0]
+    return sizes[0] == sizes[1] and all(a(t, v) == b(t, v) for t in range(threads) for v in range(values))
 
 
 def atom_drawing(atom: CopyAtom, dtype: Any = None, limit: Limit = LIMIT) -> Drawing:  # Any: names an element type
@@ -99,60 +111,6 @@ def _fitting_type(copy: TiledCopy) -> DType:
     raise LayoutError(
         f"{copy} cannot be drawn: no element of 8 to 64 bits fits its atom", help="give the element type: dtype="
     )
-
-
-def mma_drawing(mma: TiledMMA, limit: Limit = LIMIT) -> Drawing:
-    """Draw a tiled matrix product as it is written on paper: A to the left of C, B above it.
-
-    B is stored (N,K) and drawn transposed, K down and N across, so that an element of C is where the row of A and
-    the column of B that make it meet. Heavier lines are the ends of atoms, and of the atoms side by side.
-    """
-    m, n, k = mma.shape_mnk
-    m_axis, n_axis = _mma_axis(mma, 0, limit[0]), _mma_axis(mma, 1, limit[1])
-    k_axis = _mma_axis(mma, 2, min(limit))
-    threads = mma.thread_numbers
-    a, shared_a = thread_cells(mma.layout_a_tv, (m, k), threads=threads)
-    b, shared_b = thread_cells(mma.layout_b_tv, (n, k), threads=threads)
-    c, shared_c = thread_cells(mma.layout_c_tv, (m, n), mma.offset_c, threads)
-    frame = frame_of((m, n), limit, str(mma))
-    grid_a = single_grid(frame, a, f"A (M,K) = ({m},{k})", m_axis, k_axis)
-    grid_b = single_grid(frame, lambda p: b((p[1], p[0])), f"B (N,K) = ({n},{k})", k_axis, n_axis)
-    grid_c = single_grid(frame, c, f"C (M,N) = ({m},{n})", m_axis, n_axis)
-    # A's rows and B's columns are C's too: their headers appear once.
-    grid_c = replace(grid_c, show_rows=False, show_columns=False)
-    title = f"{mma.atom}: {mma.size} threads, tile {show((m, n, k))}"
-    notes = (*_notes(max(shared_a, shared_b, shared_c)), *_copies(mma))
-    above: tuple[Grid | None, ...] = (None, grid_b)
-    below: tuple[Grid | None, ...] = (grid_a, grid_c)
-    if mma.atom.layout_d is not None:
-        d, _ = thread_cells(mma.layout_d_tv, (m, n), mma.offset_c, threads)
-        above, below = (*above, None), (*below, single_grid(frame, d, f"D (M,N) = ({m},{n})", m_axis, n_axis))
-    return Drawing((above, below), title, notes, _KEY)
-
-
-def _copies(mma: TiledMMA) -> tuple[str, ...]:
-    """Return the note on threads whose numbers are left out, for atoms of lanes that do not follow one another."""
-    span = int(mma.layout_c_tv[0].size)  # type: ignore[arg-type]  # static
-    missing = sorted(set(range(span)) - set(mma.thread_numbers))
-    if not missing:
-        return ()
-    runs = [missing[:1]]
-    for number in missing[1:]:
-        if number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    ranges = [f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs]
-    return (f"threads {', '.join(ranges)} hold copies",)
-
-
-def _mma_axis(mma: TiledMMA, mode: int, most: int) -> Axis:
-    """Make the axis of M, N or K, ruled at atoms unless a permutation takes those apart."""
-    extent, atom = mma.tile_size(mode), mma.atom.shape_mnk[mode]
-    covered = atom * int(mma.atom_layout[mode].size)  # type: ignore[arg-type]  # static, checked by TiledMMA
-    nested = (atom, covered // atom, extent // covered)
-    axis = axis_of(extent if isinstance(mma.permutation(mode), Layout) else nested, "MNK"[mode], most)
-    return replace(axis, headers=axis.headers[:1])
 
 
 Part = Tensor | Callable[[Tensor], Tensor]

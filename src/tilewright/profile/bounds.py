@@ -35,7 +35,9 @@ class Bounds:
     """The limits of a launch on a GPU, the longest first. `unknown` are units that the table has no rate for.
 
     `intensity` is operations for each byte of DRAM, `attainable` the operations a second that the roofline allows:
-    min(peak, intensity * bandwidth) with the peak of the mix of units that the launch uses.
+    min(peak, intensity * bandwidth) with the peak of the mix of units that the launch uses, all of them busy at once;
+    infinite where no unit has a rate. `reachable` is what all limits together allow: shared memory or the issue of
+    instructions may hold a launch below the roof.
     """
 
     gpu: Gpu
@@ -58,6 +60,21 @@ class Bounds:
         return min(self.peak, self.intensity * self.gpu.bandwidth) if self.flops else 0.0
 
     @property
+    def reachable(self) -> float:
+        """The operations a second at the longest of all limits."""
+        longest = self.longest
+        return self.flops / longest.seconds if self.flops and longest is not None else 0.0
+
+    @property
+    def why_no_point(self) -> str | None:
+        """Why the launch has no point in a roofline plot; None where it has one."""
+        if not self.flops:
+            return "no point: the launch has no floating-point arithmetic and no matrix products, which it counts"
+        if not self.touched_bytes:
+            return "no point: the launch moves nothing from or to DRAM, so no number of operations comes to a byte"
+        return None
+
+    @property
     def longest(self) -> Limit | None:
         """The limit that takes longest; None for a launch that does nothing."""
         return self.limits[0] if self.limits else None
@@ -77,15 +94,15 @@ def bounds_of(launch: Launch, gpu: Gpu) -> Bounds:
         Limit("instruction issue", issued(total.instructions), gpu.issue_slots),
     ]
     unknown = []
-    known_work, work_seconds = 0, 0.0
+    work_seconds = 0.0  # of the busiest unit
     for unit, count in sorted(total.operations.items()):
         rate = gpu.rates.get(unit)
         if rate is None:
             unknown.append(unit)
             continue
         limits.append(Limit(f"{unit} arithmetic", count, rate))
-        known_work, work_seconds = known_work + count, work_seconds + count / rate
-    peak = known_work / work_seconds if work_seconds else gpu.rates["float32"]
+        work_seconds = max(work_seconds, count / rate)
+    peak = total.flops / work_seconds if work_seconds else float("inf") if total.flops else gpu.rates["float32"]
     found = sorted((limit for limit in limits if limit.amount), key=lambda limit: -limit.seconds)
     return Bounds(gpu, tuple(found), tuple(unknown), total.flops, launch.touched_bytes, peak)
 

@@ -10,11 +10,11 @@ import linecache
 from collections.abc import Sequence
 from html import escape
 
-from tilewright.figures import Line, Pattern, SharedBuffer
+from tilewright.figures import Line, Pattern, SharedBuffer, Timeline
 from tilewright.profile import pictures
 from tilewright.profile.bounds import LaunchOccupancy, LaunchReport
 from tilewright.profile.conflicts import Conflict, place_of
-from tilewright.profile.text import amount, as_data, facts, quantity
+from tilewright.profile.text import amount, as_data, differences, facts, quantity
 from tilewright.source import SourceLocation
 
 CSS = """
@@ -46,6 +46,7 @@ table { border-collapse: collapse; width: 100%; font: 13px/1.45 ui-monospace, mo
 th { text-align: right; font-weight: 600; color: var(--soft); padding: 6px 10px; white-space: nowrap; }
 th.code, td.code { text-align: left; width: 100%; }
 td { text-align: right; padding: 1px 10px; white-space: pre; font-variant-numeric: tabular-nums; }
+td.code { white-space: pre-wrap; overflow-wrap: anywhere; }
 tr.line { cursor: default; } tr.line[aria-expanded] { cursor: pointer; }
 tr.line[aria-expanded]:hover, tr.line:focus { background: var(--mark); }
 tr.detail td { text-align: left; white-space: pre-wrap; overflow-wrap: anywhere; padding: 6px 16px 10px;
@@ -60,20 +61,38 @@ svg .cell { font-size: 10px; fill: var(--cell); } svg .hot { fill: var(--hot); }
 svg .hot + .cell { fill: var(--paper); } svg .rule, svg .grid { stroke: var(--line); }
 svg .roof { stroke: var(--accent); stroke-width: 2; } svg .drop { stroke: var(--hot); stroke-dasharray: 4 3; }
 svg .point { fill: var(--hot); stroke: var(--paper); stroke-width: 2; }
-svg.roofline { max-width: 100%; height: auto; display: block; } .scroll svg { display: block; }
+svg .ring { fill: none; stroke: var(--accent); stroke-width: 2; }
+svg .roof.unit { stroke-width: 1; stroke-dasharray: 5 4; }
+svg .between { stroke: var(--panel); stroke-width: 1; }
+svg.roofline { width: 100%; max-width: 560px; height: auto; display: block; } .scroll svg { display: block; }
 .k-global { fill: #3b82f6; background: #3b82f6; } .k-shared { fill: #14b8a6; background: #14b8a6; }
 .k-async { fill: #a855f7; background: #a855f7; } .k-wait { fill: #f59e0b; background: #f59e0b; }
 .k-barrier { fill: #ef4444; background: #ef4444; } .k-mma { fill: #22c55e; background: #22c55e; }
-.k-compute { fill: #94a3b8; background: #94a3b8; } .k-other { fill: #64748b; background: #64748b; }
+.k-compute { fill: #b6c2d1; background: #b6c2d1; } .k-other { fill: #64748b; background: #64748b; }
 .legend { display: flex; flex-wrap: wrap; gap: 4px 14px; margin: 6px 0; color: var(--soft); font-size: 13px; }
 .legend i { display: inline-block; width: 11px; height: 11px; border-radius: 2px; margin-right: 5px; }
 dialog { background: var(--paper); color: var(--ink); border: 1px solid var(--line); border-radius: 10px; }
 kbd { border: 1px solid var(--line); border-radius: 4px; padding: 0 5px; font: 12px ui-monospace, monospace; }
 [hidden] { display: none !important; }
 footer { color: var(--soft); font-size: 13px; padding: 24px 0; }
-@media (max-width: 700px) { header, main { padding-left: 12px; padding-right: 12px; } .wide { display: none; }
-  td, th { padding-left: 5px; padding-right: 5px; } dl { grid-template-columns: 1fr; gap: 0; }
-  dd { margin-bottom: 8px; } .tiles { grid-template-columns: repeat(2, 1fr); } }
+button small { display: block; color: var(--soft); font-size: 12px; overflow-wrap: anywhere; }
+nav button { text-align: left; }
+.only-narrow { display: none; }
+@media (max-width: 700px) { header, main { padding-left: 12px; padding-right: 12px; }
+  dl { grid-template-columns: 1fr; gap: 0; } dd { margin-bottom: 8px; }
+  .tiles { grid-template-columns: repeat(2, 1fr); }
+  .only-narrow { display: block; } nav button { max-width: 100%; }
+  pre { white-space: pre-wrap; overflow-wrap: anywhere; }
+  .listing thead { display: none; } .listing, .listing tbody { display: block; }
+  .listing tr { display: flex; flex-wrap: wrap; gap: 0 10px; padding: 2px 6px; }
+  .listing td, .listing th { padding: 0; width: auto; } .listing .empty { display: none; }
+  .listing td.number { min-width: 2.4em; order: -2; } .listing td.code { order: -1; flex: 1 1 70%; text-align: left; }
+  .listing td[data-name] { color: var(--soft); font-size: 12px; text-align: left; }
+  .listing td[data-name]::before { content: attr(data-name) ' '; } .listing td.bad { color: var(--hot); }
+  .listing th { white-space: normal; overflow-wrap: anywhere; } .listing tr.sum td { border: 0; }
+  .listing tr.detail td { padding: 4px 0 8px; }
+  .banks:not(.full) { width: 100%; height: auto; } .banks:not(.full) text { font-size: 24px; }
+  .banks:not(.full) .cell, .banks:not(.full) .minor { display: none; } }
 @media print { button, dialog { display: none; } }
 """
 
@@ -109,6 +128,10 @@ JAVASCRIPT = """
     const dark = chosen ? chosen === 'dark' : matchMedia('(prefers-color-scheme: dark)').matches;
     root.dataset.theme = dark ? 'light' : 'dark';
   };
+  document.querySelectorAll('button.enlarge').forEach((button) => button.addEventListener('click', () => {
+    const full = button.nextElementSibling.querySelector('svg').classList.toggle('full');
+    button.textContent = full ? 'fit the screen' : 'show the lanes';
+  }));
   const help = document.querySelector('dialog');
   document.querySelector('#theme').addEventListener('click', theme);
   document.querySelector('#help').addEventListener('click', () => help.showModal());
@@ -143,9 +166,12 @@ _KEYS = {
 
 def as_html(launches: Sequence[LaunchReport]) -> str:
     """Return the whole page."""
+    telling = differences(launches)
     tabs = "".join(
-        f'<button role="tab" aria-selected="false">{number} {escape(each.launch.kernel)}</button>'
-        for number, each in enumerate(launches, 1)
+        f'<button role="tab" aria-selected="false">{number} {escape(each.launch.kernel)}'
+        + (f"<small>{escape(difference)}</small>" if difference else "")
+        + "</button>"
+        for number, (each, difference) in enumerate(zip(launches, telling, strict=True), 1)
     )
     keys = "".join(f"<dt><kbd>{escape(key)}</kbd></dt><dd>{escape(what)}</dd>" for key, what in _KEYS.items())
     body = "".join(_section(each) for each in launches) or "<p>No kernel was launched.</p>"
@@ -177,6 +203,8 @@ def as_html(launches: Sequence[LaunchReport]) -> str:
 def _section(each: LaunchReport) -> str:
     launch = each.launch
     about = f"grid {launch.grid}, block {launch.block}, on {each.gpu.title}"
+    if launch.arguments:
+        about += "; " + ", ".join(f"{name} {text}" for name, text in launch.arguments)
     if each.times > 1:
         about += f"; launched {each.times} times alike, the figures of one"
     if launch.is_sampled:
@@ -187,11 +215,25 @@ def _section(each: LaunchReport) -> str:
         _tiles(each),
         f"<h2>Lines</h2>{_listing(each)}",
         "".join(_conflict(conflict) for conflict in each.conflicts),
-        f"<h2>Bounds</h2>{pictures.roofline(each.bounds)}<dl>{listed}</dl>",
+        f"<h2>Bounds</h2>{pictures.roofline(each.bounds)}<p class=soft>{escape(_under_plot(each))}</p>",
+        f"<dl>{listed}</dl>",
         _timelines(each),
         "</section>",
     ]
     return "".join(parts)
+
+
+def _under_plot(each: LaunchReport) -> str:
+    """Return what the point of the roofline plot is, or why there is none."""
+    bounds = each.bounds
+    if bounds.why_no_point is not None:
+        return f"{bounds.why_no_point}.".capitalize().replace("dram", "DRAM")
+    if bounds.longest is not None and bounds.reachable < 0.995 * bounds.attainable:
+        return (
+            f"The point is what all limits allow, {quantity(bounds.reachable, 'flop/s')}; the limit is "
+            f"{bounds.longest.name}. The ring is the roof of arithmetic and DRAM alone."
+        )
+    return "The point is what all limits allow; it lies on the roof."
 
 
 def _tiles(each: LaunchReport) -> str:
@@ -232,15 +274,14 @@ def _listing(each: LaunchReport) -> str:
     for line in each.launch.lines:
         if line.file is not None and line.line is not None:
             by_file.setdefault(line.file, {})[line.line] = line
-    heads = [("line", ""), ("instr.", "wide"), ("wavefronts", ""), ("ideal", "wide"), ("sectors", ""), ("used", "wide")]
-    head = "".join(f'<th class="{kind}">{name}</th>' for name, kind in heads) + '<th class="code">source</th>'
+    head = "".join(f"<th>{name}</th>" for name in ("line", *_HEADS)) + '<th class="code">source</th>'
     rows = []
     for file, lines in by_file.items():
         rows.append(f'<tr><th class="code" colspan="7">{escape(file)}</th></tr>')
         last = 0
         for number in _shown(lines):
             if last and number > last + 1:
-                rows.append('<tr><td class="number">...</td><td colspan="6"></td></tr>')
+                rows.append('<tr><td class="number">...</td><td class="empty" colspan="6"></td></tr>')
             rows.append(_row(each, number, linecache.getline(file, number).rstrip("\n"), lines.get(number)))
             last = number
     rows += [
@@ -256,8 +297,9 @@ def _listing(each: LaunchReport) -> str:
             global_sectors=total.global_sectors, global_bytes=total.global_bytes, instructions=total.instructions,
         )
     )  # fmt: skip
-    rows.append(f'<tr class="sum"><td>sum</td>{cells}<td></td></tr>')
-    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
+    rows.append(f'<tr class="sum"><td class="number">sum</td>{cells}<td class="empty"></td></tr>')
+    table = f"<thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody>"
+    return f'<div class="scroll"><table class="listing">{table}</table></div>'
 
 
 def _shown(lines: dict[int, Line]) -> list[int]:
@@ -275,20 +317,25 @@ def _row(each: LaunchReport, number: int, text: str, line: Line | None) -> str:
     )
 
 
-_EMPTY = '<td class="wide"></td><td></td><td class="wide"></td><td></td><td class="wide"></td>'
+_HEADS = ("instr.", "wavefronts", "ideal", "sectors", "used")
+_EMPTY = '<td class="empty"></td>' * len(_HEADS)
 
 
 def _figures(line: Line) -> str:
-    shared = (
-        ("", "") if not line.shared_requests else (amount(line.shared_wavefronts), amount(line.shared_wavefronts_ideal))
-    )
-    used = f"{line.sector_use:.0%}" if line.global_requests else ""
-    sectors = amount(line.global_sectors) if line.global_requests else ""
-    conflict = ' class="bad"' if line.shared_conflicts else ""
-    poor = " bad" if line.global_requests and line.sector_use < 0.5 else ""
-    return (
-        f'<td class="wide">{amount(sum(line.instructions.values()))}</td><td{conflict}>{shared[0]}</td>'
-        f'<td class="wide">{shared[1]}</td><td>{sectors}</td><td class="wide{poor}">{used}</td>'
+    """Return the cells of a line's figures; each has its name, which a narrow screen shows in place of the heads."""
+    is_shared, is_global = bool(line.shared_requests), bool(line.global_requests)
+    cells = [
+        (amount(sum(line.instructions.values())), True, False),
+        (amount(line.shared_wavefronts), is_shared, line.shared_conflicts > 0),
+        (amount(line.shared_wavefronts_ideal), is_shared, False),
+        (amount(line.global_sectors), is_global, False),
+        (f"{line.sector_use:.0%}", is_global, line.sector_use < 0.5),
+    ]
+    return "".join(
+        f'<td data-name="{name}"{" class=bad" if is_poor else ""}>{text}</td>'
+        if is_there
+        else '<td class="empty"></td>'
+        for name, (text, is_there, is_poor) in zip(_HEADS, cells, strict=True)
     )
 
 
@@ -330,16 +377,21 @@ def _conflict(conflict: Conflict) -> str:
         pattern = _worst(buffer, line.location)
         place = "one place" if line.location is None else str(line.location)
         parts.append(f"<h3>{escape(place)}: {pattern.kind} of {pattern.width} bytes a lane, as it is</h3>")
-        parts.append(_framed(pictures.bank_map(buffer, pattern, pattern.elements)))
+        parts.append(_map(pictures.bank_map(buffer, pattern, pattern.elements)))
         if found is not None:
             parts.append("<h3>The same request with the other layout</h3>")
-            parts.append(_framed(pictures.bank_map(buffer, pattern, found.place(pattern.elements))))
+            parts.append(_map(pictures.bank_map(buffer, pattern, found.place(pattern.elements))))
     return "".join(parts)
 
 
 def _framed(picture: str) -> str:
     """Return a picture in a frame that scrolls, by keys too."""
     return f'<div class="scroll" tabindex="0">{picture}</div>'
+
+
+def _map(picture: str) -> str:
+    """Return a map of banks, which fits a narrow screen without the lanes until a button shows them."""
+    return f'<button class="enlarge only-narrow">show the lanes</button>{_framed(picture)}'
 
 
 def _worst(buffer: SharedBuffer, location: SourceLocation | None) -> Pattern:
@@ -354,11 +406,18 @@ def _timelines(each: LaunchReport) -> str:
     legend = "".join(f'<span><i class="{kind}"></i>{what}</span>' for kind, what in pictures.LEGEND.items())
     parts = [
         "<h2>Timelines</h2>"
-        "<p class=soft>Left to right is the order in which the simulator ran the steps, not time.</p>",
+        "<p class=soft>Left to right is the order in which the simulator ran the steps, not time. Arithmetic is a thin "
+        "band; a wide box stands for more instructions than a narrow one, but not in proportion.</p>",
         f'<div class="legend">{legend}</div>',
     ]
+    shown: list[Timeline] = []
     for found in each.launch.timelines:
         cut = f" (cut after {len(found.events)} events)" if found.is_cut else ""
         parts.append(f"<h3>Block {found.block}{cut}</h3>")
+        twin = next((other for other in shown if other.events == found.events), None)
+        if twin is not None:
+            parts.append(f"<p class=soft>The same as block {twin.block}.</p>")
+            continue
+        shown.append(found)
         parts.append(_framed(pictures.timeline(found)))
     return "".join(parts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass
 from html import escape
@@ -37,15 +38,18 @@ def _box(x: float, y: float, width: float, height: float, kind: str, title: str 
 
 # --- bank maps -----------------------------------------------------------------------------------------------------
 
-_CELL_WIDTH, _CELL_HEIGHT, _LEFT, _TOP = 24, 16, 64, 22
+_CELL_WIDTH, _CELL_HEIGHT, _LEFT, _TOP = 24, 16, 64, 26
 
 
 def bank_map(buffer: SharedBuffer, pattern: Pattern, elements: Array) -> str:
     """Return the map of one request: a column a bank, a row a wavefront, in each cell the lanes that it serves."""
     addresses = buffer.offset + elements * buffer.element_bytes
     active = pattern.elements >= 0
-    parts = [_text(_LEFT + _CELL_WIDTH * (bank + 0.5), 14, str(bank), "axis", "middle") for bank in range(BANKS)]
-    parts.append(_text(4, 14, "bank", "axis"))
+    parts = [
+        _text(_LEFT + _CELL_WIDTH * (bank + 0.5), 20, str(bank), "axis" if bank % 8 == 0 else "axis minor", "middle")
+        for bank in range(BANKS)
+    ]
+    parts.append(_text(4, 20, "bank", "axis minor"))
     row = 0
     for number, lanes in enumerate(phases_of(addresses, active, pattern.width, pattern.kind)):
         stacks = _stacks(addresses, lanes, pattern)
@@ -57,7 +61,7 @@ def bank_map(buffer: SharedBuffer, pattern: Pattern, elements: Array) -> str:
                 parts.append(_box(x + 1, y + 1, _CELL_WIDTH - 2, _CELL_HEIGHT - 2, "hot" if level else "cool", title))
                 label = str(users[0]) if len(users) == 1 else f"{users[0]}+"
                 parts.append(_text(x + _CELL_WIDTH / 2, y + 12, label, "cell", "middle"))
-        parts.append(_text(4, _TOP + _CELL_HEIGHT * (row + 0.8), f"phase {number}", "axis"))
+        parts.append(_text(4, _TOP + _CELL_HEIGHT * (row + 0.8), f"phase {number}", "axis minor"))
         row += depth
         y = _TOP + _CELL_HEIGHT * row
         parts.append(f'<line x1="0" x2="{_LEFT + _CELL_WIDTH * BANKS}" y1="{y}" y2="{y}" class="rule"/>')
@@ -86,8 +90,10 @@ def _stacks(addresses: Array, lanes: list[int], pattern: Pattern) -> dict[int, l
 
 # --- roofline ------------------------------------------------------------------------------------------------------
 
-_PLOT_WIDTH, _PLOT_HEIGHT, _MARGIN = 580, 310, 56
-_ABOVE, _RIGHT = 22, 28
+# As wide as a telephone: there the letters have their own size, and larger screens enlarge the plot.
+_PLOT_WIDTH, _PLOT_HEIGHT, _MARGIN, _BELOW = 366, 260, 44, 46
+_ABOVE, _RIGHT = 16, 18
+_LINE_OF_TEXT = 13
 _UNIT = " arithmetic"  # how the limits of units are called
 
 
@@ -106,7 +112,7 @@ class _Axes:
 
     def y(self, value: float) -> float:
         share = (self.high_y - math.log10(value)) / (self.high_y - self.low_y)
-        return _ABOVE + share * (_PLOT_HEIGHT - _MARGIN - _ABOVE)
+        return _ABOVE + share * (_PLOT_HEIGHT - _BELOW - _ABOVE)
 
     def line(self, x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
         return _line(self.x(x1), self.y(y1), self.x(x2), self.y(y2), kind)
@@ -126,38 +132,63 @@ class _Axes:
 
 
 def roofline(bounds: Bounds) -> str:
-    """Return the roofline plot: operations a second over operations a byte of DRAM, both in powers of ten."""
+    """Return the roofline plot: operations a second over operations a byte of DRAM, both in powers of ten.
+
+    The point is as high as all limits together allow, which may be below the roof; a ring then marks the roof above it.
+    """
     found = {limit.name: limit.rate for limit in bounds.limits if limit.name.endswith(_UNIT)}
-    peaks = {name.removesuffix(_UNIT): rate for name, rate in found.items()} or {"float32": bounds.gpu.rates["float32"]}
-    intensity = bounds.intensity if math.isfinite(bounds.intensity) and bounds.intensity else 1.0
-    axes = _axes(max(peaks.values()), bounds.gpu.bandwidth, intensity)
-    parts = [*axes.grid(), *_roofs(axes, peaks, bounds.gpu.bandwidth)]
+    peaks = {name.removesuffix(_UNIT): rate for name, rate in found.items()}
+    if not peaks and not bounds.flops:
+        peaks = {"float32": bounds.gpu.rates["float32"]}
+    has_point = bounds.why_no_point is None
+    intensity = bounds.intensity if has_point else 1.0
+    tops = [*peaks.values(), *([bounds.peak] if math.isfinite(bounds.peak) else [])]
+    top = max(tops, default=bounds.gpu.rates["float32"])
+    axes = _axes(top, bounds.gpu.bandwidth, intensity, bounds.reachable if has_point else top)
+    roof = bounds.peak if math.isfinite(bounds.peak) else None
+    parts = [*axes.grid(), *_roofs(axes, peaks, roof, bounds.gpu.bandwidth)]
     label = f"Roofline of {bounds.gpu.title}"
-    if bounds.attainable and math.isfinite(bounds.intensity):
-        height = max(bounds.attainable, 10.0**axes.low_y)
-        parts.append(axes.line(intensity, height, intensity, 10.0**axes.low_y, "drop"))
-        parts.append(f'<circle cx="{axes.x(intensity):g}" cy="{axes.y(height):g}" r="6" class="point"/>')
-        label += f": {bounds.intensity:.3g} operations a byte, at most {quantity(bounds.attainable, 'flop/s')}"
+    if not has_point:
+        return svg(_PLOT_WIDTH, _PLOT_HEIGHT, f"{label}: {bounds.why_no_point}", parts, "roofline")
+    x, y, above = axes.x(intensity), axes.y(bounds.reachable), axes.y(bounds.attainable)
+    parts.append(_line(x, above, x, axes.y(10.0**axes.low_y), "drop"))
+    if y - above > 1:
+        parts.append(f'<circle cx="{x:g}" cy="{above:g}" r="4" class="ring"/>')
+    parts.append(f'<circle cx="{x:g}" cy="{y:g}" r="6" class="point"/>')
+    label += f": {bounds.intensity:.3g} operations a byte, at most {quantity(bounds.reachable, 'flop/s')}"
+    if y - above > 1 and bounds.longest is not None:
+        label += f", by {bounds.longest.name}; the roof is at {quantity(bounds.attainable, 'flop/s')}"
     return svg(_PLOT_WIDTH, _PLOT_HEIGHT, label, parts, "roofline")
 
 
-def _axes(top: float, bandwidth: float, intensity: float) -> _Axes:
+def _axes(top: float, bandwidth: float, intensity: float, lowest: float) -> _Axes:
     place = math.log10(intensity)
     low_x = min(-2, math.floor(place))
     high_x = max(math.ceil(math.log10(top / bandwidth)) + 1, math.ceil(place))
     high_y = math.ceil(math.log10(top))
-    return _Axes(low_x, high_x, min(high_y - 4, math.floor(math.log10(bandwidth) + low_x + 1)), high_y)
+    low_y = min(high_y - 4, math.floor(math.log10(bandwidth) + low_x + 1), math.floor(math.log10(lowest)))
+    return _Axes(low_x, high_x, low_y, high_y)
 
 
-def _roofs(axes: _Axes, peaks: dict[str, float], bandwidth: float) -> list[str]:
-    right, top = 10.0**axes.high_x, max(peaks.values())
+def _roofs(axes: _Axes, peaks: dict[str, float], peak: float | None, bandwidth: float) -> list[str]:
+    """Draw the slope of DRAM and the roof of the launch's mix of units; each unit's own roof is dashed."""
+    right = 10.0**axes.high_x
     begin = max(10.0**axes.low_x, 10.0**axes.low_y / bandwidth)
-    parts = [axes.line(begin, begin * bandwidth, top / bandwidth, top, "roof")]
+    end = min(right, (peak or 10.0**axes.high_y) / bandwidth)
+    parts = [axes.line(begin, begin * bandwidth, end, end * bandwidth, "roof")]
     slope = f"DRAM {quantity(bandwidth, 'B/s')}"
-    parts.append(_text(axes.x(begin) + 30, axes.y(begin * bandwidth) + 2, slope, "note"))
-    for unit, peak in peaks.items():
+    parts.append(_text(axes.x(10 * begin) + 8, axes.y(10 * begin * bandwidth) + 16, slope, "note"))
+    named = {f"{unit} {quantity(rate, 'flop/s')}": rate for unit, rate in peaks.items()}
+    if peak is not None:
         parts.append(axes.line(peak / bandwidth, peak, right, peak, "roof"))
-        parts.append(_text(axes.x(right) - 4, axes.y(peak) - 5, f"{unit} {quantity(peak, 'flop/s')}", "note", "end"))
+        if len(peaks) > 1:
+            named[f"this mix {quantity(peak, 'flop/s')}"] = peak
+    below = 0.0  # where the last label stands: those of roofs that are close to one another go below it
+    for name, rate in sorted(named.items(), key=lambda item: -item[1]):
+        if rate != peak:
+            parts.append(axes.line(rate / bandwidth, rate, right, rate, "roof unit"))
+        below = max(axes.y(rate) - 5, below + _LINE_OF_TEXT)
+        parts.append(_text(axes.x(right) - 2, below, name, "note", "end"))
     return parts
 
 
@@ -167,7 +198,7 @@ def _line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
 
 # --- timelines -----------------------------------------------------------------------------------------------------
 
-_WARP_HEIGHT, _ASYNC_HEIGHT, _MOST_LANES = 14, 9, 16
+_WARP_HEIGHT, _ASYNC_HEIGHT, _MOST_LANES = 14, 12, 16
 KINDS = {
     "global load": "k-global", "global store": "k-global", "global atomic": "k-global",
     "shared load": "k-shared", "shared store": "k-shared", "shared atomic": "k-shared",
@@ -182,47 +213,85 @@ LEGEND = {
 
 
 def timeline(found: Timeline) -> str:
-    """Return a block's timeline: a row a warp, left to right in the simulator's order, asynchronous copies below."""
+    """Return a block's timeline: a row a warp, left to right in the simulator's order, asynchronous copies below.
+
+    An event is wider the more instructions it stands for, but much less than in proportion, and arithmetic is a thin
+    band: what moves data and what waits is not lost between hundreds of index computations.
+    """
     events = found.events
-    last = (events[-1].step + events[-1].count) if events else 1
-    scale = max(min(6.0, 6000 / last), 1200 / max(last, 200))
+    edges = _edges(events)
+    right, height = edges[-1], _WARP_HEIGHT * found.warps
     parts = [_text(4, _TOP + _WARP_HEIGHT * (warp + 0.8), f"warp {warp}", "axis") for warp in range(found.warps)]
-    for number, event in enumerate(events):
-        end = events[number + 1].step if number + 1 < len(events) else last
+    for event, left, end in zip(events, edges, edges[1:], strict=False):
         title = f"{event.kind} x {event.count}" + ("" if event.line is None else f", line {event.line}")
+        kind = KINDS.get(event.kind, "k-other")
         for first, count in _runs(event.warps):
-            parts.append(
-                _box(
-                    _LEFT + scale * event.step, _TOP + _WARP_HEIGHT * first + 1, max(scale * (end - event.step), 1),
-                    _WARP_HEIGHT * count - 2, KINDS.get(event.kind, "k-other"), title,
-                )
-            )  # fmt: skip
-    below = _TOP + _WARP_HEIGHT * found.warps + 14
-    copies = [event for event in events if event.is_async]
+            y, width = _TOP + _WARP_HEIGHT * first, max(end - left - 0.5, 0.5)
+            if kind == "k-compute":
+                for warp in range(count):
+                    parts.append(_box(left, y + _WARP_HEIGHT * (warp + 0.5) - 1.5, width, 3, kind, title))
+            else:
+                parts.append(_box(left, y + 1, width, _WARP_HEIGHT * count - 2, kind, title))
+    for warp in range(1, found.warps):
+        y = _TOP + _WARP_HEIGHT * warp
+        parts.append(_line(_LEFT, y, right, y, "between"))
+    below = _TOP + height + 18
+    groups = _landings([event for event in events if event.is_async])
     rows = 0
-    if copies:
-        parts.append(_text(4, below - 3, "copies under way", "axis"))
-        rows = _under_way(parts, copies, last, below, scale)
+    if groups:
+        parts.append(_text(4, below - 4, "copies under way, from issue to the wait", "axis"))
+        rows = _under_way(parts, groups, events, edges, below)
     label = f"Timeline of block {found.block}: {len(events)} events of {found.warps} warps"
-    return svg(_LEFT + scale * last + 8, below + _ASYNC_HEIGHT * rows + 6, label, parts, "timeline")
+    return svg(right + 8, below + _ASYNC_HEIGHT * rows + 6, label, parts, "timeline")
 
 
-def _under_way(parts: list[str], copies: list[Event], last: int, top: float, scale: float) -> int:
-    """Draw from issue to landing, each in the first row that is free; return the number of rows."""
-    free: list[int] = []
+def _edges(events: list[Event]) -> list[float]:
+    """Return where each event begins, and where the last ends."""
+    edges = [float(_LEFT)]
+    for event in events:
+        least = 4 if KINDS.get(event.kind) == "k-compute" else 7
+        edges.append(edges[-1] + least + 2 * math.log2(event.count))
+    return edges
+
+
+def _landings(copies: list[Event]) -> list[list[Event]]:
+    """Return the copies in groups: those that follow one another and are waited for together."""
+    groups: list[list[Event]] = []
     for event in copies:
-        end = last if event.landed is None else event.landed
-        row = next((k for k, until in enumerate(free) if until <= event.step), len(free))
+        if groups and groups[-1][0].landed == event.landed:
+            groups[-1].append(event)
+        else:
+            groups.append([event])
+    return groups
+
+
+def _under_way(parts: list[str], groups: list[list[Event]], events: list[Event], edges: list[float], top: float) -> int:
+    """Draw each group from its first issue to where it lands, in the first row that is free; return the rows."""
+    steps = [event.step for event in events]
+    free: list[float] = []
+    left_out = 0
+    for group in groups:
+        first, landed = group[0], group[0].landed
+        left = edges[bisect_left(steps, first.step)]
+        right = edges[-1] if landed is None else max(edges[bisect_left(steps, landed)], left + 2)
+        row = next((k for k, until in enumerate(free) if until <= left), len(free))
         if row >= _MOST_LANES:
+            left_out += len(group)
             continue
-        free[row : row + 1] = [end]
-        landed = "never waited for" if event.landed is None else f"waited for at step {event.landed}"
-        title = f"line {event.line}, issued at step {event.step}, {landed}"
+        free[row : row + 1] = [right]
+        count = sum(event.count for event in group)
+        end = "never waited for" if landed is None else f"waited for at step {landed}"
+        lines = sorted({event.line for event in group if event.line is not None})
+        where = f"line {', '.join(map(str, lines))}, " if lines else ""
+        title = f"{count} copies, {where}issued from step {first.step} on, {end}"
         y = top + _ASYNC_HEIGHT * row
-        parts.append(
-            _box(_LEFT + scale * event.step, y, max(scale * (end - event.step), 1), _ASYNC_HEIGHT - 2, "k-async", title)
-        )
-    return len(free)
+        parts.append(_box(left, y, right - left, _ASYNC_HEIGHT - 2, "k-async", title))
+        if right - left > 40:
+            parts.append(_text(left + 4, y + 8.5, f"{count} copies" if count > 1 else "1 copy", "cell"))
+    rows = len(free)
+    if left_out:
+        parts.append(_text(_LEFT, top + _ASYNC_HEIGHT * rows + 9, f"{left_out} more are not shown", "axis"))
+    return rows + bool(left_out)
 
 
 def _runs(bits: int) -> list[tuple[int, int]]:

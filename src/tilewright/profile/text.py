@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from io import StringIO
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tilewright.figures import Figures, Line
-from tilewright.profile.bounds import LaunchReport
+from tilewright.figures import Figures, Launch, Line
+from tilewright.profile.bounds import Bounds, LaunchReport
 from tilewright.profile.conflicts import Conflict
 from tilewright.remarks import Remark
 from tilewright.transactions import SECTOR
@@ -33,13 +34,15 @@ def write(console: Console, launches: Sequence[LaunchReport]) -> None:
     """Print the tables of all launches."""
     if not launches:
         console.print("No kernel was launched.")
-    for each in launches:
-        _write_launch(console, each)
+    for each, difference in zip(launches, differences(launches, _IN_TITLE), strict=True):
+        _write_launch(console, each, difference)
 
 
-def _write_launch(console: Console, each: LaunchReport) -> None:
+def _write_launch(console: Console, each: LaunchReport, difference: str) -> None:
     launch = each.launch
     title = f"{launch.kernel}  grid {shape(launch.grid)}  block {shape(launch.block)}"
+    if difference:
+        title += f"  ({difference})"
     console.print(Text(title + (f"  {each.times} times, the figures of one" if each.times > 1 else ""), style="bold"))
     if launch.is_sampled:
         console.print(f"measured in {launch.measured_blocks} of {launch.blocks} blocks; figures are scaled")
@@ -80,6 +83,45 @@ def _cells(found: Figures) -> list[Text]:
     ]
 
 
+_IN_TITLE = frozenset({"grid", "block"})
+
+
+def differences(launches: Sequence[LaunchReport], told: AbstractSet[str] = frozenset()) -> list[str]:
+    """Return for each launch what tells it from the other launches of its kernel; nothing where it is the only one.
+
+    These are grid, block and arguments where they differ, except those that are `told` already; where they do not tell
+    all launches apart, the figures too.
+    """
+    result = []
+    for each in launches:
+        others = [other.launch for other in launches if other.launch.kernel == each.launch.kernel]
+        described = [_described(launch) for launch in others]
+        names = dict.fromkeys(name for found in described for name in found)
+        telling = [name for name in names if len({found.get(name) for found in described}) > 1]
+        own = _described(each.launch)
+        if len(others) > 1 and len({tuple(found.get(name) for name in telling) for found in described}) < len(others):
+            total = each.launch.total
+            own["wavefronts"], own["sectors"] = amount(total.shared_wavefronts), amount(total.global_sectors)
+            own["instructions"] = amount(sum(total.instructions.values()))
+            telling += _differing_figures(others)
+        result.append(", ".join(f"{name} {own[name]}" for name in telling if name in own and name not in told))
+    return result
+
+
+def _described(launch: Launch) -> dict[str, str]:
+    return {"grid": shape(launch.grid), "block": shape(launch.block), "arch": launch.arch, **dict(launch.arguments)}
+
+
+def _differing_figures(launches: Sequence[Launch]) -> list[str]:
+    totals = [launch.total for launch in launches]
+    figures_of = {
+        "wavefronts": {total.shared_wavefronts for total in totals},
+        "sectors": {total.global_sectors for total in totals},
+        "instructions": {sum(total.instructions.values()) for total in totals},
+    }
+    return [name for name, values in figures_of.items() if len(values) > 1]
+
+
 def facts(each: LaunchReport) -> list[tuple[str, str]]:
     """Return what is said of a launch beside its lines: label and sentence."""
     launch, bounds, held = each.launch, each.bounds, each.occupancy
@@ -99,20 +141,28 @@ def facts(each: LaunchReport) -> list[tuple[str, str]]:
     if longest is not None:
         times = ", ".join(f"{limit.name} {quantity(limit.seconds, 's')}" for limit in bounds.limits)
         found.append(("bound", f"{longest.name}, on {each.gpu.title}: {times}"))
-    if bounds.flops:
-        found.append(
-            (
-                "roofline",
-                f"{quantity(bounds.flops, 'flop')}, {bounds.intensity:.3g} for each byte of DRAM: at most "
-                f"{quantity(bounds.attainable, 'flop/s')} of {quantity(bounds.peak, 'flop/s')}",
-            )
-        )
+    found.append(("roofline", roofline_text(bounds)))
     if bounds.unknown:
         found.append(("no rate for", ", ".join(bounds.unknown)))
     found.append(("occupancy", occupancy_text(each)))
     if held.problem is not None:
         found.append(("", f"without the compiler's figures: {held.problem}"))
     return found
+
+
+def roofline_text(bounds: Bounds) -> str:
+    """Return the sentence on the roofline: what it and the other limits allow, or why the launch is not on it."""
+    if bounds.why_no_point is not None:
+        return bounds.why_no_point
+    text = (
+        f"{quantity(bounds.flops, 'flop')}, {bounds.intensity:.3g} for each byte of DRAM: at most "
+        f"{quantity(bounds.attainable, 'flop/s')}"
+    )
+    if math.isfinite(bounds.peak):
+        text += f" of {quantity(bounds.peak, 'flop/s')}"
+    if bounds.longest is not None and bounds.reachable < 0.995 * bounds.attainable:
+        text += f"; {bounds.longest.name} allows no more than {quantity(bounds.reachable, 'flop/s')}"
+    return text
 
 
 def occupancy_text(each: LaunchReport) -> str:
@@ -169,6 +219,7 @@ def _launch(each: LaunchReport) -> dict[str, object]:
         "grid": list(launch.grid),
         "block": list(launch.block),
         "arch": launch.arch,
+        "arguments": dict(launch.arguments),
         "blocks": launch.blocks,
         "measured_blocks": launch.measured_blocks,
         "total": figures(launch.total),
@@ -191,8 +242,9 @@ def _launch(each: LaunchReport) -> dict[str, object]:
         "bounds": {
             "flops": bounds.flops,
             "intensity": bounds.intensity if math.isfinite(bounds.intensity) else None,
-            "peak_flops_per_second": bounds.peak,
-            "attainable_flops_per_second": bounds.attainable,
+            "peak_flops_per_second": bounds.peak if math.isfinite(bounds.peak) else None,
+            "attainable_flops_per_second": bounds.attainable if math.isfinite(bounds.attainable) else None,
+            "reachable_flops_per_second": bounds.reachable,
             "limiter": None if longest is None else longest.name,
             "limits": [
                 {"name": limit.name, "amount": limit.amount, "rate": limit.rate, "seconds": limit.seconds}

@@ -386,6 +386,30 @@ def named_leaves(name: str, value: Any, depth: int = 0) -> dict[str, Any]:
     return found
 
 
+_MOST_SHOWN = 40
+
+
+def shown_argument(argument: Argument) -> str:
+    """Return a short text of an argument, for a profile: `float32[64,32]`, a number, a compile-time value.
+
+    Strides are told where the array is not contiguous in row-major order.
+    """
+    if isinstance(argument, ArrayInfo):
+        extents = ",".join(map(str, argument.shape))
+        step, is_row_major = 1, True
+        for extent, stride in zip(reversed(argument.shape), reversed(argument.strides), strict=True):
+            is_row_major &= extent == 1 or stride == step
+            step *= extent
+        strides = "" if is_row_major else f":[{','.join(map(str, argument.strides))}]"
+        return f"{argument.dtype}[{extents}]{strides}"
+    value = argument.value
+    text = str(value.__name__ if callable(value) and hasattr(value, "__name__") else value)
+    text = " ".join(text.split())
+    if " at 0x" in text:  # an object without a text of its own
+        text = type(value).__name__
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
+
+
 def is_constant(value: Any) -> bool:
     """Return whether a value that is neither array nor number is a compile-time constant where a structure holds it.
 

@@ -31,6 +31,7 @@ from tilewright.schedule.integers import LIMIT, System, UndecidedError
 from tilewright.schedule.loop_nest import Condition, Loop, at_places, settled
 from tilewright.schedule.places import spread
 from tilewright.schedule.plan_state import PlanState
+from tilewright.schedule.private import private_points
 from tilewright.schedule.sides import Work
 from tilewright.schedule.values import Expression, Guard
 
@@ -73,6 +74,8 @@ class Unwritten:
 def unwritten(plan: PlanState, memory: Array) -> Unwritten | None:
     """Return a read of an array that may come before every write of what it reads, None where there is none."""
     found: Unwritten | None = None
+    if memory in private_points(plan.nest):
+        return None  # each point writes what it reads, and its loops keep the order in it
     for read in (accesses := Accesses(plan, memory)).reads:
         found = accesses.unwritten(read)
         if found is not None and found.values is not None:

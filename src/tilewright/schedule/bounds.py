@@ -35,7 +35,8 @@ class SizeCondition:
         """Raise `ArgumentError` where the sizes of a launch do not meet the condition."""
         if any(value_of(extent, sizes) == 0 for extent in self.extents):
             return
-        values = {s: value_of(s, sizes) for s in self.value.symbols() if isinstance(s, Dimension)}
+        known = sorted((s for s in self.value.symbols() if isinstance(s, Dimension)), key=lambda size: size.number)
+        values = {size: value_of(size, sizes) for size in known}
         if self.value.evaluate(values) < 0:
             raise ArgumentError(
                 f"kernel {name!r}: {self.what}, where {_named(values, sizes)}",

@@ -471,8 +471,11 @@ class Plan(PlanState, Recorder):
         return made
 
     def _ordered(self) -> LoopNest:
-        """Return the nest, whose order no dependence forbids. Raises `ScheduleError` where one does."""
-        if not self.nest.is_unchecked:
+        """Return the nest, whose order no dependence forbids. Raises `ScheduleError` where one does.
+
+        That of a nest without calls was asked when the plan was made.
+        """
+        if not self.nest.is_unchecked or not self.nest.called:
             return self.nest
         what = f"the order ({', '.join(map(str, self.nest.order))})"
         try:

@@ -91,7 +91,8 @@ class Computed(Derived):
         return tuple(dict.fromkeys(r for x in sizes for r in (x.roots() if isinstance(x, Derived) else (x,))))
 
     def _sizes(self) -> list[Dimension]:
-        return [symbol for symbol in self.expression.symbols() if isinstance(symbol, Dimension)]
+        sizes = [symbol for symbol in self.expression.symbols() if isinstance(symbol, Dimension)]
+        return sorted(sizes, key=lambda size: size.number)
 
 
 def key_of(size: Size) -> Any:  # Any: compares as the size does

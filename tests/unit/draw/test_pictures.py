@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -9,6 +11,7 @@ import tilewright as tw
 from tilewright import Layout, draw
 from tilewright.atoms import CopyAtom, UniversalCopy, UniversalFMA
 from tilewright.draw.model import Drawing, Grid
+from tilewright.draw.shapes import ADVANCE, Label, scene_of
 from tilewright.errors import ArgumentError, LayoutError
 from tilewright.layout import DynamicInt, crd2idx
 
@@ -95,12 +98,13 @@ def test_tensor_shows_its_elements() -> None:
 def test_tiled_copy_names_thread_and_value(bits: int | None) -> None:
     copy = tw.make_tiled_copy(UniversalCopy(bits), Layout((4, 4)), Layout((2, 1)))
     drawing = draw.picture(copy, dtype=tw.float32)
-    source, destination = grid_of(drawing, 0, 0), grid_of(drawing, 0, 1)
-    assert (source.title, destination.title) == ("source", "destination")
+    assert [len(row) for row in drawing.grids] == [1]  # what is equal is drawn once
+    both = grid_of(drawing)
+    assert both.title == "source and destination"
     for thread in range(16):
         for value in range(2):
             i, j = tw.layout.idx2crd(copy.layout_tv(thread, value), copy.tile_shape)
-            assert source.cells[i][j].lines == destination.cells[i][j].lines == (f"T{thread}", f"V{value}")
+            assert both.cells[i][j].lines == (f"T{thread}", f"V{value}")
 
 
 def test_tiled_copy_whose_sides_differ() -> None:
@@ -192,5 +196,93 @@ def test_what_cannot_be_drawn_is_refused() -> None:
 
 def test_beside_joins_grids_and_notes() -> None:
     both = draw.beside(draw.picture(Layout((2, 2))), draw.picture(tw.Swizzle(1, 0, 1)), title="both")
-    assert [grid_of(both, 0, k).title for k in range(3)] == ["(2,2):(1,2)", "before", "after"]
-    assert both.notes == draw.picture(tw.Swizzle(1, 0, 1)).notes
+    assert [grid_of(both, 0, k).title for k in range(3)] == ["(2,2):(1,2)", "Sw<1,0,1>: before", "after"]
+    assert both.notes == tuple(f"Sw<1,0,1>: {note}" for note in draw.picture(tw.Swizzle(1, 0, 1)).notes)
+
+
+def test_beside_tells_whose_a_note_is() -> None:
+    """Each note, colour key and cut belongs to one drawing; what holds for all is told once."""
+    tall, small = draw.picture(Layout((40, 2))), draw.picture(Layout((2, 2)))
+    assert draw.beside(tall, small).all_notes == ("(40,2):(1,40): rows 32 to 39 are left out",)
+    assert draw.beside(tall, tall).all_notes == ("rows 32 to 39 are left out",)
+    copy = draw.picture(tw.make_tiled_copy(UniversalCopy(32), Layout((4, 4)), Layout((2, 1))))
+    mma = draw.picture(tw.make_tiled_mma(tw.atoms.SM80_16x8x8_F32TF32TF32F32_TN))
+    both = draw.beside(copy, mma)
+    assert "T: thread, V: its value" in both.notes and both.colour_key == "the thread mod 32"  # of both
+    assert f"{copy.title}: tile (8,4) of 16-bit elements" in both.notes
+    one, two = draw.picture(tw.Swizzle(1, 0, 1), title="x"), draw.picture(tw.Swizzle(2, 0, 2), title="x")
+    keys = draw.beside(one, two).colour_key.split("; ")
+    assert [key.split(": ")[0] for key in keys] == ["drawing 1", "drawing 2"]
+    assert grid_of(draw.beside(mma, small), 0, 1).title.startswith(mma.title)
+    for drawing in (both, draw.beside(small, tall)):
+        assert_titles_fit(drawing)
+
+
+def assert_titles_fit(drawing: Drawing) -> None:
+    """Assert that no title of a grid runs into the next."""
+    scene = scene_of(drawing)
+    titles = sorted((s.y, s.x, s.text) for s in scene.shapes if isinstance(s, Label) and s.bold and s.size == 8.0)
+    for (y, x, text), (other_y, other_x, _) in pairwise(titles):
+        assert y != other_y or x + len(text) * ADVANCE * 8.0 <= other_x
+
+
+FOUR_WARPS = tw.make_tiled_mma(tw.atoms.SM80_16x8x16_F32BF16BF16F32_TN, (2, 2, 1))
+SEVERAL_WARPS = {
+    "four": FOUR_WARPS,
+    "four, larger tile": tw.make_tiled_mma(tw.atoms.SM80_16x8x16_F32BF16BF16F32_TN, (2, 2, 1), (64, 32, 32)),
+    "four along K": tw.make_tiled_mma(tw.atoms.SM80_16x8x8_F32TF32TF32F32_TN, (2, 1, 2)),
+    "eight": tw.make_tiled_mma(tw.atoms.SM80_16x8x8_F32TF32TF32F32_TN, (4, 2)),
+    "scalar": tw.make_tiled_mma(UniversalFMA(tw.float32), (8, 16)),
+    "scalar, across": tw.make_tiled_mma(UniversalFMA(tw.float32), Layout((16, 16), (16, 1)), (32, 32, None)),
+    "quads of lanes": tw.make_tiled_mma(tw.atoms.SM70_8x8x4_F32F16F16F32_TN, (4, 4)),
+}
+
+
+@pytest.mark.parametrize("name", SEVERAL_WARPS)
+def test_several_warps_are_summed_up_and_one_is_drawn_in_full(name: str) -> None:
+    mma = SEVERAL_WARPS[name]
+    drawing = draw.picture(mma)
+    assert max(len(grid.cells) for row in drawing.grids for grid in row if grid is not None) <= 32
+    holders: dict[tuple[int, int], set[int]] = {}
+    m, n, _ = mma.shape_mnk
+    for thread in mma.thread_numbers:
+        for value in range(tw.size(mma.layout_c_tv[1])):
+            holders.setdefault(tw.layout.idx2crd(mma.layout_c_tv(thread, value), (m, n)), set()).add(thread)
+    summary, detail = grid_of(drawing, 1, 1), grid_of(drawing, 3, 1)
+    height, width = m // summary.rows.extent, n // summary.columns.extent
+    for i, row in enumerate(summary.cells):
+        for j, cell in enumerate(row):
+            for di, dj in ((0, 0), (height - 1, width - 1), (height - 1, 0), (0, width - 1)):
+                warps = sorted({t // 32 for t in holders[i * height + di, j * width + dj]})
+                others = f"+{len(warps) - 1}" if len(warps) > 1 else ""
+                assert cell.label == f"W{warps[0]}{others}"
+    lanes = set()
+    for i, row in enumerate(detail.cells):
+        for j, cell in enumerate(row):
+            assert cell.label.startswith(f"T{min(holders[i, j])}")
+            lanes |= holders[i, j]
+    assert lanes.issuperset(t for t in mma.thread_numbers if t < 32)
+
+
+def test_several_warps_element_by_element() -> None:
+    drawing = draw.picture(FOUR_WARPS, whole=True)
+    c = grid_of(drawing, 1, 1)
+    assert (len(c.cells), len(c.cells[0])) == (32, 16)
+    assert c.cells[0][0].fill != c.cells[16][0].fill != c.cells[0][8].fill  # a hue for each warp
+    assert c.cells[0][0].fill != c.cells[2][0].fill  # a tint for each quarter of its lanes
+    assert "warp" in drawing.colour_key
+    one = draw.picture(tw.make_tiled_mma(tw.atoms.SM80_16x8x16_F32BF16BF16F32_TN))
+    assert one == draw.picture(tw.make_tiled_mma(tw.atoms.SM80_16x8x16_F32BF16BF16F32_TN), whole=True)
+
+
+def test_warps_are_counted_from_one() -> None:
+    c = grid_of(draw.picture(FOUR_WARPS, first=1), 1, 1)
+    assert labels(c) == [["W1", "W3"], ["W2", "W4"]] and c.rows.headers == (("1-16", "17-32"),)
+    a = grid_of(draw.picture(FOUR_WARPS, first=1), 1, 0)
+    assert labels(a) == [["W1+1"], ["W2+1"]]
+
+
+def test_rows_and_columns_of_c_are_numbered() -> None:
+    for mma in (tw.make_tiled_mma(tw.atoms.SM80_16x8x8_F32TF32TF32F32_TN), FOUR_WARPS):
+        drawing = draw.picture(mma)
+        assert all(g.show_rows and g.show_columns for row in drawing.grids for g in row if g is not None)

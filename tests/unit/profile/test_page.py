@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -15,8 +17,13 @@ from tests.helpers.browser import CHROMIUM, Browser
 from tests.unit.profile import oracle
 
 import tilewright as tw
+from tilewright.arch import find_gpu
+from tilewright.figures import Event, Launch, Line, Timeline
 from tilewright.profile import pictures
+from tilewright.profile.bounds import LaunchReport
+from tilewright.profile.page import as_html
 from tilewright.profile.report import Report
+from tilewright.profile.text import as_data, as_text, differences, roofline_text
 
 THREADS = tw.Layout((8, 32), (32, 1))
 LAYOUTS = tw.Layout((32, 32), (1, 32)), tw.Layout((32, 32), (33, 1))
@@ -109,7 +116,111 @@ def test_a_timeline_shows_copies_until_they_are_waited_for(report: Report) -> No
     assert copies and all(event.landed == wait.step for event in copies)
     assert [event.step for event in found.events] == sorted(event.step for event in found.events)
     assert all(event.warps == 0xFF for event in found.events)
-    assert len(ElementTree.fromstring(pictures.timeline(found)).findall("rect")) == len(found.events) + len(copies)
+    boxes = ElementTree.fromstring(pictures.timeline(found)).findall("rect")
+    thin = [event for event in found.events if event.kind == "compute"]  # a band for each warp
+    # The copies of one wait are one bar, which ends where the wait begins.
+    assert len(boxes) == len(found.events) + (found.warps - 1) * len(thin) + 1
+    bar = boxes[-1]
+    end = float(bar.get("x", "")) + float(bar.get("width", ""))
+    assert any(abs(float(box.get("x", "")) - end) < 0.01 and box.get("class") == "k-wait" for box in boxes)
+
+
+def test_arithmetic_does_not_fill_a_timeline() -> None:
+    """The slab: hundreds of index computations between two copies took the whole picture."""
+    events, step = [], 0
+    for _ in range(20):
+        events.append(Event(step, "compute", 1, 0b11, count=400))
+        events.append(Event(step + 400, "cp.async", 2, 0b11, is_async=True, landed=step + 401))
+        events.append(Event(step + 401, "wait", 3, 0b11))
+        step += 402
+    boxes = ElementTree.fromstring(pictures.timeline(Timeline((0, 0, 0), 2, events))).findall("rect")
+    area = Counter[str]()
+    for box in boxes:
+        area[box.get("class", "")] += float(box.get("width", "")) * float(box.get("height", ""))
+    assert area["k-compute"] < area["k-async"] + area["k-wait"]
+    ends = [float(box.get("x", "")) for box in boxes if box.get("class") == "k-wait"]
+    assert ends == sorted(ends) and len(set(ends)) == 20
+
+
+def launch_of(operations: dict[str, int], touched: int = 4096, wavefronts: int = 0) -> LaunchReport:
+    line = Line(shared_requests=wavefronts, shared_wavefronts=wavefronts, operations=Counter(operations))
+    launch = Launch("k", (1, 1, 1), (32, 1, 1), "sm_90a", 1, 1, 0, lines=[line], touched_bytes=touched)
+    return LaunchReport(launch, find_gpu("H200"))
+
+
+def heights(each: LaunchReport) -> dict[str, float]:
+    root = ElementTree.fromstring(pictures.roofline(each.bounds))
+    return {circle.get("class", ""): float(circle.get("cy", "")) for circle in root.iter("circle")}
+
+
+@pytest.mark.parametrize("wavefronts", [0, 10**3, 10**7])
+def test_the_point_is_where_all_limits_allow_it(wavefronts: int) -> None:
+    """A kernel that shared memory holds back does not stand on the roof of arithmetic and DRAM."""
+    each = launch_of({"float32": 10**6}, wavefronts=wavefronts)
+    bounds, found = each.bounds, heights(each)
+    assert bounds.longest is not None and bounds.reachable == pytest.approx(10**6 / bounds.longest.seconds)
+    if bounds.longest.name == "shared memory":
+        assert bounds.reachable < bounds.attainable and found["point"] > found["ring"] + 1
+        assert "shared memory" in roofline_text(bounds)
+    else:
+        assert bounds.reachable == pytest.approx(bounds.attainable) and set(found) == {"point"}
+
+
+def test_the_roof_of_a_mix_of_units_is_no_lower_than_its_limits_allow() -> None:
+    for operations in ({"float32": 10**9, "float64": 10**9}, {"tensor bfloat16": 10**9, "float32": 10**6}):
+        each = launch_of(operations, touched=32)
+        assert each.bounds.reachable == pytest.approx(each.bounds.attainable)
+        names = [text.text or "" for text in ElementTree.fromstring(pictures.roofline(each.bounds)).iter("text")]
+        assert any(name.startswith("this mix") for name in names)
+        places = sorted(
+            float(text.get("y", ""))
+            for text in ElementTree.fromstring(pictures.roofline(each.bounds)).iter("text")
+            if "flop/s" in (text.text or "")
+        )
+        assert all(b - a >= 12 for a, b in pairwise(places))
+
+
+@pytest.mark.parametrize(
+    ("operations", "touched", "reason"),
+    [
+        ({}, 4096, "no floating-point arithmetic"),
+        ({"float32": 64}, 0, "nothing from or to DRAM"),
+        ({}, 0, "no floating"),
+    ],
+)
+def test_a_launch_without_a_point_says_why(operations: dict[str, int], touched: int, reason: str) -> None:
+    each = launch_of(operations, touched)
+    assert heights(each) == {}
+    assert reason in pictures.roofline(each.bounds) and reason in as_text([each]) and reason in as_html([each])
+    json.dumps(as_data([each]), allow_nan=False)
+
+
+def test_a_unit_without_a_rate_has_no_roof() -> None:
+    each = launch_of({"float7": 64})
+    assert set(heights(each)) == {"point"} and each.bounds.attainable == each.bounds.reachable
+    json.dumps(as_data([each]), allow_nan=False)
+    assert "float32" not in pictures.roofline(each.bounds)
+
+
+def test_tabs_of_one_kernel_say_how_they_differ(page: Path) -> None:
+    tabs = re.findall(r"<button role=\"tab\".*?</button>", page.read_text())
+    assert len(tabs) == len({re.sub(r">\d+ ", ">", tab) for tab in tabs}) == 3
+    assert "layout (32,32):(1,32)" in tabs[0] and "layout (32,32):(33,1)" in tabs[1] and "<small>" not in tabs[2]
+
+
+def test_launches_that_differ_in_their_data_are_told_apart_by_figures() -> None:
+    first, second, third = (launch_of({}, wavefronts=w) for w in (32, 64, 64))
+    assert differences([first, second]) == ["wavefronts 32", "wavefronts 64"]
+    third.launch.arguments = (("n", "3"),)
+    second.launch.arguments = first.launch.arguments = (("n", "2"),)
+    assert len(set(differences([first, second, third]))) == 3
+    assert differences([first]) == [""]
+
+
+def test_arguments_are_told_in_short(report: Report) -> None:
+    told = dict(report.launches[0].launch.arguments)
+    assert told == {"dst": "float32[32,32]", "src": "float32[32,32]", "layout": "(32,32):(1,32)"}
+    assert report.data["launches"][0]["arguments"] == told  # type: ignore[index]
 
 
 # --- in a browser -----------------------------------------------------------------------------------------------------
@@ -177,6 +288,29 @@ def test_no_screen_is_too_narrow(browser: Browser, page: Path, width: int) -> No
         assert browser.value("document.documentElement.scrollWidth") <= width
         browser.press("]")
     assert browser.errors == []
+    browser.resize(1200, 900)
+
+
+@needs_browser
+def test_a_telephone_shows_source_maps_and_labels(browser: Browser, page: Path) -> None:
+    """Without scrolling sideways: the source, the whole map of banks, and letters of nine pixels and more."""
+    browser.resize(390, 800)
+    browser.open(page)
+    shown = "[...document.querySelectorAll('section:not([hidden]) %s')]"
+    outside = shown + ".filter(e => e.scrollWidth > e.clientWidth + 1).length"
+    assert browser.value(outside % "div:has(> .listing)") == 0
+    assert browser.value(outside % "div:has(> .banks)") == 0
+    letters = (
+        "Math.min(...[...document.querySelectorAll('section:not([hidden]) svg text')].filter(t => "
+        "getComputedStyle(t).display != 'none').map(t => parseFloat(getComputedStyle(t).fontSize) * t.getCTM().a))"
+    )
+    assert browser.value(letters) >= 9
+    code = "[...document.querySelectorAll('section:not([hidden]) td.code')].map(e => e.getBoundingClientRect())"
+    assert browser.value(f"{code}.every(r => r.left >= 0 && r.right <= 390 && r.width > 150)")
+    named = "[...document.querySelectorAll('section:not([hidden]) td[data-name]')].every(e => e.offsetHeight > 0)"
+    assert browser.value(named)
+    browser.value("document.querySelector('button.enlarge').click()")
+    assert browser.value("document.querySelector('svg.banks').clientWidth") > 800
     browser.resize(1200, 900)
 
 

@@ -1,0 +1,209 @@
+"""Pictures of tiled matrix products: A to the left of C, B above it, each element with the thread that holds it.
+
+A product of several warps is drawn twice, each time small enough to read: which warps hold each block of A, B and C,
+and the elements of the first warp's first block with their lanes and values. Its other blocks repeat that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import gcd
+from typing import Any
+
+from tilewright.draw.layout_pictures import LIMIT, Limit, axis_of, frame_of, single_grid
+from tilewright.draw.model import HUES, Axis, Cell, Drawing, Grid, tint
+from tilewright.draw.thread_pictures import KEY, holder_notes, thread_cells
+from tilewright.layout import Layout
+from tilewright.layout.tuples import show
+from tilewright.tiled import TiledMMA
+
+CellAt = Callable[[Any], Cell]
+_TINTS = 4
+
+
+def mma_drawing(mma: TiledMMA, limit: Limit = LIMIT, whole: bool = False) -> Drawing:
+    """Draw a tiled matrix product as it is written on paper: A to the left of C, B above it.
+
+    B is stored (N,K) and drawn transposed, K down and N across, so that an element of C is where the row of A and
+    the column of B that make it meet. Heavier lines are the ends of atoms, and of the atoms side by side.
+
+    A product of several warps is drawn as a summary by warp, and the first warp's block in full; with `whole`, all
+    elements are drawn, a hue for each warp and a tint for each quarter of its lanes.
+    """
+    warp = 64 if mma.atom.name.startswith("GFX") else 32
+    title = f"{mma.atom}: {mma.size} threads, tile {show(mma.shape_mnk)}"
+    operands = _operands(mma)
+    if max(mma.thread_numbers) >= warp and not whole:
+        drawing = _by_warps(mma, operands, warp, limit)
+        if drawing is not None:
+            return drawing.titled(title)
+    several = max(mma.thread_numbers) >= warp
+    cells = {name: each.cell_by_warp(warp) if several else each.cell for name, each in operands.items()}
+    m, n, k = mma.shape_mnk
+    axes = _mma_axis(mma, 0, limit[0]), _mma_axis(mma, 1, limit[1]), _mma_axis(mma, 2, min(limit))
+    titles = {"A": f"A (M,K) = ({m},{k})", "B": f"B (N,K) = ({n},{k})", "C": f"C (M,N) = ({m},{n})"}
+    titles["D"] = f"D (M,N) = ({m},{n})"
+    shared = max(operands[name].shared for name in "ABC")
+    notes = (*holder_notes(shared), *_copies(mma))
+    key = f"the warp mod {len(HUES)}, in {_TINTS} tints by lane" if several else KEY
+    return Drawing(_product(cells, titles, axes), title, notes, key)
+
+
+@dataclass(frozen=True)
+class _Operand:
+    """One of A, B, C and D: the cell of an element, how many threads hold one, and the threads themselves."""
+
+    cell: CellAt
+    shared: int
+    holders: Callable[[Any], tuple[int, ...]]
+
+    def cell_by_warp(self, warp: int) -> CellAt:
+        """Return the cell of an element in the hue of its warp and a tint of its lane."""
+
+        def coloured(coord: Any) -> Cell:
+            cell, threads = self.cell(coord), self.holders(coord)
+            if not threads:
+                return cell
+            number, lane = divmod(threads[0], warp)
+            return replace(cell, fill=tint(HUES[number % len(HUES)], lane * _TINTS // warp))
+
+        return coloured
+
+
+def _operands(mma: TiledMMA) -> dict[str, _Operand]:
+    m, n, k = mma.shape_mnk
+    found = {
+        "A": _operand(mma, mma.layout_a_tv, (m, k), 0),
+        "B": _operand(mma, mma.layout_b_tv, (n, k), 0),
+        "C": _operand(mma, mma.layout_c_tv, (m, n), mma.offset_c),
+    }
+    if mma.atom.layout_d is not None:
+        found["D"] = _operand(mma, mma.layout_d_tv, (m, n), mma.offset_c)
+    return found
+
+
+def _operand(mma: TiledMMA, layout_tv: Layout, shape: tuple[int, int], first: int) -> _Operand:
+    threads = mma.thread_numbers
+    cell, shared = thread_cells(layout_tv, shape, first, threads)
+    held: dict[int, list[int]] = {}
+    for thread in threads:
+        for value in range(int(layout_tv[1].size)):  # type: ignore[arg-type]  # static
+            places = held.setdefault(first + int(layout_tv(thread, value)), [])
+            if not places or places[-1] != thread:
+                places.append(thread)
+    return _Operand(cell, shared, lambda coord: tuple(held.get(coord[0] + coord[1] * shape[0], ())))
+
+
+def _product(cells: dict[str, CellAt], titles: dict[str, str], axes: tuple[Axis, Axis, Axis]) -> tuple[Any, ...]:
+    """Return the grids of a product, B above C and A to its left; D to the right of C where it differs."""
+    m_axis, n_axis, k_axis = axes
+    frame = frame_of((m_axis.extent, n_axis.extent))
+    b = cells["B"]
+    grid_a = single_grid(frame, cells["A"], titles["A"], m_axis, k_axis)
+    grid_b = single_grid(frame, lambda p: b((p[1], p[0])), titles["B"], k_axis, n_axis)
+    above: tuple[Grid | None, ...] = (None, grid_b)
+    below: tuple[Grid | None, ...] = (grid_a, single_grid(frame, cells["C"], titles["C"], m_axis, n_axis))
+    if "D" in cells:
+        above, below = (*above, None), (*below, single_grid(frame, cells["D"], titles["D"], m_axis, n_axis))
+    return above, below
+
+
+# --- several warps -------------------------------------------------------------------------------------------------
+
+
+def _by_warps(mma: TiledMMA, operands: dict[str, _Operand], warp: int, limit: Limit) -> Drawing | None:
+    """Return the summary by warp and the first warp's block; None where no block holds all lanes of that warp."""
+    m, n, k = mma.shape_mnk
+    modes = {"A": (0, 2), "B": (1, 2), "C": (0, 1), "D": (0, 1)}
+    extents = (m, n, k)
+    warps = {
+        name: [
+            [tuple(dict.fromkeys(t // warp for t in each.holders((i, j)))) for j in range(extents[modes[name][1]])]
+            for i in range(extents[modes[name][0]])
+        ]
+        for name, each in operands.items()
+    }
+    blocks = list(extents)
+    for name, rows in warps.items():
+        columns = [list(column) for column in zip(*rows, strict=True)]
+        for side, lines in ((modes[name][0], rows), (modes[name][1], columns)):
+            for i in range(1, len(lines)):
+                if lines[i] != lines[i - 1]:
+                    blocks[side] = gcd(blocks[side], i)
+    full = [_extent_in_full(mma, mode, blocks[mode], warp) for mode in range(3)]
+    c = operands["C"]
+    lanes = {t for i in range(full[0]) for j in range(full[1]) for t in c.holders((i, j)) if t < warp}
+    if not lanes.issuperset(t for t in mma.thread_numbers if t < warp):
+        return None
+    named = [_block_axis("MNK"[mode], extents[mode], blocks[mode], limit[mode % 2]) for mode in range(3)]
+    summary = _product(
+        {name: _warp_cells(found, blocks, modes[name]) for name, found in warps.items()},
+        {name: f"{name}, by warp" for name in operands},
+        (named[0], named[1], named[2]),
+    )
+    axes = [axis_of(full[mode], "MNK"[mode], limit[mode % 2]) for mode in range(3)]
+    detail = _product(
+        {name: each.cell for name, each in operands.items()},
+        {name: f"{name}, first block" for name in operands},
+        (axes[0], axes[1], axes[2]),
+    )
+    shared = max(operands[name].shared for name in "ABC")
+    count = len({t // warp for t in mma.thread_numbers})
+    notes = (
+        f"above: which of the {count} warps (W) hold each block of A, B and C; +n: and n more warps",
+        f"below: the first warp's block in the first rows and columns; {holder_notes(shared)[0]}",
+        *_copies(mma),
+    )
+    return Drawing((*summary, *detail), "", notes, f"above the warp mod {len(HUES)}, below {KEY}")
+
+
+def _extent_in_full(mma: TiledMMA, mode: int, block: int, warp: int) -> int:
+    """Return how far the block in full goes: one atom of one warp, or the block that a warp holds of something else."""
+    atom = mma.atom.shape_mnk[mode]
+    if mma.atom.threads == warp:
+        return atom
+    return min(block, atom) if mma.atom.threads > warp else block
+
+
+def _warp_cells(warps: list[list[tuple[int, ...]]], blocks: list[int], modes: tuple[int, int]) -> CellAt:
+    def cell(coord: Any) -> Cell:
+        held = warps[coord[0] * blocks[modes[0]]][coord[1] * blocks[modes[1]]]
+        if not held:
+            return Cell(("-",), faded=True)
+        others = f"+{len(held) - 1}" if len(held) > 1 else ""
+        return Cell((f"W{held[0]}{others}",), HUES[held[0] % len(HUES)])
+
+    return cell
+
+
+def _block_axis(name: str, extent: int, block: int, most: int) -> Axis:
+    """Return the axis of the blocks of a mode, each named by its first and last index."""
+    shown = min(extent // block, most)
+    headers = tuple([f"{i * block}-{(i + 1) * block - 1}" if block > 1 else str(i) for i in range(shown)])
+    return Axis(name, extent // block, shown, (headers,))
+
+
+def _copies(mma: TiledMMA) -> tuple[str, ...]:
+    """Return the note on threads whose numbers are left out, for atoms of lanes that do not follow one another."""
+    span = int(mma.layout_c_tv[0].size)  # type: ignore[arg-type]  # static
+    missing = sorted(set(range(span)) - set(mma.thread_numbers))
+    if not missing:
+        return ()
+    runs = [missing[:1]]
+    for number in missing[1:]:
+        if number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    ranges = [f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs]
+    return (f"threads {', '.join(ranges)} hold copies",)
+
+
+def _mma_axis(mma: TiledMMA, mode: int, most: int) -> Axis:
+    """Make the axis of M, N or K, ruled at atoms unless a permutation takes those apart."""
+    extent, atom = mma.tile_size(mode), mma.atom.shape_mnk[mode]
+    covered = atom * int(mma.atom_layout[mode].size)  # type: ignore[arg-type]  # static, checked by TiledMMA
+    nested = (atom, covered // atom, extent // covered)
+    axis = axis_of(extent if isinstance(mma.permutation(mode), Layout) else nested, "MNK"[mode], most)
+    return replace(axis, headers=axis.headers[:1])
