@@ -41,7 +41,8 @@ _EXPORTS: dict[str, tuple[str, ...]] = {
     ),
     "language": (
         *("constexpr", "function", "range", "static_range"),
-        *("thread_idx", "block_idx", "block_dim", "grid_dim", "lane_id", "warp_id"),
+        *("thread_idx", "block_idx", "block_dim", "grid_dim", "lane_id", "warp_id", "warpgroup_id"),
+        *("wgmma_fence", "wgmma_commit", "wgmma_wait", "set_registers"),
         *("pointer", "shared_union"),
         *("shared", "registers", "fragment_like", "make_fragment_like", "make_tensor_like"),
         *("sync_threads", "sync_warp", "cp_async_commit", "cp_async_wait", "tma_store_commit", "tma_store_wait"),

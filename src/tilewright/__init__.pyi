@@ -146,6 +146,7 @@ from tilewright.language import rsqrt as rsqrt
 from tilewright.language import rsqrt_approx as rsqrt_approx
 from tilewright.language import sad as sad
 from tilewright.language import scan as scan
+from tilewright.language import set_registers as set_registers
 from tilewright.language import shared as shared
 from tilewright.language import shared_union as shared_union
 from tilewright.language import shuffle as shuffle
@@ -175,6 +176,10 @@ from tilewright.language import trunc as trunc
 from tilewright.language import vote_all as vote_all
 from tilewright.language import vote_any as vote_any
 from tilewright.language import warp_id as warp_id
+from tilewright.language import warpgroup_id as warpgroup_id
+from tilewright.language import wgmma_commit as wgmma_commit
+from tilewright.language import wgmma_fence as wgmma_fence
+from tilewright.language import wgmma_wait as wgmma_wait
 from tilewright.language import where as where
 from tilewright.launch import Kernel as Kernel
 from tilewright.launch import kernel as kernel

@@ -229,8 +229,8 @@ class OnSimulator:
             copies=frozenset(name for name, each in staged.items() if each.info.is_cuda),
             addresses=tuple(places.values()),
             sized=sized,
-            maps=self._maps(find, infos),
             described=lambda: tuple([(name, shown_argument(value)) for name, value in described.items()]),
+            maps=self._maps(find, infos),
         )
         for name in written:
             staged[name].write_back()

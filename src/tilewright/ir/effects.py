@@ -86,6 +86,10 @@ class Scope(enum.IntEnum):
     GRID = 5
 
 
+# The groups of whole warps that a block has several of: how many warps each has. A group is aligned to its size.
+WARPS_OF = {Scope.WARP: 1, Scope.WARPGROUP: 4}
+
+
 class Order(enum.Flag):
     """What an op makes visible between threads.
 
@@ -145,6 +149,7 @@ class Effects:
     - `commits`: it closes a group of such work. `completes`: it waits for such work, all but the `pending` newest
       groups, or all, committed or not, where that is None. `follows`: its own access takes place when such work, issued
       by the thread before, is done.
+    - `registers`: how many registers the threads have from there on; the kernel is alone on its multiprocessor then.
     - `keeps_reads`: reads of the buffers that it names stay behind it, also reads of what no thread writes.
     """
 
@@ -162,6 +167,7 @@ class Effects:
     completes: Completion | None = None
     follows: Completion | None = None
     pending: int | None = None
+    registers: int | None = None
     keeps_reads: bool = False
 
 

@@ -52,12 +52,13 @@ class Emission:
         """Emit the whole kernel."""
         for binding in self.plan.bindings:
             self._enter(binding)
+        held = {array.memory for array in self.scope.storage}  # by the launch
         for array in self.plan.arrays:
             if array not in self.scope.storage and not any(cache.array is array for cache in self.plan.caches):
                 self._keep_in_registers(array)
         if self.tiles is not None:
             self.tiles.declare()
-        self._begin_scratch()
+        self._begin_scratch(held)
         self.guarded(0, self.plan.nest.parts)
 
     def _keep_in_registers(self, array: Array) -> None:
@@ -83,14 +84,12 @@ class Emission:
         layout = Layout(shape, steps) if array.rank > 1 else Layout(1, 0)
         return Storage(array, Tensor(register.engine, layout), (Affine((), 0),) * array.rank)
 
-    def _begin_scratch(self) -> None:
+    def _begin_scratch(self, held: set[Array]) -> None:
         """Put zeros into memory of the launch that is read before it is written: each thread where it accesses it.
 
         Where several threads of a block access an element, one of them does it for all.
         """
-        memories = {array.memory for array in self.plan.arrays if array in self.scope.storage}
-        begun = sorted(self.plan.begun & memories, key=lambda array: array.number)
-        begun = [array for array in begun if not is_constant(self.plan, array)]
+        begun = sorted(self.plan.begun & held, key=lambda array: array.number)
         own = [array for array in begun if not is_of_several(self.plan, array, "THREAD")]
         for array in own:
             self._put_zeros(array, self.plan.serial)
@@ -120,7 +119,7 @@ class Emission:
         if not loops:
             self.scope.statements((part,))
             return
-        loop, low, high = loops[0], 0, loops[0].last
+        loop, (low, high) = loops[0], self.scope.span(loops[0], (part,))
 
         def iteration(value: Any) -> None:  # Any: a number of host or device
             with self.scope.at(loop.index, value, (low, high)):
@@ -128,7 +127,7 @@ class Emission:
 
         if high == low:
             iteration(low)
-        else:
+        elif high is None or high > low:
             self.scope.run(loop, low, high, iteration)
 
     def _enter(self, binding: Binding) -> None:

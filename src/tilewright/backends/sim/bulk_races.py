@@ -100,7 +100,7 @@ class BulkRaces:
             return
         as_one = Access(access.op, access.kind, access.storage, None, 1, None)
         checker.compare(region, as_one, touch, event)
-        self._demand_fences(region, as_one, touch)
+        self.demand_fences(region, as_one, touch)
         checker.record(region, as_one, touch, event)
         if region.cells.ordinary is not None and access.kind is not AccessKind.COPY_READ:
             region.cells.ordinary[touch.cells] = 0
@@ -108,7 +108,7 @@ class BulkRaces:
             self._reading.append(_Reading(access, region, event, everybody))
             self._reading[-1].mark()
 
-    def _demand_fences(self, region: Region, access: Access, touch: Touch) -> None:
+    def demand_fences(self, region: Region, access: Access, touch: Touch) -> None:
         """Report ordinary writes that come before, and that no proxy fence of their threads follows."""
         if region.cells.ordinary is None:
             return

@@ -17,7 +17,7 @@ from tilewright.backends.sim.machine import Access, AccessKind, BulkAccess, Mach
 from tilewright.backends.sim.storage import FlatStorage, GlobalStorage, RegisterStorage, SharedStorage, Storage
 from tilewright.backends.sim.values import Array, Lanes, Mask, at_least_2d, both, by_warps, fill
 from tilewright.ir.core import Op
-from tilewright.ir.effects import Scope
+from tilewright.ir.effects import WARPS_OF, Scope
 from tilewright.ir.ops import Inside
 
 _UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
@@ -124,7 +124,7 @@ def _full(storage: SharedStorage, cells: Array) -> Any:
     return cells.dtype.type(int.from_bytes(bytes([storage.mark]) * cells.itemsize, "little"))
 
 
-_READS = (AccessKind.LOAD, AccessKind.ATOMIC)
+_READS = (AccessKind.LOAD, AccessKind.ATOMIC, AccessKind.OPERAND_READ, AccessKind.ACCUMULATE)
 # An asynchronous copy's result that is read too early is a missing wait, which the race checker tells of.
 _WRITES = (AccessKind.STORE, AccessKind.ATOMIC, AccessKind.COPY_WRITE)
 
@@ -241,14 +241,15 @@ class AccessChecker(Observer):
         if mask is None or mask.shape[1] == 1:
             return
         groups, what = mask, "block"
-        of_warp = op.effects.together is Scope.WARP
-        if of_warp:
-            groups, what = by_warps(mask, mask.shape[1], self._machine.warp), "warp"
+        size = 0
+        if op.effects.together in WARPS_OF:
+            size, what = self._machine.warp * WARPS_OF[op.effects.together], op.effects.together.name.lower()
+            groups = by_warps(mask, mask.shape[1], size)
         split = groups.any(axis=-1) & ~groups.all(axis=-1)
         if not split.any():
             return
         row = np.argwhere(split)[0]
-        missing = np.argwhere(~groups[tuple(row)])[0][0] + (self._machine.warp * row[1] if of_warp else 0)
+        missing = np.argwhere(~groups[tuple(row)])[0][0] + (size * row[1] if size else 0)
         here = int(groups[tuple(row)].sum())
         fault = Fault(
             op,

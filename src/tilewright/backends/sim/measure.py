@@ -149,6 +149,8 @@ class Meter(Observer):
     def access(self, access: Access) -> Array | None:
         if not self._on:
             return None
+        if access.kind is AccessKind.OPERAND_READ:
+            return None  # the tensor cores read by themselves; how often and in which banks is not known
         if access.kind is AccessKind.COPY_LAND:
             self._narrator.land(access.op)
         elif isinstance(access.storage, SharedStorage):

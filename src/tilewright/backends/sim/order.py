@@ -16,7 +16,8 @@ before it waits. They land when a thread waits, which is at the next barrier of 
 covers agents.
 
 Bulk copies whose bytes arrive at an mbarrier are written by that mbarrier, which has a column of its own: whoever waits
-for one of its phases knows all that arrived there, and nothing of what arrived elsewhere.
+for one of its phases knows all that arrived there, and nothing of what arrived elsewhere. So have the products of a
+warpgroup: what they read is known to every thread of it that has waited for them, whichever warp that is.
 
 A kernel that has barriers of whole blocks and whole warps only needs no matrix. After a barrier of the block all of
 `known` is one number, the `floor`, and a barrier of a warp raises it among its lanes; nothing that one warp alone
@@ -120,12 +121,13 @@ class Order:
             self._known[met] = event
         return False
 
-    def meet_warp(self, mask: Mask) -> None:
-        """Order the threads of the mask with those of their warp."""
+    def meet_warps(self, mask: Mask, warps: int = 1) -> None:
+        """Order the threads of the mask with those of their group of so many warps; several need the matrix."""
         event = self.tick()
         if self._known is not None:
-            self._meet_lanes(mask, event)
+            self._meet_lanes(mask, event, warps * self.warp)
             return
+        assert warps == 1, warps
         rows = 1 if mask is None else mask.shape[0]
         floors = self._warp_floor
         if floors is None:
@@ -188,8 +190,17 @@ class Order:
         brought[phase[:, 0] >= 0, 2 * self.threads + number] = event
         self._meeting(barrier, len(known)).bring(brought, phase, lasts=True)
 
+    def learn(self, mask: Mask, numbers: Array) -> None:
+        """Let threads know all that was done so far by the one of a number, one for each thread; see `writer`."""
+        event = self.tick()
+        known, here = self._rows_of(mask)
+        rows, threads = np.nonzero(here)
+        whole = numbers[threads] < self.columns - 2 * self.threads  # a last partial group is in no product
+        rows, threads = rows[whole], threads[whole]
+        known[rows, threads, 2 * self.threads + numbers[threads]] = event
+
     def writer(self, number: int) -> int:
-        """Return who writes, in words of shadow memory, what arrives at an mbarrier of that number."""
+        """Return who works beside the threads, in words of shadow memory, by the number of an mbarrier or of more."""
         return AGENT + self.threads + number
 
     def _bring(self, barrier: Hashable, brought: Array, here: Array, phase: Array, lasts: bool = True) -> None:
@@ -227,10 +238,10 @@ class Order:
         here = np.broadcast_to(here, (rows, self.threads))
         return (self._known, here, *[np.broadcast_to(x, (rows, x.shape[1])) for x in others])
 
-    def _meet_lanes(self, mask: Mask, event: int) -> None:
+    def _meet_lanes(self, mask: Mask, event: int, size: int) -> None:
         known, here = self._rows_of(mask)
-        for first in range(0, self.threads, self.warp):
-            lanes = slice(first, first + self.warp)
+        for first in range(0, self.threads, size):
+            lanes = slice(first, first + size)
             there = here[:, lanes]
             joined = np.where(there[..., None], known[:, lanes], 0).max(axis=1)
             joined[:, lanes] = np.where(there, event, joined[:, lanes])

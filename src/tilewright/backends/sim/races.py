@@ -22,9 +22,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tilewright.backends.sim.bulk_races import BulkRaces, help_with_bulk, numbers_of_mbarriers
+from tilewright.backends.sim.bulk_races import BulkRaces, numbers_of_mbarriers
 from tilewright.backends.sim.clocks import Cell, Clocks
-from tilewright.backends.sim.findings import Fault, name_place
 from tilewright.backends.sim.machine import (
     Access,
     AccessKind,
@@ -35,172 +34,15 @@ from tilewright.backends.sim.machine import (
     Signal,
     Synchronisation,
 )
+from tilewright.backends.sim.operands import PendingOperands
 from tilewright.backends.sim.order import AGENT, DeferredArrival, Order, same_rows
 from tilewright.backends.sim.proxies import ProxyFences
+from tilewright.backends.sim.race_reports import READS, Conflict, Party, report
 from tilewright.backends.sim.shadow import BITS, NARROW, UNDER_WAY, WHO, Region, Touch, event_of, find_regions
-from tilewright.backends.sim.storage import GlobalStorage, Storage
 from tilewright.backends.sim.values import Array, Lanes, Mask, at_least_2d, fill
 from tilewright.ir.core import Buffer, Kernel, Op, Space
-from tilewright.ir.effects import Effects, Proxy, Scope, Waits
+from tilewright.ir.effects import WARPS_OF, Completion, Effects, Scope, Waits
 from tilewright.ir.effects import Order as Visibility
-
-_PLAIN_WRITES = (AccessKind.STORE, AccessKind.COPY_WRITE, AccessKind.COPY_LAND)
-_READS = (AccessKind.LOAD, AccessKind.COPY_READ)
-_NOUNS = {
-    AccessKind.LOAD: "load",
-    AccessKind.STORE: "store",
-    AccessKind.ATOMIC: "atomic update",
-    AccessKind.COPY_READ: "asynchronous copy's read",
-    AccessKind.COPY_WRITE: "asynchronous copy's write",
-    AccessKind.COPY_LAND: "asynchronous copy's write",
-    AccessKind.BARRIER: "use of the mbarrier",
-}
-
-
-@dataclass(frozen=True)
-class Party:
-    """One side of a race: the op and what it does, the number of the block in the grid and of the thread in it."""
-
-    op: Op
-    kind: AccessKind
-    block: int
-    thread: int
-
-    @property
-    def noun(self) -> str:
-        noun = _NOUNS[self.kind]
-        return noun.replace("asynchronous", "bulk") if self.is_bulk else noun
-
-    @property
-    def is_bulk(self) -> bool:
-        """Whether it is by the async proxy."""
-        return self.op.effects.proxy is Proxy.ASYNC
-
-
-@dataclass(frozen=True)
-class Conflict:
-    """Two accesses to one place without an order: the one that came second in the simulator, and the first.
-
-    `under_way` says that the first is an asynchronous copy that no thread has waited for, `unfenced` that the second
-    is by the async proxy, which may not see the first although that comes before.
-    """
-
-    late: Party
-    early: Party
-    storage: Storage
-    index: int
-    under_way: bool
-    count: int
-    unfenced: bool = False
-
-    @property
-    def same_thread(self) -> bool:
-        return (self.late.block, self.late.thread) == (self.early.block, self.early.thread)
-
-    @property
-    def kind(self) -> str:
-        """The kind of the finding."""
-        if self.unfenced:
-            return "missing-fence"
-        if self.under_way and (self.same_thread or self.late.kind in _READS):
-            return "missing-wait"
-        if self.late.block != self.early.block and {self.late.kind, self.early.kind} <= set(_PLAIN_WRITES):
-            return "overlapping-writes"
-        return "race"
-
-
-def report(machine: Machine, conflict: Conflict) -> None:
-    """Hand the conflict to the collector."""
-    late, early = conflict.late, conflict.early
-    kind = conflict.kind
-    if machine.collector.count_again(late.op, kind, conflict.storage.buffer.name, conflict.count, early.op):
-        return
-    place, coordinate = name_place(conflict.storage, conflict.index)
-    block, thread = machine.block_coordinate(early.block - machine.first_block), machine.thread_coordinate(early.thread)
-    notes = [f"the {early.noun}: block {block}, thread {thread}"]
-    if early.op is not late.op and early.op.location is not None:
-        notes += [f"  {line}" for line in early.op.location.excerpt()]
-    fault = Fault(
-        late.op,
-        kind,
-        f"{kind.replace('-', ' ')}: {late.noun} {_preposition(late.kind)} {place} {_meeting(conflict, machine.orders)}",
-        machine.block_coordinate(late.block - machine.first_block),
-        machine.thread_coordinate(late.thread),
-        conflict.storage.buffer.name,
-        conflict.index,
-        coordinate,
-        notes,
-        _help(conflict, kind, machine),
-        conflict.count,
-        other=early.op,
-        role=f"the {late.noun}: ",
-    )
-    machine.collector.report(fault)
-
-
-def _preposition(kind: AccessKind) -> str:
-    return "to" if kind in (AccessKind.STORE, AccessKind.COPY_WRITE) else "of"
-
-
-def _meeting(conflict: Conflict, can_be_ordered: bool) -> str:
-    """Return what the second access meets; `can_be_ordered` says that the kernel orders blocks by some accesses."""
-    early = conflict.early
-    if conflict.unfenced:
-        whose = "its own thread" if conflict.same_thread else "another thread"
-        return f"meets a {early.noun} by {whose}, which no proxy fence follows"
-    if conflict.under_way:
-        whose = "its own thread's" if conflict.same_thread else "another thread's"
-        does = "has yet to read it" if early.kind is AccessKind.COPY_READ else "to it is under way"
-        return f"while {whose} {'bulk' if early.is_bulk else 'asynchronous'} copy {does}"
-    article = "an" if early.noun[0] in "aeiou" else "a"
-    if conflict.late.block != early.block:
-        which = "the two" if can_be_ordered else "blocks"
-        return f"meets {article} {early.noun} by another block, and nothing orders {which}"
-    return f"meets {article} {early.noun} by another thread, and nothing orders the two"
-
-
-def _help(conflict: Conflict, kind: str, machine: Machine) -> str:
-    """Return what usually fixes it."""
-    warp = machine.warp
-    late, early = conflict.late, conflict.early
-    if conflict.unfenced:
-        space = '"global"' if isinstance(conflict.storage, GlobalStorage) else ""
-        return (
-            f"let the threads that write there run tw.fence_proxy_async({space}) behind their writes, before the "
-            "barrier or arrival that tells this one"
-        )
-    bulk = help_with_bulk(early.op, early.kind, under_way=conflict.under_way)
-    if bulk is not None:
-        return bulk
-    if conflict.under_way:
-        if early.kind is AccessKind.COPY_READ:
-            return "wait for the copy (tw.cp_async_wait) before its source changes"
-        wait = "commit the copy's group and wait for it (tw.cp_async_commit, tw.cp_async_wait)"
-        if kind == "missing-wait":
-            return (
-                f"{wait}" + ("" if conflict.same_thread else ", and let tw.sync_threads() follow") + " before this line"
-            )
-        return f"{wait} before another thread writes there, with tw.sync_threads() between"
-    if late.block != early.block and machine.orders:
-        if {e.effects.scope for e in (late.op, early.op)} & {*NARROW}:
-            return 'let the scope reach other blocks: scope="gpu"'
-        return (
-            "release what was done before and acquire it: a barrier of the block, then in one thread tw.threadfence() "
-            'or sem="release" on a flag, and on the other side sem="acquire" or tw.threadfence(), then a barrier'
-        )
-    if late.block != early.block:
-        return "let each block write elements of its own, use an atomic operation, or split the work into two launches"
-    if late.op is early.op and early.kind in _PLAIN_WRITES:
-        return "let each thread write elements of its own, let one thread write, or use an atomic operation"
-    barrier = "tw.sync_threads()"
-    if late.thread // warp == early.thread // warp and not isinstance(conflict.storage, GlobalStorage):
-        barrier += ", or tw.sync_warp() where only threads of one warp meet,"
-    if early.kind is AccessKind.COPY_LAND:
-        return f"put {barrier} after the wait for the copy: a wait makes a thread's own copies visible to itself only"
-    if early.kind in _READS:
-        return f"put {barrier} after the last {early.noun} of what was there before"
-    return f"put {barrier} between the two"
-
 
 _WRITES = (AccessKind.STORE, AccessKind.COPY_WRITE)
 _INDIVISIBLE = (AccessKind.ATOMIC, AccessKind.BARRIER)
@@ -233,7 +75,10 @@ class RaceChecker(Observer):
     def __init__(self, kernel: Kernel, machine: Machine) -> None:
         self._machine = machine
         partial = any(_is_partial(op.effects) for op in kernel.body.walk())
-        self.order = Order(machine.threads, machine.warp, partial, numbers_of_mbarriers(kernel)[1])
+        self._mbarriers = numbers_of_mbarriers(kernel)[1]
+        # Writers beside the threads: the mbarriers at which bulk copies arrive, and readers: the warpgroups' products.
+        others = self._mbarriers + (machine.products.count if any(map(_multiplies, kernel.body.walk())) else 0)
+        self.order = Order(machine.threads, machine.warp, partial, others)
         self.fences = {space: ProxyFences(self.order) for space in (Space.SHARED, Space.GLOBAL)}
         self.bulk = BulkRaces(self, kernel)
         self.regions: dict[Buffer, Region] = find_regions(kernel, machine, self.order)
@@ -249,6 +94,7 @@ class RaceChecker(Observer):
         self._landing: Lanes = None  # the index of the copy that is being issued
         self._issued = 0
         self._pending_reads: list[_PendingRead] = []
+        self._operands = PendingOperands(machine)
         self._landed: list[tuple[Region, Touch, int]] = []  # copies, since the last wait or arrival for copies
         self._deferred: dict[Op, list[DeferredArrival]] = {}  # arrivals that wait for copies to land
 
@@ -266,16 +112,20 @@ class RaceChecker(Observer):
         if self.clocks is not None:
             self.clocks.begin(machine.first_block)
         self._pending_reads.clear()
+        self._operands.clear()
         self._landed.clear()
         self._deferred.clear()
         for region in self._distinct:
             region.begin()
 
     def barrier(self, op: Op, mask: Mask) -> None:
-        if self.clocks is not None:
-            (self.clocks.meet_warp if op.effects.together is Scope.WARP else self.clocks.meet_block)(mask)
-        if op.effects.together is Scope.WARP:
-            self.order.meet_warp(mask)
+        warps = WARPS_OF.get(op.effects.together, 0)
+        if self.clocks is not None and warps:
+            self.clocks.meet_warps(mask, warps)
+        elif self.clocks is not None:
+            self.clocks.meet_block(mask)
+        if warps:
+            self.order.meet_warps(mask, warps)
         elif self.order.meet_block(mask):
             if op.effects.together is Scope.GRID and self._grid_phase != self._machine.grid_phase:
                 # Everything so far is before everything that follows, in all blocks.
@@ -310,6 +160,9 @@ class RaceChecker(Observer):
                 self.clocks.acquire((signal.buffer, element), _phase(signal, here), here)
 
     def wait(self, op: Op, mask: Mask) -> None:
+        if op.effects.completes is Completion.WARPGROUP:
+            self._end_products(mask)
+            return
         self._landed.clear()  # to the threads that wait, what has landed is as if they had written it
 
     def start_bulk(self, access: BulkAccess) -> bool:
@@ -325,6 +178,16 @@ class RaceChecker(Observer):
         self._numbers.append(event)
         self._accesses.append((op, kind))
         return event
+
+    def _end_products(self, mask: Mask) -> None:
+        """Let the reads of products that are over be their warpgroup's, of which all threads that waited know."""
+        size = self._machine.products.size
+        for access, region, touch in self._operands.end():
+            reader = self.order.writer(self._mbarriers) + touch.threads // size
+            done = Touch(touch.cells, reader, touch.rows, touch.threads)
+            assert region.cells.reads is not None
+            region.cells.reads.add(done, self.note(access.op, AccessKind.OPERAND_READ))
+        self.order.learn(mask, self._mbarriers + np.arange(self._machine.threads) // size)
 
     def fence_proxy(self, op: Op, mask: Mask) -> None:
         assert op.effects.fences_proxy is not None
@@ -345,6 +208,8 @@ class RaceChecker(Observer):
             touch = region.touch(access, access.mask)
             if touch.cells.size:
                 self.compare(region, access, touch, event)
+                if kind is AccessKind.OPERAND_READ:
+                    self.bulk.demand_fences(region, access, touch)
                 self.record(region, access, touch, event)
         return None
 
@@ -394,7 +259,7 @@ class RaceChecker(Observer):
         kind, cells = access.kind, region.cells
         if kind is AccessKind.COPY_LAND:
             return
-        is_strong, is_read = kind in _INDIVISIBLE or (self._has_strong and self._is_ordered(access)), kind in _READS
+        is_strong, is_read = kind in _INDIVISIBLE or (self._has_strong and self._is_ordered(access)), kind in READS
         self._conflicts(region, access, touch, cells.writes.take(touch.cells))
         met = [] if is_strong else [cells.atomics]
         met += [] if is_read else [cells.reads] if is_strong else [cells.reads, cells.strong_reads]
@@ -403,12 +268,13 @@ class RaceChecker(Observer):
                 self._conflicts(region, access, touch, words)
         if cells.narrow_writes is not None and is_strong:
             self._too_narrow(region, access, touch)
-        if not is_read and cells.pending_reads is not None and (self._pending_reads or self.bulk.is_reading):
+        under_way = self._pending_reads or self._operands or self.bulk.is_reading
+        if not is_read and cells.pending_reads is not None and under_way:
             self._conflicts(region, access, touch, cells.pending_reads.take(touch.cells))
 
     def _too_narrow(self, region: Region, access: Access, touch: Touch) -> None:
         """Report strong accesses of other blocks that race with a strong one because a scope does not reach so far."""
-        cells, is_read = region.cells, access.kind in _READS
+        cells, is_read = region.cells, access.kind in READS
         assert cells.narrow_writes is not None and cells.narrow_reads is not None
         if access.op.effects.scope in NARROW:
             met = [cells.atomics, *([] if is_read else [cells.strong_reads])]
@@ -462,17 +328,17 @@ class RaceChecker(Observer):
     def record(self, region: Region, access: Access, touch: Touch, event: int) -> None:
         """Record the access in the cells."""
         kind, cells = access.kind, region.cells
-        if cells.ordinary is not None and kind not in (*_READS, AccessKind.COPY_WRITE, AccessKind.BARRIER):
+        if cells.ordinary is not None and kind not in (*READS, AccessKind.COPY_WRITE, AccessKind.BARRIER):
             cells.ordinary[touch.cells] = touch.words(event)
         if kind in _INDIVISIBLE or (self._has_strong and self._is_ordered(access)):
-            marks = cells.strong_reads if kind in _READS else cells.atomics
+            marks = cells.strong_reads if kind in READS else cells.atomics
             assert marks is not None
             marks.add(touch, event)
             if cells.narrow_writes is not None and access.op.effects.scope in NARROW:
-                narrow = cells.narrow_reads if kind in _READS else cells.narrow_writes
+                narrow = cells.narrow_reads if kind in READS else cells.narrow_writes
                 assert narrow is not None
                 narrow.add(touch, event)
-                if kind not in _READS:
+                if kind not in READS:
                     self._meet_at_once(region, access, touch, event)
         elif kind in _WRITES or kind is AccessKind.COPY_LAND:
             words = touch.words(event)
@@ -486,6 +352,8 @@ class RaceChecker(Observer):
                 twice = np.flatnonzero(last != words)
                 if twice.size:
                     self.tell(region, access, touch, twice, last[twice])
+        elif kind is AccessKind.OPERAND_READ:
+            self._operands.add(access, region, touch, event)
         else:
             assert cells.reads is not None
             cells.reads.add(touch, event)
@@ -567,6 +435,9 @@ class RaceChecker(Observer):
         """Return the number of the block and of the thread that a word names."""
         if not region.is_global:
             thread = word & WHO & ~AGENT
+            group = thread - self._machine.threads - self._mbarriers
+            if word & AGENT and group >= 0:
+                thread = group * self._machine.products.size
             return self._machine.first_block + row, self.bulk.starters.get(event, thread)
         first_block = self._chunks[bisect.bisect_right(self._chunks, (event, 1 << 62)) - 1][1]
         other_row, thread = divmod(word & WHO, self._machine.threads)
@@ -590,6 +461,13 @@ def _phase(signal: Signal, here: Array) -> Array:
     return latest
 
 
+def _multiplies(op: Op) -> bool:
+    """Return whether an op is a product of a warpgroup."""
+    return op.effects.asynchronous is Completion.WARPGROUP
+
+
 def _is_partial(effects: Effects) -> bool:
     """Return whether some threads of a block meet at an op without the others."""
+    if effects.together is Scope.WARPGROUP and (effects.order is Visibility.BOTH or effects.asynchronous is not None):
+        return True
     return effects.scope is None and (effects.order is Visibility.RELEASE or effects.waits is Waits.SOME)

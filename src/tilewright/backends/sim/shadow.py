@@ -157,7 +157,7 @@ class Marks:
 class Cells:
     """The record of one stretch of memory. Global cells are those of all blocks, shared cells repeat by block."""
 
-    def __init__(self, count: int, order: Order, *, is_global: bool, reads: bool, atomics: bool, copied: bool) -> None:
+    def __init__(self, count: int, order: Order, *, is_global: bool, reads: bool, atomics: bool, pending: bool) -> None:
         self.count, self.is_global = count, is_global
         self.rows = 1
         self.writes = np.zeros(count, np.int64)
@@ -168,9 +168,9 @@ class Cells:
         # Strong accesses that reach no other block, writes and reads; None where the kernel has none.
         self.narrow_writes: Marks | None = None
         self.narrow_reads: Marks | None = None
-        # Global cells that asynchronous copies under way still have to read.
-        self.pending_reads = np.zeros(count, np.int64) if copied else None
-        # The last ordinary writes of cells that bulk copies reach, which need a fence in between; None without any.
+        # Cells that asynchronous copies, bulk copies and products of warpgroups still have to read.
+        self.pending_reads = np.zeros(count, np.int64) if pending else None
+        # The last ordinary writes of cells that the async proxy reaches, which need a fence in between.
         self.ordinary: Array | None = None
 
     @property
@@ -217,7 +217,7 @@ class Region:
             is_global=self.is_global,
             reads=uses.has(uses.read, members),
             atomics=uses.has(uses.updated, members),
-            copied=uses.has(uses.copied if self.is_global else uses.bulk_read, members),
+            pending=uses.has(uses.copied if self.is_global else uses.bulk_read, members),
         )
         count = self.cells.count
         if uses.has(uses.bulk, members):
