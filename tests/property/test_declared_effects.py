@@ -23,9 +23,12 @@ ALLOWED = {
     AccessKind.COPY_READ: {Use.READ},
     AccessKind.COPY_WRITE: {Use.WRITE},
     AccessKind.COPY_LAND: {Use.WRITE},
+    AccessKind.OPERAND_READ: {Use.READ},
+    AccessKind.ACCUMULATE: {Use.UPDATE},
     AccessKind.BARRIER: {Use.UPDATE},
 }
-ASYNCHRONOUS = {AccessKind.COPY_READ, AccessKind.COPY_WRITE, AccessKind.COPY_LAND}
+ASYNCHRONOUS = {AccessKind.COPY_READ, AccessKind.COPY_WRITE, AccessKind.COPY_LAND, AccessKind.OPERAND_READ,
+                AccessKind.ACCUMULATE}  # fmt: skip
 
 
 class Law(Observer):

@@ -1,7 +1,8 @@
-"""The examples for Hopper: right on the simulator, without spills, free of bank conflicts, each synchronisation needed."""
+"""The examples of bulk copies: right on the simulator, without spills, free of bank conflicts, each synchronisation needed."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -74,6 +75,7 @@ def test_bytes_by_tma_are_counted() -> None:
     counts = [line.instructions[kind] for line, kind in zip(lines, ("tma load", "tma store"), strict=True)]
     assert counts == [12, 12]  # two boxes a tile
     assert [line.global_bytes for line in lines] == [x.nbytes, x.nbytes]
+    assert re.search(r"bulk copies *\S+ kB of these by TMA", str(found.report()))
 
 
 # --- each synchronisation removed ------------------------------------------------------------------------

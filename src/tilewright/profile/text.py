@@ -137,6 +137,8 @@ def facts(each: LaunchReport) -> list[tuple[str, str]]:
         ),
         ("barriers", f"{amount(total.barriers)} waits of a warp"),
     ]
+    if total.bulk_bytes:
+        found.append(("bulk copies", f"{quantity(total.bulk_bytes, 'B')} of these by TMA"))
     longest = bounds.longest
     if longest is not None:
         times = ", ".join(f"{limit.name} {quantity(limit.seconds, 's')}" for limit in bounds.limits)

@@ -43,6 +43,9 @@ def exchange() -> tw.Kernel:
     return exchange
 
 
+OwnTensor: Any = Tensor
+
+
 class Encoder:
     """Stands for cuTensorMapEncodeTiled: keeps what it was given, and numbers the maps."""
 
@@ -64,6 +67,8 @@ def encoder(fake_cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> Encoder:
     found = Encoder()
     fake_cuda.cuTensorMapEncodeTiled = found  # type: ignore[attr-defined]
     fake_cuda.current = [1000]
+    # What is known of a class is kept: each test has one of its own, with its own framework.
+    monkeypatch.setattr(sys.modules[__name__], "OwnTensor", type("Tensor", (Tensor,), {"__module__": "torch"}))
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(_C=SimpleNamespace(
         _cuda_getCurrentRawStream=lambda ordinal: 0)))  # fmt: skip
     return found
@@ -88,7 +93,7 @@ def seen(fake_cuda: FakeCuda) -> list[tuple[Any, ...]]:
 
 
 def half(shape: tuple[int, int], pointer: int, strides: tuple[int, int] | None = None) -> Any:
-    return Tensor(shape, strides, pointer=pointer, dtype="float16")
+    return OwnTensor(shape, strides, pointer=pointer, dtype="float16")
 
 
 def test_what_is_encoded(exchange: tw.Kernel, encoder: Encoder, seen: list[tuple[Any, ...]]) -> None:
