@@ -265,3 +265,85 @@ def test_stages_of_a_ring_are_read_before_they_are_filled_again() -> None:
     assert all((out[b * 16 + k] == x[b * 16 + k]).all() for b in range(2) for k in range(6))
     assert kinds_of(make("empty")) & {"race", "missing-wait", "deadlock"}
     assert kinds_of(make("release")) == {"deadlock"}
+
+
+@pytest.mark.parametrize(
+    ("space", "kinds"), [("global", set()), ("shared", {"missing-fence"}), ("", {"missing-fence"})]
+)
+def test_global_writes_need_a_fence_of_their_own(space: str, kinds: set[str]) -> None:
+    @tw.kernel
+    def kernel(out, x):
+        smem, full = tw.shared(tw.float32, tw.row_major(TILE)), tw.mbarrier(1)
+        lane, first = tw.thread_idx.x, tw.block_idx.x * 16
+        for i in range(16):
+            if lane < 32:
+                x[first + i, lane] = x[first + i, lane] + 1.0
+        if space:
+            tw.fence_proxy_async(space)
+        tw.sync_threads()
+        if tw.thread_idx.x == 0:
+            full.arrive_expect_tx(BYTES)
+            tw.copy(LOAD, tw.local_tile(x, TILE, (tw.block_idx.x, 0), guard=True), smem, barrier=full)
+        full.wait(0)
+        for i in range(16):
+            if lane < 32:
+                out[first + i, lane] = smem[i, lane]
+
+    assert kinds_of(kernel) == kinds
+
+
+def test_many_blocks_in_chunks_that_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks that use other stages, and blocks that do not take part, have records of their own."""
+    monkeypatch.setattr("tilewright.backends.sim.machine.CHUNK_THREADS", 64 * 5)
+
+    def make(without: bool) -> object:
+        @tw.kernel
+        def kernel(out, x):
+            smem = tw.shared(tw.float32, tw.Layout((16, 32, 3), (32, 1, 512)))
+            full = tw.mbarrier(1, stages=3)
+            tw.sync_threads()
+            block, stage = tw.block_idx.x, tw.block_idx.x % 3
+            if block % 4 != 3:
+                if tw.thread_idx.x == 0:
+                    full[stage].arrive_expect_tx(BYTES)
+                    tile = tw.local_tile(x, TILE, (block, 0), guard=True)
+                    tw.copy(LOAD, tile, smem[:, :, stage], barrier=full[stage])
+                if not without or block != 10:
+                    full[stage].wait(0)
+                for i in range(tw.thread_idx.x // 32, 16, 2):
+                    out[block * 16 + i, tw.thread_idx.x % 32] = smem[i, tw.thread_idx.x % 32, stage]
+
+        return kernel
+
+    out, x = run(make(False), blocks=13)
+    expected = np.array(x)
+    for block in (3, 7, 11):
+        expected[block * 16 : block * 16 + 16] = 0
+    assert (out == expected).all()
+    with tw.simulate(raise_errors=False) as found:
+        run(make(True), blocks=13)
+    assert {(f.kind, f.block) for f in found.findings} == {("missing-wait", (10, 0, 0))}
+
+
+def test_copies_share_no_bytes_with_what_threads_wrote_before() -> None:
+    """Two tensors whose lives a barrier separates, the second of which TMA fills."""
+
+    @tw.kernel
+    def kernel(out, x):
+        first, lane = tw.shared(tw.float32, tw.row_major(TILE)), tw.thread_idx.x % 32
+        first[0, lane] = 1.0
+        tw.sync_threads()
+        value = first[0, 31 - lane]
+        full = tw.mbarrier(1)
+        tw.sync_threads()
+        second = tw.shared(tw.float32, tw.row_major(TILE))
+        if tw.thread_idx.x == 0:
+            full.arrive_expect_tx(BYTES)
+            tw.copy(LOAD, tw.local_tile(x, TILE, (tw.block_idx.x, 0), guard=True), second, barrier=full)
+        full.wait(0)
+        for i in range(16):
+            if tw.thread_idx.x < 32:
+                out[tw.block_idx.x * 16 + i, lane] = second[i, lane] * value
+
+    out, x = run(kernel, threads=32)
+    assert (out == x).all()

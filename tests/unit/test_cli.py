@@ -377,3 +377,24 @@ def test_a_full_disk_is_an_error_in_one_line() -> None:
         )  # fmt: skip
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("kind", ["missing", "a file", "other things"])
+def test_cache_clear_of_what_is_no_cache_says_so(kind, tmp_path, monkeypatch):
+    """It said "removed 0 compiled kernels", as after a cache that was empty."""
+    folder = tmp_path / "place"
+    if kind == "a file":
+        folder.write_text("mine")
+    elif kind == "other things":
+        folder.mkdir()
+        (folder / "thesis.txt").write_text("mine")
+    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(folder))
+    result = CliRunner().invoke(main, ["cache", "clear"])
+    assert result.exit_code == 1 and "removed 0" not in result.output
+    assert "nothing was removed" in " ".join(result.output.split())
+    assert kind != "other things" or (folder / "thesis.txt").exists()
+
+
+def test_cache_clear_of_an_empty_cache_is_no_error(tmp_path, monkeypatch):
+    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path))
+    assert CliRunner().invoke(main, ["cache", "clear"]).exit_code == 0

@@ -6,8 +6,11 @@ import ast
 import importlib
 import inspect
 import pkgutil
+import re
 import subprocess
 import sys
+import zipfile
+from io import BytesIO
 from pathlib import Path
 
 import pytest
@@ -80,3 +83,31 @@ def test_all_modules_import_without_a_gpu() -> None:
 def test_no_example_hides_a_standard_module() -> None:
     """`python examples/copy.py` puts examples/ first on the path, where copy.py would be found for `import copy`."""
     assert [path.name for path in EXAMPLES.glob("*.py") if path.stem in sys.stdlib_module_names] == []
+
+
+ROOT = Path(__file__).parents[2]
+MOST_BYTES = 1_500_000
+
+
+def test_the_wheel_stays_small() -> None:
+    """What the wheel holds, compressed as it is there: the package and the examples."""
+    memory = BytesIO()
+    with zipfile.ZipFile(memory, "w", zipfile.ZIP_DEFLATED) as wheel:
+        for folder in (ROOT / "src" / "tilewright", ROOT / "examples"):
+            for path in sorted(folder.rglob("*")):
+                if path.is_file() and "__pycache__" not in path.parts:
+                    wheel.write(path, path.relative_to(ROOT))
+    assert len(memory.getvalue()) < MOST_BYTES
+
+
+def test_extras_bring_what_they_are_for() -> None:
+    """Drawings need the typesetter only; plots of measurements are an extra of their own."""
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    draw, plot = (re.search(rf"^{name} = \[(.*?)\]", text, re.DOTALL | re.MULTILINE) for name in ("draw", "plot"))
+    assert draw is not None and "typst" in draw[1] and "matplotlib" not in draw[1]
+    assert plot is not None and "matplotlib" in plot[1]
+
+
+def test_the_citation_names_this_version() -> None:
+    text = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"version: {tw.__version__}\n" in text and "license: Apache-2.0\n" in text

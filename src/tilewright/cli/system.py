@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import os
 import platform
+import re
+from pathlib import Path
 from typing import Any
 
 import click
@@ -188,6 +191,7 @@ def clear(as_json: bool) -> None:
     from tilewright.runtime.cache import default_cache
 
     disk_cache = default_cache()
+    _demand_cache(disk_cache.folder)
     size = disk_cache.size()
     removed = disk_cache.clear()
     facts = _cache()
@@ -201,6 +205,22 @@ def clear(as_json: bool) -> None:
         _tell(problem)
     if left:
         raise click.ClickException(f"{left} files could not be removed from {folder}")
+
+
+def _demand_cache(folder: Path) -> None:
+    """Raise `ClickException` for what no cache was ever in: no folder, or a folder with other things only."""
+    from tilewright.runtime.folders import VARIABLE, is_temporary, shown
+
+    help = f"set {VARIABLE} to the cache's folder, or leave it unset for the usual one"
+    if not folder.exists():
+        if os.environ.get(VARIABLE):
+            raise click.ClickException(f"{shown(folder)} does not exist, so nothing was removed; {help}")
+        return  # the usual folder, before the first kernel
+    if not folder.is_dir():
+        raise click.ClickException(f"{shown(folder)} is not a folder, so nothing was removed; {help}")
+    names = [path.name for path in folder.iterdir()]
+    if names and not any(re.fullmatch("[0-9a-f]{2}", name) or is_temporary(name) for name in names):
+        raise click.ClickException(f"{shown(folder)} holds no compiled kernels, so nothing was removed; {help}")
 
 
 def _show(as_json: bool) -> None:

@@ -16,7 +16,7 @@ Source: PTX ISA, "membar / fence", "Async proxy".
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from tilewright.backends.cpp.prelude import FUNCTION
@@ -60,10 +60,14 @@ class ProxyFence(Instruction):
 
     CALLED: ClassVar[str | None] = "tw.fence_proxy_async"
     RESULTS: ClassVar[int | None] = 0
-    EFFECTS: ClassVar[Effects] = Effects(removable=False, fences_proxy=True)
+    EFFECTS: ClassVar[Effects] = Effects(removable=False)
     COUNTED: ClassVar[str | None] = "fence"
     RESERVED: ClassVar[str] = r"fence_proxy_async\w*"
     ON_AMD: ClassVar[tuple[str, str] | None] = ("async proxy", "let the whole block meet: tw.sync_threads()")
+
+    @property
+    def effects(self) -> Effects:
+        return replace(self.EFFECTS, fences_proxy=self.space)
 
     def verify(self, expect: Callable[[bool, str], None]) -> None:
         expect(self.space in _SPACES, f"no space {self.space}")

@@ -143,7 +143,7 @@ class Effects:
     - `order`, `waits`: see there.
     - `asynchronous`: its accesses take place later; how their completion is learnt.
     - `proxy`: the way by which it reaches global and shared memory. `fences_proxy`: it is a fence behind which the
-      async proxy sees what the thread wrote by the generic one.
+      async proxy sees what the thread wrote by the generic one, to the space of that name ("shared" or "global").
     - `scope`: it is a strong access of memory, or a fence, and how far that reaches: one of `MEMORY_SCOPES`. Then
       `order` is that of a single thread, which meets nobody. None for all other ops.
     - `commits`: it closes a group of such work. `completes`: it waits for such work, all but the `pending` newest
@@ -162,7 +162,7 @@ class Effects:
     waits: Waits = Waits.NOBODY
     asynchronous: Completion | None = None
     proxy: Proxy = Proxy.GENERIC
-    fences_proxy: bool = False
+    fences_proxy: str | None = None
     commits: Completion | None = None
     completes: Completion | None = None
     follows: Completion | None = None

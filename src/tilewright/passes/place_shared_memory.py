@@ -10,7 +10,8 @@ Two buffers share bytes only if a barrier of the whole block separates the last 
 access to the other. Only barriers outside of loops and branches count: all threads pass each exactly once. An
 access inside a loop or branch counts for all of it, because the next iteration comes back to it. The destination of
 an asynchronous copy is in use until a wait outside all loops and branches that surely covers the copy. Memory that
-has become an mbarrier stays one. Buffers that show the bytes of one base are that base here.
+has become an mbarrier stays one. What the async proxy reaches shares no bytes with buffers that were used before.
+Buffers that show the bytes of one base are that base here.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilewright.ir.core import Block, Buffer, Kernel, Op, Space
-from tilewright.ir.effects import Completion, Order, Scope, Use
+from tilewright.ir.effects import Completion, Order, Proxy, Scope, Use
 
 
 def place_shared_memory(kernel: Kernel) -> None:
@@ -94,6 +95,12 @@ def _lives(kernel: Kernel) -> list[_Life]:
                 lasting.append(buffer)
         for buffer in flight.landed_after(op):
             lives[buffer].last = position
+    for op in kernel.body.walk():
+        if op.effects.proxy is Proxy.ASYNC:
+            # No barrier orders it behind ordinary writes to bytes that another buffer had before: that takes a fence.
+            for use in op.uses:
+                if use.buffer.root in lives:
+                    lives[use.buffer.root].first = 0
     for buffer in (*flight.under_way, *lasting):
         lives[buffer].last = len(kernel.body.ops)
     # A buffer without any access still needs a place of its own kind.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from tilewright.schedule.affine import Affine, Dimension, Index, Position, Symbol
 from tilewright.schedule.arrays import Array, Load
@@ -25,16 +26,19 @@ from tilewright.schedule.dependences import (
     is_before,
     iterations,
 )
+from tilewright.schedule.elements import index_loads
 from tilewright.schedule.integers import LIMIT, System, UndecidedError
 from tilewright.schedule.loop_nest import Condition, Loop, at_places, settled
 from tilewright.schedule.places import spread
 from tilewright.schedule.plan_state import PlanState
+from tilewright.schedule.private import private_points
 from tilewright.schedule.sides import Work
 from tilewright.schedule.values import Expression, Guard
 
 Cover = tuple[Condition, ...]  # on the iteration of a read: where all hold, the element has been written
 Template = dict[Index, Affine]  # the iteration of a write, by that of a read
 
+_MOST_CASES = 400  # in which covers fail, each a question to the solver
 _MOST_LOOKS = 8  # reads that are looked at with numbers, each of which gives a further cover
 
 
@@ -70,6 +74,8 @@ class Unwritten:
 def unwritten(plan: PlanState, memory: Array) -> Unwritten | None:
     """Return a read of an array that may come before every write of what it reads, None where there is none."""
     found: Unwritten | None = None
+    if memory in private_points(plan.nest):
+        return None  # each point writes what it reads, and its loops keep the order in it
     for read in (accesses := Accesses(plan, memory)).reads:
         found = accesses.unwritten(read)
         if found is not None and found.values is not None:
@@ -277,22 +283,41 @@ class Accesses:
         different = {tuple(c for c in cover if (c.value, c.is_equality) not in known) for cover in covers}
         if () in different:
             return None  # one holds wherever the read happens
-        sides, fixed = Side(self.nest, side), read.part.fixed
-        covering = (cover for cover in sorted(different, key=len))
-        left = [cover for cover in covering if _with(system, sides, fixed, cover).solve(work) is not None]
+        sides, fixed, left = Side(self.nest, side), read.part.fixed, [_MOST_CASES]
 
         def within(system: System[Variable], covers: Sequence[Cover]) -> Values | None:
+            """Look for one where some covers do not hold: one that holds where it is found has to fail in some way."""
+            left[0] -= 1
+            if left[0] < 0:
+                raise UndecidedError(f"whether {len(different)} covers hold everywhere was not decided")
             values = system.solve(work)
-            if values is None or not covers:
+            holding = None if values is None else next((x for x in covers if self._holds(x, values, side)), None)
+            if values is None or holding is None:
                 return values
-            for condition in covers[0]:
+            others = [cover for cover in covers if cover is not holding]
+            for condition in holding:
                 for value in _negated(condition):
-                    found = within(_with(system, sides, fixed, (Condition(value),)), covers[1:])
+                    found = within(_with(system, sides, fixed, (Condition(value),)), others)
                     if found is not None:
                         return found
             return None
 
-        return within(system, left)
+        return within(system, sorted(different, key=len))
+
+    def _holds(self, cover: Cover, values: Values, side: int) -> bool:
+        """Whether a cover holds in an iteration, as far as that is known."""
+        numbers: dict[Any, Any] = {v: n for v, n in values.items() if isinstance(v, Dimension)}  # Any: symbols
+        numbers.update((loop.index, values.get((loop.index, side), 0) * loop.step) for loop in self.nest.loops)
+        for condition in cover:
+            value = condition.value
+            if next(index_loads([value]), None) is not None:
+                continue
+            for size in (s for s in value.symbols() if isinstance(s, Dimension)):
+                numbers.setdefault(size, 1)
+            number = value.evaluate(numbers)
+            if number != 0 if condition.is_equality else number < 0:
+                return False
+        return True
 
     def _earlier_write(self, read: Instance, values: Values, work: Work) -> tuple[Write, Values] | None:
         """Return a write that surely comes before a read that stands at numbers, and where; None without one."""

@@ -41,28 +41,25 @@ def refuse_violations(before: LoopNest, after: LoopNest, what: str, seen: Collec
         if pair.is_of_one_reduction:
             continue
         try:
-            found = _violation_of(pair, after)
             memory = pair.write.array.memory
-            if found is not None and memory.role is Role.TEMP and memory not in seen:
-                private = private_points(after) if private is None else private
-                found = _violation_of(pair, after, private[memory]) if memory in private else found
+            if memory.role is Role.TEMP and memory not in seen and private is None:
+                private = private_points(after)
+            found = _violation_of(pair, after, (private or {}).get(memory, ()))
         except UndecidedError:
             raise pair.undecided(f"{what} is refused", "would change places") from None
         if found is not None:
             raise pair.unknown() or _error(pair, *found, what)
 
 
-def _violation_of(
-    pair: Pair, nest: LoopNest, point: tuple[Index, ...] = ()
-) -> tuple[Instance, Instance, Values] | None:
+def _violation_of(pair: Pair, nest: LoopNest, same: tuple[Index, ...] = ()) -> tuple[Instance, Instance, Values] | None:
     """Return the accesses of a pair in an order in which they were declared to run and do not, and where that is.
 
-    Looked at are those at which the indices of a `point` are the same for both.
+    Looked at are those in the `same` iterations of some loops.
     """
     work = Work(LIMIT)
     meets = pair.meets()
-    for index in point:
-        meets = meets.equal(*difference(pair.first.iteration(index), pair.second.iteration(index)))
+    for index in same:
+        meets = meets.equal(*difference(*iterations(nest.loop(index))))
     if meets.solve(work) is None:
         return None
     directions = [(pair.first, pair.second)]

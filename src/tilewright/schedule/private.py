@@ -22,9 +22,9 @@ _KNOWN = (Division, Minimum, BySize)  # terms that say the same wherever indices
 
 
 def private_points(nest: LoopNest) -> dict[Array, tuple[Index, ...]]:
-    """Return the TEMP arrays that points of a nest have for themselves, each with the indices of these points.
+    """Return the TEMP arrays that points of a nest have for themselves, each with the loops that run through these.
 
-    They are the nest's own indices that all accesses of the array are inside of.
+    The points are those of the nest's own indices that all accesses of the array are inside of.
     """
     found: dict[Array, tuple[Index, ...]] = {}
     uses: dict[Array, list[Use]] = {}
@@ -38,7 +38,7 @@ def private_points(nest: LoopNest) -> dict[Array, tuple[Index, ...]]:
             continue  # seen with other elements too
         points = Points(nest, all_uses)
         if points.indices and points.are_apart and all(map(points.is_written_before, points.reads)):
-            found[memory] = points.indices
+            found[memory] = points.loops
     return found
 
 
@@ -90,6 +90,12 @@ class Points:
         return tuple(x for x in self.uses[0].sequence[: self.depth] if isinstance(x, Index))
 
     @cached_property
+    def loops(self) -> tuple[Index, ...]:
+        """The loops that the points move with: an iteration of all of them is one point, where `are_apart`."""
+        places = [self.uses[0].part.places[index] for index in self.indices]
+        return tuple(loop.index for loop in self.nest.loops if any(place.mentions(loop.index) for place in places))
+
+    @property
     def are_apart(self) -> bool:
         """Whether the loops of the points are outside of all others that the uses move with, and are theirs alone."""
         parts = [use.part for use in self.uses]
@@ -97,10 +103,9 @@ class Points:
         if any(not _is_same(x, y) for others in places for x, y in zip(places[0], others, strict=True)):
             return False
         moving = [loop.index for loop in self.nest.loops if loop.trips != 1 and not _is_pinned(loop.index, parts)]
-        outer = [any(place.mentions(index) for place in places[0]) for index in moving]
-        theirs = [index for index, is_outer in zip(moving, outer, strict=True) if is_outer]
+        outer = [index in self.loops for index in moving]
         rest = [place for part in parts for own, place in part.places.items() if own not in self.indices]
-        is_shared = any(place.mentions(index) for index in theirs for place in rest)
+        is_shared = any(place.mentions(index) for index in self.loops for place in rest)
         return not is_shared and sorted(outer, reverse=True) == outer
 
     def is_written_before(self, read: Use) -> bool:

@@ -79,7 +79,7 @@ def check_plot(path: Path) -> None:
     if path.suffix not in FORMATS:
         raise ArgumentError(f"a plot is one of {', '.join(FORMATS)}, got {path.name}")
     if importlib.util.find_spec("matplotlib") is None:
-        raise ArgumentError("a plot needs matplotlib", help='pip install "tilewright[draw]"')
+        raise ArgumentError("a plot needs matplotlib", help='pip install "tilewright[plot]"')
 
 
 def plot(report: Report, path: Path) -> None:

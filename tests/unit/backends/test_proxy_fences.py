@@ -52,7 +52,7 @@ def test_other_spaces_are_refused(space: object) -> None:
 def test_an_op_is_of_the_generic_proxy_unless_it_says_otherwise() -> None:
     ops = list(fenced.lower(X, "shared", block=64).kernel.body.walk())
     assert {op.effects.proxy for op in ops} == {Proxy.GENERIC}
-    assert [op.effects.fences_proxy for op in ops].count(True) == 1
+    assert [op.effects.fences_proxy for op in ops].count("shared") == 1
 
 
 def seen(order: Order, fences: ProxyFences, thread: int, other: int, event: int) -> bool:

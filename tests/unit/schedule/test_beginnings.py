@@ -487,3 +487,26 @@ def test_a_mode_that_is_written_in_other_blocks_than_it_is_read(split: int) -> N
     second.split(second.get_indices()[0], 5)
     plan = fuse(first, second, partial=0).create_plan(A100)
     assert unwritten(plan, T) is None
+
+
+@pytest.mark.parametrize("left_out", [None, 0, 5])
+def test_many_writes_together_are_found_to_reach_all_or_all_but_one(left_out: int | None) -> None:
+    """Eight statements write each eighth element; all of them are written where none is left out."""
+    A, B = Array(Role.INPUT, tw.float32, (64,), name="A"), Array(Role.OUTPUT, tw.float32, (64,), name="B")
+    T = _temporary((64,))
+    packing = Nest((8,))
+    i = packing.get_indices()
+
+    @packing.iteration_logic
+    def _() -> None:
+        for n in (n for n in range(8) if n != left_out):
+            T[8 * i + n] = A[8 * i + n]
+
+    reading = _nest((64,), lambda j: B.__setitem__(j, T[j])).create_schedule()
+    j = reading.get_indices()[0]
+    jj = reading.split(j, 24)
+    reading.split(jj, 5)
+    plan = fuse(packing.create_schedule(), reading, partial=0).create_plan(A100)
+    found = unwritten(plan, T)
+    assert (found is None) is (left_out is None)
+    assert found is None or int(str(found).rsplit("=", 1)[1]) % 8 == left_out

@@ -15,7 +15,7 @@ import numpy as np
 from tilewright.backends.sim.machine import Access, AccessKind, Arrival, BulkAccess
 from tilewright.backends.sim.shadow import BITS, UNDER_WAY, WHO, Region, Touch, event_of
 from tilewright.backends.sim.values import Array
-from tilewright.ir.core import Buffer, Kernel, Op
+from tilewright.ir.core import Buffer, Kernel, Op, Space
 from tilewright.ir.effects import Completion, Use
 
 if TYPE_CHECKING:
@@ -120,7 +120,8 @@ class BulkRaces:
             same = (events >= order.start) & (other_rows == rows)
             at, events, others, rows, threads = at[same], events[same], others[same], rows[same], threads[same]
         before = order.is_before(rows, threads, others, events)
-        bad = before & ~self._checker.fences.are_before(rows, threads, others, events)
+        fences = self._checker.fences[Space.GLOBAL if region.is_global else Space.SHARED]
+        bad = before & ~fences.are_before(rows, threads, others, events)
         if bad.any():
             self._checker.tell(region, access, touch, at[bad], words[at[bad]], unfenced=True)
 

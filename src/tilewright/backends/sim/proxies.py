@@ -14,7 +14,7 @@ from tilewright.backends.sim.values import Array, Mask
 
 
 class ProxyFences:
-    """The proxy fences that threads of the chunk have run, by their events."""
+    """The proxy fences that threads of the chunk have run for global or for shared memory, by their events."""
 
     def __init__(self, order: Order) -> None:
         self._order = order

@@ -40,7 +40,7 @@ from tilewright.backends.sim.proxies import ProxyFences
 from tilewright.backends.sim.race_reports import READS, Conflict, Party, report
 from tilewright.backends.sim.shadow import BITS, NARROW, UNDER_WAY, WHO, Region, Touch, event_of, find_regions
 from tilewright.backends.sim.values import Array, Lanes, Mask, at_least_2d, fill
-from tilewright.ir.core import Buffer, Kernel, Op
+from tilewright.ir.core import Buffer, Kernel, Op, Space
 from tilewright.ir.effects import WARPS_OF, Completion, Effects, Scope, Waits
 from tilewright.ir.effects import Order as Visibility
 
@@ -79,7 +79,7 @@ class RaceChecker(Observer):
         # Writers beside the threads: the mbarriers at which bulk copies arrive, and readers: the warpgroups' products.
         others = self._mbarriers + (machine.products.count if any(map(_multiplies, kernel.body.walk())) else 0)
         self.order = Order(machine.threads, machine.warp, partial, others)
-        self.fences = ProxyFences(self.order)
+        self.fences = {space: ProxyFences(self.order) for space in (Space.SHARED, Space.GLOBAL)}
         self.bulk = BulkRaces(self, kernel)
         self.regions: dict[Buffer, Region] = find_regions(kernel, machine, self.order)
         self._distinct = list(dict.fromkeys(self.regions.values()))
@@ -105,7 +105,8 @@ class RaceChecker(Observer):
 
     def begin(self, machine: Machine) -> None:
         self.order.begin(machine.blocks)
-        self.fences.begin()
+        for fences in self.fences.values():
+            fences.begin()
         self.bulk.begin()
         self._chunks.append((self.order.start, machine.first_block))
         if self.clocks is not None:
@@ -189,7 +190,8 @@ class RaceChecker(Observer):
         self.order.learn(mask, self._mbarriers + np.arange(self._machine.threads) // size)
 
     def fence_proxy(self, op: Op, mask: Mask) -> None:
-        self.fences.add(mask)
+        assert op.effects.fences_proxy is not None
+        self.fences[Space(op.effects.fences_proxy)].add(mask)
 
     def access(self, access: Access) -> Array | None:
         kind = access.kind
