@@ -73,6 +73,11 @@ def plan_boxes(tile: GuardedTensor, memory: Tensor, refuse: BoxRefusal) -> BoxPl
         raise refuse(f"copies tensors of 1 to {MOST_MODES} modes, not of {rank}", "choose the index of a mode first")
     if type(tile.size) is not int or (not memory.layout.is_static and type(memory.size) is not int):
         raise refuse("copies boxes whose extents are known while tracing", "take a tile of static extents")
+    if tile.size != memory.size:
+        raise refuse(
+            f"copies a tile to one of its shape, and {tile.size} elements are not {memory.size}",
+            "take a tile of the shape that shared memory has, one stage of it",
+        )
     swizzle = _swizzle_bytes(memory.layout, size, refuse)
     positions = [Tensor(CoordinateEngine(0), offsets_of(tile.where, k)) for k in range(rank)]
     inner: Any = memory.layout
