@@ -1,0 +1,143 @@
+"""Multiply bfloat16 matrices by blocks that stay: C[m, n] = sum A[m, k] B[n, k], a block for each multiprocessor.
+
+As in 04, a producer fills a ring of stages by TMA and two consumers multiply 64 x 256 each. Here a block computes many
+tiles of C, one after another, and the ring goes on from tile to tile: while the consumers store a tile, the producer
+already brings what the next one needs. `tw.pipeline` keeps the two mbarriers of each stage, and a state for each role
+knows the stage and the parity. A consumer is one tile of K behind when it hands a stage back (`behind=1`), because one
+group of products stays under way.
+
+Tiles are taken in groups of eight rows, column by column, so that blocks that run at the same time share rows of A and
+of B in the second-level cache.
+
+A and B are contiguous along K; M and N are multiples of the tile, K of 64. C is float32 or bfloat16.
+
+Run it: `python examples/hopper/05_persistent.py`
+"""
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+import tilewright as tw
+from tilewright.demo import Backend, Case, Trial, fetch, main, put
+
+WARPGROUP = 128
+CONSUMERS = 2  # warpgroups
+THREADS = WARPGROUP * (1 + CONSUMERS)
+GROUP = 8  # rows of tiles
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The tiles and how they are copied and multiplied: everything that the kernel knows at compile time."""
+
+    tile: tuple[int, int, int]
+    stages: int
+    smem_a: Any  # (M, K, stages)
+    smem_b: Any  # (N, K, stages)
+    mma: tw.TiledMMA
+
+    @property
+    def stage_bytes(self) -> int:
+        """The bytes of A and B in a stage."""
+        m, n, k = self.tile
+        return 2 * (m + n) * k
+
+
+@tw.function
+def place(number, m_tiles, n_tiles):
+    """Return the row and column of a tile, of which blocks compute one after the other."""
+    first = number // (GROUP * n_tiles) * GROUP
+    rows = tw.minimum(m_tiles - first, GROUP)
+    inside = number % (GROUP * n_tiles)
+    return first + inside % rows, inside // rows
+
+
+@tw.kernel
+def matmul_persistent(C, A, B, plan: tw.constexpr):
+    """Compute every grid_dim-th tile of C."""
+    m, n, k = plan.tile
+    sA, sB = tw.shared(A.dtype, plan.smem_a), tw.shared(B.dtype, plan.smem_b)
+    ring = tw.pipeline(plan.stages, consumers=4 * CONSUMERS, bytes=plan.stage_bytes)
+    tw.sync_threads()  # the barriers are there
+    m_tiles, n_tiles, k_tiles = C.shape[0] // m, C.shape[1] // n, A.shape[1] // k
+
+    if tw.warpgroup_id() == 0:
+        tw.set_registers(40)
+        if tw.thread_idx.x == 0:
+            state = ring.producer()
+            for number in range(tw.block_idx.x, m_tiles * n_tiles, tw.grid_dim.x):
+                row, column = place(number, m_tiles, n_tiles)
+                for k_tile in range(k_tiles):
+                    gA = tw.local_tile(A, (m, k), (row, k_tile), guard=True)
+                    gB = tw.local_tile(B, (n, k), (column, k_tile), guard=True)
+                    with state.fill() as (stage, full):
+                        tw.copy(tw.atoms.SM90_TMA_LOAD, gA, sA[:, :, stage], barrier=full)
+                        tw.copy(tw.atoms.SM90_TMA_LOAD, gB, sB[:, :, stage], barrier=full)
+    else:
+        tw.set_registers(232)
+        thread = plan.mma.get_slice(tw.thread_idx.x - WARPGROUP)
+        tA, tB = thread.partition_A(sA), thread.partition_B(sB)
+        acc = tw.registers(tw.float32, plan.mma.partition_shape((m, n), "C"))
+        state = ring.consumer(behind=1)
+        for number in range(tw.block_idx.x, m_tiles * n_tiles, tw.grid_dim.x):
+            row, column = place(number, m_tiles, n_tiles)
+            for k_tile in range(k_tiles):
+                with state.read() as stage:
+                    tw.wgmma_fence()
+                    tw.gemm(plan.mma, tA[:, :, :, stage], tB[:, :, :, stage], acc, accumulate=k_tile > 0)
+                    tw.wgmma_commit()
+                    tw.wgmma_wait(1)
+            tw.wgmma_wait(0)
+            state.release()
+            tw.copy(acc.to(C.dtype), thread.partition_C(tw.local_tile(C, (m, n), (row, column))))
+
+
+@cache
+def plan_for(stages: int = 4) -> Plan:
+    """Return the plan: tiles of 128 x 256 x 64, in layouts that TMA writes and wgmma reads."""
+    tile = m, n, k = (128, 256, 64)
+    rows = tw.atoms.GMMA_K_SW128(tw.bfloat16)
+    mma = tw.make_tiled_mma(tw.atoms.SM90_64x256x16_F32BF16BF16_SS, (CONSUMERS, 1, 1))
+    return Plan(tile, stages, tw.tile_to_shape(rows, (m, k, stages)), tw.tile_to_shape(rows, (n, k, stages)), mma)
+
+
+def matmul(C, A, B, stages: int = 4, blocks: int = 132) -> None:
+    """Compute C = A B^T for bfloat16 of extents that are multiples of the tile, by at most so many blocks."""
+    plan = plan_for(stages)
+    (m, n), k = C.shape, A.shape[1]
+    if m % plan.tile[0] or n % plan.tile[1] or k % plan.tile[2]:
+        raise ValueError(f"{m} x {n} x {k} is no multiple of the tile {plan.tile}")
+    tiles = (m // plan.tile[0]) * (n // plan.tile[1])
+    matmul_persistent[min(blocks, tiles), THREADS](C, A, B, plan)
+
+
+def cases(backend: Backend, quick: bool) -> list[Case]:
+    """Return the cases. NumPy's bfloat16 is not brought to a GPU."""
+    return [_case(blocks, (384, 512, 320)) for blocks in (1, 4)] if backend == "sim" else []
+
+
+def _case(blocks: int, extents: tuple[int, int, int]) -> Case:
+    m, n, k = extents
+
+    def prepare() -> Trial:
+        random = np.random.default_rng(0)
+        a, b = (random.standard_normal((rows, k)).astype(ml_dtypes.bfloat16) for rows in (m, n))
+        A, B, C = put(a, "sim"), put(b, "sim"), put(np.full((m, n), np.nan, np.float32), "sim")
+        expected = a.astype(np.float32) @ b.astype(np.float32).T
+        return Trial(lambda: matmul(C, A, B, 3, blocks), lambda: fetch(C), expected, k * 2.0**-23 * 16)
+
+    return Case(f"persistent, {blocks} blocks", f"{m} x {n} x {k}", prepare, flops=2 * m * n * k)
+
+
+def example_matmul_persistent():
+    """Return grid, block and arguments for `tilewright show ...05_persistent.py:matmul_persistent`."""
+    matrix = tw.spec(tw.bfloat16, (4096, 4096))
+    return 132, THREADS, (matrix, matrix, matrix, plan_for())
+
+
+if __name__ == "__main__":
+    main(cases)
