@@ -215,8 +215,12 @@ def _is_multiple(number: Any, unit: int, size: int) -> bool:
     return divisor * size % unit == 0
 
 
-def describe_tensor(tracer: Tracer, tile: GuardedTensor, plan: BoxPlan, refuse: BoxRefusal) -> TensorMap:
+def describe_tensor(
+    tracer: Tracer, tile: GuardedTensor, plan: BoxPlan, refuse: BoxRefusal, *, is_bits: bool = False
+) -> TensorMap:
     """Return the tensor map by which a kernel reaches boxes of the tensor that a tile was cut from: one for equal ones.
+
+    With `is_bits` its elements are bits, whatever integers they are.
 
     Raises `LanguageError` for a tensor that is not a whole argument as the launch knows it.
     """
@@ -241,13 +245,13 @@ def describe_tensor(tracer: Tracer, tile: GuardedTensor, plan: BoxPlan, refuse: 
                 "tile the argument itself; its tile's coordinates may be anything",
             )
         values.append(value)
-    key = (origin.buffer, *map(_identity, numbers), plan.order, plan.box, plan.swizzle, nan)
+    key = (origin.buffer, *map(_identity, numbers), plan.order, plan.box, plan.swizzle, nan, is_bits)
     found = tracer.tensor_maps.get(key)
     if found is None:
         rank, name = len(plan.order), f"{origin.buffer.name}_map"
         found = tracer.tensor_maps[key] = TensorMap(
             name, origin.buffer, values[0], tuple(values[1 : 1 + rank]), tuple(values[1 + rank :]), plan.box,
-            plan.swizzle, nan, tracer.location(),
+            plan.swizzle, nan, is_bits, tracer.location(),
         )  # fmt: skip
     return found
 
