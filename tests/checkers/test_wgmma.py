@@ -253,3 +253,29 @@ def test_another_warpgroup_may_overwrite_operands_behind_the_wait_and_a_barrier(
     assert kinds(two_groups, d, a, b, mma, False, block=256) == set()
     assert np.array_equal(d, a.astype(np.float32) @ b.astype(np.float32).T)
     assert kinds(two_groups, d, a, b, mma, True, block=256) == {"race"}
+
+
+@tw.kernel
+def uneven(D, A, B, mma: tw.constexpr, what: tw.constexpr):
+    """Products of which threads of a warpgroup say different things."""
+    sA, sB = tw.shared(A.dtype, A_LAYOUT), tw.shared(B.dtype, tw.tile_to_shape(B_LAYOUT, (32, 16, 2)))
+    i = tw.thread_idx.x
+    if i == 0:
+        tw.fill(sA, 1)
+        tw.fill(sB, 1)
+    tw.fence_proxy_async()
+    tw.sync_threads()
+    thread = mma.get_slice(i % 128)
+    acc = thread.make_fragment_C(thread.partition_C(D))
+    tw.clear(acc)
+    tile = thread.partition_B(sB[:, :, i // (64 if what == "tile" else 128) % 2])
+    tw.wgmma_fence()
+    tw.gemm(mma, thread.partition_A(sA), tile, acc, accumulate=i < 130 if what == "bool" else i < 128)
+    tw.wgmma_commit()
+    tw.wgmma_wait(0)
+
+
+@pytest.mark.parametrize(("what", "found"), [("", set()), ("tile", {"warp-divergence"}), ("bool", {"warp-divergence"})])
+def test_a_warpgroup_says_one_thing(what: str, found: set[str]) -> None:
+    d, a, b = operands(16)
+    assert kinds(uneven, d, a, b, tw.make_tiled_mma(ATOM), what, block=256) == found

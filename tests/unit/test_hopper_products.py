@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
+from tests.unit.test_hopper_examples import findings, without
 
 import tilewright as tw
+from tilewright.backends import sim
 from tilewright.demo import Case, collect_cases, example_files, run_case, runner
 from tilewright.demo.examples import examples_folder, load_example
+from tilewright.instructions.barrier import Barrier
+from tilewright.instructions.cp_async import AsyncWait
+from tilewright.instructions.mbarrier import MbarrierArrive, MbarrierExpect, MbarrierWait
+from tilewright.instructions.proxy_fence import ProxyFence
+from tilewright.instructions.wgmma import WgmmaCommit, WgmmaFence, WgmmaWait
+from tilewright.runtime import libraries
 
 FILES = [path for path in example_files(examples_folder() / "hopper") if path.stem[:2] in ("02", "04", "05")]
 MODULES = {path.stem: load_example(path) for path in FILES}
@@ -45,3 +55,56 @@ def test_few_tiles_of_k(k: int, stages: int) -> None:
     c = np.full((128, 256), np.nan, np.float32)
     MODULES["04_producer_consumers"].matmul(c, a, b, stages=stages)
     assert np.array_equal(c, a.astype(np.float32) @ b.astype(np.float32).T)
+
+
+@pytest.mark.parametrize(("stem", "name"), KERNELS)
+def test_accumulators_stay_in_their_registers(stem: str, name: str) -> None:
+    """Each product reads and writes the same registers, without moves in between, and waits for no other."""
+    if libraries.find_program("nvdisasm") is None:
+        pytest.skip("needs nvdisasm")
+    grid, block, args = getattr(MODULES[stem], f"example_{name}")()
+    sass = getattr(MODULES[stem], name)[grid, block].sass(*args, arch="sm_90a")
+    products = re.findall(r"HGMMA\.\S+ (R\d+), gdesc\[\w+\], (R\d+|!UPT|RZ)", sass)
+    assert len(products) == 4, sass
+    assert len({register for each in products for register in each if register.startswith("R")} - {"RZ"}) == 1
+    assert sass.count("WARPGROUP.ARRIVE") == 1
+
+
+SYNCHRONISATIONS = (
+    Barrier, AsyncWait, MbarrierArrive, MbarrierExpect, MbarrierWait, ProxyFence, WgmmaCommit, WgmmaFence, WgmmaWait,
+)  # fmt: skip
+
+
+def bf16(*shape: int) -> np.ndarray:
+    return np.random.default_rng(0).integers(-4, 5, shape).astype(ml_dtypes.bfloat16)
+
+
+RUNS: dict[str, tuple[Callable[[], None], int]] = {
+    "wgmma_tile": (
+        lambda: MODULES["02_wgmma_tile"].multiply(np.zeros((64, 128), np.float32), bf16(64, 64), bf16(128, 64)), 6
+    ),
+    "producer_consumers": (
+        lambda: MODULES["04_producer_consumers"].matmul(
+            np.zeros((128, 256), np.float32), bf16(128, 320), bf16(256, 320), stages=2
+        ),
+        9,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_each_synchronisation_is_needed_and_missed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, count = RUNS[name]
+    launches: list[tuple[tuple[Any, ...], Any]] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(sim, "execute", lambda *given, **more: launches.append((given, more)))
+        run()
+    ((launched, more),) = launches
+    kernel = launched[0]
+    assert findings(launched, more) == []
+    blocks = [kernel.body, *(b for op in kernel.body.walk() for b in op.blocks)]
+    places = [(b, op) for b in blocks for op in b.ops if isinstance(op, SYNCHRONISATIONS)]
+    assert len(places) == count
+    for block, op in places:
+        with without(block, op):
+            assert findings(launched, more), (type(op).__name__, op.location)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.atoms.mma import MMAAtom
+from tilewright.backends.sim.findings import Fault
 from tilewright.backends.sim.machine import Access, AccessKind, Machine
 from tilewright.backends.sim.storage import SharedStorage
 from tilewright.backends.sim.values import Array, Lanes, Mask, at_least_2d
@@ -235,6 +236,7 @@ class OperandReader:
 
     def read(self, index: Lanes, mask: Mask, groups: Array) -> Array:
         """Return the tiles (blocks or 1, groups, rows, k) of some warpgroups."""
+        demand_same(self._op, "descriptors", index, mask, self._machine)
         starts = at_least_2d(index).astype(np.int64)
         if starts.shape[1] > 1:
             starts = starts[:, groups * self._warpgroup]
@@ -276,6 +278,26 @@ class OperandReader:
         for first in range(0, count, warp):
             index = elements[:, of_thread, (first + lane) % count]
             machine.observe(Access(self._op, AccessKind.OPERAND_READ, self._storage, index, self._lanes, mask))
+
+
+def demand_same(op: Op, what: str, value: Lanes, mask: Mask, machine: Machine) -> None:
+    """Report a warpgroup whose threads pass different values where the instruction takes one."""
+    array, groups = at_least_2d(value), machine.products
+    if not machine.observers or array.shape[1] == 1:
+        return
+    own = array[:, : groups.count * groups.size].reshape(len(array), groups.count, groups.size)
+    differs = (own != own[:, :, :1]).any(axis=2) & groups.active(mask)
+    if not differs.any():
+        return
+    row, group = (int(n) for n in np.argwhere(differs)[0])
+    first = group * groups.size
+    fault = Fault(
+        op, "warp-divergence", f"threads of a warpgroup pass different {what} to one wgmma",
+        machine.block_coordinate(row), machine.thread_coordinate(first),
+        help="let what the product depends on be the same in the warpgroup: of tw.warpgroup_id(), not of tw.thread_idx",
+        count=int(differs.sum()) * groups.size,
+    )  # fmt: skip
+    machine.collector.report(fault)
 
 
 class RegisterTiles:

@@ -47,6 +47,7 @@ from tilewright.instructions.warpgroup_operands import (
     OperandReader,
     RegisterTiles,
     SharedOperand,
+    demand_same,
 )
 from tilewright.ir.core import Buffer, Op, Space, Value
 from tilewright.ir.effects import Completion, Effects, Order, Proxy, Scope, attribute, operand, reads, updates
@@ -260,6 +261,7 @@ class _Product(Instruction):
             if not groups.size:
                 return
             first, again = int(values[at_sum]), at_least_2d(values[adds])
+            demand_same(self, "values of accumulate", again, mask, machine)
             self._announce(machine, storage, first, again, mask)
             a, b = read_a(frame, groups), reader_b.read(values[at_b], mask, groups)
             if again.any():
