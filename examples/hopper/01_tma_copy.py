@@ -11,6 +11,9 @@ in a tensor map that the host made for the launch. Two things follow from that:
 A store goes the other way. Its thread closes a group (`tw.tma_store_commit`) and waits until the tile has been read
 (`tw.tma_store_wait`): before that, shared memory must not change, and the block must not end.
 
+`copy` takes tiles of 16 rows of 256 floats, the longest rows that one box has: memory is read and written in runs of
+1 KiB, and a row that begins between two sectors of 32 bytes has few of them at its ends.
+
 `transpose` changes the tile between the two, by ordinary loads and stores. TMA reaches shared memory by a way of its
 own, the async proxy, so the threads that wrote run `tw.fence_proxy_async()` before the barrier behind which one of them
 starts the store. Rows of 128 bytes are swizzled as the hardware does it: 16-byte chunk c of row r stands at chunk
@@ -32,6 +35,8 @@ ROWS = tw.ComposedLayout(tw.Swizzle(3, 2, 3), 0, tw.Layout((8, 32), (32, 1)))
 TILE = (64, 64)
 SMEM = tw.tile_to_shape(ROWS, TILE)
 THREADS = 256
+WIDE_TILE = (16, 256)
+WIDE = tw.row_major(WIDE_TILE)
 
 
 @tw.kernel
@@ -83,7 +88,8 @@ def transpose(dst, src, tile: tw.constexpr, layout: tw.constexpr):
 def launch_copy(dst, src) -> None:
     """Copy a float32 matrix of any extents, whose rows begin at multiples of 16 bytes."""
     rows, columns = src.shape
-    copy[(tw.ceil_div(columns, TILE[1]), tw.ceil_div(rows, TILE[0])), 32](dst, src, TILE, SMEM)
+    grid = tw.ceil_div(columns, WIDE_TILE[1]), tw.ceil_div(rows, WIDE_TILE[0])
+    copy[grid, 32](dst, src, WIDE_TILE, WIDE)
 
 
 def launch_transpose(dst, src) -> None:
@@ -94,7 +100,7 @@ def launch_transpose(dst, src) -> None:
 
 def cases(backend: Backend, quick: bool) -> list[Case]:
     """Return the cases: tiles that fit, and tiles that overhang."""
-    extents = [(256, 384), (200, 324)] if quick else [(8192, 8192), (8000, 8100)]
+    extents = [(256, 512), (200, 324)] if quick else [(8192, 8192), (8000, 8100)]
     return [_case(transposed, shape, backend) for transposed in (False, True) for shape in extents]
 
 
@@ -115,7 +121,7 @@ def _case(transposed: bool, shape: tuple[int, int], backend: Backend) -> Case:
 def example_copy():
     """Return grid, block and arguments for `tilewright show examples/hopper/01_tma_copy.py:copy`."""
     matrix = tw.spec(tw.float32, (8192, 8192))
-    return (128, 128), 32, (matrix, matrix, TILE, SMEM)
+    return (32, 512), 32, (matrix, matrix, WIDE_TILE, WIDE)
 
 
 def example_transpose():

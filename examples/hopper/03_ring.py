@@ -14,6 +14,10 @@ the stage. A state says which stage is next and in which phase; loops carry it a
 No fence stands between what TMA wrote and the loads of the consumers, nor between these loads and the copy that fills
 the stage again: the mbarriers order both.
 
+A stage takes 32 KiB. With two of them two blocks fit on a multiprocessor (their registers allow no more), with four
+only one, and a second block hides more latency than two more stages: on an H200 float16 of 4096 cubed takes 369 us with
+two stages, and 527 us with four.
+
 Rows of 64 elements are 128 bytes, swizzled as TMA does it, so that ldmatrix meets every bank once. Tiles may overhang:
 TMA fills up with zeros, which add nothing. K is a multiple of 8, because rows begin at multiples of 16 bytes.
 
@@ -99,7 +103,7 @@ MMA_OF = {tw.float16: tw.atoms.SM80_16x8x16_F32F16F16F32_TN, tw.bfloat16: tw.ato
 
 
 @cache
-def plan_for(dtype: tw.DType, stages: int = 4) -> Plan:
+def plan_for(dtype: tw.DType, stages: int = 2) -> Plan:
     """Return the plan for an element type: tiles of 128 x 128 x 64."""
     tile = m, n, k = (128, 128, 64)
     mma = tw.make_tiled_mma(MMA_OF[dtype], (2, 2, 1), (32, 32, 16))
@@ -115,7 +119,7 @@ def plan_for(dtype: tw.DType, stages: int = 4) -> Plan:
     )
 
 
-def matmul(C, A, B, stages: int = 4) -> None:
+def matmul(C, A, B, stages: int = 2) -> None:
     """Compute C = A B^T for float16 or bfloat16; rows of A and B begin at multiples of 16 bytes."""
     plan = plan_for(describe(A).dtype, stages)
     m, n = C.shape
