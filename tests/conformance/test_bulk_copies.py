@@ -75,18 +75,39 @@ def test_nan_outside(backend: Backend) -> None:
     assert np.array_equal(backend.get(out), expected, equal_nan=True)
 
 
-@pytest.mark.parametrize(
-    ("kind", "dtype", "combine"),
-    [("ADD", "float32", np.add), ("ADD", "float16", np.add), ("MIN", "int32", np.minimum),
-     ("MAX", "int64", np.maximum), ("AND", "int32", np.bitwise_and), ("OR", "int64", np.bitwise_or),
-     ("XOR", "int32", np.bitwise_xor)],
-)  # fmt: skip
-def test_reductions(backend: Backend, kind: str, dtype: str, combine: np.ufunc) -> None:
+COMBINE = {"add": np.add, "min": np.minimum, "max": np.maximum, "and": np.bitwise_and, "or": np.bitwise_or,
+           "xor": np.bitwise_xor}  # fmt: skip
+FLOATS, INTEGERS = ("float16", "bfloat16"), ("int32", "uint32", "int64", "uint64")
+# PTX ISA, "cp.reduce.async.bulk": the element types of each operation.
+REDUCED = {
+    "add": (*FLOATS, "float32", "float64", "int32", "uint32", "uint64"),
+    "min": (*FLOATS, *INTEGERS),
+    "max": (*FLOATS, *INTEGERS),
+    "and": INTEGERS,
+    "or": INTEGERS,
+    "xor": INTEGERS,
+}
+
+
+@pytest.mark.parametrize(("kind", "dtype"), [(kind, dtype) for kind, types in REDUCED.items() for dtype in types])
+def test_reductions(backend: Backend, kind: str, dtype: str) -> None:
     x, before = numbers((32, 32), dtype), numbers((19, 32), dtype)[::-1].copy()
+    if dtype.startswith("int"):
+        x -= 60
+        before -= 50
     out = backend.put(before)
-    atom = getattr(tw.atoms, f"SM90_TMA_REDUCE_{kind}")
+    atom = getattr(tw.atoms, f"SM90_TMA_REDUCE_{kind.upper()}")
     from_threads[(2, 1), 32](out, backend.put(x), (16, 32), tw.row_major((16, 32)), atom)
-    assert (backend.get(out) == combine(before, x[:19])).all()
+    assert (backend.get(out) == COMBINE[kind](before, x[:19])).all()
+
+
+@pytest.mark.parametrize("kind", REDUCED)
+def test_other_types_are_not_reduced(kind: str) -> None:
+    for dtype in {"int8", "uint16", "float16", "float32", "float64", "int64", "int32"} - set(REDUCED[kind]):
+        spec = tw.spec(dtype, (32, 32))
+        atom = getattr(tw.atoms, f"SM90_TMA_REDUCE_{kind.upper()}")
+        with pytest.raises(tw.LanguageError, match=f"reduces .*, not {dtype}"):
+            from_threads.lower(spec, spec, (16, 32), tw.row_major((16, 32)), atom, block=32)
 
 
 @pytest.mark.parametrize("rank", [1, 2, 3, 4, 5])

@@ -290,6 +290,59 @@ def function_made_in_a_loop(out, x, n):
 # --- numbers ----------------------------------------------------------------------------------------------
 
 
+# --- enumerate, zip and reversed of ranges of the device ---------------------------------------------
+
+
+@carried
+def enumerated_ranges(out, x, n):
+    for i, v in enumerate(range(2, n + 2)):
+        out[0] += i * v
+    for i, v in enumerate(range(n, -2, -2), 5):
+        out[1] += i * v
+    for i, v in enumerate(range(n, 20, x[1] - 2)):  # a step that only the device knows, up and down
+        out[2] += i * v
+    for i, v in enumerate(range(20, n, 2 - x[1])):
+        out[3] += i * v
+    for i, v in enumerate(range(4)):
+        out[4] += i * v * n
+
+
+@carried
+def enumerated_range_with_jumps(out, x, n):
+    for i, v in enumerate(range(2, 2 * n + 2, 2)):
+        if v > 8:
+            break
+        if i == 1:
+            continue
+        out[i] = v
+
+
+@carried
+def zipped_ranges(out, x, n):
+    total = 0
+    for i, j in zip(range(n), range(5, 5 + n, 2), strict=False):
+        total += i * j
+    for i, j in zip(range(3), range(n, -1, -1), strict=False):
+        total = total * 2 + i * j
+    for k, (i, j) in enumerate(zip(range(n), range(n, 9), strict=False)):
+        total = total * 2 + i * j + k
+    out[0] = total
+
+
+@carried
+def reversed_ranges(out, x, n):
+    total = 0
+    for i in reversed(range(n)):
+        total = total * 2 + i
+    for i in reversed(range(n, 9, 3)):
+        total = total * 2 + i
+    for k, i in enumerate(reversed(range(9, n, -4))):
+        total = total * 2 + i * k
+    for k, v in enumerate(reversed([x[0], x[1]])):
+        out[k + 1] = v
+    out[0] = total
+
+
 def test_a_python_number_keeps_its_value_until_it_takes_a_type():
     @tw.kernel
     def largest(out, x, n):

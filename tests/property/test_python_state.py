@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import collections
 import dataclasses
+import queue
 import typing
 
 import pytest
@@ -127,6 +129,26 @@ def deque_that_rotates(out, x, n):
     for i in range(n):
         window.append(x[i])
     out[0], out[1], out[2] = window
+
+
+@carried
+def queue_that_keeps_its_length(out, x, n):
+    waiting = queue.SimpleQueue()
+    waiting.put(1)
+    waiting.put(x[0])
+    for i in range(n):
+        waiting.put(waiting.get() + i)
+    if x[0] > 0:
+        waiting.put(waiting.get() * 2)
+    out[0], out[1] = waiting.get(), waiting.get()
+
+
+@carried
+def namespace_of_arguments(out, x, n):
+    options = argparse.Namespace(count=0)
+    for i in range(n):
+        options.count += i
+    out[0] = options.count
 
 
 @carried

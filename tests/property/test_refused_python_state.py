@@ -9,6 +9,7 @@ import ctypes
 import functools
 import io
 import itertools
+import queue
 import random
 import types
 import weakref
@@ -193,6 +194,59 @@ def iterator(out, x, n):
     numbers = iter([1, 2, 3])
     for i in range(n):
         out[0] += next(numbers)
+
+
+@refused("the queue 'waiting' changes its size")
+def queue_that_grows(out, x, n):
+    waiting = queue.SimpleQueue()
+    for i in range(n):
+        waiting.put(i)
+    out[0] = waiting.qsize()
+
+
+@refused("an iterator that exists before, 'numbers'")
+def enumerated_range_in_two_iterations(out, x, n):
+    numbers = enumerate(range(x[0]))
+    for j in range(2):
+        for i, v in numbers:
+            out[0] += i * v
+
+
+@refused("was looped over before")
+def enumerated_range_in_two_loops(out, x, n):
+    numbers = enumerate(range(x[0]))
+    for i, v in numbers:
+        out[0] += i * v
+    for i, v in numbers:
+        out[0] += i * v
+
+
+@refused("next\\(\\) of enumerate")
+def next_of_an_enumerated_range(out, x, n):
+    out[0] = next(enumerate(range(x[0])))[0]
+
+
+@refused("zip of a range that only the device knows, with list")
+def zip_of_a_range_and_a_list(out, x, n):
+    for i, v in zip(range(x[0]), [1, 2, 3], strict=False):
+        out[i] = v
+
+
+@refused("strict=True")
+def strict_zip_of_ranges(out, x, n):
+    for i, j in zip(range(x[0]), range(x[1]), strict=True):
+        out[0] += i * j
+
+
+@refused("`in` of enumerate")
+def member_of_an_enumerated_range(out, x, n):
+    out[0] = x[1] in enumerate(range(x[0]))
+
+
+@refused("a NumPy array is indexed by")
+def array_of_numpy_at_a_device_value(out, x, n):
+    table = np.array([5, 6, 7, 8])
+    out[0] = table[x[0]]
 
 
 @refused("an iterator that exists before, 'numbers', is read or changed in a branch")

@@ -21,11 +21,12 @@ def double(out, x):
     out[tw.thread_idx.x] = 2 * x[tw.thread_idx.x]
 
 
-def test_there_is_no_wgmma_and_nothing_of_blackwell() -> None:
-    assert "There is no wgmma, no TMA and no cluster." in LIMITS
-    assert "| wgmma, TMA (Hopper), tcgen05 (Blackwell) | no |" in COMPARISON
+def test_there_are_no_clusters_and_nothing_of_blackwell() -> None:
+    assert "no\n  clusters" in LIMITS
+    assert "| wgmma, TMA (Hopper), tcgen05 (Blackwell) | wgmma and TMA without clusters |" in COMPARISON
     names = dir(tw.atoms)
-    assert not [name for name in names if name.startswith(("SM90_64x", "SM90_TMA", "SM90_BULK", "SM100", "SM120"))]
+    assert not [name for name in names if "MULTICAST" in name or name.startswith(("SM90_BULK", "SM100", "SM120"))]
+    assert not [name for name in dir(tw) if "cluster" in name]
     assert len(names) > 80
 
 

@@ -72,7 +72,8 @@ def test_every_page_is_run() -> None:
 
 
 def test_each_how_to_fits_two_screens() -> None:
-    long = {name: n for name in PAGES if (n := len((DOCS / name).read_text(encoding="utf-8").splitlines())) > 170}
+    how_to = (name for name in PAGES if name.startswith("how_to/"))
+    long = {name: n for name in how_to if (n := len((DOCS / name).read_text(encoding="utf-8").splitlines())) > 170}
     assert long == {}
 
 

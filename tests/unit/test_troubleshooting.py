@@ -193,6 +193,26 @@ CASES: dict[str, str | Callable[[], object]] = {
     "missing wait: load of ... while its own thread's asynchronous copy to it is under way": (
         f"{textwrap.dedent(COPY_TO_SHARED)}out[i] = s[i]"
     ),
+    "missing fence: ... meets ... which no proxy fence follows": lambda: launch(
+        """
+        smem = tw.shared(tw.float32, 64)
+        smem[i] = x[i]
+        tw.sync_threads()
+        if i == 0:
+            tw.copy(tw.atoms.SM90_TMA_STORE, smem, tw.local_tile(out, (64,), (0,), guard=True))
+            tw.tma_store_commit()
+            tw.tma_store_wait(read=False)
+        """
+    ),
+    "..., phase ...: ... bytes that were announced have not come": lambda: launch(
+        """
+        full = tw.mbarrier(1)
+        tw.sync_threads()
+        if i == 0:
+            full.arrive_expect_tx(64)
+        out[i] = x[i]
+        """
+    ),
     "needless wait: ... never waits for anything in this launch": "tw.cp_async_wait()\nout[i] = x[i]",
     "out of bounds: load ..., which has shape ...": lambda: launch("out[i] = x[i + 1]"),
     "uninitialised read: load ..., which nothing has written": "r = tw.registers(tw.float32, 4)\nout[i] = r[0]",
@@ -257,7 +277,7 @@ def test_every_kind_of_finding_is_named() -> None:
     assert len(kinds) > 15
     # Their messages say all, or are refusals of the language first.
     elsewhere = {
-        *("barrier-divergence", "warp-divergence", "zero-step"),
+        *("barrier-divergence", "warp-divergence", "zero-step", "too-many-registers"),
         *("uninitialised-mbarrier", "reinitialised-mbarrier", "mbarrier-parity"),
     }
     assert sorted(kind for kind in kinds if f"`{kind}`" not in PAGE) == sorted(elsewhere)

@@ -36,7 +36,9 @@ _REFUSED: dict[str, tuple[str, str]] = {
 }
 
 # Builtins that mean something else on device values.
-_BUILTINS = frozenset({"range", "min", "max", "int", "float", "bool", "round", "any", "all", "print"})
+_BUILTINS = frozenset(
+    {"range", "min", "max", "int", "float", "bool", "round", "any", "all", "print", "enumerate", "zip", "reversed"}
+)
 
 
 def refused_construct(node: ast.AST) -> tuple[str, str] | None:

@@ -19,6 +19,7 @@ from tilewright.trace.carry import rename, value_of
 from tilewright.trace.control import DeviceRange
 from tilewright.trace.debug import device_assert
 from tilewright.trace.engine import BufferEngine
+from tilewright.trace.iteration import device_enumerate, device_reversed, device_zip
 from tilewright.trace.loops import for_loop, while_loop
 from tilewright.trace.mathematics import round as device_round
 from tilewright.trace.membership import contains
@@ -160,4 +161,7 @@ _BUILTINS: dict[Any, Any] = {
     builtins.round: _round,
     builtins.any: _joined(or_, False),
     builtins.all: _joined(and_, True),
+    builtins.enumerate: device_enumerate,
+    builtins.zip: device_zip,
+    builtins.reversed: device_reversed,
 }

@@ -44,12 +44,13 @@ if TYPE_CHECKING:
 
 _FLOATS = tuple(map(dtype, ("float16", "bfloat16")))
 _INTEGERS = tuple(map(dtype, ("int32", "uint32", "int64", "uint64")))
+_BITWISE = ("and", "or", "xor")
 # The element types of each reduction (PTX ISA, "cp.reduce.async.bulk").
 _REDUCTIONS: dict[str, tuple[DType, ...]] = {
     "add": (*_FLOATS, *map(dtype, ("float32", "float64", "int32", "uint32", "uint64"))),
     "min": (*_FLOATS, *_INTEGERS),
     "max": (*_FLOATS, *_INTEGERS),
-    **dict.fromkeys(("and", "or", "xor"), _INTEGERS),
+    **dict.fromkeys(_BITWISE, _INTEGERS),
 }
 _COMBINE: dict[str, Any] = {  # Any: NumPy's functions
     "add": np.add,
@@ -91,7 +92,8 @@ class TensorCopyAtom(CopyAtom):
         self._demand(tracer, tile, memory, barrier, refuse)
         assert isinstance(tile, GuardedTensor)
         plan = plan_boxes(tile, memory, refuse)
-        start, map = start_in_memory(memory, plan, refuse), describe_tensor(tracer, tile, plan, refuse)
+        start = start_in_memory(memory, plan, refuse)
+        map = describe_tensor(tracer, tile, plan, refuse, is_bits=self.reduction in _BITWISE)
         first = first_coordinates(tile, plan)
         steps = [tuple(loop.step if loop.leaf == k else 0 for loop in plan.loops) for k in plan.order]
         walk = Walk(tuple(loop.count for loop in plan.loops), (*steps, tuple(loop.elements for loop in plan.loops)))

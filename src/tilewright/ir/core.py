@@ -316,7 +316,8 @@ class TensorMap:
     `start` is the element of `buffer` where the described tensor begins, `extents` and `strides` (in elements) are its
     modes from the contiguous one on: what the host computes from parameters, as the values of a `Requirement`. `box` is
     how much one copy moves along each mode; in shared memory it is compact in that order, and swizzled over rows of
-    `swizzle` bytes (0: not at all). `nan` says that elements outside read as NaN in place of 0.
+    `swizzle` bytes (0: not at all). `nan` says that elements outside read as NaN in place of 0, `is_bits` that the
+    hardware shall take integers for unsigned ones.
     """
 
     name: str
@@ -327,6 +328,7 @@ class TensorMap:
     box: tuple[int, ...]
     swizzle: int = 0
     nan: bool = False
+    is_bits: bool = False
     location: SourceLocation | None = None
 
     @property

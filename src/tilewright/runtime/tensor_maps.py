@@ -16,7 +16,8 @@ from tilewright.runtime import driver
 
 MAP_BYTES = 128
 MAP_ALIGNMENT = 64
-# CUtensorMapDataType. The bits of a type without one go as an unsigned integer of its size.
+# CUtensorMapDataType. The bits of a type without one go as an unsigned integer of its size, and so do those that are
+# combined bit by bit: with a map of int64 an H200 takes such a reduction for an illegal instruction.
 _TYPES = {
     "uint8": 0, "int8": 0, "float8_e4m3fn": 0, "float8_e5m2": 0, "uint16": 1, "int16": 1, "uint32": 2, "int32": 3,
     "uint64": 4, "int64": 5, "float16": 6, "float32": 7, "float64": 8, "bfloat16": 9,
@@ -40,7 +41,7 @@ def encode(map: TensorMap, values: MapValues, address: int) -> bytes:
     size, rank = map.buffer.dtype.bytes, len(map.box)
     status = cuda.cuTensorMapEncodeTiled(
         ctypes.addressof(memory) + start,
-        _TYPES[map.buffer.dtype.name],
+        _TYPES[f"uint{8 * size}" if map.is_bits else map.buffer.dtype.name],
         rank,
         address,
         _array(ctypes.c_uint64, values.extents),

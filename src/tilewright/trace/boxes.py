@@ -73,6 +73,11 @@ def plan_boxes(tile: GuardedTensor, memory: Tensor, refuse: BoxRefusal) -> BoxPl
         raise refuse(f"copies tensors of 1 to {MOST_MODES} modes, not of {rank}", "choose the index of a mode first")
     if type(tile.size) is not int or (not memory.layout.is_static and type(memory.size) is not int):
         raise refuse("copies boxes whose extents are known while tracing", "take a tile of static extents")
+    if tile.size != memory.size:
+        raise refuse(
+            f"copies a tile to one of its shape, and {tile.size} elements are not {memory.size}",
+            "take a tile of the shape that shared memory has, one stage of it",
+        )
     swizzle = _swizzle_bytes(memory.layout, size, refuse)
     positions = [Tensor(CoordinateEngine(0), offsets_of(tile.where, k)) for k in range(rank)]
     inner: Any = memory.layout
@@ -210,8 +215,12 @@ def _is_multiple(number: Any, unit: int, size: int) -> bool:
     return divisor * size % unit == 0
 
 
-def describe_tensor(tracer: Tracer, tile: GuardedTensor, plan: BoxPlan, refuse: BoxRefusal) -> TensorMap:
+def describe_tensor(
+    tracer: Tracer, tile: GuardedTensor, plan: BoxPlan, refuse: BoxRefusal, *, is_bits: bool = False
+) -> TensorMap:
     """Return the tensor map by which a kernel reaches boxes of the tensor that a tile was cut from: one for equal ones.
+
+    With `is_bits` its elements are bits, whatever integers they are.
 
     Raises `LanguageError` for a tensor that is not a whole argument as the launch knows it.
     """
@@ -236,13 +245,13 @@ def describe_tensor(tracer: Tracer, tile: GuardedTensor, plan: BoxPlan, refuse: 
                 "tile the argument itself; its tile's coordinates may be anything",
             )
         values.append(value)
-    key = (origin.buffer, *map(_identity, numbers), plan.order, plan.box, plan.swizzle, nan)
+    key = (origin.buffer, *map(_identity, numbers), plan.order, plan.box, plan.swizzle, nan, is_bits)
     found = tracer.tensor_maps.get(key)
     if found is None:
         rank, name = len(plan.order), f"{origin.buffer.name}_map"
         found = tracer.tensor_maps[key] = TensorMap(
             name, origin.buffer, values[0], tuple(values[1 : 1 + rank]), tuple(values[1 + rank :]), plan.box,
-            plan.swizzle, nan, tracer.location(),
+            plan.swizzle, nan, is_bits, tracer.location(),
         )  # fmt: skip
     return found
 

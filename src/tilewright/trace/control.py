@@ -256,6 +256,10 @@ class DeviceRange:
             behind = self.stop + self.step + (-1 if self.step > 0 else 1)
         return not dtype.lowest <= behind <= dtype.highest
 
+    def enter(self) -> Callable[[Any], Any]:
+        """Return what a for statement makes of the number that counts its iterations: the number itself."""
+        return lambda number: number
+
     def __iter__(self) -> Iterator[int]:
         """Iterate in Python, as a comprehension does; only bounds that are known while tracing can."""
         return iter(_unrollable(self._known()))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import functools
 import pickle
+import queue
 import types
 import warnings
 from abc import ABC, abstractmethod
@@ -77,6 +78,29 @@ class _Deque(Holder):
     def write(self, object: Any, content: Places) -> None:
         collections.deque.clear(object)
         collections.deque.extend(object, content.values())
+
+
+@dataclass(frozen=True)
+class _Queue(Holder):
+    """`queue.SimpleQueue`, which shows its items only to who takes them out."""
+
+    noun = "queue"
+
+    def read(self, object: Any) -> Places:
+        items = self._taken(object)
+        self._put(object, items)
+        return dict(enumerate(items))
+
+    def write(self, object: Any, content: Places) -> None:
+        self._taken(object)
+        self._put(object, content.values())
+
+    def _taken(self, object: Any) -> list[Any]:
+        return [queue.SimpleQueue.get_nowait(object) for _ in range(queue.SimpleQueue.qsize(object))]
+
+    def _put(self, object: Any, items: Iterable[Any]) -> None:
+        for item in items:
+            queue.SimpleQueue.put(object, item)
 
 
 @dataclass(frozen=True)
@@ -382,6 +406,16 @@ class _ArrayIterator(_Unrestorable):
 
 
 @dataclass(frozen=True)
+class _DeviceItems(_Unrestorable):
+    """`enumerate`, `zip` or `reversed` of what only the device knows."""
+
+    noun = "iterator"
+
+    def read(self, object: Any) -> Any:
+        return object.entered
+
+
+@dataclass(frozen=True)
 class _Buffer(_Unrestorable):
     """What gives its bytes: an array of the module `array`, a memoryview, an object of ctypes."""
 
@@ -426,8 +460,9 @@ class _Random(_Unrestorable):
             return None
 
 
-LIST, DEQUE, DICT, ATTRIBUTES, CLASS = _List(), _Deque(), _Dict(), _Attributes(), _Class()
+LIST, DEQUE, QUEUE, DICT, ATTRIBUTES, CLASS = _List(), _Deque(), _Queue(), _Dict(), _Attributes(), _Class()
 CELL, GLOBALS = _Cell(), _Globals()
+DEVICE_ITEMS = _DeviceItems()
 SET, BYTES, ARRAY = _Set(), _Bytes(), _Array()
 GENERATOR, ITERATOR, FILE, RANDOM = _Generator(), _Iterator(), _File(), _Random()
 ARRAY_ITERATOR, BUFFER, CONTEXT_VARIABLE = _ArrayIterator(), _Buffer(), _ContextVariable()

@@ -106,6 +106,13 @@ def _run(tracer: Tracer, function: types.FunctionType, values: Mapping[str, Any]
                 help="device values take Python's operators and the functions of tilewright (tw.sqrt, tw.where, ...); "
                 "NumPy and math work on numbers that are known while tracing",
             ) from None
+        if isinstance(error, IndexError) and str(error).startswith("only integers, slices"):  # NumPy's
+            raise LanguageError(
+                f"a NumPy array is indexed by what is not an integer known while tracing: {error}",
+                location=place,
+                help="pass the array to the kernel, where a device value may index it; "
+                "or loop with tw.static_range, whose index is a Python int",
+            ) from None
         _annotate(error, tracer.name, place)
         raise
 

@@ -34,8 +34,9 @@ def for_loop(iterable: Any, body: Body, names: Names, stop_flag: str | None = No
         variables.set(stop_flag, False)
     if not isinstance(iterable, DeviceRange):
         return _python_loop(iterable, body, variables, stop_flag)
+    item = iterable.enter()
     if stop_flag is not None:
-        return _loop_with_break(iterable, body, variables, stop_flag)
+        return _loop_with_break(iterable, item, body, variables, stop_flag)
     counter = Counter.of(iterable)
     loop = Loop(current("a loop over range"), variables, (body,), runs=_runs(counter))
 
@@ -44,7 +45,7 @@ def for_loop(iterable: Any, body: Body, names: Names, stop_flag: str | None = No
 
         def iteration() -> None:
             loop.put(leaves)
-            body(counter.number(index))
+            body(item(counter.number(index)))
 
         return record(iteration, index, *leaves)[0]
 
@@ -94,7 +95,9 @@ def _counted(iterations: int) -> int:
     return iterations + 1
 
 
-def _loop_with_break(loop: DeviceRange, body: Body, variables: Variables, stop_flag: str) -> None:
+def _loop_with_break(
+    loop: DeviceRange, item: Callable[[Any], Any], body: Body, variables: Variables, stop_flag: str
+) -> None:
     """Build `for i in range(a, b, c)` with a break: a while loop that counts by itself."""
     variables.set(stop_flag, as_scalar(False))
     index = Variables.of(index=as_scalar(loop.start, loop.dtype))
@@ -114,7 +117,7 @@ def _loop_with_break(loop: DeviceRange, body: Body, variables: Variables, stop_f
     def iteration() -> None:
         i = index.get("index")
         index.set("index", i + loop.step)
-        body(i)
+        body(item(i))
 
     _device_while(condition, iteration, index + variables, (body,))
 

@@ -15,6 +15,7 @@ import dis
 import enum
 import functools
 import io
+import queue
 import random
 import sys
 import threading
@@ -33,23 +34,28 @@ from tilewright.trace.holders import (
     CLASS,
     CONTEXT_VARIABLE,
     DEQUE,
+    DEVICE_ITEMS,
     DICT,
     FILE,
     GENERATOR,
     GLOBALS,
     ITERATOR,
     LIST,
+    QUEUE,
     RANDOM,
     SET,
     Holder,
     data_of_class,
 )
+from tilewright.trace.iteration import DeviceItems
 from tilewright.trace.tracer import is_user_code
 
 _ATOMS = (int, float, complex, str, bytes, type(None), type(...), type(NotImplemented), range, slice, enum.Enum)
 _OTHERS = frozenset({"tilewright", "numpy", "ml_dtypes", "torch", "cupy", "jax", "jaxlib", "cuda", "builtins"})
 _FOREIGN = _OTHERS | sys.stdlib_module_names
-_OPEN = frozenset({"collections", "queue", "types"})  # modules of Python whose objects hold what the user gives them
+_OPEN = frozenset(
+    {"argparse", "collections", "queue", "types"}
+)  # modules of Python whose objects hold what the user gives them
 _STORES = frozenset({"STORE_GLOBAL", "DELETE_GLOBAL"})
 _STORES_OF = frozenset({"STORE_ATTR", "DELETE_ATTR"})
 
@@ -360,6 +366,8 @@ _STEPS: tuple[tuple[tuple[type, ...], _Step], ...] = (
     ((list,), _holds(LIST)),
     ((dict,), _holds(DICT)),
     ((collections.deque,), _holds(DEQUE)),
+    ((queue.SimpleQueue,), _holds(QUEUE)),
+    ((DeviceItems,), _holds(DEVICE_ITEMS)),
     ((set,), _holds(SET)),
     ((bytearray,), _holds(BYTES)),
     ((types.FunctionType,), _function),

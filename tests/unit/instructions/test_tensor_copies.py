@@ -239,6 +239,12 @@ def tile_of(x: object, **options: object) -> tw.Tensor:
             lambda out, x, smem, full: tw.copy(LOAD, tile_of(x, fill=2), smem, barrier=full[0]),
             "with 0, or a float type",
         ),
+        (
+            lambda out, x, smem, full: tw.copy(
+                LOAD, tw.local_tile(tw.guarded(x), (32, 32), (0, 0)), smem, barrier=full[0]
+            ),
+            "1024 elements are not 512",
+        ),
         (lambda out, x, smem, full: full[0].arrive_expect_tx(1 << 20), "counts 0 to 1048575 bytes"),
         (lambda out, x, smem, full: full.expect_tx(4), "does not say of which"),
         (lambda out, x, smem, full: tw.tma_store_wait(-1), "the number of groups left pending"),

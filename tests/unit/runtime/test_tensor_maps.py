@@ -146,6 +146,29 @@ def test_what_the_driver_refuses(exchange: tw.Kernel, encoder: Encoder, seen: li
     assert not seen
 
 
+def test_bits_are_encoded_as_unsigned(encoder: Encoder) -> None:
+    """One map for what is combined bit by bit, another one for what is stored or combined as numbers."""
+
+    @tw.kernel
+    def kernel(out, x):
+        smem = tw.shared(tw.int64, tw.row_major((4, 16)))
+        smem[tw.thread_idx.x % 4, tw.thread_idx.x // 4] = x[0, 0]
+        tw.fence_proxy_async()
+        tw.sync_threads()
+        if tw.thread_idx.x == 0:
+            tile = tw.local_tile(tw.guarded(out), (4, 16), (0, 0))
+            for kind in tw.static_range(3):
+                atoms = tw.atoms.SM90_TMA_REDUCE_OR, tw.atoms.SM90_TMA_REDUCE_MAX, tw.atoms.SM90_TMA_REDUCE_XOR
+                tw.copy(atoms[kind], smem, tile)
+            tw.tma_store_commit()
+            tw.tma_store_wait()
+
+    array = OwnTensor((8, 16), pointer=4096, dtype="int64")
+    kernel[1, 64](array, OwnTensor((8, 16), pointer=1 << 20, dtype="int64"))
+    unsigned, signed = 4, 5
+    assert [call[0] for call in encoder.calls] == [unsigned, signed]
+
+
 def test_a_driver_without_tensor_maps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver, "library", object)
     (map,) = one_map()

@@ -37,7 +37,7 @@ def numbers_of_mbarriers(kernel: Kernel) -> tuple[dict[Buffer, int], int]:
 
 
 def help_with_bulk(op: Op, kind: AccessKind, *, under_way: bool) -> str | None:
-    """Return how an access waits for a bulk copy that it meets, None where the op is no such copy."""
+    """Return how an access waits for a bulk copy that it meets, None where the op is not such a copy."""
     completion = op.effects.asynchronous
     if completion is Completion.BARRIER and (under_way or kind is AccessKind.COPY_WRITE):
         return (

@@ -1,0 +1,83 @@
+"""The kernels of `examples/hopper` against cuBLAS and copies, on one GPU of sm_90.
+
+    python -m benchmarks.hopper [--json FILE]
+
+Products are C = A B^T of bfloat16, candidates interleaved on normal random data, outputs filled with NaN before and
+checked after, as `benchmarks.tensorcore` does. Copies and transposes are of float32 and checked exactly; the first of
+each group is what the others are compared with: cuBLAS, or torch's copy of as many bytes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from benchmarks.tensorcore import by_matmul, matrix, measure, product
+from benchmarks.timing import interleaved, machine
+
+from tilewright.demo.examples import examples_folder, load_example
+
+SIZES = (2048, 4096, 8192)
+COPIES = ((8192, 8192), (8000, 8100))
+
+
+def example(name: str) -> ModuleType:
+    """Load one of the examples."""
+    return load_example(examples_folder() / "hopper" / f"{name}.py")
+
+
+def products(n: int) -> dict[str, Any]:
+    """Measure n cubed: cuBLAS, tw.matmul, and the examples with results of bfloat16 and of float32."""
+    a, b = (matrix(n, n, torch.bfloat16) for _ in range(2))
+    found = {"cuBLAS": product(a, b, torch.bfloat16, None)}
+    found["tw.matmul"] = product(a, b, torch.bfloat16, by_matmul())
+    for name in ("04_producer_consumers", "05_persistent"):
+        run = example(name).matmul
+        if name != "04_producer_consumers":
+            found[name] = product(a, b, torch.bfloat16, run)
+        found[f"{name}, float32 C"] = product(a, b, torch.float32, run)
+    return measure(found)
+
+
+def copies(shape: tuple[int, int]) -> dict[str, Any]:
+    """Measure a copy and a transpose by TMA against torch's copy."""
+    module, src = example("01_tma_copy"), torch.randn(shape, device="cuda")
+    same, turned = torch.empty_like(src), torch.empty(shape[::-1], device="cuda")
+    runs = {
+        "torch.copy_": lambda: same.copy_(src),
+        "copy": lambda: module.launch_copy(same, src),
+        "transpose": lambda: module.launch_transpose(turned, src),
+        "torch, transpose": lambda: turned.copy_(src.t()),
+    }
+    for name, out, expected in (("copy", same, src), ("transpose", turned, src.t())):
+        out.fill_(float("nan"))
+        runs[name]()
+        assert torch.equal(out, expected), name
+    times = interleaved(runs, rounds=15, batch_seconds=0.02)
+    rates = {name: 2 * src.nbytes / t["seconds"] / 1e12 for name, t in times.items()}
+    first = rates["torch.copy_"]
+    return {name: {**times[name], "T/s": rate, "of_first": rate / first} for name, rate in rates.items()}
+
+
+def main() -> None:
+    """Measure everything, print it, and write the JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    results: dict[str, Any] = {"machine": machine()}
+    for name, part, values in (("bfloat16", products, SIZES), ("float32", copies, COPIES)):
+        for value in values:
+            title = f"{name} {value if isinstance(value, int) else ' x '.join(map(str, value))}"
+            results[title] = part(value)
+            for row, figures in results[title].items():
+                print(f"{title:22} {row:32} {figures['T/s']:8.3f} T/s  {figures['of_first']:.3f}", flush=True)
+    if options.json:
+        options.json.write_text(json.dumps(results, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
