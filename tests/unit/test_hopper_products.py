@@ -15,11 +15,13 @@ import tilewright as tw
 from tilewright.backends import sim
 from tilewright.demo import Case, collect_cases, example_files, run_case, runner
 from tilewright.demo.examples import examples_folder, load_example
-from tilewright.instructions.barrier import Barrier
+from tilewright.instructions.barrier import Barrier, NamedBarrier
+from tilewright.instructions.bulk_groups import BulkCommit, BulkWait
 from tilewright.instructions.cp_async import AsyncWait
 from tilewright.instructions.mbarrier import MbarrierArrive, MbarrierExpect, MbarrierWait
 from tilewright.instructions.proxy_fence import ProxyFence
 from tilewright.instructions.wgmma import WgmmaCommit, WgmmaFence, WgmmaWait
+from tilewright.ir.effects import Scope
 from tilewright.runtime import libraries
 
 FILES = [path for path in example_files(examples_folder() / "hopper") if path.stem[:2] in ("02", "04", "05")]
@@ -71,7 +73,8 @@ def test_accumulators_stay_in_their_registers(stem: str, name: str) -> None:
 
 
 SYNCHRONISATIONS = (
-    Barrier, AsyncWait, MbarrierArrive, MbarrierExpect, MbarrierWait, ProxyFence, WgmmaCommit, WgmmaFence, WgmmaWait,
+    Barrier, AsyncWait, MbarrierArrive, MbarrierExpect, MbarrierWait, NamedBarrier, ProxyFence, BulkCommit, BulkWait,
+    WgmmaCommit, WgmmaFence, WgmmaWait,
 )  # fmt: skip
 
 
@@ -88,6 +91,12 @@ RUNS: dict[str, tuple[Callable[[], None], int]] = {
             np.zeros((128, 256), np.float32), bf16(128, 320), bf16(256, 320), stages=2
         ),
         9,
+    ),
+    "persistent": (
+        lambda: MODULES["05_persistent"].matmul(
+            np.zeros((256, 256), ml_dtypes.bfloat16), bf16(256, 192), bf16(256, 192), stages=2, blocks=1
+        ),
+        23,
     ),
 }  # fmt: skip
 
@@ -106,5 +115,7 @@ def test_each_synchronisation_is_needed_and_missed(name: str, monkeypatch: pytes
     places = [(b, op) for b in blocks for op in b.ops if isinstance(op, SYNCHRONISATIONS)]
     assert len(places) == count
     for block, op in places:
+        # A ring lets a warp meet before it hands a stage back; the wait for products of a warpgroup is enough for that.
+        needed = not (isinstance(op, Barrier) and op.effects.together is Scope.WARP)
         with without(block, op):
-            assert findings(launched, more), (type(op).__name__, op.location)
+            assert bool(findings(launched, more)) is needed, (type(op).__name__, op.location)
