@@ -17,7 +17,7 @@ Garland, 2016). What is done about the time that looking back takes:
 Blocks wait for each other, so all of them have to be on the GPU at once: the launch is cooperative, and refused where
 they are not. A thread has 4 vectors of four elements, 8 KB apart, so that every access of a warp is 512 bytes. Their
 sums are scanned over the block as one tuple, which takes one barrier. The vector's end may be anywhere: the tiles are
-guarded. The share of a copy on an H200 is 0.93; a tile a block, which looks back for the sums of blocks that run at
+guarded. The share of a copy on an H200 is 0.90; a tile a block, which looks back for the sums of blocks that run at
 the same time, reaches 0.81.
 
 Run it: `python examples/kernels/prefix_sum.py`

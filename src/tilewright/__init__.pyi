@@ -90,6 +90,7 @@ from tilewright.language import ex2_approx as ex2_approx
 from tilewright.language import exp as exp
 from tilewright.language import exp2 as exp2
 from tilewright.language import expm1 as expm1
+from tilewright.language import fence_proxy_async as fence_proxy_async
 from tilewright.language import ffs as ffs
 from tilewright.language import fill as fill
 from tilewright.language import floor as floor
@@ -145,6 +146,7 @@ from tilewright.language import rsqrt as rsqrt
 from tilewright.language import rsqrt_approx as rsqrt_approx
 from tilewright.language import sad as sad
 from tilewright.language import scan as scan
+from tilewright.language import set_registers as set_registers
 from tilewright.language import shared as shared
 from tilewright.language import shared_union as shared_union
 from tilewright.language import shuffle as shuffle
@@ -167,11 +169,17 @@ from tilewright.language import tanh as tanh
 from tilewright.language import tanh_approx as tanh_approx
 from tilewright.language import thread_idx as thread_idx
 from tilewright.language import threadfence as threadfence
+from tilewright.language import tma_store_commit as tma_store_commit
+from tilewright.language import tma_store_wait as tma_store_wait
 from tilewright.language import topk as topk
 from tilewright.language import trunc as trunc
 from tilewright.language import vote_all as vote_all
 from tilewright.language import vote_any as vote_any
 from tilewright.language import warp_id as warp_id
+from tilewright.language import warpgroup_id as warpgroup_id
+from tilewright.language import wgmma_commit as wgmma_commit
+from tilewright.language import wgmma_fence as wgmma_fence
+from tilewright.language import wgmma_wait as wgmma_wait
 from tilewright.language import where as where
 from tilewright.launch import Kernel as Kernel
 from tilewright.launch import kernel as kernel

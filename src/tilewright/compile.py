@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,11 +11,12 @@ from typing import TYPE_CHECKING
 
 from tilewright import notebook
 from tilewright.arch import Arch
-from tilewright.errors import ArgumentError, LanguageError
+from tilewright.errors import ArgumentError, LanguageError, TilewrightWarning
 from tilewright.figures import Compiled
-from tilewright.ir.core import Buffer, Kernel, Parameter, Space, Value
-from tilewright.ir.effects import Scope
+from tilewright.ir.core import Buffer, Kernel, Op, Parameter, Space, TensorMap, Value
+from tilewright.ir.effects import Completion, Scope
 from tilewright.ir.evaluate import evaluate
+from tilewright.ir.maps import MapValues
 from tilewright.ir.ops import AddressOf, Point
 from tilewright.passes.pipeline import run_passes
 from tilewright.trace.kernel import trace
@@ -114,7 +116,22 @@ class Lowered:
     def _compile(self, source: DeviceSource) -> CompiledModule:
         from tilewright.runtime.cache import default_cache
 
-        return default_cache().compile(source.text, name=source.name, arch=self.arch.name, line_map=source.line_map)
+        module = default_cache().compile(source.text, name=source.name, arch=self.arch.name, line_map=source.line_map)
+        self._warn_of_slow_products(module)
+        return module
+
+    def _warn_of_slow_products(self, module: CompiledModule) -> None:
+        """Warn where ptxas serialises products of warpgroups, or takes no notice of registers, at the first such op."""
+        from tilewright.runtime.compiler_log import advisories
+
+        for number, text in advisories(module.log):
+            ops = [op for op in self.kernel.body.walk() if _is_advised(op, number)]
+            place = next((op.location for op in ops if op.location is not None), self.kernel.location)
+            message = f"ptxas says of {self.kernel.name}: {text} ({number})"
+            if place is None:
+                warnings.warn(message, TilewrightWarning, stacklevel=2)
+            else:
+                warnings.warn_explicit(message, TilewrightWarning, place.file, place.line)
 
     @cached_property
     def checked(self) -> tuple[Parameter, ...]:
@@ -168,6 +185,22 @@ class Lowered:
             )
         return end, found
 
+    @cached_property
+    def mapped(self) -> tuple[Parameter, ...]:
+        """The scalar parameters that tensor maps depend on."""
+        return self._behind([value for map in self.kernel.tensor_maps for value in map.values])
+
+    def map_values(self, lookup: ScalarLookup) -> dict[TensorMap, MapValues]:
+        """Return what the tensor maps of a launch describe; raise `ArgumentError` for what no map can describe."""
+        known: dict[Value, int] = {p.target: lookup(p) for p in self.mapped if isinstance(p.target, Value)}
+        found = {}
+        for map in self.kernel.tensor_maps:
+            start, *rest = [evaluate(value, known) for value in map.values]
+            rank = len(map.box)
+            found[map] = MapValues(start, tuple(rest[:rank]), tuple(rest[rank:]))
+            found[map].check(map)
+        return found
+
     def check(self, lookup: ScalarLookup) -> None:
         """Raise `ArgumentError` for the first condition of the launch that does not hold."""
         if not self.kernel.requirements:
@@ -208,13 +241,21 @@ def lower(
     Raises `LanguageError` for what the language or the target refuses.
     """
     kernel = trace(function, arguments, arch=arch, block=block, bounds=bounds, fastmath=fastmath)
-    kernel.min_blocks = min_blocks
+    divides = any(op.effects.registers is not None for op in kernel.body.walk())
+    kernel.min_blocks = min_blocks or int(divides)  # without a number ptxas takes no notice of setmaxnreg
     kernel.cooperative = cooperative or any(op.effects.together is Scope.GRID for op in kernel.body.walk())
     run_passes(kernel)
     _check_shared_memory(kernel, arch)
     host = kernel.parameters
     kernel.parameters = _machine_parameters(kernel)
     return Lowered(kernel, arch, host)
+
+
+def _is_advised(op: Op, number: str) -> bool:
+    """Say whether an advisory of ptxas is about ops like this one: C7508 and C7509 are about registers."""
+    if number in ("C7508", "C7509"):
+        return op.effects.registers is not None
+    return op.effects.asynchronous is Completion.WARPGROUP
 
 
 def _machine_parameters(kernel: Kernel) -> tuple[Parameter, ...]:

@@ -41,7 +41,8 @@ class Figures:
     requests could take. `global_sectors` are the sectors of 32 bytes that the requests touch, `global_sectors_ideal`
     the fewest that could hold the bytes asked for. `shared_bytes` and `global_bytes` are the bytes asked for, each
     byte once a request. `instructions` counts by class, once a warp; `operations` by the unit that does them (a type's
-    name, or "tensor" and a type's name), once a thread, a fused multiply-add as two.
+    name, or "tensor" and a type's name), once a thread, a fused multiply-add as two. `bulk_bytes` are those of
+    `global_bytes` that bulk copies move, what lies outside of a tensor left out.
     """
 
     shared_requests: int = 0
@@ -52,6 +53,7 @@ class Figures:
     global_sectors: int = 0
     global_sectors_ideal: int = 0
     global_bytes: int = 0
+    bulk_bytes: int = 0
     barriers: int = 0
     instructions: Counter[str] = field(default_factory=Counter)
     operations: Counter[str] = field(default_factory=Counter)

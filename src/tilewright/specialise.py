@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from math import prod
@@ -13,7 +13,8 @@ from tilewright.compile import Lowered
 from tilewright.dtypes import DType
 from tilewright.errors import ArgumentError, DeviceError
 from tilewright.figures import Compiled
-from tilewright.ir.core import Buffer, Parameter
+from tilewright.ir.core import Buffer, Parameter, TensorMap
+from tilewright.ir.maps import MapValues
 from tilewright.pickling import Refused
 from tilewright.runtime import driver
 from tilewright.runtime.addresses import address_range, meeting_distances, range_of, ranges_meet
@@ -45,9 +46,12 @@ from tilewright.runtime.plan import (
     shown_argument,
 )
 from tilewright.runtime.pointers import reached
+from tilewright.runtime.recent import Recent
+from tilewright.runtime.tensor_maps import encode
 from tilewright.structures import demand_depth, structure_of
 from tilewright.trace.parameters import ArgumentType, ArrayType, ConstantValue, Dynamic, ScalarType, StructureType
 
+_MAX_ENCODED = 256  # launches whose tensor maps are remembered
 _PARTS = {"shape": 0, "stride": 1}  # where they stand in an array's layout
 
 
@@ -136,8 +140,13 @@ def _check_outputs(lowered: Lowered, arrays: Sequence[tuple[str, ArrayInfo]]) ->
 
 def _lookup(names: Sequence[str], starts: Sequence[int], reading: Reading) -> Callable[[Parameter], Any]:
     """Return what finds the value of a scalar parameter in a reading."""
+    return _finder(names, starts, reading[0].layouts, reading[1])
+
+
+def _finder(
+    names: Sequence[str], starts: Sequence[int], layouts: Layouts, values: tuple[Any, ...]
+) -> Callable[[Parameter], Any]:
     position = dict(zip(names, starts, strict=True))
-    layouts, values = reading[0].layouts, reading[1]
 
     def find(parameter: Parameter) -> Any:
         start = position[parameter.argument]
@@ -221,9 +230,19 @@ class OnSimulator:
             addresses=tuple(places.values()),
             sized=sized,
             described=lambda: tuple([(name, shown_argument(value)) for name, value in described.items()]),
+            maps=self._maps(find, infos),
         )
         for name in written:
             staged[name].write_back()
+
+    def _maps(self, find: Callable[[Parameter], Any], infos: dict[str, ArrayInfo]) -> dict[TensorMap, MapValues]:
+        """Return what the kernel's tensor maps describe, once the hardware's demands are met."""
+        found = self.lowered.map_values(find)
+        if found:
+            argument = {p.target: p.argument for p in self.lowered.kernel.parameters}
+            for map, values in found.items():
+                values.check_address(map, infos[argument[map.buffer]].pointer)
+        return found
 
     def prepare(
         self, config: LaunchConfig, plan: ArgumentPlan, reading: Reading, args: tuple[Any, ...], stream: Any
@@ -312,7 +331,9 @@ class OnDevice:
         self.function = self.load(lowered.module)
         position = {name: n for n, name in enumerate(names)}
         cooperative = lowered.kernel.cooperative
-        self.packer = Packer([_slot(p, position) for p in lowered.kernel.parameters], starts, cooperative=cooperative)
+        maps = TensorMaps(lowered, names, starts) if lowered.kernel.tensor_maps else None
+        slots = [_slot(p, position) for p in lowered.kernel.parameters]
+        self.packer = Packer(slots, starts, cooperative=cooperative, maps=maps)
         self.admitted = Cooperative(self).admit if cooperative else None
         self.overlaps = Overlaps(lowered, dict(zip(names, starts, strict=True)))
         # Conditions on extents and strides are checked once for each kind of call, those on numbers at every call.
@@ -437,6 +458,33 @@ class _Admitted:
         if self.owner.checks_numbers:
             self.owner.check(reading)
         return plan.stream(self.ordinal, reading[2]) if stream is None else stream_handle(stream)
+
+
+class TensorMaps:
+    """Encodes the tensor maps of a kernel for its launches: once for each layout of the arrays, pointer and number."""
+
+    def __init__(self, lowered: Lowered, names: Sequence[str], starts: Sequence[int]) -> None:
+        self._lowered, self._names, self._starts = lowered, names, starts
+        self.count = len(lowered.kernel.tensor_maps)
+        place = dict(zip(names, starts, strict=True))
+        argument = {p.target: p.argument for p in lowered.kernel.parameters}
+        self._pointers = [place[argument[map.buffer]] for map in lowered.kernel.tensor_maps]
+        numbers = [place[p.argument] for p in lowered.mapped if p.part == "value"]
+        self._key = [*self._pointers, *numbers]
+        self._known: Recent[Hashable, bytes] = Recent(_MAX_ENCODED)
+
+    def __call__(self, layouts: Layouts, values: tuple[Any, ...]) -> bytes:
+        """Return the maps of a launch, one after another; raise `ArgumentError` for what none can describe."""
+        key = layouts, tuple([values[n] for n in self._key])
+        return self._known.get(key) or self._known.add(key, self._encode(layouts, values))
+
+    def _encode(self, layouts: Layouts, values: tuple[Any, ...]) -> bytes:
+        find = _finder(self._names, self._starts, layouts, values)
+        found = self._lowered.map_values(find).items()
+        return b"".join(
+            encode(map, described, described.check_address(map, values[pointer]))
+            for (map, described), pointer in zip(found, self._pointers, strict=True)
+        )
 
 
 class Overlaps:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import inspect
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,6 +11,7 @@ from tests.accera import checking
 from tests.accera.words import Function, Nest, Schedule, Unsayable
 
 import tilewright.schedule as ts
+from tilewright.errors import TilewrightError
 
 
 class Format(enum.Flag):
@@ -60,7 +62,16 @@ class Package:
         if isinstance(source, (Nest, Schedule)):
             source = source.create_plan()
         name = base_name or f"function_{len(FUNCTIONS)}"
-        made = self.inner.add(source, list(args or ()), _identifier(name, self._fns), parameters or None)
+        try:
+            made = self.inner.add(source, list(args or ()), _identifier(name, self._fns), parameters or None)
+        except TilewrightError as error:
+            if not inspect.isfunction(source):
+                raise
+            # What a Python function does Accera finds out when the package is built.
+            refused = Function(_identifier(name, self._fns), base_name, args or (), source, is_plain)
+            refused.error = error
+            self._fns[refused.name] = FUNCTIONS[refused.name] = refused
+            return refused
         functions = [
             self._function(one, args or (), base_name, source, is_plain)
             for one in (made if isinstance(made, list) else [made])
@@ -90,6 +101,8 @@ class Package:
         if not self._fns:
             raise RuntimeError("no functions have been added")
         for function in self._fns.values():
+            if function.error is not None:
+                raise function.error
             checking.build(function)
         Path(output_dir or ".").mkdir(parents=True, exist_ok=True)
         return list(self._fns.values())

@@ -92,7 +92,8 @@ class Array(ts.Array):
             name=name or (names[0] if names else None),
             **known,
         )
-        self.shape = Shape(self.shape)
+        if not any(isinstance(extent, Delayed) for extent in self.shape):  # parameters are found in plain tuples
+            self.shape = Shape(self.shape)
 
     @property
     def requested_layout(self):

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.conformance.harness import Array, Backend
+from tests.conformance.test_mma_atoms import skip_without
 
 import tilewright as tw
 import tilewright.layout as L
@@ -207,6 +208,7 @@ def filled(layout: Layout) -> Array:
 @pytest.mark.parametrize("shapes", [SQUARE, FLAT], ids=["32x32", "32x8"])
 @pytest.mark.parametrize("atom", ATOMS, ids=str)
 def test_tiled_copies(backend: Backend, atom: Any, shapes: tuple[Layout, Layout, Layout]) -> None:
+    skip_without(backend, "sm_75")  # ldmatrix
     layout, threads, values = shapes
     x = filled(layout)
     out = backend.zeros(x.size, tw.uint16)
@@ -319,6 +321,7 @@ def product_by_hand(C, A, B):
 
 
 def test_a_product_of_one_instruction(backend: Backend) -> None:
+    skip_without(backend, "sm_80")
     rng = np.random.default_rng(1)
     a, b = rng.integers(-4, 5, (16, 16)).astype(np.float16), rng.integers(-4, 5, (16, 8)).astype(np.float16)
     c = backend.zeros((16, 8), tw.float16)

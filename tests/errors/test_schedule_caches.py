@@ -12,7 +12,6 @@ from tilewright.errors import ArgumentError, ScheduleError
 from tilewright.schedule.arrays import Array, Role
 from tilewright.schedule.caches import Location
 from tilewright.schedule.nest import Nest
-from tilewright.schedule.package import Package
 from tilewright.schedule.plan import Plan
 from tilewright.schedule.schedule import Schedule, fuse
 from tilewright.schedule.targets import Target
@@ -139,21 +138,6 @@ def test_two_triggers():
 def test_thrifty_that_is_not_a_bool():
     plan, (a, *_), (*_, ii, _) = product()
     plan.cache(a, index=ii, thrifty="no")
-
-
-@refused(
-    ScheduleError,
-    """
-    function f keeps gA in global memory, which each launch allocates, and the files of a package do not describe such memory
-      help: launch what plan.build() or package.add() returns, or cache at an inner index
-    """,
-)
-def test_package_of_a_cache_in_global_memory():
-    plan, (a, *_), (*_, ii, _) = product()
-    plan.cache(a, index=ii, location=Location.GLOBAL)
-    package = Package()
-    package.add(plan, base_name="f")
-    package.build("p")
 
 
 @refused(
@@ -369,28 +353,22 @@ def test_an_array_for_a_number():
 @refused(
     ScheduleError,
     """
-    T is TEMP and is read, and nothing is written to it before
+    sT is double-buffered, and T is TEMP and begins in it: nothing fills it ahead
       test_schedule_caches.py:N, in _:
-        t[i] += a[i, k]
-        ^^^^
-      help: store to it first, in a nest that is fused in front, or tensorize with prologue_op=SET
+        d[i, j] = t[i, j]
+        ^^^^^^^
+      help: leave double_buffer and pipeline_stages out
     """,
 )
-def test_temporary_sums_that_nothing_begins():
-    a, t, d = (
-        Array(Role.INPUT, "float32", (8, 4), name="A"),
-        Array(Role.TEMP, "float32", (8,), name="T"),
-        Array(Role.OUTPUT, "float32", (8,), name="D"),
-    )
-    add, take = Nest((8, 4)), Nest((8,))
-    (i, k), j = add.get_indices(), take.get_indices()
+def test_a_temporary_array_that_nothing_fills_ahead():
+    t, d = Array(Role.TEMP, "float32", (8, 4), name="T"), Array(Role.OUTPUT, "float32", (8, 4), name="D")
+    nest = Nest((8, 4))
+    i, j = nest.get_indices()
 
-    @add.iteration_logic
+    @nest.iteration_logic
     def _() -> None:
-        t[i] += a[i, k]
+        d[i, j] = t[i, j]
 
-    @take.iteration_logic
-    def _() -> None:
-        d[j] = t[j]
-
-    fuse(add.create_schedule(), take.create_schedule(), partial=1).create_plan(Target("sm_80")).build()
+    plan = nest.create_plan(Target("sm_80"))
+    plan.cache(t, index=j, double_buffer=True)
+    plan.build()

@@ -4,7 +4,8 @@ A page is Markdown. What is done with a block of it depends on its language:
 
 - `python` is run, in one namespace for the whole page, as the code of one file that is named after the page. A `text`
   block after it is what it prints, or the text of the error that it raises; `...` stands for anything.
-- `python` whose first line is `# needs ...` is compiled only: it needs what is not there where the tests run.
+- `python` whose first line is `# needs ...`, as in `# needs PyTorch and a GPU`, is run where all of that is there, and
+  compiled only elsewhere.
 - `python` whose first line is a file's name, as in `# add.py`, is written to that file.
 - `console` is typed into a shell in the page's folder: lines that begin with `$ ` are commands, what follows is what they
   print. `[exit status 1]` after that is how they end; it is 0 where nothing is said.
@@ -26,11 +27,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from tilewright.errors import CompileError
+from tilewright.runtime.nvrtc import nvrtc_version
+
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 
 _FENCE = re.compile(r"^```(?P<language>[\w-]*)\n(?P<text>.*?)^```$", re.M | re.S)
 _FILE = re.compile(r"# (?P<name>[\w./-]+\.\w+)\n")
+_COMPILES = re.compile(r"\.(?:resources|ptx|sass|module|lower)\b|tilewright show|Package\(\)|resources\.py")
 _STATUS = re.compile(r"\[exit status (\d+)\]\n\Z")
 
 
@@ -49,16 +56,28 @@ class Block:
         return None if found is None else found["name"]
 
     @property
-    def needs(self) -> str | None:
-        """What the block needs that is not there where the tests run."""
+    def needs(self) -> frozenset[str]:
+        """What the block needs that is not there on every machine."""
         first = self.text.partition("\n")[0]
-        return first[len("# needs ") :] if first.startswith("# needs ") else None
+        listed = first[len("# needs ") :] if first.startswith("# needs ") else ""
+        return frozenset(part for part in re.split(r", | and ", listed) if part)
 
 
 def blocks_of(text: str) -> Iterator[Block]:
     """Yield the fenced blocks of a page."""
     for found in _FENCE.finditer(text):
         yield Block(found["language"], found["text"], text.count("\n", 0, found.start()) + 2)
+
+
+def skip_where_it_cannot_run(text: str) -> None:
+    """Skip a test of a page, or of a part of one, that types commands or compiles, where that cannot be done."""
+    if "```console" in text and sys.platform == "win32":
+        pytest.skip("the commands are typed into a POSIX shell")
+    if any(_COMPILES.search(block.text) for block in blocks_of(text)):
+        try:
+            nvrtc_version()
+        except CompileError:
+            pytest.skip("NVRTC is not installed")
 
 
 def shell_of_this_python(folder: Path) -> dict[str, str]:
@@ -84,11 +103,18 @@ def _difference(what: str, expected: str, printed: str) -> str:
 
 
 class Session:
-    """What runs the blocks of a page, in a folder and with an environment for its commands."""
+    """What runs the blocks of a page, in a folder, with an environment for its commands and what is there of needs."""
 
-    def __init__(self, name: str, folder: Path, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        folder: Path,
+        environment: Mapping[str, str] | None = None,
+        available: frozenset[str] = frozenset(),
+    ) -> None:
         self.name = name
         self.folder = folder
+        self.available = available
         self.environment = dict(os.environ if environment is None else environment)
         self._file = f"{name}.py"
         self._lines: list[str] = []
@@ -110,7 +136,7 @@ class Session:
         if block.file is not None:
             (self.folder / block.file).write_text(block.text, encoding="utf-8")
             return False
-        if block.needs is not None:
+        if not block.needs <= self.available:
             compile(block.text, where, "exec")
             return False
         printed, error = self._execute(block.text)

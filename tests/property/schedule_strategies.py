@@ -17,6 +17,7 @@ from tilewright.schedule.affine import Affine, Dimension, Index, Position
 from tilewright.schedule.arrays import Array, Load, Role
 from tilewright.schedule.caches import Location, Strategy
 from tilewright.schedule.conditions import If, logical_not, logical_or
+from tilewright.schedule.elements import READ
 from tilewright.schedule.loop_nest import LoopNest, Part
 from tilewright.schedule.nest import Nest
 from tilewright.schedule.package import Package
@@ -38,9 +39,10 @@ class Case:
     arrays: tuple[Array, ...]
     free: set[Index]
     sizes: Mapping[Dimension, int] = field(default_factory=dict)
-    before: tuple[LoopNest, ...] = field(
-        default=(), repr=False
-    )  # the nests as they were declared, to run one after the other
+    # The nests as they were declared, to run one after the other.
+    before: tuple[LoopNest, ...] = field(default=(), repr=False)
+    temporary: tuple[Array, ...] = ()  # TEMP arrays, which begin with zeros
+    reach: Mapping[Array, int] = field(default_factory=dict)  # of arrays that say where others are read
 
     def __post_init__(self) -> None:
         self.before = self.before or (self.schedule.nest,)
@@ -65,6 +67,7 @@ def interpret(nest: LoopNest, memory: Mapping[Array, Any], sizes: Mapping[Any, i
     with np.errstate(over="ignore", invalid="ignore"):
         for part, values in visits(nest, sizes):
             decided: dict[Any, bool] = {}
+            values[READ] = lambda load, values: int(memory[load.array][_at(load.place, values)])
             for statement in part.statements:
                 store = statement.store
                 if not _runs(store.guards, decided, values, memory):
@@ -175,7 +178,7 @@ def _size(draw: Any, name: str, sizes: dict[Dimension, int], extent: int) -> Any
 def cases(draw: Any) -> Case:
     """An untransformed nest of one of several kinds."""
     kinds = [_matmul, _elementwise, _stencil, _convolution, _row_reduction, _fused, _wave]
-    kind = draw(st.sampled_from([*kinds, _packed, _gathered, _clamped, _called, _guarded]))
+    kind = draw(st.sampled_from([*kinds, _packed, _gathered, _clamped, _called, _guarded, _read_at]))
     type = draw(st.sampled_from(["int32", "float32"]))
     case: Case = kind(draw, type)
     return case
@@ -360,7 +363,10 @@ def _called(draw: Any, type: str) -> Case:
             b[i] += a[extent - 1 - i]
         function(tw.minimum(tile, extent - i), a, b, i) if step else function(tw.maximum(i - 1, 1), a, b, 0)
 
-    return Case(nest.create_schedule(), (a, b), set())
+    schedule = nest.create_schedule()
+    if draw(st.booleans()):
+        schedule.erase_loops([schedule.split(i, tile)])
+    return Case(schedule, (a, b), set())
 
 
 def _guarded(draw: Any, type: str) -> Case:
@@ -391,7 +397,7 @@ def _fused(draw: Any, type: str) -> Case:
     """Two or three nests that share their first loops: a product, what is made of it, and something apart."""
     m, n, k = (draw(EXTENT) for _ in range(3))
     a, b = _array(draw, "A", Role.INPUT, type, m, k), _array(draw, "B", Role.INPUT, type, k, n)
-    c = _array(draw, "C", Role.INPUT_OUTPUT, type, m, n)
+    c = _array(draw, "C", draw(st.sampled_from([Role.INPUT_OUTPUT, Role.TEMP])), type, m, n)
     d = _array(draw, "D", Role.OUTPUT, type, m, n)
     p, q = draw(EXTENT), draw(EXTENT)
     e = _array(draw, "E", Role.OUTPUT, type, p, q)
@@ -418,7 +424,24 @@ def _fused(draw: Any, type: str) -> Case:
     else:
         fused = fuse(*(Schedule(nest) for nest in before), partial=2)
         shared = fused.get_indices()[0:2]
-    return Case(fused, (a, b, c, d, e), set(shared), {}, before)
+    held = (c,) if c.role is Role.TEMP else ()
+    given = tuple(array for array in (a, b, c, d, e) if array not in held)
+    return Case(fused, given, set(shared), {}, before, held)
+
+
+def _read_at(draw: Any, type: str) -> Case:
+    """Rows that another array names, of one that is only read, and of one that is written too."""
+    m, n, k = draw(EXTENT), draw(EXTENT), draw(EXTENT)
+    a, b = _array(draw, "A", Role.INPUT, type, k, n), _array(draw, "B", Role.INPUT_OUTPUT, type, m, n)
+    where = _array(draw, "W", Role.INPUT, "int32", m)
+    nest, (i, j) = _nest((m, n), "ij")
+    other = b[m - 1 - where[i], j] if draw(st.booleans()) else a[k - 1, j]
+
+    @nest.iteration_logic
+    def _() -> None:
+        b[i, j] = a[where[i], j] + other
+
+    return Case(nest.create_schedule(), (a, where, b), {j}, reach={where: min(m, k)})
 
 
 # --- transforms --------------------------------------------------------------------------------------------
@@ -509,7 +532,7 @@ def plan_of(draw: Any, case: Case, note: Callable[[str], None]) -> Plan:
             note(f"bind({index}: {unit.name})")
         except ScheduleError:
             assert index not in case.free
-    for array in case.arrays:
+    for array in (*case.arrays, *case.temporary):
         if draw(st.integers(0, 2)):
             _cache(draw, plan, array, note)
     for index in plan.serial:

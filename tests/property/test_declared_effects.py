@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.backends.sim.machine import Access, AccessKind, Machine, Observer, Signal
+from tilewright.backends.sim.machine import Access, AccessKind, Arrival, BulkAccess, Machine, Observer, Signal
 from tilewright.demo import Case, collect_cases, example_files, run_case
 from tilewright.demo.examples import examples_folder
 from tilewright.ir import effects
-from tilewright.ir.effects import Order, Use
+from tilewright.ir.effects import Completion, Order, Proxy, Use
 from tilewright.ir.ops import Store
 
 ALLOWED = {
@@ -40,11 +40,27 @@ class Law(Observer):
         uses = [use for use in op.uses if use.buffer is access.storage.buffer and use.use in ALLOWED[access.kind]]
         assert uses, f"{type(op).__name__} does not declare its {access.kind.value} {access.storage.buffer.name}"
         assert any(access.lanes <= use.elements for use in uses), (type(op).__name__, access.lanes)
-        assert (op.effects.asynchronous is not None) == (access.kind in ASYNCHRONOUS), type(op).__name__
+        if access.kind is not AccessKind.BARRIER:  # which bulk copies use at once
+            assert (op.effects.asynchronous is not None) == (access.kind in ASYNCHRONOUS), type(op).__name__
         for use in uses:
             if use.lanes is not None and access.mask is not None:
                 lanes = np.arange(access.mask.shape[1]) % 32
                 assert not access.mask[:, lanes >= use.lanes].any(), type(op).__name__
+
+    def start_bulk(self, access: BulkAccess) -> bool:
+        op = access.op
+        self.seen.add(type(op).__name__)
+        assert op.effects.proxy is Proxy.ASYNC and op.effects.asynchronous is not None, type(op).__name__
+        uses = [use for use in op.uses if use.buffer is access.storage.buffer and use.use in ALLOWED[access.kind]]
+        assert any(access.index.shape[1] <= use.elements for use in uses), (type(op).__name__, access.kind)
+        return False
+
+    def finish_bulk(self, access: BulkAccess, which: Any, arrival: Arrival | None) -> None:
+        writes, asynchronous = access.kind is AccessKind.COPY_WRITE, access.op.effects.asynchronous
+        assert (arrival is not None) == (writes and asynchronous is Completion.BARRIER), type(access.op).__name__
+
+    def fence_proxy(self, op: Any, mask: Any) -> None:
+        assert op.effects.fences_proxy, type(op).__name__
 
     def arrive(self, signal: Signal) -> None:
         self.seen.add(type(signal.op).__name__)
@@ -77,7 +93,7 @@ def law(monkeypatch: pytest.MonkeyPatch) -> Iterator[Law]:
 
 def cases() -> list[Any]:
     """Return the examples' cases; those of a file after the first two, which launch the same ops, are slow."""
-    folders = (examples_folder(), examples_folder() / "tensorcore")
+    folders = (examples_folder(), examples_folder() / "tensorcore", examples_folder() / "hopper")
     found: list[Any] = []
     for path in (path for folder in folders for path in example_files(folder)):
         of_file = collect_cases([path], "sim", quick=True)

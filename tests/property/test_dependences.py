@@ -20,9 +20,9 @@ from tilewright.schedule.arrays import Array, Role
 from tilewright.schedule.binding import Binding
 from tilewright.schedule.calls import record_call
 from tilewright.schedule.crossings import crossings
-from tilewright.schedule.dependences import refuse_recurrences, refuse_violations
 from tilewright.schedule.loop_nest import LoopNest
 from tilewright.schedule.nest import Nest
+from tilewright.schedule.orders import refuse_recurrences, refuse_violations
 from tilewright.schedule.targets import GridUnit
 
 SMALL = st.integers(-1, 2)

@@ -67,3 +67,13 @@ def test_the_page_of_the_language_names_what_kernels_use() -> None:
     }
     assert len(in_kernels) > 80
     assert sorted(name for name in in_kernels if not re.search(rf"\b{name}\b", text)) == []
+
+
+def test_the_page_of_the_simulator_names_every_kind_of_finding() -> None:
+    folders = (PACKAGE / "backends" / "sim", PACKAGE / "instructions")
+    text = "".join(path.read_text(encoding="utf-8") for folder in folders for path in folder.glob("*.py"))
+    kinds = set(re.findall(r'"([a-z]+(?:-[a-z]+)+)"', text)) | {"race", "misaligned", "deadlock", "assertion"}
+    page = (ROOT / "docs/simulator.md").read_text(encoding="utf-8")
+    table = page.partition("## What is found")[2].partition("\n## ")[0]
+    named = {kind for row in re.findall(r"^\| (`[^|]*`) \|", table, re.M) for kind in re.findall(r"`([\w-]+)`", row)}
+    assert named == kinds

@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.helpers.pages import DOCS, ROOT, Session, blocks_of, shell_of_this_python
+from tests.helpers.pages import DOCS, ROOT, Session, blocks_of, shell_of_this_python, skip_where_it_cannot_run
 
 PAGE = (DOCS / "first_hour.md").read_text(encoding="utf-8")
 TASKS = {
@@ -46,11 +46,11 @@ def test_there_are_thirty_tasks_in_order() -> None:
     assert all("```console\n$ " in text for text in TASKS.values())
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="the commands are typed into a POSIX shell")
 @pytest.mark.parametrize(
     "title", [pytest.param(t, marks=pytest.mark.slow if is_slow(t) else ()) for t in TASKS if t != INSTALL]
 )
 def test_task(title: str, tmp_path: Path) -> None:
+    skip_where_it_cannot_run(TASKS[title])
     folder = tmp_path / "hour"
     write_files(folder)
     # A cache of its own: a task clears it.
@@ -58,8 +58,8 @@ def test_task(title: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(sys.platform == "win32", reason="the commands are typed into a POSIX shell")
 def test_all_of_them_after_the_installation_of_the_page(tmp_path: Path) -> None:
+    skip_where_it_cannot_run(TASKS[INSTALL])
     checkout, folder, environment = tmp_path / "checkout", tmp_path / "hour", tmp_path / "environment"
     made = shutil.ignore_patterns(".git", ".venv*", "venv*", "build", "dist", "*.egg-info", "__pycache__", ".*_cache")
     shutil.copytree(ROOT, checkout, ignore=made, symlinks=True)

@@ -9,6 +9,7 @@ import pytest
 from tests.helpers.pages import DOCS
 
 import tilewright as tw
+from tilewright.schedule import Array, Nest, Role
 
 LIMITS = (DOCS / "limits.md").read_text(encoding="utf-8")
 COMPARISON = (DOCS / "comparison.md").read_text(encoding="utf-8")
@@ -44,6 +45,15 @@ def test_targets_that_the_pages_name_are_printed(arch: str) -> None:
 def test_plans_know_no_mbarriers() -> None:
     assert "Plans do not use mbarriers" in LIMITS
     assert not [path.name for path in PACKAGE.glob("schedule/*.py") if "mbarrier" in path.read_text(encoding="utf-8")]
+
+
+def test_plans_write_to_no_places_that_elements_say() -> None:
+    assert "a scatter is a kernel written by hand" in LIMITS
+    at, x = Array(Role.INPUT, tw.int32, (8,)), Array(Role.INPUT, tw.float32, (8,))
+    y, nest = Array(Role.INPUT_OUTPUT, tw.float32, (8,)), Nest((8,))
+    i = nest.get_indices()
+    with pytest.raises(tw.ScheduleError, match="not affine"):
+        nest.iteration_logic(lambda: y.__setitem__(at[i], x[i]))
 
 
 def test_the_version_is_the_first() -> None:

@@ -80,7 +80,7 @@ def test_the_committed_notebook_is_that_of_the_page(page):
 
 
 def test_every_first_page_has_a_notebook_and_every_notebook_a_page():
-    pages = {path.stem for path in DOCS.glob("first_*.md")}
+    pages = {path.stem for path in DOCS.glob("first_*.md")} - {"first_hour"}
     assert {path.stem for path in MAKER.FOLDER.iterdir()} == set(MAKER.PAGES) == pages
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 
 import pytest
-from tests.helpers.pages import DOCS, Session, agrees, blocks_of, shell_of_this_python
+from tests.helpers.pages import DOCS, Session, agrees, blocks_of, shell_of_this_python, skip_where_it_cannot_run
 
 # Each page, and the least number of blocks of it that are run.
 PAGES = {
@@ -32,10 +33,37 @@ PAGES = {
 @pytest.mark.parametrize("name", PAGES)
 def test_programs_print_what_the_page_shows(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page, folder = DOCS / name, tmp_path / "page"
+    skip_where_it_cannot_run(page.read_text(encoding="utf-8"))
     folder.mkdir()
     monkeypatch.chdir(folder)
     session = Session(page.stem, folder, shell_of_this_python(tmp_path))
     assert session.run([*blocks_of(page.read_text(encoding="utf-8"))]) >= PAGES[name]
+
+
+# What blocks of pages need, and the module that brings it.
+NEEDS = {"PyTorch": "torch", "CuPy": "cupy", "JAX": "jax"}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", [name for name in PAGES if "# needs " in (DOCS / name).read_text(encoding="utf-8")])
+def test_what_needs_a_gpu_runs_on_one(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # or JAX takes most of the memory
+    there = {need for need, module in NEEDS.items() if importlib.util.find_spec(module) is not None}
+    page = DOCS / name
+    blocks = [*blocks_of(page.read_text(encoding="utf-8"))]
+    if not any(block.needs and block.needs <= there | {"a GPU"} for block in blocks):
+        pytest.skip("needs PyTorch, or CuPy and JAX")
+    monkeypatch.chdir(tmp_path)
+    Session(page.stem, tmp_path, available=frozenset(there | {"a GPU"})).run(
+        [block for block in blocks if block.language in ("python", "text")]
+    )
+
+
+def test_needs_are_things_that_the_tests_know() -> None:
+    needs = {
+        need for name in PAGES for block in blocks_of((DOCS / name).read_text(encoding="utf-8")) for need in block.needs
+    }
+    assert needs == {*NEEDS, "a GPU"}
 
 
 def test_every_page_is_run() -> None:
@@ -95,6 +123,14 @@ def test_an_error_that_a_page_does_not_show_is_not_overlooked(tmp_path: Path) ->
     )
     with pytest.raises(SyntaxError):
         Session("page", tmp_path).run([*blocks_of("```python\n# needs a GPU\nif\n```\n")])
+
+
+def test_a_block_with_needs_is_run_where_they_are_there(tmp_path: Path) -> None:
+    blocks = [*blocks_of("```python\n# needs a fish, water and time\nswims = 1 / 0\n```\n")]
+    assert blocks[0].needs == {"a fish", "water", "time"}
+    assert Session("page", tmp_path, available=frozenset({"a fish", "time"})).run(blocks) == 0
+    with pytest.raises(ZeroDivisionError):
+        Session("page", tmp_path, available=frozenset({"a fish", "water", "time", "more"})).run(blocks)
 
 
 def test_dots_stand_for_anything() -> None:

@@ -183,7 +183,7 @@ _TABLE = (
         "MI300X", "Instinct MI300X", ARCHES["gfx942"], 304, 2.1e9, 5300e9,
         _rates(
             (163.4, 81.7, 0, 0), float32=163.4, float64=163.4, tfloat32=653.7, **_rates_int8(2614.9),
-            **_rates_16_bit(1307.4),
+            **_rates_16_bit(1307.4), float8_e4m3fnuz=2614.9, float8_e5m2fnuz=2614.9,
         ),
         "AMD Instinct MI300X data sheet",
     ),

@@ -24,7 +24,14 @@ _FUNCTIONS = {
     "cp_async": ("CpAsync", "SM80_CP_ASYNC_CACHEALWAYS", "SM80_CP_ASYNC_CACHEGLOBAL"),
     "fma": ("UniversalFMA",),
 }
-_FAMILIES = {"mma": "warp_mma", "mfma": "mfma", "matrix_copies": "matrix_copy"}
+_FAMILIES = {
+    "mma": "warp_mma",
+    "mfma": "mfma",
+    "matrix_copies": "matrix_copy",
+    "wgmma": "warpgroup_mma",
+    "descriptors": "shared_layout",
+    "tensor_copies": "tensor_copy",
+}
 
 
 def __getattr__(name: str) -> Any:  # Any: an atom or what makes one, which a type checker cannot tell from the name

@@ -115,6 +115,15 @@ class CopyAtom(Displayed):
         """True where what the instruction copies is there only after a wait."""
         return False
 
+    @property
+    def is_bulk(self) -> bool:
+        """True where one thread starts the copy of a whole tile."""
+        return False
+
+    def copy_bulk(self, src: Any, dst: Any, barrier: Any) -> None:  # Any: tensors and an mbarrier of a kernel
+        """Emit the copy of a whole tile by one thread."""
+        raise LanguageError(f"tw.copy: {self.name} copies no whole tiles")
+
     def copy_together(self, src: Any, dst: Any) -> None:  # Any: tensors of a kernel, a layer above atoms
         """Emit the copy of partitions of a tiled copy, for an instruction that several threads carry out together."""
         raise LanguageError(

@@ -83,6 +83,10 @@ class MMAAtom(Displayed):
             help="take an atom of an instruction, or tw.atoms.UniversalFMA",
         )
 
+    def begin(self, d: Any, a: Any, b: Any, accumulate: Any) -> None:  # Any: as above; a bool of host or device
+        """Emit the asynchronous products d = a b, plus d where `accumulate` holds, of an atom that is asynchronous."""
+        raise LanguageError(f"tw.gemm: {self.name} is not asynchronous")
+
     @property
     def threads(self) -> int:
         """The number of threads that carry the instruction out together."""

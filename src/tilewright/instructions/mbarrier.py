@@ -3,14 +3,15 @@
     MbarrierInit       mbarrier.init                 MbarrierWait    mbarrier.try_wait.parity, in a loop
     MbarrierArrive     mbarrier.arrive               MbarrierTest    mbarrier.test_wait.parity
     MbarrierCopies     cp.async.mbarrier.arrive.noinc
+    MbarrierExpect     mbarrier.arrive.expect_tx, mbarrier.expect_tx
 
-Source: PTX ISA, "mbarrier", "cp.async.mbarrier.arrive".
+Source: PTX ISA, "mbarrier", "mbarrier.expect_tx operation", "cp.async.mbarrier.arrive".
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -25,7 +26,7 @@ from tilewright.backends.sim.values import Array, Frame, Lanes, both
 from tilewright.dtypes import bool_, int32, uint64
 from tilewright.errors import InternalError, LanguageError
 from tilewright.ir.core import Buffer, Space, Value
-from tilewright.ir.effects import Completion, Effects, Order, Waits, operand, updates, writes
+from tilewright.ir.effects import Completion, Effects, Order, Waits, attribute, operand, updates, writes
 from tilewright.ir.instruction import Instruction
 from tilewright.trace.carry import DeviceObject
 from tilewright.trace.control import branch
@@ -141,28 +142,56 @@ class MBarrier(DeviceObject):
         """Count `count` arrivals of each thread that comes here (PTX mbarrier.arrive)."""
         if isinstance(count, int) and not 1 <= count <= _MOST_ARRIVALS:
             raise LanguageError(f"a thread arrives 1 to {_MOST_ARRIVALS} times at once, not {count}")
-        index = self._place("arrive")
+        index = self.element("arrive")
         current("mbarrier.arrive").emit(MbarrierArrive(self.buffer, index.value, as_scalar(count, int32).value))
+
+    def arrive_expect_tx(self, bytes: Any) -> None:
+        """Announce bytes of bulk copies to the phase, and arrive (PTX mbarrier.arrive.expect_tx).
+
+        The phase is over when its arrivals have come, and all bytes that were announced to it. Copies of tiles bring
+        the bytes of the whole tile, of what overhangs too. They may be started before or after, in that phase. sm_90.
+        """
+        self._expect(bytes, "arrive_expect_tx", arrives=True)
+
+    def expect_tx(self, bytes: Any) -> None:
+        """Announce bytes of bulk copies to the phase, without arriving (PTX mbarrier.expect_tx)."""
+        self._expect(bytes, "expect_tx", arrives=False)
+
+    def _expect(self, bytes: Any, what: str, *, arrives: bool) -> None:
+        tracer = current(f"mbarrier.{what}")
+        if tracer.arch.is_amd or tracer.arch.number < 90:
+            raise LanguageError(
+                f"mbarrier.{what}: {tracer.arch} has no bulk copies, whose bytes it counts; they need sm_90 or later",
+                help="copy by cp.async, and arrive with cp_async_arrive()",
+            )
+        if isinstance(bytes, int) and not 0 <= bytes <= _MOST_ARRIVALS:
+            raise LanguageError(
+                f"a phase of an mbarrier counts 0 to {_MOST_ARRIVALS} bytes, not {bytes}",
+                help="copy less in a phase, or let several mbarriers share the bytes",
+            )
+        index, size = self.element(what), as_scalar(bytes, int32)
+        tracer.emit(MbarrierExpect(self.buffer, arrives, index.value, size.value))
 
     def cp_async_arrive(self) -> None:
         """Arrive when the thread's asynchronous copies issued so far have landed, without waiting for them.
 
         The arrival is one of the phase's `count`, in each thread (PTX cp.async.mbarrier.arrive.noinc).
         """
-        index = self._place("cp_async_arrive")
+        index = self.element("cp_async_arrive")
         current("mbarrier.cp_async_arrive").emit(MbarrierCopies(self.buffer, index.value))
 
     def wait(self, parity: Any) -> None:
         """Wait until the phase of this parity, 0 or 1, is over (PTX mbarrier.try_wait.parity in a loop)."""
-        index, awaited = self._place("wait"), _parity(parity)
+        index, awaited = self.element("wait"), _parity(parity)
         current("mbarrier.wait").emit(MbarrierWait(self.buffer, index.value, awaited.value))
 
     def test(self, parity: Any) -> Scalar:
         """Return whether the phase of this parity, 0 or 1, is over (PTX mbarrier.test_wait.parity)."""
-        index, tested = self._place("test"), _parity(parity)
+        index, tested = self.element("test"), _parity(parity)
         return Scalar(current("mbarrier.test").emit(MbarrierTest(self.buffer, index.value, tested.value), bool_)[0])
 
-    def _place(self, what: str) -> Scalar:
+    def element(self, what: str) -> Scalar:
+        """Return which element of the buffer it is; `what` is done to it."""
         if self.stage is None and self.stages > 1:
             raise LanguageError(
                 f"{what} of an mbarrier with {self.stages} stages does not say of which",
@@ -264,6 +293,43 @@ class MbarrierArrive(_Mbarrier):
         else:
             printer.prelude.need(_arrive_many_function(has_count=printer.arch.number >= 90))
             printer.statement(f"mbarrier_arrive({place}, {count});", self)
+
+
+@dataclass(eq=False)
+class MbarrierExpect(_Mbarrier):
+    """Announce `bytes` to the phase under way of the mbarrier buffer[index], of each active thread; then arrive."""
+
+    buffer: Buffer = updates("index")
+    arrives: bool = attribute()
+    index: Value = operand()
+    bytes: Value = operand()
+
+    RESULTS: ClassVar[int | None] = 0
+    EFFECTS: ClassVar[Effects] = Effects(removable=False, order=Order.RELEASE)
+    COUNTED: ClassVar[str | None] = "mbarrier arrive"
+
+    @property
+    def effects(self) -> Effects:
+        return self.EFFECTS if self.arrives else replace(self.EFFECTS, order=Order.NONE)
+
+    def simulate(self, compiler: Compiler) -> Step:
+        index, size = compiler.slots((self.index, self.bytes))
+        mbarriers = compiler.mbarriers(self.buffer)
+
+        def run(frame: Frame) -> None:
+            mbarriers.expect(self, frame.values[index], frame.values[size], frame.mask)
+            if self.arrives:
+                mbarriers.arrive(self, frame.values[index], np.int32(1), frame.mask)
+
+        return run
+
+    def cuda(self, printer: Printer) -> None:
+        place = self.place(printer)
+        if printer.arch.number < 90:
+            raise printer.refuse(self, f"bytes of bulk copies need sm_90 or later, and the target is {printer.arch}")
+        name = "mbarrier_arrive_expect_tx" if self.arrives else "mbarrier_expect_tx"
+        printer.prelude.need(_EXPECT[self.arrives])
+        printer.statement(f"{name}({place}, {exact(printer, self.bytes).text});", self)
 
 
 @dataclass(eq=False)
@@ -379,11 +445,8 @@ class _Wait(Pause):
         found, barriers = [], self._mbarriers
         for element, those in groups_of(frame.values[self._index], row, threads):
             at = row, element
-            phase, count = int(barriers.phase[at]), int(barriers.count[at])
-            what = (
-                f"mbarrier {barriers.name(element)}, phase {phase} (parity {phase % 2}): "
-                f"{count - int(barriers.pending[at])} of {count} arrivals have come"
-            )
+            phase = int(barriers.phase[at])
+            what = f"mbarrier {barriers.name(element)}, phase {phase} (parity {phase % 2}): {barriers.awaits(*at)}"
             found.append(Waiting(self.op, those, what))
         return found
 
@@ -428,6 +491,19 @@ _COPIES = f"""\
     {_ADDRESS}
     asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" :: "r"(address) : "memory");
 }}"""
+
+_EXPECT = {
+    arrives: f"""\
+// Announces bytes of bulk copies to the phase{", and arrives" if arrives else ""}.
+{FUNCTION} void mbarrier_{"arrive_" if arrives else ""}expect_tx({_MBARRIER}, int bytes) {{
+    {_ADDRESS}
+    asm volatile("{instruction}" :: "r"(address), "r"(bytes) : "memory");
+}}"""
+    for arrives, instruction in (
+        (True, "{ .reg .b64 state; mbarrier.arrive.expect_tx.shared.b64 state, [%0], %1; }"),
+        (False, "mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;"),
+    )
+}
 
 _WAIT = f"""\
 {FUNCTION} void mbarrier_wait({_MBARRIER}, int parity) {{

@@ -8,6 +8,7 @@ two values are the same when they are the same object.
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -308,6 +309,45 @@ class LaunchSized:
     place: Value
 
 
+@dataclass(frozen=True, eq=False)
+class TensorMap:
+    """A parameter that the host encodes from an array's pointer, extents and strides: how bulk copies reach the array.
+
+    `start` is the element of `buffer` where the described tensor begins, `extents` and `strides` (in elements) are its
+    modes from the contiguous one on: what the host computes from parameters, as the values of a `Requirement`. `box` is
+    how much one copy moves along each mode; in shared memory it is compact in that order, and swizzled over rows of
+    `swizzle` bytes (0: not at all). `nan` says that elements outside read as NaN in place of 0.
+    """
+
+    name: str
+    buffer: Buffer
+    start: Value
+    extents: tuple[Value, ...]
+    strides: tuple[Value, ...]
+    box: tuple[int, ...]
+    swizzle: int = 0
+    nan: bool = False
+    location: SourceLocation | None = None
+
+    @property
+    def values(self) -> tuple[Value, ...]:
+        """What the host computes."""
+        return (self.start, *self.extents, *self.strides)
+
+    @property
+    def elements(self) -> int:
+        """The elements of a box."""
+        return math.prod(self.box)
+
+    @property
+    def bytes(self) -> int:
+        """The bytes that one copy brings, those of elements outside included."""
+        return self.elements * self.buffer.dtype.bytes
+
+    def __str__(self) -> str:
+        return self.name
+
+
 @dataclass(eq=False)
 class Kernel:
     """A whole kernel: parameters, body, and what a launch must know.
@@ -318,6 +358,7 @@ class Kernel:
     `tw.copy` from global to shared memory, which is asynchronous where it can be. `remarks` say what the trace
     found that could be faster. `warp_size` is how many threads a warp of the target has. `cooperative` says that all
     blocks of a launch have to be on the GPU at once. `launch_sized` is the shared memory behind `shared_bytes`.
+    `tensor_maps` come behind the parameters.
     """
 
     name: str
@@ -334,6 +375,7 @@ class Kernel:
     warp_size: int = 32
     cooperative: bool = False
     launch_sized: tuple[LaunchSized, ...] = ()
+    tensor_maps: tuple[TensorMap, ...] = ()
 
     @property
     def launch_sized_start(self) -> int:

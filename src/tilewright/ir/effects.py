@@ -86,6 +86,10 @@ class Scope(enum.IntEnum):
     GRID = 5
 
 
+# The groups of whole warps that a block has several of: how many warps each has. A group is aligned to its size.
+WARPS_OF = {Scope.WARP: 1, Scope.WARPGROUP: 4}
+
+
 class Order(enum.Flag):
     """What an op makes visible between threads.
 
@@ -111,8 +115,21 @@ class Completion(enum.Enum):
     """How it is learnt that asynchronous work is done: by the groups of the thread that issued it, or at a barrier."""
 
     GROUP = "groups of the thread"
+    BULK_GROUP = "bulk groups of the thread"
     BARRIER = "bytes or arrivals at an mbarrier"
     WARPGROUP = "groups of the warpgroup"
+
+
+class Proxy(enum.Enum):
+    """The way by which an op reaches memory.
+
+    What was written by one way is seen by the other behind a fence between the two: threads that wrote ordinarily run
+    a proxy fence before they let those know who start asynchronous work on the data. The completion of such work is a
+    fence itself.
+    """
+
+    GENERIC = "generic"  # loads, stores, atomic updates, cp.async
+    ASYNC = "async"  # bulk copies, and matrix instructions that read shared memory
 
 
 @dataclass(frozen=True)
@@ -125,11 +142,14 @@ class Effects:
     - `varies`: the result differs between the threads of a warp, whatever the operands are.
     - `order`, `waits`: see there.
     - `asynchronous`: its accesses take place later; how their completion is learnt.
+    - `proxy`: the way by which it reaches global and shared memory. `fences_proxy`: it is a fence behind which the
+      async proxy sees what the thread wrote by the generic one.
     - `scope`: it is a strong access of memory, or a fence, and how far that reaches: one of `MEMORY_SCOPES`. Then
       `order` is that of a single thread, which meets nobody. None for all other ops.
     - `commits`: it closes a group of such work. `completes`: it waits for such work, all but the `pending` newest
       groups, or all, committed or not, where that is None. `follows`: its own access takes place when such work, issued
       by the thread before, is done.
+    - `registers`: how many registers the threads have from there on; the kernel is alone on its multiprocessor then.
     - `keeps_reads`: reads of the buffers that it names stay behind it, also reads of what no thread writes.
     """
 
@@ -141,10 +161,13 @@ class Effects:
     scope: str | None = None
     waits: Waits = Waits.NOBODY
     asynchronous: Completion | None = None
+    proxy: Proxy = Proxy.GENERIC
+    fences_proxy: bool = False
     commits: Completion | None = None
     completes: Completion | None = None
     follows: Completion | None = None
     pending: int | None = None
+    registers: int | None = None
     keeps_reads: bool = False
 
 
@@ -198,13 +221,16 @@ def attribute(default: Any = dataclasses.MISSING) -> Any:  # Any: as above
 Count = Callable[[Any], int]
 
 
-def reads(index: str, elements: Count | None = None, lanes: Count | None = None, *, rows: bool = False) -> Any:
-    """Declare a buffer that the op reads, at the index in the field of that name; one element where none are given."""
+def reads(index: str | None, elements: Count | None = None, lanes: Count | None = None, *, rows: bool = False) -> Any:
+    """Declare a buffer that the op reads, at the index in the field of that name; one element where none are given.
+
+    Without an index the op itself knows which elements.
+    """
     return _buffer(UseDeclaration("", Use.READ, index, elements, lanes, rows))
 
 
 def writes(
-    index: str,
+    index: str | None,
     elements: Count | None = None,
     lanes: Count | None = None,
     *,
@@ -216,7 +242,7 @@ def writes(
     return _buffer(UseDeclaration("", Use.WRITE, index, elements, lanes, rows, past_l1, lasting))
 
 
-def updates(index: str, elements: Count | None = None) -> Any:  # Any: as above
+def updates(index: str | None, elements: Count | None = None) -> Any:  # Any: as above
     """Declare a buffer that the op reads and writes indivisibly, at the index in the field of that name."""
     return _buffer(UseDeclaration("", Use.UPDATE, index, elements))
 

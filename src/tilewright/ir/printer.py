@@ -19,6 +19,8 @@ class _Printer:
     def kernel(self, kernel: Kernel) -> str:
         parameters = ", ".join(self._parameter(p) for p in kernel.parameters)
         self.lines.append(f"kernel {kernel.name}({parameters}) block={kernel.block} {{")
+        for map in kernel.tensor_maps:
+            self.lines.append(f"  map {map.name} of {map.buffer.name} box={map.box} swizzle={map.swizzle}")
         for requirement in kernel.requirements:
             self.lines.append(f"  require {requirement.message}")
         self._block(kernel.body, 1)

@@ -58,6 +58,9 @@ def verify(kernel: Kernel) -> None:
         _Verifier().block(kernel.body, parameters, terminator=False)
         for requirement in kernel.requirements:
             _requirement(requirement.condition, parameters)
+        for map in kernel.tensor_maps:
+            for value in map.values:
+                _requirement(value, parameters)
     except _Fault as fault:
         summary = f"the IR of {kernel.name} is not well formed: {fault}"
         raise InternalError(summary, details=[to_text(kernel)]) from fault

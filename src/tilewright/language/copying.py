@@ -12,11 +12,12 @@ from __future__ import annotations
 from typing import Any
 
 from tilewright.arch import Arch
-from tilewright.arguments import instance
+from tilewright.arguments import instance, shown
 from tilewright.atoms import CopyAtom, UniversalCopy
 from tilewright.dtypes import bool_
 from tilewright.errors import LanguageError
 from tilewright.instructions import cp_async
+from tilewright.instructions.mbarrier import MBarrier
 from tilewright.ir.core import Space
 from tilewright.tensors import GuardedTensor, Tensor
 from tilewright.tiled import TiledCopy
@@ -28,7 +29,7 @@ from tilewright.trace.vectors import VectorCopy
 from tilewright.trace.walks import common_walk, each_step, place
 
 
-def copy(*arguments: Any, pred: Any = None, count: Any = None) -> None:
+def copy(*arguments: Any, pred: Any = None, count: Any = None, barrier: MBarrier | None = None) -> None:
     """Copy a tensor: `copy(src, dst)`, or `copy(atom_or_tiled_copy, src, dst)` by the instruction of an atom.
 
     Law: dst[c] = src[c] for every coordinate c; with `pred`, only where pred[c] holds, and elsewhere zeros in shared
@@ -41,6 +42,9 @@ def copy(*arguments: Any, pred: Any = None, count: Any = None) -> None:
 
     Of guarded tiles (`tw.guarded`), what lies outside of a source reads as its fill, and what lies outside of a
     destination is not written.
+
+    The atoms of bulk copies (`SM90_TMA_LOAD` and its like) move a guarded tile from or to shared memory; one thread
+    starts the copy. Loads tell `barrier`, the mbarrier of one stage, when their bytes have come.
 
     Raises `LanguageError` for shapes or element types that differ, and for an atom whose width or alignment the
     layouts do not give. Source: CuTe `copy`, `copy_if`.
@@ -63,6 +67,15 @@ def copy(*arguments: Any, pred: Any = None, count: Any = None) -> None:
             f"tw.copy: src is {src.dtype} and dst is {dst.dtype}",
             help="convert in registers: load into a fragment, and store x.to(dtype) element by element",
         )
+    if atom is not None and atom.is_bulk:
+        _copy_bulk(atom, src, dst, pred, count, barrier)
+        return
+    if barrier is not None:
+        raise LanguageError(
+            "tw.copy: barrier= is told of the bytes of a bulk load, and this copy is none",
+            help="give the atom: tw.copy(tw.atoms.SM90_TMA_LOAD, tile, smem, barrier=full[stage]); behind cp.async "
+            "write full[stage].cp_async_arrive()",
+        )
     if not isinstance(src.engine, BufferEngine) and not isinstance(dst.engine, BufferEngine):
         dst[...] = src
         return
@@ -82,6 +95,18 @@ def copy(*arguments: Any, pred: Any = None, count: Any = None) -> None:
             "tw.copy takes pred or count, not both", help="let count be 0 where the predicate does not hold"
         )
     VectorCopy(src, dst, atom, truth(pred), count, _fastest).emit()
+
+
+def _copy_bulk(atom: CopyAtom, src: Tensor, dst: Tensor, pred: Any, count: Any, barrier: MBarrier | None) -> None:
+    given: object = barrier
+    if pred is not None or count is not None:
+        raise LanguageError(
+            f"tw.copy: {atom.name} takes neither pred nor count: it knows what lies outside of the tensor",
+            help="start the copy under a branch",
+        )
+    if given is not None and not isinstance(given, MBarrier):
+        raise LanguageError(f"tw.copy: barrier is the tw.mbarrier of one stage, got {shown(given)}")
+    atom.copy_bulk(src, dst, barrier)
 
 
 def _fastest(spaces: tuple[Space, Space], bits: int, arch: Arch) -> CopyAtom:

@@ -28,7 +28,7 @@ from tilewright.tiled import TiledMMA
 from tilewright.trace.tracer import current
 
 
-def gemm(mma: Any, *tensors: Tensor) -> None:
+def gemm(mma: Any, *tensors: Tensor, accumulate: Any = True) -> None:  # Any: a bool of host or device
     """Multiply fragments and add: `gemm(mma, d, a, b, c)` computes d = a b + c, `gemm(mma, a, b, c)` adds to c.
 
     The fragments are those of `mma` (or of an atom): a with modes (V, M, K), b (V, N, K), c and d (V, M, N). The mode K
@@ -43,6 +43,10 @@ def gemm(mma: Any, *tensors: Tensor) -> None:
         (M, K) x (N, K) => (M, N)
 
     An atom of one value each, such as `tw.atoms.UniversalFMA`, takes the same ranks.
+
+    An atom of a warpgroup (`SM90_64x128x16_F32BF16BF16_SS`) takes operands as partitions of shared memory, and c is in
+    use until `tw.wgmma_wait`. With `accumulate=False`, or a bool that does not hold, the first step of K does not add
+    to c, which needs no `tw.clear` then.
 
     Raises `LanguageError` where the modes do not match the atom or one another. Source: CuTe `gemm`.
     """
@@ -61,6 +65,7 @@ def gemm(mma: Any, *tensors: Tensor) -> None:
         raise LanguageError("tw.gemm takes (mma, a, b, c) or (mma, d, a, b, c), or the tensors alone")
     for name, tensor in zip("abcd", (a, b, c, d), strict=True):
         instance("tw.gemm", name, tensor, Tensor, "a tensor")
+    in_place = c is d
     atom: MMAAtom = UniversalFMA(d.dtype, a.dtype, b.dtype, c.dtype) if mma is None else mma
     if _has_one_value(atom):
         d, a, b, c = _with_values(d, a, b, c)
@@ -68,6 +73,20 @@ def gemm(mma: Any, *tensors: Tensor) -> None:
     a, b = _with_k(a), _with_k(b)
     _check(atom, d, a, b, c)
     _demand_target(atom, a, b)
+    if atom.is_asynchronous:
+        if not in_place:
+            raise LanguageError(
+                f"tw.gemm: {atom.name} adds to its accumulator in place, so that c and d are one tensor",
+                details=[f"c: {c.title}", f"d: {d.title}"],
+                help="write tw.gemm(mma, a, b, c)",
+            )
+        atom.begin(d, a, b, accumulate)
+        return
+    if accumulate is not True:
+        raise LanguageError(
+            f"tw.gemm: accumulate= is for atoms of a warpgroup, and {atom.name} always adds c",
+            help="clear the accumulator before: tw.clear(c)",
+        )
     if _is_fragment(a) and _is_fragment(b) and (c is d or _extent(a, 2) == 1):
         atom.multiply(d, a, b, c)
         return

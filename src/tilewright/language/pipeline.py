@@ -1,14 +1,32 @@
-"""`tw.pipeline`: tiles in several stages of shared memory, filled by asynchronous copies ahead of their use."""
+"""`tw.pipeline`: tiles in several stages of shared memory, filled by asynchronous copies ahead of their use.
+
+pipeline(stages)                             all threads fill and use the stages, in rounds: cp.async
+pipeline(stages, consumers=w, bytes=n)       one thread fills them while w warps use them: mbarriers, bulk copies
+"""
 
 from __future__ import annotations
 
-from typing import Any, overload
+from typing import Any, ClassVar, overload
 
 from tilewright.arguments import shown
 from tilewright.errors import LanguageError
-from tilewright.instructions.barrier import sync_threads
+from tilewright.instructions.barrier import sync_threads, sync_warp
 from tilewright.instructions.cp_async import cp_async_commit, cp_async_wait
-from tilewright.trace.scalar import Scalar
+from tilewright.instructions.mbarrier import MBarrier
+from tilewright.instructions.vote import elect_one
+from tilewright.trace.control import branch
+from tilewright.trace.scalar import Scalar, select
+
+
+def pipeline(stages: int, *, consumers: int | None = None, bytes: int | None = None) -> Any:  # Any: one of two classes
+    """Return a ring of stages in shared memory: `Pipeline(stages)`, or `Ring(stages, consumers, bytes)`.
+
+    Without `consumers` all threads of the block fill and use the stages, in rounds (see `Pipeline`). With it, one
+    thread fills them by bulk copies, and `consumers` warps use them (see `Ring`).
+    """
+    if consumers is None and bytes is None:
+        return Pipeline(stages)
+    return Ring(stages, consumers, bytes)
 
 
 class Pipeline:
@@ -90,3 +108,142 @@ class Pipeline:
 
     def __repr__(self) -> str:
         return f"pipeline(stages={self.stages})"
+
+
+class Ring:
+    """A ring of `stages` tiles in shared memory between one thread that fills them and `consumers` warps.
+
+    Each stage has two mbarriers. `full` is told of the `bytes` that bulk copies bring to the stage; a warp waits for it
+    before it reads. `empty` counts the warps that have read; the producer waits for it before it fills the stage again.
+    Who is where in the ring is a state, which loops of the device carry::
+
+        ring = tw.pipeline(stages=4, consumers=2, bytes=tile_bytes)
+        tw.sync_threads()                                 # the mbarriers are there
+        if tw.warp_id() == 2:
+            if tw.elect_one():
+                state = ring.producer()
+                for k in range(tiles):
+                    with state.fill() as (stage, full):   # waits until the stage is empty, announces the bytes
+                        tw.copy(tw.atoms.SM90_TMA_LOAD, gmem[:, k], smem[:, stage], barrier=full)
+        else:
+            state = ring.consumer()
+            for k in range(tiles):
+                with state.read() as stage:               # waits until the stage is full
+                    use(smem[:, stage])                   # behind it, the warp gives the stage back
+
+    What the two wait for, in a ring of three stages::
+
+        tile           0  1  2  3  4  5
+        stage          0  1  2  0  1  2
+        empty, parity  1  1  1  0  0  0      1 passes at once on a new mbarrier
+        full, parity   0  0  0  1  1  1
+
+    Raises `LanguageError` for numbers that are not known while tracing, or below 1. Source: CUTLASS, PipelineTmaAsync
+    and PipelineState.
+    """
+
+    def __init__(self, stages: int, consumers: int | None, bytes: int | None) -> None:
+        for what, given in (("stages", stages), ("consumers", consumers), ("bytes", bytes)):
+            number: object = given  # a device value can come, too
+            if not isinstance(number, int) or isinstance(number, bool) or number < 1:
+                raise LanguageError(
+                    f"tw.pipeline: {what} is at least 1 and known while tracing, not {shown(number)}",
+                    help="a ring of roles takes the number of stages, the number of warps that read a stage, and the "
+                    "bytes that the copies of a stage bring: tw.pipeline(4, consumers=2, bytes=16384)",
+                )
+        assert consumers is not None and bytes is not None
+        self.stages, self.consumers, self.bytes = stages, consumers, bytes
+        self.full = MBarrier(1, stages)
+        self.empty = MBarrier(consumers, stages)
+        self.full.buffer.name, self.empty.buffer.name = "full", "empty"
+
+    def producer(self) -> ProducerState:
+        """Return the state of the thread that fills the stages, before the first tile."""
+        return ProducerState(self)
+
+    def consumer(self, behind: int = 0) -> ConsumerState:
+        """Return the state of a warp that reads the stages, before the first tile.
+
+        With `behind` = 1 a warp gives back the stage before the one that it has read: for matrix instructions that are
+        still in flight when the next tile is begun. Its last stage it gives back by `state.release()`.
+        """
+        if behind not in (0, 1):
+            raise LanguageError(f"a consumer gives stages back at once (0) or one tile behind (1), not {shown(behind)}")
+        return ConsumerState(self, behind)
+
+    def __repr__(self) -> str:
+        return f"pipeline(stages={self.stages}, consumers={self.consumers}, bytes={self.bytes})"
+
+
+class _State:
+    """Which stage is next, and the parity of the phase in which it is filled."""
+
+    __tilewright_state__: ClassVar[bool] = True
+
+    def __init__(self, ring: Ring) -> None:
+        self.ring = ring
+        self.stage: Any = 0  # Any: an integer of host or device
+        self.phase: Any = 0
+
+    def advance(self) -> None:
+        """Go on to the next stage."""
+        following = self.stage + 1
+        is_over = following == self.ring.stages
+        if isinstance(is_over, bool):
+            self.stage, self.phase = (0, self.phase ^ 1) if is_over else (following, self.phase)
+        else:
+            self.stage, self.phase = select(is_over, 0, following), select(is_over, self.phase ^ 1, self.phase)
+
+
+class ProducerState(_State):
+    """Where the thread is that fills the stages of a ring."""
+
+    def fill(self) -> ProducerState:
+        """Wait for an empty stage and announce its bytes: `with state.fill() as (stage, full):` copies to it."""
+        return self
+
+    def __enter__(self) -> tuple[Any, MBarrier]:
+        self.ring.empty[self.stage].wait(self.phase ^ 1)
+        full = self.ring.full[self.stage]
+        full.arrive_expect_tx(self.ring.bytes)
+        return self.stage, full
+
+    def __exit__(self, *error: object) -> None:
+        self.advance()
+
+
+class ConsumerState(_State):
+    """Where a warp is that reads the stages of a ring."""
+
+    def __init__(self, ring: Ring, behind: int) -> None:
+        super().__init__(ring)
+        self.behind = behind
+        self.last: Any = -1  # the stage that was read last and is not given back, behind by one tile
+
+    def read(self) -> ConsumerState:
+        """Wait for a full stage: `with state.read() as stage:` uses it, and gives a stage back."""
+        return self
+
+    def __enter__(self) -> Any:
+        self.ring.full[self.stage].wait(self.phase)
+        return self.stage
+
+    def __exit__(self, *error: object) -> None:
+        if self.behind == 0:
+            self._give_back(self.stage)
+        else:
+            last = self.last
+            branch(last >= 0, lambda: self._give_back(last))
+            self.last = self.stage
+        self.advance()
+
+    def release(self) -> None:
+        """Give back the stage that was read last, where stages are given back one tile behind."""
+        last = self.last
+        branch(last >= 0, lambda: self._give_back(last))
+        self.last = -1
+
+    def _give_back(self, stage: Any) -> None:
+        """Let one lane arrive when all lanes of the warp have read."""
+        sync_warp()
+        branch(elect_one(), lambda: self.ring.empty[stage].arrive())

@@ -77,6 +77,8 @@ def _continues(extent: Int, stride: Leaf, following: Leaf) -> bool:
         if type(extent) is int:
             return extent * stride == following
         return stride == 0 and following == 0
+    if isinstance(stride, Basis) and isinstance(following, Basis):
+        return stride.modes == following.modes and _continues(extent, stride.value, following.value)
     if isinstance(stride, Basis) or isinstance(following, Basis):
         return False
     # Dynamic: known to match where the value is the very same one.
@@ -111,8 +113,13 @@ def coalesce(
     >>> print(coalesce(Layout((2, (1, 6)), (1, (6, 2))), (1, 1)))
     (2,6):(1,2)
 
-    Dynamic modes are joined where they are known to continue each other. Raises `LayoutError` when the profile
-    does not fit. Source: CuTe `coalesce`.
+    Dynamic modes are joined where they are known to continue each other, and modes with basis strides where these step
+    through the same mode of the coordinate. Raises `LayoutError` when the profile does not fit. Source: CuTe
+    `coalesce`.
+
+    >>> from tilewright.layout import E
+    >>> print(coalesce(Layout((2, 4, 3), (E(1), 2 * E(1), E(0)))))
+    (8,3):(1@1,1@0)
     """
     if not isinstance(layout, Layout):
         return lift(coalesce, layout, profile)

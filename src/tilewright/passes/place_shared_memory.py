@@ -141,7 +141,7 @@ def _under_way_after(op: Op) -> list[Buffer]:
 def _advance(op: Op, uncommitted: set[Buffer]) -> None:
     """Update the buffers of asynchronous ops that may not belong to a committed group, past one op."""
     uncommitted.update(_under_way_after(op))
-    if op.effects.commits is not None:
+    if op.effects.commits is Completion.GROUP:
         uncommitted.clear()
     for block in op.blocks:
         uncommitted |= _uncommitted(block)

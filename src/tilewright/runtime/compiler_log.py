@@ -76,6 +76,7 @@ _PROPERTIES = re.compile(r"Function properties for (\S+)")
 _STACK = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 _ERROR = re.compile(r"^(?P<file>.+?)\((?P<line>\d+)\): (?:catastrophic )?error\b")
 _OTHER_MESSAGE = re.compile(r"^.+?\(\d+\): (?:warning|remark)\b|^\d+ errors? detected|^Remark:|^ptxas ")
+_ADVISORY = re.compile(r"^ptxas (?:info|warning)\s*:\s*\((C75\d\d)\):?\s*(.*)")
 _PTX_FILE = re.compile(r'\.file\s+(\d+) "([^"]+)"')
 _PTX_PLACE = re.compile(r"(?:\.loc|inlined_at)\s+(\d+) (\d+)")
 _PTXAS_ERROR = re.compile(r"^ptxas .*?(?:, line (?P<line>\d+))?; (?:error|fatal)|^(?:ptxas|nvrtc).*(?:fatal|error)\b")
@@ -118,6 +119,16 @@ def _used(line: str, stack: tuple[int, int, int]) -> Resources:
         local_bytes=max(frame, amount(r"(\d+) bytes lmem")),
         barriers=amount(r"used (\d+) barriers"),
     )
+
+
+def advisories(log: str) -> list[tuple[str, str]]:
+    """Return what ptxas says of products of warpgroups and their registers: (number, text), each number once.
+
+    >>> advisories("ptxas info    : (C7510) Potential Performance Loss: wgmma.mma_async instructions are serialized")
+    [('C7510', 'Potential Performance Loss: wgmma.mma_async instructions are serialized')]
+    """
+    found = {match[1]: match[2].strip() for line in log.splitlines() if (match := _ADVISORY.match(line))}
+    return list(found.items())
 
 
 def parse_errors(log: str) -> list[CompilerMessage]:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from operator import index, itemgetter
-from typing import Any, Union, cast
+from typing import Any, Protocol, Union, cast
 
 from tilewright.arch import MAX_BLOCK, MAX_GRID, MAX_THREADS
 from tilewright.dtypes import DType, bfloat16, int32
@@ -27,6 +27,7 @@ from tilewright.pickling import Refused
 from tilewright.runtime.arrays import ArrayLayout, Layouts
 from tilewright.runtime.driver import Function, error_text, keep_loaded
 from tilewright.runtime.recent import Recent
+from tilewright.runtime.tensor_maps import MAP_ALIGNMENT, MAP_BYTES
 
 Extent3 = Union[int, Sequence[int]]
 
@@ -151,6 +152,15 @@ def _three(name: str, extents: Extent3, limits: tuple[int, int, int]) -> tuple[i
     return x, y, z
 
 
+class EncodeMaps(Protocol):
+    """Gives the tensor maps of a launch, of which there are `count`, one after another."""
+
+    count: int
+
+    def __call__(self, layouts: Layouts, values: tuple[Any, ...]) -> bytes:
+        """Return them; raise `ArgumentError` for what no map can describe."""
+
+
 # One block of launch memory: the buffer, pointers to the configuration in it and to the array of parameters.
 _Frame = tuple[Any, ctypes.c_void_p, Any]
 Launch = Callable[..., None]  # (config, stream, values), and the function where none is bound
@@ -170,8 +180,16 @@ class Packer:
     cooperative launch has all its blocks on the GPU at once. Any number of threads may launch at once.
     """
 
-    def __init__(self, slots: Sequence[Slot], starts: Sequence[int], *, cooperative: bool = False) -> None:
+    def __init__(
+        self,
+        slots: Sequence[Slot],
+        starts: Sequence[int],
+        *,
+        cooperative: bool = False,
+        maps: EncodeMaps | None = None,
+    ) -> None:
         self.slots = tuple(slots)
+        self._maps = maps
         self._attributes = (ctypes.addressof(_COOPERATIVE), 1) if cooperative else ()
         configuration = _COOPERATIVE_FORMAT if cooperative else _CONFIG_FORMAT
         changing = [slot for slot in slots if isinstance(slot, (PointerSlot, ScalarSlot))]
@@ -209,7 +227,7 @@ class Packer:
         # Most kernels take all values as they are: then nothing has to be picked.
         takes_all = self._places == [(n, False) for n in range(len(layouts))]
         pick = None if takes_all else self._pick
-        attributes = self._attributes
+        attributes, maps = self._attributes, self._maps
 
         def launch(config: LaunchConfig, stream: int, values: tuple[Any, ...], function: Function = bound) -> None:
             for written, read, low, high in pairs:  # as `share_memory`, without the call
@@ -223,6 +241,8 @@ class Packer:
             except IndexError:
                 frame = new_frame(fixed)
             buffer, configuration, parameters = frame
+            if maps is not None:
+                _put_maps(buffer, maps(layouts, values))
             try:
                 pack_into(buffer, 0, config.head, stream, *attributes, *(values if pick is None else pick(values)))
             except _UNFIT as error:
@@ -254,6 +274,8 @@ class Packer:
     ) -> PreparedLaunch:
         """Return a launch with everything packed. It keeps `owners`, the arguments, alive."""
         frame = self._new_frame(self._pack_fixed(layouts))
+        if self._maps is not None:
+            _put_maps(frame[0], self._maps(layouts, values))
         try:
             self._struct.pack_into(frame[0], 0, config.head, stream, *self._attributes, *self._pick(values))
         except _UNFIT as error:
@@ -270,9 +292,13 @@ class Packer:
             raise self._refusal(layouts, error) from error
 
     def _new_frame(self, fixed: bytes) -> _Frame:
-        buffer = ctypes.create_string_buffer(bytes(self._struct.size) + fixed)
+        size, count = self._struct.size + len(fixed), 0 if self._maps is None else self._maps.count
+        # Tensor maps stand at the end, at multiples of their alignment.
+        buffer = ctypes.create_string_buffer(bytes(self._struct.size) + fixed, size + count * MAP_BYTES + MAP_ALIGNMENT)
         address = ctypes.addressof(buffer)
-        pointers = (ctypes.c_void_p * max(len(self._offsets), 1))(*(address + offset for offset in self._offsets))
+        first = _place_of_maps(buffer, count)
+        offsets = [*self._offsets, *(first + n * MAP_BYTES for n in range(count))]
+        pointers = (ctypes.c_void_p * max(len(offsets), 1))(*(address + offset for offset in offsets))
         return buffer, ctypes.c_void_p(address), pointers
 
     def _refusal(self, values: Sequence[Any], error: Exception) -> ArgumentError:
@@ -280,6 +306,19 @@ class Packer:
             "an argument does not fit into the kernel's parameter",
             details=[str(error), f"values: {values!r}", f"parameters: {self.slots!r}"],
         )
+
+
+def _place_of_maps(buffer: Any, count: int) -> int:
+    """Return where tensor maps begin in launch memory: as far behind as they fit, aligned."""
+    address = ctypes.addressof(buffer)
+    last = address + len(buffer) - count * MAP_BYTES
+    return int(last // MAP_ALIGNMENT * MAP_ALIGNMENT - address)
+
+
+def _put_maps(buffer: Any, encoded: bytes) -> None:
+    """Write the tensor maps of a launch into its memory."""
+    place = _place_of_maps(buffer, len(encoded) // MAP_BYTES)
+    buffer[place : place + len(encoded)] = encoded
 
 
 class PreparedLaunch(Refused):

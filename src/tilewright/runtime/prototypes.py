@@ -54,6 +54,20 @@ DRIVER: Mapping[str, tuple[Any, ...]] = {
     "cuMemcpyHtoD_v2": (c_uint64, c_void_p, c_size_t),
     "cuMemcpyDtoH_v2": (c_void_p, c_uint64, c_size_t),
     "cuMemcpyDtoDAsync_v2": (c_uint64, c_uint64, c_size_t, c_void_p),
+    "cuTensorMapEncodeTiled": (
+        c_void_p,
+        c_int,
+        c_uint,
+        c_void_p,
+        POINTER(c_uint64),
+        POINTER(c_uint64),
+        POINTER(c_uint),
+        POINTER(c_uint),
+        c_int,
+        c_int,
+        c_int,
+        c_int,
+    ),
     "cuMemsetD32Async": (c_uint64, c_uint, c_size_t, c_void_p),
 }
 NVRTC: Mapping[str, tuple[Any, ...]] = {

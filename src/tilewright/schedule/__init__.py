@@ -19,12 +19,14 @@ What a GPU offers
     mma_shapes, recipes      shapes of matrix instructions, and how a warp computes one
     targets, binding         GPUs; loops that their blocks, threads and warps run through
 What a plan says
-    dependences, crossings   pairs of accesses, the orders and vectors that would break them, and what threads wait for
+    dependences, private     pairs of accesses that meet; TEMP arrays that each point of a nest has for itself
+    orders, crossings        the orders and vectors that would break dependences, and what threads wait for
     caches, plan_state       caches, tiles of matrix instructions, and all else that a plan has chosen
 What it decides
     cache_placement          at which loops caches are filled, and which of them cannot be
     tensorization            which matrix instructions compute a tile
     lanes                    which iterations of vectorized loops run at once, and the order of the loops then
+    beginnings               TEMP arrays that are read before they are written
     validation, bounds       what a whole plan has to be; accesses that would leave their arrays
     scratch                  TEMP arrays that the launch allocates
     plan_text                a plan as text and as data

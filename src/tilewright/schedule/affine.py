@@ -8,7 +8,6 @@ An affine expression is a value wherever one is asked for, and becomes one by ar
 
 from __future__ import annotations
 
-import itertools
 import operator
 import sys
 import threading
@@ -18,14 +17,9 @@ from dataclasses import dataclass
 from typing import Any, Union
 
 from tilewright.errors import ScheduleError
-from tilewright.schedule.naming import LoopName, assigned_names
+from tilewright.schedule.naming import LoopName, Numbered, assigned_names, next_number
 from tilewright.schedule.roles import Role
-from tilewright.schedule.values import Apply, Expression, Guard, Number, expression
-from tilewright.trace.mathematics import where
-from tilewright.trace.scalar import Scalar
-
-_numbers = itertools.count()
-_copies = itertools.count(1)
+from tilewright.schedule.values import Apply, Expression, Guard, Number, expression, left_over, rounded_down
 
 
 class _Linear:
@@ -86,25 +80,31 @@ class _Linear:
         if isinstance(other, float):
             return self._value("//", operator.floordiv, other)
         divisor = self._divisor("//", other)
+        if isinstance(divisor, Affine):
+            return self._value("//", rounded_down, divisor)
         return NotImplemented if divisor is None else quotient(self.as_affine(), divisor)
 
     def __mod__(self, other: Any) -> Any:  # Any: as in __add__
         if isinstance(other, float):
             return self._value("%", operator.mod, other)
         divisor = self._divisor("%", other)
+        if isinstance(divisor, Affine):
+            return self._value("%", left_over, divisor)
         return NotImplemented if divisor is None else remainder(self.as_affine(), divisor)
 
-    def _divisor(self, sign: str, other: Any) -> int | None:  # Any: as in __add__
-        """Return a positive number to divide by, None for what answers itself; raise for any other number or index."""
+    def _divisor(self, sign: str, other: Any) -> int | Affine | None:  # Any: as in __add__
+        """Return a positive number or a size to divide by, None for what answers itself; raise for any other one."""
         divisor = affine_or_none(other)
         if divisor is None:
             return None
-        if divisor.terms:
+        if any(isinstance(symbol, Index) for symbol in divisor.symbols()):
             raise ScheduleError(
                 f"{self} {sign} {divisor} is not affine: it divides by what is not a number",
-                help="divide by a whole number from 1; for a value that says where no element is, divide "
+                help="divide by a whole number from 1, or a size; for a value that says where no element is, divide "
                 "cast(index, type) by it",
             )
+        if divisor.terms:
+            return divisor
         if divisor.constant < 1:
             raise ScheduleError(
                 f"{self} {sign} {divisor} divides by a number below 1",
@@ -162,6 +162,7 @@ class Recording(threading.local):
     """What the logic of a nest stores while it is recorded; None where no logic is."""
 
     stores: list[Any] | None = None  # Any: a Store of `arrays`
+    extents: Mapping[Any, Any] | None = None  # Any: indices of the nest; numbers and sizes
     guards: tuple[Guard, ...] = ()  # the conditions around what is stored next
 
     @property
@@ -170,24 +171,6 @@ class Recording(threading.local):
 
 
 recording = Recording()
-
-
-class Numbered:
-    """What is ordered by its making, and told from others by its `number`: this, and which copy of it.
-
-    A copy, or one that another process made, is another thing in the same place of the order.
-    """
-
-    number: tuple[int, int]
-
-    def __setstate__(self, state: dict[str, Any]) -> None:  # Any: attributes
-        self.__dict__.update(state)
-        self.number = self.number[0], next(_copies)
-
-
-def next_number() -> tuple[int, int]:
-    """Return the number of what is made now and is not a copy."""
-    return next(_numbers), 0
 
 
 class Index(Numbered, _Linear, LoopName):
@@ -271,8 +254,7 @@ def create_dimensions(*names: str | Role, role: Role = Role.INPUT) -> tuple[Dime
     """
     if names and isinstance(names[0], Role):
         return create_dimensions(*(names[1:] or assigned_names(sys._getframe(1))), role=names[0])
-    given_names = names or assigned_names(sys._getframe(1))
-    if not given_names:
+    if not (given_names := names or assigned_names(sys._getframe(1))):
         raise ScheduleError("create_dimensions() without names", help='name them: create_dimensions("M", "N")')
     return tuple(Dimension(str(name), role) for name in given_names)
 
@@ -380,7 +362,7 @@ class Affine(_Linear):
         text = ""
         for symbol, factor in sorted(self.terms, key=lambda term: term[1] < 0):  # what is added, then what is taken off
             sign, size = ("-" if factor < 0 else "+"), abs(factor)
-            in_brackets = isinstance(symbol, Division) and (size > 1 or (factor < 0 and not text))
+            in_brackets = isinstance(symbol, Term) and symbol.has_operator and (size > 1 or (factor < 0 and not text))
             name = f"({symbol.name})" if in_brackets else symbol.name
             body = name if size == 1 else f"{size} * {name}"
             text += f" {sign} {body}" if text else (f"-{body}" if factor < 0 else body)
@@ -399,6 +381,7 @@ class Term:
 
     number: tuple[int, ...]  # behind that of its last symbol, and told from all others there by what it consists of
     parts: tuple[Affine, ...]
+    has_operator = True  # in its text
     __slots__ = ("__weakref__", "number", "parts")
 
     def __init__(self, parts: tuple[Affine, ...], *kind: int) -> None:
@@ -496,12 +479,7 @@ class Remainder(Division):
 
     def evaluate(self, values: Mapping[Any, Any]) -> Any:  # Any: as in Division
         """Return the value for given values of all symbols."""
-        value = self.value.evaluate(values)
-        if not _may_be_negative(value):
-            return value % self.divisor
-        if self.divisor & (self.divisor - 1) == 0:
-            return value & (self.divisor - 1)
-        return value - rounded_down(value, self.divisor) * self.divisor
+        return left_over(self.value.evaluate(values), self.divisor)
 
     def bounds(self, low: int | None, high: int | None) -> Ends:
         """Return the least and greatest value for those of the expression that is divided."""
@@ -517,22 +495,6 @@ def division(kind: type[Division], value: Affine, divisor: int) -> Division:
     """Return the quotient or remainder that there is of an expression whose factors are smaller than the divisor."""
     key = (kind, value.terms, value.constant, divisor)
     return _divisions.setdefault(key, kind(value, divisor))
-
-
-def rounded_down(value: Any, divisor: int) -> Any:  # Any: numbers of the host or of a device
-    """Return value // divisor, rounded down; // of device numbers rounds towards zero, as C does."""
-    if not _may_be_negative(value):
-        return value // divisor
-    if divisor & (divisor - 1) == 0:
-        return value >> (divisor.bit_length() - 1)
-    return (value - where(value < 0, divisor - 1, 0)) // divisor
-
-
-def _may_be_negative(value: Any) -> bool:  # Any: as above
-    if not isinstance(value, Scalar):
-        return False  # Python rounds down
-    facts = value.value.facts
-    return facts is None or not facts.non_negative
 
 
 def quotient(value: Affine, divisor: int) -> Affine:

@@ -11,7 +11,7 @@ import enum
 import keyword
 import math
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -20,9 +20,9 @@ from tilewright.arguments import text
 from tilewright.dtypes import DType
 from tilewright.dtypes import dtype as as_dtype
 from tilewright.errors import ScheduleError
-from tilewright.schedule.affine import Affine, Dimension, Numbered, Size, next_number
-from tilewright.schedule.elements import Load, Store, record, record_store
-from tilewright.schedule.naming import assigned_names
+from tilewright.schedule.affine import Affine, Dimension, Size
+from tilewright.schedule.elements import Load, Store, read_index, record, record_store
+from tilewright.schedule.naming import Numbered, assigned_names, next_number
 from tilewright.schedule.parameters import Delayed, waiting
 from tilewright.schedule.places import as_index
 from tilewright.schedule.roles import WRITTEN, AllocateFlags, Role
@@ -325,7 +325,7 @@ class Array(Numbered):
     # --- elements ----------------------------------------------------------------------------------------
 
     def __getitem__(self, indices: Any) -> Load:  # Any: indices and affine expressions, one or a tuple
-        return Load(self, self.place(indices))
+        return Load(self, self.place(indices, read_index))
 
     def __setitem__(self, indices: Any, value: Any) -> None:  # Any: as in __getitem__; whatever is an expression
         record_store(self, self.place(indices), value)
@@ -344,7 +344,9 @@ class Array(Numbered):
             )
         return self[(0,) * self.rank]
 
-    def place(self, indices: Any) -> tuple[Affine, ...]:  # Any: as in __getitem__
+    def place(
+        self, indices: Any, index_of: Callable[[Any], Affine | None] = as_index
+    ) -> tuple[Affine, ...]:  # Any: as in __getitem__
         """Return the affine expression of each mode. Raises `ScheduleError` for a wrong number or other expressions."""
         index_tuple = tuple(indices) if isinstance(indices, (tuple, list)) else (indices,)
         if self.is_number and not index_tuple:
@@ -354,7 +356,7 @@ class Array(Numbered):
         places = []
         for mode, index in enumerate(index_tuple):
             # What waits for a parameter is an expression once that has a value; nothing is asked of it before.
-            place: Any = index if isinstance(index, Delayed) else as_index(index)
+            place: Any = index if isinstance(index, Delayed) else index_of(index)
             if place is None:
                 what = _described(index)
                 raise ScheduleError(
@@ -485,6 +487,12 @@ class View(Array):
 
     @property
     def strides(self) -> tuple[Any, ...]:  # Any: as in Array
+        parent = self.parent
+        is_known = isinstance(parent, View) or not _waits(vars(parent).values())  # a view asks for itself
+        if self._seen is None and self.method == "sub_array" and is_known and not _waits((self.arguments[2],)):
+            # They are known before a parameter says how far a part reaches, and from where on.
+            pairs = zip(parent.strides, self.arguments[2] or (1,) * parent.rank, strict=True)
+            return tuple(None if step is None else step * by for step, by in pairs)
         return tuple(plain(step) for step in self.steps)
 
     @property

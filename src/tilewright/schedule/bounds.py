@@ -7,15 +7,16 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias, Union
 
 from tilewright.errors import ArgumentError, ScheduleError
-from tilewright.schedule.affine import Affine, Dimension, Size, affine_or_none
+from tilewright.schedule.affine import Affine, Dimension, Position, Size, affine_or_none
 from tilewright.schedule.arrays import Array, View
 from tilewright.schedule.dependences import Instance, Side, Variable
-from tilewright.schedule.elements import Load, Store, element_text
+from tilewright.schedule.elements import Load, Store, element_text, index_loads
 from tilewright.schedule.integers import LIMIT, System, UndecidedError
-from tilewright.schedule.loop_nest import Access, Part, Statement, settled
-from tilewright.schedule.places import as_index
+from tilewright.schedule.loop_nest import Access, LoopNest, Part, Statement, settled
+from tilewright.schedule.places import BySize, as_index, divisors
 from tilewright.schedule.plan_state import PlanState
 from tilewright.schedule.sides import Work
+from tilewright.schedule.values import Expression
 from tilewright.schedule.views import Derived, value_of
 
 
@@ -34,11 +35,11 @@ class SizeCondition:
         """Raise `ArgumentError` where the sizes of a launch do not meet the condition."""
         if any(value_of(extent, sizes) == 0 for extent in self.extents):
             return
-        values = {s: value_of(s, sizes) for s, _ in self.value.terms if isinstance(s, Dimension)}
+        known = sorted((s for s in self.value.symbols() if isinstance(s, Dimension)), key=lambda size: size.number)
+        values = {size: value_of(size, sizes) for size in known}
         if self.value.evaluate(values) < 0:
-            texts = ", ".join(f"{size}={value}" for size, value in values.items())
             raise ArgumentError(
-                f"kernel {name!r}: {self.what}, where {texts}",
+                f"kernel {name!r}: {self.what}, where {_named(values, sizes)}",
                 help="pass arrays that hold all that the kernel accesses",
             )
 
@@ -49,22 +50,29 @@ class CaseCondition:
 
     system: System[Variable]
     what: str
+    nest: LoopNest
 
     def check(self, sizes: Mapping[Dimension, int], name: str) -> None:
         """Raise `ArgumentError` where an access of the launch lies outside."""
-        system, texts = self.system, []
+        system, values, divided = self.system, {}, []
         for variable in system.variables():
             if isinstance(variable, Dimension):
-                value = value_of(variable, sizes)
-                system = system.equal({variable: 1}, -value)
-                texts.append(f"{variable}={value}")
+                values[variable] = value_of(variable, sizes)
+                system = system.equal({variable: 1}, -values[variable])
+            elif isinstance(variable[0], BySize):
+                divided.append(variable[0])
+        for term in divided:  # by what is a number now
+            size = term.size.evaluate({s: value_of(s, sizes) for s in term.size.symbols() if isinstance(s, Dimension)})
+            if size < 1:
+                return  # another condition says that
+            system = Side(self.nest, 0).divided(system, term, size)
         try:
             found = system.solve(Work(LIMIT))
         except UndecidedError:
             return  # the simulator has the last word
         if found is not None:
             raise ArgumentError(
-                f"kernel {name!r}: {self.what}, where {', '.join(texts)}",
+                f"kernel {name!r}: {self.what}, where {_named(values, sizes)}",
                 help="pass arrays that hold all that the kernel accesses",
             )
 
@@ -83,6 +91,13 @@ class Wholeness:
                 f"kernel {name!r}: {self.size} is not a whole number, where {texts}",
                 help="an array that is split or reinterpreted takes extents that its rows or elements make up",
             )
+
+
+def _named(values: Mapping[Dimension, int], sizes: Mapping[Dimension, int]) -> str:
+    """Return sizes with their values, in the order of the launch, what is derived of them last and by name."""
+    places = {size: place for place, size in enumerate(sizes)}
+    ordered = sorted(values, key=lambda size: (places.get(size, len(places)), str(size)))
+    return ", ".join(f"{size}={values[size]}" for size in ordered)
 
 
 Condition: TypeAlias = Union[SizeCondition, CaseCondition, Wholeness]
@@ -107,7 +122,22 @@ def conditions_of(plan: PlanState, given: Sequence[Array]) -> tuple[Condition, .
                         found.append(condition)
                 for array in _chain(element.named):
                     sizes.update((extent, None) for extent in array.shape if isinstance(extent, Derived))
-    return (*(Wholeness(size) for size in sizes), *found)
+    return (*(Wholeness(size) for size in sizes), *_divisors(plan), *found)
+
+
+def _divisors(plan: PlanState) -> Iterator[SizeCondition]:
+    """Yield that what indices are divided by has to be at least 1."""
+    found: dict[tuple[Any, int], SizeCondition] = {}  # Any: terms
+    for part in plan.nest.parts:
+        extents = tuple(n for n in part.shape if isinstance(n, Dimension))
+        for statement in part.statements:
+            places = [place for access in statement.accesses for place in access.place]
+            tests = [guard.test for guard in statement.store.guards]
+            values: list[Expression] = [*map(Position, places), statement.store.value, *tests]
+            for size in (size for value in values for size in divisors(value)):
+                what = f"an index is divided by {size}, which is below 1"
+                found[size.terms, size.constant] = SizeCondition(size - 1, what, extents)
+    yield from found.values()
 
 
 def _chain(array: Array) -> Iterator[Array]:
@@ -164,6 +194,8 @@ def _decided(
     plan: PlanState, number: int, statement: Statement, element: Load | Store, value: Affine, what: str
 ) -> Condition | None:
     """Return what sizes have to meet for value >= 0 at all points of a part, None where it holds for all sizes."""
+    if next(index_loads([value]), None) is not None:
+        return None  # the simulator has the last word
     part = plan.nest.parts[number]
     under = _guards_around(statement, element)
     worst = None if under else _least(value, part)
@@ -181,7 +213,7 @@ def _decided(
             if values is None:
                 continue
             if any(isinstance(variable, Dimension) for variable in system.variables()):
-                return CaseCondition(system, what)
+                return CaseCondition(system, what, plan.nest)
             raise ScheduleError(
                 f"{what}: {instance.at(values)}",
                 location=statement.location,
@@ -199,20 +231,24 @@ def _at_ones(value: Affine) -> int:
 def _guards_around(statement: Statement, element: Load | Store) -> int:
     """Return how many conditions of a statement hold where it accesses an element."""
     guards = statement.store.guards
-    if element is statement.store or any(element is load for load in statement.store.value.loads()):
+    if element is statement.store or _is_within(element, statement.store.value):
         return len(guards)
-    return next(n for n, guard in enumerate(guards) if any(element is load for load in guard.test.loads()))
+    return next(n for n, guard in enumerate(guards) if _is_within(element, guard.test))
+
+
+def _is_within(element: Load | Store, value: Expression) -> bool:
+    return any(element is x for load in value.loads() for x in (load, *index_loads(load.indices)))
 
 
 def _least(value: Affine, part: Part) -> Affine | None:
     """Return the least value over a nest's own box, an expression of sizes; None where its indices say more."""
-    extents: dict[Any, Size | None] = dict(zip(part.indices, part.shape, strict=True))  # Any: symbols
+    extents: dict[Any, Size | Affine | None] = dict(zip(part.indices, part.shape, strict=True))  # Any: symbols
     least = Affine((), value.constant)
     for symbol, factor in value.terms:
         extent = extents.get(symbol)
         if isinstance(symbol, Dimension):
             least = least + factor * symbol
-        elif extent is not None:
+        elif extent is not None and not isinstance(extent, Affine):
             least = least + (factor * (extent - 1) if factor < 0 else 0)
         else:
             return None

@@ -15,6 +15,7 @@ from tilewright.schedule.affine import Affine, Index
 from tilewright.schedule.arrays import Array, ArrayLayout
 from tilewright.schedule.caches import Cache, Location, Region, Strategy, elements_of, static_layout
 from tilewright.schedule.dependences import Side, difference, is_before, iterations
+from tilewright.schedule.elements import index_loads
 from tilewright.schedule.integers import System, UndecidedError
 from tilewright.schedule.loop_nest import Loop
 from tilewright.schedule.plan_state import PlanState
@@ -64,6 +65,13 @@ def place_cache(
     source = source if isinstance(source, Cache) else array
     if array not in plan.arrays:
         raise ScheduleError(f"{source!r} is not an array of this plan")
+    for access in plan.accesses(array):
+        if next(index_loads(access.place), None) is not None:
+            raise ScheduleError(
+                f"a cache of {array.name}: which elements the {access} touches only the kernel knows",
+                location=access.statement.location,
+                help="cache the array of the indices",
+            )
     if sum(x is not None for x in (index, max_elements, level)) != 1:
         raise ScheduleError("a cache takes one of index, level and max_elements")
     for name, number in (("level", level), ("trigger_level", trigger_level), ("max_elements", max_elements)):

@@ -111,7 +111,10 @@ def region_of(
     first: Access | None = None
     touched = list(accesses)
     for access in touched:
-        parts = [_parts(mode, loops, access, steps_around) for mode in access.place]
+        parts = [
+            _parts(mode, loops, access, steps_around, extent if isinstance(extent, int) else None)
+            for mode, extent in zip(access.place, array.shape, strict=True)
+        ]
         origin = tuple(start for start, _ in parts)
         first = first or access
         if origins and origin != origins[0]:
@@ -147,14 +150,15 @@ def region_of(
 
 
 def _parts(
-    mode: Affine, loops: dict[Index, Loop], access: Access, around: dict[Symbol, int]
+    mode: Affine, loops: dict[Index, Loop], access: Access, around: dict[Symbol, int], extent: int | None
 ) -> tuple[Affine, tuple[int, int]]:
     """Return what of a place moves with the loops outside, and the least and greatest value of all that is added.
 
     Of a quotient (o + v) // c, with v of the loops inside, o // c is the part that moves: what is added is v // c at
-    least, and (v + r) // c at most, for the most that is left over of o. A remainder is from 0 to c - 1.
+    least, and (v + r) // c at most, for the most that is left over of o. A remainder is from 0 to c - 1. Where only the
+    launch knows how far a loop runs, and nothing moves from outside, it is to the end of the array: `extent`.
     """
-    origin, low, high = Affine((), 0), mode.constant, mode.constant
+    origin, low, high, is_open = Affine((), 0), mode.constant, mode.constant, False
     by_symbol: dict[Symbol, Loop] = {loop.index: loop for loop in loops.values()}
     for symbol, factor in mode.terms:
         inside = [x for x in _symbols(symbol) if x in loops]
@@ -173,13 +177,16 @@ def _parts(
             if outside and not isinstance(symbol, Quotient):
                 ends = 0, symbol.divisor - 1
             else:
-                start, (least, most) = _parts(symbol.value, loops, access, around)
+                start, (least, most) = _parts(symbol.value, loops, access, around, None)
                 if start.terms:
                     origin = origin + factor * (start // symbol.divisor)
                     most += symbol.divisor - math.gcd(symbol.divisor, *(c * around.get(s, 1) for s, c in start.terms))
                 ends = symbol.bounds(least, most)
         else:
             ends = 0, by_symbol[inside[0]].last
+        is_linear = not any(isinstance(s, Term) or s not in loops for s, _ in mode.terms)
+        if ends[1] is None and factor > 0 and is_linear and extent is not None:
+            ends, is_open = (0, 0), True
         if ends[1] is None:
             raise ScheduleError(
                 f"a cache of {Load(access.array, access.place)} inside of {symbol.name} has a size that only the "
@@ -189,6 +196,8 @@ def _parts(
         assert ends[0] is not None, symbol
         reach = factor * ends[0], factor * ends[1]
         low, high = low + min(reach), high + max(reach)
+    if is_open and extent is not None:
+        high = max(extent - 1, low)
     return origin, (low, high)
 
 

@@ -28,8 +28,9 @@ from tilewright.schedule.affine import (
     recording,
 )
 from tilewright.schedule.arrays import Array, Load, Role, Store, record
-from tilewright.schedule.dependences import refuse_violations
+from tilewright.schedule.elements import with_arrays
 from tilewright.schedule.loop_nest import Condition, Loop, LoopNest, Part, Statement
+from tilewright.schedule.orders import refuse_violations
 from tilewright.schedule.places import as_index, least_and_most, spread
 from tilewright.schedule.values import Apply, Convert, Expression, Guard, expression
 from tilewright.source import SourceLocation
@@ -308,7 +309,9 @@ class _Inlined:
                 self.call.nest.sequence(number),
             )
 
-    def _extent(self, extent: Size | None) -> Size | None:
+    def _extent(self, extent: Size | Affine | None) -> Size | Affine | None:
+        if isinstance(extent, Affine):
+            return self._at(extent)
         if not isinstance(extent, Dimension):
             return extent
         value: Affine = self.sizes[extent]
@@ -316,7 +319,7 @@ class _Inlined:
             return value.constant
         symbol, factor = value.terms[0]
         is_size = isinstance(symbol, Dimension) and factor == 1 and len(value.terms) == 1 and not value.constant
-        return symbol if is_size else None  # type: ignore[return-value]  # a size
+        return symbol if is_size else value  # type: ignore[return-value]  # a size
 
     def _statements(self, statement: Statement) -> Iterator[Statement]:
         store = statement.store
@@ -328,7 +331,7 @@ class _Inlined:
             yield Statement(statement.number, made)
 
     def _at(self, value: Affine) -> Affine:
-        return value.substitute(self.sizes)
+        return with_arrays(value.substitute(self.sizes), self.call.replaced)
 
     def _value(self, x: Expression) -> Expression:
         if isinstance(x, Load):

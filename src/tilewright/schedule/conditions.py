@@ -12,7 +12,8 @@ from typing import Any, TypeAlias
 
 from tilewright.arguments import function as check_function
 from tilewright.errors import ScheduleError
-from tilewright.schedule.affine import Affine, recording
+from tilewright.schedule.affine import Affine, affine_or_none, recording
+from tilewright.schedule.integers import System, UndecidedError
 from tilewright.schedule.places import as_index, at_least_zero
 from tilewright.schedule.values import Apply, Convert, Decision, Expression, Guard, Number, expression
 from tilewright.trace.scalar import as_scalar
@@ -136,6 +137,17 @@ def _cases(x: Expression, holds: bool) -> tuple[Case, ...]:
     return ((),)
 
 
+def is_of_indices(x: Expression) -> bool:
+    """Whether a condition asks for indices and sizes alone, so that it is known where it holds."""
+    if isinstance(x, Number):
+        return True
+    if isinstance(x, Convert):
+        return x.dtype.kind == "bool" and is_of_indices(x.value)
+    if isinstance(x, Apply) and x.name in _NEGATED and len(x.arguments) == 2:
+        return all(as_index(part) is not None for part in x.arguments)
+    return isinstance(x, Apply) and x.name in _AND | _OR | _NOT and all(map(is_of_indices, x.arguments))
+
+
 def _both(some: tuple[Case, ...], others: tuple[Case, ...]) -> tuple[Case, ...]:
     if len(some) * len(others) > MOST_CASES:
         raise ScheduleError(
@@ -172,6 +184,47 @@ def _compared(sign: str, value: Affine) -> tuple[Case, ...]:
         return (*_compared("<", value), *_compared(">", value))
     least = {"<": -value - 1, ">": value - 1, "<=": -value, ">=": value}[sign]
     return tuple(tuple((part, False) for part in case) for case in at_least_zero(least))
+
+
+def _truth(self: Expression) -> bool:
+    """Return whether a condition holds, where it does or does not at every point of the nest: `i < 8` in range(8).
+
+    Python's `and`, `or` and `if` ask for it. Raises `ScheduleError` for any other condition, and for a value.
+    """
+    if recording.is_on and is_of_indices(self):
+        for holds in (True, False):
+            if not any(map(_is_possible, _cases(self, not holds))):
+                return holds
+    return _undecided(self)
+
+
+_undecided = Expression.__bool__
+Expression.__bool__ = _truth  # type: ignore[method-assign]  # what a condition asks for stands above values
+
+
+def _is_possible(case: Case) -> bool:
+    """Whether the terms of a case hold at some point of the nest that is recorded, whatever its sizes are."""
+    system = System[Any]()  # Any: indices, sizes, quotients and remainders
+    divisions: dict[Any, None] = {}
+    extents = recording.extents or {}
+    for value, is_equality in case:
+        divisions.update(dict.fromkeys(value.nonlinear()))
+        terms = dict(value.terms), value.constant
+        system = system.equal(*terms) if is_equality else system.at_least_zero(*terms)
+    if divisions:
+        return True
+    for symbol in system.variables():
+        if symbol not in extents:
+            continue
+        extent = affine_or_none(extents[symbol])
+        system = system.at_least_zero({symbol: 1})
+        if extent is not None:
+            last = extent - 1 - symbol
+            system = system.at_least_zero(dict(last.terms), last.constant)
+    try:
+        return system.solve() is not None
+    except UndecidedError:
+        return True
 
 
 def logical_and(a: Any, b: Any) -> Expression:  # Any: whatever is an expression

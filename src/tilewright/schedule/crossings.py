@@ -76,7 +76,7 @@ def _separating(
         if values is None:
             continue
         if not one.is_ordered:
-            raise _at_the_same_time(pair, one, values)
+            raise pair.unknown() or _at_the_same_time(pair, one, values)
         for rigid in bound:
             if not rigid.is_ordered:
                 system = system.equal(*difference(*iterations(rigid.loop)))
@@ -91,12 +91,12 @@ def _separating(
                     continue
                 values = None if pair.is_of_one_reduction else _reversed(nest, bound, loop, apart, is_first, work)
                 if values is not None:
-                    raise _in_another_order(pair, one, loop, values)
+                    raise pair.unknown() or _in_another_order(pair, one, loop, values)
                 yield loop.index
             system = system.equal(*difference(first, second))
         values = system.solve(work)
         if values is not None:
-            raise _at_the_same_time(pair, one, values)
+            raise pair.unknown() or _at_the_same_time(pair, one, values)
 
 
 def _reversed(

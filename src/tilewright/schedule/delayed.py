@@ -16,6 +16,7 @@ from tilewright.errors import ScheduleError
 from tilewright.pickling import find, place_of
 from tilewright.schedule.affine import Affine, Index, as_affine
 from tilewright.schedule.arrays import Array, Load, Store, View
+from tilewright.schedule.elements import index_loads, with_arrays
 from tilewright.schedule.loop_nest import LoopNest, Statement
 from tilewright.schedule.parameters import Delayed, DelayedParameter
 from tilewright.schedule.parameters import waiting as waiting_for
@@ -247,7 +248,9 @@ class Resolution:
         return Statement(statement.number, made)
 
     def _place(self, place: tuple[Affine, ...]) -> tuple[Affine, ...]:
-        return tuple(as_affine(self.resolve(mode)) for mode in place)
+        modes = [as_affine(self.resolve(mode)) for mode in place]
+        arrays = {load.named: self.array(load.named) for load in index_loads(modes)}
+        return tuple(with_arrays(mode, arrays) for mode in modes)
 
     def _expression(self, x: Expression) -> Expression:
         if isinstance(x, Load):

@@ -14,10 +14,9 @@ from typing import TypeAlias, Union
 
 from tilewright.errors import ScheduleError
 from tilewright.schedule.affine import Affine, Dimension, Division, Index, Quotient, Symbol, Term, division
-from tilewright.schedule.integers import LIMIT, System, UndecidedError
+from tilewright.schedule.integers import LIMIT, System
 from tilewright.schedule.loop_nest import Access, Condition, Loop, LoopNest, Part, settled
-from tilewright.schedule.places import choices
-from tilewright.schedule.sides import Work
+from tilewright.schedule.places import BySize, Minimum, choices
 
 # The iteration of a loop for the first access of a pair (0) or the second one (1), a term of it that is not linear, or
 # a size of the launch.
@@ -57,16 +56,30 @@ class Side:
             system = system.at_least_zero(*self.terms(loop.stop - 1 - loop.index))
         for found in dict.fromkeys(found for value in (*stops, *values) for found in value.nonlinear()):
             if isinstance(found, Division):
-                system = self._divided(system, found)
-            else:
+                system = self.divided(system, found, found.divisor)
+            elif isinstance(found, BySize):
+                system = self._divided_by_size(system, found)
+            elif isinstance(found, Minimum):  # an element may be any number
                 for part in found.parts:
                     system = system.at_least_zero(*difference(self.terms(part), ({(found, self.side): 1}, 0)))
         return system
 
-    def _divided(self, system: System[Variable], found: Division) -> System[Variable]:
+    def _divided_by_size(self, system: System[Variable], found: BySize) -> System[Variable]:
+        """Return the system with what is known of a quotient or remainder whatever the size is: not all there is."""
+        mine: Variable = (found, self.side)
+        value, size = self.terms(found.value), self.terms(found.size)
+        system = system.at_least_zero(size[0], size[1] - 1)
+        least, _ = found.value.bounds(lambda symbol: (0, None))
+        if not found.is_quotient:
+            system = system.at_least_zero({mine: 1}).at_least_zero(*difference((size[0], size[1] - 1), ({mine: 1}, 0)))
+        if least is not None and least >= 0:
+            system = system.at_least_zero({mine: 1}).at_least_zero(*difference(value, ({mine: 1}, 0)))
+        return system
+
+    def divided(self, system: System[Variable], found: Division | BySize, divisor: int) -> System[Variable]:
         """Return the system with what a quotient or remainder is: 0 <= value - divisor * quotient < divisor."""
-        value, mine, divisor = self.terms(found.value), (found, self.side), found.divisor
-        if isinstance(found, Quotient):
+        value, mine = self.terms(found.value), (found, self.side)
+        if isinstance(found, Quotient) or (isinstance(found, BySize) and found.is_quotient):
             rest = difference(value, ({mine: divisor}, 0))
         else:  # the value less its remainder is the divisor times its quotient
             rest = {mine: 1}, 0
@@ -172,6 +185,19 @@ class Pair:
             system = system.at_least_zero({size: 1}, -1)
         return system
 
+    def unknown(self) -> ScheduleError | None:
+        """Return the error of what only a launch decides: where both are, or when, is a quotient by a size."""
+        sides = [(*x.modes, *(condition.value for condition in x.conditions)) for x in (self.first, self.second)]
+        divided = [t for values in sides for x in values for t in x.nonlinear() if isinstance(t, BySize)]
+        if not divided:
+            return None
+        return ScheduleError(
+            f"the {self.first.access} and the {self.second.access} may be of one element or not, which {divided[0]} "
+            "says, a quotient or remainder by a size of the launch: that cannot be decided before",
+            location=self.write.statement.location,
+            help="divide by a number, or declare the array with a mode for the quotient",
+        )
+
     def _same_memory(self) -> System[Variable]:
         """Return the conditions under which both are of the same bytes.
 
@@ -266,137 +292,3 @@ def _sizes(variables: Iterable[Variable]) -> list[Dimension]:
 
 def _value(terms: Terms, values: Values) -> int:
     return sum(c * values.get(v, 0) for v, c in terms[0].items()) + terms[1]
-
-
-# --- what an order and a vector may not break -----------------------------------------------------------
-
-
-def refuse_violations(before: LoopNest, after: LoopNest, what: str) -> None:
-    """Raise `ScheduleError` where two accesses of an element, one of which writes, would change places.
-
-    `what` names the transform that made `after` of `before`. The order to keep is that in which the nests were
-    declared: one part after the other, the points of each in lexicographic order of its own indices. Accesses of one
-    reduction to its target may change places with each other. Two accesses for which the question takes too much work
-    are refused too, by an error that says so.
-    """
-    if before.loops == after.loops and not before.is_unchecked:
-        return
-    for pair in pairs(after):
-        if pair.is_of_one_reduction:
-            continue
-        try:
-            found = _violation_of(pair, after)
-        except UndecidedError:
-            raise pair.undecided(f"{what} is refused", "would change places") from None
-        if found is not None:
-            raise _error(pair, *found, what)
-
-
-def _violation_of(pair: Pair, nest: LoopNest) -> tuple[Instance, Instance, Values] | None:
-    """Return the accesses of a pair in an order in which they were declared to run and do not, and where that is."""
-    work = Work(LIMIT)
-    meets = pair.meets()
-    if meets.solve(work) is None:
-        return None
-    directions = [(pair.first, pair.second)]
-    is_of_one_part = pair.first.number == pair.second.number
-    is_within = pair.first.part.group is not None and pair.first.part.group == pair.second.part.group
-    if (is_of_one_part or is_within) and not pair.is_of_one_case:
-        directions.append((pair.second, pair.first))
-    for first, second in directions:
-        values = _violation(nest, meets, first, second, work)
-        if values is not None:
-            return first, second, values
-    return None
-
-
-def _violation(nest: LoopNest, meets: System[Variable], first: Instance, second: Instance, work: Work) -> Values | None:
-    """Return where the first access was declared to run before the second one, and runs after it; None for nowhere.
-
-    At one point of the loops, parts and statements run in the order in which they were declared. So only accesses at
-    different points can have changed places: they differ in one of the loops, and agree in those outside of it.
-    """
-    for system in _declared_before(meets, first, second, work):
-        for loop in nest.loops:
-            mine, other = iterations(loop) if first.side == 0 else iterations(loop)[::-1]
-            if loop.trips != 1:
-                values = is_before(system, other, mine).solve(work)
-                if values is not None:
-                    return values
-            system = system.equal(*difference(mine, other))
-    return None
-
-
-def _declared_before(
-    meets: System[Variable], first: Instance, second: Instance, work: Work
-) -> Iterator[System[Variable]]:
-    """Yield the ways in which the first access was declared to run before the second one, at different points."""
-    sequences = first.nest.sequence(first.number), second.nest.sequence(second.number)
-    for one, another in zip(*sequences, strict=False):
-        if isinstance(one, int) or isinstance(another, int):
-            assert isinstance(one, int) and isinstance(another, int), sequences
-            if one < another:
-                yield meets
-            if one != another:
-                return
-            continue
-        mine, other = first.iteration(one), second.iteration(another)
-        found = is_before(meets, mine, other)
-        if found.solve(work) is not None:
-            yield found
-        meets = meets.equal(*difference(mine, other))
-
-
-def _error(pair: Pair, first: Instance, second: Instance, values: Values, what: str) -> ScheduleError:
-    return ScheduleError(
-        f"{what} lets two accesses of {first.element(values)} change places: the {first.at(values)} comes before the "
-        f"{second.at(values)} and would come after it{pair.sizes(values)}",
-        location=pair.write.statement.location,
-        help="keep an order in which what depends on another iteration runs after it; "
-        "skewing a loop by another one can make such an order possible",
-    )
-
-
-def refuse_recurrences(nest: LoopNest, lanes: tuple[Index, ...]) -> None:
-    """Raise `ScheduleError` where the iterations of some loops, which run at once, would access an element in disorder.
-
-    `lanes` are the innermost loops, outermost first. At each point of the other loops a statement runs in all lanes
-    before the next one does: it reads in all of them and then writes, in their order. Two accesses change places where
-    the one that is earlier in a lane belongs to a later lane. Those of one reduction may.
-    """
-    loops = tuple(nest.loop(index) for index in lanes)
-    for pair in pairs(nest):
-        first, second = _stage(pair.first), _stage(pair.second)
-        if pair.is_of_one_reduction or first == second:
-            continue
-        system = pair.meets()
-        for loop in nest.loops:
-            if loop.index not in lanes:
-                system = system.equal(*difference(*iterations(loop)))
-        for loop in loops:
-            mine, other = iterations(loop) if first < second else iterations(loop)[::-1]
-            try:
-                found = None if loop.trips == 1 else is_before(system, other, mine).solve()
-            except UndecidedError:
-                raise pair.undecided(f"{loop.index} cannot be vectorized", "access one element") from None
-            if found is not None:
-                raise _recurrence(pair, loop.index)
-            system = system.equal(*difference(mine, other))
-
-
-def _stage(instance: Instance) -> tuple[int, int, bool]:
-    """Return when an access runs among those of one point of the loops."""
-    numbers = [statement.number for statement in instance.part.statements]
-    return instance.number, numbers.index(instance.access.statement.number), instance.access.is_write
-
-
-def _recurrence(pair: Pair, index: Index) -> ScheduleError:
-    instances = (pair.first, pair.second) if pair.first.access.is_write else (pair.second, pair.first)
-    write, other = (
-        replace(x.access, place=tuple(mode.substitute(x.part.places) for mode in x.access.place)) for x in instances
-    )
-    return ScheduleError(
-        f"{index} cannot be vectorized: {write} and {other} are of the same element in different iterations",
-        location=pair.write.statement.location,
-        help="vectorize a loop whose iterations are independent of one another",
-    )

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from tilewright.dtypes import DType
+from tilewright.dtypes import DType, int32, int64
 from tilewright.errors import ScheduleError
-from tilewright.schedule.affine import Affine, recording
-from tilewright.schedule.values import Expression, Guard, expression
+from tilewright.schedule.affine import Affine, Ends, Term, recording
+from tilewright.schedule.places import as_index
+from tilewright.schedule.values import Apply, Convert, Expression, Guard, expression
 from tilewright.source import SourceLocation
 from tilewright.trace.tracer import locate
 
@@ -51,6 +53,97 @@ class Load(Element, Expression):
         return element_text(self.named, self.indices)
 
 
+class Gathered(Term):
+    """The value of an element, as a term of the place of another one: what it is only the kernel knows.
+
+    Of its value nothing is known, so that accesses which move with it count as of any element. `parts` are the indices
+    of the element.
+    """
+
+    has_operator = False
+    __slots__ = ("load",)
+
+    def __init__(self, load: Load) -> None:
+        self.load, self.parts = load, load.indices
+        symbols = [s for mode in load.indices for s, _ in mode.terms]
+        last: tuple[int, ...] = max((s.number for s in symbols), default=())
+        texts = [n for mode in load.indices for s, c in mode.terms for n in (c, *s.number, -1)]
+        self.number = (*last, ord("["), *load.named.number, *(mode.constant for mode in load.indices), *texts)
+
+    @property
+    def name(self) -> str:
+        return str(self.load)
+
+    def of(self, *parts: Affine) -> Affine:
+        """Return the element at other indices."""
+        return gathered(Load(self.load.named, parts))
+
+    def evaluate(self, values: Mapping[Any, Any]) -> Any:  # Any: numbers of the host or of a device
+        """Return the element, as `values[READ]` reads it."""
+        return values[READ](self.load, values)
+
+    def ends(self, known: Callable[[Any], Ends]) -> Ends:  # Any: an index or a size
+        """Return what the type of the element says: 0 for one that has no sign."""
+        return (0 if self.load.element_type.kind == "uint" else None), None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _gathered_of, (self.load,)
+
+
+READ = "read"  # among the values of symbols: what reads an element
+_gathered: weakref.WeakValueDictionary[Any, Gathered] = weakref.WeakValueDictionary()  # Any: what tells them apart
+
+
+def gathered(load: Load) -> Affine:
+    """Return the value of an element as a place."""
+    return Affine(((_gathered_of(load), 1),), 0)
+
+
+def _gathered_of(load: Load) -> Gathered:
+    key = (load.named, tuple((mode.terms, mode.constant) for mode in load.indices))
+    return _gathered.setdefault(key, Gathered(load))
+
+
+def with_arrays(place: Affine, arrays: Mapping[Any, Any]) -> Affine:  # Any: arrays, and what stands in their place
+    """Return a place whose elements are those of other arrays."""
+    total = place
+    for symbol, factor in place.terms:
+        if isinstance(symbol, Term):
+            parts = tuple(with_arrays(part, arrays) for part in symbol.parts)
+            is_read = isinstance(symbol, Gathered)
+            named = arrays.get(symbol.load.named, symbol.load.named) if isinstance(symbol, Gathered) else None
+            moved = gathered(Load(named, parts)) if is_read else symbol.of(*parts)
+            total = total + factor * (moved - Affine.of({symbol: 1}))
+    return total
+
+
+def index_loads(places: Iterable[Any]) -> Iterator[Load]:  # Any: places, and what waits for a parameter
+    """Yield the elements whose values are in places, each after those in its own."""
+    known = (place for place in places if isinstance(place, Affine))
+    found = (symbol for place in known for symbol in place.nonlinear() if isinstance(symbol, Gathered))
+    for symbol in dict.fromkeys(found):
+        yield from index_loads(symbol.load.indices)
+        yield symbol.load
+
+
+def read_index(x: Any) -> Affine | None:  # Any: asks what it is
+    """Return what says where an element is read: as `as_index`, and elements of whole numbers in it."""
+    place = as_index(x)
+    if place is not None or not isinstance(x, Expression):
+        return place
+    if isinstance(x, Load):
+        return gathered(x) if x.element_type.kind in ("int", "uint") else None
+    if isinstance(x, Convert) and x.dtype in (int32, int64):
+        return read_index(x.value)
+    if isinstance(x, Apply) and x.name in ("+", "-", "*") and len(x.arguments) == 2:
+        first, second = map(read_index, x.arguments)
+        if first is None or second is None or (x.name == "*" and first.terms and second.terms):
+            return None
+        total: Affine = first + second if x.name == "+" else first - second if x.name == "-" else first * second
+        return total
+    return None
+
+
 def element_text(array: Any, indices: tuple[Affine, ...]) -> str:  # Any: as in Element
     """Return an element as text: of a view of the same type, by its place in the memory."""
     if not array.is_waiting and array.base is not array and array.element_type is array.base.element_type:
@@ -73,15 +166,17 @@ class Store(Element):
     guards: tuple[Guard, ...] = ()
 
 
-def record(logic: Callable[[], Any]) -> list[Store]:  # Any: whatever the user's logic returns, which is nothing
-    """Run a nest's logic once on its indices and return what it stores, in order."""
-    outer = recording.stores, recording.guards
-    recording.stores, recording.guards = [], ()
+def record(
+    logic: Callable[[], Any], extents: Mapping[Any, Any] | None = None
+) -> list[Store]:  # Any: whatever the user's logic returns, which is nothing; indices; numbers and sizes
+    """Run a nest's logic once on its indices, which run to `extents`, and return what it stores, in order."""
+    outer = recording.stores, recording.guards, recording.extents
+    recording.stores, recording.guards, recording.extents = [], (), extents
     try:
         logic()
         return recording.stores
     finally:
-        recording.stores, recording.guards = outer
+        recording.stores, recording.guards, recording.extents = outer
 
 
 def record_store(array: Any, place: tuple[Affine, ...], value: Any) -> None:  # Any: as in Element; an expression

@@ -10,17 +10,28 @@ from dataclasses import replace
 from typing import Any
 
 from tilewright.instructions.barrier import sync_threads
-from tilewright.schedule.arrays import Array
+from tilewright.language.copying import clear
+from tilewright.layout import Layout
+from tilewright.schedule.affine import Affine, Index
+from tilewright.schedule.arrays import Array, Store
+from tilewright.schedule.beginnings import is_of_several
 from tilewright.schedule.binding import Binding
 from tilewright.schedule.caches import Cache, Location
+from tilewright.schedule.conditions import is_of_indices
 from tilewright.schedule.filling import PrivateCache
+from tilewright.schedule.loop_nest import Loop, Part, Statement
 from tilewright.schedule.pipelines import CachedLoops
 from tilewright.schedule.plan_state import PlanState
-from tilewright.schedule.scope import Parts, Scope
+from tilewright.schedule.scope import Parts, Scope, Storage
+from tilewright.schedule.scratch import is_constant
 from tilewright.schedule.tiles import Tiles
+from tilewright.schedule.values import Number
 from tilewright.schedule.vectors import emit_vectors
+from tilewright.tensors import Tensor
 from tilewright.trace.carry import rename
-from tilewright.trace.threads import block_idx, thread_idx
+from tilewright.trace.control import branch
+from tilewright.trace.memory import registers
+from tilewright.trace.threads import block_idx, linear_thread, thread_idx
 
 
 class Emission:
@@ -41,20 +52,83 @@ class Emission:
         """Emit the whole kernel."""
         for binding in self.plan.bindings:
             self._enter(binding)
+        held = {array.memory for array in self.scope.storage}  # by the launch
         for array in self.plan.arrays:
             if array not in self.scope.storage and not any(cache.array is array for cache in self.plan.caches):
                 self._keep_in_registers(array)
         if self.tiles is not None:
             self.tiles.declare()
+        self._begin_scratch(held)
         self.guarded(0, self.plan.nest.parts)
 
     def _keep_in_registers(self, array: Array) -> None:
         """Give a TEMP array that has no cache its elements in registers: those that one thread touches."""
+        if is_constant(self.plan, array):
+            self.scope.storage[array] = self._zero(array)
+            return
         serial = frozenset(self.plan.serial)
         first = self.plan.nest.order[0]
         cache = Cache(array, array, first, first, serial, location=Location.PRIVATE, element_type=array.element_type)
         private = PrivateCache(self.scope, cache)
-        self.scope.storage[array] = private.storage(private.allocate())
+        tensor = private.allocate()
+        if array.memory in self.plan.begun:
+            clear(tensor)
+        self.scope.storage[array] = private.storage(tensor)
+
+    def _zero(self, array: Array) -> Storage:
+        """Return the storage of an array that is nothing but zeros: one register is all of its elements."""
+        register = registers(array.element_type, 1)
+        rename(array.name, register)
+        clear(register)
+        shape, steps = (1,) * array.rank, (0,) * array.rank
+        layout = Layout(shape, steps) if array.rank > 1 else Layout(1, 0)
+        return Storage(array, Tensor(register.engine, layout), (Affine((), 0),) * array.rank)
+
+    def _begin_scratch(self, held: set[Array]) -> None:
+        """Put zeros into memory of the launch that is read before it is written: each thread where it accesses it.
+
+        Where several threads of a block access an element, one of them does it for all.
+        """
+        begun = sorted(self.plan.begun & held, key=lambda array: array.number)
+        own = [array for array in begun if not is_of_several(self.plan, array, "THREAD")]
+        for array in own:
+            self._put_zeros(array, self.plan.serial)
+        shared = [array for array in begun if array not in own]
+        if not shared:
+            return
+        threads = {index for binding in self.plan.bindings if binding.kind != "BLOCK" for index in binding.indices}
+        order = tuple(index for index in self.plan.nest.order if index in threads or index in self.plan.serial)
+
+        def by_one_thread() -> None:
+            for array in shared:
+                self._put_zeros(array, order)
+
+        branch(linear_thread() < 1, by_one_thread)
+        sync_threads()
+
+    def _put_zeros(self, array: Array, order: tuple[Index, ...]) -> None:
+        """Emit the loops of a plan that move through an array, in which it is set to zero wherever it is accessed."""
+        for part in self.plan.nest.parts:
+            for zero in _zeros(part, array):
+                values = [*zero.places(), *(condition.value for condition in part.conditions)]
+                moving = {s for value in values for s in value.substitute(part.places).symbols()}
+                loops = [self.plan.nest.loop(index) for index in order if index in moving]
+                self._zero_in(loops, replace(part, statements=(zero,)))
+
+    def _zero_in(self, loops: list[Loop], part: Part) -> None:
+        if not loops:
+            self.scope.statements((part,))
+            return
+        loop, (low, high) = loops[0], self.scope.span(loops[0], (part,))
+
+        def iteration(value: Any) -> None:  # Any: a number of host or device
+            with self.scope.at(loop.index, value, (low, high)):
+                self._zero_in(loops[1:], part)
+
+        if high == low:
+            iteration(low)
+        elif high is None or high > low:
+            self.scope.run(loop, low, high, iteration)
 
     def _enter(self, binding: Binding) -> None:
         special = block_idx if binding.kind == "BLOCK" else thread_idx
@@ -135,3 +209,16 @@ class Emission:
         if any(index in self.plan.waiting for index in self.plan.serial[depth:]):
             return True
         return any(c.is_of_block and self.plan.depth(c) >= depth for c in self.plan.caches)
+
+
+def _zeros(part: Part, memory: Array) -> list[Statement]:
+    """Return statements that set what a part accesses of an array to zero, under the conditions on indices there."""
+    found: dict[Any, Statement] = {}  # Any: what tells statements apart
+    for statement in part.statements:
+        for access in statement.accesses:
+            if access.array.memory is memory:
+                guards = tuple(g for g in statement.store.guards[: access.under] if is_of_indices(g.test))
+                store = Store(access.array, access.place, Number(0), statement.location, guards)
+                key = (access.array, access.place, tuple((guard.decision, guard.holds) for guard in guards))
+                found.setdefault(key, Statement(statement.number, store))
+    return list(found.values())

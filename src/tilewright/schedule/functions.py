@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -20,8 +21,8 @@ from tilewright.runtime.specs import spec
 from tilewright.schedule.affine import Affine, Dimension, Quotient, Symbol, recording
 from tilewright.schedule.arrays import Array, ArrayLayout
 from tilewright.schedule.calls import record_call
-from tilewright.schedule.scheduled import ScheduledKernel, strides_for
-from tilewright.schedule.views import Derived
+from tilewright.schedule.scheduled import CacheMemory, ScheduledKernel, strides_for
+from tilewright.schedule.views import Computed, Derived
 from tilewright.trace.tracer import locate
 
 if TYPE_CHECKING:
@@ -193,18 +194,31 @@ class PackagedFunction:
         """Return a size with the names that the package has: of one that follows from others, an expression."""
         if not isinstance(size, Derived):
             return self.dimensions[size]
+        if isinstance(size, Computed):
+            return f"({self.text(size.expression)})"
         above, below = (
             " * ".join(self.size_text(x) if isinstance(x, Dimension) else str(x) for x in factors) or "1"
             for factors in (size.factors, size.divisors)
         )
         return f"(({above}) // ({below}))" if size.divisors else f"({above})"
 
-    def extents(self, array: Array) -> list[int | str]:
+    @property
+    def held(self) -> tuple[Array | CacheMemory, ...]:
+        """What lives as long as a launch: TEMP arrays, and memory of caches."""
+        return *self.kernel.scratch, *self.kernel.cache_memory
+
+    def extents(self, array: Array | CacheMemory) -> list[int | str]:
         """Return an array's shape: numbers, and names of sizes."""
+        if isinstance(array, CacheMemory):
+            blocks = [extent for extent in self.grid if isinstance(extent, str)]
+            whole = array.elements * math.prod(extent for extent in self.grid if isinstance(extent, int))
+            return [" * ".join([str(whole), *(f"({extent})" for extent in blocks)]) if blocks else whole]
         return [self.size_text(extent) if isinstance(extent, Dimension) else extent for extent in array.shape]
 
-    def strides(self, array: Array) -> list[int | str]:
+    def strides(self, array: Array | CacheMemory) -> list[int | str]:
         """Return an array's strides in elements: numbers, or products of sizes."""
+        if isinstance(array, CacheMemory):
+            return [1]
         if all(step is not None for step in array.strides):
             return list(array.strides)
         extents = self.extents(array)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from tilewright.backends.cpp.writer import block_comment, string
-from tilewright.schedule.arrays import Array
 from tilewright.schedule.functions import ALIGNMENT, PackagedFunction, c_name, constant_file
 
 # The types of a host: elements that C has no type for are shown by their bits.
@@ -132,7 +132,9 @@ def _function(function: PackagedFunction, package: str, launch: str) -> list[str
 
 def _fields(function: PackagedFunction, package: str) -> list[tuple[str, str, str]]:
     """Return the declaration, the name and the comment of each parameter of the machine code."""
-    arrays = {array.name: array for array in (*function.arrays, *function.kernel.constants, *function.kernel.scratch)}
+    arrays: dict[str, Any] = {
+        array.name: array for array in (*function.arrays, *function.kernel.constants, *function.held)
+    }
     written = function.lowered.written
     found: list[tuple[str, str, str]] = []
     taken: set[str] = set()
@@ -158,10 +160,10 @@ def _fields(function: PackagedFunction, package: str) -> list[tuple[str, str, st
     return found
 
 
-def _contents(package: str, function: PackagedFunction, array: Array) -> str:
-    if array in function.kernel.scratch:
+def _contents(package: str, function: PackagedFunction, array: Any) -> str:  # Any: an array, or memory of a cache
+    if array in function.held:
         return ", memory that no other launch uses at the time"
-    if array.data is None:
+    if array not in function.kernel.constants:
         return ""
     number = next(n for n, constant in enumerate(function.kernel.constants) if constant is array)
     return f", the contents of {constant_file(package, function.name, number)}"

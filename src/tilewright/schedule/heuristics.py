@@ -18,10 +18,10 @@ from tilewright.schedule.affine import Affine, Index
 from tilewright.schedule.arrays import Array, ArrayLayout, Load, Role
 from tilewright.schedule.binding import Binding
 from tilewright.schedule.crossings import crossings
-from tilewright.schedule.dependences import refuse_violations
 from tilewright.schedule.loop_nest import Access, Loop, LoopNest, at_places
 from tilewright.schedule.memory_spaces import Location
 from tilewright.schedule.mma_shapes import MMAShape
+from tilewright.schedule.orders import refuse_violations
 from tilewright.schedule.parameters import DelayedParameter
 from tilewright.schedule.targets import GridUnit, Target
 from tilewright.schedule.values import Apply, Convert, Expression

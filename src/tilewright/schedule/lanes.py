@@ -15,8 +15,8 @@ from tilewright.schedule.affine import Index
 from tilewright.schedule.arrays import Array
 from tilewright.schedule.caches import Cache
 from tilewright.schedule.crossings import crossings
-from tilewright.schedule.dependences import refuse_recurrences, refuse_violations
 from tilewright.schedule.loop_nest import Loop, LoopNest
+from tilewright.schedule.orders import refuse_recurrences, refuse_violations
 from tilewright.schedule.plan_state import PlanState
 
 MAX_LANES = 64  # each takes registers for every operand of a statement

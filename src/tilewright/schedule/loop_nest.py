@@ -20,6 +20,7 @@ from tilewright.errors import ScheduleError
 from tilewright.schedule.affine import Affine, Dimension, Division, Index, Position, Quotient, Size, Symbol, Term
 from tilewright.schedule.arrays import Array, Load, Store
 from tilewright.schedule.conditions import cases
+from tilewright.schedule.elements import index_loads
 from tilewright.schedule.values import Apply, Convert, Expression, Guard
 from tilewright.source import SourceLocation
 
@@ -61,9 +62,11 @@ class Statement:
         tests = [
             Access(self, x.array, x.place, False, under)
             for under, guard in enumerate(guards)
-            for x in guard.test.loads()
+            for load in guard.test.loads()
+            for x in (*index_loads(load.indices), load)
         ]
-        reads = [Access(self, x.array, x.place, False, len(guards)) for x in self.store.value.loads()]
+        loads = [x for load in self.store.value.loads() for x in (*index_loads(load.indices), load)]
+        reads = [Access(self, x.array, x.place, False, len(guards)) for x in loads]
         return (*tests, *reads, Access(self, self.store.array, self.store.place, True, len(guards)))
 
     @cached_property
@@ -84,7 +87,8 @@ class Statement:
     def elements(self) -> tuple[Load, ...]:
         """The elements that are read, by the value and by the conditions under which the statement runs."""
         tests = (load for guard in self.store.guards for load in guard.test.loads())
-        return (*self.store.value.loads(), *tests)
+        loads = (*self.store.value.loads(), *tests)
+        return tuple(x for load in loads for x in (*index_loads(load.indices), load))
 
     @property
     def positions(self) -> list[Affine]:
@@ -284,15 +288,16 @@ class Condition:
 class Part:
     """A nest among the loops: its statements, its own indices as expressions of the loops, and its conditions.
 
-    `shape` are the nest's extents, None where conditions say more than a box. Parts run in their order at each point.
-    Parts of one `group` were declared to run within one another: `sequence` says when, as numbers and indices that
-    count from the outermost on. All other parts were declared to run one after the other.
+    `shape` are the nest's extents: of functions also expressions of the caller's indices, None where loops are erased.
+    Parts run in their order at each point. Parts of one `group` were declared to run within one another: `sequence`
+    says when, as numbers and indices that count from the outermost on. All other parts were declared to run one after
+    the other.
     """
 
     indices: tuple[Index, ...]
     statements: tuple[Statement, ...]
     places: Mapping[Index, Affine]
-    shape: tuple[Size | None, ...]
+    shape: tuple[Size | Affine | None, ...]
     conditions: tuple[Condition, ...] = ()
     group: object = None
     sequence: tuple[int | Index, ...] = ()

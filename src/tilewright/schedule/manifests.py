@@ -10,6 +10,7 @@ from typing import Any
 from tilewright._version import __version__
 from tilewright.errors import CompileError
 from tilewright.schedule.functions import ALIGNMENT, PackagedFunction, plain
+from tilewright.schedule.roles import Role
 from tilewright.schedule.schema import FORMAT, check, digest
 
 Data = Mapping[str, Any]  # Any: plain data
@@ -65,8 +66,8 @@ def _function(function: PackagedFunction, files: FilesOf) -> dict[str, Any]:  # 
         },
         "files": {role: dict(file) for role, file in files.roles.items()},
     }
-    if function.kernel.scratch:
-        entry["scratch"] = [_array(function, array) for array in function.kernel.scratch]
+    if function.held:
+        entry["scratch"] = [_array(function, array) for array in function.held]
     module = function.module
     if module is None:
         entry["machine_code"] = f"not compiled: no compiler for {arch.name} is installed where the package was made"
@@ -79,7 +80,8 @@ def _function(function: PackagedFunction, files: FilesOf) -> dict[str, Any]:  # 
 def _array(function: PackagedFunction, array: Any) -> dict[str, Any]:  # Any: an array of a nest; plain data
     entry = {
         "name": array.name,
-        "role": array.role.value,
+        # What a caller gives is read, and CONST are the constants of the function itself.
+        "role": (Role.INPUT if array.role is Role.CONST and array in function.arrays else array.role).value,
         "type": array.element_type.name,
         "shape": function.extents(array),
         "strides": function.strides(array),

@@ -1,11 +1,33 @@
-"""Names of what a user makes: those of the variables that it is assigned to."""
+"""Names of what a user makes, those of the variables that it is assigned to, and the order in which it is made."""
 
 from __future__ import annotations
 
 import dis
+import itertools
 from types import FrameType
+from typing import Any
 
+_numbers = itertools.count()
+_copies = itertools.count(1)
 _SKIPPED = frozenset({"CACHE", "EXTENDED_ARG", "NOP", "RESUME", "COPY"})
+
+
+class Numbered:
+    """What is ordered by its making, and told from others by its `number`: this, and which copy of it.
+
+    A copy, or one that another process made, is another thing in the same place of the order.
+    """
+
+    number: tuple[int, int]
+
+    def __setstate__(self, state: dict[str, Any]) -> None:  # Any: attributes
+        self.__dict__.update(state)
+        self.number = self.number[0], next(_copies)
+
+
+def next_number() -> tuple[int, int]:
+    """Return the number of what is made now and is not a copy."""
+    return next(_numbers), 0
 
 
 class LoopName:

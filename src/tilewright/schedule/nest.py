@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import sys
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tilewright.arguments import function
-from tilewright.errors import ScheduleError, TilewrightWarning
+from tilewright.errors import ScheduleError, warn_at
 from tilewright.pickling import with_own_containers
 from tilewright.schedule.affine import Affine, Dimension, Index, Position, Size
 from tilewright.schedule.arrays import Load, Role, Store, record
@@ -83,7 +82,7 @@ class Nest:
         otherwise than by affine expressions of this nest's indices. A write of an INPUT array is warned of.
         """
         function("Nest.iteration_logic", "logic", logic)
-        stores = record(logic)
+        stores = record(logic, dict(zip(self.indices, self.shape, strict=True)))
         if not stores:
             raise ScheduleError("the logic of the nest stores nothing", help="write C[i, j] = ... or C[i, j] += ...")
         for store in stores:
@@ -149,10 +148,7 @@ def _refuse_read_only(store: Store) -> None:
         raise ScheduleError(what, location=store.location, help="declare it with Role.INPUT_OUTPUT or Role.OUTPUT")
     if array.role is Role.INPUT:
         text = f"{what}: the caller's array changes (help: declare it with Role.INPUT_OUTPUT)"
-        if store.location is None:
-            warnings.warn(text, TilewrightWarning, stacklevel=3)
-        else:
-            warnings.warn_explicit(text, TilewrightWarning, store.location.file, store.location.line)
+        warn_at(text, store.location)
 
 
 def _places(statement: Statement) -> Iterator[tuple[object, Affine]]:

@@ -243,12 +243,6 @@ class Package:
             return {"name": file, "sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
 
         for function in self.functions:
-            if function.kernel.cache_memory:
-                raise ScheduleError(
-                    f"function {function.name} keeps {function.kernel.cache_memory[0].cache.name} in global memory, "
-                    "which each launch allocates, and the files of a package do not describe such memory",
-                    help="launch what plan.build() or package.add() returns, or cache at an inner index",
-                )
             roles: dict[str, dict[str, Any]] = {}
             stem = f"{name}.{function.name}"
             if format & PackageFormat.SOURCE:
@@ -307,22 +301,24 @@ def kernel_of(
 
 
 def _is_logic(source: Callable[..., Any], args: Sequence[Array | Dimension | str] | None) -> bool:
-    """Whether a function may be logic: it takes the arrays, as many as one that makes a plan takes dicts, or more."""
+    """Whether a function may be logic: it takes the arrays, or nothing, where one that makes a plan takes a dict."""
     if not args or not all(isinstance(array, Array) for array in args):
         return False
     try:
         taken = inspect.signature(source).parameters.values()
     except (TypeError, ValueError):  # builtins that say nothing of their parameters
         return False
-    return len([x for x in taken if x.default is x.empty and x.kind is x.POSITIONAL_OR_KEYWORD]) == len(args)
+    required = [x for x in taken if x.default is x.empty and x.kind is x.POSITIONAL_OR_KEYWORD]
+    return not taken or len(required) == len(args)
 
 
 def _nest_or_plan_of(source: Callable[..., Any], args: Sequence[Array | Dimension | str]) -> Any:  # Any: see below
     """Return a nest of one point, whose logic a function is; where it makes a plan of no parameters, the plan."""
     nest, returned = Nest((1,)), []
+    given = args if inspect.signature(source).parameters else ()  # without parameters it names the arrays itself
     nest.indices[0].name = "once"
     try:
-        nest.iteration_logic(lambda: returned.append(source(*args)))
+        nest.iteration_logic(lambda: returned.append(source(*given)))
     except ScheduleError:
         if returned and isinstance(returned[0], (Plan, Schedule, Nest)):
             return returned[0]

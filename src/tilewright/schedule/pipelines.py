@@ -10,7 +10,7 @@ from typing import Any
 from tilewright.errors import ScheduleError
 from tilewright.instructions.barrier import sync_threads
 from tilewright.instructions.cp_async import cp_async_commit, cp_async_wait
-from tilewright.language.copying import copy
+from tilewright.language.copying import clear, copy
 from tilewright.schedule.caches import Cache, Location
 from tilewright.schedule.filling import PrivateCache
 from tilewright.schedule.fragments import HeldFragments
@@ -48,11 +48,14 @@ class CachedLoops:
             if in_loop:
                 self._meet()  # what the last iteration read has been read
             filled = [cache for cache in shared if scope.is_filled(cache.cache)]
+            begun = [cache for cache in shared if plan.begins_with_zeros(cache.cache)]
             for cache in filled:
                 cache.fill()
+            for cache in begun:
+                cache.clear()
             if any(cache.is_asynchronous for cache in filled):
                 cp_async_wait()
-            if filled:
+            if filled or begun:
                 self._meet()
         with scope.holding({cache.cache.array: cache.storage(cache.buffer(0)) for cache in shared}):
             self._with_private(private, body)
@@ -75,6 +78,8 @@ class CachedLoops:
         tensor = cache.allocate()
         if self.scope.is_filled(first):
             cache.fill(tensor)
+        if self.scope.plan.begins_with_zeros(first):
+            clear(tensor)
         with self.scope.holding({first.array: cache.storage(tensor)}):
             self._with_private(others, body)
         if self.scope.plan.is_written(first):

@@ -1,7 +1,8 @@
-"""What of the logic's values says where an element is or when a statement runs, and the least of several such places.
+"""What of the logic's values says where an element is or when a statement runs: minima, and quotients by sizes.
 
-A `Minimum` is a term of affine expressions like a quotient: the dependences know that it is no more than any of its
-parts, and look at each part that it may be. The greatest of some is the least of their negatives, taken off.
+A `Minimum` is a term of affine expressions like a quotient by a number: the dependences know that it is no more than
+any of its parts, and look at each part that it may be. The greatest of some is the least of their negatives, taken off.
+What is divided by a size of the launch is known exactly where that is known: at a launch.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 from tilewright.dtypes import int32, int64
+from tilewright.errors import ScheduleError
 from tilewright.schedule.affine import (
     Affine,
     Dimension,
     Ends,
+    Index,
     Position,
     Quotient,
     Remainder,
@@ -25,7 +28,7 @@ from tilewright.schedule.affine import (
     affine_or_none,
     as_affine,
 )
-from tilewright.schedule.values import Apply, Convert, Expression, Number
+from tilewright.schedule.values import Apply, Convert, Expression, Number, left_over, rounded_down
 from tilewright.trace.mathematics import maximum as device_maximum
 from tilewright.trace.mathematics import minimum as device_minimum
 
@@ -35,6 +38,7 @@ Case: TypeAlias = tuple[Affine, ...]  # expressions all of which are at least 0
 class Minimum(Term):
     """The least of two or more affine expressions, none of which is another one and a number."""
 
+    has_operator = False
     __slots__ = ()
 
     @property
@@ -61,6 +65,88 @@ class Minimum(Term):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _minimum_of, self.parts
+
+
+class BySize(Term):
+    """value // size or value % size, for an expression of sizes of the launch that is at least 1, rounded down."""
+
+    __slots__ = ("is_quotient",)
+
+    def __init__(self, value: Affine, size: Affine, is_quotient: bool) -> None:
+        super().__init__((value, size), ord("/" if is_quotient else "%"))
+        self.is_quotient = is_quotient
+
+    @property
+    def value(self) -> Affine:
+        return self.parts[0]
+
+    @property
+    def size(self) -> Affine:
+        return self.parts[1]
+
+    @property
+    def name(self) -> str:
+        plain = [len(x.terms) == 1 and not x.constant and not isinstance(x.terms[0][0], Term) for x in self.parts]
+        value, size = (f"{x}" if is_plain else f"({x})" for x, is_plain in zip(self.parts, plain, strict=True))
+        return f"{value} {'//' if self.is_quotient else '%'} {size}"
+
+    def of(self, *parts: Affine) -> Affine:
+        """Return the quotient or remainder of another expression by another size."""
+        return divided(parts[0], parts[1], self.is_quotient)
+
+    def evaluate(self, values: Mapping[Any, Any]) -> Any:  # Any: numbers of the host or of a device
+        """Return the value for given values of all symbols."""
+        value, size = (part.evaluate(values) for part in self.parts)
+        return rounded_down(value, size) if self.is_quotient else left_over(value, size)
+
+    def ends(self, known: Callable[[Any], Ends]) -> Ends:  # Any: an index or a size
+        """Return the least and greatest value for those of the symbols."""
+        low, high = self.value.bounds(known)
+        if not self.is_quotient:
+            return 0, high if low is not None and low >= 0 else None
+        return None if low is None else min(low, 0), None if high is None else max(high, 0)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _by_size, (self.value, self.size, self.is_quotient)
+
+
+_by_sizes: weakref.WeakValueDictionary[Any, BySize] = weakref.WeakValueDictionary()  # Any: what tells them apart
+
+
+def _by_size(value: Affine, size: Affine, is_quotient: bool) -> BySize:
+    key = (value.terms, value.constant, size.terms, size.constant, is_quotient)
+    return _by_sizes.setdefault(key, BySize(value, size, is_quotient))
+
+
+def divided(value: Affine, size: Affine, is_quotient: bool) -> Affine:
+    """Return value // size, or value % size.
+
+    >>> from tilewright.schedule.affine import Index
+    >>> i, N = Index("i"), Dimension("N")
+    >>> print(divided(i.as_affine(), N // 16, True), "and", divided(i + 1, as_index(4), False))
+    i // (N // 16) and (i + 1) % 4
+    """
+    if any(isinstance(symbol, Index) for symbol in size.symbols()):
+        raise ScheduleError(
+            f"{value} is divided by {size}, which depends on an index", help="divide by numbers and sizes of the launch"
+        )
+    if size.is_constant:
+        return value // size.constant if is_quotient else value % size.constant  # type: ignore[no-any-return]  # affine
+    if value.is_constant and value.constant == 0:
+        return value
+    return Affine(((_by_size(value, size, is_quotient), 1),), 0)
+
+
+def divisors(x: Expression) -> Iterator[Affine]:
+    """Yield the sizes that a value divides indices by."""
+    if isinstance(x, Position):
+        yield from (term.size for term in x.place.nonlinear() if isinstance(term, BySize))
+    if isinstance(x, Apply) and x.function in (rounded_down, left_over):
+        size = as_index(x.arguments[1])
+        if size is not None:
+            yield size
+    for part in x.operands:
+        yield from divisors(part)
 
 
 _minima: weakref.WeakValueDictionary[Any, Minimum] = weakref.WeakValueDictionary()  # Any: what tells them apart
@@ -157,6 +243,8 @@ def _bounds_of(symbol: Symbol, shape: Mapping[Any, Any]) -> tuple[list[Affine], 
         return [x // symbol.divisor for x in low], [x // symbol.divisor for x in high]
     if isinstance(symbol, Remainder):
         return [zero], [Affine((), symbol.divisor - 1)]
+    if isinstance(symbol, BySize):
+        return [], []
     if isinstance(symbol, Dimension):
         return [symbol.as_affine()], [symbol.as_affine()]
     extent = shape.get(symbol)
@@ -181,6 +269,8 @@ def as_index(x: Any) -> Affine | None:  # Any: asks what it is
         first, second = map(as_index, x.arguments)
         if first is None or second is None or (x.name == "*" and first.terms and second.terms):
             return None
+        if x.name in ("/", "//", "%") and second.terms and not any(isinstance(s, Index) for s in second.symbols()):
+            return divided(first, second, x.name != "%")
         return _WHOLE[x.name](first, second)
     if isinstance(x, Apply) and x.function in (device_minimum, device_maximum):
         parts = [part for part in map(as_index, x.arguments) if part is not None]

@@ -9,7 +9,7 @@ from typing import Any
 
 from tilewright.arguments import instance
 from tilewright.dtypes import dtype
-from tilewright.errors import ScheduleError
+from tilewright.errors import ScheduleError, warn_at
 from tilewright.pickling import with_own_containers
 from tilewright.schedule.affine import Dimension, Index
 from tilewright.schedule.arrays import Array
@@ -18,18 +18,18 @@ from tilewright.schedule.cache_placement import is_count, place_cache, refuse_no
 from tilewright.schedule.caches import Cache, Location, Strategy
 from tilewright.schedule.crossings import crossings
 from tilewright.schedule.delayed import Recorder, Resolution, recorded, waiting
-from tilewright.schedule.dependences import refuse_violations
 from tilewright.schedule.heuristics import NoneCacheHeuristics, best_of
 from tilewright.schedule.lanes import MAX_LANES, refuse_vector
 from tilewright.schedule.loop_nest import LoopNest
 from tilewright.schedule.memory_spaces import Auto
 from tilewright.schedule.mma_shapes import MMAFragmentOp, MMASchedulingPolicy, MMAShape
+from tilewright.schedule.orders import refuse_violations
 from tilewright.schedule.plan_state import PlanState
 from tilewright.schedule.plan_text import plan_data, plan_text
 from tilewright.schedule.report import Report
 from tilewright.schedule.scheduled import ScheduledKernel
 from tilewright.schedule.targets import GridUnit, Target
-from tilewright.schedule.tensorization import tensorization_of
+from tilewright.schedule.tensorization import NoProductError, dealt_to_lanes, tensorization_of
 from tilewright.schedule.transforms import erase
 
 
@@ -397,22 +397,36 @@ class Plan(PlanState, Recorder):
         Integers are summed in int32, and C of fewer bits is stored modulo 2 to their number, as the nest computes it;
         `saturating` stores the nearest number of its type instead.
 
+        A statement that is not a sum stays in its loops, and a warning says so: the threads of each warp then share the
+        points of M and N, and loops bound to warps are bound to these threads.
+
         Raises `ScheduleError` for loops of other extents, element types that the shape does not take, F that does not
         divide P, a target without the shape, an operation that would run once for each iteration of K, and accesses
         that no matrix instruction can serve: it says which and why. Source: Accera, `Plan.tensorize`.
         """
-        self.tensorization = tensorization_of(
-            self,
-            (indices,) if isinstance(indices, Index) else tuple(indices),
-            mma_shape,
-            num_total_passes,
-            num_fused_passes,
-            scheduling_policy,
-            use_static_offsets,
-            (prologue_op, prologue_arg),
-            (epilogue_op, epilogue_arg),
-            saturating,
-        )
+        tile = (indices,) if isinstance(indices, Index) else tuple(indices)
+        try:
+            self.tensorization = tensorization_of(
+                self,
+                tile,
+                mma_shape,
+                num_total_passes,
+                num_fused_passes,
+                scheduling_policy,
+                use_static_offsets,
+                (prologue_op, prologue_arg),
+                (epilogue_op, epilogue_arg),
+                saturating,
+            )
+        except NoProductError as error:
+            if prologue_op is not MMAFragmentOp.NONE or epilogue_op is not MMAFragmentOp.NONE or saturating:
+                raise
+            self.__dict__.update(vars(dealt_to_lanes(self, tile)))
+            warn_at(
+                f"{error.summary}: the loops ({', '.join(map(str, tile))}) stay loops, whose points the threads of a "
+                "warp share",
+                error.location,
+            )
 
     def with_parameters(self, values: Mapping[Any, Any]) -> Plan:  # Any: parameters or their names; their values
         """Return the plan with values in place of the parameters of `create_parameters` that it was declared with.
@@ -457,8 +471,11 @@ class Plan(PlanState, Recorder):
         return made
 
     def _ordered(self) -> LoopNest:
-        """Return the nest, whose order no dependence forbids. Raises `ScheduleError` where one does."""
-        if not self.nest.is_unchecked:
+        """Return the nest, whose order no dependence forbids. Raises `ScheduleError` where one does.
+
+        That of a nest without calls was asked when the plan was made.
+        """
+        if not self.nest.is_unchecked or not self.nest.called:
             return self.nest
         what = f"the order ({', '.join(map(str, self.nest.order))})"
         try:

@@ -79,6 +79,7 @@ class PlanState:
         self.caches: list[Cache] = []
         self.tensorization: Tensorization | None = None
         self.given: frozenset[Array] = frozenset()  # memory that a kernel is built to take
+        self.begun: frozenset[Array] = frozenset()  # TEMP arrays that a kernel begins with zeros
 
     @property
     def bound(self) -> frozenset[Index]:
@@ -108,7 +109,8 @@ class PlanState:
     @property
     def arguments(self) -> tuple[Array, ...]:
         """The arrays that the kernel takes: all but those of roles CONST and TEMP; of these, those that are given."""
-        return tuple(x for x in self.memories if x.role is not Role.CONST and not self.is_temporary(x))
+        own = (Role.CONST, Role.TEMP)
+        return tuple(x for x in self.memories if x.role not in own or x in self.given)
 
     def is_temporary(self, array: Array) -> bool:
         """Whether an array lives only while the kernel runs: of role TEMP, and no argument of the kernel."""
@@ -180,10 +182,16 @@ class PlanState:
             other.array is cache.array and (self.depth(other) < mine or other is cache.source) for other in self.caches
         )
 
+    def begins_with_zeros(self, cache: Cache) -> bool:
+        """Whether a cache is filled with zeros: a TEMP array begins with it, and is read before it is written."""
+        return cache.array.memory in self.begun and self.is_new(cache)
+
     def _is_covered(self, cache: Cache, place: tuple[Affine, ...]) -> bool:
         """Whether a write reaches every element of the box: each mode by loops of its own, without gaps."""
         varying = self.varying(cache)
         used = [loop for loop in varying for mode in place if mode.mentions(loop.index)]
+        if any(loop.trips is None for loop in used):
+            return False
         if len(set(used)) < len(used) or any(mode.divides(loop.index) for loop in varying for mode in place):
             return False
         region = self.region(cache)

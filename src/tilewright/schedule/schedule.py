@@ -12,9 +12,9 @@ from tilewright.errors import ArgumentError, ScheduleError
 from tilewright.schedule import transforms
 from tilewright.schedule.affine import Index
 from tilewright.schedule.delayed import DelayedNest, depends, has_order, known_order, numbered_by, transformed
-from tilewright.schedule.dependences import refuse_violations
 from tilewright.schedule.loop_nest import LoopNest
 from tilewright.schedule.naming import assigned_names
+from tilewright.schedule.orders import refuse_violations
 from tilewright.schedule.plan import Plan
 from tilewright.schedule.targets import Target
 

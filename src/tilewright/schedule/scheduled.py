@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.compile import Lowered
+from tilewright.dtypes import DType
 from tilewright.errors import ArgumentError, CompileError, ScheduleError
 from tilewright.ir.core import Buffer, Value
 from tilewright.launch import Kernel, Launcher, traceable_kernel
@@ -23,7 +24,7 @@ from tilewright.profile import Profile
 from tilewright.runtime.arrays import ArrayInfo, Device, describe
 from tilewright.runtime.specs import spec
 from tilewright.schedule.affine import Dimension
-from tilewright.schedule.arrays import Array
+from tilewright.schedule.arrays import Array, Role
 from tilewright.schedule.binding import grid_of
 from tilewright.schedule.bounds import conditions_of
 from tilewright.schedule.caches import Cache, Location, elements_of
@@ -35,7 +36,7 @@ from tilewright.schedule.report import Operands, Report, report_of
 from tilewright.schedule.scalars import number_of
 from tilewright.schedule.scope import located
 from tilewright.schedule.scratch import scratch_of
-from tilewright.schedule.validation import validate
+from tilewright.schedule.validation import begun_with_zeros, validate
 from tilewright.schedule.views import Derived, value_of
 from tilewright.source import SourceLocation
 
@@ -44,11 +45,18 @@ _ANY = 64  # a size that only the launch knows, for what is printed and counted 
 
 @dataclass(frozen=True)
 class CacheMemory:
-    """What the launch allocates for a cache in global memory: so many elements for each block."""
+    """What the launch allocates for a cache in global memory: so many elements for each block, in one array."""
 
     cache: Cache
     name: str
     elements: int
+    role = Role.TEMP
+    rank = 1
+    stands_for = None
+
+    @property
+    def element_type(self) -> DType:
+        return self.cache.element_type
 
 
 class ScheduledKernel:
@@ -66,8 +74,9 @@ class ScheduledKernel:
         plan.given = frozenset(array.memory for array in self.arguments)
         self.lowered = lowered(plan)  # with vectorized loops where they run
         validate(self.lowered, self.arguments)
+        plan.begun = self.lowered.begun = begun_with_zeros(self.lowered)
         self.conditions = conditions_of(plan, self.arguments)
-        self.constants = tuple(array for array in plan.memories if array.data is not None)
+        self.constants = tuple(x for x in plan.memories if x.data is not None and x not in plan.given)
         self.scratch = scratch_of(self.lowered)
         self.cache_memory = tuple(
             CacheMemory(cache, f"{cache.name}_memory{number}", elements_of(cache, self.lowered.region(cache)))

@@ -11,13 +11,14 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
-from tilewright.dtypes import DType, float32, int32, promote
+from tilewright.dtypes import DType, float32, int32, int64, promote
 from tilewright.errors import ScheduleError
 from tilewright.layout import Layout
 from tilewright.schedule.affine import Affine, Dimension, Index, Position
 from tilewright.schedule.arrays import Array, Load, Store, View
 from tilewright.schedule.caches import Cache
 from tilewright.schedule.conditions import Case, cases, truth_of
+from tilewright.schedule.elements import READ
 from tilewright.schedule.loop_nest import Condition, Loop, Part, Statement, at_places, grouped
 from tilewright.schedule.plan_state import PlanState, sizes_of
 from tilewright.schedule.values import Apply, Convert, Decision, Expression, Guard, Number
@@ -89,6 +90,7 @@ class Scope:
         self.loops: tuple[Loop, ...] = tuple(plan.nest.loop(index) for index in plan.serial)
         self.carried = plan.carried
         self.values: dict[Any, Any] = _sizes(plan, arguments)  # Any: symbols to numbers of host or device
+        self.values[READ] = self._place_read
         self.ranges: dict[Index, tuple[int, int | None]] = {loop.index: (0, loop.last) for loop in plan.nest.loops}
         self.k_indices: set[Any] = set()  # Any: values of the IR
         self.parts: Parts = ()
@@ -146,6 +148,14 @@ class Scope:
         """The threads of a block."""
         x, y, z = self.plan.block
         return x * y * z
+
+    def _place_read(self, load: Load, values: Mapping[Any, Any]) -> Scalar:  # Any: symbols; device numbers
+        """Return an element that says where another one is, in a type that does not wrap where places are computed."""
+        value = as_scalar(self.storage[load.array].load(load.place, values))
+        if load.element_type is not load.array.element_type:
+            value = value.to(load.array.element_type).bitcast(load.element_type)
+        fits = load.element_type.bits < 32 or load.element_type is int32
+        return value.to(int32 if fits else int64)
 
     # --- loops and conditions ----------------------------------------------------------------------------
 

@@ -23,6 +23,8 @@ def scratch_of(plan: PlanState) -> tuple[Array, ...]:
     for array in plan.memories:
         if not plan.is_temporary(array) or any(cache.array.memory is array for cache in plan.caches):
             continue
+        if is_constant(plan, array):
+            continue
         forms = [form for form in plan.arrays if form.memory is array and form is not array]
         if array.flags in IN_REGISTERS:
             if forms:
@@ -34,6 +36,14 @@ def scratch_of(plan: PlanState) -> tuple[Array, ...]:
         elif array.flags in IN_MEMORY or forms or array in shared or not _fits(plan, array):
             found.append(array)
     return tuple(found)
+
+
+def is_constant(plan: PlanState, array: Array) -> bool:
+    """Whether a TEMP array is nothing but zeros: it begins with them, and no statement writes it."""
+    statements = (statement for part in plan.nest.parts for statement in part.statements)
+    return array.memory in plan.begun and all(
+        statement.store.array.memory is not array.memory for statement in statements
+    )
 
 
 def _fits(plan: PlanState, array: Array) -> bool:

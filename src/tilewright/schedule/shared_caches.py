@@ -333,6 +333,25 @@ class SharedCache(Filling):
         else:
             self._taking(lambda: self._move(self.atom, self.source_view(), self.buffer(stage), when, piece))
 
+    def clear(self) -> None:
+        """Put zeros into the whole buffer, by all threads."""
+        size, type = self.tensor.layout.cosize, self.cache.element_type
+        assert isinstance(size, int), self.tensor
+        width = max(VECTOR_BYTES // type.bytes, 1)
+        width = width if size % width == 0 and self.tensor.engine.buffer.alignment % VECTOR_BYTES == 0 else 1
+        zeros = registers(type, width)
+        clear(zeros)
+
+        def vector(number: Any) -> None:  # Any: a number of the device
+            copy(
+                UniversalCopy(width * type.bits),
+                zeros,
+                Tensor(self.tensor.engine.offset(number * width), Layout(width)),
+            )
+
+        thread = linear_thread() if self.scope.threads > 1 else 0
+        loop(thread, size // width, self.scope.threads, vector)
+
     def fetch(self, when: Any = True) -> Tensor:  # Any: a condition of host or device
         """Read the thread's part of the region into registers, zeros where the array has ended."""
         held = self._held(self.source_type)

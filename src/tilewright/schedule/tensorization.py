@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,11 +13,20 @@ from tilewright.dtypes import DType
 from tilewright.errors import ScheduleError
 from tilewright.schedule.affine import Index
 from tilewright.schedule.arrays import Load
+from tilewright.schedule.binding import bind
+from tilewright.schedule.caches import Cache
+from tilewright.schedule.crossings import crossings
 from tilewright.schedule.loop_nest import Access, Condition, Part, Statement, at_places
 from tilewright.schedule.mma_shapes import MMAFragmentOp, MMASchedulingPolicy, MMAShape
 from tilewright.schedule.plan_state import Operation, PlanState, Tensorization, operation_name
 from tilewright.schedule.recipes import accumulator_for, is_narrow, recipe_for, shapes_for
+from tilewright.schedule.targets import GridUnit
+from tilewright.schedule.transforms import split
 from tilewright.schedule.values import Apply, Convert, Expression
+
+
+class NoProductError(ScheduleError):
+    """The statement of a tile is not a sum, so that none of its values is one of a matrix product."""
 
 
 def tensorization_of(
@@ -82,6 +93,40 @@ def tensorization_of(
     )  # fmt: skip
 
 
+def dealt_to_lanes(plan: PlanState, indices: tuple[Index, ...]) -> PlanState:
+    """Return a plan in which the threads of each warp share the points of a tile's loops of M and N.
+
+    Its warps then are threads: a loop that WARP_X runs through, and the points of a tile, are bound to THREAD_X
+    together. Raises `ScheduleError` where these depend on one another.
+    """
+    made, left = copy.copy(plan), plan.target.warp_size
+    dealt: list[Index] = []
+    for index in (indices[1], indices[0]):
+        count = min(left, plan.nest.loop(index).trips or 1)
+        inner = Index(f"{index.name}_lane")
+        made.nest = split(made.nest, index, count, inner)
+        inside = ((c, c.inside | {inner} if index in c.inside else c.inside) for c in made.caches)
+        made.caches = _with_insides(list(inside))
+        dealt.insert(0, inner)
+        left //= count
+    units = {"WARP_X": GridUnit.THREAD_X, "WARP_Y": GridUnit.THREAD_Y}
+    kept = tuple(binding for binding in plan.bindings if binding.kind != "WARP")
+    warps = {units[b.unit.name]: b.indices for b in plan.bindings if b.kind == "WARP"}
+    threads = {**warps, GridUnit.THREAD_X: (*warps.get(GridUnit.THREAD_X, ()), *dealt)}
+    made.bindings = bind(made.nest, kept, {loops: unit for unit, loops in threads.items()}, plan.target)
+    made.crossings = crossings(made.nest, made.bindings)
+    return made
+
+
+def _with_insides(caches: list[tuple[Cache, frozenset[Index]]]) -> list[Cache]:
+    """Return caches, each with other loops inside of it, filled from one another as they were."""
+    made: dict[Cache, Cache] = {}
+    for cache, inside in caches:
+        source = made.get(cache.source, cache.source) if isinstance(cache.source, Cache) else cache.source
+        made[cache] = replace(cache, source=source, inside=inside)
+    return list(made.values())
+
+
 def _refuse_divisions(statement: Statement, tile: tuple[Index, Index, Index]) -> None:
     for access in statement.accesses:
         for index in tile:
@@ -146,6 +191,12 @@ def _operands(statement: Statement, tile: tuple[Index, Index, Index]) -> tuple[A
     reduction = statement.reduction
     product = None if reduction is None or reduction[0] != "+" else _plain(reduction[1])
     loads = []
+    if statement.reduction is None:
+        raise NoProductError(
+            f"no matrix instruction computes {statement}, which adds nothing up",
+            location=statement.location,
+            help="they compute C[..] += A[..] * B[..], of elements of three arrays",
+        )
     if isinstance(product, Apply) and product.name == "*":
         loads = [x for x in map(_plain, product.arguments) if isinstance(x, Load)]
     if len(loads) != 2:

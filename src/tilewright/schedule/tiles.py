@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tilewright.instructions.compiler_fence import compiler_fence
+from tilewright.language.copying import clear
 from tilewright.language.gemm import gemm
 from tilewright.layout import Layout, coalesce, make_layout
 from tilewright.schedule.affine import Index
@@ -80,6 +81,10 @@ class Tiles(Fragments):
         users = tuple(part for part in plan.nest.parts if cache.array in _arrays(part))
         if self.scope.is_filled(cache) or self.tile.sets(cache.array):
             self.within(users, lambda: self._each_tile(filling, tiles, accumulators, self.read_target))
+        elif plan.begins_with_zeros(cache):
+            for fragment in accumulators:
+                clear(fragment)
+                self.apply(self.tile.prologue, fragment)
         with self.scope.holding({cache.array: HeldTarget(self.tile, accumulators, filling.region.origin)}):
             body()
         if plan.is_written(cache):

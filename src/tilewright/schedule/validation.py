@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import itertools
-import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
-from tilewright.errors import ScheduleError, TilewrightWarning
+from tilewright.errors import ScheduleError, warn_at
 from tilewright.schedule.affine import Dimension, Index
-from tilewright.schedule.arrays import Array, Role
+from tilewright.schedule.arrays import Array, ArrayLayout, Role
+from tilewright.schedule.beginnings import Unwritten, forgotten, is_of_several, unwritten
 from tilewright.schedule.cache_placement import refuse_conflicts, refuse_nonsense, shared_bytes
 from tilewright.schedule.caches import Cache, Location
-from tilewright.schedule.dependences import Instance, Pair, difference, instances, iterations
 from tilewright.schedule.integers import UndecidedError
 from tilewright.schedule.loop_nest import arrays_of, substituted
 from tilewright.schedule.mma_shapes import MMAFragmentOp
+from tilewright.schedule.orders import refuse_violations
 from tilewright.schedule.plan_state import PlanState, operation_name, sizes_of
 from tilewright.schedule.roles import IN_REGISTERS
 from tilewright.schedule.views import Derived
@@ -30,6 +30,7 @@ def validate(plan: PlanState, parameters: tuple[Array, ...]) -> None:
     for name in names:
         if names.count(name) > 1:
             raise ScheduleError(f"two arrays are called {name}", help="give them names: Array(..., name='...')")
+    _refuse_deferred(plan)
     _refuse_cached_forms(plan)
     _refuse_own_copies(plan)
     for cache in plan.caches:
@@ -40,15 +41,22 @@ def validate(plan: PlanState, parameters: tuple[Array, ...]) -> None:
     _refuse_too_much(plan)
     _refuse_forgotten(plan)
     _refuse_fragments(plan)
-    _refuse_unwritten(plan)
+    _refuse_seen(plan)
+
+
+def _refuse_seen(plan: PlanState) -> None:
+    """Raise `ScheduleError` for an order that leaves something else in a TEMP array, where the caller gives it."""
+    seen = [memory for memory in plan.memories if memory.role is Role.TEMP and memory in plan.given]
+    if seen:
+        what = f"the order ({', '.join(map(str, plan.nest.order))})"
+        refuse_violations(replace(plan.nest, is_unchecked=True), plan.nest, what, seen)
 
 
 def _refuse_parameters(plan: PlanState, parameters: tuple[Array, ...]) -> None:
     """Raise `ScheduleError` for parameters that do not give each array and each size of a plan, once."""
     missing = [array for array in plan.arguments if not _is_given(plan, array, parameters)]
     memories = [array.memory for array in parameters]
-    foreign = [array for array in parameters if array.role is Role.CONST]
-    if missing or foreign or len(set(memories)) < len(memories):
+    if missing or len(set(memories)) < len(memories):
         raise ScheduleError(
             f"the kernel's parameters are ({', '.join(a.name for a in parameters)})",
             help=f"name each of ({', '.join(a.name for a in plan.arguments)}) once, or a view that has all of it that "
@@ -75,6 +83,17 @@ def _is_given(plan: PlanState, memory: Array, parameters: tuple[Array, ...]) -> 
     """Whether parameters have the memory of an array, or the one part or form of it that is accessed."""
     bases = [array for array in plan.arrays if array.memory is memory]
     return memory in parameters or all(any(given.base is base for given in parameters) for base in bases)
+
+
+def _refuse_deferred(plan: PlanState) -> None:
+    """Raise `ScheduleError` for an array whose layout was deferred and never given."""
+    for array in plan.memories:
+        if array.layout is ArrayLayout.DEFERRED:
+            caches = [cache.name for cache in plan.caches if cache.array is array]
+            raise ScheduleError(
+                f"the layout of {array.name} is DEFERRED, and no cache has given it one",
+                help=f"{array.name}.deferred_layout(cache={caches[0] if caches else f'plan.cache({array.name}, ...)'})",
+            )
 
 
 def _refuse_cached_forms(plan: PlanState) -> None:
@@ -263,37 +282,69 @@ def _refuse_repeated_operations(plan: PlanState, holds_target: Callable[[Index],
 # --- arrays that hold nothing at first -------------------------------------------------------------------
 
 
-def _refuse_unwritten(plan: PlanState) -> None:
-    """Raise `ScheduleError` for a TEMP array that is added to and never begun, and warn of such an OUTPUT array.
+def begun_with_zeros(plan: PlanState) -> frozenset[Array]:
+    """Return the TEMP arrays a read of which may come before every write of its element; warn of each.
 
-    What was in it before is then read: of a TEMP array nothing, of an OUTPUT array what the caller left there.
+    A read of an OUTPUT array that no other statement writes is warned of too: it reads what the caller left there.
     """
+    found = set()
     for array in plan.memories:
-        if not plan.is_temporary(array) and array.role is not Role.OUTPUT:
-            continue
-        if plan.tensorization is not None and plan.tensorization.sets(array):
-            continue
-        statements = [statement for part in plan.nest.parts for statement in part.statements]
-        reads = [s for s in statements if any(x.array.memory is array and not x.is_write for x in s.accesses)]
-        if not reads or any(s.store.array.memory is array for s in statements if s not in reads):
-            continue
-        message = f"{array.name} is {array.role.name} and is read, and nothing is written to it before"
-        help = "store to it first, in a nest that is fused in front, or tensorize with prologue_op=SET"
         if plan.is_temporary(array):
-            raise ScheduleError(message, location=reads[0].location, help=help)
-        where = reads[0].location
-        text = f"{message}: it begins with what is in it (help: declare it INPUT_OUTPUT, or {help})"
-        if where is None:
-            warnings.warn(text, TilewrightWarning, stacklevel=2)
-        else:
-            warnings.warn_explicit(text, TilewrightWarning, where.file, where.line)
+            first = unwritten(plan, array)
+            if first is None:
+                continue
+            found.add(array)
+            _refuse_beginning(plan, array, first)
+            text = f"{array.name} is TEMP, and {first} comes before every write of it: {array.name} begins with zeros"
+            if first.values is None:
+                text = f"{array.name} is TEMP, and {first} may come before writes of it: {array.name} begins with zeros"
+            help = "store to it first, in a nest that is fused in front, or tensorize with prologue_op=SET"
+            warn_at(f"{text} (help: {help})", first.read.access.statement.location)
+        elif array.role is Role.OUTPUT:
+            _warn_of_output(plan, array)
+    return frozenset(found)
+
+
+def _warn_of_output(plan: PlanState, array: Array) -> None:
+    """Warn of an OUTPUT array that is added to and never begun."""
+    if plan.tensorization is not None and plan.tensorization.sets(array):
+        return
+    statements = [statement for part in plan.nest.parts for statement in part.statements]
+    reads = [s for s in statements if any(x.array.memory is array and not x.is_write for x in s.accesses)]
+    if reads and not any(s.store.array.memory is array for s in statements if s not in reads):
+        warn_at(
+            f"{array.name} is OUTPUT and is read, and nothing is written to it before: it begins with what is in it "
+            "(help: declare it INPUT_OUTPUT, or store to it first, in a nest that is fused in front, or tensorize with "
+            "prologue_op=SET)",
+            reads[0].location,
+        )
+
+
+def _refuse_beginning(plan: PlanState, array: Array, first: Unwritten) -> None:
+    """Raise `ScheduleError` for an array that nothing can begin: one of several blocks, or in a cache filled ahead."""
+    caches = [cache for cache in plan.caches if cache.array.memory is array]
+    for cache in caches:
+        if cache.is_ahead and plan.is_new(cache):
+            raise ScheduleError(
+                f"{cache.name} is double-buffered, and {array.name} is TEMP and begins in it: nothing fills it ahead",
+                location=first.read.access.statement.location,
+                help="leave double_buffer and pipeline_stages out",
+            )
+    is_written = any(access.is_write for form in plan.arrays if form.memory is array for access in plan.accesses(form))
+    if is_written and not caches and is_of_several(plan, array, "BLOCK"):
+        raise ScheduleError(
+            f"{array.name} is TEMP, and {first} comes before every write of it; several blocks access one element, and "
+            "none can begin it for the others",
+            location=first.read.access.statement.location,
+            help="store to it first, in a nest that is fused in front",
+        )
 
 
 def _refuse_forgotten(plan: PlanState) -> None:
     """Raise `ScheduleError` where a TEMP array is read after the cache that held what was written has ended.
 
-    It is where no write of the element that a read needs is in the same iteration of all loops around the
-    outermost cache; a sum does not count as written by its own additions.
+    It is where an element was written in another iteration of the loops around the outermost cache, and not again
+    in that of the read.
     """
     for array in plan.arrays:
         caches = [cache for cache in plan.caches if cache.array is array]
@@ -303,37 +354,21 @@ def _refuse_forgotten(plan: PlanState) -> None:
         around = [index for index in plan.serial[: plan.depth(longest)] if plan.nest.loop(index).trips != 1]
         if not around or (plan.tensorization is not None and plan.tensorization.sets(array)):
             continue
-        accesses = _instances(plan, array)
-        for read in (x for x in accesses if not x.access.is_write):
-            writes = [x for x in accesses if x.access.is_write and not _is_own_sum(x, read)]
-            if not any(_meet(plan, write, read, around) for write in writes):
-                loops = ", ".join(map(str, around))
-                raise ScheduleError(
-                    f"{longest.name} is filled anew in each iteration of {loops}, and nothing is written there "
-                    f"before the {read.access}",
-                    location=read.access.statement.location,
-                    help=f"{array.name} is TEMP and lives in its caches alone: cache it at an outer index first",
-                )
-
-
-def _instances(plan: PlanState, array: Array) -> list[Instance]:
-    return [instance for instance in instances(plan.nest) if instance.access.array is array]
-
-
-def _is_own_sum(write: Instance, read: Instance) -> bool:
-    return write.number == read.number and Pair(write, read).is_of_one_reduction
-
-
-def _meet(plan: PlanState, write: Instance, read: Instance, around: Sequence[Index]) -> bool:
-    """Whether a write and a read of one element can be in the same iteration of the loops around."""
-    pair = Pair(write, replace(read, side=1))
-    system = pair.meets()
-    for index in around:
-        system = system.equal(*difference(*iterations(plan.nest.loop(index))))
-    try:
-        return system.solve() is not None
-    except UndecidedError:
-        raise pair.undecided(
-            f"{write.access.array.name} cannot be cached at {around[-1]}",
-            f"access one element in the same iteration of {', '.join(map(str, around))}",
-        ) from None
+        loops = ", ".join(map(str, around))
+        try:
+            read = forgotten(plan, array, around)
+        except UndecidedError:
+            first = next(access for access in plan.accesses(array) if not access.is_write)
+            raise ScheduleError(
+                f"{array.name} cannot be cached at {around[-1]}: whether an element is read in another iteration of "
+                f"{loops} than that which writes it was not decided",
+                location=first.statement.location,
+                help=f"cache {array.name} at an outer index first",
+            ) from None
+        if read is not None:
+            raise ScheduleError(
+                f"{longest.name} is filled anew in each iteration of {loops}, and nothing is written there "
+                f"before the {read.access}",
+                location=read.access.statement.location,
+                help=f"{array.name} is TEMP and lives in its caches alone: cache it at an outer index first",
+            )

@@ -17,6 +17,7 @@ from tilewright.dtypes import dtype as as_dtype
 from tilewright.errors import ScheduleError
 from tilewright.schedule.parameters import Delayed
 from tilewright.trace.mathematics import where as device_where
+from tilewright.trace.scalar import Scalar
 
 
 class Expression:
@@ -206,3 +207,29 @@ def where(condition: Any, on_true: Any, on_false: Any) -> Expression:  # Any: wh
 def cast(value: Any, dtype: Any) -> Expression:  # Any: whatever is an expression; whatever names an element type
     """Return a value converted to an element type."""
     return Convert(expression(value), as_dtype(dtype))
+
+
+def rounded_down(value: Any, divisor: Any) -> Any:  # Any: numbers of the host or of a device
+    """Return value // divisor, rounded down, for one from 1; // of device numbers rounds towards zero, as C does."""
+    if not may_be_negative(value):
+        return value // divisor
+    if isinstance(divisor, int) and divisor & (divisor - 1) == 0:
+        return value >> (divisor.bit_length() - 1)
+    return (value - device_where(value < 0, divisor - 1, 0)) // divisor
+
+
+def left_over(value: Any, divisor: Any) -> Any:  # Any: numbers of the host or of a device
+    """Return value % divisor, from 0 to divisor - 1, for one from 1."""
+    if not may_be_negative(value):
+        return value % divisor
+    if isinstance(divisor, int) and divisor & (divisor - 1) == 0:
+        return value & (divisor - 1)
+    return value - rounded_down(value, divisor) * divisor
+
+
+def may_be_negative(value: Any) -> bool:  # Any: as above
+    """Whether a number of the device may be below 0, as far as is known."""
+    if not isinstance(value, Scalar):
+        return False  # Python rounds down
+    facts = value.value.facts
+    return facts is None or not facts.non_negative

@@ -16,7 +16,7 @@ from tilewright.errors import ScheduleError
 from tilewright.schedule.affine import Affine, Dimension, Position, Size, affine_or_none
 from tilewright.schedule.places import as_index
 from tilewright.schedule.values import Convert, Expression, Number
-from tilewright.schedule.views import Extent, Product, Projection, as_size, flat, key_of, plain
+from tilewright.schedule.views import Computed, Extent, Product, Projection, as_size, flat, key_of, plain
 
 
 @dataclass(frozen=True)
@@ -89,6 +89,8 @@ class Seeing:
 
     def split_dimension(self, dim: Any, size: Any) -> Seen:  # Any: checked here
         mode, by = self._mode(dim), _extent(size)
+        if isinstance(by, Affine) and all(isinstance(symbol, Dimension) for symbol in by.symbols()):
+            by = Computed(by)
         extent = self.parent.shape[mode]
         number = number_of_extent(by)
         whole = number_of_extent(extent)

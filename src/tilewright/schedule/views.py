@@ -35,13 +35,15 @@ class Derived(Dimension):
 
     def value(self, sizes: Mapping[Any, Any]) -> Any:  # Any: numbers of host or device
         """Return the size for given values of those that it follows from."""
-        found = product(self.factors, sizes)
-        return found // product(self.divisors, sizes) if self.divisors else found
+        found, below = product(self.factors, sizes), product(self.divisors, sizes)
+        if isinstance(below, int) and below < 2:
+            return found if below else 0  # `divides` says what 0 divides
+        return found // below
 
     def divides(self, sizes: Mapping[Any, int]) -> bool:
         """Whether nothing is left over."""
-        rest: int = product(self.factors, sizes) % product(self.divisors, sizes)
-        return rest == 0
+        found, below = product(self.factors, sizes), product(self.divisors, sizes)
+        return bool(found % below == 0 if below else found == 0)
 
     def key(self) -> tuple[Any, ...]:
         """Return what is equal for equal sizes."""
@@ -54,6 +56,43 @@ class Derived(Dimension):
             if isinstance(size, Dimension):
                 found.update(dict.fromkeys(size.roots() if isinstance(size, Derived) else (size,)))
         return tuple(found)
+
+
+class Computed(Derived):
+    """A size that is an affine expression of others, such as N // 16, rounded down.
+
+    >>> N = Dimension("N")
+    >>> Computed(N // 16 + 1), Computed(N // 16 + 1).value({N: 40})
+    (N // 16 + 1, 3)
+    """
+
+    def __init__(self, expression: Affine) -> None:
+        Dimension.__init__(self, str(expression))
+        self.factors, self.divisors = (), (1,)  # not a product that another one could take in
+        self.expression = expression
+
+    def value(self, sizes: Mapping[Any, Any]) -> Any:  # Any: numbers of host or device
+        """Return the size for given values of those that it follows from."""
+        return self.expression.evaluate({size: value_of(size, sizes) for size in self._sizes()})
+
+    def divides(self, sizes: Mapping[Any, int]) -> bool:
+        """Whether nothing is left over: what is rounded down is meant to be."""
+        return True
+
+    def key(self) -> tuple[Any, ...]:
+        """Return what is equal for equal sizes."""
+        return tuple((key_of(s) if isinstance(s, Dimension) else s, c) for s, c in self.expression.terms), (
+            self.expression.constant,
+        )
+
+    def roots(self) -> tuple[Dimension, ...]:
+        """Return the sizes of the launch that it follows from."""
+        sizes = self._sizes()
+        return tuple(dict.fromkeys(r for x in sizes for r in (x.roots() if isinstance(x, Derived) else (x,))))
+
+    def _sizes(self) -> list[Dimension]:
+        sizes = [symbol for symbol in self.expression.symbols() if isinstance(symbol, Dimension)]
+        return sorted(sizes, key=lambda size: size.number)
 
 
 def key_of(size: Size) -> Any:  # Any: compares as the size does

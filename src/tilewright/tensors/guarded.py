@@ -48,7 +48,7 @@ class Edge:
 
     `shape` and `stride` are the tensor's; coordinates from `begin` up to but not including `end` are inside. The view's
     first element has the coordinate `base` + `own`, which is at least `low` where that is known. `fill` is what
-    elements outside read as.
+    elements outside read as. `origin` is the engine at coordinate 0, None where that is not known.
     """
 
     shape: tuple[Int, ...]
@@ -59,6 +59,7 @@ class Edge:
     base: tuple[Int, ...]
     own: tuple[Int, ...]
     low: tuple[int | None, ...]
+    origin: Any = None
 
     def moved(self, where: Layout, coord: Coord, of_thread: Callable[[Any], bool]) -> Edge:
         """Return the edge of the view at a coordinate of `where`; None in the coordinate keeps a mode."""
@@ -359,7 +360,7 @@ class GuardedTensor(Tensor):
             limits = {"shape": extent, "begin": begin, "end": engine.bounded(sub(edge.end[k], first), extent)}
             for name, number in {**limits, "base": 0, "own": 0, "low": 0}.items():
                 fields[name][k] = number
-        narrower = replace(edge, **{name: tuple(numbers) for name, numbers in fields.items()})
+        narrower = replace(edge, origin=None, **{name: tuple(numbers) for name, numbers in fields.items()})
         return GuardedTensor(engine, self.layout, self.where, narrower)
 
     # --- on the host ---
@@ -426,8 +427,9 @@ def guarded(t: Any, fill: Any = 0) -> Any:  # Any: a tensor
     none: tuple[Int, ...] = (0,) * len(shape)
     units = unflatten([Basis(1, (k,)) for k in range(len(shape))], inner.shape)
     edge = Edge(
-        shape, tuple(leaves(inner.stride)), none, shape, _checked_fill(fill, t.dtype), none, none, (0,) * len(shape)
-    )
+        shape, tuple(leaves(inner.stride)), none, shape, _checked_fill(fill, t.dtype), none, none, (0,) * len(shape),
+        t.engine if isinstance(t.layout, Layout) else None,
+    )  # fmt: skip
     engine = t.engine.guarded() if hasattr(t.engine, "guarded") else t.engine
     return GuardedTensor(engine, t.layout, raw_layout(inner.shape, units), edge)
 

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from tilewright.arguments import instance
-from tilewright.atoms.mma import MMAAtom
+from tilewright.atoms.mma import MMAAtom, OperandPlace
 from tilewright.errors import LayoutError
 from tilewright.layout import (
     Int,
@@ -305,11 +305,21 @@ class ThrMMA:
         return self._partition(t, "D")
 
     def make_fragment_A(self, t: Tensor) -> Tensor:
-        """Make registers of A's type in the shape of a partitioned tensor, in the order of its strides."""
+        """Make registers of A's type in the shape of a partitioned tensor, in the order of its strides.
+
+        Of an atom that reads A from shared memory, return the partitioned tensor: it is what `tw.gemm` takes.
+        """
+        if self.tiled_mma.atom.a_place is OperandPlace.DESCRIPTOR:
+            return t
         return make_fragment_like(t, self.tiled_mma.atom.dtype_a.storage)
 
     def make_fragment_B(self, t: Tensor) -> Tensor:
-        """Make registers of B's type in the shape of a partitioned tensor, in the order of its strides."""
+        """Make registers of B's type in the shape of a partitioned tensor, in the order of its strides.
+
+        Of an atom that reads B from shared memory, return the partitioned tensor: it is what `tw.gemm` takes.
+        """
+        if self.tiled_mma.atom.b_place is OperandPlace.DESCRIPTOR:
+            return t
         return make_fragment_like(t, self.tiled_mma.atom.dtype_b.storage)
 
     def make_fragment_C(self, t: Tensor) -> Tensor:

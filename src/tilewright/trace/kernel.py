@@ -63,6 +63,7 @@ def trace(
         copies_to_shared=tracer.copies_to_shared,
         remarks=tuple(tracer.remarks),
         launch_sized=tuple(tracer.launch_sized),
+        tensor_maps=tuple(tracer.tensor_maps.values()),
         warp_size=arch.warp_size,
     )
     refuse_changed_copies(tracer)

@@ -55,7 +55,9 @@ _STORES_OF = frozenset({"STORE_ATTR", "DELETE_ATTR"})
 
 
 def is_user_type(kind: type) -> bool:
-    """Say whether a class is the user's: its objects hold what the user's code gives them."""
+    """Say whether a class is the user's, or one of this package whose objects change as the user's do."""
+    if getattr(kind, "__tilewright_state__", False):
+        return True
     if kind.__module__.partition(".")[0] not in _FOREIGN:
         return not issubclass(kind, (enum.Enum, type, BaseException))
     if kind.__module__ in _OPEN:

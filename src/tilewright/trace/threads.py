@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from tilewright.dtypes import int32
 from tilewright.errors import LanguageError
 from tilewright.ir.core import Value
+from tilewright.ir.effects import WARPS_OF, Scope
 from tilewright.ir.evaluate import evaluate
 from tilewright.ir.ops import Constant, For, Special
 from tilewright.source import SourceLocation
@@ -98,6 +99,16 @@ def lane_id() -> Any:
 def warp_id() -> Any:
     """Return the number of the thread's warp: its number in the block divided by 32 (64 on AMD targets)."""
     return linear_thread() // current("tw.warp_id").arch.warp_size
+
+
+def warpgroup_id() -> Any:
+    """Return the number of the thread's warpgroup, four warps that multiply together: its number divided by 128."""
+    arch = current("tw.warpgroup_id").arch
+    if arch.is_amd:
+        raise LanguageError(
+            f"tw.warpgroup_id: {arch.name} has no warpgroups", help="take tw.warp_id() // 4, or any division of warps"
+        )
+    return linear_thread() // (WARPS_OF[Scope.WARPGROUP] * arch.warp_size)
 
 
 # --- slices of tiled copies and mmas -------------------------------------------------------------------

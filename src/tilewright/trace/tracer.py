@@ -21,7 +21,7 @@ from tilewright.dtypes import DType, bool_
 from tilewright.errors import LanguageError
 from tilewright.frames import is_user_file
 from tilewright.ir.builder import Builder
-from tilewright.ir.core import Block, Buffer, GridLimit, LaunchSized, Op, Parameter, Requirement, Type, Value
+from tilewright.ir.core import Block, Buffer, GridLimit, LaunchSized, Op, Parameter, Requirement, TensorMap, Type, Value
 from tilewright.ir.evaluate import COMPUTED
 from tilewright.ir.ops import Binary, Compare, Constant, constant
 from tilewright.remarks import Remark
@@ -69,6 +69,7 @@ class Tracer:
         # Shared memory of a size that the launch knows, with its layout and the place that the kernel computes.
         self.launch_sized: list[LaunchSized] = []
         self.placed: list[tuple[Layout, Value]] = []
+        self.tensor_maps: dict[tuple[object, ...], TensorMap] = {}  # by all that they are made of
         self.conditional_slices: list[tuple[Slice, Value]] = []
         self.barrier_owners: dict[int, str] = {}  # who uses each of the block's named barriers
         # For each size of groups, the variable that says which half of their shared memory collectives write next.

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from tilewright.errors import LanguageError
 from tilewright.ir.core import Block, Kernel, Op, Value
-from tilewright.ir.effects import Scope
+from tilewright.ir.effects import WARPS_OF, Scope
 from tilewright.ir.evaluate import evaluate, facts_of
 from tilewright.ir.instruction import Instruction
 from tilewright.ir.ops import For, If, Special, While, Yield
@@ -41,11 +41,7 @@ def refuse_divergent_barriers(kernel: Kernel) -> None:
     while analysis.grows:  # a carried value takes its class to the next iteration
         analysis.grows = False
         analysis.block(kernel.body)
-    _check(kernel.body, analysis.divergent, {group: _Groups(kernel, group) for group in _SIZES}, {})
-
-
-# The groups that a block has several of, with their size in warps.
-_SIZES = {Scope.WARP: 1, Scope.WARPGROUP: 4}
+    _check(kernel.body, analysis.divergent, {group: _Groups(kernel, group) for group in WARPS_OF}, {})
 
 
 def _group_of(op: Op) -> Scope | None:
@@ -59,7 +55,7 @@ class _Groups:
     """Says which values surely differ between the threads of a warp, or of a warpgroup."""
 
     def __init__(self, kernel: Kernel, group: Scope) -> None:
-        self._block, self._size = kernel.block, kernel.warp_size * _SIZES[group]
+        self._block, self._size = kernel.block, kernel.warp_size * WARPS_OF[group]
         specials = (op for op in kernel.body.walk() if isinstance(op, Special) and op.name.startswith("thread_idx"))
         self._axes = {op.result: "xyz".index(op.name[-1]) for op in specials}
         self._answers: dict[Value, bool] = {}

@@ -6,6 +6,7 @@ import pytest
 
 import tilewright as tw
 from tilewright.arch import ARCHES, GPUS, Arch, Gpu, find_gpu, gpu_like, gpu_of
+from tilewright.instructions.mfma import NAMES, mfma
 from tilewright.kernels.dispatch import machine_of
 from tilewright.kernels.model import Machine, Prediction
 from tilewright.runtime import driver
@@ -114,3 +115,12 @@ def test_no_step_is_faster_than_the_peak(arch: Arch) -> None:
         for candidate in found.candidates:
             if candidate.prediction is not None and rate is not None:
                 assert candidate.prediction.us > 2 * 4096**3 / rate * 1e6
+
+
+@pytest.mark.parametrize("name", ["MI100", "MI210", "MI250", "MI300X"])
+def test_amd_states_a_rate_for_what_its_matrix_instructions_take(name: str) -> None:
+    gpu = GPUS[name]
+    for atom in (mfma(each) for each in NAMES):
+        if atom.runs_on(gpu.arch):
+            for dtype in (atom.dtype_a, atom.dtype_b):
+                assert gpu.rates[f"tensor {dtype}"] > 0, atom

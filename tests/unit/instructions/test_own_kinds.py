@@ -15,7 +15,7 @@ import tilewright as tw
 from tilewright.backends.cpp.arithmetic import exact
 from tilewright.backends.cpp.memory import address
 from tilewright.backends.cpp.printer import bind_results, declare_results, print_call
-from tilewright.backends.sim.machine import Access, AccessKind
+from tilewright.backends.sim.machine import Access, AccessKind, demand_whole_warps
 from tilewright.backends.sim.values import fill
 from tilewright.dtypes import bool_, int32, uint32
 from tilewright.ir.core import Buffer, Value, VectorType
@@ -271,15 +271,24 @@ def test_a_refusal_names_the_instruction_that_is_in_a_branch() -> None:
 
 @dataclass(eq=False)
 class Together(Instruction):
-    """Let the threads of a warpgroup do nothing together."""
+    """Let the threads of a warpgroup meet."""
 
     CALLED: ClassVar[str | None] = "together"
     RESULTS: ClassVar[int | None] = 0
-    EFFECTS: ClassVar[Effects] = Effects(together=Scope.WARPGROUP, removable=False, refused_apart=True)
+    EFFECTS: ClassVar[Effects] = Effects(
+        together=Scope.WARPGROUP, removable=False, refused_apart=True, order=Order.BOTH
+    )
     COUNTED: ClassVar[str | None] = None
 
     def simulate(self, compiler: Compiler) -> Step:
-        return lambda frame: None
+        machine = compiler.machine
+
+        def run(frame: Any) -> None:
+            demand_whole_warps(self, "a meeting", frame.mask, machine, full=True)
+            for observer in machine.observers:
+                observer.barrier(self, frame.mask)
+
+        return run
 
     def cuda(self, printer: Printer) -> None:
         printer.statement("__syncwarp();", self)
@@ -299,6 +308,74 @@ def test_a_branch_may_divide_the_block_and_not_a_warpgroup() -> None:
     for part in (32, 64, 127, 192):
         with pytest.raises(tw.LanguageError, match="together is in a branch that only some threads of a warpgroup run"):
             meets[1, 256](out, part)
+
+
+@tw.kernel
+def meets_where(out, flags):
+    if flags[tw.thread_idx.x] > 0:
+        current("together").emit(Together())
+    out[tw.thread_idx.x] = 1
+
+
+def test_what_part_of_a_warpgroup_reaches_is_found() -> None:
+    flags = np.zeros(256, np.int32)
+    for first, last, found in ((0, 128, ""), (128, 256, ""), (0, 256, ""), (0, 96, "96 of its 128"), (64, 192, "64")):
+        flags[:] = 0
+        flags[first:last] = 1
+        with tw.simulate(raise_errors=False) as run:
+            meets_where[1, 256](np.zeros(256, np.int32), flags)
+        told = [f for f in run.findings if f.kind == "warp-divergence"]
+        assert [f"of the warpgroup is reached by {found}" in f.message for f in told] == ([True] if found else [])
+
+
+@tw.kernel
+def hands_on(out, meet: tw.constexpr, far: tw.constexpr):
+    """Each thread reads what a thread `far` lanes on wrote, of its warpgroup but for the last."""
+    tile, i = tw.shared(tw.int32, 256), tw.thread_idx.x
+    tile[i] = i
+    if meet:
+        current("together").emit(Together())
+    out[i] = tile[i // 128 * 128 + (i + far) % 128] if far < 128 else tile[(i + far) % 256]
+
+
+def test_threads_of_a_warpgroup_that_meet_are_ordered_and_others_are_not() -> None:
+    for meet, far, races in ((True, 40, False), (True, 100, False), (False, 40, True), (True, 128, True)):
+        with tw.simulate(raise_errors=False) as run:
+            hands_on[1, 256](np.zeros(256, np.int32), meet, far)
+        assert any(f.kind == "race" for f in run.findings) is races, (meet, far)
+
+
+@tw.kernel
+def comes_late(out, x):
+    """Warp 1 comes to the meeting of its warpgroup when the other warpgroup has had its own."""
+    ready = tw.mbarrier(128)
+    tw.sync_threads()
+    if tw.warp_id() == 1:
+        ready.wait(0)
+    current("together").emit(Together())
+    if tw.warpgroup_id() == 1:
+        ready.arrive()
+    out[tw.thread_idx.x] = x[tw.thread_idx.x]
+
+
+def test_a_warpgroup_waits_for_the_warps_that_are_behind() -> None:
+    out, x = np.zeros(256, np.int32), np.arange(256, dtype=np.int32)
+    comes_late[1, 256](out, x)
+    assert np.array_equal(out, x)
+
+
+@tw.kernel
+def numbers(out):
+    out[tw.thread_idx.x] = tw.warpgroup_id()
+
+
+def test_the_number_of_a_warpgroup() -> None:
+    out = np.zeros(384, np.int32)
+    numbers[1, 384](out)
+    assert np.array_equal(out, np.arange(384) // 128)
+    out = np.zeros(256, np.int32)
+    with pytest.raises(tw.LanguageError, match="no warpgroups"):
+        numbers.lower(out, arch="gfx90a", block=256)
 
 
 # --- asynchronous, completing at an mbarrier -------------------------------------------------------------

@@ -124,6 +124,28 @@ def test_coalesce(text: str) -> None:
     assert [found(i) for i in range(found.size)] == [layout(i) for i in range(layout.size)]
 
 
+E0, E1, E01 = L.E(0), L.E(1), L.E(0, 1)
+BASES = [  # and the rank of what is joined
+    (Layout((2, 4), (E0, 2 * E0)), 1), (Layout((2, 4), (E0, E1)), 2), (Layout((2, 4), (E0, 4 * E0)), 2),
+    (Layout((2, 4, 3), (3 * E1, 6 * E1, E0)), 2), (Layout((2, (3, 4)), (E01, (2 * E01, 6 * E01))), 1),
+    (Layout((4, 2, 2), (E0, E1, 2 * E1)), 2), (Layout((2, 1, 4), (E1, E0, 2 * E1)), 1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("layout", "rank"), BASES, ids=str)
+def test_coalesce_of_basis_strides(layout: Layout, rank: int) -> None:
+    """Steps through one mode of the coordinate are joined as those through memory are."""
+    found = L.coalesce(layout)
+    assert found.rank == rank
+    if 1 not in layout.shape:
+        assert [found(i) for i in range(found.size)] == [layout(i) for i in range(layout.size)]
+
+
+@pytest.mark.parametrize(("stride", "following"), [(E0, 2), (2, 4 * E0), (E0, 2 * E01), (E0, 2 * E1)])
+def test_coalesce_joins_no_different_modes(stride: Any, following: Any) -> None:
+    assert L.coalesce(Layout((2, 3), (stride, following))).rank == 2
+
+
 @pytest.mark.parametrize(("text", "cotarget"), COMPLEMENTS)
 def test_complement(text: str, cotarget: Any) -> None:
     layout = Layout.from_text(text)

@@ -176,8 +176,8 @@ def test_minima_are_places() -> None:
         out.create_plan(TARGET).build()
 
 
-def _packed(package: Package, tile: int, size: int) -> tuple[Nest, tuple[Array, Array], list[Any]]:
-    """Return a nest that copies each tile into a TEMP array by one function, and adds it up by another one."""
+def _packed(package: Package, tile: int, size: int) -> tuple[Nest, tuple[Array, Array, Array], list[Any]]:
+    """Return a nest that copies each tile into an array by one function, and adds it up by another one."""
     o = Dimension("o")
     x, t, y = _array("X", size, role=Role.INPUT), _array("T", tile), _array("Y", size)
     pack_nest, add_nest = Nest((tile,)), Nest((tile,))
@@ -186,7 +186,7 @@ def _packed(package: Package, tile: int, size: int) -> tuple[Nest, tuple[Array, 
     add_nest.iteration_logic(lambda: y.__setitem__(o + q, y[o + q] + t[tile - 1 - q]))
     pack = package.add(pack_nest, (x, t, o), "pack")
     add = package.add(add_nest, (y, t, o), "add")
-    a, b, temporary = _array("A", size, role=Role.INPUT), _array("B", size), _array("Temp", tile, role=Role.TEMP)
+    a, b, temporary = _array("A", size, role=Role.INPUT), _array("B", size), _array("Temp", tile)
     nest = Nest((4, size))
     j, i = nest.get_indices()  # type: ignore[misc]
 
@@ -195,7 +195,7 @@ def _packed(package: Package, tile: int, size: int) -> tuple[Nest, tuple[Array, 
         pack(a, temporary, i)
         add(b, temporary, i)
 
-    return nest, (a, b), [j, i]
+    return nest, (a, b, temporary), [j, i]
 
 
 def test_an_order_is_asked_of_what_is_left() -> None:
@@ -207,7 +207,7 @@ def test_an_order_is_asked_of_what_is_left() -> None:
     erased = schedule.create_plan(TARGET)
     erased.erase_loops([jj, ii])
     x, y = np.arange(16, dtype=np.float32), np.zeros(16, np.float32)
-    erased.build(args=arrays)(x, y)
+    erased.build(args=arrays)(x, y, np.zeros(4, np.float32))
     np.testing.assert_array_equal(y, 2 * x.reshape(4, 4)[:, ::-1].reshape(16))
     for chosen in ([], [ii]):
         plan = schedule.create_plan(TARGET)

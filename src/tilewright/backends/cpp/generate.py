@@ -125,6 +125,7 @@ def generate(
             for parameter in kernel.parameters:
                 if isinstance(parameter.target, Buffer):
                     memory.declare_views(printer, parameter.target)
+            _prefetch_maps(printer)
             printer.block(kernel.body)
         above = _above(printer, signature)
         # Which functions are above the kernel is known once it is printed. A variable of such a name would hide the
@@ -152,6 +153,10 @@ def _above(printer: Printer, signature: list[str]) -> list[str]:
 
 def _signature(printer: Printer, name: str, *, restrict: bool) -> list[str]:
     parameters = [_parameter(printer, p, restrict=restrict) for p in printer.kernel.parameters]
+    for map in printer.kernel.tensor_maps:
+        printer.prelude.need(prelude.TENSOR_MAP)
+        name_of_map = printer.map_names[map] = printer.names.declare(map.name)
+        parameters.append(f"const __grid_constant__ CUtensorMap {name_of_map}")
     attributes = printer.dialect.attributes(printer.kernel)
     head = f'extern "C" __global__ void {attributes}{name}('
     joined = ", ".join(parameters)
@@ -160,6 +165,16 @@ def _signature(printer: Printer, name: str, *, restrict: bool) -> list[str]:
     if len(joined) <= 112:
         return [head, f"    {joined}) {{"]
     return [head, *(f"    {p}," for p in parameters[:-1]), f"    {parameters[-1]}) {{"]
+
+
+def _prefetch_maps(printer: Printer) -> None:
+    """Let one thread bring tensor maps near, so that the first copies need not wait for them."""
+    if printer.kernel.tensor_maps:
+        printer.prelude.need(prelude.PREFETCH_TENSOR_MAP)
+        printer.writer.text("if (threadIdx.x == 0) {")
+        for map in printer.kernel.tensor_maps:
+            printer.writer.text(f"    prefetch_tensor_map(&{printer.map_names[map]});")
+        printer.writer.text("}")
 
 
 def _parameter(printer: Printer, parameter: Parameter, *, restrict: bool) -> str:

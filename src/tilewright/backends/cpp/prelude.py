@@ -47,6 +47,16 @@ struct __align__(sizeof(T) * N) vec {
     T v[N];
 };"""
 
+# What the host encodes of an array for bulk copies (cuda.h has a type of this name, and is not included).
+TENSOR_MAP = """\
+struct __align__(64) CUtensorMap {
+    unsigned long long opaque[16];
+};"""
+PREFETCH_TENSOR_MAP = """\
+__device__ __forceinline__ void prefetch_tensor_map(const CUtensorMap* map) {
+    asm volatile("prefetch.tensormap [%0];" :: "l"(map) : "memory");
+}"""
+
 
 def c_type(type: Type) -> str:
     """Return the C++ name of a type."""
@@ -130,7 +140,7 @@ class Prelude:
 
     def texts(self) -> list[str]:
         """Return all definitions, types before the functions that use them."""
-        types = [t for t in (*HALF_TYPES.values(), VECTOR_TEMPLATE) if t in self._definitions]
+        types = [t for t in (*HALF_TYPES.values(), VECTOR_TEMPLATE, TENSOR_MAP) if t in self._definitions]
         return types + [d for d in self._definitions if d not in types]
 
 

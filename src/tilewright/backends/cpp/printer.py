@@ -16,7 +16,7 @@ from tilewright.backends.cpp.prelude import Prelude, built_in, c_type
 from tilewright.backends.cpp.variables import Variable, assign_variables
 from tilewright.backends.cpp.writer import Writer
 from tilewright.errors import LanguageError
-from tilewright.ir.core import Block, Buffer, Kernel, Op, Space, Type, Value, VectorType
+from tilewright.ir.core import Block, Buffer, Kernel, Op, Space, TensorMap, Type, Value, VectorType
 from tilewright.ir.instruction import Instruction
 from tilewright.ir.ops import Yield
 
@@ -53,6 +53,7 @@ class Printer:
         self.prelude = Prelude()
         self.writer = Writer(line_directives=line_directives)
         self.buffer_names: dict[Buffer, str] = {}
+        self.map_names: dict[TensorMap, str] = {}
         self.arena: str | None = None  # the array that shared buffers are places of, where they are
         self.started: set[tuple[Block, Variable]] = set()  # yields that the variable's declaration has made already
         self._held: dict[Value, Expression] = {}

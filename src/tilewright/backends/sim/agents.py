@@ -25,7 +25,8 @@ whoever can, no agent waits for a thread that is not needed. So if none of the f
 can ever go on: that is a deadlock, and it is reported with what each of them waits for.
 
 An instruction that the threads of a warp run together waits for those of them that are behind in the program, as the
-GPU's does: shuffles, votes, elections, matrix instructions, `sync_warp`, and the arrival at a named barrier.
+GPU's does: shuffles, votes, elections, matrix instructions, `sync_warp`, and the arrival at a named barrier. So does
+one of a warpgroup, for the threads of its four warps.
 """
 
 from __future__ import annotations
@@ -201,18 +202,19 @@ class Pause:
 
 
 class Gather(Pause):
-    """A place before what whole warps do: threads wait for the others of their warps that may still come."""
+    """A place before what groups of whole warps do: threads wait for the others of theirs that may still come."""
 
-    def __init__(self, live: Sequence[int], op: Op) -> None:
+    def __init__(self, live: Sequence[int], op: Op, warps: int = 1) -> None:
         super().__init__(live)
-        self.op = op
+        self.op, self.warps = op, warps
 
     def ready(self, agent: Agent, scheduler: Scheduler) -> Lanes:
-        return np.asarray(~scheduler.stragglers(agent))
+        return np.asarray(~scheduler.stragglers(agent, self.warps))
 
     def waiting(self, frame: Frame, row: int, threads: Array) -> list[Waiting]:
         assert self.op is not None
-        return [Waiting(self.op, threads, "the other threads of the warp")]
+        group = "warp" if self.warps == 1 else "warpgroup"
+        return [Waiting(self.op, threads, f"the other threads of the {group}")]
 
 
 class Poll(Pause):
@@ -248,15 +250,16 @@ class Scheduler:
         """A number that changes when memory does, or a barrier."""
         return self.compiler.machine.version + self.compiler.barrier_version
 
-    def run(self, frame: Frame) -> None:
-        """Run all threads from the first instruction on until they are done, or can never be."""
+    def run(self, frame: Frame) -> bool:
+        """Run all threads from the first instruction on until they are done; return whether they could be."""
         self.agents, self.idle_polls, self._quiet = [Agent(frame)], 0, (-1, 0)
         while self.agents:
             agent = self._choose()
             if agent is None:
                 self._report_deadlock()
-                return
+                return False
             self._advance(agent)
+        return True
 
     def note_progress(self) -> None:
         """Take note that a loop that may wait for memory has found something new there."""
@@ -271,23 +274,23 @@ class Scheduler:
         self.agents.append(other)
         return other
 
-    def stragglers(self, agent: Agent) -> Array:
-        """Return the threads of the agent for whose warps others come that are behind it in the program."""
+    def stragglers(self, agent: Agent, warps: int) -> Array:
+        """Return the threads of the agent for whose groups of warps others come that are behind it in the program."""
         mask = agent.frame.mask
         none = np.zeros((1, 1), np.bool_)
         if mask is None or len(self.agents) == 1:
             return none
-        threads, warp = self.compiler.machine.threads, self.compiler.machine.warp
-        active, split = warps_of(mask, threads, warp)
+        threads, size = self.compiler.machine.threads, warps * self.compiler.machine.warp
+        active, split = warps_of(mask, threads, size)
         partial, path = active & split, agent.path
         if not partial.any():
             return none
         behind = [a.frame.mask for a in self.agents if a.path < path]
-        missing = [partial & warps_of(other, threads, warp)[0] for other in behind]
+        missing = [partial & warps_of(other, threads, size)[0] for other in behind]
         missing = [m for m in missing if m.any()]
         if not missing:
             return none
-        return over_warps(np.logical_or.reduce(np.broadcast_arrays(*missing)), threads, warp)
+        return over_warps(np.logical_or.reduce(np.broadcast_arrays(*missing)), threads, size)
 
     def _advance(self, agent: Agent) -> None:
         """Let an agent leave the pause where it is, and run it to the next."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -141,11 +142,28 @@ class _DeferredArrival:
     number: int
 
 
+@dataclass
+class _Delivery:
+    """Bytes of bulk copies that have yet to come: for each thread its block, and the element of the mbarrier.
+
+    `land` lets the copies of some threads land, given the elements and phases at which their bytes arrive.
+    """
+
+    op: Op
+    rows: Array
+    threads: Array
+    elements: Array
+    bytes: int
+    land: Callable[[Array, Array, Array], None]
+    open: Array
+
+
 class Mbarriers:
     """The mbarriers in one buffer: arrays (blocks, elements of the buffer).
 
     `count` is the arrivals that each phase takes, 0 before initialisation, `pending` those that the phase under way
-    still waits for, and `phase` how many phases are over.
+    still waits for, `bytes` those that were announced to it and have not come (less than 0: that came and were not
+    announced), and `phase` how many phases are over.
     """
 
     def __init__(self, buffer: Buffer, machine: Machine, queue: CopyQueue) -> None:
@@ -153,14 +171,17 @@ class Mbarriers:
         self._machine, self._queue = machine, queue
         self.version = 0
         self._deferred: list[_DeferredArrival] = []
+        self._deliveries: list[_Delivery] = []
+        self._last_expect: Op | None = None
         self.clear()
 
     def clear(self) -> None:
         """Begin with memory that holds no mbarriers."""
         assert self.buffer.size is not None
         shape = self._machine.blocks, self.buffer.size
-        self.count, self.pending, self.phase = (np.zeros(shape, np.int64) for _ in range(3))
+        self.count, self.pending, self.bytes, self.phase = (np.zeros(shape, np.int64) for _ in range(4))
         self._deferred.clear()
+        self._deliveries.clear()
 
     def name(self, element: int) -> str:
         """Return what the user calls one of them."""
@@ -188,12 +209,12 @@ class Mbarriers:
                 "a phase takes at least one arrival",
             )  # fmt: skip
         self.count[blocks, elements] = self.pending[blocks, elements] = np.maximum(counts, 1)
-        self.phase[blocks, elements] = 0
+        self.phase[blocks, elements] = self.bytes[blocks, elements] = 0
         self.version += 1
 
     def arrive(self, op: Op, index: Lanes, count: Lanes, mask: Mask) -> None:
         """Count arrivals of the threads of the mask."""
-        mask = self._used(op, index, mask)
+        mask = self.admit(op, index, mask)
         blocks, threads, elements = self._active(index, mask)
         if not blocks.size:
             return
@@ -216,8 +237,73 @@ class Mbarriers:
         self.pending -= come
         self._end_phases()
 
+    def expect(self, op: Op, index: Lanes, size: Lanes, mask: Mask) -> None:
+        """Announce bytes to the phase under way, of each thread of the mask."""
+        mask = self.admit(op, index, mask)
+        blocks, threads, elements = self._active(index, mask)
+        sizes = self._spread(size, blocks, threads)
+        if (sizes < 0).any():
+            first = int(np.argmax(sizes < 0))
+            self._report(
+                op, "transaction-bytes", (blocks[first], threads[first]),
+                f"{self.name(int(elements[first]))} is told to expect {sizes[first]} bytes",
+                "announce what the copies of the phase bring: the bytes of their whole tiles",
+            )  # fmt: skip
+        np.add.at(self.bytes, (blocks, elements), sizes)
+        self._last_expect = op
+        self.version += 1
+
+    def deliver_later(
+        self, op: Op, index: Lanes, rows: Array, threads: Array, size: int, land: Callable[[Array, Array, Array], None]
+    ) -> None:
+        """Let bytes of bulk copies that these threads have started arrive: once threads wait for them."""
+        elements = self._spread(index, rows, threads)
+        self._deliveries.append(_Delivery(op, rows, threads, elements, size, land, np.ones(len(rows), np.bool_)))
+        self.version += 1
+
+    def _deliver(self, wanted: Array) -> None:
+        """Let what is to arrive at elements, a mask (blocks, elements), land and arrive."""
+        for each in self._deliveries:
+            which = each.open & wanted[each.rows, each.elements]
+            if which.any():
+                at = each.rows[which], each.elements[which]
+                each.land(which, each.elements[which], self.phase[at])
+                np.subtract.at(self.bytes, at, each.bytes)
+                each.open &= ~which
+        self._deliveries = [each for each in self._deliveries if each.open.any()]
+        self._end_phases()
+
+    def finish(self) -> None:
+        """Report bulk copies that are under way at the end of their blocks, and bytes that differ."""
+        for each in self._deliveries:
+            first = int(np.argmax(each.open))
+            row, element = int(each.rows[first]), int(each.elements[first])
+            self._report(
+                each.op, "missing-wait", (row, int(each.threads[first])),
+                f"missing wait: a bulk copy is under way at the end of its block, and nobody has waited for phase "
+                f"{self.phase[row, element]} of {self.name(element)}",
+                "let a thread wait for the phase before the block ends: its shared memory ends with it",
+                int(each.open.sum()),
+            )  # fmt: skip
+        wrong = (self.bytes != 0) & (self.count > 0)
+        if not wrong.any() or self._deliveries or self._last_expect is None:
+            return
+        row, element = (int(n) for n in np.argwhere(wrong)[0])
+        self._report(
+            self._last_expect, "transaction-bytes", (row, 0),
+            f"{self.name(element)}, phase {self.phase[row, element]}: {_balance(int(self.bytes[row, element]))}",
+            "announce what the copies of a phase bring, tiles that overhang in full: arrive_expect_tx(bytes)",
+            int(wrong.any(axis=1).sum()),
+        )  # fmt: skip
+
+    def awaits(self, row: int, element: int) -> str:
+        """Return what the phase under way of an mbarrier waits for, in words."""
+        count, pending = int(self.count[row, element]), int(self.pending[row, element])
+        size = int(self.bytes[row, element])
+        return f"{count - pending} of {count} arrivals have come" + (f", and {_balance(size)}" if size else "")
+
     def _end_phases(self) -> None:
-        over = (self.pending <= 0) & (self.count > 0)
+        over = (self.pending <= 0) & (self.count > 0) & (self.bytes == 0)
         ended = np.where(over, 1 + (-self.pending) // np.maximum(self.count, 1), 0)
         self.phase += ended
         self.pending += ended * self.count
@@ -225,14 +311,14 @@ class Mbarriers:
 
     def defer_arrival(self, op: Op, index: Lanes, mask: Mask) -> None:
         """Let the threads arrive when their copies issued so far have landed: once threads wait for it."""
-        mask = self._used(op, index, mask)
+        mask = self.admit(op, index, mask)
         full = np.broadcast_to(np.True_ if mask is None else mask, self._threads_shape)
         self._deferred.append(_DeferredArrival(op, index, np.array(full), self._queue.issued))
         self.version += 1
 
     def begin_wait(self, op: Op, index: Lanes, parity: Lanes, mask: Mask) -> Mask:
         """Check the use by a wait or test, and return the threads whose use is right."""
-        mask = self._used(op, index, mask)
+        mask = self.admit(op, index, mask)
         blocks, threads, _ = self._active(index, mask)
         given = self._spread(parity, blocks, threads)
         wrong = (given < 0) | (given > 1)
@@ -249,12 +335,13 @@ class Mbarriers:
     def over(self, index: Lanes, parity: Lanes, mask: Mask) -> Array:
         """Return for each thread whether the phase it asks for is over, after landing the copies it depends on."""
         ready = self._over(index, parity)
-        if self._deferred and not (ready if mask is None else ready | ~mask).all():
+        if (self._deferred or self._deliveries) and not (ready if mask is None else ready | ~mask).all():
             waiting = both(mask, ~ready)
             blocks, _, elements = self._active(index, waiting)
             wanted = np.zeros(self.count.shape, np.bool_)
             wanted[blocks, elements] = True
             self._land(wanted)
+            self._deliver(wanted)
             ready = self._over(index, parity)
         return ready
 
@@ -317,7 +404,7 @@ class Mbarriers:
             raise machine.outside(op, self.buffer, error) from None
         return mask
 
-    def _used(self, op: Op, index: Lanes, mask: Mask) -> Mask:
+    def admit(self, op: Op, index: Lanes, mask: Mask) -> Mask:
         """Return the threads that may use the mbarrier: it is there, and initialised."""
         mask = self._admitted(op, AccessKind.BARRIER, index, mask)
         blocks, threads, elements = self._active(index, mask)
@@ -339,3 +426,10 @@ class Mbarriers:
         machine = self._machine
         block, thread = machine.block_coordinate(int(who[0])), machine.thread_coordinate(int(who[1]))
         machine.collector.report(Fault(op, kind, summary, block, thread, self.buffer.name, help=help, count=count))
+
+
+def _balance(size: int) -> str:
+    """Return in words how the bytes that were announced differ from those that have come."""
+    if size > 0:
+        return f"{size} bytes that were announced have not come"
+    return f"{-size} bytes have come that were not announced"

@@ -13,11 +13,11 @@ import numpy as np
 
 from tilewright.backends.sim.aliases import PointedStorage
 from tilewright.backends.sim.findings import Fault, name_place
-from tilewright.backends.sim.machine import Access, AccessKind, Machine, Observer
+from tilewright.backends.sim.machine import Access, AccessKind, BulkAccess, Machine, Observer
 from tilewright.backends.sim.storage import FlatStorage, GlobalStorage, RegisterStorage, SharedStorage, Storage
 from tilewright.backends.sim.values import Array, Lanes, Mask, at_least_2d, both, by_warps, fill
 from tilewright.ir.core import Op
-from tilewright.ir.effects import Scope
+from tilewright.ir.effects import WARPS_OF, Scope
 from tilewright.ir.ops import Inside
 
 _UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
@@ -79,6 +79,24 @@ class InitialisedBytes:
         assert found is not None
         return found if found.any() else None
 
+    def mark_elements(self, storage: SharedStorage, rows: Array, index: Array) -> None:
+        """Take elements (n, elements) of the blocks that rows names as written."""
+        cells, position = self._elements(storage, rows, index)
+        cells[position] = _full(storage, cells)
+
+    def missing_elements(self, storage: SharedStorage, rows: Array, index: Array) -> Array:
+        """Return which elements (n, elements) of blocks have not been written."""
+        cells, position = self._elements(storage, rows, index)
+        return np.asarray(cells.take(position) != _full(storage, cells))
+
+    def _elements(self, storage: SharedStorage, rows: Array, index: Array) -> tuple[Array, Array]:
+        if len(self._bytes) == 1 and not (len(rows) == self._blocks and (index == index[0]).all()):
+            self._separate()
+        cells = self._bytes.view(_UNSIGNED[storage.buffer.dtype.bytes])
+        first = storage.offset // storage.buffer.dtype.bytes
+        position = index + first + (rows[:, None] * cells.shape[1] if len(cells) > 1 else 0)
+        return cells.reshape(-1), position
+
     def _differs(self, index: Lanes, mask: Mask) -> bool:
         return (np.ndim(index) == 2 and index.shape[0] > 1) or (mask is not None and mask.shape[0] > 1)
 
@@ -106,9 +124,12 @@ def _full(storage: SharedStorage, cells: Array) -> Any:
     return cells.dtype.type(int.from_bytes(bytes([storage.mark]) * cells.itemsize, "little"))
 
 
-_READS = (AccessKind.LOAD, AccessKind.ATOMIC)
+_READS = (AccessKind.LOAD, AccessKind.ATOMIC, AccessKind.OPERAND_READ, AccessKind.ACCUMULATE)
 # An asynchronous copy's result that is read too early is a missing wait, which the race checker tells of.
 _WRITES = (AccessKind.STORE, AccessKind.ATOMIC, AccessKind.COPY_WRITE)
+
+
+_BULK = {AccessKind.COPY_READ: "bulk copy from", AccessKind.COPY_WRITE: "bulk copy to"}
 
 
 class AccessChecker(Observer):
@@ -179,6 +200,40 @@ class AccessChecker(Observer):
             self._initialised.mark(storage, access.index, access.lanes, mask)
         return refused
 
+    def start_bulk(self, access: BulkAccess) -> bool:
+        storage = access.storage
+        if not isinstance(storage, SharedStorage):
+            return False  # a tensor map keeps copies inside of its tensor
+        outside = (access.index < storage.low) | (access.index >= storage.high)
+        if outside.any():
+            self._report_bulk(
+                access, outside, "out-of-bounds",
+                f"out of bounds: {_BULK[access.kind]} {{}}, which has {storage.high} elements",
+                "let the tile lie inside of the tensor in shared memory: check the number of its stage",
+            )  # fmt: skip
+            return True
+        if access.kind is not AccessKind.COPY_READ:
+            self._initialised.mark_elements(storage, access.rows, access.index)
+            return False
+        missing = self._initialised.missing_elements(storage, access.rows, access.index)
+        if missing.any():
+            self._report_bulk(
+                access, missing, "uninitialised-read",
+                f"uninitialised read: {_BULK[access.kind]} {{}}, which nothing has written",
+                "write it first",
+            )  # fmt: skip
+        return False
+
+    def _report_bulk(self, access: BulkAccess, bad: Array, kind: str, summary: str, help: str) -> None:
+        n, element = (int(x) for x in np.argwhere(bad)[0])
+        name, at = access.storage.buffer.name, int(access.index[n, element])
+        fault = Fault(
+            access.op, kind, summary.format(f"{name}[{at}]"), self._machine.block_coordinate(int(access.rows[n])),
+            self._machine.thread_coordinate(int(access.threads[n])), name, at, None, (), help,
+            int(bad.any(axis=1).sum()),
+        )  # fmt: skip
+        self._machine.collector.report(fault)
+
     def barrier(self, op: Op, mask: Mask) -> None:
         if mask is not None and op.effects.together is Scope.GRID and not mask.any(axis=1).all():
             self._missing_blocks(op, mask)
@@ -186,14 +241,15 @@ class AccessChecker(Observer):
         if mask is None or mask.shape[1] == 1:
             return
         groups, what = mask, "block"
-        of_warp = op.effects.together is Scope.WARP
-        if of_warp:
-            groups, what = by_warps(mask, mask.shape[1], self._machine.warp), "warp"
+        size = 0
+        if op.effects.together in WARPS_OF:
+            size, what = self._machine.warp * WARPS_OF[op.effects.together], op.effects.together.name.lower()
+            groups = by_warps(mask, mask.shape[1], size)
         split = groups.any(axis=-1) & ~groups.all(axis=-1)
         if not split.any():
             return
         row = np.argwhere(split)[0]
-        missing = np.argwhere(~groups[tuple(row)])[0][0] + (self._machine.warp * row[1] if of_warp else 0)
+        missing = np.argwhere(~groups[tuple(row)])[0][0] + (size * row[1] if size else 0)
         here = int(groups[tuple(row)].sum())
         fault = Fault(
             op,

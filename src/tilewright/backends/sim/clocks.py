@@ -252,13 +252,14 @@ class Clocks:
                 if mask is None or mask[row if len(mask) > 1 else 0].any():
                     each.meet(block)
 
-    def meet_warp(self, mask: Mask) -> None:
-        """Share what the threads of a mask know within their warps."""
+    def meet_warps(self, mask: Mask, warps: int = 1) -> None:
+        """Share what the threads of a mask know within their groups of so many warps."""
+        size = warps * self._order.warp
         for each in self._all():
             for block in each.blocks:
                 here = self._threads(mask, block - self._first_block)
-                for warp in np.unique(here // self._order.warp).tolist():
-                    each.meet(block, here[here // self._order.warp == warp])
+                for group in np.unique(here // size).tolist():
+                    each.meet(block, here[here // size == group])
 
     def arrive(self, barrier: object, phase: Array, mask: Mask) -> None:
         """Let threads bring what they know to the phase, one number a block (rows, 1), of a barrier."""

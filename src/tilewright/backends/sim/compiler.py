@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from tilewright.backends.sim.barriers import Mbarriers, NamedBarriers
+from tilewright.backends.sim.bulk import BulkGroups
 from tilewright.backends.sim.copies import CopyQueue
 from tilewright.backends.sim.machine import Machine, Observer
 from tilewright.backends.sim.values import Frame, Lanes
@@ -47,6 +48,7 @@ class Compiler:
     ) -> None:
         self.machine = machine
         self.copies = CopyQueue(machine)
+        self.bulk_groups = BulkGroups(machine)
         self.named_barriers = NamedBarriers(machine)
         self._mbarriers: dict[Buffer, Mbarriers] = {}
         self.initial: list[Lanes] = []
@@ -58,9 +60,16 @@ class Compiler:
     def begin(self) -> None:
         """Forget what an earlier chunk left behind: copies under way, and barriers."""
         self.copies.clear()
+        self.bulk_groups.clear()
         self.named_barriers.clear()
         for mbarriers in self._mbarriers.values():
             mbarriers.clear()
+
+    def finish(self) -> None:
+        """Let bulk copies end with their blocks, and report those that somebody should have waited for."""
+        self.bulk_groups.finish()
+        for mbarriers in self._mbarriers.values():
+            mbarriers.finish()
 
     def mbarriers(self, buffer: Buffer) -> Mbarriers:
         """Return the mbarriers in a buffer."""

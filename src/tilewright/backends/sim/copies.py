@@ -139,6 +139,8 @@ class WaitChecker(Observer):
         return everybody if mask is None else int(mask.sum()) * (everybody // mask.size)
 
     def wait(self, op: Op, mask: Mask) -> None:
+        if op.effects.completes is not Completion.GROUP:
+            return
         line = place_of(op)
         if self._landed:
             self._useful.add(line)

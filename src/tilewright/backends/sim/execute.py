@@ -17,6 +17,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from tilewright.backends.sim.accumulators import RegisterChecker
 from tilewright.backends.sim.aliases import Reachable, reachable
 from tilewright.backends.sim.checks import AccessChecker
 from tilewright.backends.sim.copies import WaitChecker
@@ -33,7 +34,9 @@ from tilewright.backends.sim.values import Array, Lanes
 from tilewright.errors import ROLLBACK_VARIABLE, ArgumentError, CheckError, TilewrightWarning, describe_outputs
 from tilewright.figures import Compiled, Launch, add_launch
 from tilewright.frames import is_user_file
-from tilewright.ir.core import Buffer, Kernel, Parameter, Space, Value
+from tilewright.ir.core import Buffer, Kernel, Parameter, Space, TensorMap, Value
+from tilewright.ir.effects import Completion
+from tilewright.ir.maps import MapValues
 from tilewright.ir.ops import AddressOf, Point
 
 
@@ -195,6 +198,7 @@ def execute(
     addresses: Sequence[Reachable] = (),
     sized: Mapping[Buffer, tuple[int, int]] | None = None,
     described: Callable[[], tuple[tuple[str, str], ...]] = tuple,
+    maps: Mapping[TensorMap, MapValues] | None = None,
 ) -> None:
     """Run a kernel over `grid` blocks of `block` threads.
 
@@ -218,10 +222,12 @@ def execute(
         return
     if not addresses and any(isinstance(op, (Point, AddressOf)) for op in kernel.body.walk()):
         addresses = [reachable(array, buffer.name) for buffer, array in arrays.items()]
-    machine = Machine(kernel, grid, block, arrays, collector, addresses, sized)
+    machine = Machine(kernel, grid, block, arrays, collector, addresses, sized, maps)
     races = RaceChecker(kernel, machine) if options.check else None
     if races is not None:
         machine.observers = (AccessChecker(machine), races, WaitChecker(kernel, machine))
+        if any(op.effects.asynchronous is Completion.WARPGROUP for op in kernel.body.walk()):
+            machine.observers += (RegisterChecker(kernel, machine),)
     outputs = Outputs(kernel, machine.storages, is_wanted(options.rollback), options.check, copies, addresses)
     meter = Meter(machine, kernel, options.profile_blocks) if options.profile else None
     if meter is not None:

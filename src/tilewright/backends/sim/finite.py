@@ -13,7 +13,7 @@ from tilewright.backends.sim.findings import Fault
 from tilewright.backends.sim.values import Array, Frame, Lanes, at_least_2d, both
 from tilewright.dtypes import DType
 from tilewright.ir.core import Op, Value
-from tilewright.ir.effects import Scope
+from tilewright.ir.effects import WARPS_OF
 from tilewright.ir.instruction import Instruction, TypedValues
 from tilewright.ir.ops import Binary, Cast, Fma, Unary
 
@@ -83,10 +83,11 @@ def _look(op: Op, compiler: Compiler, frame: Frame, operands: list[Array], resul
     were, begin = np.ones(shape, np.bool_), np.zeros(shape, np.bool_)
     for operand in operands:
         were &= _are_finite(operand)
-    of_warp = op.effects.together is Scope.WARP
-    if of_warp:  # a result comes from the operands of the whole warp
-        whole = np.logical_and.reduceat(were, np.arange(0, machine.threads, machine.warp), axis=1)
-        were = np.repeat(whole, machine.warp, axis=1)[:, : machine.threads]
+    warps = WARPS_OF.get(op.effects.together, 0)
+    if warps:  # a result comes from the operands of the whole group
+        size = warps * machine.warp
+        whole = np.logical_and.reduceat(were, np.arange(0, machine.threads, size), axis=1)
+        were = np.repeat(whole, size, axis=1)[:, : machine.threads]
     for result in results:
         begin |= ~_are_finite(result)
     found = both(frame.mask, begin & were)
@@ -102,7 +103,7 @@ def _look(op: Op, compiler: Compiler, frame: Frame, operands: list[Array], resul
         f"not finite: {_verb(op)} gives {value:g} of finite operands",
         machine.block_coordinate(row),
         machine.thread_coordinate(thread),
-        notes=() if of_warp else (f"the operands: {given}",),
+        notes=() if warps else (f"the operands: {given}",),
         help="keep operands in the function's domain and results in the type's range, or leave out what is not used",
         count=int(found.sum()),
     )

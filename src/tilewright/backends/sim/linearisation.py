@@ -17,7 +17,7 @@ from tilewright.backends.sim.endless import Watch
 from tilewright.backends.sim.spinning import Spin
 from tilewright.backends.sim.values import Frame, Mask, both, without
 from tilewright.ir.core import Block, Kernel, Op, Value
-from tilewright.ir.effects import Scope, Waits
+from tilewright.ir.effects import WARPS_OF, Scope, Waits
 from tilewright.ir.instruction import Instruction
 from tilewright.ir.ops import For, If, While, Yield
 
@@ -27,8 +27,10 @@ def waits(block: Block) -> bool:
     return any(op.effects.waits is Waits.SOME for op in block.walk())
 
 
-def _needs_warps(op: Op) -> bool:
-    return any(o.effects.together >= Scope.WARP for o in op.walk())
+def _warps_needed(op: Op) -> int:
+    """Return how many warps run ops of an op together, at most: 1, or the 4 of a warpgroup; 0 where none do."""
+    together = [o.effects.together for o in op.walk()]
+    return max([WARPS_OF.get(scope, 1) for scope in together if scope >= Scope.WARP], default=0)
 
 
 def lay_out(kernel: Kernel, compiler: Compiler, spins: Container[Op] = ()) -> list[Command]:
@@ -47,7 +49,7 @@ class _Writer:
         self.code: list[Command] = []
         self.visible: list[int] = []
         self._steps: list[Step] = []
-        self._gathered = False  # nothing since the last gathering can have divided a warp
+        self._gathered = 0  # warps of the groups that nothing since the last gathering can have divided
 
     def block(self, block: Block) -> tuple[int, ...]:
         """Append the ops of a block and return the slots of what it yields."""
@@ -73,8 +75,9 @@ class _Writer:
         return any(o.effects.waits is not Waits.NOBODY or o in self._spins for o in op.walk())
 
     def _op(self, op: Op) -> None:
-        if (_needs_warps(op) and not op.blocks) or (op.blocks and _needs_warps(op) and not self._pauses(op)):
-            self._gather(op)
+        warps = _warps_needed(op)
+        if warps and not (op.blocks and self._pauses(op)):
+            self._gather(op, warps)
         if isinstance(op, If) and self._pauses(op):
             self._branch(op)
         elif isinstance(op, For) and self._pauses(op):
@@ -89,7 +92,7 @@ class _Writer:
     def _pause(self, pause: Pause) -> None:
         self.flush()
         self.code.append(pause)
-        self._gathered = isinstance(pause, Gather)
+        self._gathered = pause.warps if isinstance(pause, Gather) else 0
 
     def _wait(self, op: Op) -> None:
         assert isinstance(op, Instruction), op
@@ -98,9 +101,9 @@ class _Writer:
         self._pause(pause)
         self.code.append(_finish(pause))
 
-    def _gather(self, op: Op) -> None:
-        if not self._gathered:
-            self._pause(Gather(self.visible, op))
+    def _gather(self, op: Op, warps: int) -> None:
+        if self._gathered < warps:
+            self._pause(Gather(self.visible, op, warps))
 
     def _moves(self, sources: tuple[int, ...], targets: tuple[int, ...]) -> None:
         if targets:
@@ -114,7 +117,7 @@ class _Writer:
         places, ends = [], []
         for side in (op.then, op.otherwise):
             places.append(len(self.code))
-            self._gathered = False
+            self._gathered = 0
             self._moves(self.block(side), results)
             del self.visible[depth:]
             ends.append(self._reserve())
@@ -187,7 +190,7 @@ class _Writer:
             agent.pc += 1
 
         self.code.append(enter)
-        self._gathered = False
+        self._gathered = 0
         return number + 1
 
     def _end_loop(

@@ -4,7 +4,8 @@
 ops that reach memory or synchronise tell the machine's observers what the threads do, before they do it. Without
 observers they are compiled without the calls, so watching costs nothing when off.
 
-`demand_whole_warps` checks what all threads of a warp have to do together: matrix instructions, shuffles and votes.
+`demand_whole_warps` checks what all threads of a warp have to do together (matrix instructions, shuffles and votes), or
+all threads of a warpgroup.
 """
 
 from __future__ import annotations
@@ -20,10 +21,12 @@ from tilewright.backends.sim.aliases import AddressSpace, GlobalView, PartedRegi
 from tilewright.backends.sim.findings import Collector, Fault
 from tilewright.backends.sim.storage import GlobalStorage, RegisterStorage, SharedStorage, Storage
 from tilewright.backends.sim.values import Array, Lanes, Mask, fill, without
+from tilewright.backends.sim.warpgroups import ProductGroups
 from tilewright.dtypes import uint8, uint16, uint32, uint64
 from tilewright.errors import ArgumentError, CheckError
-from tilewright.ir.core import Buffer, Kernel, Op, Space
-from tilewright.ir.effects import Order
+from tilewright.ir.core import Buffer, Kernel, Op, Space, TensorMap
+from tilewright.ir.effects import WARPS_OF, Order, Scope
+from tilewright.ir.maps import MapValues
 
 
 class AccessKind(enum.Enum):
@@ -35,6 +38,8 @@ class AccessKind(enum.Enum):
     COPY_READ = "asynchronous copy from"
     COPY_WRITE = "asynchronous copy to"
     COPY_LAND = "landing of an asynchronous copy in"
+    OPERAND_READ = "wgmma's read of"  # it begins when the product is issued, and lasts until that is waited for
+    ACCUMULATE = "wgmma's sum in"
     BARRIER = "use of the mbarrier"  # indivisible; an mbarrier's initialisation is a STORE
 
 
@@ -48,6 +53,37 @@ class Access:
     index: Lanes
     lanes: int
     mask: Mask
+
+
+@dataclass(slots=True, eq=False)
+class BulkAccess:
+    """An access of many elements by the async proxy, which threads start and which takes place later.
+
+    The n-th thread is `threads[n]` of the block `rows[n]` of the chunk; it reaches the elements `index[n]`, those of
+    them that are `there` (None: all). `kind` is COPY_READ, COPY_WRITE or, of reductions, ATOMIC.
+    """
+
+    op: Op
+    kind: AccessKind
+    storage: Storage
+    rows: Array
+    threads: Array
+    index: Array
+    there: Array | None
+
+
+# Where the bytes of bulk copies arrive: the mbarrier's buffer, and for each thread the element and the phase.
+Arrival = tuple[Buffer, Array, Array]
+
+
+@dataclass(slots=True)
+class RegisterUse:
+    """Registers that a warpgroup's product uses, elements `index` up to `index + lanes`: it sums up there, or reads."""
+
+    storage: RegisterStorage
+    index: int
+    lanes: int
+    is_sum: bool
 
 
 @dataclass(slots=True)
@@ -106,7 +142,26 @@ class Observer:
         """Called at a barrier that the threads of the mask reach together."""
 
     def wait(self, op: Op, mask: Mask) -> None:
-        """Called after a wait for asynchronous copies, when they have landed."""
+        """Called after a wait for asynchronous work: copies that have landed, or products of warpgroups."""
+
+    def multiply(self, op: Op, registers: Sequence[RegisterUse], mask: Mask) -> None:
+        """Called when warpgroups begin a product that uses registers until it is waited for."""
+
+    def fence_registers(self, op: Op, mask: Mask) -> None:
+        """Called when warpgroups order their accesses to registers before the products that follow."""
+
+    def start_bulk(self, access: BulkAccess) -> bool:
+        """Called when threads start a bulk access; return whether it must not take place."""
+        return False
+
+    def finish_bulk(self, access: BulkAccess, which: Array, arrival: Arrival | None) -> None:
+        """Called when bulk accesses have taken place, those of the threads that `which` selects.
+
+        Of one with an `arrival` whoever waits for that phase learns; others are as if the thread itself had made them.
+        """
+
+    def fence_proxy(self, op: Op, mask: Mask) -> None:
+        """Called at a fence behind which the async proxy sees what the threads of the mask wrote."""
 
     def synchronise(self, done: Synchronisation) -> None:
         """Called after a strong access or a fence, in kernels in which one orders anything."""
@@ -157,14 +212,17 @@ class Machine:
         collector: Collector,
         addresses: Sequence[Reachable] = (),
         sized: Mapping[Buffer, tuple[int, int]] | None = None,
+        maps: Mapping[TensorMap, MapValues] | None = None,
     ) -> None:
         self.grid, self.block = grid, block
+        self.maps = maps or {}  # what the tensor maps of the launch describe
         self.threads = block[0] * block[1] * block[2]
         self.warp = kernel.warp_size
         self.total_blocks = grid[0] * grid[1] * grid[2]
         self.collector = collector
         self.observers: tuple[Observer, ...] = ()
         self.first_block, self.blocks = 0, 0
+        self.products = ProductGroups(self.threads, self.warp * WARPS_OF[Scope.WARPGROUP])
         self.special: dict[str, Lanes] = {}
         # Barriers of the grid: how many are over, and how many threads have come to the next one.
         self.grid_phase, self.grid_arrived = 0, 0
@@ -299,6 +357,7 @@ class Machine:
                 shared.attach(self.arena)
         self.arena.fill(0xFF)
         self.first_block, self.blocks = first_block, blocks
+        self.products.begin(blocks)
         for registers in self.registers:
             registers.allocate()
         self.special = dict(self._fixed)
@@ -308,6 +367,16 @@ class Machine:
             block = block // extent
         for observer in self.observers:
             observer.begin(self)
+
+    def start_bulk(self, *accesses: BulkAccess) -> bool:
+        """Show bulk accesses to the observers; return whether one refuses them."""
+        refused = [observer.start_bulk(access) for observer in self.observers for access in accesses]
+        return any(refused)
+
+    def finish_bulk(self, access: BulkAccess, which: Array, arrival: Arrival | None) -> None:
+        """Tell the observers that bulk accesses have taken place."""
+        for observer in self.observers:
+            observer.finish_bulk(access, which, arrival)
 
     def observe(self, access: Access) -> Array | None:
         """Show an access to the observers; return the threads that must not do it, None for none.
@@ -363,30 +432,31 @@ def _coordinate(linear: int, extents: Dim3) -> Dim3:
 
 
 def demand_whole_warps(op: Op, what: str, mask: Mask, machine: Machine, full: bool) -> None:
-    """Report a warp of which only some threads reach the op; the hardware then does anything or hangs.
+    """Report a warp, or warpgroup, of which only some threads reach the op; the hardware then does anything or hangs.
 
     `full` demands all lanes; without it, threads that a block's last warp lacks are not missed.
     """
-    lanes = machine.warp
+    warps = WARPS_OF.get(op.effects.together, 1)
+    lanes, group = warps * machine.warp, "warp" if warps == 1 else "warpgroup"
     if not machine.observers or (mask is None and (not full or machine.threads % lanes == 0)):
         return
     active = np.ones((1, machine.threads), np.bool_) if mask is None else fill(mask, mask.shape[0], machine.threads)
-    warps = _by_warps(active, full, lanes)
-    split = warps.any(axis=-1) & ~warps.all(axis=-1)
+    groups = _by_warps(active, full, lanes)
+    split = groups.any(axis=-1) & ~groups.all(axis=-1)
     if not split.any():
         return
-    row, warp = (int(n) for n in np.argwhere(split)[0])
-    size = lanes if full else min(lanes, machine.threads - warp * lanes)
-    here = int(warps[row, warp, :size].sum())
-    first = warp * lanes + int(np.argmax(warps[row, warp]))
-    help = "let whole warps reach it: branches that are the same in a warp"
+    row, number = (int(n) for n in np.argwhere(split)[0])
+    size = lanes if full else min(lanes, machine.threads - number * lanes)
+    here = int(groups[row, number, :size].sum())
+    first = number * lanes + int(np.argmax(groups[row, number]))
+    help = f"let whole {group}s reach it: branches that are the same in a {group}"
     if full:
         help = (
-            f"let whole warps reach it: blocks of a multiple of {lanes} threads, and branches that are the same "
-            "in a warp"
+            f"let whole {group}s reach it: blocks of a multiple of {lanes} threads, and branches that are the same "
+            f"in a {group}"
         )
     fault = Fault(
-        op, "warp-divergence", f"{what} of the warp is reached by {here} of its {size} threads",
+        op, "warp-divergence", f"{what} of the {group} is reached by {here} of its {size} threads",
         machine.block_coordinate(row), machine.thread_coordinate(first),
         notes=("the first thread that is there:",),
         help=help,

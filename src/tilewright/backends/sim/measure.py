@@ -19,7 +19,7 @@ import numpy as np
 
 from tilewright.backends.sim.aliases import PointedStorage
 from tilewright.backends.sim.counting import Patterns, Touched, class_of, loops_of, operations_of
-from tilewright.backends.sim.machine import Access, AccessKind, Machine, Observer
+from tilewright.backends.sim.machine import Access, AccessKind, Arrival, BulkAccess, Machine, Observer
 from tilewright.backends.sim.storage import GlobalStorage, SharedStorage
 from tilewright.backends.sim.values import Array, Lanes, Mask, at_least_2d
 from tilewright.dtypes import int32, uint32
@@ -27,7 +27,7 @@ from tilewright.figures import MOST_EVENTS, Compiled, Event, Launch, Line, Timel
 from tilewright.ir.core import Kernel, Op
 from tilewright.ir.effects import roles_of
 from tilewright.ir.ops import Atomic
-from tilewright.transactions import SECTOR, fewest_sectors, sectors, wavefronts
+from tilewright.transactions import ROW, SECTOR, fewest_sectors, sectors, wavefronts
 
 _BLOCKS = 2  # of the first chunk that is measured
 
@@ -149,6 +149,8 @@ class Meter(Observer):
     def access(self, access: Access) -> Array | None:
         if not self._on:
             return None
+        if access.kind is AccessKind.OPERAND_READ:
+            return None  # the tensor cores read by themselves; how often and in which banks is not known
         if access.kind is AccessKind.COPY_LAND:
             self._narrator.land(access.op)
         elif isinstance(access.storage, SharedStorage):
@@ -159,6 +161,39 @@ class Meter(Observer):
         elif isinstance(access.storage, GlobalStorage):
             self._global_access(access, access.storage)
         return None
+
+    def start_bulk(self, access: BulkAccess) -> bool:
+        if not self._on:
+            return False
+        storage, line = access.storage, self._line(access.op)
+        size = storage.buffer.dtype.bytes
+        if isinstance(storage, SharedStorage):
+            # The hardware moves rows of all banks, without conflicts.
+            passes = -(-access.index.size * size // ROW)
+            line.shared_requests += len(access.rows)
+            line.shared_wavefronts += passes
+            line.shared_wavefronts_ideal += passes
+            line.shared_bytes += access.index.size * size
+        elif isinstance(storage, GlobalStorage):
+            touched = self._touched.get(storage)
+            if touched is None:
+                touched = self._touched[storage] = Touched(storage)
+            there = np.broadcast_to(True if access.there is None else access.there, access.index.shape)
+            for index, some in zip(access.index, there, strict=True):
+                addresses = touched.start + index[some] * size
+                count = len(np.unique(addresses // SECTOR))
+                line.global_requests += 1
+                line.global_sectors += count
+                line.global_sectors_ideal += count
+                line.global_bytes += len(addresses) * size
+                line.bulk_bytes += len(addresses) * size
+                kind = AccessKind.STORE if access.kind is AccessKind.COPY_WRITE else access.kind
+                touched.add(addresses, kind, None)
+        return False
+
+    def finish_bulk(self, access: BulkAccess, which: Array, arrival: Arrival | None) -> None:
+        if self._on and access.kind is not AccessKind.COPY_READ:
+            self._narrator.land(access.op)
 
     def _shared_access(self, access: Access, storage: SharedStorage) -> None:
         if access.kind is AccessKind.COPY_WRITE:

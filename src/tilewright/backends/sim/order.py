@@ -15,6 +15,10 @@ Copies whose landing counts as an arrival at an mbarrier are made by an agent be
 before it waits. They land when a thread waits, which is at the next barrier of the block too, so that such a barrier
 covers agents.
 
+Bulk copies whose bytes arrive at an mbarrier are written by that mbarrier, which has a column of its own: whoever waits
+for one of its phases knows all that arrived there, and nothing of what arrived elsewhere. So have the products of a
+warpgroup: what they read is known to every thread of it that has waited for them, whichever warp that is.
+
 A kernel that has barriers of whole blocks and whole warps only needs no matrix. After a barrier of the block all of
 `known` is one number, the `floor`, and a barrier of a warp raises it among its lanes; nothing that one warp alone
 learns reaches another before the next barrier of the block. Kernels with barriers of some threads use the matrix.
@@ -44,7 +48,8 @@ class Order:
     Rows are blocks of the chunk; an array of one row stands for all blocks, as long as they do the same.
     """
 
-    def __init__(self, threads: int, warp: int, partial: bool) -> None:
+    def __init__(self, threads: int, warp: int, partial: bool, barriers: int = 0) -> None:
+        self.columns = 2 * threads + barriers
         self.threads, self.warp, self.partial = threads, warp, partial
         self.warps = -(-threads // warp)
         self.next = 1
@@ -52,7 +57,7 @@ class Order:
         self._blocks = 0
         self._floor: Number = 1
         self._warp_floor: Array | None = None  # (rows, warps)
-        self._known: Array | None = None  # (rows, threads, threads and their agents)
+        self._known: Array | None = None  # (rows, threads, threads and their agents and mbarriers)
         self._meetings: dict[Hashable, _Meeting] = {}
 
     def begin(self, blocks: int) -> None:
@@ -116,12 +121,13 @@ class Order:
             self._known[met] = event
         return False
 
-    def meet_warp(self, mask: Mask) -> None:
-        """Order the threads of the mask with those of their warp."""
+    def meet_warps(self, mask: Mask, warps: int = 1) -> None:
+        """Order the threads of the mask with those of their group of so many warps; several need the matrix."""
         event = self.tick()
         if self._known is not None:
-            self._meet_lanes(mask, event)
+            self._meet_lanes(mask, event, warps * self.warp)
             return
+        assert warps == 1, warps
         rows = 1 if mask is None else mask.shape[0]
         floors = self._warp_floor
         if floors is None:
@@ -169,9 +175,33 @@ class Order:
             arrival.here = np.repeat(arrival.here, len(here), axis=0)
         arrival.here &= ~here
         brought = np.where(here[..., None], arrival.known, 0).max(axis=1)
-        brought[:, self.threads :][here] = event
+        brought[:, self.threads : 2 * self.threads][here] = event
         self._bring(barrier, brought, here, phase)
         return np.asarray(wanted & ~here)
+
+    def deliver(self, barrier: Hashable, phase: Array, number: int) -> None:
+        """Let whoever waits for a phase of an mbarrier know what bulk copies wrote whose bytes have come to it.
+
+        `phase` is one number a block (rows, 1), -1 where none have; `number` is the mbarrier's in the block.
+        """
+        event = self.tick()
+        known, _, phase = self._rows_of(None, phase)
+        brought = np.zeros((len(known), self.columns), np.int64)
+        brought[phase[:, 0] >= 0, 2 * self.threads + number] = event
+        self._meeting(barrier, len(known)).bring(brought, phase, lasts=True)
+
+    def learn(self, mask: Mask, numbers: Array) -> None:
+        """Let threads know all that was done so far by the one of a number, one for each thread; see `writer`."""
+        event = self.tick()
+        known, here = self._rows_of(mask)
+        rows, threads = np.nonzero(here)
+        whole = numbers[threads] < self.columns - 2 * self.threads  # a last partial group is in no product
+        rows, threads = rows[whole], threads[whole]
+        known[rows, threads, 2 * self.threads + numbers[threads]] = event
+
+    def writer(self, number: int) -> int:
+        """Return who works beside the threads, in words of shadow memory, by the number of an mbarrier or of more."""
+        return AGENT + self.threads + number
 
     def _bring(self, barrier: Hashable, brought: Array, here: Array, phase: Array, lasts: bool = True) -> None:
         self._meeting(barrier, len(here)).bring(brought, np.where(here.any(axis=1, keepdims=True), phase, -1), lasts)
@@ -189,13 +219,13 @@ class Order:
     def _meeting(self, barrier: Hashable, rows: int) -> _Meeting:
         found = self._meetings.get(barrier)
         if found is None:
-            found = self._meetings[barrier] = _Meeting(rows, 2 * self.threads)
+            found = self._meetings[barrier] = _Meeting(rows, self.columns)
         elif len(found.phase) < rows:
             found.separate(rows)
         return found
 
     def _all_known(self, event: int) -> Array:
-        return np.full((1, self.threads, 2 * self.threads), event, np.int64)
+        return np.full((1, self.threads, self.columns), event, np.int64)
 
     def _rows_of(self, mask: Mask, *others: Array) -> tuple[Array, ...]:
         """Return `known`, and the mask and other arrays in its rows."""
@@ -208,10 +238,10 @@ class Order:
         here = np.broadcast_to(here, (rows, self.threads))
         return (self._known, here, *[np.broadcast_to(x, (rows, x.shape[1])) for x in others])
 
-    def _meet_lanes(self, mask: Mask, event: int) -> None:
+    def _meet_lanes(self, mask: Mask, event: int, size: int) -> None:
         known, here = self._rows_of(mask)
-        for first in range(0, self.threads, self.warp):
-            lanes = slice(first, first + self.warp)
+        for first in range(0, self.threads, size):
+            lanes = slice(first, first + size)
             there = here[:, lanes]
             joined = np.where(there[..., None], known[:, lanes], 0).max(axis=1)
             joined[:, lanes] = np.where(there, event, joined[:, lanes])

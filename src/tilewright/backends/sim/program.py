@@ -88,7 +88,8 @@ class Program:
         """Run the machine's current chunk of blocks."""
         self._compiler.begin()
         frame = Frame(list(self._compiler.initial))
-        if self._scheduler is not None:
-            self._scheduler.run(frame)
+        if self._scheduler is not None and not self._scheduler.run(frame):
+            return  # a deadlock, which says what has not come
         for step in self._steps:
             step(frame)
+        self._compiler.finish()

@@ -7,6 +7,7 @@ happens before what (see `order`), and then recorded itself. The rules are those
   matrix instructions make lanes wait for each other, but order no memory;
 - strong accesses (atomic updates, `tw.load`, `tw.store`) do not race with each other as far as their scopes reach; by
   their semantics, and with fences, they order other accesses, of other blocks too (see `clocks`);
+- what threads write ordinarily the async proxy sees behind a proxy fence only (see `proxies`);
 - an asynchronous copy reads and writes at some time between its issue and the wait of the thread that issued it. Only
   from that wait on is it something that the thread itself has done.
 
@@ -21,152 +22,27 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tilewright.backends.sim.bulk_races import BulkRaces, numbers_of_mbarriers
 from tilewright.backends.sim.clocks import Cell, Clocks
-from tilewright.backends.sim.findings import Fault, name_place
-from tilewright.backends.sim.machine import Access, AccessKind, Machine, Observer, Signal, Synchronisation
+from tilewright.backends.sim.machine import (
+    Access,
+    AccessKind,
+    Arrival,
+    BulkAccess,
+    Machine,
+    Observer,
+    Signal,
+    Synchronisation,
+)
+from tilewright.backends.sim.operands import PendingOperands
 from tilewright.backends.sim.order import AGENT, DeferredArrival, Order, same_rows
+from tilewright.backends.sim.proxies import ProxyFences
+from tilewright.backends.sim.race_reports import READS, Conflict, Party, report
 from tilewright.backends.sim.shadow import BITS, NARROW, UNDER_WAY, WHO, Region, Touch, event_of, find_regions
-from tilewright.backends.sim.storage import GlobalStorage, Storage
 from tilewright.backends.sim.values import Array, Lanes, Mask, at_least_2d, fill
 from tilewright.ir.core import Buffer, Kernel, Op
-from tilewright.ir.effects import Effects, Scope, Waits
+from tilewright.ir.effects import WARPS_OF, Completion, Effects, Scope, Waits
 from tilewright.ir.effects import Order as Visibility
-
-_PLAIN_WRITES = (AccessKind.STORE, AccessKind.COPY_WRITE, AccessKind.COPY_LAND)
-_READS = (AccessKind.LOAD, AccessKind.COPY_READ)
-_NOUNS = {
-    AccessKind.LOAD: "load",
-    AccessKind.STORE: "store",
-    AccessKind.ATOMIC: "atomic update",
-    AccessKind.COPY_READ: "asynchronous copy's read",
-    AccessKind.COPY_WRITE: "asynchronous copy's write",
-    AccessKind.COPY_LAND: "asynchronous copy's write",
-    AccessKind.BARRIER: "use of the mbarrier",
-}
-
-
-@dataclass(frozen=True)
-class Party:
-    """One side of a race: the op and what it does, the number of the block in the grid and of the thread in it."""
-
-    op: Op
-    kind: AccessKind
-    block: int
-    thread: int
-
-    @property
-    def noun(self) -> str:
-        return _NOUNS[self.kind]
-
-
-@dataclass(frozen=True)
-class Conflict:
-    """Two accesses to one place without an order: the one that came second in the simulator, and the first.
-
-    `under_way` says that the first is an asynchronous copy that no thread has waited for.
-    """
-
-    late: Party
-    early: Party
-    storage: Storage
-    index: int
-    under_way: bool
-    count: int
-
-    @property
-    def same_thread(self) -> bool:
-        return (self.late.block, self.late.thread) == (self.early.block, self.early.thread)
-
-    @property
-    def kind(self) -> str:
-        """The kind of the finding."""
-        if self.under_way and (self.same_thread or self.late.kind in _READS):
-            return "missing-wait"
-        if self.late.block != self.early.block and {self.late.kind, self.early.kind} <= set(_PLAIN_WRITES):
-            return "overlapping-writes"
-        return "race"
-
-
-def report(machine: Machine, conflict: Conflict) -> None:
-    """Hand the conflict to the collector."""
-    late, early = conflict.late, conflict.early
-    kind = conflict.kind
-    if machine.collector.count_again(late.op, kind, conflict.storage.buffer.name, conflict.count, early.op):
-        return
-    place, coordinate = name_place(conflict.storage, conflict.index)
-    block, thread = machine.block_coordinate(early.block - machine.first_block), machine.thread_coordinate(early.thread)
-    notes = [f"the {early.noun}: block {block}, thread {thread}"]
-    if early.op is not late.op and early.op.location is not None:
-        notes += [f"  {line}" for line in early.op.location.excerpt()]
-    fault = Fault(
-        late.op,
-        kind,
-        f"{kind.replace('-', ' ')}: {late.noun} {_preposition(late.kind)} {place} {_meeting(conflict, machine.orders)}",
-        machine.block_coordinate(late.block - machine.first_block),
-        machine.thread_coordinate(late.thread),
-        conflict.storage.buffer.name,
-        conflict.index,
-        coordinate,
-        notes,
-        _help(conflict, kind, machine),
-        conflict.count,
-        other=early.op,
-        role=f"the {late.noun}: ",
-    )
-    machine.collector.report(fault)
-
-
-def _preposition(kind: AccessKind) -> str:
-    return "to" if kind in (AccessKind.STORE, AccessKind.COPY_WRITE) else "of"
-
-
-def _meeting(conflict: Conflict, can_be_ordered: bool) -> str:
-    """Return what the second access meets; `can_be_ordered` says that the kernel orders blocks by some accesses."""
-    early = conflict.early
-    if conflict.under_way:
-        whose = "its own thread's" if conflict.same_thread else "another thread's"
-        does = "has yet to read it" if early.kind is AccessKind.COPY_READ else "to it is under way"
-        return f"while {whose} asynchronous copy {does}"
-    article = "an" if early.noun[0] in "aeiou" else "a"
-    if conflict.late.block != early.block:
-        which = "the two" if can_be_ordered else "blocks"
-        return f"meets {article} {early.noun} by another block, and nothing orders {which}"
-    return f"meets {article} {early.noun} by another thread, and nothing orders the two"
-
-
-def _help(conflict: Conflict, kind: str, machine: Machine) -> str:
-    """Return what usually fixes it."""
-    warp = machine.warp
-    late, early = conflict.late, conflict.early
-    if conflict.under_way:
-        if early.kind is AccessKind.COPY_READ:
-            return "wait for the copy (tw.cp_async_wait) before its source changes"
-        wait = "commit the copy's group and wait for it (tw.cp_async_commit, tw.cp_async_wait)"
-        if kind == "missing-wait":
-            return (
-                f"{wait}" + ("" if conflict.same_thread else ", and let tw.sync_threads() follow") + " before this line"
-            )
-        return f"{wait} before another thread writes there, with tw.sync_threads() between"
-    if late.block != early.block and machine.orders:
-        if {e.effects.scope for e in (late.op, early.op)} & {*NARROW}:
-            return 'let the scope reach other blocks: scope="gpu"'
-        return (
-            "release what was done before and acquire it: a barrier of the block, then in one thread tw.threadfence() "
-            'or sem="release" on a flag, and on the other side sem="acquire" or tw.threadfence(), then a barrier'
-        )
-    if late.block != early.block:
-        return "let each block write elements of its own, use an atomic operation, or split the work into two launches"
-    if late.op is early.op and early.kind in _PLAIN_WRITES:
-        return "let each thread write elements of its own, let one thread write, or use an atomic operation"
-    barrier = "tw.sync_threads()"
-    if late.thread // warp == early.thread // warp and not isinstance(conflict.storage, GlobalStorage):
-        barrier += ", or tw.sync_warp() where only threads of one warp meet,"
-    if early.kind is AccessKind.COPY_LAND:
-        return f"put {barrier} after the wait for the copy: a wait makes a thread's own copies visible to itself only"
-    if early.kind in _READS:
-        return f"put {barrier} after the last {early.noun} of what was there before"
-    return f"put {barrier} between the two"
-
 
 _WRITES = (AccessKind.STORE, AccessKind.COPY_WRITE)
 _INDIVISIBLE = (AccessKind.ATOMIC, AccessKind.BARRIER)
@@ -198,7 +74,13 @@ class RaceChecker(Observer):
 
     def __init__(self, kernel: Kernel, machine: Machine) -> None:
         self._machine = machine
-        self.order = Order(machine.threads, machine.warp, any(_is_partial(op.effects) for op in kernel.body.walk()))
+        partial = any(_is_partial(op.effects) for op in kernel.body.walk())
+        self._mbarriers = numbers_of_mbarriers(kernel)[1]
+        # Writers beside the threads: the mbarriers at which bulk copies arrive, and readers: the warpgroups' products.
+        others = self._mbarriers + (machine.products.count if any(map(_multiplies, kernel.body.walk())) else 0)
+        self.order = Order(machine.threads, machine.warp, partial, others)
+        self.fences = ProxyFences(self.order)
+        self.bulk = BulkRaces(self, kernel)
         self.regions: dict[Buffer, Region] = find_regions(kernel, machine, self.order)
         self._distinct = list(dict.fromkeys(self.regions.values()))
         self._has_strong = machine.has_strong
@@ -212,25 +94,37 @@ class RaceChecker(Observer):
         self._landing: Lanes = None  # the index of the copy that is being issued
         self._issued = 0
         self._pending_reads: list[_PendingRead] = []
+        self._operands = PendingOperands(machine)
         self._landed: list[tuple[Region, Touch, int]] = []  # copies, since the last wait or arrival for copies
         self._deferred: dict[Op, list[DeferredArrival]] = {}  # arrivals that wait for copies to land
 
+    @property
+    def blocks(self) -> int:
+        """How many blocks run."""
+        return self._machine.blocks
+
     def begin(self, machine: Machine) -> None:
         self.order.begin(machine.blocks)
+        self.fences.begin()
+        self.bulk.begin()
         self._chunks.append((self.order.start, machine.first_block))
         if self.clocks is not None:
             self.clocks.begin(machine.first_block)
         self._pending_reads.clear()
+        self._operands.clear()
         self._landed.clear()
         self._deferred.clear()
         for region in self._distinct:
             region.begin()
 
     def barrier(self, op: Op, mask: Mask) -> None:
-        if self.clocks is not None:
-            (self.clocks.meet_warp if op.effects.together is Scope.WARP else self.clocks.meet_block)(mask)
-        if op.effects.together is Scope.WARP:
-            self.order.meet_warp(mask)
+        warps = WARPS_OF.get(op.effects.together, 0)
+        if self.clocks is not None and warps:
+            self.clocks.meet_warps(mask, warps)
+        elif self.clocks is not None:
+            self.clocks.meet_block(mask)
+        if warps:
+            self.order.meet_warps(mask, warps)
         elif self.order.meet_block(mask):
             if op.effects.together is Scope.GRID and self._grid_phase != self._machine.grid_phase:
                 # Everything so far is before everything that follows, in all blocks.
@@ -265,7 +159,37 @@ class RaceChecker(Observer):
                 self.clocks.acquire((signal.buffer, element), _phase(signal, here), here)
 
     def wait(self, op: Op, mask: Mask) -> None:
+        if op.effects.completes is Completion.WARPGROUP:
+            self._end_products(mask)
+            return
         self._landed.clear()  # to the threads that wait, what has landed is as if they had written it
+
+    def start_bulk(self, access: BulkAccess) -> bool:
+        self.bulk.start(access)
+        return False
+
+    def finish_bulk(self, access: BulkAccess, which: Array, arrival: Arrival | None) -> None:
+        self.bulk.finish(access, which, arrival)
+
+    def note(self, op: Op, kind: AccessKind) -> int:
+        """Return the event of a new access."""
+        event = self.order.tick()
+        self._numbers.append(event)
+        self._accesses.append((op, kind))
+        return event
+
+    def _end_products(self, mask: Mask) -> None:
+        """Let the reads of products that are over be their warpgroup's, of which all threads that waited know."""
+        size = self._machine.products.size
+        for access, region, touch in self._operands.end():
+            reader = self.order.writer(self._mbarriers) + touch.threads // size
+            done = Touch(touch.cells, reader, touch.rows, touch.threads)
+            assert region.cells.reads is not None
+            region.cells.reads.add(done, self.note(access.op, AccessKind.OPERAND_READ))
+        self.order.learn(mask, self._mbarriers + np.arange(self._machine.threads) // size)
+
+    def fence_proxy(self, op: Op, mask: Mask) -> None:
+        self.fences.add(mask)
 
     def access(self, access: Access) -> Array | None:
         kind = access.kind
@@ -278,13 +202,13 @@ class RaceChecker(Observer):
             self._end_pending_reads(access)
         region = self.regions.get(access.storage.buffer)
         if region is not None:
-            event = self.order.tick()
-            self._numbers.append(event)
-            self._accesses.append((access.op, kind))
+            event = self.note(access.op, kind)
             touch = region.touch(access, access.mask)
             if touch.cells.size:
-                self._compare(region, access, touch, event)
-                self._record(region, access, touch, event)
+                self.compare(region, access, touch, event)
+                if kind is AccessKind.OPERAND_READ:
+                    self.bulk.demand_fences(region, access, touch)
+                self.record(region, access, touch, event)
         return None
 
     def synchronise(self, done: Synchronisation) -> None:
@@ -328,12 +252,12 @@ class RaceChecker(Observer):
 
     # --- comparing -------------------------------------------------------------------------------------------
 
-    def _compare(self, region: Region, access: Access, touch: Touch, event: int) -> None:
+    def compare(self, region: Region, access: Access, touch: Touch, event: int) -> None:
         """Report what the access is not ordered after."""
         kind, cells = access.kind, region.cells
         if kind is AccessKind.COPY_LAND:
             return
-        is_strong, is_read = kind in _INDIVISIBLE or (self._has_strong and self._is_ordered(access)), kind in _READS
+        is_strong, is_read = kind in _INDIVISIBLE or (self._has_strong and self._is_ordered(access)), kind in READS
         self._conflicts(region, access, touch, cells.writes.take(touch.cells))
         met = [] if is_strong else [cells.atomics]
         met += [] if is_read else [cells.reads] if is_strong else [cells.reads, cells.strong_reads]
@@ -342,12 +266,13 @@ class RaceChecker(Observer):
                 self._conflicts(region, access, touch, words)
         if cells.narrow_writes is not None and is_strong:
             self._too_narrow(region, access, touch)
-        if not is_read and cells.pending_reads is not None and self._pending_reads:
+        under_way = self._pending_reads or self._operands or self.bulk.is_reading
+        if not is_read and cells.pending_reads is not None and under_way:
             self._conflicts(region, access, touch, cells.pending_reads.take(touch.cells))
 
     def _too_narrow(self, region: Region, access: Access, touch: Touch) -> None:
         """Report strong accesses of other blocks that race with a strong one because a scope does not reach so far."""
-        cells, is_read = region.cells, access.kind in _READS
+        cells, is_read = region.cells, access.kind in READS
         assert cells.narrow_writes is not None and cells.narrow_reads is not None
         if access.op.effects.scope in NARROW:
             met = [cells.atomics, *([] if is_read else [cells.strong_reads])]
@@ -386,7 +311,7 @@ class RaceChecker(Observer):
             self._learnt(region, rows, threads, others, events, fine, other_rows if region.is_global else rows)
         bad = ~(fine & (words < UNDER_WAY))
         if bad.any():
-            self._tell(region, access, touch, at[bad], words[bad])
+            self.tell(region, access, touch, at[bad], words[bad])
 
     def _learnt(
         self, region: Region, rows: Array, threads: Array, others: Array, events: Array, fine: Array, other_rows: Array
@@ -398,18 +323,20 @@ class RaceChecker(Observer):
         blocks = firsts[np.searchsorted(starts, events[at], "right") - 1] + other_rows[at]
         fine[at] = self.clocks.covers(rows[at], threads[at], blocks, others[at], events[at])
 
-    def _record(self, region: Region, access: Access, touch: Touch, event: int) -> None:
+    def record(self, region: Region, access: Access, touch: Touch, event: int) -> None:
         """Record the access in the cells."""
         kind, cells = access.kind, region.cells
+        if cells.ordinary is not None and kind not in (*READS, AccessKind.COPY_WRITE, AccessKind.BARRIER):
+            cells.ordinary[touch.cells] = touch.words(event)
         if kind in _INDIVISIBLE or (self._has_strong and self._is_ordered(access)):
-            marks = cells.strong_reads if kind in _READS else cells.atomics
+            marks = cells.strong_reads if kind in READS else cells.atomics
             assert marks is not None
             marks.add(touch, event)
             if cells.narrow_writes is not None and access.op.effects.scope in NARROW:
-                narrow = cells.narrow_reads if kind in _READS else cells.narrow_writes
+                narrow = cells.narrow_reads if kind in READS else cells.narrow_writes
                 assert narrow is not None
                 narrow.add(touch, event)
-                if kind not in _READS:
+                if kind not in READS:
                     self._meet_at_once(region, access, touch, event)
         elif kind in _WRITES or kind is AccessKind.COPY_LAND:
             words = touch.words(event)
@@ -422,11 +349,13 @@ class RaceChecker(Observer):
                 last = cells.writes.take(touch.cells)
                 twice = np.flatnonzero(last != words)
                 if twice.size:
-                    self._tell(region, access, touch, twice, last[twice])
+                    self.tell(region, access, touch, twice, last[twice])
+        elif kind is AccessKind.OPERAND_READ:
+            self._operands.add(access, region, touch, event)
         else:
             assert cells.reads is not None
             cells.reads.add(touch, event)
-            if kind is AccessKind.COPY_READ and cells.pending_reads is not None:
+            if kind is AccessKind.COPY_READ and cells.pending_reads is not None and access.index is not None:
                 self._pending_reads.append(_PendingRead(access.op, self._landing, self._issued, region, touch, event))
                 self._pending_reads[-1].mark()
 
@@ -436,7 +365,7 @@ class RaceChecker(Observer):
         cells, rows = touch.cells[order], touch.rows[order]
         both = np.flatnonzero((cells[1:] == cells[:-1]) & (rows[1:] != rows[:-1]))
         if both.size:
-            self._tell(region, access, touch, order[both + 1], touch.words(event)[order[both]])
+            self.tell(region, access, touch, order[both + 1], touch.words(event)[order[both]])
 
     def _end_pending_reads(self, access: Access) -> None:
         """End the reading of a copy that lands, in the threads in which it does."""
@@ -460,14 +389,14 @@ class RaceChecker(Observer):
         for other in self._pending_reads:  # another copy may read the same
             if other.region is pending.region:
                 other.mark()
-        event = self.order.tick()
-        self._numbers.append(event)
-        self._accesses.append((access.op, AccessKind.COPY_READ))
+        event = self.note(access.op, AccessKind.COPY_READ)
         pending.region.cells.reads.add(done, event)
 
     # --- telling ---------------------------------------------------------------------------------------------
 
-    def _tell(self, region: Region, access: Access, touch: Touch, at: Array, words: Array) -> None:
+    def tell(
+        self, region: Region, access: Access, touch: Touch, at: Array, words: Array, *, unfenced: bool = False
+    ) -> None:
         """Report conflicts of an access, at some places of its touch, with those that words stand for.
 
         There is one report for each access met, and for each of: the same thread, the same block, another block.
@@ -487,6 +416,7 @@ class RaceChecker(Observer):
                 region.index_of(access.storage.buffer, int(touch.cells[where])),
                 word >= UNDER_WAY,
                 int(same.sum()) * self._machine.blocks // region.rows,
+                unfenced,
             )
             report(self._machine, conflict)
 
@@ -502,7 +432,11 @@ class RaceChecker(Observer):
     def _who(self, region: Region, word: int, event: int, row: int) -> tuple[int, int]:
         """Return the number of the block and of the thread that a word names."""
         if not region.is_global:
-            return self._machine.first_block + row, word & WHO & ~AGENT
+            thread = word & WHO & ~AGENT
+            group = thread - self._machine.threads - self._mbarriers
+            if word & AGENT and group >= 0:
+                thread = group * self._machine.products.size
+            return self._machine.first_block + row, self.bulk.starters.get(event, thread)
         first_block = self._chunks[bisect.bisect_right(self._chunks, (event, 1 << 62)) - 1][1]
         other_row, thread = divmod(word & WHO, self._machine.threads)
         return first_block + other_row, thread
@@ -525,6 +459,13 @@ def _phase(signal: Signal, here: Array) -> Array:
     return latest
 
 
+def _multiplies(op: Op) -> bool:
+    """Return whether an op is a product of a warpgroup."""
+    return op.effects.asynchronous is Completion.WARPGROUP
+
+
 def _is_partial(effects: Effects) -> bool:
     """Return whether some threads of a block meet at an op without the others."""
+    if effects.together is Scope.WARPGROUP and (effects.order is Visibility.BOTH or effects.asynchronous is not None):
+        return True
     return effects.scope is None and (effects.order is Visibility.RELEASE or effects.waits is Waits.SOME)

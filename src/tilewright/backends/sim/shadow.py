@@ -24,12 +24,12 @@ import numpy as np
 
 from tilewright.backends.sim.aliases import PointedStorage
 from tilewright.backends.sim.clocks import Cell
-from tilewright.backends.sim.machine import Access, Machine
+from tilewright.backends.sim.machine import Access, BulkAccess, Machine
 from tilewright.backends.sim.order import Order, same_rows
 from tilewright.backends.sim.storage import GlobalStorage
 from tilewright.backends.sim.values import Array, Mask, at_least_2d
 from tilewright.ir.core import Buffer, Kernel, Space
-from tilewright.ir.effects import Use
+from tilewright.ir.effects import Proxy, Use
 
 NARROW = ("cta", "cluster")  # scopes that reach no other block: blocks are launched without clusters here
 BITS = 20
@@ -157,7 +157,7 @@ class Marks:
 class Cells:
     """The record of one stretch of memory. Global cells are those of all blocks, shared cells repeat by block."""
 
-    def __init__(self, count: int, order: Order, *, is_global: bool, reads: bool, atomics: bool, copied: bool) -> None:
+    def __init__(self, count: int, order: Order, *, is_global: bool, reads: bool, atomics: bool, pending: bool) -> None:
         self.count, self.is_global = count, is_global
         self.rows = 1
         self.writes = np.zeros(count, np.int64)
@@ -168,8 +168,10 @@ class Cells:
         # Strong accesses that reach no other block, writes and reads; None where the kernel has none.
         self.narrow_writes: Marks | None = None
         self.narrow_reads: Marks | None = None
-        # Global cells that asynchronous copies under way still have to read.
-        self.pending_reads = np.zeros(count, np.int64) if copied else None
+        # Cells that asynchronous copies, bulk copies and products of warpgroups still have to read.
+        self.pending_reads = np.zeros(count, np.int64) if pending else None
+        # The last ordinary writes of cells that the async proxy reaches, which need a fence in between.
+        self.ordinary: Array | None = None
 
     @property
     def marks(self) -> list[Marks]:
@@ -182,6 +184,10 @@ class Cells:
         if self.rows != blocks:
             self.rows = blocks
             self.writes = np.tile(self.writes, blocks)
+            if self.pending_reads is not None:
+                self.pending_reads = np.tile(self.pending_reads, blocks)
+            if self.ordinary is not None:
+                self.ordinary = np.tile(self.ordinary, blocks)
             for marks in self.marks:
                 marks.repeat(blocks)
 
@@ -211,9 +217,11 @@ class Region:
             is_global=self.is_global,
             reads=uses.has(uses.read, members),
             atomics=uses.has(uses.updated, members),
-            copied=self.is_global and uses.has(uses.copied, members),
+            pending=uses.has(uses.copied if self.is_global else uses.bulk_read, members),
         )
         count = self.cells.count
+        if uses.has(uses.bulk, members):
+            self.cells.ordinary = np.zeros(count, np.int64)
         if uses.has(uses.strongly_read, members):
             self.cells.strong_reads = Marks(count, order, self.is_global)
         if self.is_global and uses.has(uses.narrow, members):
@@ -233,6 +241,10 @@ class Region:
             cells = self.cells
             cells.rows = 1
             cells.writes = np.zeros(cells.count, np.int64)
+            if cells.pending_reads is not None:
+                cells.pending_reads = np.zeros(cells.count, np.int64)
+            if cells.ordinary is not None:
+                cells.ordinary = np.zeros(cells.count, np.int64)
             for marks in cells.marks:
                 marks.restart(cells.count)
 
@@ -260,6 +272,28 @@ class Region:
             cells = cells + (np.arange(rows, dtype=np.int64) * self.cells.count)[:, None]
         count = max(1, (access.lanes * item) >> self._shift)
         return self._spread(cells, mask, rows, count)
+
+    def bulk_touch(self, access: BulkAccess, which: Array) -> Touch:
+        """Return the cells that bulk accesses reach, of the threads that `which` selects."""
+        rows, threads, index = access.rows[which], access.threads[which], access.index[which]
+        there = np.ones(index.shape, np.bool_) if access.there is None else access.there[which]
+        blocks, size, cell = self._machine.blocks, access.storage.buffer.dtype.bytes, 1 << self._shift
+        if not self.is_global and self.cells.rows == 1 and blocks > 1:
+            if len(rows) == blocks and (threads == threads[0]).all() and (index == index[0]).all():
+                rows, threads, index, there = rows[:1], threads[:1], index[:1], there[:1]
+            else:
+                self.cells.separate(blocks)
+        if cell > size:  # runs of whole cells
+            index, there = index[:, :: cell // size], there[:, :: cell // size]
+        cells = (index * size + self._starts[access.storage.buffer]) >> self._shift
+        if cell < size:
+            cells = (cells[..., None] + np.arange(size // cell)).reshape(len(cells), -1)
+            there = np.repeat(there, size // cell, axis=1)
+        if self.cells.rows > 1:
+            cells = cells + (rows * self.cells.count)[:, None]
+        at_rows, at_threads = (np.broadcast_to(x[:, None], cells.shape)[there] for x in (rows, threads))
+        who = at_rows * self._machine.threads + at_threads if self.is_global else at_threads
+        return Touch(cells[there], who, at_rows, at_threads)
 
     def _spread(self, cells: Array, mask: Mask, rows: int, count: int) -> Touch:
         """Return a touch of `count` cells in each thread of the mask, from the first cells of threads."""
@@ -315,6 +349,8 @@ class _Uses:
         self.written: set[Buffer] = set()
         self.updated: set[Buffer] = set()
         self.copied: set[Buffer] = set()
+        self.bulk: set[Buffer] = set()  # by the async proxy
+        self.bulk_read: set[Buffer] = set()
         self.strongly_read: set[Buffer] = set()
         self.narrow: set[Buffer] = set()  # by strong accesses that reach no other block
         self._width: dict[Buffer, int] = {}
@@ -330,6 +366,12 @@ class _Uses:
                     if scope in NARROW:
                         self.narrow.add(use.buffer)
                     width = use.elements * use.buffer.dtype.bytes
+                    if op.effects.proxy is Proxy.ASYNC:
+                        self.bulk.add(use.buffer)
+                        if use.use is Use.READ:
+                            self.bulk_read.add(use.buffer)
+                        # Of shared memory it moves 16 bytes together, of a tensor it may reach single elements.
+                        width = _WIDEST if use.buffer.space is Space.SHARED else use.buffer.dtype.bytes
                     self._width[use.buffer] = min(width, self._width.get(use.buffer, width))
                     if op.effects.asynchronous and use.use is Use.READ:
                         self.copied.add(use.buffer)

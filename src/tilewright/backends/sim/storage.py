@@ -98,6 +98,27 @@ class FlatStorage(ABC):
         if before is not None and before != flat[position].tobytes():
             self.version += 1
 
+    def spots(self, rows: Array, index: Array) -> Array:
+        """Return the positions of element indices (n, elements) in the n blocks of the chunk that rows names."""
+        return np.asarray(index - self.low)
+
+    def gather(self, rows: Array, index: Array, there: Array | None = None, missing: Any = 0) -> Array:
+        """Return elements (n, elements) of the blocks that rows names, and a number where they are not there."""
+        spots = self.spots(rows, index)
+        if there is None:
+            return self.flat.take(spots)
+        found = self.flat.take(np.where(there, spots, 0))
+        found[~there] = missing
+        return found
+
+    def scatter(self, rows: Array, index: Array, value: Array, there: Array | None = None) -> None:
+        """Write elements (n, elements) of the blocks that rows names, where they are there."""
+        spots = self.spots(rows, index)
+        if there is not None:
+            spots, value = spots[there], value[there]
+        self.flat[spots] = value
+        self.version += self.tracks
+
     def window(self, position: Array) -> tuple[Array, Array]:
         """Return an array that holds the elements at positions, and where in it: by default the memory itself."""
         return self.flat, position
@@ -216,6 +237,9 @@ class SharedStorage(FlatStorage):
 
     def locate(self, index: Lanes) -> Lanes:
         return self._base + index.astype(np.intp)
+
+    def spots(self, rows: Array, index: Array) -> Array:
+        return self._base[rows] + index
 
     def phase(self, lanes: int) -> int | None:
         return 0 if self.offset % (lanes * self.buffer.dtype.bytes) == 0 else -self._first % lanes

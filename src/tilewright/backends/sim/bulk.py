@@ -1,0 +1,149 @@
+"""Bulk copies: the elements of boxes in a tensor and in shared memory, and the groups of a thread's stores.
+
+A bulk store reads when it is started and writes when its thread waits for that, or at the end of its block. What is
+between is told to the observers, who find what happens to either side meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tilewright.backends.sim.findings import Fault
+from tilewright.backends.sim.machine import BulkAccess, Machine
+from tilewright.backends.sim.storage import FlatStorage
+from tilewright.backends.sim.values import Array, Frame, Lanes, Mask, at_least_2d
+from tilewright.ir.core import Buffer, TensorMap
+
+
+def active(machine: Machine, mask: Mask) -> tuple[Array, Array]:
+    """Return the blocks of the chunk and the threads of a mask, in order."""
+    full = np.broadcast_to(np.True_ if mask is None else mask, (machine.blocks, machine.threads))
+    rows, threads = np.nonzero(full)
+    return rows, threads
+
+
+class Boxes:
+    """The boxes of a tensor map, between the array `tensor` and the shared buffer `memory`."""
+
+    def __init__(self, map: TensorMap, machine: Machine, tensor: Buffer, memory: Buffer) -> None:
+        self._map, self._machine = map, machine
+        found, shared = machine.storages[tensor], machine.storages[memory]
+        assert isinstance(found, FlatStorage) and isinstance(shared, FlatStorage), map
+        self.tensor, self.memory = found, shared
+        place = np.arange(map.elements)
+        self._steps: list[Array] = []
+        for extent in map.box:
+            self._steps.append(place % extent)
+            place = place // extent
+        item = memory.dtype.bytes.bit_length() - 1
+        bits = {0: 0, 32: 1, 64: 2, 128: 3}[map.swizzle]
+        self._read, self._base = ((1 << bits) - 1) << (7 - item), 3  # the bits that are added to those 3 below
+
+    def elements(self, coordinates: Sequence[Lanes], rows: Array, threads: Array) -> tuple[Array, Array]:
+        """Return the elements of the array that boxes hold, (n, elements), and which are inside of the tensor."""
+        values = self._machine.maps[self._map]
+        index = np.full((len(rows), self._map.elements), values.start, np.int64)
+        there = np.ones(index.shape, np.bool_)
+        modes = zip(coordinates, self._steps, values.extents, values.strides, strict=True)
+        for coordinate, steps, extent, stride in modes:
+            at = self._of(coordinate, rows, threads)[:, None] + steps
+            there &= (at >= 0) & (at < extent)
+            index += at * stride
+        return index, there
+
+    def places(self, start: Lanes, rows: Array, threads: Array) -> Array:
+        """Return the elements of shared memory in which boxes lie, in the order of `elements`."""
+        place = self._of(start, rows, threads)[:, None] + np.arange(self._map.elements)
+        return place ^ ((place & self._read) >> self._base)
+
+    def read(self, index: Array, there: Array) -> Array:
+        """Return the elements of boxes, with the map's fill in place of those outside."""
+        return self.tensor.gather(np.zeros(len(index), np.intp), index, there, np.nan if self._map.nan else 0)
+
+    def _of(self, value: Lanes, rows: Array, threads: Array) -> Array:
+        full = np.broadcast_to(at_least_2d(value), (self._machine.blocks, self._machine.threads))
+        return np.asarray(full[rows, threads].astype(np.int64))
+
+
+@dataclass(eq=False)
+class _Store:
+    """Bulk stores that one op has started: of each thread its group, and whether it has yet to read and to write."""
+
+    read: BulkAccess
+    write: BulkAccess
+    land: Callable[[Array], None]
+    group: Array
+    unread: Array
+    unwritten: Array
+
+
+class BulkGroups:
+    """The bulk stores under way in the chunk of blocks, and how many groups each thread has committed."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._stores: list[_Store] = []
+        self._committed: Array | None = None
+
+    def clear(self) -> None:
+        """Begin with no stores."""
+        self._stores.clear()
+        self._committed = None
+
+    @property
+    def _counts(self) -> Array:
+        if self._committed is None:
+            self._committed = np.zeros((self._machine.blocks, self._machine.threads), np.int64)
+        return self._committed
+
+    def add(self, read: BulkAccess, write: BulkAccess, land: Callable[[Array], None]) -> None:
+        """Add stores to the open groups of their threads."""
+        ones = np.ones(len(read.rows), np.bool_)
+        self._stores.append(_Store(read, write, land, self._counts[read.rows, read.threads], ones, ones.copy()))
+
+    def commit(self, frame: Frame) -> None:
+        """Close the open group of each active thread."""
+        self._counts[active(self._machine, frame.mask)] += 1
+
+    def wait(self, newest: int, read: bool, mask: Mask) -> None:
+        """Let stores read, and write unless `read`, that are not in the `newest` groups of a thread that waits."""
+        full = np.broadcast_to(np.True_ if mask is None else mask, self._counts.shape)
+        for store in self._stores:
+            at = store.read.rows, store.read.threads
+            self._advance(store, full[at] & (store.group < self._counts[at] - newest), read)
+        self._stores = [store for store in self._stores if store.unwritten.any()]
+
+    def _advance(self, store: _Store, done: Array, read: bool) -> None:
+        now = store.unread & done
+        if now.any():
+            store.unread &= ~now
+            self._machine.finish_bulk(store.read, now, None)
+        now = store.unwritten & done
+        if now.any() and not read:
+            store.unwritten &= ~now
+            store.land(now)
+            self._machine.finish_bulk(store.write, now, None)
+
+    def finish(self) -> None:
+        """Let what is under way be written, and report stores that still read shared memory as their block ends."""
+        machine = self._machine
+        for store in self._stores:
+            if store.unread.any():
+                first = int(np.argmax(store.unread))
+                name = store.read.storage.buffer.name
+                fault = Fault(
+                    store.read.op, "missing-wait",
+                    f"missing wait: a bulk store may still read {name} when its block ends",
+                    machine.block_coordinate(int(store.read.rows[first])),
+                    machine.thread_coordinate(int(store.read.threads[first])),
+                    name,
+                    help="close the group and wait for it in the thread that started it: tw.tma_store_commit(), "
+                    "tw.tma_store_wait(0)",
+                    count=int(store.unread.sum()),
+                )  # fmt: skip
+                machine.collector.report(fault)
+            self._advance(store, np.ones(len(store.group), np.bool_), read=False)
+        self._stores.clear()

@@ -1,0 +1,169 @@
+"""Races of bulk copies: what they read and write between their start and the wait for them.
+
+A bulk copy is under way in the cells that it reads or writes, as an asynchronous copy of a thread is (see `races`).
+What it writes is known to whoever waits for the phase of the mbarrier at which its bytes arrive, or becomes what the
+thread that started it has done when that waits for its group. Ordinary writes it sees behind a proxy fence.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tilewright.backends.sim.machine import Access, AccessKind, Arrival, BulkAccess
+from tilewright.backends.sim.shadow import BITS, UNDER_WAY, WHO, Region, Touch, event_of
+from tilewright.backends.sim.values import Array
+from tilewright.ir.core import Buffer, Kernel, Op
+from tilewright.ir.effects import Completion, Use
+
+if TYPE_CHECKING:
+    from tilewright.backends.sim.races import RaceChecker
+
+
+def numbers_of_mbarriers(kernel: Kernel) -> tuple[dict[Buffer, int], int]:
+    """Return the number of the first mbarrier of each buffer to which bulk copies tell their bytes, and how many."""
+    first: dict[Buffer, int] = {}
+    count = 0
+    for op in kernel.body.walk():
+        if op.effects.asynchronous is Completion.BARRIER:
+            for use in op.uses:
+                if use.use is Use.UPDATE and use.buffer not in first:
+                    assert use.buffer.size is not None, use.buffer
+                    first[use.buffer] = count
+                    count += use.buffer.size
+    return first, count
+
+
+def help_with_bulk(op: Op, kind: AccessKind, *, under_way: bool) -> str | None:
+    """Return how an access waits for a bulk copy that it meets, None where the op is no such copy."""
+    completion = op.effects.asynchronous
+    if completion is Completion.BARRIER and (under_way or kind is AccessKind.COPY_WRITE):
+        return (
+            "wait for the phase of the mbarrier at which the copy's bytes arrive, before this line: full.wait(parity); "
+            "its bytes are announced by full.arrive_expect_tx(bytes)"
+        )
+    if completion is Completion.BULK_GROUP and under_way:
+        wait = "tw.tma_store_wait(0)" if kind is AccessKind.COPY_READ else "tw.tma_store_wait(0, read=False)"
+        return (
+            "close the group and wait for it in the thread that started the store (tw.tma_store_commit(), "
+            f"{wait}), and let a barrier tell other threads"
+        )
+    return None
+
+
+@dataclass(eq=False)
+class _Reading:
+    """Reads of bulk copies under way: which of their threads have yet to read."""
+
+    access: BulkAccess
+    region: Region
+    event: int
+    left: Array
+
+    def mark(self) -> None:
+        """Record in the cells that copies have yet to read them."""
+        touch = self.region.bulk_touch(self.access, self.left)
+        assert self.region.cells.pending_reads is not None
+        self.region.cells.pending_reads[touch.cells] = touch.words(self.event) | UNDER_WAY
+
+
+class BulkRaces:
+    """The part of the race checker that follows bulk copies."""
+
+    def __init__(self, checker: RaceChecker, kernel: Kernel) -> None:
+        self._checker = checker
+        self._first, _ = numbers_of_mbarriers(kernel)
+        self._reading: list[_Reading] = []
+        self.starters: dict[int, int] = {}  # by the events at which copies landed, a thread that had started them
+
+    def begin(self) -> None:
+        """Forget the copies of blocks that are over."""
+        self._reading.clear()
+        self.starters.clear()
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether a copy under way has yet to read."""
+        return bool(self._reading)
+
+    def start(self, access: BulkAccess) -> None:
+        """Compare a bulk access with what was done before, and record that it is under way."""
+        checker, region = self._checker, self._checker.regions.get(access.storage.buffer)
+        if region is None:
+            return
+        event = checker.note(access.op, access.kind)
+        everybody = np.ones(len(access.rows), np.bool_)
+        touch = region.bulk_touch(access, everybody)
+        if not touch.cells.size:
+            return
+        as_one = Access(access.op, access.kind, access.storage, None, 1, None)
+        checker.compare(region, as_one, touch, event)
+        self.demand_fences(region, as_one, touch)
+        checker.record(region, as_one, touch, event)
+        if region.cells.ordinary is not None and access.kind is not AccessKind.COPY_READ:
+            region.cells.ordinary[touch.cells] = 0
+        if access.kind is AccessKind.COPY_READ and region.cells.pending_reads is not None:
+            self._reading.append(_Reading(access, region, event, everybody))
+            self._reading[-1].mark()
+
+    def demand_fences(self, region: Region, access: Access, touch: Touch) -> None:
+        """Report ordinary writes that come before, and that no proxy fence of their threads follows."""
+        if region.cells.ordinary is None:
+            return
+        order, words = self._checker.order, region.cells.ordinary.take(touch.cells)
+        at = np.flatnonzero(words)
+        events, others, rows, threads = event_of(words[at]), words[at] & WHO, touch.rows[at], touch.threads[at]
+        if region.is_global:  # writes of other blocks are compared with those blocks' order elsewhere
+            other_rows, others = np.divmod(others, order.threads)
+            same = (events >= order.start) & (other_rows == rows)
+            at, events, others, rows, threads = at[same], events[same], others[same], rows[same], threads[same]
+        before = order.is_before(rows, threads, others, events)
+        bad = before & ~self._checker.fences.are_before(rows, threads, others, events)
+        if bad.any():
+            self._checker.tell(region, access, touch, at[bad], words[at[bad]], unfenced=True)
+
+    def finish(self, access: BulkAccess, which: Array, arrival: Arrival | None) -> None:
+        """Record that bulk accesses of some threads have taken place."""
+        region = self._checker.regions.get(access.storage.buffer)
+        if region is not None and access.kind is AccessKind.COPY_READ:
+            self._end_reading(region, access, which)
+        elif region is not None and access.kind is AccessKind.COPY_WRITE and arrival is None:
+            touch = region.bulk_touch(access, which)
+            region.cells.writes[touch.cells] = touch.words(self._checker.note(access.op, access.kind))
+        elif region is not None and arrival is not None:
+            self._arrive(region, access, which, arrival)
+
+    def _end_reading(self, region: Region, access: BulkAccess, which: Array) -> None:
+        event = self._checker.note(access.op, access.kind)
+        touch, cells = region.bulk_touch(access, which), region.cells
+        assert cells.reads is not None
+        cells.reads.add(touch, event)
+        if cells.pending_reads is None:
+            return
+        cells.pending_reads[touch.cells] = 0
+        for reading in self._reading:
+            if reading.access is access:
+                reading.left = reading.left & ~which
+        self._reading = [reading for reading in self._reading if reading.left.any()]
+        for reading in self._reading:  # another copy may read the same
+            if reading.region is region:
+                reading.mark()
+
+    def _arrive(self, region: Region, access: BulkAccess, which: Array, arrival: Arrival) -> None:
+        """Let copies land whose bytes arrive at an mbarrier: it is who wrote them."""
+        order, (buffer, elements, phases) = self._checker.order, arrival
+        chosen = np.flatnonzero(which)
+        for element in np.unique(elements).tolist():
+            here = elements == element
+            some = np.zeros_like(which)
+            some[chosen[here]] = True
+            event, number = self._checker.note(access.op, access.kind), self._first[buffer] + element
+            touch = region.bulk_touch(access, some)
+            region.cells.writes[touch.cells] = order.writer(number) | (event << BITS)
+            if touch.threads.size:
+                self.starters[event] = int(touch.threads[0])
+            phase = np.full((self._checker.blocks, 1), -1, np.int64)
+            phase[access.rows[some], 0] = phases[here]
+            order.deliver((buffer, element), phase, number)

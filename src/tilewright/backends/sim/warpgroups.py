@@ -1,0 +1,42 @@
+"""The groups of products that warpgroups commit and wait for, counted."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tilewright.backends.sim.values import Array, Mask
+
+
+class ProductGroups:
+    """How many groups of products each warpgroup has committed, and how many of these are surely over.
+
+    Both are arrays (blocks, warpgroups). The group that is open has the number `committed` + 1. `registers` is how many
+    of them each warpgroup has chosen to have, 0 where it has not.
+    """
+
+    def __init__(self, threads: int, size: int) -> None:
+        self.threads, self.size = threads, size
+        self.count = threads // size  # warpgroups that are whole
+        self.committed = self.completed = self.registers = np.zeros((0, self.count), np.int64)
+
+    def begin(self, blocks: int) -> None:
+        """Begin with nothing committed, in so many blocks."""
+        self.committed, self.completed, self.registers = (np.zeros((blocks, self.count), np.int64) for _ in range(3))
+
+    def active(self, mask: Mask) -> Array:
+        """Return the warpgroups of which threads are in a mask: (blocks, warpgroups)."""
+        shape = self.committed.shape
+        if mask is None:
+            return np.ones(shape, np.bool_)
+        whole = np.broadcast_to(mask, (mask.shape[0], self.threads))[:, : self.count * self.size]
+        found = whole.reshape(mask.shape[0], self.count, self.size).any(axis=2)
+        return np.broadcast_to(found, shape)
+
+    def commit(self, mask: Mask) -> None:
+        """Close the open group of the warpgroups of a mask."""
+        self.committed = self.committed + self.active(mask)
+
+    def wait(self, pending: int, mask: Mask) -> None:
+        """Let all but the newest groups be over, in the warpgroups of a mask."""
+        over = np.maximum(self.completed, self.committed - pending)
+        self.completed = np.where(self.active(mask), over, self.completed)

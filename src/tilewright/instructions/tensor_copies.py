@@ -1,0 +1,395 @@
+"""cp.async.bulk.tensor: copies of boxes of a tensor by the tensor memory accelerator (TMA); one thread starts them.
+
+    TensorLoad      cp.async.bulk.tensor, global to shared      its bytes arrive at an mbarrier
+    TensorStore     cp.async.bulk.tensor, shared to global      belongs to a bulk group of the thread (`bulk_groups`)
+    TensorReduce    cp.reduce.async.bulk.tensor                 the same, combined with what is there
+
+The kernel names a tile by its coordinates; where the tensor lies, and how far it reaches, stands in a tensor map that
+the host encodes at the launch (`ir.core.TensorMap`). What lies outside reads as zeros and is not written.
+
+Source: PTX ISA, "cp.async.bulk.tensor", "cp.reduce.async.bulk.tensor"; CUTLASS, include/cute/arch/copy_sm90_tma.hpp.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from tilewright.atoms.copy import CopyAtom, one_thread
+from tilewright.backends.cpp.arithmetic import exact
+from tilewright.backends.cpp.memory import address
+from tilewright.backends.cpp.prelude import FUNCTION
+from tilewright.backends.sim.bulk import Boxes, active
+from tilewright.backends.sim.machine import AccessKind, BulkAccess
+from tilewright.backends.sim.values import Array, Frame
+from tilewright.dtypes import DType, dtype, int32, uint64
+from tilewright.ir.core import Buffer, Space, TensorMap, Value
+from tilewright.ir.effects import Completion, Effects, Proxy, attribute, operand, operands, reads, updates, writes
+from tilewright.ir.instruction import Instruction
+from tilewright.layout import Layout
+from tilewright.tensors import GuardedTensor, Tensor
+from tilewright.trace.boxes import BoxRefusal, describe_tensor, first_coordinates, plan_boxes, start_in_memory
+from tilewright.trace.scalar import as_scalar
+from tilewright.trace.tracer import Tracer, current
+from tilewright.trace.walks import Walk, each_step
+
+if TYPE_CHECKING:
+    from tilewright.backends.cpp.printer import Printer
+    from tilewright.backends.sim.compiler import Compiler, Step
+    from tilewright.instructions.mbarrier import MBarrier
+
+_FLOATS = tuple(map(dtype, ("float16", "bfloat16")))
+_INTEGERS = tuple(map(dtype, ("int32", "uint32", "int64", "uint64")))
+# The element types of each reduction (PTX ISA, "cp.reduce.async.bulk").
+_REDUCTIONS: dict[str, tuple[DType, ...]] = {
+    "add": (*_FLOATS, *map(dtype, ("float32", "float64", "int32", "uint32", "uint64"))),
+    "min": (*_FLOATS, *_INTEGERS),
+    "max": (*_FLOATS, *_INTEGERS),
+    **dict.fromkeys(("and", "or", "xor"), _INTEGERS),
+}
+_COMBINE: dict[str, Any] = {  # Any: NumPy's functions
+    "add": np.add,
+    "min": np.fmin,
+    "max": np.fmax,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+}
+NAMES = ("SM90_TMA_LOAD", "SM90_TMA_STORE", *(f"SM90_TMA_REDUCE_{kind.upper()}" for kind in _REDUCTIONS))
+_PLAIN = "copy with tw.copy(src, dst), which all threads do together"
+
+
+# --- the atoms -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TensorCopyAtom(CopyAtom):
+    """A bulk copy of boxes as an atom; `reduction` is what a store combines with."""
+
+    is_load: bool = False
+    reduction: str | None = None
+
+    @property
+    def is_asynchronous(self) -> bool:
+        """True: a load is complete when its mbarrier's phase is over, a store after `tw.tma_store_wait`."""
+        return True
+
+    @property
+    def is_bulk(self) -> bool:
+        """True: one thread starts the copy of a whole tile."""
+        return True
+
+    def copy_bulk(self, src: Tensor, dst: Tensor, barrier: MBarrier | None) -> None:
+        """Emit the boxes of a tile; refuse tensors, layouts and targets that the instruction does not have."""
+        tracer = current("tw.copy")
+        tile, memory = (src, dst) if self.is_load else (dst, src)
+        refuse = BoxRefusal(self.name, tile, memory)
+        self._demand(tracer, tile, memory, barrier, refuse)
+        assert isinstance(tile, GuardedTensor)
+        plan = plan_boxes(tile, memory, refuse)
+        start, map = start_in_memory(memory, plan, refuse), describe_tensor(tracer, tile, plan, refuse)
+        first = first_coordinates(tile, plan)
+        steps = [tuple(loop.step if loop.leaf == k else 0 for loop in plan.loops) for k in plan.order]
+        walk = Walk(tuple(loop.count for loop in plan.loops), (*steps, tuple(loop.elements for loop in plan.loops)))
+        memory.engine.demand_guards()
+
+        def copy(moved: tuple[Any, ...]) -> None:
+            index = as_scalar(start + moved[-1] if not _is_zero(moved[-1]) else start, int32).value
+            places = [c + m if not _is_zero(m) else c for c, m in zip(first, moved[:-1], strict=True)]
+            coordinates = tuple([as_scalar(place).to(int32).value for place in places])
+            buffer = memory.engine.buffer
+            if barrier is None:
+                store = TensorStore(map.buffer, buffer, map, index, coordinates)
+                if self.reduction is not None:
+                    store = TensorReduce(map.buffer, buffer, map, index, coordinates, self.reduction)
+                tracer.emit(store)
+            else:
+                at = barrier.element("tw.copy").value
+                tracer.emit(TensorLoad(buffer, map.buffer, barrier.buffer, map, index, at, coordinates))
+
+        each_step(walk, copy)
+
+    def _demand(
+        self, tracer: Tracer, tile: Tensor, memory: Tensor, barrier: MBarrier | None, refuse: BoxRefusal
+    ) -> None:
+        if tracer.arch.is_amd or tracer.arch.number < 90:
+            raise refuse(f"needs sm_90 or later, and the target is {tracer.arch}", _PLAIN)
+        spaces = [_space(tile), _space(memory)]
+        if spaces != ["global", "shared"]:
+            ways = ("global", "shared") if self.is_load else ("shared", "global")
+            found = spaces if self.is_load else spaces[::-1]
+            raise refuse(f"copies from {ways[0]} to {ways[1]} memory, not from {found[0]} to {found[1]}", _PLAIN)
+        if not isinstance(tile, GuardedTensor):
+            raise refuse(
+                "takes a guarded tile, which knows its coordinates in the tensor",
+                "tile a guarded tensor: tw.local_tile(tw.guarded(x), tile, coord), or guard=True where the extents are "
+                "dynamic",
+            )
+        if (barrier is None) == self.is_load:
+            raise refuse(
+                "tells an mbarrier of its bytes: give it as barrier="
+                if self.is_load
+                else "tells no mbarrier: it belongs to a group of the thread",
+                "barrier=full[stage], of a tw.mbarrier whose phase announces the bytes: full[stage].arrive_expect_tx(n)"
+                if self.is_load
+                else "tw.tma_store_commit() behind it, and tw.tma_store_wait(0) before shared memory changes",
+            )
+        if tracer.block_shape not in (None, (1, 1, 1)) and not tracer.branch_depth:
+            raise refuse(
+                "is started by one thread, and here all threads of the block would start it",
+                "write `if tw.thread_idx.x == 0:`, or `if tw.warp_id() == 0 and tw.elect_one():` around it",
+            )
+        if self.reduction is not None and tile.dtype not in _REDUCTIONS[self.reduction]:
+            legal = ", ".join(map(str, _REDUCTIONS[self.reduction]))
+            raise refuse(f"reduces {legal}, not {tile.dtype}", "convert the tile, or store it and combine by atomics")
+        if tile.dtype.kind == "bool":
+            raise refuse("copies numbers, and tensor maps have no bool", "use uint8")
+
+
+def _is_zero(x: object) -> bool:
+    return isinstance(x, int) and x == 0
+
+
+def _space(tensor: Tensor) -> str:
+    buffer = getattr(tensor.engine, "buffer", None)
+    return "no" if buffer is None else str(buffer.space.value)
+
+
+@cache
+def tensor_copy(name: str) -> TensorCopyAtom:
+    """Return the atom of a name in `NAMES`.
+
+    >>> tensor_copy("SM90_TMA_LOAD").is_load, tensor_copy("SM90_TMA_REDUCE_MIN").reduction
+    (True, 'min')
+    """
+    layout = one_thread(None)
+    reduction = name.rpartition("_")[2].lower() if "REDUCE" in name else None
+    return TensorCopyAtom(
+        name, "sm_90", None, Layout(1), layout, layout, is_load=name.endswith("LOAD"), reduction=reduction
+    )
+
+
+# --- the ops ---------------------------------------------------------------------------------------------
+
+
+def _elements(op: Any) -> int:  # Any: a TensorLoad or TensorStore
+    count: int = op.map.elements
+    return count
+
+
+@dataclass(eq=False)
+class TensorLoad(Instruction):
+    """Start the copy of a box of `source`, at `coordinates` of its tensor map, to shared `destination`.
+
+    The box is compact there, the map's first mode contiguous, and swizzled as the map says; what lies outside of the
+    tensor comes as the map's fill. Its bytes, those included, arrive at the mbarrier `barrier[barrier_index]`.
+    """
+
+    destination: Buffer = writes("destination_index", elements=_elements)
+    source: Buffer = reads(None, elements=_elements)
+    barrier: Buffer = updates("barrier_index")
+    map: TensorMap = attribute()
+    destination_index: Value = operand()
+    barrier_index: Value = operand()
+    coordinates: tuple[Value, ...] = operands()
+
+    RESULTS: ClassVar[int | None] = 0
+    EFFECTS: ClassVar[Effects] = Effects(removable=False, asynchronous=Completion.BARRIER, proxy=Proxy.ASYNC)
+    COUNTED: ClassVar[str | None] = "tma load"
+    RESERVED: ClassVar[str] = r"tma_\w+|CUtensorMap|prefetch_tensor_map"
+    ON_AMD: ClassVar[tuple[str, str] | None] = ("bulk copy of tensors", _PLAIN)
+
+    def verify(self, expect: Callable[[bool, str], None]) -> None:
+        _verify(self, self.source, self.destination, expect)
+        expect(self.barrier.space is Space.SHARED and self.barrier.dtype is uint64, "its bytes arrive at an mbarrier")
+        expect(self.barrier_index.type is int32, "indices are int32")
+
+    def simulate(self, compiler: Compiler) -> Step:
+        """Read the box now; its elements land, and its bytes arrive, when somebody waits for the mbarrier."""
+        machine, mbarriers = compiler.machine, compiler.mbarriers(self.barrier)
+        boxes = Boxes(self.map, machine, self.source, self.destination)
+        at, start, *coordinates = compiler.slots((self.barrier_index, self.destination_index, *self.coordinates))
+
+        def run(frame: Frame) -> None:
+            values = frame.values
+            mask = mbarriers.admit(self, values[at], frame.mask)
+            rows, threads = active(machine, mask)
+            if not rows.size:
+                return
+            index, there = boxes.elements([values[c] for c in coordinates], rows, threads)
+            place = boxes.places(values[start], rows, threads)
+            box = boxes.read(index, there)
+            read = BulkAccess(self, AccessKind.COPY_READ, boxes.tensor, rows, threads, index, there)
+            write = BulkAccess(self, AccessKind.COPY_WRITE, boxes.memory, rows, threads, place, None)
+            refused = machine.start_bulk(read, write)
+
+            def land(which: Array, element: Array, phase: Array) -> None:
+                machine.finish_bulk(read, which, None)
+                if not refused:
+                    boxes.memory.scatter(rows[which], place[which], box[which])
+                machine.finish_bulk(write, which, (self.barrier, element, phase))
+
+            mbarriers.deliver_later(self, values[at], rows, threads, self.map.bytes, land)
+
+        return run
+
+    def cuda(self, printer: Printer) -> None:
+        name, definition = _load_function(len(self.coordinates))
+        place = address(printer, self.destination, self.destination_index).text
+        barrier = address(printer, self.barrier, self.barrier_index).text
+        _print(printer, self, name, definition, [place, f"&{printer.map_names[self.map]}", barrier])
+
+
+@dataclass(eq=False)
+class TensorStore(Instruction):
+    """Start the copy of a box in shared `source` to `coordinates` of the tensor of `destination`, clipped at its end.
+
+    The copy belongs to the thread's open bulk group.
+    """
+
+    destination: Buffer = writes(None, elements=_elements)
+    source: Buffer = reads("source_index", elements=_elements)
+    map: TensorMap = attribute()
+    source_index: Value = operand()
+    coordinates: tuple[Value, ...] = operands()
+
+    RESULTS: ClassVar[int | None] = 0
+    EFFECTS: ClassVar[Effects] = Effects(removable=False, asynchronous=Completion.BULK_GROUP, proxy=Proxy.ASYNC)
+    COUNTED: ClassVar[str | None] = "tma store"
+    RESERVED: ClassVar[str] = r"tma_\w+|CUtensorMap|prefetch_tensor_map"
+    ON_AMD: ClassVar[tuple[str, str] | None] = ("bulk copy of tensors", _PLAIN)
+
+    def verify(self, expect: Callable[[bool, str], None]) -> None:
+        _verify(self, self.destination, self.source, expect)
+
+    @property
+    def combined(self) -> str | None:
+        """What elements are combined with those there by, None where they take their place."""
+        return None
+
+    def simulate(self, compiler: Compiler) -> Step:
+        """Read shared memory now; the box lands when the thread waits for the group, or its block ends."""
+        machine, groups = compiler.machine, compiler.bulk_groups
+        boxes = Boxes(self.map, machine, self.destination, self.source)
+        start, *coordinates = compiler.slots((self.source_index, *self.coordinates))
+        combine = None if self.combined is None else _COMBINE[self.combined]
+        kind = AccessKind.COPY_WRITE if combine is None else AccessKind.ATOMIC
+
+        def run(frame: Frame) -> None:
+            values = frame.values
+            rows, threads = active(machine, frame.mask)
+            index, there = boxes.elements([values[c] for c in coordinates], rows, threads)
+            place = boxes.places(values[start], rows, threads)
+            read = BulkAccess(self, AccessKind.COPY_READ, boxes.memory, rows, threads, place, None)
+            write = BulkAccess(self, kind, boxes.tensor, rows, threads, index, there)
+            if machine.start_bulk(read, write):
+                return
+            box = boxes.memory.gather(rows, place)
+
+            def land(which: Array) -> None:
+                given, some = box[which], there[which]
+                if combine is not None:
+                    for n in range(len(given)):  # one box after another: two may meet at an element
+                        one = slice(n, n + 1)
+                        old = boxes.tensor.gather(rows[which][one], index[which][one], some[one])
+                        new = combine(old, given[one]).astype(given.dtype)
+                        boxes.tensor.scatter(rows[which][one], index[which][one], new, some[one])
+                    return
+                boxes.tensor.scatter(rows[which], index[which], given, some)
+
+            groups.add(read, write, land)
+
+        return run
+
+    def cuda(self, printer: Printer) -> None:
+        name, definition = _store_function(len(self.coordinates), self.combined)
+        place = address(printer, self.source, self.source_index).text
+        _print(printer, self, name, definition, [f"&{printer.map_names[self.map]}", place])
+
+
+@dataclass(eq=False)
+class TensorReduce(TensorStore):
+    """As `TensorStore`; each element becomes what `reduction` gives of the one there and the box's, indivisibly."""
+
+    destination: Buffer = updates(None, elements=_elements)
+    reduction: str = attribute()
+
+    COUNTED: ClassVar[str | None] = "tma reduce"
+
+    @property
+    def combined(self) -> str | None:
+        return self.reduction
+
+    def verify(self, expect: Callable[[bool, str], None]) -> None:
+        super().verify(expect)
+        expect(self.reduction in _REDUCTIONS, f"no reduction {self.reduction}")
+        expect(self.source.dtype in _REDUCTIONS[self.reduction], f"{self.source.dtype} is not reduced so")
+
+
+def _verify(op: TensorLoad | TensorStore, tensor: Buffer, memory: Buffer, expect: Callable[[bool, str], None]) -> None:
+    expect((tensor.space, memory.space) == (Space.GLOBAL, Space.SHARED), "copies between global and shared memory")
+    expect(tensor is op.map.buffer, "the map is of another array")
+    expect(tensor.dtype is memory.dtype, "the element types differ")
+    expect(len(op.coordinates) == len(op.map.box) <= 5, "a coordinate for each mode of the map, 1 to 5")
+    expect(all(v.type is int32 for v in op.operands), "indices and coordinates are int32")
+
+
+# --- how they are written --------------------------------------------------------------------------------
+
+_LONGEST_CALL = 90
+
+
+def _print(printer: Printer, op: TensorLoad | TensorStore, name: str, definition: str, given: list[str]) -> None:
+    if printer.arch.number < 90:
+        raise printer.refuse(op, f"{name} needs sm_90 or later, and the target is {printer.arch}", _PLAIN)
+    printer.prelude.need(definition)
+    given += [exact(printer, c).text for c in op.coordinates]
+    text = f"{name}({', '.join(given)});"
+    if len(text) > _LONGEST_CALL:
+        text = f"{name}(\n    " + ",\n    ".join(given) + ");"
+    printer.statement(text, op)
+
+
+def _load_function(rank: int) -> tuple[str, str]:
+    name, parameters, operands, braces = f"tma_load_{rank}d", *_coordinates(rank, 3)
+    definition = f"""\
+// Starts the copy of a box of a tensor to shared memory; its bytes arrive at the barrier.
+{FUNCTION} void {name}(
+    void* destination, const CUtensorMap* map, unsigned long long* barrier, {parameters}) {{
+    const unsigned int address = (unsigned int)__cvta_generic_to_shared(destination);
+    const unsigned int signal = (unsigned int)__cvta_generic_to_shared(barrier);
+    asm volatile("cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+                 " [%0], [%1, {{{braces}}}], [%2];"
+                 :: "r"(address), "l"(map), "r"(signal), {operands} : "memory");
+}}"""
+    return name, definition
+
+
+def _store_function(rank: int, reduction: str | None) -> tuple[str, str]:
+    _, parameters, operands, braces = "", *_coordinates(rank, 2)
+    name = f"tma_store_{rank}d" if reduction is None else f"tma_reduce_{reduction}_{rank}d"
+    what = "Starts the copy of a box in shared memory to a tensor"
+    instruction = f"cp.async.bulk.tensor.{rank}d.global.shared::cta.tile.bulk_group"
+    if reduction is not None:
+        what = "Starts the reduction of a tensor's elements with a box in shared memory"
+        instruction = f"cp.reduce.async.bulk.tensor.{rank}d.global.shared::cta.{reduction}.tile.bulk_group"
+    definition = f"""\
+// {what}; it belongs to the thread's open group.
+{FUNCTION} void {name}(const CUtensorMap* map, const void* source, {parameters}) {{
+    const unsigned int address = (unsigned int)__cvta_generic_to_shared(source);
+    asm volatile("{instruction}"
+                 " [%0, {{{braces}}}], [%1];"
+                 :: "l"(map), "r"(address), {operands} : "memory");
+}}"""
+    return name, definition
+
+
+def _coordinates(rank: int, first: int) -> tuple[str, str, str]:
+    """Return the parameters, the operands of the assembly and their numbers, for so many coordinates."""
+    names = [f"c{n}" for n in range(rank)]
+    braces = ", ".join(f"%{first + n}" for n in range(rank))
+    return ", ".join(f"int {name}" for name in names), ", ".join(f'"r"({name})' for name in names), braces

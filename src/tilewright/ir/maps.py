@@ -1,0 +1,57 @@
+"""What a tensor map describes in one launch, and what the hardware demands of it.
+
+Source: CUDA driver API, "cuTensorMapEncodeTiled"; PTX ISA, "Tensors".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright.errors import ArgumentError
+from tilewright.ir.core import TensorMap
+
+ALIGNMENT = 16  # bytes, of the address and of all strides but the first, which is one element
+_FARTHEST = 1 << 40  # bytes, of a stride
+_LONGEST = 1 << 32  # elements, of a mode
+_WAY_OUT = "pad the array so that its rows begin at multiples of 16 bytes, or use tw.copy(src, dst)"
+
+
+@dataclass(frozen=True)
+class MapValues:
+    """Where the described tensor begins (an element of the array), its extents, and its strides in elements."""
+
+    start: int
+    extents: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    def check(self, map: TensorMap) -> None:
+        """Raise `ArgumentError` for extents and strides that no tensor map has."""
+        name, size = map.buffer.name, map.buffer.dtype.bytes
+        for mode, extent in enumerate(self.extents):
+            if not 1 <= extent <= _LONGEST:
+                raise ArgumentError(
+                    f"argument {name!r}: mode {mode} of the tensor that TMA copies has extent {extent}; it takes 1 to "
+                    "2**32",
+                    help="do not launch for an empty array",
+                    location=map.location,
+                )
+        for mode, stride in list(enumerate(self.strides))[1:]:
+            if stride * size % ALIGNMENT or not 0 <= stride * size < _FARTHEST:
+                raise ArgumentError(
+                    f"argument {name!r}: TMA takes strides that are multiples of 16 bytes, below 2**40, and "
+                    f"mode {mode} has {stride} elements of {size} bytes: {stride * size}",
+                    help=_WAY_OUT,
+                    location=map.location,
+                )
+
+    def check_address(self, map: TensorMap, pointer: int) -> int:
+        """Return the address of the tensor in an array; raise `ArgumentError` where it is not aligned."""
+        address = pointer + self.start * map.buffer.dtype.bytes
+        if address % ALIGNMENT:
+            raise ArgumentError(
+                f"argument {map.buffer.name!r}: TMA takes addresses that are multiples of 16, and the tensor begins at "
+                f"{address:#x}",
+                help=_WAY_OUT,
+                location=map.location,
+            )
+        return address

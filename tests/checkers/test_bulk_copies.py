@@ -1,0 +1,267 @@
+"""Bulk copies under the race checker: each wait, fence, announcement and commit taken out is found, and only then."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+
+LOAD, STORE = tw.atoms.SM90_TMA_LOAD, tw.atoms.SM90_TMA_STORE
+TILE = (16, 32)
+BYTES = 16 * 32 * 4
+
+
+def run(kernel: object, blocks: int = 2, threads: int = 64) -> tuple[np.ndarray, np.ndarray]:
+    x = np.arange(blocks * 16 * 32, dtype=np.float32).reshape(blocks * 16, 32)
+    out = np.zeros_like(x)
+    kernel[blocks, threads](out, x)  # type: ignore[index]
+    return out, x
+
+
+def kinds_of(kernel: object, **options: int) -> set[str]:
+    """Return the kinds of findings of a run."""
+    with tw.simulate(raise_errors=False) as found:
+        run(kernel, **options)
+    return {finding.kind for finding in found.findings}
+
+
+def load(without: str = "") -> object:
+    @tw.kernel
+    def kernel(out, x):
+        smem, full = tw.shared(tw.float32, tw.row_major(TILE)), tw.mbarrier(1)
+        if without != "sync":
+            tw.sync_threads()
+        if tw.thread_idx.x == 0:
+            if without == "announcement":
+                full.arrive()
+            elif without != "arrival":
+                full.arrive_expect_tx(BYTES - 512 if without == "bytes" else BYTES)
+            tw.copy(LOAD, tw.local_tile(x, TILE, (tw.block_idx.x, 0), guard=True), smem, barrier=full)
+        if without != "wait":
+            full.wait(0)
+        for i in range(16):
+            if tw.thread_idx.x < 32:
+                out[tw.block_idx.x * 16 + i, tw.thread_idx.x] = smem[i, tw.thread_idx.x]
+
+    return kernel
+
+
+def test_a_load_that_is_waited_for_is_silent() -> None:
+    out, x = run(load())
+    assert (out == x).all()
+
+
+@pytest.mark.parametrize(
+    ("without", "kind"),
+    [
+        ("wait", "missing-wait"),
+        ("announcement", "missing-wait"),
+        ("bytes", "deadlock"),
+        ("arrival", "deadlock"),
+        ("sync", "race"),
+    ],
+)
+def test_what_is_taken_out_of_a_load_is_found(without: str, kind: str) -> None:
+    assert kind in kinds_of(load(without))
+
+
+def test_a_deadlock_says_how_many_bytes_are_missing() -> None:
+    @tw.kernel
+    def kernel(out, x):
+        full = tw.mbarrier(1)
+        tw.sync_threads()
+        if tw.thread_idx.x == 0:
+            full.arrive_expect_tx(2048)
+        full.wait(0)
+
+    with pytest.raises(tw.CheckError, match="phase 0 .parity 0.: 1 of 1 arrivals have come, and 2048 bytes that were"):
+        run(kernel)
+
+
+def test_bytes_that_differ_at_the_end() -> None:
+    @tw.kernel
+    def kernel(out, x, size: tw.constexpr):
+        smem, full = tw.shared(tw.float32, tw.row_major(TILE)), tw.mbarrier(1)
+        tw.sync_threads()
+        if tw.thread_idx.x == 0:
+            full.arrive_expect_tx(BYTES)
+            tw.copy(LOAD, tw.local_tile(x, TILE, (tw.block_idx.x, 0), guard=True), smem, barrier=full)
+            full.wait(0)
+            full.expect_tx(size)
+        tw.sync_threads()
+        for i in range(16):
+            if tw.thread_idx.x < 32:
+                out[tw.block_idx.x * 16 + i, tw.thread_idx.x] = smem[i, tw.thread_idx.x]
+
+    x = np.ones((16, 32), np.float32)
+    kernel[1, 32](np.zeros_like(x), x, 0)
+    with pytest.raises(tw.CheckError, match="phase 1: 64 bytes that were announced have not come"):
+        kernel[1, 32](np.zeros_like(x), x, 64)
+
+
+def test_another_barrier_does_not_tell_of_a_copy() -> None:
+    """What arrives at one stage is not known to who waits for another, whichever came first."""
+
+    def make(first: int, second: int) -> object:
+        @tw.kernel
+        def kernel(out, x):
+            smem = tw.shared(tw.float32, tw.Layout((16, 32, 2), (32, 1, 512)))
+            full = tw.mbarrier(1, stages=2)
+            tw.sync_threads()
+            if tw.thread_idx.x == 0:
+                for s in tw.static_range(2):
+                    full[s].arrive_expect_tx(BYTES)
+                    tw.copy(LOAD, tw.local_tile(x, TILE, (s, 0), guard=True), smem[:, :, s], barrier=full[s])
+            if tw.warp_id() == 0:
+                full[0].wait(0)
+                full[1].wait(0)
+            else:
+                full[first].wait(0)
+                full[second].wait(0)
+                out[0, tw.lane_id()] = smem[0, tw.lane_id(), 0] + smem[0, tw.lane_id(), 1]
+
+        return kernel
+
+    assert kinds_of(make(0, 1), blocks=2) <= {"overlapping-writes"}
+    for same in (0, 1):
+        assert kinds_of(make(same, same), blocks=2) & {"race", "missing-wait"}
+
+
+def store(without: str = "") -> object:
+    @tw.kernel
+    def kernel(out, x):
+        smem = tw.shared(tw.float32, tw.row_major(TILE))
+        lane = tw.thread_idx.x % 32
+        for i in range(tw.thread_idx.x // 32, 16, 2):
+            smem[i, lane] = x[tw.block_idx.x * 16 + i, lane]
+        if without != "fence":
+            tw.fence_proxy_async()
+        if without != "sync":
+            tw.sync_threads()
+        if tw.thread_idx.x == 0:
+            tw.copy(STORE, smem, tw.local_tile(out, TILE, (tw.block_idx.x, 0), guard=True))
+            if without != "commit":
+                tw.tma_store_commit()
+            if without != "wait":
+                tw.tma_store_wait(0)
+
+    return kernel
+
+
+def test_a_store_is_silent() -> None:
+    out, x = run(store())
+    assert (out == x).all()
+
+
+@pytest.mark.parametrize(
+    ("without", "kind"),
+    [("fence", "missing-fence"), ("sync", "race"), ("commit", "missing-wait"), ("wait", "missing-wait")],
+)
+def test_what_is_taken_out_of_a_store_is_found(without: str, kind: str) -> None:
+    assert kind in kinds_of(store(without))
+
+
+def reuse(without: str = "") -> object:
+    @tw.kernel
+    def kernel(out, x):
+        smem, lane = tw.shared(tw.float32, 32), tw.lane_id()
+        for k in range(4):
+            if tw.warp_id() == 0:
+                smem[lane] = x[tw.block_idx.x * 16 + k, lane]
+            if without != "fence":
+                tw.fence_proxy_async()
+            if without != "first":
+                tw.sync_threads()
+            if tw.thread_idx.x == 0:
+                row = tw.guarded(out)[tw.block_idx.x * 16 + k, :]
+                tw.copy(STORE, smem, tw.local_tile(row, (32,), (0,)))
+                tw.tma_store_commit()
+                if without != "wait":
+                    tw.tma_store_wait(0)
+            if without != "second":
+                tw.sync_threads()
+        if tw.thread_idx.x == 0:
+            tw.tma_store_wait(0)
+
+    return kernel
+
+
+def test_a_source_is_written_again_when_it_has_been_read() -> None:
+    out, x = run(reuse())
+    assert all((out[b * 16 + k] == x[b * 16 + k]).all() for b in range(2) for k in range(4))
+
+
+@pytest.mark.parametrize(
+    ("without", "kinds"),
+    [("fence", {"missing-fence"}), ("first", {"race"}), ("second", {"race", "missing-wait"}), ("wait", {"race", "missing-wait"})],
+)  # fmt: skip
+def test_what_is_taken_out_of_a_reuse_is_found(without: str, kinds: set[str]) -> None:
+    assert kinds_of(reuse(without)) & kinds
+
+
+def test_a_fence_behind_the_barrier_is_not_one_of_the_writers() -> None:
+    @tw.kernel
+    def kernel(out, x):
+        smem = tw.shared(tw.float32, 64)
+        smem[tw.thread_idx.x] = x[0, tw.thread_idx.x % 32]
+        tw.sync_threads()
+        if tw.thread_idx.x == 0:
+            tw.fence_proxy_async()
+            tw.copy(STORE, smem, tw.local_tile(tw.guarded(out)[tw.block_idx.x, :], (64,), (0,)))
+            tw.tma_store_commit()
+            tw.tma_store_wait(0)
+
+    assert kinds_of(kernel) == {"missing-fence"}
+
+
+def test_a_thread_reads_what_it_stored_once_that_is_written() -> None:
+    def make(read: bool) -> object:
+        @tw.kernel
+        def kernel(out, x):
+            smem, full = tw.shared(tw.float32, tw.row_major(TILE)), tw.mbarrier(1)
+            tw.sync_threads()
+            if tw.thread_idx.x == 0:
+                full.arrive_expect_tx(BYTES)
+                tw.copy(LOAD, tw.local_tile(x, TILE, (tw.block_idx.x, 0), guard=True), smem, barrier=full)
+                full.wait(0)
+                tw.copy(STORE, smem, tw.local_tile(out, TILE, (tw.block_idx.x, 0), guard=True))
+                tw.tma_store_commit()
+                tw.tma_store_wait(0, read=read)
+                out[tw.block_idx.x * 16, 0] = out[tw.block_idx.x * 16, 1]
+
+        return kernel
+
+    out, x = run(make(False))
+    assert out[16, 0] == x[16, 1] and (out[:, 1:] == x[:, 1:]).all()
+    assert "missing-wait" in kinds_of(make(True))
+
+
+def test_stages_of_a_ring_are_read_before_they_are_filled_again() -> None:
+    def make(without: str) -> object:
+        @tw.kernel
+        def kernel(out, x):
+            smem = tw.shared(tw.float32, tw.Layout((32, 2), (1, 32)))
+            full, empty = tw.mbarrier(1, stages=2), tw.mbarrier(32, stages=2)
+            tw.sync_threads()
+            if tw.warp_id() == 0:
+                if tw.elect_one():
+                    for k in range(6):
+                        if without != "empty":
+                            empty[k % 2].wait((k // 2 + 1) % 2)
+                        full[k % 2].arrive_expect_tx(128)
+                        row = tw.guarded(x)[tw.block_idx.x * 16 + k, :]
+                        tw.copy(LOAD, tw.local_tile(row, (32,), (0,)), smem[:, k % 2], barrier=full[k % 2])
+            else:
+                for k in range(6):
+                    full[k % 2].wait(k // 2 % 2)
+                    out[tw.block_idx.x * 16 + k, tw.lane_id()] = smem[tw.lane_id(), k % 2]
+                    if without != "release":
+                        empty[k % 2].arrive()
+
+        return kernel
+
+    out, x = run(make(""))
+    assert all((out[b * 16 + k] == x[b * 16 + k]).all() for b in range(2) for k in range(6))
+    assert kinds_of(make("empty")) & {"race", "missing-wait", "deadlock"}
+    assert kinds_of(make("release")) == {"deadlock"}

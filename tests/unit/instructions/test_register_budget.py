@@ -1,0 +1,88 @@
+"""tw.set_registers: what it says to ptxas, what is refused, and warpgroups that want more than the block has."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+
+import numpy as np
+import pytest
+from tests.unit.instructions.test_wgmma_compiles import compiled
+
+import tilewright as tw
+
+
+@tw.kernel
+def roles(out, producer: tw.constexpr, consumer: tw.constexpr):
+    if tw.warpgroup_id() == 0:
+        tw.set_registers(producer)
+        out[tw.thread_idx.x] = 1
+    else:
+        tw.set_registers(consumer)
+        out[tw.thread_idx.x] = 2
+
+
+def test_roles_have_registers_of_their_own() -> None:
+    out = np.zeros(384, np.int32)
+    roles[1, 384](out, 40, 232)
+    assert np.array_equal(out, np.repeat([1, 2], [128, 256]))
+    lowered = roles.lower(out, 40, 232, arch="sm_90a", block=384)
+    assert "set_registers_dec<40>();" in lowered.cuda.text and "set_registers_inc<232>();" in lowered.cuda.text
+    assert "__launch_bounds__(384, 1)" in lowered.cuda.text
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert lowered.module.resources.registers == 168
+    assert "set_registers_" not in roles.lower(out, 168, 168, arch="sm_90a", block=384).cuda.text
+
+
+@pytest.mark.parametrize(
+    ("threads", "producer", "consumer", "fits"),
+    [(384, 24, 240, True), (384, 40, 240, False), (256, 24, 256, True), (512, 32, 160, True), (512, 40, 160, False)],
+)
+def test_all_warpgroups_together_have_what_the_block_began_with(
+    threads: int, producer: int, consumer: int, fits: bool
+) -> None:
+    with tw.simulate(raise_errors=False) as run:
+        roles[1, threads](np.zeros(threads, np.int32), producer, consumer)
+    assert [f.kind for f in run.findings] == ([] if fits else ["too-many-registers"])
+
+
+@tw.kernel
+def divided(out, part: tw.constexpr):
+    if tw.thread_idx.x < part:
+        tw.set_registers(40)
+    out[tw.thread_idx.x] = 1
+
+
+def test_what_is_refused() -> None:
+    out = np.zeros(256, np.int32)
+    for count in (16, 36, 264, True, "40"):
+        with pytest.raises(tw.LanguageError, match="24 to 256 registers in steps of 8"):
+            roles[1, 256](out, count, 232)
+    with pytest.raises(tw.LanguageError, match="only some threads of a warpgroup"):
+        divided[1, 256](out, 64)
+    with pytest.raises(tw.LanguageError, match="needs sm_90a"):
+        roles.lower(out, 40, 232, arch="sm_90", block=256)
+    with pytest.raises(tw.LanguageError, match="size of the block"):
+        roles.lower(out, 40, 232, arch="sm_90a")
+    with pytest.raises(tw.LanguageError, match="begins with 255"):
+        roles[1, 128](out, 256, 256)
+
+
+ADVICE = "Potential Performance Loss: wgmma.mma_async instructions are serialized due to the presence of Extern calls"
+
+
+def test_what_ptxas_serialises_is_a_warning_at_the_line_of_the_product() -> None:
+    lowered = compiled("SM90_64x8x16_F32BF16BF16_SS")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        module = lowered.module
+    slow = dataclasses.replace(
+        module, log=module.log + f"\nptxas info    : (C7510) {ADVICE} in function 'product'\n" * 2
+    )
+    with pytest.warns(tw.TilewrightWarning, match="C7510") as caught:
+        lowered._warn_of_slow_products(slow)
+    assert len(caught) == 1
+    source = caught[0].filename, caught[0].lineno
+    with open(source[0]) as file:
+        assert "tw.gemm(mma" in file.readlines()[source[1] - 1]

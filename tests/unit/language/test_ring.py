@@ -1,0 +1,139 @@
+"""tw.pipeline with consumers: states go round the ring, and stages are handed over in time."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.language.pipeline import Pipeline, Ring
+
+LOAD = tw.atoms.SM90_TMA_LOAD
+
+
+@tw.kernel
+def rows(out, x, stages: tw.constexpr, consumers: tw.constexpr, behind: tw.constexpr):
+    """Every consumer warp writes each row of x times its number."""
+    smem = tw.shared(tw.float32, tw.Layout((32, stages), (1, 32)))
+    ring = tw.pipeline(stages, consumers=consumers, bytes=128)
+    tw.sync_threads()
+    n = x.shape[0]
+    if tw.warp_id() == consumers:
+        if tw.elect_one():
+            state = ring.producer()
+            for i in range(n):
+                with state.fill() as (stage, full):
+                    row = tw.local_tile(tw.guarded(x)[i, :], (32,), (0,))
+                    tw.copy(LOAD, row, smem[:, stage], barrier=full)
+    else:
+        state = ring.consumer(behind)
+        for i in range(n):
+            with state.read() as stage:
+                out[i, tw.warp_id(), tw.lane_id()] = smem[tw.lane_id(), stage] * tw.warp_id().to(tw.float32)
+        state.release()
+
+
+@pytest.mark.parametrize("stages", [1, 2, 3, 4])
+@pytest.mark.parametrize("consumers", [1, 3])
+@pytest.mark.parametrize("behind", [0, 1])
+def test_every_row_arrives(stages: int, consumers: int, behind: int) -> None:
+    if behind and stages == 1:
+        pytest.skip("the only stage is given back a tile too late, by design")
+    x = np.arange(11 * 32, dtype=np.float32).reshape(11, 32)
+    out = np.zeros((11, consumers, 32), np.float32)
+    rows[1, 32 * (consumers + 1)](out, x, stages, consumers, behind)
+    assert (out == x[:, None, :] * np.arange(consumers)[None, :, None]).all()
+
+
+def test_one_stage_behind_is_a_deadlock() -> None:
+    with pytest.raises(tw.CheckError, match="deadlock"):
+        rows[1, 64](np.zeros((3, 1, 32), np.float32), np.zeros((3, 32), np.float32), 1, 1, 1)
+
+
+def test_a_state_goes_on_in_the_next_loop() -> None:
+    @tw.kernel
+    def kernel(out, x):
+        smem = tw.shared(tw.float32, tw.Layout((32, 3), (1, 32)))
+        ring = tw.pipeline(3, consumers=1, bytes=128)
+        tw.sync_threads()
+        tiles = x.shape[0] // 2
+        if tw.warp_id() == 1:
+            if tw.elect_one():
+                state = ring.producer()
+                for half in range(2):
+                    for i in range(tiles):
+                        with state.fill() as (stage, full):
+                            row = tw.local_tile(tw.guarded(x)[half * tiles + i, :], (32,), (0,))
+                            tw.copy(LOAD, row, smem[:, stage], barrier=full)
+        else:
+            state = ring.consumer()
+            for i in range(tiles):
+                with state.read() as stage:
+                    out[i, tw.lane_id()] = smem[tw.lane_id(), stage]
+            for i in range(tiles):
+                with state.read() as stage:
+                    out[tiles + i, tw.lane_id()] = smem[tw.lane_id(), stage]
+
+    x = np.arange(10 * 32, dtype=np.float32).reshape(10, 32)
+    out = np.zeros_like(x)
+    kernel[1, 64](out, x)
+    assert (out == x).all()
+
+
+def test_wrong_bytes_are_found() -> None:
+    @tw.kernel
+    def kernel(out, x, size: tw.constexpr):
+        smem, ring = tw.shared(tw.float32, 32), tw.pipeline(1, consumers=1, bytes=size)
+        tw.sync_threads()
+        if tw.warp_id() == 1:
+            if tw.elect_one():
+                with ring.producer().fill() as (_, full):
+                    tw.copy(LOAD, tw.local_tile(tw.guarded(x)[0, :], (32,), (0,)), smem, barrier=full)
+        else:
+            with ring.consumer().read():
+                out[tw.lane_id()] = smem[tw.lane_id()]
+
+    x = np.ones((1, 32), np.float32)
+    kernel[1, 64](np.zeros(32, np.float32), x, 128)
+    for size in (64, 256):
+        with pytest.raises(tw.CheckError, match="bytes"):
+            kernel[1, 64](np.zeros(32, np.float32), x, size)
+
+
+def test_which_of_the_two() -> None:
+    assert isinstance(tw.pipeline(3), Pipeline)
+
+    @tw.kernel
+    def kernel(out):
+        ring = tw.pipeline(2, consumers=4, bytes=64)
+        assert isinstance(ring, Ring) and repr(ring) == "pipeline(stages=2, consumers=4, bytes=64)"
+        out[0] = 1
+
+    kernel.lower(tw.spec("int32", (1,)), block=32)
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"consumers": 0, "bytes": 4}, "consumers is at least 1"),
+        ({"consumers": 1}, "bytes is at least 1 and known while tracing, not None"),
+        ({"bytes": 4}, "consumers is at least 1 and known while tracing, not None"),
+        ({"consumers": 1, "bytes": True}, "bytes is at least 1"),
+    ],
+)
+def test_refusals(given: dict[str, int], text: str) -> None:
+    @tw.kernel
+    def kernel(out):
+        tw.pipeline(2, **given)
+
+    with pytest.raises(tw.LanguageError, match=text):
+        kernel.lower(tw.spec("int32", (1,)), block=32)
+
+
+def test_a_consumer_is_at_most_one_tile_behind() -> None:
+    @tw.kernel
+    def kernel(out):
+        tw.pipeline(2, consumers=1, bytes=4).consumer(2)
+
+    with pytest.raises(tw.LanguageError, match="at once .0. or one tile behind .1., not 2"):
+        kernel.lower(tw.spec("int32", (1,)), block=32)
