@@ -14,6 +14,7 @@ Python, with its line numbers, so that errors and debuggers show the user's sour
 from __future__ import annotations
 
 import ast
+import sys
 import types
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, overload
@@ -67,6 +68,8 @@ def rewrite(function: types.FunctionType) -> types.FunctionType:
     module = ast.fix_missing_locations(ast.Module([factory], []))
     compiled = compile(module, code.co_filename, "exec", dont_inherit=True)
     inner = _find_code(_find_code(compiled, FACTORY), rewritten.name).replace(co_name=code.co_name)
+    if sys.version_info >= (3, 11):  # Python's messages and tracebacks call a function by it
+        inner = inner.replace(co_qualname=code.co_qualname)
     cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True)) | {CONTROL: types.CellType(hooks)}
     closure = tuple(cells[variable] for variable in inner.co_freevars)
     result = types.FunctionType(inner, function.__globals__, function.__name__, function.__defaults__, closure)

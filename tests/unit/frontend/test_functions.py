@@ -515,3 +515,19 @@ def test_a_function_may_call_itself_by_its_global_name():
     x = np.full(2, 2, np.int32)
     apply[1, 2](x)
     assert x.tolist() == [48, 48]
+
+
+def test_messages_call_a_function_by_its_own_name():
+    """Python's own message had `__tilewright_factory.<locals>` and a name of the rewritten function in it."""
+
+    @tw.function
+    def both(a, b):
+        return a if a > 0 else b
+
+    @tw.kernel
+    def lacking(x):
+        x[0] = both(1)
+
+    with pytest.raises(TypeError, match="missing 1 required positional argument") as caught:
+        lacking[1, 32](np.zeros(32, np.float32))
+    assert "tilewright_factory" not in str(caught.value) and "both()" in str(caught.value)
