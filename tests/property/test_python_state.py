@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import collections
 import dataclasses
+import optparse
 import queue
 import typing
 
@@ -146,6 +147,14 @@ def queue_that_keeps_its_length(out, x, n):
 @carried
 def namespace_of_arguments(out, x, n):
     options = argparse.Namespace(count=0)
+    for i in range(n):
+        options.count += i
+    out[0] = options.count
+
+
+@carried
+def values_of_options(out, x, n):
+    options = optparse.Values({"count": 0})
     for i in range(n):
         options.count += i
     out[0] = options.count

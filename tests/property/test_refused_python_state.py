@@ -11,6 +11,7 @@ import io
 import itertools
 import queue
 import random
+import threading
 import types
 import weakref
 
@@ -202,6 +203,16 @@ def queue_that_grows(out, x, n):
     for i in range(n):
         waiting.put(i)
     out[0] = waiting.qsize()
+
+
+EVENT = threading.Event()
+
+
+@refused("'EVENT._flag' changes in a loop on the device, and it is not the kernel's own")
+def event_that_is_set(out, x, n):
+    for i in range(n):
+        EVENT.set()
+    out[0] = n
 
 
 @refused("an iterator that exists before, 'numbers'")

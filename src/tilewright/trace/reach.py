@@ -53,9 +53,8 @@ from tilewright.trace.tracer import is_user_code
 _ATOMS = (int, float, complex, str, bytes, type(None), type(...), type(NotImplemented), range, slice, enum.Enum)
 _OTHERS = frozenset({"tilewright", "numpy", "ml_dtypes", "torch", "cupy", "jax", "jaxlib", "cuda", "builtins"})
 _FOREIGN = _OTHERS | sys.stdlib_module_names
-_OPEN = frozenset(
-    {"argparse", "collections", "queue", "types"}
-)  # modules of Python whose objects hold what the user gives them
+# Modules of Python whose objects hold what the user gives them, or are set by the user.
+_OPEN = frozenset({"argparse", "collections", "optparse", "queue", "threading", "types"})
 _STORES = frozenset({"STORE_GLOBAL", "DELETE_GLOBAL"})
 _STORES_OF = frozenset({"STORE_ATTR", "DELETE_ATTR"})
 
