@@ -75,7 +75,7 @@ def operands(k: int = 16 * STEPS) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         (("wait", "late"), {"race"}),
         (("second",), set()),  # the wait of a thread is for the products of its whole warpgroup
     ],
-    ids=str,
+    ids=lambda given: "-".join(sorted(given)) or "nothing",
 )
 def test_what_is_left_out_is_found(without: tuple[str, ...], found: set[str]) -> None:
     d, a, b = operands()
