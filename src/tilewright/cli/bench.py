@@ -42,7 +42,13 @@ def _outputs(command: _Command) -> _Command:
         help="Draw bars to an SVG, PNG or PDF file.",
     )(command)
     return click.option(
-        "--json", "json_file", type=click.Path(path_type=Path), metavar="FILE", help="Write JSON to FILE; - for stdout."
+        "--json",
+        "json_file",
+        type=click.Path(path_type=Path),
+        metavar="[FILE]",
+        is_flag=False,
+        flag_value="-",
+        help="Print JSON instead of text, or write it to FILE.",
     )(command)
 
 

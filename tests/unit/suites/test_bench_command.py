@@ -120,8 +120,13 @@ def test_bad_input(rungs: Path, arguments: list[str], message: str, monkeypatch:
 
 
 def test_json_to_stdout_is_json_alone(rungs: Path) -> None:
-    result = CliRunner().invoke(main, "bench sgemm --rungs 1 --size 8 --backend sim --json -".split())
-    assert json.loads(result.stdout)["rows"][0]["name"] == "01 naive"
+    for arguments in (
+        "--size 8 --backend sim --json -",
+        "--size 8 --backend sim --json",
+        "--json --size 8 --backend sim",
+    ):
+        result = CliRunner().invoke(main, f"bench sgemm --rungs 1 {arguments}".split())
+        assert json.loads(result.stdout)["rows"][0]["name"] == "01 naive"
 
 
 def test_a_plot_is_drawn(rungs: Path, tmp_path: Path) -> None:
