@@ -9,12 +9,12 @@ import shutil
 import socket
 import struct
 import threading
-import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.chaos import processes
 from tests.helpers.cache_process import NOBODY
 
 from tilewright.errors import CompileError, TilewrightWarning
@@ -368,19 +368,12 @@ def test_a_child_does_not_wait_for_a_lock_of_its_parents_thread(
     thread = threading.Thread(target=lambda: cache.compile("three", name="k", arch="sm_80"))
     thread.start()
     assert started.wait(60)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of fork beside threads, which is what is tried
-        child = os.fork()
-    if child == 0:
+
+    def compile_in_the_child() -> None:
         monkeypatch.setattr(nvrtc, "compile_cuda", quick)
-        os._exit(0 if cache.compile("three", name="k", arch="sm_80").cubin == b"three" else 1)
-    deadline, status = time.monotonic() + 60, (0, 0)
-    while status[0] == 0 and time.monotonic() < deadline:
-        status = os.waitpid(child, os.WNOHANG)
-        time.sleep(0.01)
-    if status[0] == 0:
-        os.kill(child, 9)
-        os.waitpid(child, 0)
+        assert cache.compile("three", name="k", arch="sm_80").cubin == b"three"
+
+    statuses = processes.wait([processes.start(compile_in_the_child)], seconds=60)
     go_on.set()
     thread.join(60)
-    assert status == (child, 0)
+    assert statuses == [0]
