@@ -45,7 +45,7 @@ class Cache:
     `at` is the outermost loop whose accesses are kept, `trigger` the loop outside of which it is filled (None: inside
     of all loops), and `inside` are the loops that run between filling and writing back. `stages` counts the buffers. Of
     a cache whose `location_is_given` is False, and of one of `max_elements`, the plan decides the place when it is
-    built.
+    built. `tma` says whether TMA fills it, None where the plan decides.
     """
 
     array: Array
@@ -64,6 +64,7 @@ class Cache:
     trigger_is_given: bool = False
     thrifty: bool = False
     location_is_given: bool = True
+    tma: bool | None = None
 
     @property
     def index(self) -> Index | None:

@@ -36,6 +36,7 @@ def plan_data(plan: PlanState) -> dict[str, Any]:  # Any: plain data
     return {
         "target": plan.target.name,
         "block": list(plan.block),
+        "producer": plan.producer,
         "grid": [_grid_extent(plan, axis) for axis in range(3)],
         "loops": [_loop_data(plan, loop) for loop in plan.nest.loops],
         "caches": [_cache_data(plan, cache) for cache in plan.caches],
@@ -54,7 +55,8 @@ def _heading(plan: PlanState) -> str:
     x, y, z = plan.block
     blocks = " x ".join(str(_grid_extent(plan, axis)) for axis in range(3 if _grid_extent(plan, 2) != 1 else 2))
     threads = f"{x} x {y} x {z}" if z > 1 else f"{x} x {y}"
-    return f"{plan.target.name}: {blocks} blocks of {threads} threads"
+    role = ", a warpgroup of which fills caches" if plan.producer else ""
+    return f"{plan.target.name}: {blocks} blocks of {threads} threads{role}"
 
 
 def _grid_extent(plan: PlanState, axis: int) -> int | str:
@@ -176,6 +178,8 @@ def _remark(plan: PlanState, cache: Cache) -> str:
     remark = f"{where[cache.location]}{shape} {cache.element_type}"
     if cache.stages > 1:
         remark += f", {cache.stages} buffers"
+    if cache.tma:
+        remark += ", by TMA"
     return f"{remark}, next iteration through registers" if cache.through_registers else remark
 
 
@@ -204,6 +208,7 @@ def _cache_data(plan: PlanState, cache: Cache) -> dict[str, Any]:  # Any: plain 
         "element_type": str(cache.element_type),
         "layout": None if cache.layout is None else str(getattr(cache.layout, "name", cache.layout)),
         "buffers": cache.stages,
+        "tma": bool(cache.tma),
         "through_registers": cache.through_registers,
         "strategy": cache.strategy.name,
         "vectorize": cache.vectorize,

@@ -19,6 +19,7 @@ from tilewright.schedule.orders import refuse_violations
 from tilewright.schedule.plan_state import PlanState, operation_name, sizes_of
 from tilewright.schedule.roles import IN_REGISTERS
 from tilewright.schedule.views import Derived
+from tilewright.schedule.warpgroup_rules import refuse_warpgroups
 
 _LOCAL_BYTES = 512 << 10  # of a thread, where registers do not hold what it keeps (CUDA programming guide)
 
@@ -40,6 +41,7 @@ def validate(plan: PlanState, parameters: tuple[Array, ...]) -> None:
     _refuse_rivals(plan)
     _refuse_too_much(plan)
     _refuse_forgotten(plan)
+    refuse_warpgroups(plan)
     _refuse_fragments(plan)
     _refuse_seen(plan)
 
