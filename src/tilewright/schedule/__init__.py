@@ -38,6 +38,7 @@ How it becomes a kernel
     edges                    tiles across the ends of loops: which elements of a fragment are there
     fragments, tiles         matrix instructions: fragments read, multiplied in passes, finished, stored
     warpgroups               tiles that a warpgroup multiplies from shared memory
+    bulk_results             results that leave through shared memory by TMA
     rings                    caches that TMA fills: mbarriers, who copies and who waits
     pipelines                caches in loops, filled before what reads them or ahead of it
     vectors                  statements for all lanes of vectorized loops at once, and reductions over them

@@ -47,6 +47,14 @@ class Binding:
             total *= loop.trips
         return total
 
+    def count(self, sizes: Mapping[Any, Any]) -> Any:  # Any: numbers of host or device
+        """Return how many there are, for sizes that the device knows."""
+        total: Any = 1
+        for loop in self.loops:
+            trips = loop.trips
+            total = total * ((loop.stop.evaluate(sizes) + (loop.step - 1)) // loop.step if trips is None else trips)
+        return total
+
     def extent_for(self, sizes: Mapping[Any, int]) -> int:  # Any: dimensions
         """Return how many there are for given sizes of the launch."""
         total = 1

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from tilewright.schedule.affine import Affine
+from tilewright.schedule.binding import WARPGROUP
 from tilewright.schedule.caches import Cache, Location, order_of
-from tilewright.schedule.plan_state import PlanState
+from tilewright.schedule.plan_state import PlanState, Tensorization
 
 _UNIT = 16  # bytes: of strides of the tensor, and of the rows of a box
 _MOST_MODES = 5
+_ROW = 256  # bytes: of a row of results that are stored at once
 Reason = tuple[str, str]  # why not, and what to do
 
 _BY_THREADS = "leave tma out: the threads of the block fill it"
+_BY_WARPGROUPS = "leave tma out: each thread stores its own results"
 
 
 def filled_in_bulk(plan: PlanState, cache: Cache) -> bool:
@@ -26,7 +30,69 @@ def filled_in_bulk(plan: PlanState, cache: Cache) -> bool:
 
 def why_not_in_bulk(plan: PlanState, cache: Cache) -> Reason | None:
     """Return why TMA cannot fill a cache, and what to do; None where it can."""
+    if cache.location is Location.MMA_FRAGMENT:
+        return _of_results(plan, cache)
     return _of_place(plan, cache) or _of_elements(plan, cache)
+
+
+def columns_at_once(tile: Tensorization) -> int:
+    """Return how many columns of a tile of C a warpgroup stores at once: half of a wide tile, up to 256 bytes a row."""
+    most = max(_ROW // tile.c.array.element_type.bytes, 8)
+    return max(n for n in range(8, min(tile.shape.n, most) + 1, 8) if tile.shape.n % n == 0)
+
+
+def result_bytes(plan: PlanState, cache: Cache) -> int:
+    """Return the bytes of shared memory through which results go that are stored by TMA."""
+    tile = plan.tensorization
+    if not cache.leaves_in_bulk or tile is None:
+        return 0
+    warpgroups = plan.block[0] // WARPGROUP - plan.producer
+    return tile.shape.m * columns_at_once(tile) * cache.array.element_type.bytes * warpgroups
+
+
+def _of_results(plan: PlanState, cache: Cache) -> Reason | None:
+    """Return why the results of a warpgroup cannot leave by TMA."""
+    tile, array = plan.tensorization, cache.array
+    if tile is None or not tile.recipe.is_of_warpgroup or array is not tile.c.array:
+        return (
+            "it holds fragments, and only the results of a warpgroup's tiles leave by TMA",
+            "leave tma out, or tensorize by a shape of a warpgroup",
+        )
+    if isinstance(cache.source, Cache):
+        return f"it is written back to {cache.source!r}, and TMA stores to the array itself", "cache the array itself"
+    if plan.is_temporary(array) or array.memory.element_type is not array.element_type:
+        return f"{array.name} is not an array that the launch gives with these elements", _BY_WARPGROUPS
+    if array.rank > _MOST_MODES:
+        return f"a tensor map has at most {_MOST_MODES} modes, and {array.name} has {array.rank}", _BY_WARPGROUPS
+    along = [[m for m, place in enumerate(tile.c.place) if place.factor(index)] for index in tile.indices[:2]]
+    if any(len(modes) != 1 for modes in along) or along[0] == along[1]:
+        return f"rows and columns of the tile do not run along modes of {array.name} of their own", _BY_WARPGROUPS
+    rows, columns = along[0][0], along[1][0]
+    if (tile.c.place[rows].factor(tile.indices[0]), tile.c.place[columns].factor(tile.indices[1])) != (1, 1):
+        return f"the tile takes every other element of {array.name}", _BY_WARPGROUPS
+    if array.strides[columns] != 1:
+        return (
+            f"neighbours along {tile.indices[1]} have stride {array.strides[columns]} in {array.name}",
+            _BY_WARPGROUPS,
+        )
+    size = array.element_type.bytes
+    for mode, step in enumerate(array.strides):
+        if mode != columns and isinstance(step, int) and array.shape[mode] != 1 and step * size % _UNIT:
+            return (
+                f"mode {mode} of {array.name} has a stride of {step * size} bytes, and TMA takes multiples of {_UNIT}",
+                _BY_WARPGROUPS,
+            )
+    if columns_at_once(tile) * size % _UNIT:
+        return f"a row of {columns_at_once(tile)} {array.element_type} is no multiple of {_UNIT} bytes", _BY_WARPGROUPS
+    ends = {
+        end
+        for place, extent in zip(tile.c.place, array.shape, strict=True)
+        for end in (place, (extent - 1 if isinstance(extent, int) else Affine.of({extent: 1}, -1)) - place)
+    }
+    for edge in tile.edges:
+        if not edge.value.factor(tile.indices[2]) and edge.value not in ends:
+            return f"a tile would cross the boundary at which {edge}, where {array.name} does not end", _BY_WARPGROUPS
+    return None
 
 
 def _of_place(plan: PlanState, cache: Cache) -> Reason | None:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -35,7 +36,7 @@ from tilewright.tensors import Tensor
 from tilewright.trace.carry import rename
 from tilewright.trace.control import branch
 from tilewright.trace.memory import registers
-from tilewright.trace.threads import block_idx, linear_thread, thread_idx, warpgroup_id
+from tilewright.trace.threads import block_idx, grid_dim, linear_thread, thread_idx, warpgroup_id
 
 
 class Emission:
@@ -57,7 +58,7 @@ class Emission:
     def emit(self) -> None:
         """Emit the whole kernel."""
         for binding in self.plan.bindings:
-            if binding.kind == "BLOCK" or not self.plan.producer:
+            if not (self.plan.blocks if binding.kind == "BLOCK" else self.plan.producer):
                 self._enter(binding)
         self.cached.declare()
         if not self.plan.producer:
@@ -79,7 +80,7 @@ class Emission:
                 for group in self.cached.groups.values():
                     assert isinstance(group, ProducedGroup), group
                     group.begin_producer()
-                self._fill(0, self.plan.nest.parts)
+                self._each_block(lambda: self._fill(0, self.plan.nest.parts))
 
         branch(linear_thread() == 0, fill)
 
@@ -116,6 +117,25 @@ class Emission:
                 group.begin_consumer(tiles.may_defer(depth))
             self._compute()
 
+    def _each_block(self, body: Callable[[], None]) -> None:
+        """Emit a body: where blocks stay, for one number of a block after the other."""
+        scope = self.scope
+        if self.plan.blocks is None:
+            body()
+            return
+        bound = sorted((b for b in self.plan.bindings if b.kind == "BLOCK"), key=lambda b: b.axis)
+        counts = [binding.count(scope.values) for binding in bound]
+
+        def iteration(number: Any) -> None:  # Any: a device number
+            values, ranges = dict(scope.values), dict(scope.ranges)
+            for binding, count in zip(bound, counts, strict=True):
+                self._take(binding, number if binding is bound[-1] else number % count)
+                number = number // count
+            body()
+            scope.values, scope.ranges = values, ranges
+
+        scope.repeat(block_idx.x, math.prod(counts), grid_dim.x, iteration, "number")
+
     @contextmanager
     def _own_states(self) -> Iterator[None]:
         """Let a role have states of rings of its own."""
@@ -126,8 +146,16 @@ class Emission:
             self.scope.ring_states = []
 
     def _compute(self) -> None:
-        """Emit what computes: registers, loops and statements."""
+        """Emit what computes, in the places of one block or of several."""
+        if self.tiles is not None:
+            self.tiles.begin()
         held = {array.memory for array in self.scope.storage}  # by the launch
+        self._each_block(lambda: self._compute_once(held))
+        if self.tiles is not None:
+            self.tiles.finish()
+
+    def _compute_once(self, held: set[Array]) -> None:
+        """Emit registers, loops and statements."""
         for array in self.plan.arrays:
             if array not in self.scope.storage and not any(cache.array is array for cache in self.plan.caches):
                 self._keep_in_registers(array)
@@ -135,6 +163,10 @@ class Emission:
             self.tiles.declare()
         self._begin_scratch(held)
         self.guarded(0, self.plan.nest.parts)
+        if self.plan.blocks is not None and any(
+            c.is_of_block and not (self.plan.producer and c.is_filled_in_bulk) for c in self.plan.caches
+        ):
+            self.scope.meet()  # what the caches hold has been read
 
     def _keep_in_registers(self, array: Array) -> None:
         """Give a TEMP array that has no cache its elements in registers: those that one thread touches."""
@@ -212,6 +244,10 @@ class Emission:
             number = number // self.plan.target.warp_size
         if binding.kind == "WARPGROUP":
             number = warpgroup_id() - 1 if self.plan.producer else warpgroup_id()
+        self._take(binding, number)
+
+    def _take(self, binding: Binding, number: Any) -> None:  # Any: a number of the device
+        """Give the indices of a binding their values for the number of a block, thread, warp or warpgroup."""
         for index, value in binding.values(number, self.scope.values).items():
             rename(index.name, value)
             self.scope.values[index] = value
@@ -227,7 +263,7 @@ class Emission:
         caches = [
             cache
             for cache in self.scope.caches(depth, parts)
-            if not (cache.is_ahead and depth) and not (produced and cache.tma)
+            if not (cache.is_ahead and depth) and not (produced and cache.is_filled_in_bulk)
         ]
 
         def body() -> None:
@@ -270,7 +306,9 @@ class Emission:
 
         group = self.cached.group(depth + 1, parts)
         produced = isinstance(group, ProducedGroup)
-        ahead = [c for c in self.scope.caches(depth + 1, parts) if c.is_ahead and not (produced and c.tma)]
+        ahead = [
+            c for c in self.scope.caches(depth + 1, parts) if c.is_ahead and not (produced and c.is_filled_in_bulk)
+        ]
         if ahead:
             self.cached.run_ahead(depth, parts, ahead)
             return
@@ -283,7 +321,7 @@ class Emission:
 
         self._each_value(loop, low, high, lambda value: iteration(value, parts))
         if isinstance(group, ProducedGroup):
-            group.end(depth > 0)
+            group.end()
 
     def _each_value(self, loop: Loop, low: int, high: int | None, body: Callable[[Any], None]) -> None:
         """Emit a body for each value of a loop's index: one by one where the loop tells fused schedules apart."""

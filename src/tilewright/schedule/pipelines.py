@@ -36,7 +36,7 @@ class CachedLoops:
         """Make what TMA fills, with its mbarriers, at the beginning of the kernel."""
         found: dict[int, list[Cache]] = {}
         for cache in self.scope.plan.caches:
-            if cache.tma:
+            if cache.is_filled_in_bulk:
                 found.setdefault(self.scope.plan.depth(cache), []).append(cache)
         for depth, caches in found.items():
             self._refuse_unequal(depth, caches)
@@ -46,7 +46,11 @@ class CachedLoops:
 
     def group(self, depth: int, parts: Parts) -> BulkGroup | None:
         """Return the caches that TMA fills inside of so many serial loops, where some part uses them."""
-        return self.groups.get(depth) if any(cache.tma for cache in self.scope.caches(depth, parts)) else None
+        return (
+            self.groups.get(depth)
+            if any(cache.is_filled_in_bulk for cache in self.scope.caches(depth, parts))
+            else None
+        )
 
     def _order(self, caches: list[SharedCache]) -> None:
         """Order what threads wrote before what matrix instructions of warpgroups read through the async proxy."""
@@ -61,9 +65,9 @@ class CachedLoops:
             first = [cache for cache in caches if cache not in later]
             self.with_caches(first, in_loop, lambda: self.with_caches(later, False, body))
             return
-        bulk = [cache for cache in caches if cache.tma]
+        bulk = [cache for cache in caches if cache.is_filled_in_bulk]
         group = self.groups[plan.depth(bulk[0])] if bulk else None
-        shared = [SharedCache(scope, cache) for cache in caches if cache.is_of_block and not cache.tma]
+        shared = [SharedCache(scope, cache) for cache in caches if cache.is_of_block and not cache.is_filled_in_bulk]
         private = [cache for cache in caches if not cache.is_of_block]
         if shared or group is not None:
             if in_loop:
@@ -129,7 +133,7 @@ class CachedLoops:
         of_block = [cache for cache in caches if cache.is_of_block]
         self._refuse_unequal(depth + 1, of_block)
         private = [_Ahead(self.scope, loop, cache) for cache in caches if not cache.is_of_block]
-        shared = [SharedCache(self.scope, cache) for cache in of_block if not cache.tma]
+        shared = [SharedCache(self.scope, cache) for cache in of_block if not cache.is_filled_in_bulk]
 
         def inside(value: Any) -> None:  # Any: a device number
             with ExitStack() as stack:
@@ -238,7 +242,7 @@ class CachedLoops:
         It does where fragments, and nothing else, are read from the buffers: a buffer is then free once the iteration's
         last fragments have been read, and what is read beyond the last iteration is a buffer, too.
         """
-        if any(not cache.is_ahead or cache.tma for cache in self.scope.caches(depth, parts)):
+        if any(not cache.is_ahead or cache.is_filled_in_bulk for cache in self.scope.caches(depth, parts)):
             return False
         return {cache.array for cache in self._read_ahead(depth, parts)} == {cache.cache.array for cache in caches}
 

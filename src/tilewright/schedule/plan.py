@@ -81,7 +81,13 @@ class Plan(PlanState, Recorder):
         return super().block
 
     @recorded
-    def bind(self, mapping: Mapping[Index | tuple[Index, ...], GridUnit], *, producer: bool | None = None) -> None:
+    def bind(
+        self,
+        mapping: Mapping[Index | tuple[Index, ...], GridUnit],
+        *,
+        producer: bool | None = None,
+        blocks: int | None = None,
+    ) -> None:
         """Let blocks, threads, warps or warpgroups run through loops.
 
         `plan.bind({i: target.GridUnit.BLOCK_Y, (j, jj): target.GridUnit.BLOCK_X})`: the iterations of a bound loop run
@@ -94,6 +100,9 @@ class Plan(PlanState, Recorder):
         in shared memory by TMA, as far ahead as they have buffers (`pipeline_stages`), while the others multiply. They
         meet at mbarriers.
 
+        `blocks=n` launches at most n blocks, mostly one for each multiprocessor. Block b then computes what blocks b,
+        b + n, b + 2 n and so on would have computed, one after the other; BLOCK_X varies fastest.
+
         Where threads of a block access one element in different iterations of a loop that is not bound, a barrier
         behind each of its iterations keeps them in order: so the diagonals of a skewed nest run one after the other.
 
@@ -103,10 +112,13 @@ class Plan(PlanState, Recorder):
         """
         instance("Plan.bind", "mapping", mapping, Mapping, "a dict from loops to units of the grid")
         instance("Plan.bind", "producer", producer, (bool, type(None)), "True or False")
+        if blocks is not None and not is_count(blocks):
+            raise ScheduleError(f"blocks={blocks!r}", help="a whole number of blocks, at least 1: 132 on an H200")
         with_producer = self.producer if producer is None else producer
         bindings = bind(self.nest, self.bindings, mapping, self.target, producer=with_producer)
         self.crossings = () if self.nest.is_unchecked else crossings(self.nest, bindings)
         self.bindings, self.producer = bindings, with_producer
+        self.blocks = self.blocks if blocks is None else blocks
 
     def auto(self, *heuristics: NoneCacheHeuristics) -> Plan:
         """Choose bindings, tiles, caches and matrix instructions, and return the plan itself.
@@ -487,7 +499,7 @@ class Plan(PlanState, Recorder):
             raise waiting(self.start, self.steps)
         made = Plan(self._ordered(), self.target)
         made.bindings, made.crossings, made.vectorized = self.bindings, self.crossings, self.vectorized
-        made.producer = self.producer
+        made.producer, made.blocks = self.producer, self.blocks
         if self.nest.is_unchecked:
             made.crossings = crossings(made.nest, self.bindings)
         made.caches, made.tensorization = list(self.caches), self.tensorization

@@ -6,14 +6,14 @@ alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from tilewright.dtypes import DType
 from tilewright.schedule.affine import Affine, Dimension, Index
 from tilewright.schedule.arrays import Array, Role
-from tilewright.schedule.binding import Binding, block_of
+from tilewright.schedule.binding import Binding, block_of, grid_of
 from tilewright.schedule.caches import Cache, Location, Region, region_of
 from tilewright.schedule.crossings import Crossing
 from tilewright.schedule.loop_nest import Access, Condition, Loop, LoopNest, Statement, arrays_of, settled
@@ -78,6 +78,7 @@ class PlanState:
         self.vectorized: frozenset[Index] = frozenset()
         self.caches: list[Cache] = []
         self.tensorization: Tensorization | None = None
+        self.blocks: int | None = None  # at most so many blocks, which then stay for several of their numbers
         self.producer = False  # whether a warpgroup of its own fills the caches
         self.given: frozenset[Array] = frozenset()  # memory that a kernel is built to take
         self.begun: frozenset[Array] = frozenset()  # TEMP arrays that a kernel begins with zeros
@@ -103,6 +104,11 @@ class PlanState:
         tile = self.tensorization
         wide = tile is not None and tile.recipe.is_of_warpgroup
         return block_of(self.bindings, self.target, warps=tile is not None, warpgroups=wide, producer=self.producer)
+
+    def grid(self, sizes: Mapping[Any, int]) -> tuple[int, int, int]:  # Any: dimensions
+        """Return the blocks of the grid along each axis: of blocks that stay, in a row."""
+        x, y, z = grid_of(self.bindings, sizes)
+        return (x, y, z) if self.blocks is None else (min(x * y * z, self.blocks), 1, 1)
 
     @property
     def arrays(self) -> tuple[Array, ...]:

@@ -137,7 +137,8 @@ def _add_serial(plan: PlanState, lines: list[tuple[int, str, str]], at: int, dep
             _add_statements(part, lines, at)
     for cache in caches:
         if plan.is_written(cache):
-            lines.append((at, f"{_box(plan, cache)} = {cache.name}", "written back"))
+            how = ", by TMA" if cache.leaves_in_bulk else ""
+            lines.append((at, f"{_box(plan, cache)} = {cache.name}", f"written back{how}"))
 
 
 def _add_statements(part: Part, lines: list[tuple[int, str, str]], at: int) -> None:
@@ -178,7 +179,7 @@ def _remark(plan: PlanState, cache: Cache) -> str:
     remark = f"{where[cache.location]}{shape} {cache.element_type}"
     if cache.stages > 1:
         remark += f", {cache.stages} buffers"
-    if cache.tma:
+    if cache.is_filled_in_bulk:
         remark += ", by TMA"
     return f"{remark}, next iteration through registers" if cache.through_registers else remark
 

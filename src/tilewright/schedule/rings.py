@@ -140,10 +140,14 @@ class ProducedGroup(BulkGroup):
                 multiplied()
                 wgmma_wait(1)
 
-    def end(self, is_repeated: bool) -> None:
-        """Wait for the last products, and hand the last stage back where the loop runs again."""
+    def end(self) -> None:
+        """Wait for the last products, and hand the last stage back.
+
+        Nobody waits for it where the loop does not run again. It is handed back all the same: ptxas, which orders reads
+        of sums by blocks of instructions, otherwise finds some before the wait, and lets products wait for one another
+        (C7514).
+        """
         if self.behind:
             assert self.consumer is not None
             wgmma_wait(0)
-            if is_repeated:
-                self.consumer.release()
+            self.consumer.release()

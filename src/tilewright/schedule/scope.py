@@ -208,22 +208,37 @@ class Scope:
         is_whole = high is None or high == loop.last
         stop = loop.stop.evaluate(self.values) if is_whole else high + 1  # type: ignore[operator]  # a number here
 
-        leaves = [(state, name) for state in self.ring_states for name in state.leaves]
-
-        def iteration(value: Scalar, *carried: Scalar) -> list[Any]:  # Any: numbers of host or device
+        def iteration(value: Scalar) -> None:
             if loop.index in self.carried:
                 self.k_indices.add(value.value)
-            for (state, name), number in zip(leaves, carried, strict=True):
-                rename(name, number)
-                setattr(state, name, number)
             body(value)
-            return [getattr(state, name) for state, name in leaves]
 
         unroll = True if loop.index in self.plan.nest.unrolled else None
-        init = [getattr(state, name) for state, name in leaves]
-        after = emit_loop(low, stop, loop.step, iteration, init, unroll=unroll, name=loop.index.name)
-        for (state, name), number in zip(leaves, after, strict=True):
-            setattr(state, name, number)
+        self.repeat(low, stop, loop.step, iteration, loop.index.name, unroll)
+
+    def repeat(
+        self,
+        start: Any,  # Any: numbers of host or device
+        stop: Any,
+        step: Any,
+        body: Callable[[Any], None],
+        name: str,
+        unroll: bool | None = None,
+    ) -> None:
+        """Emit a loop of the device, which carries the states of rings."""
+        leaves = [(state, leaf) for state in self.ring_states for leaf in state.leaves]
+
+        def iteration(value: Scalar, *carried: Scalar) -> list[Any]:  # Any: numbers of host or device
+            for (state, leaf), number in zip(leaves, carried, strict=True):
+                rename(leaf, number)
+                setattr(state, leaf, number)
+            body(value)
+            return [getattr(state, leaf) for state, leaf in leaves]
+
+        init = [getattr(state, leaf) for state, leaf in leaves]
+        after = emit_loop(start, stop, step, iteration, init, unroll=unroll, name=name)
+        for (state, leaf), number in zip(leaves, after, strict=True):
+            setattr(state, leaf, number)
 
     def span(self, loop: Loop, parts: Parts) -> tuple[int, int | None]:
         """Return the least and greatest value of a loop's index at which any part may run."""

@@ -137,7 +137,7 @@ class SharedCache(Filling):
 
     def __init__(self, scope: Scope, cache: Cache) -> None:
         super().__init__(scope, cache)
-        if isinstance(self.layout, ComposedLayout) and not cache.tma and not self._divides():
+        if isinstance(self.layout, ComposedLayout) and not cache.is_filled_in_bulk and not self._divides():
             self.layout = self._plain
         self.tensor = self._memory()
         rename(cache.name, self.tensor)
@@ -153,6 +153,8 @@ class SharedCache(Filling):
     def _number_of_block(self) -> Any:  # Any: a number of host or device
         """Return the number of the block in the grid, along those axes that the plan uses."""
         number: Any = 0
+        if self.scope.plan.blocks is not None:
+            return as_scalar(block_idx.x, int64)
         for axis in sorted((b.axis for b in self.scope.plan.bindings if b.kind == "BLOCK"), reverse=True):
             index, extent = ((x.x, x.y, x.z)[axis] for x in (block_idx, grid_dim))
             number = as_scalar(index, int64) if isinstance(number, int) else number * extent + index
@@ -163,7 +165,7 @@ class SharedCache(Filling):
         """The layout of all buffers: the modes of the array, then the number of the buffer."""
         cache, stages = self.cache, self.cache.stages
         plan = self.scope.plan
-        if plan.is_read_by_warpgroups(cache) or cache.tma:
+        if plan.is_read_by_warpgroups(cache) or cache.is_filled_in_bulk:
             if cache.layout is None or isinstance(cache.layout, ArrayLayout):
                 return matrix_layout(cache, self.region, self.order, stages, is_shared_out=False) or self._plain
             return self._plain

@@ -17,7 +17,8 @@ def refuse_warpgroups(plan: PlanState) -> None:
     for cache in plan.caches:
         why = why_not_in_bulk(plan, cache) if cache.tma else None
         if why is not None:
-            raise ScheduleError(f"TMA cannot fill {cache.name}: {why[0]}", help=why[1])
+            does = "store" if cache.location is Location.MMA_FRAGMENT else "fill"
+            raise ScheduleError(f"TMA cannot {does} {cache.name}: {why[0]}", help=why[1])
     tile = plan.tensorization
     if tile is None or not tile.recipe.is_of_warpgroup:
         _refuse_without_tile(plan, tile)

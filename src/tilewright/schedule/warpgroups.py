@@ -11,8 +11,10 @@ from tilewright.language.copying import clear
 from tilewright.language.gemm import gemm
 from tilewright.layout import ComposedLayout
 from tilewright.layout.tuples import leaves
+from tilewright.schedule.bulk_results import BulkResults
 from tilewright.schedule.edges import guard_of
-from tilewright.schedule.fragments import Side, View
+from tilewright.schedule.filling import Filling
+from tilewright.schedule.fragments import Side, View, place_from
 from tilewright.schedule.mma_shapes import MMAFragmentOp
 from tilewright.schedule.scope import Parts
 from tilewright.schedule.tiles import SIDES, Tiles
@@ -28,12 +30,18 @@ class WarpgroupTiles(Tiles):
     """
 
     is_deferred = False
+    _results: BulkResults | None = None
 
     @property
     def lane(self) -> Any:  # Any: a device number
         """The thread's number in its warpgroup."""
         alone = self.scope.plan.block[0] == THREADS
         return thread_idx.x if alone else thread_idx.x % THREADS
+
+    def begin(self) -> None:
+        """Make the buffers through which results leave by TMA."""
+        if any(cache.leaves_in_bulk for cache in self.scope.plan.caches):
+            self._results = BulkResults(self.scope, self.tile)
 
     def declare(self) -> None:
         """Make the registers of sums that no cache holds, where tiles are emitted in more than one place."""
@@ -56,7 +64,7 @@ class WarpgroupTiles(Tiles):
         return (
             held
             and len(plan.nest.parts) == 1
-            and all(x.tma and x.stages > 1 and plan.depth(x) == depth for x in inside)
+            and all(x.is_filled_in_bulk and x.stages > 1 and plan.depth(x) == depth for x in inside)
         )
 
     # --- products ----------------------------------------------------------------------------------------
@@ -122,6 +130,29 @@ class WarpgroupTiles(Tiles):
             clear(fragment)
             return
         super().read_target(block, view, fragment)
+
+    def _write_back(self, filling: Filling, tiles: list[int], accumulators: list[Tensor]) -> None:
+        """Emit the stores of all tiles of C in a region, by TMA where the cache says so."""
+        results = self._results
+        if results is None or not filling.cache.leaves_in_bulk:
+            super()._write_back(filling, tiles, accumulators)
+            return
+        place = place_from(filling, self.tile.c, self.target_indices)
+        modes = [
+            next(mode for mode, at in enumerate(self.tile.c.place) if at.factor(index)) for index in self.target_indices
+        ]
+
+        def store(block: int, view: View, fragment: Tensor) -> None:
+            self.finish_target(fragment)
+            start = tuple(at.evaluate(self.scope.values) for at in place)
+            results.store(fragment, start, (modes[0], modes[1]))
+
+        self._each_tile(filling, tiles, accumulators, store)
+
+    def finish(self) -> None:
+        """Wait until the last results have left shared memory."""
+        if self._results is not None:
+            self._results.finish()
 
     @property
     def _begins_by_products(self) -> bool:

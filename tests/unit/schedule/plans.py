@@ -51,12 +51,14 @@ def warpgroup_product(
     producer: bool = True,
     tma: bool | None = None,
     holds: bool = True,
+    stores: bool | None = None,
+    blocks: int | None = None,
     options: dict[str, Any] | None = None,
     target: str = "NVIDIA H100",
 ) -> tuple[Plan, tuple[Array, Array, Array]]:
     """Return the plan of C = A B (C += A B where C is not held) by warpgroups, and its arrays (A, B, C).
 
-    `layouts` has N for a matrix by rows and T for one by columns, of A and of B.
+    `layouts` has N for a matrix by rows and T for one by columns, of A and of B; `stores` is C's `tma`.
     """
     m, n, k = extents
     by = {"N": Array.Layout.FIRST_MAJOR, "T": Array.Layout.LAST_MAJOR}
@@ -76,11 +78,11 @@ def warpgroup_product(
     schedule.reorder(i, j, kk, row, column, ii, jj, step)
     plan = schedule.create_plan(Target(target))
     unit = plan.target.GridUnit
-    plan.bind({i: unit.BLOCK_Y, j: unit.BLOCK_X, (row, column): unit.WARPGROUP}, producer=producer)
+    plan.bind({i: unit.BLOCK_Y, j: unit.BLOCK_X, (row, column): unit.WARPGROUP}, producer=producer, blocks=blocks)
     for operand in (A, B):
         plan.cache(operand, index=ii, pipeline_stages=stages, tma=tma, **(options or {}))
     if holds:
-        plan.cache(C, index=kk, location=Location.MMA_FRAGMENT)
+        plan.cache(C, index=kk, location=Location.MMA_FRAGMENT, tma=stores)
     begun = MMAFragmentOp.SET if holds else MMAFragmentOp.NONE
     plan.tensorize((ii, jj, step), shape, tile[2] // shape.k, prologue_op=begun)
     return plan, (A, B, C)

@@ -15,6 +15,7 @@ import tilewright as tw
 from tilewright.arch import Arch
 from tilewright.backends import sim
 from tilewright.instructions.barrier import Barrier
+from tilewright.instructions.mbarrier import MbarrierArrive
 from tilewright.instructions.warpgroup_atoms import NAMES
 from tilewright.ir.effects import Scope
 from tilewright.runtime import libraries
@@ -41,6 +42,17 @@ PRODUCTS: dict[str, dict[str, Any]] = {
     "two lines of K": {"tile": (64, 64, 128)},
     "C not held": {"holds": False},
     "C not held, no producer": {"holds": False, "producer": False},
+    "results by TMA": {"stores": True},
+    "results of 16 bits by TMA, in parts": {
+        "stores": True, "types": (BF16, BF16, BF16), "shape": MMAShape.M64N144K16, "tile": (128, 144, 64)
+    },
+    "results of bytes by TMA": {
+        "types": (tw.int8, tw.int8, tw.int8), "shape": MMAShape.M64N48K32, "tile": (64, 48, 64), "stores": True
+    },
+    "blocks that stay": {"blocks": 2},
+    "blocks that stay, results by TMA": {"blocks": 1, "stores": True, "types": (BF16, BF16, BF16), "stages": 3},
+    "blocks that stay, no producer": {"blocks": 1, "producer": False, "stores": True},
+    "blocks that stay, filled by threads": {"blocks": 1, "producer": False, "tma": False, "stages": 1},
     "float16": {"types": (tw.float16, tw.float16, tw.float16)},
     "tf32": {"types": (tw.float32, tw.float32, tw.float32), "shape": MMAShape.M64N64K8, "tile": (64, 64, 32)},
     "int8": {"types": (tw.int8, tw.int8, tw.int32), "shape": MMAShape.M64N64K32, "tile": (64, 64, 64)},
@@ -63,15 +75,16 @@ def run(plan: Plan, arrays: tuple[Array, ...]) -> None:
         held.append(np.asfortranarray(values) if array.layout is Array.Layout.LAST_MAJOR else values)
     a, b, c = held
     is_set = plan.tensorization is not None and plan.tensorization.prologue[0].name == "SET"
-    expected = a.astype(np.float64) @ b.astype(np.float64) + (0 if is_set else c.astype(np.float64))
+    exact = a.astype(np.float64) @ b.astype(np.float64) + (0 if is_set else c.astype(np.float64))
     plan.build("product", args=arrays)(a, b, c)
-    assert np.array_equal(c.astype(np.float64), expected)
+    expected = exact.astype(np.int64).astype(c.dtype) if c.dtype == np.int8 else exact.astype(c.dtype)
+    assert np.array_equal(c, expected)
 
 
 @pytest.mark.parametrize("options", PRODUCTS.values(), ids=PRODUCTS)
 def test_product(options: dict[str, Any]) -> None:
     """Sizes that no tile divides: what is beyond the end is zero and is not stored."""
-    given, extents = dict(options), (136, 72, 144)
+    given, extents = dict(options), (136, 80, 144)
     transposed = given.pop("options", None) is not None
     plan, arrays = warpgroup_product(extents, **given) if not transposed else _transposing(extents, **given)
     run(plan, arrays)
@@ -108,10 +121,15 @@ def test_every_dense_product_of_a_warpgroup_is_a_shape() -> None:
     assert all(find_recipe(Arch.parse(x), shapes[0], tw.float16, tw.float32) is None for x in ("sm_80", "gfx90a"))
 
 
-@pytest.mark.parametrize("producer", [True, False])
-def test_each_synchronisation_is_needed_and_missed(producer: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("producer", [True, False, pytest.param(None, marks=pytest.mark.slow)])
+def test_each_synchronisation_is_needed_and_missed(producer: bool | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a producer, without one, and with a producer in a block that stays for two tiles, stored by TMA."""
+    stays = producer is None
     rows = 64 if producer else 128  # the block's barrier matters to several warpgroups
-    plan, arrays = warpgroup_product((rows, 64, 320), tile=(rows, 64, 64), producer=producer)
+    plan, arrays = warpgroup_product(
+        (rows, 64, 320), tile=(64 if stays else rows, 64, 64), producer=producer is not False,
+        blocks=1 if stays else None, stores=stays,
+    )  # fmt: skip
     launches: list[tuple[tuple[Any, ...], Any]] = []
     with monkeypatch.context() as patch:
         patch.setattr(sim, "execute", lambda *given, **more: launches.append((given, more)))
@@ -123,27 +141,31 @@ def test_each_synchronisation_is_needed_and_missed(producer: bool, monkeypatch: 
     kernel = launched[0]
     blocks = [kernel.body, *(b for op in kernel.body.walk() for b in op.blocks)]
     places = [(b, op) for b in blocks for op in b.ops if isinstance(op, SYNCHRONISATIONS)]
-    assert len(places) == (10 if producer else 9)
+    assert len(places) == {True: 12, False: 9, None: 18}[producer]
     kept = []
     for block, op in places:
         with without(block, op):
             if not findings(launched, more):
                 kept.append(op)
     # A ring lets a warp meet before it hands a stage back; the wait for products of a warpgroup is enough for that.
-    # Without a producer the block meets at the loop's beginning, before it waits for the first stage, and behind it,
-    # where nobody fills any more.
-    scopes = [Scope.WARP] if producer else [Scope.BLOCK, Scope.BLOCK]
+    # Nobody waits for the last stage. Without a producer the block meets at the loop's beginning, before it waits for
+    # the first stage, and behind it, where nobody fills any more.
+    scopes = [Scope.BLOCK, Scope.BLOCK] if producer is False else [Scope.WARP, Scope.WARP]
     assert [op.effects.together for op in kept if isinstance(op, Barrier)] == scopes, kept
-    assert len(kept) == len(scopes), kept
+    assert [type(op) for op in kept if not isinstance(op, Barrier)] == [MbarrierArrive] * (producer is True), kept
 
 
 @pytest.mark.skipif(nvrtc_version() is None, reason="needs NVRTC")
+@pytest.mark.slow
+@pytest.mark.parametrize("blocks", [None, 132])
 @pytest.mark.parametrize("producer", [True, False])
-def test_the_kernel_compiles_cleanly(producer: bool) -> None:
+def test_the_kernel_compiles_cleanly(producer: bool, blocks: int | None) -> None:
     """The largest tile: no spills, no product that waits for another, sums that stay in their registers."""
+    stores = blocks is not None or producer
     plan, arrays = warpgroup_product(
-        (4096, 4096, 4096), MMAShape.M64N256K16, (128, 256, 64), stages=4, producer=producer
-    )
+        (4096, 4096, 4096), MMAShape.M64N256K16, (128, 256, 64), (BF16, BF16, BF16), stages=4, producer=producer,
+        stores=stores, blocks=blocks,
+    )  # fmt: skip
     kernel = plan.build("product", args=arrays)
     module = kernel.lower().module
     assert not module.resources.spills and not module.resources.stack_bytes, module.resources
