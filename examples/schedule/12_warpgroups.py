@@ -65,8 +65,8 @@ def cases(backend: Backend, quick: bool) -> list[Case]:
     if backend == "cuda" and Target().arch.name != "sm_90a":
         return []
     if quick:
-        whole = by_warpgroups(128, 256, 320).build("by_warpgroups")
-        staying = by_warpgroups(136, 248, 136, stages=3, blocks=1).build("by_warpgroups")
+        whole = by_warpgroups(128, 256, 192, stages=2).build("by_warpgroups")
+        staying = by_warpgroups(136, 248, 136, stages=2, blocks=1).build("by_warpgroups")
         names = "warpgroups, a tile a block", "warpgroups, a block that stays, tiles that overhang"
         return [scheduled_case(name, kernel, backend) for name, kernel in zip(names, (whole, staying), strict=True)]
     kernel = by_warpgroups(4096, 4096, 4096).build("by_warpgroups")

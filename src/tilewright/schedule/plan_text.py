@@ -37,6 +37,7 @@ def plan_data(plan: PlanState) -> dict[str, Any]:  # Any: plain data
         "target": plan.target.name,
         "block": list(plan.block),
         "producer": plan.producer,
+        "blocks": plan.blocks,
         "grid": [_grid_extent(plan, axis) for axis in range(3)],
         "loops": [_loop_data(plan, loop) for loop in plan.nest.loops],
         "caches": [_cache_data(plan, cache) for cache in plan.caches],
@@ -55,8 +56,12 @@ def _heading(plan: PlanState) -> str:
     x, y, z = plan.block
     blocks = " x ".join(str(_grid_extent(plan, axis)) for axis in range(3 if _grid_extent(plan, 2) != 1 else 2))
     threads = f"{x} x {y} x {z}" if z > 1 else f"{x} x {y}"
+    if plan.blocks is not None:
+        blocks = f"at most {plan.blocks} blocks, for {blocks},"
+    else:
+        blocks = f"{blocks} blocks"
     role = ", a warpgroup of which fills caches" if plan.producer else ""
-    return f"{plan.target.name}: {blocks} blocks of {threads} threads{role}"
+    return f"{plan.target.name}: {blocks} of {threads} threads{role}"
 
 
 def _grid_extent(plan: PlanState, axis: int) -> int | str:
