@@ -56,8 +56,8 @@ class ExpressionRewriter(ast.NodeTransformer):
 
     def __init__(self, refuse: Refuse, uncertain: frozenset[str], *, deferred: bool = False) -> None:
         self.refuse = refuse
-        self.uncertain = uncertain
-        self.deferred = deferred
+        self.uncertain: frozenset[str] = uncertain
+        self.deferred: bool = deferred
 
     def visit(self, node: ast.AST) -> Any:
         """Rewrite a node, or refuse it."""

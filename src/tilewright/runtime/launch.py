@@ -188,7 +188,7 @@ class Packer:
         cooperative: bool = False,
         maps: EncodeMaps | None = None,
     ) -> None:
-        self.slots = tuple(slots)
+        self.slots: tuple[Slot, ...] = tuple(slots)
         self._maps = maps
         self._attributes = (ctypes.addressof(_COOPERATIVE), 1) if cooperative else ()
         configuration = _COOPERATIVE_FORMAT if cooperative else _CONFIG_FORMAT

@@ -170,7 +170,7 @@ class Recording(threading.local):
         return self.stores is not None
 
 
-recording = Recording()
+recording: Recording = Recording()
 
 
 class Index(Numbered, _Linear, LoopName):
@@ -187,7 +187,7 @@ class Index(Numbered, _Linear, LoopName):
     def __init__(self, name: str | None = None) -> None:
         self.number = next_number()
         names = assigned_names(sys._getframe(1)) if name is None else (name,)
-        self.name = names[0] if names else f"i{self.number[0]}"
+        self.name: str = names[0] if names else f"i{self.number[0]}"
 
     def __iter__(self) -> Iterator[Index]:
         yield self
@@ -215,7 +215,7 @@ class Dimension(Numbered, _Linear):
     def __init__(self, name: str | None = None, role: Role = Role.INPUT) -> None:
         self.number = next_number()
         names = assigned_names(sys._getframe(1)) if not name else (name,)
-        self.name = names[0] if names else f"n{self.number[0]}"
+        self.name: str = names[0] if names else f"n{self.number[0]}"
         if role not in (Role.INPUT, Role.OUTPUT, Role.INPUT_OUTPUT):
             raise ScheduleError(f"size {self.name} has the role {role!r}", help="Role.INPUT or Role.OUTPUT")
         self.role = role
@@ -423,7 +423,7 @@ class Division(Term):
 
     def __init__(self, value: Affine, divisor: int) -> None:
         super().__init__((value,), ord(self.sign[0]), divisor)
-        self.divisor = divisor
+        self.divisor: int = divisor
 
     @property
     def value(self) -> Affine:

@@ -87,7 +87,7 @@ class Array(Numbered):
         names = assigned_names(sys._getframe(1)) if name is None else (name,)
         if name is not None:
             text("Array", "name", name)
-        self.name = names[0] if names else f"array{self.number[0]}"
+        self.name: str = names[0] if names else f"array{self.number[0]}"
         self.forms: dict[Any, Form] = {}  # Any: what tells forms of this memory apart
         self.flags = flags
         if not self.name.isidentifier() or keyword.iskeyword(self.name):
@@ -124,7 +124,7 @@ class Array(Numbered):
                 f"array {self.name} is {role.name} and its layout is deferred",
                 help="only CONST arrays, whose data belongs to the kernel, take the layout of a cache",
             )
-        self.is_number = isinstance(shape, (tuple, list)) and not len(shape) and role in WRITTEN
+        self.is_number: bool = isinstance(shape, (tuple, list)) and not len(shape) and role in WRITTEN
         shape = (1,) if self.is_number else shape  # what is written has a place in memory
         self.declare(declared_type if isinstance(declared_type, Delayed) else as_dtype(declared_type), shape, layout)
 
@@ -433,8 +433,13 @@ class View(Array):
 
     def __init__(self, parent: Array, method: str, arguments: tuple[Any, ...], name: str) -> None:
         self.number = next_number()
-        self.name, self.role, self.data, self.flags = name, parent.role, None, parent.flags
-        self.parent, self.method, self.arguments = parent, method, arguments
+        self.name = name
+        self.role: Role = parent.role
+        self.data: None = None
+        self.flags: AllocateFlags = parent.flags
+        self.parent = parent
+        self.method = method
+        self.arguments = arguments
         self.is_number = False
         self._seen: Seen | None = None
         self.is_waiting = self.is_delayed
@@ -522,7 +527,10 @@ class Form(Array):
         start: int,
     ) -> None:
         self.number = next_number()
-        self.name, self.role, self.data, self.flags = name, memory.role, None, memory.flags
+        self.name = name
+        self.role: Role = memory.role
+        self.data: None = None
+        self.flags: AllocateFlags = memory.flags
         self.is_number = False
         self.element_type, self.shape = element_type, shape
         self._memory, self._steps, self._start = memory, steps, start

@@ -64,7 +64,8 @@ class Gathered(Term):
     __slots__ = ("load",)
 
     def __init__(self, load: Load) -> None:
-        self.load, self.parts = load, load.indices
+        self.load: Load = load
+        self.parts = load.indices
         symbols = [s for mode in load.indices for s, _ in mode.terms]
         last: tuple[int, ...] = max((s.number for s in symbols), default=())
         texts = [n for mode in load.indices for s, c in mode.terms for n in (c, *s.number, -1)]

@@ -129,7 +129,7 @@ class DelayedParameter(Delayed):
 
     def __init__(self, name: str | None = None) -> None:
         names = assigned_names(sys._getframe(1)) if name is None else (name,)
-        self.name = names[0] if names else "parameter"
+        self.name: str = names[0] if names else "parameter"
         self._values: list[Any] = []  # Any: one chosen value, or none
 
     def get_value(self) -> Any:  # Any: whatever was set

@@ -193,7 +193,7 @@ class Plan(PlanState, Recorder):
         self._refuse_bound(index, "unroll")
         if self.nest.loop(index).trips is None:
             raise ScheduleError(f"{index} runs to {self.nest.loop(index).stop}, which only the launch knows")
-        self.nest = replace(self.nest, unrolled=self.nest.unrolled | {index})
+        self.nest: LoopNest = replace(self.nest, unrolled=self.nest.unrolled | {index})
 
     @recorded
     def vectorize(self, index: Index) -> None:

@@ -31,7 +31,8 @@ class Derived(Dimension):
         below = " * ".join(map(str, divisors))
         under = f" // {below}" if len(divisors) == 1 else f" // ({below})" if divisors else ""
         super().__init__(text + under)
-        self.factors, self.divisors = factors, divisors
+        self.factors = factors
+        self.divisors = divisors
 
     def value(self, sizes: Mapping[Any, Any]) -> Any:  # Any: numbers of host or device
         """Return the size for given values of those that it follows from."""

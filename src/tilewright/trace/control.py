@@ -237,7 +237,7 @@ class DeviceRange:
         self.start, self.stop, self.step = (_bound(x) for x in (start, stop, step))
         if isinstance(self.step, int) and self.step == 0:
             raise LanguageError("the step of a range is 0")
-        self.unroll = _unroll_count(unroll)
+        self.unroll: int | None = _unroll_count(unroll)
 
     @property
     def dtype(self) -> DType:

@@ -26,7 +26,7 @@ class DeviceItems(DeviceRange):
         super().__init__(0, count)
         self.name = name
         self.item = item
-        self.entered = False
+        self.entered: bool = False
 
     def enter(self) -> Callable[[Any], Any]:
         """Return the items by their numbers; refuse a second loop, in which Python's iterator would be empty."""

@@ -37,7 +37,7 @@ class NamedBarriers:
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
-        self.version = 0  # counts arrivals, so that others see whether anything has changed
+        self.version: int = 0  # counts arrivals, so that others see whether anything has changed
         self.clear()
 
     def clear(self) -> None:
@@ -169,7 +169,7 @@ class Mbarriers:
     def __init__(self, buffer: Buffer, machine: Machine, queue: CopyQueue) -> None:
         self.buffer = buffer
         self._machine, self._queue = machine, queue
-        self.version = 0
+        self.version: int = 0
         self._deferred: list[_DeferredArrival] = []
         self._deliveries: list[_Delivery] = []
         self._last_expect: Op | None = None

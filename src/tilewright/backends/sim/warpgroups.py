@@ -15,8 +15,9 @@ class ProductGroups:
     """
 
     def __init__(self, threads: int, size: int) -> None:
-        self.threads, self.size = threads, size
-        self.count = threads // size  # warpgroups that are whole
+        self.threads = threads
+        self.size = size
+        self.count: int = threads // size  # warpgroups that are whole
         self.committed = self.completed = self.registers = np.zeros((0, self.count), np.int64)
 
     def begin(self, blocks: int) -> None:
