@@ -99,7 +99,8 @@ class Kernel(KernelByName, KernelShown):
             )
         self.options: Options = options or Options()
         self.__wrapped__ = function
-        self.__name__, self.__qualname__ = function.__name__, function.__qualname__
+        self.__name__: str = function.__name__
+        self.__qualname__: str = function.__qualname__
         self.__doc__, self.__module__ = function.__doc__, function.__module__
         self._code = code or _Code(function)
         self.__signature__: inspect.Signature = self._code.signature

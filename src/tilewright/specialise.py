@@ -334,7 +334,9 @@ class OnDevice:
         maps = TensorMaps(lowered, names, starts) if lowered.kernel.tensor_maps else None
         slots = [_slot(p, position) for p in lowered.kernel.parameters]
         self.packer: Packer = Packer(slots, starts, cooperative=cooperative, maps=maps)
-        self.admitted = Cooperative(self).admit if cooperative else None
+        self.admitted: Callable[[driver.Function, LaunchConfig, int], driver.Function] | None = (
+            Cooperative(self).admit if cooperative else None
+        )
         self.overlaps: Overlaps = Overlaps(lowered, dict(zip(names, starts, strict=True)))
         # Conditions on extents and strides are checked once for each kind of call, those on numbers at every call.
         self.checks_numbers: bool = any(p.part == "value" for p in lowered.checked)

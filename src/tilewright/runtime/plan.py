@@ -168,17 +168,18 @@ class ArgumentPlan:
         ]
         self.roles: list[_Role] = [leaf for argument in self._arguments for leaf in _leaves(argument)]
         self.names: tuple[str, ...] = tuple([role.name for role in self.roles])
-        starts, next_value = [], 0
+        starts: list[int] = []
+        next_value = 0
         for role in self.roles:
             starts.append(next_value)
             next_value += role.values
-        self.starts = tuple(starts)
+        self.starts: tuple[int, ...] = tuple(starts)
         getters = [r.adapter.current_stream for r in self.roles if isinstance(r, _Array) and r.adapter.current_stream]
         self._streams: tuple[StreamGetter, ...] = tuple(dict.fromkeys(getters))
         is_one = len(self._streams) == 1 and all(r.adapter.fast for r in self.roles if isinstance(r, _Array))
         # The current stream of the framework that all arrays are of; None where `stream` has more to look at.
         self.current_stream: StreamGetter | None = self._streams[0] if is_one else None
-        self.read = _compile_read(self, self._arguments, args)
+        self.read: Callable[..., Reading | None] = _compile_read(self, self._arguments, args)
 
     def describe(self, args: tuple[Any, ...]) -> tuple[Argument, ...]:
         """Return what is known of each leaf; raise `ArgumentError` naming one that cannot be taken."""

@@ -152,7 +152,7 @@ class _Linear:
     def __ne__(self, other: object) -> Any:  # Any: as in __eq__
         return self._value("!=", operator.ne, other) if recording.is_on else not self._is(other)
 
-    __hash__ = object.__hash__
+    __hash__: Any = object.__hash__
 
     def _is(self, other: object) -> bool:
         return self is other
@@ -185,7 +185,7 @@ class Index(Numbered, _Linear, LoopName):
     """
 
     def __init__(self, name: str | None = None) -> None:
-        self.number = next_number()
+        self.number: tuple[int, int] = next_number()
         names = assigned_names(sys._getframe(1)) if name is None else (name,)
         self.name: str = names[0] if names else f"i{self.number[0]}"
 
@@ -213,7 +213,7 @@ class Dimension(Numbered, _Linear):
     """
 
     def __init__(self, name: str | None = None, role: Role = Role.INPUT) -> None:
-        self.number = next_number()
+        self.number: tuple[int, int] = next_number()
         names = assigned_names(sys._getframe(1)) if not name else (name,)
         self.name: str = names[0] if names else f"n{self.number[0]}"
         if role not in (Role.INPUT, Role.OUTPUT, Role.INPUT_OUTPUT):

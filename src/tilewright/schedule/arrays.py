@@ -83,7 +83,7 @@ class Array(Numbered):
         offset: int = 0,
         flags: AllocateFlags = AllocateFlags.NONE,
     ) -> None:
-        self.number = next_number()
+        self.number: tuple[int, int] = next_number()
         names = assigned_names(sys._getframe(1)) if name is None else (name,)
         if name is not None:
             text("Array", "name", name)
@@ -109,7 +109,7 @@ class Array(Numbered):
             )
         self.role = role
         try:
-            self.data = None if data is None else np.ascontiguousarray(data)
+            self.data: np.ndarray[Any, Any] | None = None if data is None else np.ascontiguousarray(data)
         except ValueError as error:
             raise ScheduleError(f"array {self.name}: data is not an array of numbers: {error}") from None
         if self.data is not None:
@@ -143,7 +143,7 @@ class Array(Numbered):
         self.shape: tuple[Size, ...] = tuple(
             _size(self.name, extent, mode == len(shape) - 1) for mode, extent in enumerate(shape)
         )
-        self.layout = layout if isinstance(layout, ArrayLayout) else tuple(layout)
+        self.layout: ArrayLayout | tuple[int, ...] = layout if isinstance(layout, ArrayLayout) else tuple(layout)
         is_delayed = any(isinstance(extent, Delayed) for extent in self.shape)
         if isinstance(self.layout, tuple) and len(self.layout) != len(self.shape):
             raise ScheduleError(f"array {self.name}: strides {self.layout} do not fit the shape {self.shape}")
@@ -432,7 +432,7 @@ class View(Array):
     """
 
     def __init__(self, parent: Array, method: str, arguments: tuple[Any, ...], name: str) -> None:
-        self.number = next_number()
+        self.number: tuple[int, int] = next_number()
         self.name = name
         self.role: Role = parent.role
         self.data: None = None
@@ -442,7 +442,7 @@ class View(Array):
         self.arguments = arguments
         self.is_number = False
         self._seen: Seen | None = None
-        self.is_waiting = self.is_delayed
+        self.is_waiting: bool = self.is_delayed
         if not self.is_waiting:
             self._seen = getattr(Seeing(parent, name), method)(*arguments)
 
@@ -526,13 +526,14 @@ class Form(Array):
         steps: tuple[Product, ...],
         start: int,
     ) -> None:
-        self.number = next_number()
+        self.number: tuple[int, int] = next_number()
         self.name = name
         self.role: Role = memory.role
         self.data: None = None
         self.flags: AllocateFlags = memory.flags
         self.is_number = False
-        self.element_type, self.shape = element_type, shape
+        self.element_type: DType = element_type
+        self.shape: tuple[Size, ...] = shape
         self._memory, self._steps, self._start = memory, steps, start
 
     @property

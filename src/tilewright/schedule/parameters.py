@@ -22,7 +22,7 @@ _MAX_GRID = 1 << 24  # combinations that are looked at; a sample of more is of a
 class Delayed:
     """A value that is known later: a parameter, or arithmetic of parameters and numbers."""
 
-    __hash__ = object.__hash__
+    __hash__: Any = object.__hash__
 
     def value_for(self, values: Mapping[Any, Any]) -> Any:  # Any: parameters or their names; whatever was chosen
         """Return the value for chosen parameters."""

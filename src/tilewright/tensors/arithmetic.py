@@ -131,8 +131,7 @@ class Arithmetic:
         @property
         def title(self) -> str: ...
 
-    def __hash__(self) -> int:
-        return object.__hash__(self)
+    __hash__: Any = object.__hash__
 
     __add__: Any = _forward("add", operator.add)
     __radd__: Any = _reflected("add", operator.add)

@@ -57,7 +57,7 @@ class Config:
             Options(**self.options)
         except ArgumentError as error:
             raise ArgumentError(f"tw.Config: {error.summary}", help=error.help) from None
-        self.pre_hook = pre_hook
+        self.pre_hook: Callable[[Meta], object] | None = pre_hook
         self._key = (frozenset(self.values.items()), grid, block, frozenset(self.options.items()), pre_hook)
 
     def as_json(self) -> dict[str, Any]:

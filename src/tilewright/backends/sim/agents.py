@@ -210,7 +210,7 @@ class Gather(Pause):
 
     def __init__(self, live: Sequence[int], op: Op, warps: int = 1) -> None:
         super().__init__(live)
-        self.op = op
+        self.op: Op = op
         self.warps = warps
 
     def ready(self, agent: Agent, scheduler: Scheduler) -> Lanes:
@@ -227,7 +227,7 @@ class Poll(Pause):
 
     def __init__(self, live: Sequence[int], op: Op) -> None:
         super().__init__(live)
-        self.op = op
+        self.op: Op = op
 
     def ready(self, agent: Agent, scheduler: Scheduler) -> Lanes:
         return np.asarray(agent.seen != scheduler.compiler.barrier_version)

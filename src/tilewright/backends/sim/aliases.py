@@ -36,9 +36,10 @@ class GlobalView(GlobalStorage):
         skipped = low * new - base.low * old
         flat = base.flat.view(np.uint8)[skipped : skipped + (high - low) * new]
         self.empty: bool = base.empty or low >= high
-        self.shape = (0 if self.empty else high - low,)
-        self.strides = (1,)
-        self.low, self.high = (0, 0) if self.empty else (low, high)
+        self.shape: tuple[int, ...] = (0 if self.empty else high - low,)
+        self.strides: tuple[int, ...] = (1,)
+        self.low: int = 0 if self.empty else low
+        self.high: int = 0 if self.empty else high
         FlatStorage.__init__(
             self, buffer, np.empty(1, buffer.dtype.numpy) if self.empty else flat.view(buffer.dtype.numpy)
         )
@@ -46,7 +47,7 @@ class GlobalView(GlobalStorage):
         if base.present is not None and not self.empty:
             there = np.repeat(base.present, old)[skipped : skipped + (high - low) * new]
             self.present = np.logical_and.reduce(there.reshape(-1, new), axis=1)
-        self.address = self.flat.__array_interface__["data"][0]
+        self.address: int = self.flat.__array_interface__["data"][0]
         self._offset, self._split = self.address // new, bool(self.address % new)
         self.place_in_allocation: Any | int = base.place_in_allocation
 
@@ -267,7 +268,8 @@ def _extent(each: Reachable) -> tuple[int, int]:
 class PointedStorage(FlatStorage):
     """A global buffer that begins at an address, which may differ from thread to thread."""
 
-    low, high = -(1 << 62), 1 << 62
+    low: int = -(1 << 62)
+    high: int = 1 << 62
 
     def __init__(self, buffer: Buffer, space: AddressSpace) -> None:
         super().__init__(buffer, space.memory(buffer.dtype.numpy))

@@ -240,6 +240,8 @@ class Machine:
                 help="launch fewer blocks, each of which does more: for i in range(block, count, tw.grid_dim.x)",
             )
         # Whether there are strong accesses or fences, and whether one orders memory for other threads.
+        self.has_strong: bool
+        self.orders: bool
         self.has_strong, self.orders = _memory_model(kernel)
         self.storages: dict[Buffer, Storage] = {}
         self.shared: list[SharedStorage] = []
@@ -248,7 +250,7 @@ class Machine:
         # The place and number of elements of shared buffers whose size the launch knows; without a launch some.
         self._sized = sized or {s.buffer: (0, _SOME_BYTES // s.buffer.dtype.bytes) for s in kernel.launch_sized}
         self.arena_bytes: int = self._place(kernel, arrays)
-        self.arena = np.empty((0, self.arena_bytes), np.uint8)
+        self.arena: Array = np.empty((0, self.arena_bytes), np.uint8)
         self._fixed = self._thread_registers()
 
     def _place(self, kernel: Kernel, arrays: Mapping[Buffer, Array]) -> int:

@@ -161,7 +161,7 @@ class Cells:
         self.count = count
         self.is_global = is_global
         self.rows: int = 1
-        self.writes = np.zeros(count, np.int64)
+        self.writes: Array = np.zeros(count, np.int64)
         self.reads: Marks | None = Marks(count, order, is_global) if reads else None
         self.atomics: Marks | None = Marks(count, order, is_global) if atomics else None
         # Reads that other threads may write to at the same time; None where the kernel has none.
@@ -170,7 +170,7 @@ class Cells:
         self.narrow_writes: Marks | None = None
         self.narrow_reads: Marks | None = None
         # Cells that asynchronous copies, bulk copies and products of warpgroups still have to read.
-        self.pending_reads = np.zeros(count, np.int64) if pending else None
+        self.pending_reads: Array | None = np.zeros(count, np.int64) if pending else None
         # The last ordinary writes of cells that the async proxy reaches, which need a fence in between.
         self.ordinary: Array | None = None
 

@@ -45,12 +45,12 @@ class FlatStorage(ABC):
 
     low = 0
     high = 0
-    tracks = False
-    version = 0
+    tracks: bool = False
+    version: int = 0
 
     def __init__(self, buffer: Buffer, flat: Array) -> None:
         self.buffer = buffer
-        self.flat = flat
+        self.flat: Array = flat
         self._wide: dict[int, tuple[Array, int]] = {}
 
     @abstractmethod
@@ -231,7 +231,7 @@ class SharedStorage(FlatStorage):
     def attach(self, arena: Array) -> None:
         """Use the arena, an array of bytes (blocks, bytes), as memory from now on."""
         self._rows_of_blocks = arena.view(self.buffer.dtype.numpy)
-        self.flat = self._rows_of_blocks.reshape(-1)
+        self.flat: Array = self._rows_of_blocks.reshape(-1)
         blocks, pitch = self._rows_of_blocks.shape
         self._base = (np.arange(blocks, dtype=np.intp) * pitch + self._first)[:, None]
         self._wide.clear()

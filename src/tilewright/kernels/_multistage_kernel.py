@@ -7,7 +7,7 @@ fused multiply-adds otherwise.
 from __future__ import annotations
 
 import tilewright as tw
-from tilewright.kernels.epilogue_kernel import finish
+from tilewright.kernels._epilogue_kernel import finish
 
 
 @tw.kernel
