@@ -29,7 +29,7 @@ from tilewright.schedule.plan_text import plan_data, plan_text
 from tilewright.schedule.report import Report
 from tilewright.schedule.scheduled import ScheduledKernel
 from tilewright.schedule.targets import GridUnit, Target
-from tilewright.schedule.tensorization import NoProductError, dealt_to_lanes, tensorization_of
+from tilewright.schedule.tensorization import NoProductError, Tensorization, dealt_to_lanes, tensorization_of
 from tilewright.schedule.transforms import erase
 
 
