@@ -24,12 +24,12 @@ from tilewright.schedule.loop_nest import LoopNest
 from tilewright.schedule.memory_spaces import Auto
 from tilewright.schedule.mma_shapes import MMAFragmentOp, MMASchedulingPolicy, MMAShape
 from tilewright.schedule.orders import refuse_violations
-from tilewright.schedule.plan_state import PlanState
+from tilewright.schedule.plan_state import PlanState, Tensorization
 from tilewright.schedule.plan_text import plan_data, plan_text
 from tilewright.schedule.report import Report
 from tilewright.schedule.scheduled import ScheduledKernel
 from tilewright.schedule.targets import GridUnit, Target
-from tilewright.schedule.tensorization import NoProductError, Tensorization, dealt_to_lanes, tensorization_of
+from tilewright.schedule.tensorization import NoProductError, dealt_to_lanes, tensorization_of
 from tilewright.schedule.transforms import erase
 
 
