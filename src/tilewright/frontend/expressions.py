@@ -37,7 +37,23 @@ _REFUSED: dict[str, tuple[str, str]] = {
 
 # Builtins that mean something else on device values.
 _BUILTINS = frozenset(
-    {"range", "min", "max", "int", "float", "bool", "round", "any", "all", "print", "enumerate", "zip", "reversed"}
+    {
+        "range",
+        "min",
+        "max",
+        "int",
+        "float",
+        "bool",
+        "round",
+        "any",
+        "all",
+        "print",
+        "enumerate",
+        "iter",
+        "map",
+        "zip",
+        "reversed",
+    }
 )
 
 
