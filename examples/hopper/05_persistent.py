@@ -32,6 +32,7 @@ from tilewright.demo import Backend, Case, Trial, fetch, main, put
 WARPGROUP = 128
 CONSUMERS = 2  # warpgroups
 THREADS = WARPGROUP * (1 + CONSUMERS)
+ORDER = tw.schedulers.Grouped(rows=8)
 HALVES = 2  # of a consumer's results, stored one after the other
 
 
@@ -123,7 +124,7 @@ def store(C, acc, sC, row, column, plan):
 
 
 @cache
-def plan_for(stages: int = 4) -> Plan:
+def plan_for(stages: int = 4, scheduler: tw.schedulers.Scheduler = ORDER) -> Plan:
     """Return the plan: tiles of 128 x 256 x 64, in layouts that TMA writes and wgmma reads."""
     tile = m, n, k = (128, 256, 64)
     rows = tw.atoms.GMMA_K_SW128(tw.bfloat16)
@@ -138,13 +139,13 @@ def plan_for(stages: int = 4) -> Plan:
         mma,
         half,
         tw.make_tiled_copy_C(tw.atoms.SM90_U32x4_STSM_N, half),
-        tw.schedulers.Grouped(rows=8),
+        scheduler,
     )
 
 
-def matmul(C, A, B, stages: int = 4, blocks: int = 132) -> None:
+def matmul(C, A, B, stages: int = 4, blocks: int = 132, scheduler: tw.schedulers.Scheduler = ORDER) -> None:
     """Compute C = A B^T for bfloat16 of extents that are multiples of the tile, by at most so many blocks."""
-    plan = plan_for(stages)
+    plan = plan_for(stages, scheduler)
     (m, n), k = C.shape, A.shape[1]
     if m % plan.tile[0] or n % plan.tile[1] or k % plan.tile[2]:
         raise ValueError(f"{m} x {n} x {k} is no multiple of the tile {plan.tile}")

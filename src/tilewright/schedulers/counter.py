@@ -96,6 +96,7 @@ class CountedTiles(Tiles):
         super().__init__(scheduler, m_tiles, n_tiles, *block)
         self.counter, self.consumers = counter, consumers
         self.numbers = shared(int32, SLOTS)
+        self.numbers.engine.buffer.name = "numbers"
         if consumers is not None:
             self.told, self.read = MBarrier(1, SLOTS), MBarrier(consumers, SLOTS)
             self.told.buffer.name, self.read.buffer.name = "told", "read"
