@@ -54,7 +54,7 @@ class Counter(Scheduler):
             for row, column in tiles.consumer():
                 ...
 
-    `order` lists what the blocks do if they take turns.
+    `order` lists what the blocks do if they draw one after another.
     """
 
     numbering: Scheduler = ROW_BY_ROW
@@ -83,7 +83,7 @@ class Counter(Scheduler):
         return CountedTiles(self, m_tiles, n_tiles, counter, consumers, *block_of(block, blocks))
 
     def order(self, m_tiles: int, n_tiles: int, blocks: int) -> list[list[tuple[int, int]]]:
-        """Return the tiles (row, column) of each block where the blocks take turns."""
+        """Return the tiles (row, column) of each block where the blocks draw one after another."""
         return self.numbering.order(m_tiles, n_tiles, blocks)
 
 

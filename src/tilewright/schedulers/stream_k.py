@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple  # Any: integers of host or device, tensors
 
-from tilewright.arguments import integer
-from tilewright.errors import ArgumentError
+from tilewright.arguments import given, integer
+from tilewright.dtypes import DType, int32
+from tilewright.errors import ArgumentError, LanguageError
 from tilewright.frontend.rewrite import function
 from tilewright.instructions.barrier import named_barrier
 from tilewright.instructions.ordered_access import load, store
@@ -161,8 +162,10 @@ class StreamKTiles:
 
         The threads of a group call it together: `thread` is the number in the `group`, whose threads meet at `barrier`.
         Other groups of the block have other accumulators, and do not wait for these. `partials` and `flags` have the
-        sizes of `workspace`.
+        sizes of `workspace`. Raises `LanguageError` for tensors of other types or ranks.
         """
+        _demand("partials", partials, acc.dtype, 1)
+        _demand("flags", flags, int32, 2)
         if part.last < self.k_tiles:  # another block stores the tile
             copy(acc, _of_thread(partials, self.block, flags, group, thread, acc, barrier))
             barrier.sync()
@@ -177,6 +180,16 @@ class StreamKTiles:
                 barrier.sync()
                 _add(acc, _of_thread(partials, peer, flags, group, thread, acc, barrier))
         return part.last == self.k_tiles
+
+
+def _demand(name: str, tensor: Any, dtype: DType, rank: int) -> None:
+    if not isinstance(tensor, Tensor) or tensor.dtype is not dtype or tensor.rank != rank:
+        modes = "one mode" if rank == 1 else f"{rank} modes"
+        came = tensor.title if isinstance(tensor, Tensor) else given(tensor)
+        raise LanguageError(
+            f"fix_up takes {name} of {dtype} with {modes}, got {came}",
+            help="scheduler.workspace(blocks, groups, threads, values) says how many elements they have",
+        )
 
 
 def _of_thread(

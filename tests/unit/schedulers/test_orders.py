@@ -52,6 +52,9 @@ def test_every_tile_of_k_once(scheduler: StreamK) -> None:
             assert handed in ([], [0])
             assert all(owner[row, column] >= block for row, column, _ in each)
             assert all(ks for _, _, ks in each)
+            tiles = scheduler(m, n, k_tiles, block=block, blocks=blocks)
+            begun = [part.number * k_tiles for part in tiles if part.first == 0 and part.number < tiles.shared]
+            assert [tiles.block_at(place) for place in begun] == [block] * len(begun)
 
 
 def test_tiles_of_whole_waves_are_not_shared() -> None:
@@ -213,6 +216,13 @@ def refused(case: str) -> str:
         for _ in Counter()(1, 1, x).producer():
             x[0] = 1
 
+    @tw.kernel
+    def without_flags(x):
+        acc, barrier = tw.registers(tw.float32, 4), tw.named_barrier(1, 32)
+        tiles = StreamK()(1, 1, 1)
+        for part in tiles:
+            tiles.fix_up(part, acc, x, x, 0, tw.lane_id(), barrier)
+
     with pytest.raises(tw.LanguageError) as error:
         locals()[case][1, 32](np.zeros(1, np.int32))
     return str(error.value)
@@ -222,6 +232,7 @@ def test_refusals() -> None:
     assert "takes an array to count in" in refused("without_counter")
     assert "tiles.producer() in one thread" in refused("without_role")
     assert "consumers=" in refused("without_consumers")
+    assert "partials of float32 with one mode, got x, global int32" in refused("without_flags")
     for wrong in (lambda: Grouped(0), lambda: Linear().order(0, 1, 1), lambda: StreamK().order(1, 1, 1, 0),
                   lambda: Linear()(1, 1, block=0)):  # fmt: skip
         with pytest.raises(tw.ArgumentError):
