@@ -113,7 +113,7 @@ def iterated(iterable: Any) -> Any:
     Raises `LanguageError` where that is a range, which has no `__next__` in Python either.
     """
     method = getattr(type(iterable), "__iter__", None)
-    if not isinstance(method, types.FunctionType) or isinstance(iterable, (DeviceRange, DeviceCalls)):
+    if not isinstance(method, types.FunctionType) or isinstance(iterable, (DeviceRange, DeviceCalls, Begun)):
         return iterable
     items = method(iterable)
     if isinstance(items, DeviceRange) and not isinstance(items, DeviceItems):
@@ -121,7 +121,19 @@ def iterated(iterable: Any) -> Any:
             f"__iter__ of {type(iterable).__name__} returns a range, which is not an iterator in Python either",
             help="return iter(range(...)), or map(function, range(...))",
         )
-    return items if hasattr(items, "__next__") else iterable
+    if isinstance(items, (DeviceItems, DeviceCalls)):
+        return items
+    return Begun(items) if hasattr(items, "__next__") else iterable
+
+
+class Begun:
+    """An iterator of Python that an `__iter__` has returned, which is not to be called again."""
+
+    def __init__(self, items: Iterator[Any]) -> None:
+        self.items = items
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.items
 
 
 _NONE = object()

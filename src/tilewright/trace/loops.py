@@ -19,7 +19,7 @@ from tilewright.trace.branches import Body, and_, branch_of, not_
 from tilewright.trace.carry import Names
 from tilewright.trace.control import MAX_UNROLLED, Counter, DeviceRange, emit_loop, emit_while, end, record, truth
 from tilewright.trace.heap import CONDITION, snapshot
-from tilewright.trace.iteration import DeviceCalls, functions_of, iterated
+from tilewright.trace.iteration import Begun, DeviceCalls, functions_of, iterated
 from tilewright.trace.scalar import Scalar, as_scalar, select
 from tilewright.trace.settle import Loop
 from tilewright.trace.tracer import Tracer, current
@@ -72,7 +72,7 @@ def _python_loop(iterable: Any, body: Body, variables: Variables, stop_flag: str
     except TypeError:
         raise LanguageError(f"a for statement loops over a range, a list or the like, got {given(iterable)}") from None
     iterations, predicated = 0, 0
-    for item in items:
+    for item in Begun(items):
         stopped = False if stop_flag is None else variables.get(stop_flag)
         if isinstance(stopped, Scalar):
             if predicated == _MAX_PREDICATED:

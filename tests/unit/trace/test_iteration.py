@@ -139,6 +139,41 @@ def test_calls_that_python_knows_run_while_tracing() -> None:
     assert o.tolist() == [8, 8, 0, 2, 3, 4, 0, 0]
 
 
+class Down:
+    """Numbers downwards, by an iterator of Python; it knows how often it was begun."""
+
+    def __init__(self, first: int) -> None:
+        self.first, self.begun = first, 0
+
+    def __iter__(self) -> Iterator[int]:
+        self.begun += 1
+        self.left = self.first
+        return self
+
+    def __next__(self) -> int:
+        if self.left == 0:
+            raise StopIteration
+        self.left -= 1
+        return self.left
+
+
+def test_iterators_of_python_are_begun_once() -> None:
+    @tw.kernel
+    def count(o):
+        down = Down(3)
+        for x in down:
+            o[x] = x
+        for n, x in enumerate(down):
+            o[3 + n] = x
+        for x in map(abs, zip(down, strict=True).__next__()):
+            o[6] = x
+        o[7] = down.begun
+
+    o = zeros(8)
+    count[1, 1](o)
+    assert o.tolist() == [0, 1, 2, 2, 1, 0, 2, 3]
+
+
 def twice(o: Any, n: Any) -> None:
     items = map(abs, range(n))
     for i in items:
