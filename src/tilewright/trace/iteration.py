@@ -113,7 +113,7 @@ def iterated(iterable: Any) -> Any:
     Raises `LanguageError` where that is a range, which has no `__next__` in Python either.
     """
     method = getattr(type(iterable), "__iter__", None)
-    if not isinstance(method, types.FunctionType) or isinstance(iterable, (DeviceRange, DeviceCalls, Begun)):
+    if not isinstance(method, types.FunctionType) or isinstance(iterable, (Scalar, DeviceRange, DeviceCalls, Begun)):
         return iterable
     items = method(iterable)
     if isinstance(items, DeviceRange) and not isinstance(items, DeviceItems):
