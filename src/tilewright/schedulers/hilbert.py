@@ -76,5 +76,6 @@ class Hilbert(Scheduler):
                     along_column, across_column = -across_column, -along_column
                     length, breadth = other, length - half
         if breadth > 1:
-            return row + number * across_row, column + number * across_column
-        return row + number * along_row, column + number * along_column
+            along_row, along_column = across_row, across_column
+        row, column = row + number * along_row, column + number * along_column
+        return row, column

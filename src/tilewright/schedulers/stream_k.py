@@ -111,11 +111,11 @@ class StreamKTiles:
     @function
     def _shared(self) -> Any:
         """Return how many tiles the blocks share, the first ones."""
-        tiles = self.m_tiles * self.n_tiles
-        if not self.scheduler.whole_waves or tiles < self.blocks:
-            return tiles
-        left = tiles % self.blocks
-        return left + self.blocks if left > 0 else left
+        shared = tiles = self.m_tiles * self.n_tiles
+        if self.scheduler.whole_waves and tiles >= self.blocks:
+            left = tiles % self.blocks
+            shared = left + self.blocks if left > 0 else 0
+        return shared
 
     @function
     def _begin(self, block: Any) -> Any:
@@ -126,9 +126,10 @@ class StreamKTiles:
     def block_at(self, place: Any) -> Any:
         """Return the block whose stretch has a place; it is the inverse of `_begin`."""
         longer = self.remainder * (self.quotient + 1)  # the stretches of the first blocks have one tile of K more
-        if place < longer:
-            return place // (self.quotient + 1)
-        return self.remainder + (place - longer) // max(self.quotient, 1)
+        block = place // (self.quotient + 1)
+        if place >= longer:
+            block = self.remainder + (place - longer) // max(self.quotient, 1)
+        return block
 
     @function
     def __iter__(self) -> Iterator[Part]:
@@ -138,9 +139,10 @@ class StreamKTiles:
     @function
     def _parts(self) -> Any:
         """Return in how many tiles the stretch of this block lies."""
-        if self.begin == self.end:
-            return 0
-        return (self.end - 1) // self.k_tiles - self.begin // self.k_tiles + 1
+        parts = 0
+        if self.begin < self.end:
+            parts = (self.end - 1) // self.k_tiles - self.begin // self.k_tiles + 1
+        return parts
 
     @function
     def part(self, index: Any) -> Part:
