@@ -54,6 +54,7 @@ class Counter(Scheduler):
             for row, column in tiles.consumer():
                 ...
 
+    Each block draws for itself, so blocks of a cluster that compute one tile together take another scheduler.
     `order` lists what the blocks do if they draw one after another.
     """
 

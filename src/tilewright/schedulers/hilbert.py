@@ -24,7 +24,7 @@ class Hilbert(Scheduler):
     >>> Hilbert().order(4, 4, blocks=1)[0][:6]
     [(0, 0), (0, 1), (1, 1), (1, 0), (2, 0), (3, 0)]
 
-    Finding a place takes a loop of less than log2(m_tiles) + log2(n_tiles) iterations. Source: J. Cerveny, "Generalized
+    Finding a place takes a loop of at most log2(m_tiles * n_tiles) iterations. Source: J. Cerveny, "Generalized
     Hilbert space-filling curve for rectangular domains of arbitrary (non-power of two) sizes".
     """
 
