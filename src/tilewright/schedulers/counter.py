@@ -38,8 +38,8 @@ class Counter(Scheduler):
     ...             times[row, column] += 1
     >>> times, counter = np.zeros((3, 5), np.int32), np.zeros(1, np.int32)
     >>> count[4, 64](times, counter, tw.schedulers.Counter())
-    >>> times.min(), times.max(), counter[0]
-    (np.int32(1), np.int32(1), np.int32(0))
+    >>> times.min().item(), times.max().item(), counter[0].item()
+    (1, 1, 0)
 
     With `consumers`, the number of warps that are told, one thread loops over `tiles.producer()`, and those warps over
     `tiles.consumer()`; `tw.sync_threads()` stands between the call and the loops, as for `tw.pipeline`::

@@ -93,6 +93,17 @@ def over_tickets(o, counter, end, last):
     o[n] = tickets.taken
 
 
+@tw.function
+def first_above(counter, end, least):
+    for ticket in Tickets(counter, end):
+        if ticket % 2 == 1:
+            continue
+        for number, square in Squares(ticket, end, 1):
+            if number + square > least:
+                return number
+    return -1
+
+
 @tw.kernel
 def squares(o, start, stop, step, last):
     over_squares(o, start, stop, step, last)
@@ -101,6 +112,7 @@ def squares(o, start, stop, step, last):
 @tw.kernel
 def tickets(o, counter, end, last):
     over_tickets(o, counter, end, last)
+    o[90] = first_above(counter, end + 50, last + 60)
 
 
 def test_maps_are_those_of_python() -> None:
@@ -120,6 +132,7 @@ def test_what_is_called_until_an_end_is_that_of_python(end: int, last: int) -> N
     counters = zeros(1), zeros(1)
     tickets[1, 1](found, counters[0], np.int32(end), np.int32(last))
     over_tickets(expected, counters[1], end, last)
+    expected[90] = first_above(counters[1], end + 50, last + 60)
     assert found.tolist() == expected.tolist() and counters[0][0] == counters[1][0]
 
 
