@@ -160,6 +160,8 @@ def matmul(C, A, B, space, stages: int = 4, blocks: int = 132, whole_waves: bool
         raise ValueError(f"{m} x {n} x {k} is no multiple of the tile {plan.tile}")
     tiles, k_tiles = (m // plan.tile[0]) * (n // plan.tile[1]), k // plan.tile[2]
     blocks = min(blocks, max(tiles, tiles * k_tiles // LEAST))
+    if blocks > space[1].shape[0]:
+        raise ValueError(f"the workspace is that of {space[1].shape[0]} blocks, and {blocks} are launched")
     matmul_stream_k[blocks, THREADS](C, A, B, *space, plan)
 
 
