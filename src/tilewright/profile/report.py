@@ -12,7 +12,8 @@ from tilewright.figures import Figures, Launch, Line, total
 from tilewright.profile.bounds import LaunchReport
 from tilewright.profile.inline import as_inline
 from tilewright.profile.page import as_html
-from tilewright.profile.text import amount, as_data, as_text, shape
+from tilewright.profile.quantities import amount, shape
+from tilewright.profile.text import as_data, as_text
 from tilewright.remarks import Remark
 
 
