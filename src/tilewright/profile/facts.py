@@ -6,7 +6,7 @@ import math
 
 from tilewright.figures import Figures
 from tilewright.profile.asynchronous import of_asynchronous_work, of_registers
-from tilewright.profile.bounds import Bounds, LaunchReport
+from tilewright.profile.bounds import Achieved, Bounds, LaunchReport
 from tilewright.profile.quantities import amount, quantity
 from tilewright.transactions import SECTOR
 
@@ -32,6 +32,8 @@ def facts(each: LaunchReport) -> list[tuple[str, str]]:
         times = ", ".join(f"{limit.name} {quantity(limit.seconds, 's')}" for limit in bounds.limits)
         found.append(("bound", f"{longest.name}, on {each.gpu.title}: {times}"))
     found.append(("roofline", roofline_text(bounds)))
+    if each.achieved is not None:
+        found.append(("achieved", achieved_text(each.achieved)))
     if bounds.unknown:
         found.append(("no rate for", ", ".join(bounds.unknown)))
     found.append(("occupancy", occupancy_text(each)))
@@ -54,6 +56,19 @@ def roofline_text(bounds: Bounds) -> str:
     if bounds.longest is not None and bounds.reachable < 0.995 * bounds.attainable:
         text += f"; {bounds.longest.name} allows no more than {quantity(bounds.reachable, 'flop/s')}"
     return text
+
+
+def achieved_text(found: Achieved) -> str:
+    """Return the sentence on what a launch that was measured reached of its limits."""
+    words = [f"{quantity(found.seconds, 's')} on the GPU"]
+    if found.flops_per_second:
+        words.append(
+            f"{quantity(found.flops_per_second, 'flop/s')}, {found.of_peak:.0%} of the peak and "
+            f"{found.of_roofline:.0%} of the roofline"
+        )
+    if found.bytes_per_second:
+        words.append(f"{quantity(found.bytes_per_second, 'B/s')} of DRAM at least, {found.of_bandwidth:.0%}")
+    return "; ".join([*words, f"{found.bound} takes {found.of_bound:.0%} of the time at least"])
 
 
 def occupancy_text(each: LaunchReport) -> str:

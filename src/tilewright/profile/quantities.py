@@ -15,11 +15,12 @@ def amount(number: float) -> str:
 def quantity(number: float, unit: str) -> str:
     """Return a number with a decimal prefix: 1.5 GB, 20 us.
 
-    >>> quantity(1.5e9, "B"), quantity(2e-5, "s"), quantity(0, "B")
-    ('1.5 GB', '20 us', '0 B')
+    >>> quantity(1.5e9, "B"), quantity(2e-5, "s"), quantity(0, "B"), quantity(999.96, "B")
+    ('1.5 GB', '20 us', '0 B', '1 kB')
     """
     if number == 0:
         return f"0 {unit}"
+    number = float(f"{number:.3g}")  # 999.96 is 1000 then, of the next prefix
     power = min(max(math.floor(math.log10(number)) // 3, -3), 5)
     return f"{number / 1000.0**power:.3g} {_PREFIXES[power]}{unit}"
 

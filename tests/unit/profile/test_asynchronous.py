@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from xml.etree import ElementTree
 
 import ml_dtypes
@@ -10,12 +11,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.unit.bench.fake_stopwatch import FakeStopwatch
 
 import tilewright as tw
 from tilewright.arch import find_gpu
+from tilewright.bench.timing import time_launches
+from tilewright.cli.scripts import measure_script, run_script, seconds_of
 from tilewright.demo.examples import examples_folder, load_example
 from tilewright.dtypes import bfloat16
-from tilewright.errors import ArgumentError
+from tilewright.errors import ArgumentError, DeviceError
 from tilewright.figures import CacheLines, Figures, Launch, Line
 from tilewright.instructions.descriptors import NAMES, describe, shared_layout
 from tilewright.layout import tile_to_shape
@@ -304,3 +308,77 @@ def test_achieved_of_the_roofline() -> None:
     assert LaunchReport(_launch(line, 0), gpu).achieved is None
     with pytest.raises(ArgumentError, match=r"more than 0\.0 seconds"):
         achieved_in(bounds, 0.0)
+
+
+# --- on a GPU --------------------------------------------------------------------------------------------
+
+
+class Marks(FakeStopwatch):
+    """A device on which the n-th launch takes n microseconds, as its marks have it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.marked = 0
+
+    def mark(self) -> float:
+        self.log.append("mark")
+        self.marked += 1
+        return 1.0 + (self.marked // 2) * 1e-3 if self.marked % 2 == 0 else 1.0
+
+
+SCRIPT = """
+import sys
+import numpy as np
+import tilewright as tw
+
+@tw.kernel
+def add(x, y):
+    x[tw.thread_idx.x] += y[tw.thread_idx.x]
+
+x = np.zeros(64, np.float32)
+for threads in (64, 32, int(sys.argv[1])):
+    add[1, threads](x, x)
+print("done")
+sys.exit(3)
+"""
+
+
+def test_a_script_is_timed_launch_by_launch(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A launch of the other run that has another block is not the same one."""
+    path = tmp_path / "script.py"
+    path.write_text(SCRIPT)
+    outcome = run_script(str(path), ["64"], profile=True, quiet=True)
+    watch = Marks()
+    timed = measure_script(str(path), ["32"], quiet=True, stopwatch=watch)
+    assert [(each.kernel, each.block) for each in timed] == [("add", (n, 1, 1)) for n in (64, 32, 32)]
+    assert watch.log == [*["flush"] * 4, "mark", "mark"] * 3
+    assert capfd.readouterr().out == ""
+    seconds = seconds_of(outcome.run, timed)
+    assert seconds[:2] == pytest.approx([1e-6, 2e-6]) and seconds[2] is None
+    report = outcome.run.profile.report(seconds=seconds)
+    assert [each.times for each in report.launches] == [2, 1]
+    first = report.launches[0].achieved
+    assert first is not None and first.flops_per_second == pytest.approx(64 / 1e-6)
+    assert "achieved  1 us on the GPU; 64 Mflop/s" in report
+    assert report.data["launches"][1]["achieved"]["seconds"] == pytest.approx(2e-6)  # type: ignore[index]
+
+
+def test_measuring_needs_a_gpu() -> None:
+    with pytest.raises(DeviceError, match="timing needs a GPU"), time_launches():
+        pass
+
+
+@pytest.mark.gpu
+def test_a_product_on_the_gpu_stays_below_its_bounds() -> None:
+    """No launch is faster than the longest of its limits."""
+    torch = pytest.importorskip("torch")
+    example = load_example(FOLDER / "05_persistent.py")
+    a, b, c = (torch.zeros(shape, dtype=torch.bfloat16, device="cuda") for shape in ((M, K), (N, K), (M, N)))
+    example.matmul(c, a, b, STAGES, BLOCKS)
+    with time_launches() as timed:
+        example.matmul(c, a, b, STAGES, BLOCKS)
+    host = [np.zeros(shape, ml_dtypes.bfloat16) for shape in ((M, N), (M, K), (N, K))]
+    with tw.simulate(profile=True, check=False) as run:
+        example.matmul(*host, STAGES, BLOCKS)
+    (launch,) = run.profile.report(seconds=[timed[0].seconds]).launches
+    assert launch.achieved is not None and 0 < launch.achieved.of_bound < 1
