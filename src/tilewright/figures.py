@@ -23,7 +23,7 @@ from tilewright.errors import TilewrightError
 from tilewright.layout import ComposedLayout, Layout
 from tilewright.remarks import Place, Remark
 from tilewright.source import SourceLocation
-from tilewright.transactions import SECTOR, wavefronts
+from tilewright.transactions import LINE, SECTOR, wavefronts
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Dim3 = tuple[int, int, int]
@@ -341,15 +341,54 @@ class _Answer:
         return self.compiled
 
 
-@dataclass(frozen=True)
-class CacheLines:
-    """The lines of 128 bytes that requests reached, one after another, each once a request.
+@dataclass
+class Requests:
+    """Requests (requests, lanes) of addresses in bytes, and again of each as much further as `shifts` says.
 
-    `lines` holds twice a line's number, plus 1 for a write; `is_cut` says that more came than are kept.
+    `active` says which lanes ask, None for all. Addresses count from `base`, which is a multiple of a line.
     """
 
-    lines: Array
+    addresses: Array
+    active: Array | None
+    shifts: Array | None
+    base: int
+    is_write: bool
+
+    @property
+    def count(self) -> int:
+        """How many addresses they are."""
+        return self.addresses.size * (1 if self.shifts is None else len(self.shifts))
+
+
+@dataclass(eq=False)
+class CacheLines:
+    """The lines of 128 bytes that requests reach, one after another; worked out when asked for.
+
+    `is_cut` says that more requests came than are kept.
+    """
+
+    requests: list[Requests]
     is_cut: bool
+
+    @cached_property
+    def lines(self) -> Array:
+        """Twice the number of each line, plus 1 for a write; each line once a request."""
+        found = [_lines_of(each) for each in self.requests]
+        return np.concatenate(found) if found else np.zeros(0, np.int64)
+
+
+def _lines_of(each: Requests) -> Array:
+    addresses, active = each.base + each.addresses, each.active
+    if active is not None:
+        first = np.take_along_axis(addresses, active.argmax(axis=1)[:, None], axis=1)
+        addresses = np.where(active, addresses, first)
+    if each.shifts is not None:
+        addresses = (addresses + each.shifts[:, None, None]).reshape(-1, addresses.shape[1])
+    lines = np.sort(addresses // LINE, axis=1)
+    fresh = np.ones(lines.shape, np.bool_)
+    fresh[:, 1:] = lines[:, 1:] != lines[:, :-1]
+    found: Array = lines[fresh] * 2 + each.is_write
+    return found
 
 
 @dataclass

@@ -204,7 +204,7 @@ class _Counted:
 def _steps(order: Iterable[Sequence[Tile]], steps: int, slots: int) -> Iterator[tuple[int, tuple[int, int], int, bool]]:
     """Yield each step of K of each tile in the order of time: its wave, tile, number, and whether it is the last.
 
-    A heap holds for each place on the GPU the time of its next step, so that places take turns.
+    A heap holds for each place on the GPU the time of its next step, so that none goes ahead of the others.
     """
     blocks = iter(order)
 

@@ -89,9 +89,11 @@ def _name(warps: Sequence[int]) -> str:
 def sentence(role: Role) -> str:
     """Return what a role waits for, in words."""
     stalled = role.stalled
+    if not stalled:
+        return f"{len(role.waits)} waits, all for phases that were over"
     words = f"{len(role.waits)} waits, {len(stalled)} before the phase was over, for {role.steps} steps"
     places = [f"{name} {steps}" for name, _, _, steps in role.by_stage() if steps]
-    return words + (f": {', '.join(places[:4])}" + (", ..." if len(places) > 4 else "") if places else "")
+    return f"{words}: {', '.join(places[:4])}" + (", ..." if len(places) > 4 else "")
 
 
 def data(timeline: Timeline) -> dict[str, object]:

@@ -20,7 +20,7 @@ from tilewright.cli.scripts import measure_script, run_script, seconds_of
 from tilewright.demo.examples import examples_folder, load_example
 from tilewright.dtypes import bfloat16
 from tilewright.errors import ArgumentError, DeviceError
-from tilewright.figures import CacheLines, Figures, Launch, Line
+from tilewright.figures import CacheLines, Figures, Launch, Line, Requests
 from tilewright.instructions.descriptors import NAMES, describe, shared_layout
 from tilewright.layout import tile_to_shape
 from tilewright.profile import Profile, roles
@@ -193,7 +193,7 @@ def test_canonical_layouts_have_no_conflicts(name: str) -> None:
 
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=200), st.lists(st.integers(1, 60), min_size=2, max_size=2))
 def test_least_recently_used_lines_go(lines: list[int], sizes: list[int]) -> None:
-    trace = CacheLines(np.array(lines), False)
+    trace = CacheLines([Requests(np.array([[line // 2 * 128]]), None, None, 0, line % 2 == 1) for line in lines], False)
     small, large = (use_of(trace, 128 * size) for size in sorted(sizes))
     assert small.read_hits + small.write_hits <= large.read_hits + large.write_hits
     assert large.reads + large.writes == len(lines)
@@ -212,6 +212,14 @@ def test_lines_of_a_launch(persistent: Profile) -> None:
     assert whole.bytes_read == (M + N) * K * 2
     assert (whole.reads, whole.writes) == (TILES * (128 + 256) * K * 2 // 128, M * N * 2 // 128)
     assert whole.write_hits == 0
+
+
+def test_requests_reach_each_line_once() -> None:
+    """Idle lanes reach none, and shifts need not be whole lines."""
+    addresses = np.array([[0, 4, 130, 999], [256, 256, 300, 0]])
+    active = np.array([[True, True, True, False], [True, False, True, False]])
+    found = CacheLines([Requests(addresses, active, np.array([0, 64]), 1024, True)], False).lines
+    assert ((found - 1) // 2 - 8).tolist() == [0, 1, 2, 0, 1, 2]
 
 
 def test_plain_accesses_reach_lines_too() -> None:

@@ -12,47 +12,43 @@ import numpy as np
 from tilewright.backends.sim.counting import Touched
 from tilewright.backends.sim.machine import AccessKind, BulkAccess, Machine
 from tilewright.backends.sim.values import Array, Mask
-from tilewright.figures import CacheLines, Line
+from tilewright.figures import CacheLines, Line, Requests
 from tilewright.ir.core import Op
 from tilewright.ir.effects import Completion
 from tilewright.transactions import LINE, ROW, SECTOR, core_wavefronts
 
-_MOST_LINES = 1 << 20
+_MOST_ADDRESSES = 1 << 22
 _WHAT = {AccessKind.COPY_READ: "load", AccessKind.COPY_WRITE: "store"}
 
 
 class LineTrace:
-    """The lines of global memory that requests reach, one request after another."""
+    """The requests that reach global memory, one after another, as long as they are not too many."""
 
     def __init__(self) -> None:
         self._bases: dict[Touched, int] = {}
-        self._end = 0  # of the lines of the arrays known so far
-        self._found: list[Array] = []
+        self._end = 0  # of the bytes of the arrays known so far
+        self._found: list[Requests] = []
         self._count = 0
-        self.is_cut = False
+        self._is_cut = False
 
-    def add(self, touched: Touched, addresses: Array, active: Array | None, is_write: bool) -> None:
-        """Add requests (requests, lanes) of addresses in an array, each line once a request."""
-        if self.is_cut or not addresses.size:
+    def add(
+        self, touched: Touched, addresses: Array, is_write: bool, active: Array | None = None,
+        shifts: Array | None = None,
+    ) -> None:  # fmt: skip
+        """Add requests (requests, lanes) of addresses in an array, and again of each as far away as shifts say."""
+        if self._is_cut or not addresses.size:
             return
-        base = self._bases.get(touched)
-        if base is None:
-            base = self._bases[touched] = self._end
-            self._end += touched.lines
-        lines = addresses // LINE - touched.first_line
-        if active is not None:
-            lines = np.where(active, lines, lines[np.arange(len(lines)), active.argmax(axis=1)][:, None])
-        lines = np.sort(lines, axis=1)
-        fresh = np.ones(lines.shape, np.bool_)
-        fresh[:, 1:] = lines[:, 1:] != lines[:, :-1]
-        distinct = lines[fresh]
-        self._found.append((base + distinct) * 2 + is_write)
-        self._count += len(distinct)
-        self.is_cut = self._count > _MOST_LINES
+        start = self._bases.get(touched)
+        if start is None:
+            start = self._bases[touched] = self._end - touched.first_line * LINE
+            self._end += touched.lines * LINE
+        self._found.append(Requests(addresses, active, shifts, start, is_write))
+        self._count += self._found[-1].count
+        self._is_cut = self._count > _MOST_ADDRESSES
 
     def finish(self) -> CacheLines | None:
         """Return what was kept, None where nothing was reached."""
-        return CacheLines(np.concatenate(self._found), self.is_cut) if self._found else None
+        return CacheLines(self._found, self._is_cut) if self._found else None
 
 
 def count_shared(line: Line, access: BulkAccess) -> None:
@@ -76,6 +72,7 @@ def count_global(line: Line, access: BulkAccess, touched: Touched, trace: LineTr
     for index, some in zip(access.index, there, strict=True):
         addresses = touched.start + index[some] * size
         count, moved = len(np.unique(addresses // SECTOR)), len(addresses) * size
+        lines = np.unique(addresses // LINE)
         line.global_requests += 1
         line.global_sectors += count
         line.global_sectors_ideal += count
@@ -85,10 +82,10 @@ def count_global(line: Line, access: BulkAccess, touched: Touched, trace: LineTr
         line.bulk_moved[what] += moved
         line.bulk_outside[what] += index.size * size - moved
         line.bulk_sectors += count
-        line.bulk_lines += len(np.unique(addresses // LINE))
+        line.bulk_lines += len(lines)
         kind = AccessKind.STORE if access.kind is AccessKind.COPY_WRITE else access.kind
         touched.add(addresses, kind, None)
-        trace.add(touched, addresses[None, :], None, is_write)
+        trace.add(touched, lines[None, :] * LINE, is_write)
 
 
 def count_operand(line: Line, name: str, lines: Array, mask: Mask, machine: Machine) -> None:

@@ -197,8 +197,7 @@ class Meter(Observer):
         is_full = bool(active.all())
         touched.add(addresses if is_full else addresses[active], access.kind, shifts)
         is_write = access.kind in (AccessKind.STORE, AccessKind.ATOMIC)
-        for shift in (0,) if shifts is None else shifts.tolist():
-            self._trace.add(touched, addresses + shift, None if is_full else active, is_write)
+        self._trace.add(touched, addresses, is_write, None if is_full else active, shifts)
 
     def _updating(self, access: Access, active: Array) -> Array:
         """Return the lanes that update shared memory: one a warp where the compiler lets it act for the others.

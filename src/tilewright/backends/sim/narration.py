@@ -2,7 +2,7 @@
 
 A step is an op that some threads of the chunk run: the simulator's order, not time. A wait begins at the step at which
 a warp comes to it, and is over when the last arrival of its phase comes, bytes of bulk copies included; that the warp
-goes on later, because others run first, is no waiting.
+goes on later, because others run first, is not a wait.
 """
 
 from __future__ import annotations
