@@ -179,9 +179,7 @@ class Achieved:
 def achieved_in(bounds: Bounds, seconds: float) -> Achieved:
     """Return what a launch reached that took so many seconds on the GPU of its bounds; 0 seconds are refused."""
     if not seconds > 0:
-        raise ArgumentError(
-            f"a launch takes more than {seconds!r} seconds", help="measure it with tilewright.bench.do_bench"
-        )
+        raise ArgumentError(f"a launch takes more than {seconds!r} seconds", help="measure it with tw.bench.do_bench")
     rate, moved, longest = bounds.flops / seconds, bounds.touched_bytes / seconds, bounds.longest
     roof = bounds.attainable
     return Achieved(

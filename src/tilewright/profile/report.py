@@ -135,8 +135,8 @@ class Profile:
         """Return the report, with bounds and occupancy for a GPU: print it, or `.save("report.html")` it.
 
         With `seconds`, what each launch took on that GPU (None where it was not measured), the report says what was
-        achieved of the limits: `kernel[grid, block]` timed by `tilewright.bench.do_bench`, or the script by `tilewright profile
-        --measure`. Raises `ArgumentError` for a GPU that is not in the table (`tilewright.arch.gpus`).
+        achieved of the limits: `kernel[grid, block]` timed by `tw.bench.do_bench`, or the script by `tilewright profile
+        SCRIPT --measure`. Raises `ArgumentError` for a GPU that is not in the table (`tilewright.arch.gpus`).
         """
         return Report.of(self, find_gpu(gpu), seconds)
 
