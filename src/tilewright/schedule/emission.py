@@ -49,11 +49,13 @@ class Emission:
         cache_memory: Mapping[Cache, Any] | None = None,  # Any: tensors
     ) -> None:
         self.plan = plan
-        self.scope = Scope(plan, arguments, cache_memory)
+        self.scope: Scope = Scope(plan, arguments, cache_memory)
         tile = plan.tensorization
         of_warpgroup = tile is not None and tile.recipe.is_of_warpgroup
-        self.tiles = None if tile is None else (WarpgroupTiles if of_warpgroup else Tiles)(self.scope, tile)
-        self.cached = CachedLoops(self.scope, self.tiles, self.guarded)
+        self.tiles: Tiles | None = None
+        if tile is not None:
+            self.tiles = WarpgroupTiles(self.scope, tile) if of_warpgroup else Tiles(self.scope, tile)
+        self.cached: CachedLoops = CachedLoops(self.scope, self.tiles, self.guarded)
 
     def emit(self) -> None:
         """Emit the whole kernel."""

@@ -29,7 +29,9 @@ class CachedLoops:
     """Emits caches around what uses them, and loops whose caches are filled ahead. `inside` emits the rest."""
 
     def __init__(self, scope: Scope, tiles: Tiles | None, inside: Inside) -> None:
-        self.scope, self.tiles, self.inside = scope, tiles, inside
+        self.scope = scope
+        self.tiles = tiles
+        self.inside = inside
         self.groups: dict[int, BulkGroup] = {}  # what TMA fills, by the serial loops around
 
     def declare(self) -> None:
