@@ -2,26 +2,29 @@
 
     python -m benchmarks.hopper [--json FILE]
 
-Products are C = A B^T of bfloat16, candidates interleaved on normal random data, outputs filled with NaN before and
-checked after, as `benchmarks.tensorcore` does. Copies and transposes are of float32 and checked exactly; the first of
-each group is what the others are compared with: cuBLAS, or torch's copy of as many bytes.
+Products are C = A B^T of bfloat16, float16, float32 (as tf32) and 8-bit floats (scaled per tensor), candidates
+interleaved on normal random data, outputs filled with NaN before and checked after, as `benchmarks.tensorcore` does.
+Copies and transposes are of float32 and checked exactly; the first of each group is what the others are compared with:
+cuBLAS, or torch's copy of as many bytes.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import torch
-from benchmarks.tensorcore import by_matmul, matrix, measure, product
+from benchmarks.tensorcore import Product, by_matmul, matrix, measure, product
 from benchmarks.timing import interleaved, machine
 
 from tilewright.demo.examples import examples_folder, load_example
 
 SIZES = (2048, 4096, 8192)
+TYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float8_e4m3fn)
 COPIES = ((8192, 8192), (8000, 8100))
 
 
@@ -30,14 +33,37 @@ def example(name: str) -> ModuleType:
     return load_example(examples_folder() / "hopper" / f"{name}.py")
 
 
-def products(n: int) -> dict[str, Any]:
-    """Measure n cubed: cuBLAS, tw.matmul, and the examples with results of bfloat16 and of float32."""
-    a, b = (matrix(n, n, torch.bfloat16) for _ in range(2))
-    found = {"cuBLAS": product(a, b, torch.bfloat16, None)}
-    found["tw.matmul"] = product(a, b, torch.bfloat16, by_matmul())
-    found["05_persistent"] = product(a, b, torch.bfloat16, example("05_persistent").matmul)
-    found["04_producer_consumers, float32 C"] = product(a, b, torch.float32, example("04_producer_consumers").matmul)
+def products(n: int, dtype: torch.dtype) -> dict[str, Any]:
+    """Measure n cubed: cuBLAS, tw.matmul where it has the type, and the examples."""
+    torch.backends.cuda.matmul.allow_tf32 = dtype == torch.float32
+    a, b = (matrix(n, n, dtype) for _ in range(2))
+    persistent = example("05_persistent").matmul
+    if dtype.itemsize == 1:
+        return products_of_8_bits(a, b)
+    found = {"cuBLAS": product(a, b, dtype, None)}
+    found["tw.matmul"] = product(a, b, dtype, by_matmul("tf32" if dtype == torch.float32 else None))
+    found["05_persistent"] = product(a, b, dtype, persistent)
+    if dtype == torch.bfloat16:
+        producers = example("04_producer_consumers").matmul
+        found["04_producer_consumers, float32 C"] = product(a, b, torch.float32, producers)
     return measure(found)
+
+
+def products_of_8_bits(a: torch.Tensor, b: torch.Tensor) -> dict[str, Any]:
+    """Measure products scaled per tensor, with results of bfloat16; cuBLAS without and with fast accumulation.
+
+    Sums of 8-bit floats lose bits on Hopper, the more the larger K is, so results are checked to 2 %.
+    """
+    one, flops = torch.ones((), device="cuda"), 2 * a.shape[0] * b.shape[0] * a.shape[1]
+
+    def cublas(fast: bool) -> Product:
+        options = {"scale_a": one, "scale_b": one, "out_dtype": torch.bfloat16, "use_fast_accum": fast}
+        return Product(lambda: torch._scaled_mm(a, b.t(), **options), flops)
+
+    persistent = example("05_persistent").matmul
+    found = {"cuBLAS": cublas(False), "cuBLAS, fast accumulation": cublas(True)}
+    found["05_persistent"] = product(a, b, torch.bfloat16, lambda out, x, y: persistent(out, x, y, alpha=1.0))
+    return measure(found, limit=2e-2)
 
 
 def copies(shape: tuple[int, int]) -> dict[str, Any]:
@@ -66,12 +92,16 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     results: dict[str, Any] = {"machine": machine()}
-    for name, part, values in (("bfloat16", products, SIZES), ("float32", copies, COPIES)):
-        for value in values:
-            title = f"{name} {value if isinstance(value, int) else ' x '.join(map(str, value))}"
-            results[title] = part(value)
-            for row, figures in results[title].items():
-                print(f"{title:22} {row:32} {figures['T/s']:8.3f} T/s  {figures['of_first']:.3f}", flush=True)
+    parts: dict[str, Callable[[], dict[str, Any]]] = {
+        f"{'tf32' if dtype == torch.float32 else str(dtype)[6:]} {n}": lambda n=n, dtype=dtype: products(n, dtype)
+        for dtype in TYPES
+        for n in SIZES
+    }
+    parts |= {f"float32 {m} x {n}": lambda shape=(m, n): copies(shape) for m, n in COPIES}
+    for title, part in parts.items():
+        results[title] = part()
+        for row, figures in results[title].items():
+            print(f"{title:22} {row:32} {figures['T/s']:8.3f} T/s  {figures['of_first']:.3f}", flush=True)
     if options.json:
         options.json.write_text(json.dumps(results, indent=1) + "\n")
 

@@ -27,8 +27,10 @@ from tilewright.runtime import libraries
 FILES = [path for path in example_files(examples_folder() / "hopper") if path.stem[:2] in ("02", "04", "05")]
 MODULES = {path.stem: load_example(path) for path in FILES}
 CASES = collect_cases(FILES, "sim", quick=True)
-KERNELS = [(stem, name) for stem, module in MODULES.items() for name, value in vars(module).items()
+KERNELS = [(stem, name, ()) for stem, module in MODULES.items() for name, value in vars(module).items()
            if isinstance(value, tw.Kernel)]  # fmt: skip
+KERNELS += [("05_persistent", "matmul_persistent", (dtype,)) for dtype in (tw.float32, tw.float8_e4m3fn)]
+every_kernel = pytest.mark.parametrize(("stem", "name", "given"), KERNELS, ids=str)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -39,9 +41,18 @@ def test_case(case: Case) -> None:
     assert runner.greatest_difference(trial.result(), trial.expected) > trial.limit  # no right answer before the launch
 
 
-@pytest.mark.parametrize(("stem", "name"), KERNELS)
-def test_kernels_compile_cleanly(stem: str, name: str) -> None:
-    _, block, args = getattr(MODULES[stem], f"example_{name}")()
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", collect_cases(FILES, "cuda", quick=True), ids=lambda case: case.name)
+def test_case_on_gpu(case: Case) -> None:
+    if pytest.importorskip("torch").cuda.get_device_capability() != (9, 0):
+        pytest.skip("needs sm_90a")
+    report = run_case(case, "cuda")
+    assert report.passed, report.failure
+
+
+@every_kernel
+def test_kernels_compile_cleanly(stem: str, name: str, given: tuple[Any, ...]) -> None:
+    _, block, args = getattr(MODULES[stem], f"example_{name}")(*given)
     lowered = getattr(MODULES[stem], name).lower(*args, arch="sm_90a", block=block)
     module = lowered.module
     assert not module.resources.spills and not module.resources.stack_bytes, module.resources
@@ -59,14 +70,14 @@ def test_few_tiles_of_k(k: int, stages: int) -> None:
     assert np.array_equal(c, a.astype(np.float32) @ b.astype(np.float32).T)
 
 
-@pytest.mark.parametrize(("stem", "name"), KERNELS)
-def test_accumulators_stay_in_their_registers(stem: str, name: str) -> None:
+@every_kernel
+def test_accumulators_stay_in_their_registers(stem: str, name: str, given: tuple[Any, ...]) -> None:
     """Each product reads and writes the same registers, without moves in between, and waits for no other."""
     if libraries.find_program("nvdisasm") is None:
         pytest.skip("needs nvdisasm")
-    grid, block, args = getattr(MODULES[stem], f"example_{name}")()
+    grid, block, args = getattr(MODULES[stem], f"example_{name}")(*given)
     sass = getattr(MODULES[stem], name)[grid, block].sass(*args, arch="sm_90a")
-    products = re.findall(r"HGMMA\.\S+ (R\d+), gdesc\[\w+\], (R\d+|!UPT|RZ)", sass)
+    products = re.findall(r"[HQ]GMMA\.\S+ (R\d+), gdesc\[\w+\], (R\d+|!UPT|RZ)", sass)
     assert len(products) == 4, sass
     assert len({register for each in products for register in each if register.startswith("R")} - {"RZ"}) == 1
     assert sass.count("WARPGROUP.ARRIVE") == 1
