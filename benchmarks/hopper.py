@@ -44,9 +44,16 @@ def products(n: int, dtype: torch.dtype) -> dict[str, Any]:
     found["tw.matmul"] = product(a, b, dtype, by_matmul("tf32" if dtype == torch.float32 else None))
     found["05_persistent"] = product(a, b, dtype, persistent)
     if dtype == torch.bfloat16:
+        for tile in ((128, 128), (64, 256)):
+            found[f"07_ping_pong, {tile[0]} x {tile[1]}"] = product(a, b, dtype, ping_pong(tile))
         producers = example("04_producer_consumers").matmul
         found["04_producer_consumers, float32 C"] = product(a, b, torch.float32, producers)
     return measure(found)
+
+
+def ping_pong(tile: tuple[int, int]) -> Callable[..., object]:
+    """Return the product by two consumers that take turns."""
+    return lambda out, a, b: example("07_ping_pong").matmul(out, a, b, tile)
 
 
 def products_of_8_bits(a: torch.Tensor, b: torch.Tensor) -> dict[str, Any]:
