@@ -2,10 +2,10 @@
 
     python -m benchmarks.hopper [--json FILE]
 
-Products are C = A B^T of bfloat16, float16, float32 (as tf32) and 8-bit floats (scaled per tensor), candidates
-interleaved on normal random data, outputs filled with NaN before and checked after, as `benchmarks.tensorcore` does.
-Copies and transposes are of float32 and checked exactly; the first of each group is what the others are compared with:
-cuBLAS, or torch's copy of as many bytes.
+Products are C = A B^T of bfloat16, float16, float32 (as tf32) and 8-bit floats (scaled per tensor, and by blocks),
+candidates interleaved on normal random data, outputs filled with NaN before and checked after, as
+`benchmarks.tensorcore` does. Copies and transposes are of float32 and checked exactly; the first of each group is what
+the others are compared with: cuBLAS, or torch's copy of as many bytes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any
 
 import torch
-from benchmarks.tensorcore import Product, by_matmul, matrix, measure, product
+from benchmarks.tensorcore import Product, by_matmul, expected, matrix, measure, product
 from benchmarks.timing import interleaved, machine
 
 from tilewright.demo.examples import examples_folder, load_example
@@ -73,6 +73,30 @@ def products_of_8_bits(a: torch.Tensor, b: torch.Tensor) -> dict[str, Any]:
     return measure(found, limit=2e-2)
 
 
+def products_of_blocks(n: int) -> dict[str, Any]:
+    """Measure n cubed of 8-bit floats with scales of 1 x 128 of A and 128 x 128 of B."""
+
+    def quantize(x: torch.Tensor, rows: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return 8-bit floats, their scales, and what both stand for."""
+        blocks = x.reshape(n // rows, rows, n // 128, 128)
+        scales = blocks.abs().amax(dim=(1, 3), keepdim=True) / torch.finfo(torch.float8_e4m3fn).max
+        small = (blocks / scales).to(torch.float8_e4m3fn)
+        return small.reshape(n, n), scales[:, 0, :, 0].contiguous(), (small.float() * scales).reshape(n, n)
+
+    a, of_a, whole_a = quantize(torch.randn(n, n, device="cuda"), 1)
+    b, of_b, whole_b = quantize(torch.randn(n, n, device="cuda"), 128)
+    along_m = of_a.t().contiguous()
+    out, flops = torch.empty(n, n, dtype=torch.bfloat16, device="cuda"), 2 * n**3
+    options = {"scale_a": along_m.t(), "scale_b": of_b.t(), "out_dtype": torch.bfloat16}
+    run, correct = example("09_fp8_promoted").matmul, expected(whole_a, whole_b)
+    return measure(
+        {
+            "cuBLAS": Product(lambda: torch._scaled_mm(a, b.t(), **options), flops),
+            "09_fp8_promoted": Product(lambda: run(out, a, b, along_m, of_b), flops, out, correct),
+        }
+    )
+
+
 def copies(shape: tuple[int, int]) -> dict[str, Any]:
     """Measure a copy and a transpose by TMA against torch's copy."""
     module, src = example("01_tma_copy"), torch.randn(shape, device="cuda")
@@ -83,10 +107,10 @@ def copies(shape: tuple[int, int]) -> dict[str, Any]:
         "transpose": lambda: module.launch_transpose(turned, src),
         "torch, transpose": lambda: turned.copy_(src.t()),
     }
-    for name, out, expected in (("copy", same, src), ("transpose", turned, src.t())):
+    for name, out, exact in (("copy", same, src), ("transpose", turned, src.t())):
         out.fill_(float("nan"))
         runs[name]()
-        assert torch.equal(out, expected), name
+        assert torch.equal(out, exact), name
     times = interleaved(runs, rounds=15, batch_seconds=0.02)
     rates = {name: 2 * src.nbytes / t["seconds"] / 1e12 for name, t in times.items()}
     first = rates["torch.copy_"]
@@ -104,11 +128,12 @@ def main() -> None:
         for dtype in TYPES
         for n in SIZES
     }
+    parts |= {f"float8, scaled by blocks {n}": lambda n=n: products_of_blocks(n) for n in SIZES}
     parts |= {f"float32 {m} x {n}": lambda shape=(m, n): copies(shape) for m, n in COPIES}
     for title, part in parts.items():
         results[title] = part()
         for row, figures in results[title].items():
-            print(f"{title:22} {row:32} {figures['T/s']:8.3f} T/s  {figures['of_first']:.3f}", flush=True)
+            print(f"{title:30} {row:32} {figures['T/s']:8.3f} T/s  {figures['of_first']:.3f}", flush=True)
     if options.json:
         options.json.write_text(json.dumps(results, indent=1) + "\n")
 

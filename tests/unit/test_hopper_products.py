@@ -24,7 +24,9 @@ from tilewright.instructions.wgmma import WgmmaCommit, WgmmaFence, WgmmaWait
 from tilewright.ir.effects import Scope
 from tilewright.runtime import libraries
 
-FILES = [path for path in example_files(examples_folder() / "hopper") if path.stem[:2] in ("02", "04", "05", "07")]
+FILES = [
+    path for path in example_files(examples_folder() / "hopper") if path.stem[:2] in ("02", "04", "05", "07", "09")
+]
 MODULES = {path.stem: load_example(path) for path in FILES}
 CASES = collect_cases(FILES, "sim", quick=True)
 KERNELS = [(stem, name, ()) for stem, module in MODULES.items() for name, value in vars(module).items()
@@ -78,10 +80,24 @@ def test_accumulators_stay_in_their_registers(stem: str, name: str, given: tuple
     grid, block, args = getattr(MODULES[stem], f"example_{name}")(*given)
     sass = getattr(MODULES[stem], name)[grid, block].sass(*args, arch="sm_90a")
     products = re.findall(r"[HQ]GMMA\.\S+ (R\d+), gdesc\[\w+\], (R\d+|!UPT|RZ)", sass)
-    rows = 2 if stem == "07_ping_pong" else 1  # of products of 64 rows in a consumer's tile
+    rows = 2 if stem in ("07_ping_pong", "09_fp8_promoted") else 1  # of products of 64 rows in a consumer's tile
+    fences = 2 if stem == "09_fp8_promoted" else 1  # there, they are in the same registers by turns
     assert len(products) == 4 * rows, sass
-    assert len({register for each in products for register in each if register.startswith("R")} - {"RZ"}) == rows
-    assert sass.count("WARPGROUP.ARRIVE") == 1
+    registers = {register for each in products for register in each if register.startswith("R")} - {"RZ"}
+    assert len(registers) == rows // fences
+    assert sass.count("WARPGROUP.ARRIVE") == fences
+
+
+def test_a_scale_belongs_to_its_block() -> None:
+    """Of powers of two, so that all but the rounding of results is exact: each block, row and step of K by itself."""
+    module, rng = MODULES["09_fp8_promoted"], np.random.default_rng(0)
+    a, b = (rng.integers(-2, 3, shape).astype(ml_dtypes.float8_e4m3fn) for shape in ((512, 384), (256, 384)))
+    of_a = np.exp2(rng.integers(-2, 3, (512, 3))).astype(np.float32)
+    of_b = np.exp2(rng.integers(-2, 3, (2, 3))).astype(np.float32)
+    c = np.zeros((512, 256), ml_dtypes.bfloat16)
+    module.matmul(c, a, b, np.ascontiguousarray(of_a.T), of_b, stages=2, blocks=3)
+    exact = module.dequantize(a, of_a, 1).astype(np.float64) @ module.dequantize(b, of_b, 128).T.astype(np.float64)
+    assert np.array_equal(c, exact.astype(np.float32).astype(ml_dtypes.bfloat16))
 
 
 SYNCHRONISATIONS = (
@@ -116,10 +132,18 @@ RUNS: dict[str, tuple[Callable[[], None], int]] = {
         ),
         20,
     ),
+    "promoted": (
+        lambda: MODULES["09_fp8_promoted"].matmul(
+            np.zeros((256, 256), ml_dtypes.bfloat16), *(bf16(256, 384).astype(ml_dtypes.float8_e4m3fn),) * 2,
+            np.ones((3, 256), np.float32), np.ones((2, 3), np.float32), stages=2, blocks=1,
+        ),
+        33,
+    ),
 }  # fmt: skip
+SLOW = ("ping_pong", "promoted")
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] if n == "ping_pong" else []) for n in RUNS])
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in SLOW)) for n in RUNS])
 def test_each_synchronisation_is_needed_and_missed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     run, count = RUNS[name]
     launches: list[tuple[tuple[Any, ...], Any]] = []
@@ -133,7 +157,8 @@ def test_each_synchronisation_is_needed_and_missed(name: str, monkeypatch: pytes
     places = [(b, op) for b in blocks for op in b.ops if isinstance(op, SYNCHRONISATIONS)]
     assert len(places) == count
     for block, op in places:
-        # A ring lets a warp meet before it hands a stage back; the wait for products of a warpgroup is enough for that.
-        needed = not (isinstance(op, Barrier) and op.effects.together is Scope.WARP)
+        # A ring lets a warp meet before it hands a stage back. Where only products read it, their wait is enough for
+        # that; the scales of 8-bit floats are read by each lane for itself.
+        needed = name == "promoted" or not (isinstance(op, Barrier) and op.effects.together is Scope.WARP)
         with without(block, op):
             assert bool(findings(launched, more)) is needed, (type(op).__name__, op.location)
