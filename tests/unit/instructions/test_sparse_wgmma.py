@@ -227,7 +227,8 @@ def test_b_has_no_lines_that_are_shorter_than_a_row() -> None:
     arrays = [tw.static(np.zeros((64, n), t)) for n, t in ((16, np.float32), (2, np.uint16))]
     with pytest.raises(tw.LanguageError, match="describes B") as caught:
         attempt.lower(*arrays, what, arch="sm_90a", block=128)
-    assert "GMMA_K_SW64" in str(caught.value) and "GMMA_K_SW32(" not in str(caught.value).partition("help")[2]
+    help = str(caught.value).partition("help: ")[2]
+    assert "GMMA_K_SW64" in help and "GMMA_K_SW32" not in help
 
 
 def findings(words: np.ndarray, *given: Any) -> set[str]:
