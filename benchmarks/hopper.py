@@ -52,8 +52,9 @@ def products(n: int, dtype: torch.dtype) -> dict[str, Any]:
 
 
 def ping_pong(tile: tuple[int, int]) -> Callable[..., object]:
-    """Return the product by two consumers that take turns."""
-    return lambda out, a, b: example("07_ping_pong").matmul(out, a, b, tile)
+    """Return the product by two consumers that alternate."""
+    matmul = example("07_ping_pong").matmul
+    return lambda out, a, b: matmul(out, a, b, tile)
 
 
 def products_of_8_bits(a: torch.Tensor, b: torch.Tensor) -> dict[str, Any]:
