@@ -10,7 +10,7 @@ The results leave through shared memory. A consumer rounds half of its sums to b
 buffer of its own (64 x 128), and one of its threads stores that by TMA, in whole rows of 128 bytes. The store goes on
 while the consumer multiplies the next tile; before the buffer is written again, that thread waits until the store has
 read it, and a barrier of the 128 threads tells the others. Results of 4 bytes leave in quarters, 64 x 64, and threads
-write them two at a time: stmatrix moves elements of 2 bytes.
+write them two at a time, because stmatrix moves elements of 2 bytes; that takes twice as many accesses as it could.
 
 Tiles are taken in groups of eight rows, column by column, so that blocks that run at the same time share rows of A and
 of B in the second-level cache.

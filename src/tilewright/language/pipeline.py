@@ -188,9 +188,10 @@ class _State:
     def advance(self, count: Any = 1) -> None:  # Any: an integer of host or device
         """Go on by `count` stages: to the next one, or past tiles that are another's to fill or read.
 
-        Two consumers that read tiles alternately skip those of the other one: `state.advance(k_tiles)`. A wait knows the
-        phases of a stage by their parity, so it must not come two phases early: let the other one arrive at an mbarrier
-        when it has read its tiles, and wait for that before reading on. Source: CUTLASS, PipelineState::advance.
+        Two consumers that read tiles alternately skip those of the other one: `state.advance(k_tiles)`. A wait knows
+        the phases of a stage by their parity, so it must not come two phases early: let the other one arrive at an
+        mbarrier when it has read its tiles, and wait for that before reading on. Source: CUTLASS,
+        PipelineState::advance.
         """
         if isinstance(count, int) and (isinstance(count, bool) or count < 0):
             raise LanguageError(f"a state goes on by 0 stages or more, not {shown(count)}")

@@ -14,6 +14,7 @@ from tests.conformance.test_sparse_wgmma_atoms import FAMILIES, QUICK, product, 
 
 import tilewright as tw
 from tilewright.atoms.fragments import positions
+from tilewright.draw.mma_pictures import mma_drawing
 from tilewright.instructions.sparse_wgmma import NAMES
 
 SS = tw.atoms.GMMA_64x16x32_F32F16F16_SS
@@ -90,6 +91,12 @@ def test_too_many_are_refused() -> None:
         SS.compress(matrix[:, :24])
     with pytest.raises(tw.TilewrightError, match="keeps 1 of 2 neighbours"):
         TF32.compress(np.ones((1, 8)))
+
+
+def test_pictures_say_that_a_is_half() -> None:
+    for atom, note in ((SS, True), (tw.atoms.SM90_64x16x16_F32F16F16_SS, False)):
+        notes = mma_drawing(tw.make_tiled_mma(atom)).notes
+        assert ("A has 16 of 32 elements along K, those kept" in notes) is note
 
 
 # --- machine code ----------------------------------------------------------------------------------------
