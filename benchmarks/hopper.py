@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -22,9 +23,12 @@ from benchmarks.tensorcore import Product, by_matmul, expected, matrix, measure,
 from benchmarks.timing import interleaved, machine
 
 from tilewright.demo.examples import examples_folder, load_example
+from tilewright.schedulers import Grouped, Hilbert, Linear
 
 SIZES = (2048, 4096, 8192)
 TYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float8_e4m3fn)
+UNEVEN = ((1792, 2560, 8192), (4096, 4608, 4096))  # 140 and 576 tiles by 132 blocks
+ORDERS = (Linear(), Grouped(8), Hilbert())
 COPIES = ((8192, 8192), (8000, 8100))
 
 
@@ -98,6 +102,20 @@ def products_of_blocks(n: int) -> dict[str, Any]:
     )
 
 
+def uneven(shape: tuple[int, int, int]) -> dict[str, Any]:
+    """Measure a product whose last wave of tiles is nearly empty: cuBLAS, whole tiles in several orders, stream-K."""
+    m, n, k = shape
+    a, b = matrix(m, k, torch.bfloat16), matrix(n, k, torch.bfloat16)
+    whole, stream = example("05_persistent"), example("08_stream_k")
+    space = stream.workspace("cuda")
+    runs = {f"05_persistent, {order}": partial(whole.matmul, scheduler=order) for order in ORDERS}
+    for whole_waves in (True, False):
+        name = f"08_stream_k, {'the last waves' if whole_waves else 'all tiles'}"
+        runs[name] = lambda out, a, b, w=whole_waves: stream.matmul(out, a, b, space, whole_waves=w)
+    found = {"cuBLAS": product(a, b, torch.bfloat16, None)}
+    return measure(found | {name: product(a, b, torch.bfloat16, run) for name, run in runs.items()})
+
+
 def copies(shape: tuple[int, int]) -> dict[str, Any]:
     """Measure a copy and a transpose by TMA against torch's copy."""
     module, src = example("01_tma_copy"), torch.randn(shape, device="cuda")
@@ -130,6 +148,7 @@ def main() -> None:
         for n in SIZES
     }
     parts |= {f"float8, scaled by blocks {n}": lambda n=n: products_of_blocks(n) for n in SIZES}
+    parts |= {f"bfloat16 {' x '.join(map(str, shape))}": lambda shape=shape: uneven(shape) for shape in UNEVEN}
     parts |= {f"float32 {m} x {n}": lambda shape=(m, n): copies(shape) for m, n in COPIES}
     for title, part in parts.items():
         results[title] = part()

@@ -12,8 +12,8 @@ while the consumer multiplies the next tile; before the buffer is written again,
 read it, and a barrier of the 128 threads tells the others. Results of 4 bytes leave in quarters, 64 x 64, and threads
 write them two at a time, because stmatrix moves elements of 2 bytes; that takes twice as many accesses as it could.
 
-Tiles are taken in groups of eight rows, column by column, so that blocks that run at the same time share rows of A and
-of B in the second-level cache.
+`tw.schedulers.Grouped` gives each block its tiles: in groups of eight rows, column by column, so that blocks that run
+at the same time share rows of A and of B in the second-level cache. Another scheduler is another argument of the plan.
 
 The plan says what is multiplied, the kernel is one. A tile is 128 x 256 and 128 bytes of K, whatever an element has:
 
@@ -45,7 +45,7 @@ from tilewright.runtime.arrays import describe
 WARPGROUP = 128
 CONSUMERS = 2  # warpgroups
 THREADS = WARPGROUP * (1 + CONSUMERS)
-GROUP = 8  # rows of tiles
+ORDER = tw.schedulers.Grouped(rows=8)
 COLUMNS = 256  # of a consumer's results
 PART_BYTES = 256  # of a row of the results that are stored at once
 
@@ -71,6 +71,7 @@ class Plan:
     mma: tw.TiledMMA
     part: tw.TiledMMA  # of the registers that hold a part of a consumer's results
     write: tw.TiledCopy  # fragments of results to such a buffer
+    scheduler: tw.schedulers.Scheduler  # in which order blocks compute tiles
 
     @property
     def stage_bytes(self) -> int:
@@ -79,31 +80,22 @@ class Plan:
         return (m + n) * k * self.mma.atom.dtype_a.bits // 8
 
 
-@tw.function
-def place(number, m_tiles, n_tiles):
-    """Return the row and column of a tile, of which blocks compute one after the other."""
-    first = number // (GROUP * n_tiles) * GROUP
-    rows = tw.minimum(m_tiles - first, GROUP)
-    inside = number % (GROUP * n_tiles)
-    return first + inside % rows, inside // rows
-
-
 @tw.kernel
 def matmul_persistent(C, A, B, plan: tw.constexpr, alpha=None):
-    """Compute every grid_dim-th tile of C = alpha A B^T; None is 1."""
+    """Compute the tiles of C = alpha A B^T that the scheduler gives this block; None is 1."""
     m, n, k = plan.tile
     sA, sB = tw.shared(A.dtype, plan.smem_a), tw.shared(B.dtype, plan.smem_b)
     sC = tw.shared(C.dtype, plan.smem_c)
     ring = tw.pipeline(plan.stages, consumers=4 * CONSUMERS, bytes=plan.stage_bytes)
     tw.sync_threads()  # the barriers are there
-    m_tiles, n_tiles, k_tiles = C.shape[0] // m, C.shape[1] // n, A.shape[1] // k
+    tiles = plan.scheduler(C.shape[0] // m, C.shape[1] // n)
+    k_tiles = A.shape[1] // k
 
     if tw.warpgroup_id() == 0:
         tw.set_registers(40)
         if tw.thread_idx.x == 0:
             state = ring.producer()
-            for number in range(tw.block_idx.x, m_tiles * n_tiles, tw.grid_dim.x):
-                row, column = place(number, m_tiles, n_tiles)
+            for row, column in tiles:
                 for k_tile in range(k_tiles):
                     gA = tw.local_tile(A, (m, k), (row, k_tile), guard=True)
                     gB = tw.local_tile(B, (n, k), (column, k_tile), guard=True)
@@ -116,8 +108,7 @@ def matmul_persistent(C, A, B, plan: tw.constexpr, alpha=None):
         tA, tB = thread.partition_A(sA), thread.partition_B(sB)
         acc = tw.registers(tw.float32, plan.mma.partition_shape((m, n), "C"))
         state = ring.consumer(behind=1)
-        for number in range(tw.block_idx.x, m_tiles * n_tiles, tw.grid_dim.x):
-            row, column = place(number, m_tiles, n_tiles)
+        for row, column in tiles:
             for k_tile in range(k_tiles):
                 with state.read() as stage:
                     tw.wgmma_fence()
@@ -158,7 +149,7 @@ def store(C, acc, sC, row, column, plan, alpha):
 
 
 @cache
-def plan_for(dtype: tw.DType = tw.bfloat16, stages: int = 4) -> Plan:
+def plan_for(dtype: tw.DType = tw.bfloat16, stages: int = 4, scheduler: tw.schedulers.Scheduler = ORDER) -> Plan:
     """Return the plan for a type of A and B: tiles of 128 x 256, in layouts that TMA writes and wgmma reads."""
     name, result = ATOMS[dtype]
     tile = m, n, k = (128, COLUMNS, 128 // dtype.bytes)
@@ -175,12 +166,16 @@ def plan_for(dtype: tw.DType = tw.bfloat16, stages: int = 4) -> Plan:
         tw.make_tiled_mma(getattr(tw.atoms, name), (CONSUMERS, 1, 1)),
         part,
         tw.make_tiled_copy_C(write, part),
+        scheduler,
     )
 
 
-def matmul(C, A, B, stages: int = 4, blocks: int = 132, alpha: float | None = None) -> None:
+def matmul(
+    C, A, B, stages: int = 4, blocks: int = 132, alpha: float | None = None,
+    scheduler: tw.schedulers.Scheduler = ORDER,
+) -> None:  # fmt: skip
     """Compute C = alpha A B^T of extents that are multiples of the tile, by at most so many blocks."""
-    plan = plan_for(describe(A).dtype, stages)
+    plan = plan_for(describe(A).dtype, stages, scheduler)
     (m, n), k = C.shape, A.shape[1]
     if m % plan.tile[0] or n % plan.tile[1] or k % plan.tile[2]:
         raise ValueError(f"{m} x {n} x {k} is no multiple of the tile {plan.tile}")

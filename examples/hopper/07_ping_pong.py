@@ -16,6 +16,7 @@ The order is kept by two mbarriers for each consumer (CUTLASS's OrderedSequenceB
 
 Consumer 0 waits for a phase that is over from the beginning, as the producer of a ring does: it comes first.
 
+A consumer's tiles are every second one of its block: those that the scheduler gives to one of twice as many blocks.
 There is one ring of stages for both. The producer fills it tile after tile, so a consumer uses the stages of its own
 tile, and skips those of the other one's: `state.advance(k_tiles)`. The order is needed for that, too, and not only for
 speed: a stage may be filled several times for the other tile, and a wait knows phases by their parity. Who waits two
@@ -39,7 +40,7 @@ from tilewright.demo import Backend, Case, Trial, fetch, main, put
 WARPGROUP = 128
 CONSUMERS = 2  # warpgroups
 THREADS = WARPGROUP * (1 + CONSUMERS)
-GROUP = 8  # rows of tiles
+ORDER = tw.schedulers.Grouped(rows=8)
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,7 @@ class Plan:
     smem_c: Any  # (M, N)
     mma: tw.TiledMMA  # of one consumer
     write: tw.TiledCopy  # fragments of results to shared memory
+    scheduler: tw.schedulers.Scheduler  # in which order blocks compute tiles
 
     @property
     def stage_bytes(self) -> int:
@@ -61,18 +63,9 @@ class Plan:
         return 2 * (m + n) * k
 
 
-@tw.function
-def place(number, m_tiles, n_tiles):
-    """Return the row and column of a tile, of which blocks compute one after the other."""
-    first = number // (GROUP * n_tiles) * GROUP
-    rows = tw.minimum(m_tiles - first, GROUP)
-    inside = number % (GROUP * n_tiles)
-    return first + inside % rows, inside // rows
-
-
 @tw.kernel
 def matmul_ping_pong(C, A, B, plan: tw.constexpr):
-    """Compute every grid_dim-th tile of C, the consumers by turns."""
+    """Compute the tiles of C that the scheduler gives this block, the consumers alternately."""
     m, n, k = plan.tile
     sA, sB = tw.shared(A.dtype, plan.smem_a), tw.shared(B.dtype, plan.smem_b)
     sC = tw.shared(C.dtype, plan.smem_c)
@@ -80,13 +73,13 @@ def matmul_ping_pong(C, A, B, plan: tw.constexpr):
     multiplies, stores = tw.mbarrier(4, stages=CONSUMERS), tw.mbarrier(1, stages=CONSUMERS)
     tw.sync_threads()  # the barriers are there
     m_tiles, n_tiles, k_tiles = C.shape[0] // m, C.shape[1] // n, A.shape[1] // k
+    block, blocks = tw.block_idx.x, tw.grid_dim.x
 
     if tw.warpgroup_id() == 0:
         tw.set_registers(40)
         if tw.thread_idx.x == 0:
             state = ring.producer()
-            for number in range(tw.block_idx.x, m_tiles * n_tiles, tw.grid_dim.x):
-                row, column = place(number, m_tiles, n_tiles)
+            for row, column in plan.scheduler(m_tiles, n_tiles):
                 for k_tile in range(k_tiles):
                     gA = tw.local_tile(A, (m, k), (row, k_tile), guard=True)
                     gB = tw.local_tile(B, (n, k), (column, k_tile), guard=True)
@@ -103,9 +96,8 @@ def matmul_ping_pong(C, A, B, plan: tw.constexpr):
         state = ring.consumer(behind=1)
         state.advance(consumer * k_tiles)
         parity = other  # consumer 0 does not wait for its first tile
-        first = tw.block_idx.x + consumer * tw.grid_dim.x
-        for number in range(first, m_tiles * n_tiles, CONSUMERS * tw.grid_dim.x):
-            row, column = place(number, m_tiles, n_tiles)
+        tiles = plan.scheduler(m_tiles, n_tiles, block=block + consumer * blocks, blocks=CONSUMERS * blocks)
+        for row, column in tiles:
             multiplies[consumer].wait(parity)
             for k_tile in range(k_tiles):
                 with state.read() as stage:
@@ -142,7 +134,9 @@ def store(C, acc, sC, row, column, plan):
 
 
 @cache
-def plan_for(tile: tuple[int, int] = (128, 128), stages: int | None = None) -> Plan:
+def plan_for(
+    tile: tuple[int, int] = (128, 128), stages: int | None = None, scheduler: tw.schedulers.Scheduler = ORDER
+) -> Plan:
     """Return the plan: tiles of 128 x 128 or 64 x 256, in layouts that TMA writes and wgmma reads.
 
     Both are 128 sums a thread. 128 x 128 needs 32 KiB of operands for 64 of K, and 64 x 256 needs 40.
@@ -159,6 +153,7 @@ def plan_for(tile: tuple[int, int] = (128, 128), stages: int | None = None) -> P
         tw.tile_to_shape(rows, (m, n)),
         mma,
         tw.make_tiled_copy_C(tw.atoms.SM90_U32x4_STSM_N, mma),
+        scheduler,
     )
 
 

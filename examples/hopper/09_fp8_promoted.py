@@ -33,7 +33,7 @@ from tilewright.demo import Backend, Case, Trial, fetch, main, put
 WARPGROUP = 128
 CONSUMERS = 2  # warpgroups
 THREADS = WARPGROUP * (1 + CONSUMERS)
-GROUP = 8  # rows of tiles
+ORDER = tw.schedulers.Grouped(rows=8)
 BLOCK = 128  # of K, and of N for B, that has a scale
 WAVES = 2  # of 64 rows, one after the other, for each consumer
 COLUMNS = 64  # of the results that are stored at once
@@ -52,6 +52,7 @@ class Plan:
     mma: tw.TiledMMA  # of both consumers, a wave
     part: tw.TiledMMA  # of the registers that are stored at once
     write: tw.TiledCopy  # fragments of results to such a buffer
+    scheduler: tw.schedulers.Scheduler  # in which order blocks compute tiles
 
     @property
     def stage_bytes(self) -> int:
@@ -60,31 +61,22 @@ class Plan:
         return (m + n) * k + 4 * m
 
 
-@tw.function
-def place(number, m_tiles, n_tiles):
-    """Return the row and column of a tile, of which blocks compute one after the other."""
-    first = number // (GROUP * n_tiles) * GROUP
-    rows = tw.minimum(m_tiles - first, GROUP)
-    inside = number % (GROUP * n_tiles)
-    return first + inside % rows, inside // rows
-
-
 @tw.kernel
 def matmul_promoted(C, A, B, scale_a, scale_b, plan: tw.constexpr):
-    """Compute every grid_dim-th tile of C."""
+    """Compute the tiles of C that the scheduler gives this block."""
     m, n, k = plan.tile
     sA, sB = tw.shared(A.dtype, plan.smem_a), tw.shared(B.dtype, plan.smem_b)
     sC, scales = tw.shared(C.dtype, plan.smem_c), tw.shared(tw.float32, tw.Layout((m, plan.stages)))
     ring = tw.pipeline(plan.stages, consumers=4 * CONSUMERS, bytes=plan.stage_bytes)
     tw.sync_threads()  # the barriers are there
-    m_tiles, n_tiles, k_tiles = C.shape[0] // m, C.shape[1] // n, A.shape[1] // k
+    tiles = plan.scheduler(C.shape[0] // m, C.shape[1] // n)
+    k_tiles = A.shape[1] // k
 
     if tw.warpgroup_id() == 0:
         tw.set_registers(40)
         if tw.thread_idx.x == 0:
             state = ring.producer()
-            for number in range(tw.block_idx.x, m_tiles * n_tiles, tw.grid_dim.x):
-                row, column = place(number, m_tiles, n_tiles)
+            for row, column in tiles:
                 for k_tile in range(k_tiles):
                     gA = tw.local_tile(A, (m, k), (row, k_tile), guard=True)
                     gB = tw.local_tile(B, (n, k), (column, k_tile), guard=True)
@@ -101,8 +93,7 @@ def matmul_promoted(C, A, B, scale_a, scale_b, plan: tw.constexpr):
         sums = tw.registers(tw.float32, (tw.size(partial.shape), WAVES))
         first = tid // 32 * 16 + tw.lane_id() // 4  # of the two rows of a wave that the thread has, 8 apart
         state = ring.consumer()
-        for number in range(tw.block_idx.x, m_tiles * n_tiles, tw.grid_dim.x):
-            row, column = place(number, m_tiles, n_tiles)
+        for row, column in tiles:
             tw.clear(sums)
             for k_tile in range(k_tiles):
                 of_b = scale_b[column, k_tile]
@@ -150,7 +141,7 @@ def store(C, sums, sC, row, column, plan):
 
 
 @cache
-def plan_for(stages: int = 4) -> Plan:
+def plan_for(stages: int = 4, scheduler: tw.schedulers.Scheduler = ORDER) -> Plan:
     """Return the plan: tiles of 256 x 128 x 128, in layouts that TMA writes and wgmma reads."""
     tile = m, n, k = (ROWS * WAVES, 128, BLOCK)
     operand, of_result = tw.atoms.GMMA_K_SW128(tw.float8_e4m3fn), tw.atoms.GMMA_K_SW128(tw.bfloat16)
@@ -164,6 +155,7 @@ def plan_for(stages: int = 4) -> Plan:
         tw.make_tiled_mma(tw.atoms.SM90_64x128x32_F32E4M3E4M3_SS_TN, (CONSUMERS, 1, 1)),
         part,
         tw.make_tiled_copy_C(tw.atoms.SM90_U32x4_STSM_N, part),
+        scheduler,
     )
 
 

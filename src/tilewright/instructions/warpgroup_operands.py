@@ -36,7 +36,10 @@ class SharedOperand:
     """
 
     def __init__(self, name: str, tensor: Tensor, atom: MMAAtom, major: Major) -> None:
-        self.name, self.tensor, self.atom, self.major = name, tensor, atom, major
+        self.name = name
+        self.tensor = tensor
+        self.atom = atom
+        self.major = major
         buffer = tensor.engine.buffer
         if buffer.space is not Space.SHARED or buffer.root.size is None:
             where = (
@@ -57,7 +60,7 @@ class SharedOperand:
         self.layout = layout
         self._demand_shape()
         try:
-            self.descriptor = describe(layout[0], swizzle, tensor.dtype, major)
+            self.descriptor: SharedDescriptor = describe(layout[0], swizzle, tensor.dtype, major)
         except LayoutError as error:
             raise self._refusal(error.summary) from None
         self._demand_alignment()
@@ -170,7 +173,9 @@ class Accumulator:
                 help="make it with mma.get_slice(thread).partition_fragment_C(tile)",
             )
         seen = tensor.recast(uint32) if tensor.dtype is float16 else tensor
-        self.buffer, self._engine, self._layout = seen.engine.buffer, seen.engine, seen.layout
+        self.buffer: Any = seen.engine.buffer
+        self._engine = seen.engine
+        self._layout = seen.layout
 
     def index(self, m: Any, n: Any) -> Value:  # Any: integers of host or device
         """Return the first register of a tile."""
@@ -199,8 +204,10 @@ class FragmentA:
                 help="copy it into a fragment with a compact first mode: tw.registers(dtype, (V, M, K))",
             )
         seen = tensor.recast(uint32)
-        self.offsets = tuple(pair[0] // registers.lanes for pair in pairs)
-        self.buffer, self._engine, self._layout = seen.engine.buffer, seen.engine, seen.layout
+        self.offsets: tuple[Any, ...] = tuple(pair[0] // registers.lanes for pair in pairs)
+        self.buffer: Any = seen.engine.buffer
+        self._engine = seen.engine
+        self._layout = seen.layout
 
     def index(self, m: Any, k: Any) -> Value:  # Any: as above
         """Return the word from which `offsets` count."""

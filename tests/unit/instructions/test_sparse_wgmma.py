@@ -129,8 +129,9 @@ def test_instructions_compile(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
-def test_all_instructions_compile(family: str) -> None:
-    for name in FAMILIES[family]:
+def test_all_families_compile(family: str) -> None:
+    """Every fifth N, another one in each family: the text of the others differs in numbers only."""
+    for name in FAMILIES[family][list(FAMILIES).index(family) % 5 :: 5]:
         demand_clean(getattr(tw.atoms, name))
 
 

@@ -47,9 +47,9 @@ class Compiler:
         kernel: Kernel,
     ) -> None:
         self.machine = machine
-        self.copies = CopyQueue(machine)
-        self.bulk_groups = BulkGroups(machine)
-        self.named_barriers = NamedBarriers(machine)
+        self.copies: CopyQueue = CopyQueue(machine)
+        self.bulk_groups: BulkGroups = BulkGroups(machine)
+        self.named_barriers: NamedBarriers = NamedBarriers(machine)
         self._mbarriers: dict[Buffer, Mbarriers] = {}
         self.initial: list[Lanes] = []
         self.meaning = meaning

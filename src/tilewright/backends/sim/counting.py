@@ -37,7 +37,7 @@ class Patterns:
             location=buffer.location,
         )
         self._found: dict[tuple[Op, bytes], Pattern] = {}
-        self.is_complete = True
+        self.is_complete: bool = True
 
     def add(self, op: Op, kind: str, width: int, elements: Array, times: int) -> None:
         """Count requests; the elements (requests, lanes) hold -1 for idle lanes."""
@@ -68,7 +68,8 @@ class Touched:
     def __init__(self, storage: GlobalStorage | PointedStorage) -> None:
         size = storage.buffer.dtype.bytes
         if isinstance(storage, PointedStorage):  # its elements are counted from the beginning of the address space
-            self.start, low, high = 0, 0, storage.space.size
+            self.start: int = 0
+            low, high = 0, storage.space.size
         else:
             self.start = storage.place_in_allocation
             low, high = self.start + storage.low * size, self.start + storage.high * size
