@@ -70,6 +70,7 @@ class BulkAccess:
     threads: Array
     index: Array
     there: Array | None
+    targets: Array | None = None  # the blocks of the chunk whose shared memory it is, where not the threads' own
 
 
 # Where the bytes of bulk copies arrive: the mbarrier's buffer, and for each thread the element and the phase.
@@ -93,6 +94,7 @@ class Signal:
     The barrier is element `index` of `buffer`, or named barrier `index` where that is None. `phase` is the one that
     each thread arrived in, or the last one that was over when it went on: all arrivals in it and before it
     happened before. Phases count from 0 in each block; -1 is none. Values of inactive threads mean nothing.
+    `ranks` are the blocks of the cluster whose mbarriers they are, where these are not the threads' own.
     """
 
     op: Op
@@ -100,6 +102,7 @@ class Signal:
     index: Lanes
     phase: Lanes
     mask: Mask
+    ranks: Lanes = None
 
 
 @dataclass(slots=True)
@@ -219,6 +222,8 @@ class Machine:
         self.threads = block[0] * block[1] * block[2]
         self.warp = kernel.warp_size
         self.total_blocks = grid[0] * grid[1] * grid[2]
+        self.cluster = kernel.cluster  # how many blocks along x, y and z; blocks of one stand side by side in a chunk
+        self.cluster_size = kernel.cluster[0] * kernel.cluster[1] * kernel.cluster[2]
         self.collector = collector
         self.observers: tuple[Observer, ...] = ()
         self.first_block, self.blocks = 0, 0
@@ -336,7 +341,8 @@ class Machine:
         by_memory = most_bytes // max(1, self.arena_bytes + registers)
         if self._is_cooperative:
             return self.total_blocks
-        return max(1, min(self.total_blocks, most // self.threads, by_memory))
+        size = self.cluster_size
+        return max(1, min(self.total_blocks, most // self.threads, by_memory) // size) * size
 
     def watch_memory(self, *, resident: bool) -> None:
         """Let `version` change with memory; `resident` says that blocks wait for each other, and many run at once."""
@@ -361,10 +367,15 @@ class Machine:
         for registers in self.registers:
             registers.allocate()
         self.special = dict(self._fixed)
-        block = np.arange(first_block, first_block + blocks, dtype=np.int64)[:, None]
-        for axis, extent in zip("xyz", self.grid, strict=True):
-            self.special[f"block_idx.{axis}"] = (block % extent).astype(np.int32) if extent > 1 else np.int32(0)
-            block = block // extent
+        cluster, rank = np.divmod(
+            np.arange(first_block, first_block + blocks, dtype=np.int64)[:, None], self.cluster_size
+        )
+        self.special["cluster_ctarank"] = rank.astype(np.int32)
+        for axis, extent, inner in zip("xyz", self.grid, self.cluster, strict=True):
+            cluster, outer = np.divmod(cluster, extent // inner)
+            rank, inside = np.divmod(rank, inner)
+            for name, value in (("block_idx", outer * inner + inside), ("clusterid", outer), ("cluster_ctaid", inside)):
+                self.special[f"{name}.{axis}"] = value.astype(np.int32) if extent > 1 else np.int32(0)
         for observer in self.observers:
             observer.begin(self)
 
@@ -406,7 +417,11 @@ class Machine:
 
     def block_coordinate(self, row: int) -> Dim3:
         """Return block_idx of a row of the chunk."""
-        return _coordinate(self.first_block + row, self.grid)
+        cluster, rank = divmod(self.first_block + row, self.cluster_size)
+        first = _coordinate(cluster, tuple(n // m for n, m in zip(self.grid, self.cluster, strict=True)))
+        inside = _coordinate(rank, self.cluster)
+        x, y, z = (a * m + b for a, m, b in zip(first, self.cluster, inside, strict=True))
+        return x, y, z
 
     def thread_coordinate(self, thread: int) -> Dim3:
         """Return thread_idx of a linear thread number."""
@@ -425,7 +440,7 @@ def _memory_model(kernel: Kernel) -> tuple[bool, bool]:
     return known
 
 
-def _coordinate(linear: int, extents: Dim3) -> Dim3:
+def _coordinate(linear: int, extents: tuple[int, ...]) -> Dim3:
     rest, x = divmod(linear, extents[0])
     z, y = divmod(rest, extents[1])
     return x, y, z

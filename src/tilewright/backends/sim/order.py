@@ -127,7 +127,7 @@ class Order:
         if self._known is not None:
             self._meet_lanes(mask, event, warps * self.warp)
             return
-        assert warps == 1, warps
+        assert warps == 1, warps  # of a block of a cluster there are several
         rows = 1 if mask is None else mask.shape[0]
         floors = self._warp_floor
         if floors is None:

@@ -73,7 +73,8 @@ class Conflict:
             return "missing-fence"
         if self.under_way and (self.same_thread or self.late.kind in READS):
             return "missing-wait"
-        if self.late.block != self.early.block and {self.late.kind, self.early.kind} <= set(_PLAIN_WRITES):
+        apart = self.late.block != self.early.block and isinstance(self.storage, GlobalStorage)
+        if apart and {self.late.kind, self.early.kind} <= set(_PLAIN_WRITES):
             return "overlapping-writes"
         return "race"
 
@@ -157,6 +158,8 @@ def _help(conflict: Conflict, kind: str, machine: Machine) -> str:
                 f"{wait}" + ("" if conflict.same_thread else ", and let tw.sync_threads() follow") + " before this line"
             )
         return f"{wait} before another thread writes there, with tw.sync_threads() between"
+    if late.block != early.block and not isinstance(conflict.storage, GlobalStorage):
+        return "let the blocks of the cluster meet between the two: tw.cluster_sync(), or an mbarrier of one of them"
     if late.block != early.block and machine.orders:
         if {e.effects.scope for e in (late.op, early.op)} & {*NARROW}:
             return 'let the scope reach other blocks: scope="gpu"'
