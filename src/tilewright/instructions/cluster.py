@@ -24,7 +24,7 @@ from tilewright.ir.facts import Facts
 from tilewright.ir.instruction import Instruction
 from tilewright.trace.scalar import Scalar
 from tilewright.trace.threads import block_idx
-from tilewright.trace.tracer import Tracer, current
+from tilewright.trace.tracer import Tracer, current, demand_clusters
 
 if TYPE_CHECKING:
     from tilewright.backends.cpp.printer import Printer
@@ -136,15 +136,6 @@ def _demand(what: str) -> Tracer:
     tracer = current(what)
     demand_clusters(tracer, what)
     return tracer
-
-
-def demand_clusters(tracer: Tracer, what: str) -> None:
-    """Raise `LanguageError` on a target without clusters."""
-    if not tracer.arch.has_clusters:
-        raise LanguageError(
-            f"{what}: {tracer.arch} has no clusters of blocks, which need sm_90 or later",
-            help="let the threads of a block meet: tw.sync_threads()",
-        )
 
 
 # --- the ops ---------------------------------------------------------------------------------------------

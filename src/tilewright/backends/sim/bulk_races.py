@@ -98,6 +98,12 @@ class BulkRaces:
         touch = region.bulk_touch(access, everybody)
         if not touch.cells.size:
             return
+        if access.targets is not None:
+            view = checker.together
+            checker.presence.reach(
+                access.op, access.storage.buffer, event, *view.place(access.rows, access.threads),
+                access.targets % view.size, lasts=False,
+            )  # fmt: skip
         as_one = Access(access.op, access.kind, access.storage, None, 1, None)
         checker.compare(region, as_one, touch, event)
         self.demand_fences(region, as_one, touch)

@@ -1,9 +1,4 @@
-"""Clusters: blocks that run together, whose threads meet at a barrier of their own and reach each other's memory.
-
-The blocks of a chunk stand cluster by cluster, so that what is kept by (blocks, threads) is, without a copy, also kept
-by (clusters, threads of a cluster). The race checker sees a cluster so: as one block with the threads of all of its
-blocks, and a piece of shared memory for each. `Together` is that view; without clusters it changes nothing.
-"""
+"""The barriers of clusters, blocks that run together: who has arrived in which phase, and who has left."""
 
 from __future__ import annotations
 
@@ -13,59 +8,10 @@ import numpy as np
 
 from tilewright.backends.sim.findings import Fault
 from tilewright.backends.sim.machine import Machine, Signal
-from tilewright.backends.sim.values import Array, Lanes, Mask
+from tilewright.backends.sim.values import Array, Mask
 from tilewright.errors import ArgumentError
 from tilewright.ir.core import Kernel, Op
 from tilewright.ir.effects import WARPS_OF, Completion, Scope
-
-
-class Together:
-    """The threads of a cluster as if they were one block: `threads` of them, in `blocks` such rows of the chunk.
-
-    `rank` is the block of each thread in its cluster.
-    """
-
-    def __init__(self, machine: Machine) -> None:
-        self._machine = machine
-        self.size, self.each = machine.cluster_size, machine.threads
-        self.threads = self.size * self.each
-        self.rank = np.repeat(np.arange(self.size, dtype=np.int64), self.each)[None, :]
-
-    @property
-    def blocks(self) -> int:
-        """How many clusters run."""
-        return self._machine.blocks // self.size
-
-    @property
-    def first(self) -> int:
-        """The number in the grid of the first cluster that runs."""
-        return self._machine.first_block // self.size
-
-    def values(self, value: Lanes) -> Lanes:
-        """Return a value of all threads by clusters."""
-        if self.size == 1 or np.ndim(value) == 0 or value.shape == (1, 1):
-            return value
-        if value.shape[0] == 1:
-            return np.tile(value, (1, self.size))
-        if value.shape[1] == 1:
-            return np.repeat(value.reshape(-1, self.size), self.each, axis=1)
-        return value.reshape(-1, self.threads)
-
-    def mask(self, mask: Mask) -> Mask:
-        """Return a mask by clusters."""
-        return None if mask is None else self.values(mask)
-
-    def groups(self, counts: Array) -> Array:
-        """Return numbers of groups of each block, (blocks, groups), by clusters."""
-        return counts if self.size == 1 else counts.reshape(-1, self.size * counts.shape[1])
-
-    def place(self, rows: Array, threads: Array) -> tuple[Array, Array]:
-        """Return rows and numbers of threads by clusters."""
-        return (rows, threads) if self.size == 1 else (rows // self.size, rows % self.size * self.each + threads)
-
-    def party(self, cluster: int, thread: int) -> tuple[int, int]:
-        """Return the block and the number in it of a thread of a cluster of the grid."""
-        return cluster * self.size + thread // self.each, thread % self.each
 
 
 class ClusterBarriers:
@@ -91,7 +37,7 @@ class ClusterBarriers:
         """Let threads arrive in the phase under way."""
         here = self._here(mask)
         self._refuse(
-            op, here & (self.arrived != self.waited), "arrives at the barrier of the cluster again before it has waited",
+            op, here & (self.arrived != self.waited), "arrives at the barrier of a cluster again before it has waited",
             "let each tw.cluster_arrive() be followed by a tw.cluster_wait() of the same threads",
         )  # fmt: skip
         self.version += 1

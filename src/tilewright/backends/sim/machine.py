@@ -19,8 +19,8 @@ import numpy as np
 
 from tilewright.backends.sim.aliases import AddressSpace, GlobalView, PartedRegisters, PointedStorage, Reachable
 from tilewright.backends.sim.findings import Collector, Fault
-from tilewright.backends.sim.storage import GlobalStorage, RegisterStorage, SharedStorage, Storage
-from tilewright.backends.sim.values import Array, Lanes, Mask, fill, without
+from tilewright.backends.sim.storage import GlobalStorage, RegisterStorage, RemoteStorage, SharedStorage, Storage
+from tilewright.backends.sim.values import Array, Lanes, Mask, at_least_2d, fill, without
 from tilewright.backends.sim.warpgroups import ProductGroups
 from tilewright.dtypes import uint8, uint16, uint32, uint64
 from tilewright.errors import ArgumentError, CheckError
@@ -53,6 +53,7 @@ class Access:
     index: Lanes
     lanes: int
     mask: Mask
+    ranks: Lanes = None  # the blocks of the cluster whose shared memory it is, where not the threads' own
 
 
 @dataclass(slots=True, eq=False)
@@ -94,7 +95,8 @@ class Signal:
     The barrier is element `index` of `buffer`, or named barrier `index` where that is None. `phase` is the one that
     each thread arrived in, or the last one that was over when it went on: all arrivals in it and before it
     happened before. Phases count from 0 in each block; -1 is none. Values of inactive threads mean nothing.
-    `ranks` are the blocks of the cluster whose mbarriers they are, where these are not the threads' own.
+    `ranks` are the blocks of the cluster whose mbarriers they are, where these are not the threads' own. A `relaxed`
+    arrival tells of asynchronous work that the thread knows to be over, and not of what it did itself.
     """
 
     op: Op
@@ -103,6 +105,7 @@ class Signal:
     phase: Lanes
     mask: Mask
     ranks: Lanes = None
+    relaxed: bool = False
 
 
 @dataclass(slots=True)
@@ -165,6 +168,9 @@ class Observer:
 
     def fence_proxy(self, op: Op, mask: Mask) -> None:
         """Called at a fence behind which the async proxy sees what the threads of the mask wrote."""
+
+    def finish(self) -> None:
+        """Called when the blocks that run are over."""
 
     def synchronise(self, done: Synchronisation) -> None:
         """Called after a strong access or a fence, in kernels in which one orders anything."""
@@ -283,7 +289,10 @@ class Machine:
                 if offset is None:
                     offset = -(-end // _ARENA_ALIGNMENT) * _ARENA_ALIGNMENT
                     end = offset + buffer.bytes
-                self.shared.append(SharedStorage(buffer, offset, size))
+                if buffer.is_remote:
+                    self.shared.append(RemoteStorage(buffer, offset, size, self.cluster_size))
+                else:
+                    self.shared.append(SharedStorage(buffer, offset, size))
                 self.storages[buffer] = self.shared[-1]
         members = [buffer for buffer in dict.fromkeys(b.family for b in buffers) if buffer.is_member]
         for shared in self.shared:
@@ -444,6 +453,24 @@ def _coordinate(linear: int, extents: tuple[int, ...]) -> Dim3:
     rest, x = divmod(linear, extents[0])
     z, y = divmod(rest, extents[1])
     return x, y, z
+
+
+def check_ranks(op: Op, buffer: Buffer, ranks: Lanes, mask: Mask, machine: Machine) -> Mask:
+    """Report threads that name a block which their cluster does not have, and return the others."""
+    outside = at_least_2d(np.asarray((ranks < 0) | (ranks >= machine.cluster_size)))
+    bad = outside if mask is None else outside & mask
+    if not bad.any():
+        return mask
+    full = np.broadcast_to(bad, (machine.blocks, machine.threads))
+    row, thread = (int(n) for n in np.argwhere(full)[0])
+    rank = int(np.broadcast_to(at_least_2d(ranks), full.shape)[row, thread])
+    fault = Fault(
+        op, "out-of-bounds", f"out of bounds: {buffer.name} of block {rank} of a cluster of {machine.cluster_size}",
+        machine.block_coordinate(row), machine.thread_coordinate(thread), buffer.name,
+        help="ranks go from 0 to the number of blocks of a cluster", count=int(full.sum()),
+    )  # fmt: skip
+    machine.collector.report(fault)
+    return without(mask, bad)
 
 
 def demand_whole_warps(op: Op, what: str, mask: Mask, machine: Machine, full: bool) -> None:

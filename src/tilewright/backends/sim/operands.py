@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tilewright.backends.sim.clusters import Together
 from tilewright.backends.sim.machine import Access, Machine
 from tilewright.backends.sim.shadow import UNDER_WAY, Region, Touch
+from tilewright.backends.sim.together import Together
 from tilewright.backends.sim.values import Array
 
 

@@ -81,6 +81,12 @@ class Order:
         return Moment(self.tick(), self.threads, self.warp, self._floor, self._warp_floor, known)
 
     @property
+    def known(self) -> Array:
+        """What threads know of each other, (rows, threads, columns), in kernels with barriers of some threads."""
+        assert self._known is not None
+        return self._known
+
+    @property
     def lowest_floor(self) -> int:
         """The event before which everything is ordered, in every block."""
         return self._floor if isinstance(self._floor, int) else int(self._floor.min())
@@ -143,15 +149,19 @@ class Order:
 
     # --- barriers of some threads ----------------------------------------------------------------------------
 
-    def arrive(self, barrier: Hashable, phase: Array, mask: Mask, lasts: bool = True) -> None:
+    def arrive(self, barrier: Hashable, phase: Array, mask: Mask, lasts: bool = True, relaxed: bool = False) -> None:
         """Let threads bring what they know to the phase, one number a block (rows, 1), of a barrier.
 
-        What is brought to an mbarrier lasts for its later phases; a named barrier orders those who meet in one phase.
+        What is brought to an mbarrier lasts for its later phases; a named barrier orders those who meet in one phase. A
+        `relaxed` arrival brings what is known of those who work beside the threads.
         """
         event = self.tick()
         known, here, phase = self._rows_of(mask, phase)
         brought = np.where(here[..., None], known, 0).max(axis=1)
-        brought[:, : self.threads][here] = event
+        if relaxed:
+            brought[:, : 2 * self.threads] = 0
+        else:
+            brought[:, : self.threads][here] = event
         self._bring(barrier, brought, here, phase, lasts)
 
     def defer_arrival(self, mask: Mask) -> DeferredArrival:

@@ -126,7 +126,8 @@ def _meeting(conflict: Conflict, can_be_ordered: bool) -> str:
         return f"while {whose} {'bulk' if early.is_bulk else 'asynchronous'} copy {does}"
     article = "an" if early.noun[0] in "aeiou" else "a"
     if conflict.late.block != early.block:
-        which = "the two" if can_be_ordered else "blocks"
+        is_global = isinstance(conflict.storage, GlobalStorage)
+        which = "the two" if can_be_ordered or not is_global else "blocks"
         return f"meets {article} {early.noun} by another block, and nothing orders {which}"
     return f"meets {article} {early.noun} by another thread, and nothing orders the two"
 

@@ -25,7 +25,7 @@ import numpy as np
 from tilewright.backends.sim.barriers import NUMBERS
 from tilewright.backends.sim.bulk_races import BulkRaces, numbers_of_mbarriers
 from tilewright.backends.sim.clocks import Cell, Clocks
-from tilewright.backends.sim.clusters import CLUSTER_BARRIER, Together
+from tilewright.backends.sim.clusters import CLUSTER_BARRIER
 from tilewright.backends.sim.machine import (
     Access,
     AccessKind,
@@ -41,6 +41,8 @@ from tilewright.backends.sim.order import AGENT, DeferredArrival, Order, same_ro
 from tilewright.backends.sim.proxies import ProxyFences
 from tilewright.backends.sim.race_reports import READS, Conflict, Party, report
 from tilewright.backends.sim.shadow import BITS, NARROW, UNDER_WAY, WHO, Region, Touch, event_of, find_regions
+from tilewright.backends.sim.storage import RemoteStorage
+from tilewright.backends.sim.together import Presence, Together
 from tilewright.backends.sim.values import Array, Lanes, Mask, at_least_2d, fill
 from tilewright.ir.core import Buffer, Kernel, Op, Space
 from tilewright.ir.effects import WARPS_OF, Completion, Effects, Scope, Waits
@@ -83,6 +85,7 @@ class RaceChecker(Observer):
         products = machine.products.count * self.together.size
         others = self._mbarriers + (products if any(map(_multiplies, kernel.body.walk())) else 0)
         self.order = Order(self.together.threads, machine.warp, partial, others)
+        self.presence = Presence(machine, self.together, self.order)
         self.fences = {space: ProxyFences(self.order) for space in (Space.SHARED, Space.GLOBAL)}
         self.bulk = BulkRaces(self, kernel)
         self.regions: dict[Buffer, Region] = find_regions(kernel, machine, self.together, self.order)
@@ -112,6 +115,7 @@ class RaceChecker(Observer):
         for fences in self.fences.values():
             fences.begin()
         self.bulk.begin()
+        self.presence.begin()
         self._chunks.append((self.order.start, self.together.first))
         if self.clocks is not None:
             self.clocks.begin(self.together.first)
@@ -144,10 +148,10 @@ class RaceChecker(Observer):
         signal = self._by_clusters(signal)
         for element, here in _elements(signal):
             barrier, phase = (signal.buffer, element), _phase(signal, here)
-            if self.clocks is not None:
+            if self.clocks is not None and not signal.relaxed:
                 self.clocks.arrive(barrier, phase, here)
             if deferred is None:
-                self.order.arrive(barrier, phase, here, lasts=signal.buffer is not None)
+                self.order.arrive(barrier, phase, here, signal.buffer is not None, signal.relaxed)
             else:
                 self._arrive_for_copies(deferred, barrier, phase, here)
 
@@ -167,9 +171,9 @@ class RaceChecker(Observer):
             return signal
         index, phase, mask = view.values(signal.index), view.values(signal.phase), view.mask(signal.mask)
         if signal.index is not CLUSTER_BARRIER:
-            count = NUMBERS if signal.buffer is None else signal.buffer.size
+            count = NUMBERS if signal.buffer is None else (signal.buffer.size or 0)
             index = index + (view.rank if signal.ranks is None else view.values(signal.ranks)) * count
-        return Signal(signal.op, signal.buffer, index, phase, mask)
+        return Signal(signal.op, signal.buffer, index, phase, mask, relaxed=signal.relaxed)
 
     def acquire(self, signal: Signal) -> None:
         signal = self._by_clusters(signal)
@@ -230,7 +234,20 @@ class RaceChecker(Observer):
                 if kind is AccessKind.OPERAND_READ:
                     self.bulk.demand_fences(region, access, touch)
                 self.record(region, access, touch, event)
+                if access.ranks is not None or isinstance(access.storage, RemoteStorage):
+                    ranks = np.broadcast_to(self.together.ranks_of(access.storage, access.ranks), self._shape)
+                    rows, threads = self._active(self.together.mask(access.mask))
+                    buffer, lasts = access.storage.buffer, access.op.effects.asynchronous is None
+                    self.presence.reach(access.op, buffer, event, rows, threads, ranks[rows, threads], lasts=lasts)
         return None
+
+    @property
+    def _shape(self) -> tuple[int, int]:
+        return self.together.blocks, self.together.threads
+
+    def finish(self) -> None:
+        if self.together.size > 1:
+            self.presence.finish()
 
     def synchronise(self, done: Synchronisation) -> None:
         clocks, op = self.clocks, done.op
@@ -404,7 +421,7 @@ class RaceChecker(Observer):
         landed = np.ones(touch.cells.shape, np.bool_)
         if access.mask is not None:
             shape = self.together.blocks, self.together.threads
-            landed = np.broadcast_to(self.together.mask(access.mask), shape)[touch.rows, touch.threads]
+            landed = np.broadcast_to(self.together.values(access.mask), shape)[touch.rows, touch.threads]
         done, left = (Touch(touch.cells[x], touch.who[x], touch.rows[x], touch.threads[x]) for x in (landed, ~landed))
         pending.touch = left
         if not left.cells.size:

@@ -24,10 +24,10 @@ import numpy as np
 
 from tilewright.backends.sim.aliases import PointedStorage
 from tilewright.backends.sim.clocks import Cell
-from tilewright.backends.sim.clusters import Together
 from tilewright.backends.sim.machine import Access, BulkAccess, Machine
 from tilewright.backends.sim.order import Order, same_rows
 from tilewright.backends.sim.storage import GlobalStorage, Storage
+from tilewright.backends.sim.together import Together
 from tilewright.backends.sim.values import Array, Lanes, Mask, at_least_2d
 from tilewright.ir.core import Buffer, Kernel, Space
 from tilewright.ir.effects import Proxy, Use
@@ -256,9 +256,10 @@ class Region:
         """Return the cells that an access reaches in the threads of the mask."""
         buffer = access.storage.buffer
         index, mask = self._together.values(at_least_2d(access.index)), self._together.mask(mask)
+        first = at_least_2d(self._first_byte(access.storage, access.ranks))
         if not self.is_global and self.cells.rows == 1:
-            index, mask = same_rows(index), None if mask is None else same_rows(mask)
-        rows = max(len(index), 1 if mask is None else len(mask))
+            index, first, mask = same_rows(index), same_rows(first), None if mask is None else same_rows(mask)
+        rows = max(len(index), len(first), 1 if mask is None else len(mask))
         if self.is_global:
             rows = self._together.blocks
         elif rows > 1:
@@ -271,18 +272,17 @@ class Region:
         if isinstance(access.storage, PointedStorage):
             cells = access.storage.places(index) >> self._shift
         else:
-            cells = (place + self._starts[buffer] + self._first_byte(access.storage)) >> self._shift
+            cells = (place + self._starts[buffer] + first) >> self._shift
         if self.cells.rows > 1:
             cells = cells + (np.arange(rows, dtype=np.int64) * self.cells.count)[:, None]
         count = max(1, (access.lanes * item) >> self._shift)
         return self._spread(cells, mask, rows, count)
 
-    def _first_byte(self, storage: Storage) -> Lanes:
+    def _first_byte(self, storage: Storage, ranks: Lanes = None) -> Lanes:
         """Return where the shared memory that each thread reaches begins in its cluster's."""
         if self._together.size == 1 or self.is_global:
-            return 0
-        ranks = self._together.rank
-        return ranks * self._of_block
+            return np.int64(0)
+        return self._together.ranks_of(storage, ranks) * self._of_block
 
     def bulk_touch(self, access: BulkAccess, which: Array) -> Touch:
         """Return the cells that bulk accesses reach, of the threads that `which` selects."""
@@ -338,7 +338,7 @@ class Region:
         place = index.astype(np.int64) * storage.buffer.dtype.bytes + self._starts[storage.buffer]
         first = np.broadcast_to(self._first_byte(storage), (self._together.blocks, self._together.threads))
         place = place + first[rows, threads]
-        return place if self.is_global else place | rows << 40
+        return np.asarray(place if self.is_global else place | rows << 40)
 
     @property
     def is_alone(self) -> bool:
