@@ -130,8 +130,10 @@ def following(stage, phase, plan):
 @tw.function
 def release(empty, stage):
     """Hand a stage back to the producers of all blocks of the cluster, one lane of the warp to each."""
-    if stage >= 0 and tw.lane_id() < BLOCKS:
-        empty[stage].at_rank(tw.lane_id()).arrive(relaxed=True)
+    if stage >= 0:
+        tw.sync_warp()  # all lanes have waited for the product
+        if tw.lane_id() < BLOCKS:
+            empty[stage].at_rank(tw.lane_id()).arrive(relaxed=True)
 
 
 @tw.function

@@ -68,6 +68,7 @@ class Order:
         self._warp_floor = None
         self._known = self._all_known(self.next) if self.partial else None
         self._meetings.clear()
+        self.next += 1  # so that who has met anybody knows of something after the start
 
     def tick(self) -> int:
         """Return the number of a new event."""
