@@ -318,7 +318,7 @@ class Tensor(Arithmetic, Displayed):
         """Return the same tensor in the shared memory of the block `rank` of the cluster: loads and stores reach it.
 
         Between the accesses of two blocks stands `tw.cluster_sync()`, or an mbarrier. Raises `LanguageError` for what
-        is no shared memory of the block. Source: PTX ISA, mapa; CUDA, cluster_group::map_shared_rank.
+        does not lie in shared memory of the block. Source: PTX ISA, mapa; CUDA, cluster_group::map_shared_rank.
         """
         map_rank = getattr(self.engine, "at_rank", None)
         if map_rank is None:

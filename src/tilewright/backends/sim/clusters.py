@@ -7,7 +7,7 @@ from math import prod
 import numpy as np
 
 from tilewright.backends.sim.findings import Fault
-from tilewright.backends.sim.machine import Machine, Signal
+from tilewright.backends.sim.machine import Machine, Signal, relation_bytes
 from tilewright.backends.sim.values import Array, Mask
 from tilewright.errors import ArgumentError
 from tilewright.ir.core import Kernel, Op
@@ -102,10 +102,23 @@ class ClusterBarriers:
 CLUSTER_BARRIER = np.int32(-1)  # in place of the number of a named barrier
 
 
+_MOST_BYTES = 1 << 31
+
+
 def demand_whole_groups(kernel: Kernel, threads: int) -> None:
-    """Raise `ArgumentError` for clusters of blocks that are no whole warps, or warpgroups where these multiply."""
-    if prod(kernel.cluster) == 1:
+    """Raise `ArgumentError` for clusters of blocks that are not whole warps, or warpgroups where these multiply.
+
+    And for clusters of more threads than the checkers can hold.
+    """
+    blocks = prod(kernel.cluster)
+    if blocks == 1:
         return
+    if relation_bytes(blocks * threads) > _MOST_BYTES:
+        raise ArgumentError(
+            f"kernel {kernel.name!r} is launched in clusters of {blocks} blocks of {threads} threads; the simulator "
+            f"keeps what each thread knows of each other, {relation_bytes(blocks * threads) >> 20} MB here",
+            help="try the kernel with smaller blocks or clusters",
+        )
     multiplies = any(op.effects.asynchronous is Completion.WARPGROUP for op in kernel.body.walk())
     size = kernel.warp_size * (WARPS_OF[Scope.WARPGROUP] if multiplies else 1)
     if threads % size:

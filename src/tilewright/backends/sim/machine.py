@@ -203,6 +203,12 @@ CHUNK_THREADS = 1 << 15
 # most bytes of their memory.
 RESIDENT_THREADS = 1 << 18
 _RESIDENT_BYTES = 1 << 29
+_RELATION_BYTES = 1 << 27  # of all clusters that run at once
+
+
+def relation_bytes(threads: int) -> int:
+    """Return the bytes that it takes to say what each thread of a cluster knows of each other, and of its copies."""
+    return 16 * threads * threads
 
 
 class Machine:
@@ -351,6 +357,8 @@ class Machine:
         if self._is_cooperative:
             return self.total_blocks
         size = self.cluster_size
+        if size > 1:  # what the threads of a cluster know of each other
+            by_memory = min(by_memory, size * (_RELATION_BYTES // relation_bytes(size * self.threads)))
         return max(1, min(self.total_blocks, most // self.threads, by_memory) // size) * size
 
     def watch_memory(self, *, resident: bool) -> None:
