@@ -179,13 +179,19 @@ def plan_for(stages: int = 4) -> Plan:
     )
 
 
-def matmul(C, A, B, stages: int = 4, blocks: int = 132) -> None:
-    """Compute C = A B^T for bfloat16 of extents that are multiples of a cluster's tile, by at most so many blocks."""
+def matmul(C, A, B, stages: int = 4, blocks: int | None = None) -> None:
+    """Compute C = A B^T for bfloat16 of extents that are multiples of a cluster's tile, by at most so many blocks.
+
+    Without a number it is as many as the GPU holds at once: a cluster lies on neighbouring multiprocessors, and groups
+    of these may be odd.
+    """
     plan = plan_for(stages)
     (m, n), k = C.shape, A.shape[1]
     tile = BLOCKS * plan.tile[0], plan.tile[1], plan.tile[2]
     if m % tile[0] or n % tile[1] or k % tile[2]:
         raise ValueError(f"{m} x {n} x {k} is no multiple of the tile {tile}")
+    if blocks is None:
+        blocks = matmul_cluster[BLOCKS, THREADS].resident_blocks(C, A, B, plan)
     clusters = min(blocks // BLOCKS, (m // tile[0]) * (n // tile[1]))
     matmul_cluster[BLOCKS * clusters, THREADS](C, A, B, plan)
 
@@ -194,7 +200,7 @@ def cases(backend: Backend, quick: bool) -> list[Case]:
     """Return the cases: few clusters for many tiles; on a GPU with torch, which has bfloat16, a large product."""
     if quick:
         return [_case(6, (512, 512, 256), backend, quick)]
-    return [_case(132, (n, n, n), backend, quick) for n in (4096, 8192)]
+    return [_case(None, (n, n, n), backend, quick) for n in (4096, 8192)]
 
 
 def _float32(C: Any) -> Any:
@@ -202,7 +208,7 @@ def _float32(C: Any) -> Any:
     return fetch(C.float()) if hasattr(C, "float") else fetch(C).astype(np.float32)
 
 
-def _case(blocks: int, extents: tuple[int, int, int], backend: Backend, quick: bool) -> Case:
+def _case(blocks: int | None, extents: tuple[int, int, int], backend: Backend, quick: bool) -> Case:
     m, n, k = extents
 
     def prepare() -> Trial:
@@ -216,7 +222,7 @@ def _case(blocks: int, extents: tuple[int, int, int], backend: Backend, quick: b
         stages = 3 if quick else 4
         return Trial(lambda: matmul(C, A, B, stages, blocks), lambda: _float32(C), expected, limit, library)
 
-    return Case(f"clusters, {blocks} blocks", f"{m} x {n} x {k}", prepare, flops=2 * m * n * k)
+    return Case(f"clusters, {blocks or 'all'} blocks", f"{m} x {n} x {k}", prepare, flops=2 * m * n * k)
 
 
 def example_matmul_cluster():

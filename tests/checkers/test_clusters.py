@@ -262,3 +262,57 @@ def test_the_simulator_asks_for_whole_warps() -> None:
     out = np.zeros(96, np.int32)
     with pytest.raises(tw.ArgumentError, match="clusters of blocks of whole warps"):
         read_other[2, 24](out, out.copy())
+
+
+def unsynchronised(out, x):
+    tile, i = tw.shared(tw.int32, 64), tw.thread_idx.x
+    tile[i] = x[64 * tw.block_idx.x + i]
+    out[64 * tw.block_idx.x + i] = tile[63 - i]
+
+
+def synchronised(out, x):
+    tile, i = tw.shared(tw.int32, 64), tw.thread_idx.x
+    tile[i] = x[64 * tw.block_idx.x + i]
+    tw.sync_threads()
+    out[64 * tw.block_idx.x + i] = tile[63 - i]
+
+
+def not_waited_for(out, x):
+    tile, i = tw.shared(tw.int32, 64), tw.thread_idx.x
+    tw.copy(tw.atoms.CpAsync(32), x[tw.block_idx.x * 64 + i :][0:1], tile[i:][0:1])
+    tw.sync_threads()
+    out[64 * tw.block_idx.x + i] = tile[i]
+
+
+def handed_over(out, x):
+    tile, i = tw.shared(tw.int32, 64), tw.thread_idx.x
+    full, empty = tw.mbarrier(32), tw.mbarrier(32)
+    tw.sync_threads()
+    for turn in range(3):
+        if tw.warp_id() == 0:
+            empty.wait(turn % 2 ^ 1)
+            tile[i] = x[64 * tw.block_idx.x + i] + turn
+            full.arrive()
+        else:
+            full.wait(turn % 2)
+            out[64 * tw.block_idx.x + 32 * (turn % 2) + i % 32] = tile[i - 32]
+            if turn < 2 or tw.block_idx.x > 1:
+                empty.arrive()
+
+
+def overlapping(out, x):
+    out[tw.thread_idx.x] = x[64 * tw.block_idx.x + tw.thread_idx.x]
+
+
+@pytest.mark.parametrize("function", [unsynchronised, synchronised, not_waited_for, handed_over, overlapping])
+def test_clusters_change_nothing_for_kernels_that_make_no_use_of_them(function: Any) -> None:
+    """The same findings, as often, by the same threads, and the same results."""
+
+    def run(cluster: Any) -> tuple[Any, ...]:
+        out, x = np.zeros(4 * 64, np.int32), np.arange(4 * 64, dtype=np.int32)
+        with tw.simulate(raise_errors=False) as found:
+            tw.kernel(function).configure(cluster=cluster)[4, 64](out, x)
+        told = [(f.kind, f.line, f.other and f.other.line, f.count, f.thread) for f in found.findings]
+        return told, out.tolist()
+
+    assert run(2) == run(4) == run(1)

@@ -96,7 +96,7 @@ class Narrator:
 
 _KINDS = {AccessKind.LOAD: "load", AccessKind.STORE: "store", AccessKind.COPY_WRITE: "copy"}
 _REDUCED = (int32, uint32)  # what NVRTC reduces within a warp before an atomic update
-_BARRIERS = frozenset({"barrier", "named barrier", "mbarrier wait"})
+_BARRIERS = frozenset({"barrier", "named barrier", "mbarrier wait", "cluster wait"})
 _PATTERN_BLOCKS = 4  # of a chunk whose blocks differ in how they use shared memory: as many are kept as patterns
 
 
