@@ -90,7 +90,10 @@ class Compiler:
 
     def step(self, op: Op) -> Step:
         """Compile one op."""
-        step = self.meaning(op, self)
+        return self.announced(op, self.meaning(op, self))
+
+    def announced(self, op: Op, step: Step) -> Step:
+        """Return a step that first tells the observers of the op that it is about to run."""
         return self._announce(op, step) if self._followers else step
 
     def slot(self, value: Value) -> int:

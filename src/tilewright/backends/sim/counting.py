@@ -19,7 +19,7 @@ from tilewright.figures import MOST_PATTERNS, Pattern, SharedBuffer
 from tilewright.ir import ops
 from tilewright.ir.core import Kernel, Op, Space, lanes_of
 from tilewright.ir.instruction import Instruction
-from tilewright.transactions import SECTOR
+from tilewright.transactions import LINE, SECTOR
 
 
 class Patterns:
@@ -74,6 +74,7 @@ class Touched:
             self.start = storage.place_in_allocation
             low, high = self.start + storage.low * size, self.start + storage.high * size
         self._first, last = low // SECTOR, high // SECTOR
+        self.first_line, self.lines = low // LINE, high // LINE - low // LINE + 1
         self._read = np.zeros(last - self._first + 1, np.bool_)
         self._written = np.zeros_like(self._read)
 

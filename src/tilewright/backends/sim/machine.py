@@ -147,6 +147,13 @@ class Observer:
     def multiply(self, op: Op, registers: Sequence[RegisterUse], mask: Mask) -> None:
         """Called when warpgroups begin a product that uses registers until it is waited for."""
 
+    def read_operand(self, op: Op, name: str, lines: Array, mask: Mask) -> None:
+        """Called when products of the warpgroups of a mask read operand "A" or "B" in shared memory.
+
+        `lines` are the addresses, in the block's shared memory, of the lines of 16 bytes of each core matrix:
+        (blocks or 1, warpgroups of the mask or 1, matrices, 8).
+        """
+
     def fence_registers(self, op: Op, mask: Mask) -> None:
         """Called when warpgroups order their accesses to registers before the products that follow."""
 
