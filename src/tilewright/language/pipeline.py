@@ -187,6 +187,11 @@ class _State:
         self.stage: Any = 0  # Any: an integer of host or device
         self.phase: Any = 0
 
+    @property
+    def leaves(self) -> tuple[str, ...]:
+        """The names of the numbers that loops carry: what a loop that is emitted by calls hands on."""
+        return ("phase",) if self.ring.stages == 1 else ("stage", "phase")
+
     def advance(self, count: Any = 1) -> None:  # Any: an integer of host or device
         """Go on by `count` stages: to the next one, or past tiles that are another's to fill or read.
 
@@ -233,6 +238,11 @@ class ConsumerState(_State):
         super().__init__(ring)
         self.behind = behind
         self.last: Any = -1  # the stage that was read last and is not given back, behind by one tile
+
+    @property
+    def leaves(self) -> tuple[str, ...]:
+        """The names of the numbers that loops carry."""
+        return (*super().leaves, "last") if self.behind else super().leaves
 
     def read(self) -> ConsumerState:
         """Wait for a full stage: `with state.read() as stage:` uses it, and gives a stage back."""

@@ -19,6 +19,7 @@ import numpy as np
 
 from tilewright.backends.sim.aliases import AddressSpace, GlobalView, PartedRegisters, PointedStorage, Reachable
 from tilewright.backends.sim.findings import Collector, Fault
+from tilewright.backends.sim.interleaving import Interleaving
 from tilewright.backends.sim.storage import GlobalStorage, RegisterStorage, SharedStorage, Storage
 from tilewright.backends.sim.values import Array, Lanes, Mask, fill, without
 from tilewright.backends.sim.warpgroups import ProductGroups
@@ -220,9 +221,12 @@ class Machine:
         addresses: Sequence[Reachable] = (),
         sized: Mapping[Buffer, tuple[int, int]] | None = None,
         maps: Mapping[TensorMap, MapValues] | None = None,
+        interleaving: Interleaving | None = None,
     ) -> None:
         self.grid = grid
         self.block = block
+        self.interleaving = interleaving
+        self._order: Array | None = None  # the numbers of the blocks, where they do not run in order
         self.maps: Mapping[TensorMap, MapValues] | dict[TensorMap, MapValues] = (
             maps or {}
         )  # what the tensor maps of the launch describe
@@ -377,7 +381,14 @@ class Machine:
         for registers in self.registers:
             registers.allocate()
         self.special = dict(self._fixed)
+        if self.interleaving is not None:
+            if self._order is None:
+                together = self.chunk if self._is_resident else self.total_blocks
+                self._order = self.interleaving.blocks(self.total_blocks, together)
+            self.interleaving.begin(blocks, self.threads, self.warp)
         block = np.arange(first_block, first_block + blocks, dtype=np.int64)[:, None]
+        if self._order is not None:
+            block = self._order[block]
         for axis, extent in zip("xyz", self.grid, strict=True):
             self.special[f"block_idx.{axis}"] = (block % extent).astype(np.int32) if extent > 1 else np.int32(0)
             block = block // extent
@@ -422,7 +433,8 @@ class Machine:
 
     def block_coordinate(self, row: int) -> Dim3:
         """Return block_idx of a row of the chunk."""
-        return _coordinate(self.first_block + row, self.grid)
+        number = self.first_block + row
+        return _coordinate(number if self._order is None else int(self._order[number]), self.grid)
 
     def thread_coordinate(self, thread: int) -> Dim3:
         """Return thread_idx of a linear thread number."""
