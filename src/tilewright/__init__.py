@@ -63,7 +63,7 @@ _EXPORTS: dict[str, tuple[str, ...]] = {
             "atomic_exch",
             "atomic_cas",
         ),
-        *("load", "store", "threadfence", "fence_proxy_async", "sync_grid"),
+        *("load", "store", "threadfence", "fence_proxy_async", "sync_grid", "prefetch", "prefetch_tensor_map"),
         *("shuffle", "shuffle_up", "shuffle_down", "shuffle_xor"),
         *("vote_any", "vote_all", "ballot"),
         *("match_any", "match_all", "inline_ptx"),

@@ -25,7 +25,7 @@ def test_there_are_no_clusters_and_nothing_of_blackwell() -> None:
     assert "no\n  clusters" in LIMITS
     assert "| wgmma, TMA (Hopper), tcgen05 (Blackwell) | wgmma and TMA without clusters |" in COMPARISON
     names = dir(tw.atoms)
-    assert not [name for name in names if "MULTICAST" in name or name.startswith(("SM90_BULK", "SM100", "SM120"))]
+    assert not [name for name in names if "MULTICAST" in name or name.startswith(("SM100", "SM120"))]
     assert not [name for name in dir(tw) if "cluster" in name]
     assert len(names) > 80
 

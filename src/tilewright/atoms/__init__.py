@@ -31,6 +31,7 @@ _FAMILIES = {
     "wgmma": "warpgroup_mma",
     "descriptors": "shared_layout",
     "tensor_copies": "tensor_copy",
+    "bulk_copies": "bulk_copy",
 }
 
 

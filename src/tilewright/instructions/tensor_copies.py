@@ -3,11 +3,14 @@
     TensorLoad      cp.async.bulk.tensor, global to shared      its bytes arrive at an mbarrier
     TensorStore     cp.async.bulk.tensor, shared to global      belongs to a bulk group of the thread (`bulk_groups`)
     TensorReduce    cp.reduce.async.bulk.tensor                 the same, combined with what is there
+    TensorPrefetch  cp.async.bulk.prefetch.tensor               global memory to L2
+    MapPrefetch     prefetch.tensormap                          the map itself, for the copies to come
 
 The kernel names a tile by its coordinates; where the tensor lies, and how far it reaches, stands in a tensor map that
 the host encodes at the launch (`ir.core.TensorMap`). What lies outside reads as zeros and is not written.
 
-Source: PTX ISA, "cp.async.bulk.tensor", "cp.reduce.async.bulk.tensor"; CUTLASS, include/cute/arch/copy_sm90_tma.hpp.
+Source: PTX ISA, "cp.async.bulk.tensor", "cp.reduce.async.bulk.tensor", "cp.async.bulk.prefetch.tensor"; CUTLASS,
+include/cute/arch/copy_sm90_tma.hpp.
 """
 
 from __future__ import annotations
@@ -19,16 +22,31 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from tilewright.atoms.copy import CopyAtom, one_thread
+from tilewright.arguments import shown
+from tilewright.atoms.copy import CacheHints, CopyAtom, one_thread
 from tilewright.backends.cpp.arithmetic import exact
 from tilewright.backends.cpp.memory import address
-from tilewright.backends.cpp.prelude import FUNCTION
+from tilewright.backends.cpp.prelude import FUNCTION, PREFETCH_TENSOR_MAP
+from tilewright.backends.cuda.cache_hints import hinted_name
 from tilewright.backends.sim.bulk import Boxes, active
 from tilewright.backends.sim.machine import AccessKind, BulkAccess
 from tilewright.backends.sim.values import Array, Frame
 from tilewright.dtypes import DType, dtype, int32, uint64
+from tilewright.errors import LanguageError
+from tilewright.instructions.bulk_copies import PLAIN, BulkAtom, hinted, print_call, refuse_old, space_of
 from tilewright.ir.core import Buffer, Space, TensorMap, Value
-from tilewright.ir.effects import Completion, Effects, Proxy, attribute, operand, operands, reads, updates, writes
+from tilewright.ir.effects import (
+    Completion,
+    Effects,
+    Proxy,
+    attribute,
+    names,
+    operand,
+    operands,
+    reads,
+    updates,
+    writes,
+)
 from tilewright.ir.instruction import Instruction
 from tilewright.layout import Layout
 from tilewright.tensors import GuardedTensor, Tensor
@@ -50,46 +68,87 @@ _REDUCTIONS: dict[str, tuple[DType, ...]] = {
     "add": (*_FLOATS, *map(dtype, ("float32", "float64", "int32", "uint32", "uint64"))),
     "min": (*_FLOATS, *_INTEGERS),
     "max": (*_FLOATS, *_INTEGERS),
+    "inc": (dtype("uint32"),),
+    "dec": (dtype("uint32"),),
     **dict.fromkeys(_BITWISE, _INTEGERS),
 }
 _COMBINE: dict[str, Any] = {  # Any: NumPy's functions
     "add": np.add,
     "min": np.fmin,
     "max": np.fmax,
+    "inc": lambda old, given: np.where(old >= given, 0, old + 1),
+    "dec": lambda old, given: np.where((old == 0) | (old > given), given, old - 1),
     "and": np.bitwise_and,
     "or": np.bitwise_or,
     "xor": np.bitwise_xor,
 }
 NAMES = ("SM90_TMA_LOAD", "SM90_TMA_STORE", *(f"SM90_TMA_REDUCE_{kind.upper()}" for kind in _REDUCTIONS))
-_PLAIN = "copy with tw.copy(src, dst), which all threads do together"
 
 
 # --- the atoms -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class TensorCopyAtom(CopyAtom):
+class TensorCopyAtom(BulkAtom):
     """A bulk copy of boxes as an atom; `reduction` is what a store combines with."""
 
-    is_load: bool = False
     reduction: str | None = None
-
-    @property
-    def is_asynchronous(self) -> bool:
-        """True: a load is complete when its mbarrier's phase is over, a store after `tw.tma_store_wait`."""
-        return True
-
-    @property
-    def is_bulk(self) -> bool:
-        """True: one thread starts the copy of a whole tile."""
-        return True
 
     def copy_bulk(self, src: Tensor, dst: Tensor, barrier: MBarrier | None) -> None:
         """Emit the boxes of a tile; refuse tensors, layouts and targets that the instruction does not have."""
         tracer = current("tw.copy")
         tile, memory = (src, dst) if self.is_load else (dst, src)
         refuse = BoxRefusal(self.name, tile, memory)
-        self._demand(tracer, tile, memory, barrier, refuse)
+        self.demand(tracer, (space_of(src), space_of(dst)), barrier, refuse)
+
+        def copy(map: TensorMap, index: Value, coordinates: tuple[Value, ...]) -> None:
+            buffer, hints = memory.engine.buffer, self.hints
+            if barrier is not None:
+                at = barrier.element("tw.copy").value
+                tracer.emit(TensorLoad(buffer, map.buffer, barrier.buffer, map, index, at, coordinates, hints))
+            elif self.reduction is None:
+                tracer.emit(TensorStore(map.buffer, buffer, map, index, coordinates, hints))
+            else:
+                tracer.emit(TensorReduce(map.buffer, buffer, map, index, coordinates, hints, self.reduction))
+
+        self._each_box(tracer, tile, memory, refuse, copy)
+
+    def prefetch_bulk(self, src: Tensor, dst: Tensor | None) -> None:
+        """Emit the prefetch of a tile's boxes, by the map with which they will be copied to `dst`."""
+        if not self.is_load:
+            super().prefetch_bulk(src, dst)
+        tracer = current("tw.prefetch")
+        refuse = BoxRefusal(self.name, src, src if dst is None else dst, caller="tw.prefetch")
+        self.demand_start(tracer, refuse)
+        if dst is None or (space_of(src), space_of(dst)) != ("global", "shared"):
+            raise refuse(
+                "brings a tile of global memory to L2 by the tensor map with which it will be copied to shared memory",
+                "give both: tw.prefetch(tw.atoms.SM90_TMA_LOAD, tile, smem)",
+            )
+
+        def fetch(map: TensorMap, index: Value, coordinates: tuple[Value, ...]) -> None:
+            tracer.emit(TensorPrefetch(map.buffer, map, coordinates, self.hints))
+
+        self._each_box(tracer, src, dst, refuse, fetch)
+
+    def map_of(self, tracer: Tracer, src: Tensor, dst: Tensor, refuse: BoxRefusal) -> TensorMap:
+        """Return the tensor map by which a tile is copied."""
+        tile, memory = (src, dst) if self.is_load else (dst, src)
+        self._demand_tile(tile, refuse)
+        assert isinstance(tile, GuardedTensor)
+        plan = plan_boxes(tile, memory, refuse)
+        return describe_tensor(tracer, tile, plan, refuse, is_bits=self.reduction in _BITWISE)
+
+    def _each_box(
+        self,
+        tracer: Tracer,
+        tile: Tensor,
+        memory: Tensor,
+        refuse: BoxRefusal,
+        emit: Callable[[TensorMap, Value, tuple[Value, ...]], None],
+    ) -> None:
+        """Emit something for each box of a tile: its map, its element in shared memory, and its coordinates."""
+        self._demand_tile(tile, refuse)
         assert isinstance(tile, GuardedTensor)
         plan = plan_boxes(tile, memory, refuse)
         start = start_in_memory(memory, plan, refuse)
@@ -102,48 +161,16 @@ class TensorCopyAtom(CopyAtom):
         def copy(moved: tuple[Any, ...]) -> None:
             index = as_scalar(start + moved[-1] if not _is_zero(moved[-1]) else start, int32).value
             places = [c + m if not _is_zero(m) else c for c, m in zip(first, moved[:-1], strict=True)]
-            coordinates = tuple([as_scalar(place).to(int32).value for place in places])
-            buffer = memory.engine.buffer
-            if barrier is None:
-                store = TensorStore(map.buffer, buffer, map, index, coordinates)
-                if self.reduction is not None:
-                    store = TensorReduce(map.buffer, buffer, map, index, coordinates, self.reduction)
-                tracer.emit(store)
-            else:
-                at = barrier.element("tw.copy").value
-                tracer.emit(TensorLoad(buffer, map.buffer, barrier.buffer, map, index, at, coordinates))
+            emit(map, index, tuple([as_scalar(place).to(int32).value for place in places]))
 
         each_step(walk, copy)
 
-    def _demand(
-        self, tracer: Tracer, tile: Tensor, memory: Tensor, barrier: MBarrier | None, refuse: BoxRefusal
-    ) -> None:
-        if tracer.arch.is_amd or tracer.arch.number < 90:
-            raise refuse(f"needs sm_90 or later, and the target is {tracer.arch}", _PLAIN)
-        spaces = [_space(tile), _space(memory)]
-        if spaces != ["global", "shared"]:
-            ways = ("global", "shared") if self.is_load else ("shared", "global")
-            found = spaces if self.is_load else spaces[::-1]
-            raise refuse(f"copies from {ways[0]} to {ways[1]} memory, not from {found[0]} to {found[1]}", _PLAIN)
+    def _demand_tile(self, tile: Tensor, refuse: BoxRefusal) -> None:
         if not isinstance(tile, GuardedTensor):
             raise refuse(
                 "takes a guarded tile, which knows its coordinates in the tensor",
                 "tile a guarded tensor: tw.local_tile(tw.guarded(x), tile, coord), or guard=True where the extents are "
                 "dynamic",
-            )
-        if (barrier is None) == self.is_load:
-            raise refuse(
-                "tells an mbarrier of its bytes: give it as barrier="
-                if self.is_load
-                else "tells no mbarrier: it belongs to a group of the thread",
-                "barrier=full[stage], of a tw.mbarrier whose phase announces the bytes: full[stage].arrive_expect_tx(n)"
-                if self.is_load
-                else "tw.tma_store_commit() behind it, and tw.tma_store_wait(0) before shared memory changes",
-            )
-        if tracer.block_shape not in (None, (1, 1, 1)) and not tracer.branch_depth:
-            raise refuse(
-                "is started by one thread, and here all threads of the block would start it",
-                "write `if tw.thread_idx.x == 0:`, or `if tw.warp_id() == 0 and tw.elect_one():` around it",
             )
         if self.reduction is not None and tile.dtype not in _REDUCTIONS[self.reduction]:
             legal = ", ".join(map(str, _REDUCTIONS[self.reduction]))
@@ -154,11 +181,6 @@ class TensorCopyAtom(CopyAtom):
 
 def _is_zero(x: object) -> bool:
     return isinstance(x, int) and x == 0
-
-
-def _space(tensor: Tensor) -> str:
-    buffer = getattr(tensor.engine, "buffer", None)
-    return "no" if buffer is None else str(buffer.space.value)
 
 
 @cache
@@ -173,6 +195,27 @@ def tensor_copy(name: str) -> TensorCopyAtom:
     return TensorCopyAtom(
         name, "sm_90", None, Layout(1), layout, layout, is_load=name.endswith("LOAD"), reduction=reduction
     )
+
+
+def prefetch_tensor_map(atom: CopyAtom, src: Tensor, dst: Tensor) -> None:
+    """Fetch the tensor map with which `tw.copy(atom, src, dst)` copies, by one thread (PTX prefetch.tensormap).
+
+    Without it the first thread of each block fetches the maps of its launch as it begins; a map that is named here is
+    fetched here alone. Raises `LanguageError` for atoms that use no tensor map, and for what the copy itself refuses.
+    Source: CuTe `prefetch_tma_descriptor`.
+    """
+    what = "tw.prefetch_tensor_map"
+    given: tuple[object, ...] = (atom, src, dst)
+    if not isinstance(given[0], TensorCopyAtom) or not all(isinstance(side, Tensor) for side in given[1:]):
+        raise LanguageError(
+            f"{what}: it takes the atom and the tensors of a copy by TMA, got {', '.join(map(shown, given))}",
+            help=f"{what}(tw.atoms.SM90_TMA_LOAD, tile, smem)",
+        )
+    tracer = current(what)
+    refuse = BoxRefusal(given[0].name, *((src, dst) if given[0].is_load else (dst, src)), caller=what)
+    given[0].demand_start(tracer, refuse)
+    found = given[0].map_of(tracer, src, dst, refuse)
+    tracer.emit(MapPrefetch(found.buffer, found))
 
 
 # --- the ops ---------------------------------------------------------------------------------------------
@@ -198,12 +241,13 @@ class TensorLoad(Instruction):
     destination_index: Value = operand()
     barrier_index: Value = operand()
     coordinates: tuple[Value, ...] = operands()
+    hints: CacheHints | None = attribute(None)
 
     RESULTS: ClassVar[int | None] = 0
     EFFECTS: ClassVar[Effects] = Effects(removable=False, asynchronous=Completion.BARRIER, proxy=Proxy.ASYNC)
     COUNTED: ClassVar[str | None] = "tma load"
     RESERVED: ClassVar[str] = r"tma_\w+|CUtensorMap|prefetch_tensor_map"
-    ON_AMD: ClassVar[tuple[str, str] | None] = ("bulk copy of tensors", _PLAIN)
+    ON_AMD: ClassVar[tuple[str, str] | None] = ("bulk copy of tensors", PLAIN)
 
     def verify(self, expect: Callable[[bool, str], None]) -> None:
         _verify(self, self.source, self.destination, expect)
@@ -230,9 +274,10 @@ class TensorLoad(Instruction):
             refused = machine.start_bulk(read, write)
 
             def land(which: Array, element: Array, phase: Array) -> None:
+                if refused:
+                    return  # its bytes come nevertheless
                 machine.finish_bulk(read, which, None)
-                if not refused:
-                    boxes.memory.scatter(rows[which], place[which], box[which])
+                boxes.memory.scatter(rows[which], place[which], box[which])
                 machine.finish_bulk(write, which, (self.barrier, element, phase))
 
             mbarriers.deliver_later(self, values[at], rows, threads, self.map.bytes, land)
@@ -240,7 +285,7 @@ class TensorLoad(Instruction):
         return run
 
     def cuda(self, printer: Printer) -> None:
-        name, definition = _load_function(len(self.coordinates))
+        name, definition = _load_function(len(self.coordinates), self.hints)
         place = address(printer, self.destination, self.destination_index).text
         barrier = address(printer, self.barrier, self.barrier_index).text
         _print(printer, self, name, definition, [place, f"&{printer.map_names[self.map]}", barrier])
@@ -258,12 +303,13 @@ class TensorStore(Instruction):
     map: TensorMap = attribute()
     source_index: Value = operand()
     coordinates: tuple[Value, ...] = operands()
+    hints: CacheHints | None = attribute(None)
 
     RESULTS: ClassVar[int | None] = 0
     EFFECTS: ClassVar[Effects] = Effects(removable=False, asynchronous=Completion.BULK_GROUP, proxy=Proxy.ASYNC)
     COUNTED: ClassVar[str | None] = "tma store"
     RESERVED: ClassVar[str] = r"tma_\w+|CUtensorMap|prefetch_tensor_map"
-    ON_AMD: ClassVar[tuple[str, str] | None] = ("bulk copy of tensors", _PLAIN)
+    ON_AMD: ClassVar[tuple[str, str] | None] = ("bulk copy of tensors", PLAIN)
 
     def verify(self, expect: Callable[[bool, str], None]) -> None:
         _verify(self, self.destination, self.source, expect)
@@ -308,7 +354,7 @@ class TensorStore(Instruction):
         return run
 
     def cuda(self, printer: Printer) -> None:
-        name, definition = _store_function(len(self.coordinates), self.combined)
+        name, definition = _store_function(len(self.coordinates), self.combined, self.hints)
         place = address(printer, self.source, self.source_index).text
         _print(printer, self, name, definition, [f"&{printer.map_names[self.map]}", place])
 
@@ -318,7 +364,7 @@ class TensorReduce(TensorStore):
     """As `TensorStore`; each element becomes what `reduction` gives of the one there and the box's, indivisibly."""
 
     destination: Buffer = updates(None, elements=_elements)
-    reduction: str = attribute()
+    reduction: str = attribute("add")
 
     COUNTED: ClassVar[str | None] = "tma reduce"
 
@@ -332,6 +378,64 @@ class TensorReduce(TensorStore):
         expect(self.source.dtype in _REDUCTIONS[self.reduction], f"{self.source.dtype} is not reduced so")
 
 
+@dataclass(eq=False)
+class TensorPrefetch(Instruction):
+    """Bring the box at `coordinates` of a tensor map to L2."""
+
+    buffer: Buffer = names()
+    map: TensorMap = attribute()
+    coordinates: tuple[Value, ...] = operands()
+    hints: CacheHints | None = attribute(None)
+
+    RESULTS: ClassVar[int | None] = 0
+    EFFECTS: ClassVar[Effects] = Effects(removable=False)
+    COUNTED: ClassVar[str | None] = "prefetch"
+    RESERVED: ClassVar[str] = r"tma_\w+|CUtensorMap|prefetch_tensor_map"
+    ON_AMD: ClassVar[tuple[str, str] | None] = ("bulk copy of tensors", "leave tw.prefetch out")
+
+    def verify(self, expect: Callable[[bool, str], None]) -> None:
+        expect(self.buffer is self.map.buffer, "the map is of another array")
+        expect(len(self.coordinates) == len(self.map.box) <= 5, "a coordinate for each mode of the map, 1 to 5")
+        expect(all(v.type is int32 for v in self.operands), "coordinates are int32")
+
+    def simulate(self, compiler: Compiler) -> Step:
+        """Do nothing: there are no caches here."""
+        return lambda frame: None
+
+    def cuda(self, printer: Printer) -> None:
+        name, definition = _prefetch_function(len(self.coordinates), self.hints)
+        _print(printer, self, name, definition, [f"&{printer.map_names[self.map]}"])
+
+
+@dataclass(eq=False)
+class MapPrefetch(Instruction):
+    """Fetch a tensor map itself."""
+
+    buffer: Buffer = names()
+    map: TensorMap = attribute()
+
+    RESULTS: ClassVar[int | None] = 0
+    EFFECTS: ClassVar[Effects] = Effects(removable=False)
+    COUNTED: ClassVar[str | None] = "prefetch"
+    RESERVED: ClassVar[str] = r"CUtensorMap|prefetch_tensor_map"
+    ON_AMD: ClassVar[tuple[str, str] | None] = ("bulk copy of tensors", "leave tw.prefetch_tensor_map out")
+
+    def verify(self, expect: Callable[[bool, str], None]) -> None:
+        expect(self.buffer is self.map.buffer, "the map is of another array")
+
+    def simulate(self, compiler: Compiler) -> Step:
+        """Do nothing: there are no caches here."""
+        return lambda frame: None
+
+    def fetched_map(self) -> TensorMap | None:
+        return self.map
+
+    def cuda(self, printer: Printer) -> None:
+        refuse_old(printer, self)
+        printer.prelude.need(PREFETCH_TENSOR_MAP)
+        printer.statement(f"prefetch_tensor_map(&{printer.map_names[self.map]});", self)
+
+
 def _verify(op: TensorLoad | TensorStore, tensor: Buffer, memory: Buffer, expect: Callable[[bool, str], None]) -> None:
     expect((tensor.space, memory.space) == (Space.GLOBAL, Space.SHARED), "copies between global and shared memory")
     expect(tensor is op.map.buffer, "the map is of another array")
@@ -342,38 +446,35 @@ def _verify(op: TensorLoad | TensorStore, tensor: Buffer, memory: Buffer, expect
 
 # --- how they are written --------------------------------------------------------------------------------
 
-_LONGEST_CALL = 90
 
-
-def _print(printer: Printer, op: TensorLoad | TensorStore, name: str, definition: str, given: list[str]) -> None:
-    if printer.arch.number < 90:
-        raise printer.refuse(op, f"{name} needs sm_90 or later, and the target is {printer.arch}", _PLAIN)
+def _print(
+    printer: Printer, op: TensorLoad | TensorStore | TensorPrefetch, name: str, definition: str, given: list[str]
+) -> None:
+    refuse_old(printer, op)
     printer.prelude.need(definition)
-    given += [exact(printer, c).text for c in op.coordinates]
-    text = f"{name}({', '.join(given)});"
-    if len(text) > _LONGEST_CALL:
-        text = f"{name}(\n    " + ",\n    ".join(given) + ");"
-    printer.statement(text, op)
+    print_call(printer, op, name, [*given, *(exact(printer, c).text for c in op.coordinates)])
 
 
-def _load_function(rank: int) -> tuple[str, str]:
-    name, parameters, operands, braces = f"tma_load_{rank}d", *_coordinates(rank, 3)
+def _load_function(rank: int, hints: CacheHints | None) -> tuple[str, str]:
+    parameters, operands, braces = _coordinates(rank, 3)
+    name, (line, qualifier, operand, value) = hinted_name(f"tma_load_{rank}d", hints), hinted(hints, 3 + rank)
     definition = f"""\
 // Starts the copy of a box of a tensor to shared memory; its bytes arrive at the barrier.
 {FUNCTION} void {name}(
     void* destination, const CUtensorMap* map, unsigned long long* barrier, {parameters}) {{
     const unsigned int address = (unsigned int)__cvta_generic_to_shared(destination);
     const unsigned int signal = (unsigned int)__cvta_generic_to_shared(barrier);
-    asm volatile("cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
-                 " [%0], [%1, {{{braces}}}], [%2];"
-                 :: "r"(address), "l"(map), "r"(signal), {operands} : "memory");
+{line}    asm volatile("cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+                 "{qualifier} [%0], [%1, {{{braces}}}], [%2]{operand};"
+                 :: "r"(address), "l"(map), "r"(signal), {operands}{value} : "memory");
 }}"""
     return name, definition
 
 
-def _store_function(rank: int, reduction: str | None) -> tuple[str, str]:
-    _, parameters, operands, braces = "", *_coordinates(rank, 2)
-    name = f"tma_store_{rank}d" if reduction is None else f"tma_reduce_{reduction}_{rank}d"
+def _store_function(rank: int, reduction: str | None, hints: CacheHints | None) -> tuple[str, str]:
+    parameters, operands, braces = _coordinates(rank, 2)
+    name = hinted_name(f"tma_store_{rank}d" if reduction is None else f"tma_reduce_{reduction}_{rank}d", hints)
+    line, qualifier, operand, value = hinted(hints, 2 + rank)
     what = "Starts the copy of a box in shared memory to a tensor"
     instruction = f"cp.async.bulk.tensor.{rank}d.global.shared::cta.tile.bulk_group"
     if reduction is not None:
@@ -383,9 +484,21 @@ def _store_function(rank: int, reduction: str | None) -> tuple[str, str]:
 // {what}; it belongs to the thread's open group.
 {FUNCTION} void {name}(const CUtensorMap* map, const void* source, {parameters}) {{
     const unsigned int address = (unsigned int)__cvta_generic_to_shared(source);
-    asm volatile("{instruction}"
-                 " [%0, {{{braces}}}], [%1];"
-                 :: "l"(map), "r"(address), {operands} : "memory");
+{line}    asm volatile("{instruction}{qualifier}"
+                 " [%0, {{{braces}}}], [%1]{operand};"
+                 :: "l"(map), "r"(address), {operands}{value} : "memory");
+}}"""
+    return name, definition
+
+
+def _prefetch_function(rank: int, hints: CacheHints | None) -> tuple[str, str]:
+    parameters, operands, braces = _coordinates(rank, 1)
+    name, (line, qualifier, operand, value) = hinted_name(f"tma_prefetch_{rank}d", hints), hinted(hints, 1 + rank)
+    definition = f"""\
+// Brings a box of a tensor to L2.
+{FUNCTION} void {name}(const CUtensorMap* map, {parameters}) {{
+{line}    asm volatile("cp.async.bulk.prefetch.tensor.{rank}d.L2.global.tile{qualifier} [%0, {{{braces}}}]{operand};"
+                 :: "l"(map), {operands}{value} : "memory");
 }}"""
     return name, definition
 

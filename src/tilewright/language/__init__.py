@@ -35,6 +35,7 @@ from tilewright.instructions.bits import (
     funnel_shift_right,
     lop3,
 )
+from tilewright.instructions.bulk_copies import prefetch
 from tilewright.instructions.bulk_groups import tma_store_commit, tma_store_wait
 from tilewright.instructions.cp_async import cp_async_commit, cp_async_wait
 from tilewright.instructions.grid_barrier import sync_grid
@@ -47,6 +48,7 @@ from tilewright.instructions.proxy_fence import fence_proxy_async
 from tilewright.instructions.redux import redux
 from tilewright.instructions.register_budget import set_registers
 from tilewright.instructions.shuffle import shuffle, shuffle_down, shuffle_up, shuffle_xor
+from tilewright.instructions.tensor_copies import prefetch_tensor_map
 from tilewright.instructions.vote import ballot, elect_one, vote_all, vote_any
 from tilewright.instructions.wgmma import wgmma_commit, wgmma_fence, wgmma_wait
 from tilewright.language.accumulators import accumulator_rows, as_operand_a, reduce_rows
@@ -128,11 +130,11 @@ __all__ = [
     "funnel_shift_left", "funnel_shift_right", "gemm", "grid_dim", "inline_ptx", "inside", "isfinite", "isinf",
     "isnan", "lane_id", "lg2_approx", "load", "log", "log10", "log1p", "log2", "lop3", "make_fragment_like",
     "make_tensor_like", "match_all", "match_any", "maximum", "mbarrier", "minimum", "mul_hi", "named_barrier",
-    "philox", "pipeline", "pointer", "popcount", "pow", "rand", "rand4x", "randint", "randint4x", "randn", "randn4x",
-    "range", "rcp_approx", "reduce", "reduce_rows", "redux", "registers", "round", "rsqrt", "rsqrt_approx", "sad",
-    "scan", "set_registers", "shared", "shared_union", "shuffle", "shuffle_down", "shuffle_up", "shuffle_xor", "sin",
-    "sin_approx", "sinh", "sort", "sqrt", "sqrt_approx", "static_range", "store", "sync_grid", "sync_threads",
-    "sync_warp", "tan", "tanh", "tanh_approx", "thread_idx", "threadfence", "tma_store_commit", "tma_store_wait",
-    "topk", "trunc", "vote_all", "vote_any", "warp_id", "warpgroup_id", "wgmma_commit", "wgmma_fence", "wgmma_wait",
-    "where",
+    "philox", "pipeline", "pointer", "popcount", "pow", "prefetch", "prefetch_tensor_map", "rand", "rand4x",
+    "randint", "randint4x", "randn", "randn4x", "range", "rcp_approx", "reduce", "reduce_rows", "redux",
+    "registers", "round", "rsqrt", "rsqrt_approx", "sad", "scan", "set_registers", "shared", "shared_union",
+    "shuffle", "shuffle_down", "shuffle_up", "shuffle_xor", "sin", "sin_approx", "sinh", "sort", "sqrt",
+    "sqrt_approx", "static_range", "store", "sync_grid", "sync_threads", "sync_warp", "tan", "tanh", "tanh_approx",
+    "thread_idx", "threadfence", "tma_store_commit", "tma_store_wait", "topk", "trunc", "vote_all", "vote_any",
+    "warp_id", "warpgroup_id", "wgmma_commit", "wgmma_fence", "wgmma_wait", "where",
 ]  # fmt: skip

@@ -59,11 +59,19 @@ class BoxPlan:
 class BoxRefusal:
     """What is wrong with a tile, told with both tensors and with what would fit."""
 
-    def __init__(self, what: str, tile: Tensor, memory: Tensor) -> None:
-        self._what, self._details = what, [f"tile {tile.title}", f"shared {memory.title}"]
+    def __init__(
+        self,
+        what: str,
+        tile: Tensor,
+        memory: Tensor,
+        sides: tuple[str, str] = ("tile", "shared"),
+        caller: str = "tw.copy",
+    ) -> None:
+        self._what, self._caller = what, caller
+        self._details = [f"{side} {tensor.title}" for side, tensor in zip(sides, (tile, memory), strict=True)]
 
     def __call__(self, text: str, help: str) -> LanguageError:
-        return LanguageError(f"tw.copy: {self._what} {text}", details=self._details, help=help)
+        return LanguageError(f"{self._caller}: {self._what} {text}", details=self._details, help=help)
 
 
 def plan_boxes(tile: GuardedTensor, memory: Tensor, refuse: BoxRefusal) -> BoxPlan:

@@ -25,6 +25,12 @@ def active(machine: Machine, mask: Mask) -> tuple[Array, Array]:
     return rows, threads
 
 
+def lanes_of(machine: Machine, value: Lanes, rows: Array, threads: Array) -> Array:
+    """Return a value of some threads as int64."""
+    full = np.broadcast_to(at_least_2d(value), (machine.blocks, machine.threads))
+    return np.asarray(full[rows, threads].astype(np.int64))
+
+
 class Boxes:
     """The boxes of a tensor map, between the array `tensor` and the shared buffer `memory`."""
 
@@ -64,8 +70,7 @@ class Boxes:
         return self.tensor.gather(np.zeros(len(index), np.intp), index, there, np.nan if self._map.nan else 0)
 
     def _of(self, value: Lanes, rows: Array, threads: Array) -> Array:
-        full = np.broadcast_to(at_least_2d(value), (self._machine.blocks, self._machine.threads))
-        return np.asarray(full[rows, threads].astype(np.int64))
+        return lanes_of(self._machine, value, rows, threads)
 
 
 @dataclass(eq=False)

@@ -369,9 +369,12 @@ class Machine:
             observer.begin(self)
 
     def start_bulk(self, *accesses: BulkAccess) -> bool:
-        """Show bulk accesses to the observers; return whether one refuses them."""
-        refused = [observer.start_bulk(access) for observer in self.observers for access in accesses]
-        return any(refused)
+        """Show bulk accesses to the observers; return whether one refuses them, which the next ones do not see."""
+        for observer in self.observers:
+            refused = [observer.start_bulk(access) for access in accesses]
+            if any(refused):
+                return True
+        return False
 
     def finish_bulk(self, access: BulkAccess, which: Array, arrival: Arrival | None) -> None:
         """Tell the observers that bulk accesses have taken place."""
