@@ -57,6 +57,7 @@ class Tracer:
         self.remarks: dict[Remark, None] = {}
         self.branch_depth = 0
         self.fastmath = False  # whether functions of float32 are computed approximately
+        self.cluster_shape = (1, 1, 1)  # blocks
         self.bounds = False  # whether coordinates are checked where the program runs
         self.copies_to_shared = False  # whether tw.copy was called from global to shared memory
         self.elements: list[ElementLoop] = []  # the last loops over registers, the newest at the end
