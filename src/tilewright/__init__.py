@@ -64,6 +64,7 @@ _EXPORTS: dict[str, tuple[str, ...]] = {
             "atomic_cas",
         ),
         *("load", "store", "threadfence", "fence_proxy_async", "sync_grid", "prefetch", "prefetch_tensor_map"),
+        *("grid_dependency_wait", "launch_dependents"),
         *("shuffle", "shuffle_up", "shuffle_down", "shuffle_xor"),
         *("vote_any", "vote_all", "ballot"),
         *("match_any", "match_all", "inline_ptx"),

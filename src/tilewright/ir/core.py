@@ -359,7 +359,8 @@ class Kernel:
     `shared_bytes` is set when shared memory is placed. `copies_to_shared` says that it was written with
     `tw.copy` from global to shared memory, which is asynchronous where it can be. `remarks` say what the trace
     found that could be faster. `warp_size` is how many threads a warp of the target has. `cooperative` says that all
-    blocks of a launch have to be on the GPU at once, `cluster` how many form a cluster along x, y and z. `launch_sized`
+    blocks of a launch have to be on the GPU at once, `cluster` how many form a cluster along x, y and z;
+    `dependent_launch` that a launch may begin before the one before it has ended. `launch_sized`
     is the shared memory behind `shared_bytes`. `tensor_maps` come behind the parameters.
     """
 
@@ -377,6 +378,7 @@ class Kernel:
     warp_size: int = 32
     cooperative: bool = False
     cluster: tuple[int, int, int] = (1, 1, 1)
+    dependent_launch: bool = False
     launch_sized: tuple[LaunchSized, ...] = ()
     tensor_maps: tuple[TensorMap, ...] = ()
 

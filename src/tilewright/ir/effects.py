@@ -150,7 +150,9 @@ class Effects:
       groups, or all, committed or not, where that is None. `follows`: its own access takes place when such work, issued
       by the thread before, is done.
     - `registers`: how many registers the threads have from there on; the kernel is alone on its multiprocessor then.
-    - `keeps_reads`: reads of the buffers that it names stay behind it, also reads of what no thread writes.
+    - `keeps_reads`: reads of the buffers that it names stay behind it, also reads of what no thread writes; those of
+      all global memory where it names none.
+    - `awaits_grids`: it waits for the launches before this one.
     """
 
     together: Scope = Scope.THREAD
@@ -169,6 +171,7 @@ class Effects:
     pending: int | None = None
     registers: int | None = None
     keeps_reads: bool = False
+    awaits_grids: bool = False
 
 
 NO_EFFECTS = Effects()

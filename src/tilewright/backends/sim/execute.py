@@ -26,6 +26,7 @@ from tilewright.backends.sim.finite import watching
 from tilewright.backends.sim.machine import Machine
 from tilewright.backends.sim.measure import Meter
 from tilewright.backends.sim.overflow import OverflowWatch
+from tilewright.backends.sim.predecessors import Predecessors, forget_launches
 from tilewright.backends.sim.program import Program, meaning
 from tilewright.backends.sim.races import RaceChecker
 from tilewright.backends.sim.storage import GlobalStorage, Storage
@@ -199,6 +200,7 @@ def execute(
     sized: Mapping[Buffer, tuple[int, int]] | None = None,
     described: Callable[[], tuple[tuple[str, str], ...]] = tuple,
     maps: Mapping[TensorMap, MapValues] | None = None,
+    remembers: bool = False,
 ) -> None:
     """Run a kernel over `grid` blocks of `block` threads.
 
@@ -209,7 +211,8 @@ def execute(
     the caller drops where this raises. `addresses` are the arrays that the kernel may reach by their addresses; without
     any, and with a kernel that has pointers, these are its arguments. `sized` has the place and the number of elements
     of the shared buffers whose size the launch knows. `described` returns what a profile says of the arguments: the
-    name of each and a short text.
+    name of each and a short text. With `remembers` the elements that the launch reaches are remembered for those after
+    it, else its arrays.
 
     Raises `CheckError`, with its `findings`, where the kernel is wrong.
     """
@@ -228,6 +231,11 @@ def execute(
         machine.observers = (AccessChecker(machine), races, WaitChecker(kernel, machine))
         if any(op.effects.asynchronous is Completion.WARPGROUP for op in kernel.body.walk()):
             machine.observers += (RegisterChecker(kernel, machine),)
+    before = None if races is None else Predecessors(kernel, machine, races.order, arrays, remembers)
+    if before is None:
+        forget_launches()
+    elif remembers or kernel.dependent_launch:
+        machine.observers += (before,)
     outputs = Outputs(kernel, machine.storages, is_wanted(options.rollback), options.check, copies, addresses)
     meter = Meter(machine, kernel, options.profile_blocks) if options.profile else None
     if meter is not None:
@@ -241,6 +249,8 @@ def execute(
                 program.run()
         for observer in machine.observers:
             observer.end()
+        if before is not None:
+            before.remember()
         if races is not None and options.unwritten:
             report_unwritten(kernel, machine, races.regions, scalars)
         collector.finish()

@@ -163,6 +163,9 @@ class Observer:
     def fence_proxy(self, op: Op, mask: Mask) -> None:
         """Called at a fence behind which the async proxy sees what the threads of the mask wrote."""
 
+    def await_grids(self, op: Op, mask: Mask) -> None:
+        """Called when threads of the mask have waited for the launches before this one."""
+
     def synchronise(self, done: Synchronisation) -> None:
         """Called after a strong access or a fence, in kernels in which one orders anything."""
 
