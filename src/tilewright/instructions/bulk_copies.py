@@ -31,7 +31,7 @@ from tilewright.backends.sim.storage import FlatStorage
 from tilewright.backends.sim.values import Array, Frame
 from tilewright.dtypes import int32, uint64
 from tilewright.errors import LanguageError
-from tilewright.ir.core import Buffer, Space, Value
+from tilewright.ir.core import Buffer, Space, TensorMap, Value
 from tilewright.ir.effects import Completion, Effects, Proxy, attribute, names, operand, reads, updates, writes
 from tilewright.ir.instruction import Instruction
 from tilewright.layout import Layout
@@ -95,6 +95,10 @@ class BulkAtom(CopyAtom):
             f"tw.prefetch: {self.name} reads shared memory, and what is prefetched is global memory",
             help="prefetch what a load will read: tw.prefetch(tw.atoms.SM90_TMA_LOAD, tile, smem)",
         )
+
+    def map_of(self, tracer: Tracer, src: Tensor, dst: Tensor, refuse: BoxRefusal) -> TensorMap:
+        """Return the tensor map by which a tile is copied."""
+        raise refuse("uses no tensor map", "leave tw.prefetch_tensor_map out")
 
     def demand(
         self, tracer: Tracer, spaces: tuple[str, str], barrier: MBarrier | None, refuse: Callable[[str, str], Exception]
@@ -239,28 +243,6 @@ def bulk_copy(name: str) -> BulkCopyAtom:
     """
     layout = one_thread(None)
     return BulkCopyAtom(name, "sm_90", None, Layout(1), layout, layout, is_load=name.endswith("G2S"))
-
-
-def prefetch(atom: CopyAtom, src: Tensor, dst: Tensor | None = None) -> None:
-    """Bring to L2 what `tw.copy(atom, src, dst)` will read, by one thread (PTX cp.async.bulk.prefetch).
-
-    `atom` is SM90_TMA_LOAD, whose `src` is a guarded tile and whose `dst` is the tensor of shared memory that it will
-    be copied to (the two use one tensor map), or SM90_BULK_COPY_G2S, which needs no `dst`. Nobody waits for a prefetch,
-    and nothing is written.
-
-    Raises `LanguageError` for other atoms, and for what the copy itself refuses. Source: CuTe `prefetch`.
-    """
-    given: object = atom
-    if not isinstance(given, BulkAtom):
-        raise LanguageError(
-            f"tw.prefetch: the atom is that of a bulk load, got {shown(given)}",
-            help="tw.prefetch(tw.atoms.SM90_TMA_LOAD, tile, smem)",
-        )
-    for name, tensor in (("src", src), ("dst", dst)):
-        what: object = tensor
-        if not isinstance(what, Tensor) and not (what is None and name == "dst"):
-            raise LanguageError(f"tw.prefetch: {name} is a {type(what).__name__}, and it must be a tensor")
-    given.prefetch_bulk(src, dst)
 
 
 # --- the ops ---------------------------------------------------------------------------------------------

@@ -3,14 +3,11 @@
     TensorLoad      cp.async.bulk.tensor, global to shared      its bytes arrive at an mbarrier
     TensorStore     cp.async.bulk.tensor, shared to global      belongs to a bulk group of the thread (`bulk_groups`)
     TensorReduce    cp.reduce.async.bulk.tensor                 the same, combined with what is there
-    TensorPrefetch  cp.async.bulk.prefetch.tensor               global memory to L2
-    MapPrefetch     prefetch.tensormap                          the map itself, for the copies to come
 
 The kernel names a tile by its coordinates; where the tensor lies, and how far it reaches, stands in a tensor map that
 the host encodes at the launch (`ir.core.TensorMap`). What lies outside reads as zeros and is not written.
 
-Source: PTX ISA, "cp.async.bulk.tensor", "cp.reduce.async.bulk.tensor", "cp.async.bulk.prefetch.tensor"; CUTLASS,
-include/cute/arch/copy_sm90_tma.hpp.
+Source: PTX ISA, "cp.async.bulk.tensor", "cp.reduce.async.bulk.tensor"; CUTLASS, include/cute/arch/copy_sm90_tma.hpp.
 """
 
 from __future__ import annotations
@@ -22,25 +19,23 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from tilewright.arguments import shown
-from tilewright.atoms.copy import CacheHints, CopyAtom, one_thread
+from tilewright.atoms.copy import CacheHints, one_thread
 from tilewright.backends.cpp.arithmetic import exact
 from tilewright.backends.cpp.memory import address
-from tilewright.backends.cpp.prelude import FUNCTION, PREFETCH_TENSOR_MAP
+from tilewright.backends.cpp.prelude import FUNCTION
 from tilewright.backends.cuda.cache_hints import hinted_name
 from tilewright.backends.sim.bulk import Boxes, active
 from tilewright.backends.sim.machine import AccessKind, BulkAccess
 from tilewright.backends.sim.values import Array, Frame
 from tilewright.dtypes import DType, dtype, int32, uint64
-from tilewright.errors import LanguageError
 from tilewright.instructions.bulk_copies import PLAIN, BulkAtom, hinted, print_call, refuse_old, space_of
+from tilewright.instructions.tensor_prefetch import TensorPrefetch
 from tilewright.ir.core import Buffer, Space, TensorMap, Value
 from tilewright.ir.effects import (
     Completion,
     Effects,
     Proxy,
     attribute,
-    names,
     operand,
     operands,
     reads,
@@ -195,27 +190,6 @@ def tensor_copy(name: str) -> TensorCopyAtom:
     return TensorCopyAtom(
         name, "sm_90", None, Layout(1), layout, layout, is_load=name.endswith("LOAD"), reduction=reduction
     )
-
-
-def prefetch_tensor_map(atom: CopyAtom, src: Tensor, dst: Tensor) -> None:
-    """Fetch the tensor map with which `tw.copy(atom, src, dst)` copies, by one thread (PTX prefetch.tensormap).
-
-    Without it the first thread of each block fetches the maps of its launch as it begins; a map that is named here is
-    fetched here alone. Raises `LanguageError` for atoms that use no tensor map, and for what the copy itself refuses.
-    Source: CuTe `prefetch_tma_descriptor`.
-    """
-    what = "tw.prefetch_tensor_map"
-    given: tuple[object, ...] = (atom, src, dst)
-    if not isinstance(given[0], TensorCopyAtom) or not all(isinstance(side, Tensor) for side in given[1:]):
-        raise LanguageError(
-            f"{what}: it takes the atom and the tensors of a copy by TMA, got {', '.join(map(shown, given))}",
-            help=f"{what}(tw.atoms.SM90_TMA_LOAD, tile, smem)",
-        )
-    tracer = current(what)
-    refuse = BoxRefusal(given[0].name, *((src, dst) if given[0].is_load else (dst, src)), caller=what)
-    given[0].demand_start(tracer, refuse)
-    found = given[0].map_of(tracer, src, dst, refuse)
-    tracer.emit(MapPrefetch(found.buffer, found))
 
 
 # --- the ops ---------------------------------------------------------------------------------------------
@@ -378,64 +352,6 @@ class TensorReduce(TensorStore):
         expect(self.source.dtype in _REDUCTIONS[self.reduction], f"{self.source.dtype} is not reduced so")
 
 
-@dataclass(eq=False)
-class TensorPrefetch(Instruction):
-    """Bring the box at `coordinates` of a tensor map to L2."""
-
-    buffer: Buffer = names()
-    map: TensorMap = attribute()
-    coordinates: tuple[Value, ...] = operands()
-    hints: CacheHints | None = attribute(None)
-
-    RESULTS: ClassVar[int | None] = 0
-    EFFECTS: ClassVar[Effects] = Effects(removable=False)
-    COUNTED: ClassVar[str | None] = "prefetch"
-    RESERVED: ClassVar[str] = r"tma_\w+|CUtensorMap|prefetch_tensor_map"
-    ON_AMD: ClassVar[tuple[str, str] | None] = ("bulk copy of tensors", "leave tw.prefetch out")
-
-    def verify(self, expect: Callable[[bool, str], None]) -> None:
-        expect(self.buffer is self.map.buffer, "the map is of another array")
-        expect(len(self.coordinates) == len(self.map.box) <= 5, "a coordinate for each mode of the map, 1 to 5")
-        expect(all(v.type is int32 for v in self.operands), "coordinates are int32")
-
-    def simulate(self, compiler: Compiler) -> Step:
-        """Do nothing: there are no caches here."""
-        return lambda frame: None
-
-    def cuda(self, printer: Printer) -> None:
-        name, definition = _prefetch_function(len(self.coordinates), self.hints)
-        _print(printer, self, name, definition, [f"&{printer.map_names[self.map]}"])
-
-
-@dataclass(eq=False)
-class MapPrefetch(Instruction):
-    """Fetch a tensor map itself."""
-
-    buffer: Buffer = names()
-    map: TensorMap = attribute()
-
-    RESULTS: ClassVar[int | None] = 0
-    EFFECTS: ClassVar[Effects] = Effects(removable=False)
-    COUNTED: ClassVar[str | None] = "prefetch"
-    RESERVED: ClassVar[str] = r"CUtensorMap|prefetch_tensor_map"
-    ON_AMD: ClassVar[tuple[str, str] | None] = ("bulk copy of tensors", "leave tw.prefetch_tensor_map out")
-
-    def verify(self, expect: Callable[[bool, str], None]) -> None:
-        expect(self.buffer is self.map.buffer, "the map is of another array")
-
-    def simulate(self, compiler: Compiler) -> Step:
-        """Do nothing: there are no caches here."""
-        return lambda frame: None
-
-    def fetched_map(self) -> TensorMap | None:
-        return self.map
-
-    def cuda(self, printer: Printer) -> None:
-        refuse_old(printer, self)
-        printer.prelude.need(PREFETCH_TENSOR_MAP)
-        printer.statement(f"prefetch_tensor_map(&{printer.map_names[self.map]});", self)
-
-
 def _verify(op: TensorLoad | TensorStore, tensor: Buffer, memory: Buffer, expect: Callable[[bool, str], None]) -> None:
     expect((tensor.space, memory.space) == (Space.GLOBAL, Space.SHARED), "copies between global and shared memory")
     expect(tensor is op.map.buffer, "the map is of another array")
@@ -447,9 +363,7 @@ def _verify(op: TensorLoad | TensorStore, tensor: Buffer, memory: Buffer, expect
 # --- how they are written --------------------------------------------------------------------------------
 
 
-def _print(
-    printer: Printer, op: TensorLoad | TensorStore | TensorPrefetch, name: str, definition: str, given: list[str]
-) -> None:
+def _print(printer: Printer, op: TensorLoad | TensorStore, name: str, definition: str, given: list[str]) -> None:
     refuse_old(printer, op)
     printer.prelude.need(definition)
     print_call(printer, op, name, [*given, *(exact(printer, c).text for c in op.coordinates)])
@@ -487,18 +401,6 @@ def _store_function(rank: int, reduction: str | None, hints: CacheHints | None) 
 {line}    asm volatile("{instruction}{qualifier}"
                  " [%0, {{{braces}}}], [%1]{operand};"
                  :: "l"(map), "r"(address), {operands}{value} : "memory");
-}}"""
-    return name, definition
-
-
-def _prefetch_function(rank: int, hints: CacheHints | None) -> tuple[str, str]:
-    parameters, operands, braces = _coordinates(rank, 1)
-    name, (line, qualifier, operand, value) = hinted_name(f"tma_prefetch_{rank}d", hints), hinted(hints, 1 + rank)
-    definition = f"""\
-// Brings a box of a tensor to L2.
-{FUNCTION} void {name}(const CUtensorMap* map, {parameters}) {{
-{line}    asm volatile("cp.async.bulk.prefetch.tensor.{rank}d.L2.global.tile{qualifier} [%0, {{{braces}}}]{operand};"
-                 :: "l"(map), {operands}{value} : "memory");
 }}"""
     return name, definition
 

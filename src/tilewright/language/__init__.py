@@ -35,7 +35,6 @@ from tilewright.instructions.bits import (
     funnel_shift_right,
     lop3,
 )
-from tilewright.instructions.bulk_copies import prefetch
 from tilewright.instructions.bulk_groups import tma_store_commit, tma_store_wait
 from tilewright.instructions.cp_async import cp_async_commit, cp_async_wait
 from tilewright.instructions.grid_barrier import sync_grid
@@ -49,7 +48,7 @@ from tilewright.instructions.proxy_fence import fence_proxy_async
 from tilewright.instructions.redux import redux
 from tilewright.instructions.register_budget import set_registers
 from tilewright.instructions.shuffle import shuffle, shuffle_down, shuffle_up, shuffle_xor
-from tilewright.instructions.tensor_copies import prefetch_tensor_map
+from tilewright.instructions.tensor_prefetch import prefetch, prefetch_tensor_map
 from tilewright.instructions.vote import ballot, elect_one, vote_all, vote_any
 from tilewright.instructions.wgmma import wgmma_commit, wgmma_fence, wgmma_wait
 from tilewright.language.accumulators import accumulator_rows, as_operand_a, reduce_rows

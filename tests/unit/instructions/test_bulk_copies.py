@@ -148,7 +148,7 @@ def tile(x: object, shape: tuple[int, ...] = (16, 32), **options: object) -> tw.
         (lambda out, x, smem, full: tw.prefetch(LOAD, tile(x, guard=True)), "give both"),
         (lambda out, x, smem, full: tw.prefetch(G2S, smem), "brings global memory to L2"),
         (lambda out, x, smem, full: tw.prefetch(tw.atoms.UniversalCopy(32), tile(x)), "the atom is that of a bulk load"),
-        (lambda out, x, smem, full: tw.prefetch_tensor_map(G2S, tile(x), smem), "a copy by TMA"),
+        (lambda out, x, smem, full: tw.prefetch_tensor_map(G2S, tile(x), smem), "a copy by TMA|uses no tensor map"),
     ],
 )  # fmt: skip
 def test_uses_that_are_refused(body: object, text: str) -> None:

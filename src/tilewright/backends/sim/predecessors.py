@@ -126,8 +126,8 @@ class Predecessors(Observer):
 
     def _stretch(self, storage: GlobalStorage, array: Array) -> Stretch:
         count = storage.flat.size if not storage.empty else 0
-        nothing = [np.zeros(count, np.uint16) if self._cells else _none_of(count) for _ in range(2)]
-        return Stretch(storage.address, storage.flat.itemsize, *nothing, self._ops, _owner(array))
+        wrote, read = (np.zeros(count, np.uint16) if self._cells else _none_of(count) for _ in range(2))
+        return Stretch(storage.address, storage.flat.itemsize, wrote, read, self._ops, _owner(array))
 
     def _number(self, op: Op) -> int:
         found = self._numbers.get(op)
