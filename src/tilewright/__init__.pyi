@@ -103,6 +103,7 @@ from tilewright.language import funnel_shift_right as funnel_shift_right
 from tilewright.language import gemm as gemm
 from tilewright.language import grid_dependency_wait as grid_dependency_wait
 from tilewright.language import grid_dim as grid_dim
+from tilewright.language import im2col as im2col
 from tilewright.language import inline_ptx as inline_ptx
 from tilewright.language import inside as inside
 from tilewright.language import isfinite as isfinite

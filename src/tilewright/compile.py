@@ -197,7 +197,7 @@ class Lowered:
         found = {}
         for map in self.kernel.tensor_maps:
             start, *rest = [evaluate(value, known) for value in map.values]
-            rank = len(map.box)
+            rank = map.rank
             found[map] = MapValues(start, tuple(rest[:rank]), tuple(rest[rank:]))
             found[map].check(map)
         return found

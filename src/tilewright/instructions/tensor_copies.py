@@ -24,7 +24,7 @@ from tilewright.backends.cpp.arithmetic import exact
 from tilewright.backends.cpp.memory import address
 from tilewright.backends.cpp.prelude import FUNCTION
 from tilewright.backends.cuda.cache_hints import hinted_name
-from tilewright.backends.sim.bulk import Boxes, active
+from tilewright.backends.sim.bulk import active, boxes_of
 from tilewright.backends.sim.machine import AccessKind, BulkAccess
 from tilewright.backends.sim.values import Array, Frame
 from tilewright.dtypes import DType, dtype, int32, uint64
@@ -45,7 +45,7 @@ from tilewright.ir.effects import (
 from tilewright.ir.instruction import Instruction
 from tilewright.layout import Layout
 from tilewright.tensors import GuardedTensor, Tensor
-from tilewright.trace.boxes import BoxRefusal, describe_tensor, first_coordinates, plan_boxes, start_in_memory
+from tilewright.trace.boxes import BoxPlan, BoxRefusal, describe_tensor, first_coordinates, plan_boxes, start_in_memory
 from tilewright.trace.scalar import as_scalar
 from tilewright.trace.tracer import Tracer, current
 from tilewright.trace.walks import Walk, each_step
@@ -132,7 +132,7 @@ class TensorCopyAtom(BulkAtom):
         self._demand_tile(tile, refuse)
         assert isinstance(tile, GuardedTensor)
         plan = plan_boxes(tile, memory, refuse)
-        return describe_tensor(tracer, tile, plan, refuse, is_bits=self.reduction in _BITWISE)
+        return self.describe(tracer, tile, plan, refuse)
 
     def _each_box(
         self,
@@ -147,7 +147,7 @@ class TensorCopyAtom(BulkAtom):
         assert isinstance(tile, GuardedTensor)
         plan = plan_boxes(tile, memory, refuse)
         start = start_in_memory(memory, plan, refuse)
-        map = describe_tensor(tracer, tile, plan, refuse, is_bits=self.reduction in _BITWISE)
+        map = self.describe(tracer, tile, plan, refuse)
         first = first_coordinates(tile, plan)
         steps = [tuple(loop.step if loop.leaf == k else 0 for loop in plan.loops) for k in plan.order]
         walk = Walk(tuple(loop.count for loop in plan.loops), (*steps, tuple(loop.elements for loop in plan.loops)))
@@ -159,6 +159,11 @@ class TensorCopyAtom(BulkAtom):
             emit(map, index, tuple([as_scalar(place).to(int32).value for place in places]))
 
         each_step(walk, copy)
+
+    def describe(self, tracer: Tracer, tile: GuardedTensor, plan: BoxPlan, refuse: BoxRefusal) -> TensorMap:
+        """Return the tensor map of a tile that is planned."""
+        is_bits = self.reduction in _BITWISE
+        return describe_tensor(tracer, tile, plan, refuse, is_load=self.is_load, is_bits=is_bits)
 
     def _demand_tile(self, tile: Tensor, refuse: BoxRefusal) -> None:
         if not isinstance(tile, GuardedTensor):
@@ -231,7 +236,7 @@ class TensorLoad(Instruction):
     def simulate(self, compiler: Compiler) -> Step:
         """Read the box now; its elements land, and its bytes arrive, when somebody waits for the mbarrier."""
         machine, mbarriers = compiler.machine, compiler.mbarriers(self.barrier)
-        boxes = Boxes(self.map, machine, self.source, self.destination)
+        boxes = boxes_of(self.map, machine, self.source, self.destination)
         at, start, *coordinates = compiler.slots((self.barrier_index, self.destination_index, *self.coordinates))
 
         def run(frame: Frame) -> None:
@@ -296,7 +301,7 @@ class TensorStore(Instruction):
     def simulate(self, compiler: Compiler) -> Step:
         """Read shared memory now; the box lands when the thread waits for the group, or its block ends."""
         machine, groups = compiler.machine, compiler.bulk_groups
-        boxes = Boxes(self.map, machine, self.destination, self.source)
+        boxes = boxes_of(self.map, machine, self.destination, self.source)
         start, *coordinates = compiler.slots((self.source_index, *self.coordinates))
         combine = None if self.combined is None else _COMBINE[self.combined]
         kind = AccessKind.COPY_WRITE if combine is None else AccessKind.ATOMIC
@@ -356,7 +361,7 @@ def _verify(op: TensorLoad | TensorStore, tensor: Buffer, memory: Buffer, expect
     expect((tensor.space, memory.space) == (Space.GLOBAL, Space.SHARED), "copies between global and shared memory")
     expect(tensor is op.map.buffer, "the map is of another array")
     expect(tensor.dtype is memory.dtype, "the element types differ")
-    expect(len(op.coordinates) == len(op.map.box) <= 5, "a coordinate for each mode of the map, 1 to 5")
+    expect(len(op.coordinates) == op.map.coordinates and op.map.rank <= 5, "a coordinate for each of 1 to 5 modes")
     expect(all(v.type is int32 for v in op.operands), "indices and coordinates are int32")
 
 

@@ -100,7 +100,7 @@ class TensorPrefetch(Instruction):
 
     def verify(self, expect: Callable[[bool, str], None]) -> None:
         expect(self.buffer is self.map.buffer, "the map is of another array")
-        expect(len(self.coordinates) == len(self.map.box) <= 5, "a coordinate for each mode of the map, 1 to 5")
+        expect(len(self.coordinates) == self.map.coordinates, "a coordinate for each mode of the map")
         expect(all(v.type is int32 for v in self.operands), "coordinates are int32")
 
     def simulate(self, compiler: Compiler) -> Step:

@@ -317,7 +317,11 @@ class TensorMap:
     modes from the contiguous one on: what the host computes from parameters, as the values of a `Requirement`. `box` is
     how much one copy moves along each mode; in shared memory it is compact in that order, and swizzled over rows of
     `swizzle` bytes (0: not at all). `nan` says that elements outside read as NaN in place of 0, `is_bits` that the
-    hardware shall take integers for unsigned ones.
+    hardware shall take integers for unsigned ones. Along each mode it moves every `steps`-th element.
+
+    With `corners` it is a map of pixels (im2col): modes are channels, space and images, the box is some channels of
+    some pixels, and these are those at every `steps`-th coordinate of space from the first of `corners` to the second,
+    which is counted from the last coordinate. What is read lies behind a pixel by the offsets that a copy gives.
     """
 
     name: str
@@ -330,6 +334,23 @@ class TensorMap:
     nan: bool = False
     is_bits: bool = False
     location: SourceLocation | None = None
+    steps: tuple[int, ...] = ()  # none: all are 1
+    corners: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def rank(self) -> int:
+        """The number of modes."""
+        return len(self.extents)
+
+    @property
+    def coordinates(self) -> int:
+        """How many numbers say where a copy reads: a coordinate for each mode, and the offsets of pixels."""
+        return self.rank + len(self.corners)
+
+    def pixels(self, mode: int, extent: int) -> int:
+        """Return how many pixels there are along a mode of space of an extent."""
+        low, high = self.corners[mode - 1]
+        return (extent - 1 + high - low) // self.steps[mode] + 1
 
     @property
     def values(self) -> tuple[Value, ...]:

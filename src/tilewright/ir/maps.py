@@ -35,6 +35,15 @@ class MapValues:
                     help="do not launch for an empty array",
                     location=map.location,
                 )
+        for mode in range(1, 1 + len(map.corners)):
+            if map.pixels(mode, self.extents[mode]) < 1:
+                low, high = map.corners[mode - 1]
+                raise ArgumentError(
+                    f"argument {name!r}: the filter has no position along a mode of extent {self.extents[mode]}: its "
+                    f"first would be at {low}, and its last at {self.extents[mode] - 1 + high}",
+                    help="pad more, or take a smaller filter",
+                    location=map.location,
+                )
         for mode, stride in list(enumerate(self.strides))[1:]:
             if stride * size % ALIGNMENT or not 0 <= stride * size < _FARTHEST:
                 raise ArgumentError(

@@ -117,6 +117,7 @@ from tilewright.trace.memory import (
     shared,
 )
 from tilewright.trace.parameters import constexpr
+from tilewright.trace.pixels import im2col
 from tilewright.trace.pointers import pointer, shared_union
 from tilewright.trace.threads import block_dim, block_idx, grid_dim, lane_id, thread_idx, warp_id, warpgroup_id
 
@@ -127,14 +128,15 @@ __all__ = [
     "clz", "constexpr", "copy", "copysign", "cos", "cos_approx", "cosh", "cp_async_commit", "cp_async_wait",
     "device_assert", "device_print", "div_approx", "dp2a", "dp4a", "elect_one", "erf", "ex2_approx", "exp", "exp2",
     "expm1", "fence_proxy_async", "ffs", "fill", "floor", "fma", "fmod", "fragment_like", "function",
-    "funnel_shift_left", "funnel_shift_right", "gemm", "grid_dependency_wait", "grid_dim", "inline_ptx", "inside",
-    "isfinite", "isinf", "isnan", "lane_id", "launch_dependents", "lg2_approx", "load", "log", "log10", "log1p",
-    "log2", "lop3", "make_fragment_like", "make_tensor_like", "match_all", "match_any", "maximum", "mbarrier",
-    "minimum", "mul_hi", "named_barrier", "philox", "pipeline", "pointer", "popcount", "pow", "prefetch",
-    "prefetch_tensor_map", "rand", "rand4x", "randint", "randint4x", "randn", "randn4x", "range", "rcp_approx",
-    "reduce", "reduce_rows", "redux", "registers", "round", "rsqrt", "rsqrt_approx", "sad", "scan", "set_registers",
-    "shared", "shared_union", "shuffle", "shuffle_down", "shuffle_up", "shuffle_xor", "sin", "sin_approx", "sinh",
-    "sort", "sqrt", "sqrt_approx", "static_range", "store", "sync_grid", "sync_threads", "sync_warp", "tan", "tanh",
-    "tanh_approx", "thread_idx", "threadfence", "tma_store_commit", "tma_store_wait", "topk", "trunc", "vote_all",
-    "vote_any", "warp_id", "warpgroup_id", "wgmma_commit", "wgmma_fence", "wgmma_wait", "where",
+    "funnel_shift_left", "funnel_shift_right", "gemm", "grid_dependency_wait", "grid_dim", "im2col", "inline_ptx",
+    "inside", "isfinite", "isinf", "isnan", "lane_id", "launch_dependents", "lg2_approx", "load", "log", "log10",
+    "log1p", "log2", "lop3", "make_fragment_like", "make_tensor_like", "match_all", "match_any", "maximum",
+    "mbarrier", "minimum", "mul_hi", "named_barrier", "philox", "pipeline", "pointer", "popcount", "pow",
+    "prefetch", "prefetch_tensor_map", "rand", "rand4x", "randint", "randint4x", "randn", "randn4x", "range",
+    "rcp_approx", "reduce", "reduce_rows", "redux", "registers", "round", "rsqrt", "rsqrt_approx", "sad", "scan",
+    "set_registers", "shared", "shared_union", "shuffle", "shuffle_down", "shuffle_up", "shuffle_xor", "sin",
+    "sin_approx", "sinh", "sort", "sqrt", "sqrt_approx", "static_range", "store", "sync_grid", "sync_threads",
+    "sync_warp", "tan", "tanh", "tanh_approx", "thread_idx", "threadfence", "tma_store_commit", "tma_store_wait",
+    "topk", "trunc", "vote_all", "vote_any", "warp_id", "warpgroup_id", "wgmma_commit", "wgmma_fence", "wgmma_wait",
+    "where",
 ]  # fmt: skip

@@ -31,6 +31,7 @@ from tilewright.trace.walks import common_walk
 
 MOST_MODES = 5
 _LONGEST = 256  # elements of a box along a mode
+_FARTHEST_STEP = 8  # elements, from one that a box has to the next
 _UNIT = 16  # bytes: of the shortest row of a box, of strides, and of what a swizzle keeps together
 _PLACE = 128  # bytes: what the address of a box in shared memory is a multiple of
 _MOST_BOXES = 64  # of one copy
@@ -48,12 +49,16 @@ class Loop:
 
 @dataclass(frozen=True)
 class BoxPlan:
-    """A tile as boxes: leaves of the tensor from the contiguous one on (`order`), and extents along them (`box`)."""
+    """A tile as boxes: leaves of the tensor from the contiguous one on (`order`), and extents along them (`box`).
+
+    Along each leaf a box has every `steps`-th element.
+    """
 
     order: tuple[int, ...]
     box: tuple[int, ...]
     swizzle: int
     loops: tuple[Loop, ...]
+    steps: tuple[int, ...] = ()
 
 
 class BoxRefusal:
@@ -93,6 +98,7 @@ def plan_boxes(tile: GuardedTensor, memory: Tensor, refuse: BoxRefusal) -> BoxPl
         inner = inner.inner
     walk = common_walk([*positions, Tensor(CoordinateEngine(0), inner)], "tw.copy")
     box: dict[int, int] = {}
+    skips: dict[int, int] = {}
     loops: list[Loop] = []
     for n, extent in enumerate(walk.extents):
         steps, elements = [walk.strides[k][n] for k in range(rank)], walk.strides[rank][n]
@@ -101,14 +107,20 @@ def plan_boxes(tile: GuardedTensor, memory: Tensor, refuse: BoxRefusal) -> BoxPl
             raise refuse(f"writes compact boxes, and a mode of shared memory has stride {elements}", _COMPACT)
         taken = 1
         if not loops and elements == math.prod(box.values()):
-            taken = _taken(box, leaf, step, extent, (swizzle or _LONGEST * size) // size)
+            if leaf not in box and box and 1 < step <= _FARTHEST_STEP:
+                skips[leaf] = step
+            skip = skips.get(leaf, 1)
+            taken = _taken(box, leaf, step, extent, (swizzle or _LONGEST * size) // size, skip)
             if taken > 1:
                 box[leaf] = box.get(leaf, 1) * taken
+            elif leaf not in box:
+                skips.pop(leaf, None)
         if taken < extent:
             loops.append(Loop(extent // taken, leaf, step * taken, elements * taken))
     _check_box(tile, box, loops, swizzle, refuse)
     order = (*box, *[k for k in range(rank) if k not in box])
-    return BoxPlan(order, tuple(box.get(k, 1) for k in order), swizzle, tuple(loops))
+    apart = tuple(skips.get(k, 1) for k in order) if skips else ()
+    return BoxPlan(order, tuple(box.get(k, 1) for k in order), swizzle, tuple(loops), apart)
 
 
 _COMPACT = (
@@ -128,13 +140,13 @@ def _only_leaf(steps: list[Any], refuse: BoxRefusal) -> tuple[int, int]:
     return moving[0]
 
 
-def _taken(box: dict[int, int], leaf: int, step: int, extent: int, longest_row: int) -> int:
+def _taken(box: dict[int, int], leaf: int, step: int, extent: int, longest_row: int, skip: int) -> int:
     """Return how many steps of a mode go on where the box ends: along a new leaf, or along the last one."""
     last = next(reversed(box), None)
-    if (leaf in box and leaf != last) or step != box.get(leaf, 1):
+    if (leaf in box and leaf != last) or step != box.get(leaf, 1) * skip:
         return 1
     is_row = last is None or (leaf == last and len(box) == 1)
-    room = min(_LONGEST, longest_row) if is_row else _LONGEST
+    room = min(_LONGEST, longest_row) if is_row else _LONGEST // skip
     return max((n for n in range(1, extent + 1) if extent % n == 0 and n * box.get(leaf, 1) <= room), default=1)
 
 
@@ -224,7 +236,7 @@ def _is_multiple(number: Any, unit: int, size: int) -> bool:
 
 
 def describe_tensor(
-    tracer: Tracer, tile: GuardedTensor, plan: BoxPlan, refuse: BoxRefusal, *, is_bits: bool = False
+    tracer: Tracer, tile: GuardedTensor, plan: BoxPlan, refuse: BoxRefusal, *, is_load: bool, is_bits: bool = False
 ) -> TensorMap:
     """Return the tensor map by which a kernel reaches boxes of the tensor that a tile was cut from: one for equal ones.
 
@@ -233,6 +245,13 @@ def describe_tensor(
     Raises `LanguageError` for a tensor that is not a whole argument as the launch knows it.
     """
     edge = tile.edge
+    if edge.origin is not None and type(edge.origin) is not BufferEngine:
+        raise refuse("copies tiles of arrays, and this is one of pixels", "copy it by tw.atoms.SM90_TMA_LOAD_IM2COL")
+    if plan.steps and not is_load:
+        raise refuse(
+            f"stores boxes of adjacent elements, and this tile has every {max(plan.steps)}th along a mode",
+            "store from registers, or make the tile of adjacent elements; loads take steps of up to 8",
+        )
     origin = edge.origin
     if origin is None or not all(type(b) is int and b == 0 for b in edge.begin):
         raise refuse(
@@ -240,10 +259,19 @@ def describe_tensor(
             "guard the argument itself once: tw.guarded(x), or tw.local_tile(x, tile, coord, guard=True)",
         )
     assert isinstance(origin, BufferEngine)
+    nan = is_nan(edge.fill, tile.dtype, refuse)
+    extents, strides = ([of[k] for k in plan.order] for of in (edge.shape, edge.stride))
+    return map_of(tracer, origin, extents, strides, refuse, box=plan.box, swizzle=plan.swizzle, nan=nan,
+                  is_bits=is_bits, steps=plan.steps)  # fmt: skip
+
+
+def map_of(
+    tracer: Tracer, origin: BufferEngine, extents: list[Any], strides: list[Any], refuse: BoxRefusal, **fields: Any
+) -> TensorMap:  # Any: numbers of host or device, and fields of a `TensorMap`
+    """Return the map of the tensor with these extents and strides at an engine's first element: one for equal ones."""
     if origin.buffer.root.is_pointed or origin.buffer.base is not None:
         raise refuse("describes arguments, and this tensor is reached otherwise", "pass the array itself")
-    nan = _is_nan(edge.fill, tile.dtype, refuse)
-    numbers = [origin.start, *[edge.shape[k] for k in plan.order], *[edge.stride[k] for k in plan.order]]
+    numbers = [origin.start, *extents, *strides]
     values: list[Value] = []
     for number in numbers:
         value = as_scalar(number).value
@@ -253,13 +281,13 @@ def describe_tensor(
                 "tile the argument itself; its tile's coordinates may be anything",
             )
         values.append(value)
-    key = (origin.buffer, *map(_identity, numbers), plan.order, plan.box, plan.swizzle, nan, is_bits)
+    key = (origin.buffer, *map(_identity, numbers), *fields.items())
     found = tracer.tensor_maps.get(key)
     if found is None:
-        rank, name = len(plan.order), f"{origin.buffer.name}_map"
+        rank, name = len(extents), f"{origin.buffer.name}_map"
         found = tracer.tensor_maps[key] = TensorMap(
-            name, origin.buffer, values[0], tuple(values[1 : 1 + rank]), tuple(values[1 + rank :]), plan.box,
-            plan.swizzle, nan, is_bits, tracer.location(),
+            name, origin.buffer, values[0], tuple(values[1 : 1 + rank]), tuple(values[1 + rank :]),
+            location=tracer.location(), **fields,
         )  # fmt: skip
     return found
 
@@ -268,7 +296,7 @@ def _identity(number: Any) -> object:
     return number if isinstance(number, int) else number.value
 
 
-def _is_nan(fill: Any, dtype: DType, refuse: BoxRefusal) -> bool:
+def is_nan(fill: Any, dtype: DType, refuse: BoxRefusal) -> bool:
     """Say whether what is outside reads as NaN; refuse what is neither that nor 0."""
     if isinstance(fill, float) and math.isnan(fill) and dtype.is_float and dtype.bits >= 16:
         return True

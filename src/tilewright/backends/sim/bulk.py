@@ -54,8 +54,9 @@ class Boxes:
         index = np.full((len(rows), self._map.elements), values.start, np.int64)
         there = np.ones(index.shape, np.bool_)
         modes = zip(coordinates, self._steps, values.extents, values.strides, strict=True)
-        for coordinate, steps, extent, stride in modes:
-            at = self._of(coordinate, rows, threads)[:, None] + steps
+        skips = self._map.steps or (1,) * self._map.rank
+        for (coordinate, steps, extent, stride), skip in zip(modes, skips, strict=True):
+            at = self._of(coordinate, rows, threads)[:, None] + steps * skip
             there &= (at >= 0) & (at < extent)
             index += at * stride
         return index, there
@@ -71,6 +72,39 @@ class Boxes:
 
     def _of(self, value: Lanes, rows: Array, threads: Array) -> Array:
         return lanes_of(self._machine, value, rows, threads)
+
+
+class Pixels(Boxes):
+    """The boxes of a map of pixels: channels of pixels that follow one another through space and images."""
+
+    def elements(self, coordinates: Sequence[Lanes], rows: Array, threads: Array) -> tuple[Array, Array]:
+        """As of boxes; the coordinates are of the first channel and pixel, and behind them the offsets in space."""
+        map, values = self._map, self._machine.maps[self._map]
+        rank, space = map.rank, len(map.corners)
+        first = [self._of(c, rows, threads) for c in coordinates]
+        counts = [map.pixels(mode, values.extents[mode]) for mode in range(1, 1 + space)]
+        number = first[rank - 1]  # of the first pixel: images, then space from the slowest mode on
+        for mode in range(space, 0, -1):
+            low, step = map.corners[mode - 1][0], map.steps[mode]
+            number = number * counts[mode - 1] + (first[mode] - low) // step
+        channels, pixels = self._steps
+        left = number[:, None] + pixels
+        places = [first[0][:, None] + channels]
+        for mode, count in enumerate(counts, 1):
+            offset = first[rank + mode - 1][:, None]
+            places.append(map.corners[mode - 1][0] + left % count * map.steps[mode] + offset)
+            left = left // count
+        index = np.full(left.shape, values.start, np.int64)
+        there = np.ones(index.shape, np.bool_)
+        for at, extent, stride in zip([*places, left], values.extents, values.strides, strict=True):
+            there &= (at >= 0) & (at < extent)
+            index += at * stride
+        return index, there
+
+
+def boxes_of(map: TensorMap, machine: Machine, tensor: Buffer, memory: Buffer) -> Boxes:
+    """Return the boxes of a tensor map, of whichever kind it is."""
+    return (Pixels if map.corners else Boxes)(map, machine, tensor, memory)
 
 
 @dataclass(eq=False)
