@@ -195,7 +195,7 @@ def _runs(tensors: tuple[Tensor, ...], refuse: BoxRefusal) -> tuple[int, Walk]:
     walk = common_walk(tensors, "tw.copy")
     steps = [strides[0] for strides in walk.strides] if walk.extents else []
     if not walk.extents or type(walk.extents[0]) is not int or any(type(d) is not int or d != 1 for d in steps):
-        what = f"adjacent elements are {' and '.join(map(str, steps))} apart" if steps else "one element is no run"
+        what = f"adjacent elements are {' and '.join(map(str, steps))} apart" if steps else "one element makes no run"
         raise refuse(
             f"copies runs that are contiguous on both sides and whose length is known while tracing, and {what}",
             "give both sides the contiguous mode of the array with stride 1, or copy by SM90_TMA_LOAD",

@@ -321,7 +321,7 @@ class TensorMap:
 
     With `corners` it is a map of pixels (im2col): modes are channels, space and images, the box is some channels of
     some pixels, and these are those at every `steps`-th coordinate of space from the first of `corners` to the second,
-    which is counted from the last coordinate. What is read lies behind a pixel by the offsets that a copy gives.
+    which is counted from the last coordinate. What is read comes after a pixel by the offsets that a copy gives.
     """
 
     name: str
