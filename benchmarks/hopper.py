@@ -36,6 +36,7 @@ def products(n: int) -> dict[str, Any]:
     found = {"cuBLAS": product(a, b, torch.bfloat16, None)}
     found["tw.matmul"] = product(a, b, torch.bfloat16, by_matmul())
     found["05_persistent"] = product(a, b, torch.bfloat16, example("05_persistent").matmul)
+    found["06_cluster_multicast"] = product(a, b, torch.bfloat16, example("06_cluster_multicast").matmul)
     found["04_producer_consumers, float32 C"] = product(a, b, torch.float32, example("04_producer_consumers").matmul)
     return measure(found)
 

@@ -17,6 +17,7 @@ from tilewright.demo import Case, collect_cases, example_files, run_case, runner
 from tilewright.demo.examples import examples_folder, load_example
 from tilewright.instructions.barrier import Barrier, NamedBarrier
 from tilewright.instructions.bulk_groups import BulkCommit, BulkWait
+from tilewright.instructions.cluster import ClusterArrive, ClusterWait
 from tilewright.instructions.cp_async import AsyncWait
 from tilewright.instructions.mbarrier import MbarrierArrive, MbarrierExpect, MbarrierWait
 from tilewright.instructions.proxy_fence import ProxyFence
@@ -24,7 +25,7 @@ from tilewright.instructions.wgmma import WgmmaCommit, WgmmaFence, WgmmaWait
 from tilewright.ir.effects import Scope
 from tilewright.runtime import libraries
 
-FILES = [path for path in example_files(examples_folder() / "hopper") if path.stem[:2] in ("02", "04", "05")]
+FILES = [path for path in example_files(examples_folder() / "hopper") if path.stem[:2] in ("02", "04", "05", "06")]
 MODULES = {path.stem: load_example(path) for path in FILES}
 CASES = collect_cases(FILES, "sim", quick=True)
 KERNELS = [(stem, name) for stem, module in MODULES.items() for name, value in vars(module).items()
@@ -74,7 +75,7 @@ def test_accumulators_stay_in_their_registers(stem: str, name: str) -> None:
 
 SYNCHRONISATIONS = (
     Barrier, AsyncWait, MbarrierArrive, MbarrierExpect, MbarrierWait, NamedBarrier, ProxyFence, BulkCommit, BulkWait,
-    WgmmaCommit, WgmmaFence, WgmmaWait,
+    WgmmaCommit, WgmmaFence, WgmmaWait, ClusterArrive, ClusterWait,
 )  # fmt: skip
 
 
@@ -98,10 +99,16 @@ RUNS: dict[str, tuple[Callable[[], None], int]] = {
         ),
         23,
     ),
+    "cluster": (
+        lambda: MODULES["06_cluster_multicast"].matmul(
+            np.zeros((256, 512), ml_dtypes.bfloat16), bf16(256, 128), bf16(512, 128), stages=2, blocks=2
+        ),
+        26,
+    ),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow if n == "cluster" else ()) for n in RUNS])
 def test_each_synchronisation_is_needed_and_missed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     run, count = RUNS[name]
     launches: list[tuple[tuple[Any, ...], Any]] = []

@@ -118,6 +118,11 @@ class BulkAtom(CopyAtom):
                 else "tw.tma_store_commit() behind it, and tw.tma_store_wait(0) before shared memory changes",
             )
 
+    def demand_one_block(self, mask: Any, refuse: Callable[[str, str], Exception]) -> None:  # Any: what was given
+        """Refuse a mask of the blocks of a cluster."""
+        if mask is not None:
+            raise refuse("goes to one block, and has no mask", "SM90_TMA_LOAD_MULTICAST takes mask=")
+
     def demand_start(self, tracer: Tracer, refuse: Callable[[str, str], Exception]) -> None:
         """Refuse targets without bulk copies, and a copy that all threads of a block would start."""
         if tracer.arch.is_amd or tracer.arch.number < 90:
@@ -139,11 +144,12 @@ def space_of(tensor: Tensor) -> str:
 class BulkCopyAtom(BulkAtom):
     """A bulk copy of runs as an atom."""
 
-    def copy_bulk(self, src: Tensor, dst: Tensor, barrier: MBarrier | None) -> None:
+    def copy_bulk(self, src: Tensor, dst: Tensor, barrier: MBarrier | None, mask: Any = None) -> None:
         """Emit the runs of a tensor; refuse tensors, layouts and targets that the instruction does not have."""
         tracer = current("tw.copy")
         refuse = BoxRefusal(self.name, src, dst, ("from", "to"))
         self.demand(tracer, (space_of(src), space_of(dst)), barrier, refuse)
+        self.demand_one_block(mask, refuse)
         run, walk = _runs((src, dst), refuse)
 
         def copy(steps: tuple[Any, ...]) -> None:
@@ -300,7 +306,8 @@ class BulkLoad(Instruction):
                 runs.memory.scatter(rows[which], write.index[which], found[which])
                 machine.finish_bulk(write, which, (self.barrier, element, phase))
 
-            mbarriers.deliver_later(self, values[at], rows, threads, bytes, land)
+            elements = lanes_of(machine, values[at], rows, threads)
+            mbarriers.deliver_later(self, elements, rows, threads, bytes, land)
 
         return run
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tilewright.atoms.copy import CacheHints, one_thread
 from tilewright.backends.cpp.arithmetic import exact
@@ -46,17 +46,18 @@ NAMES = ("SM90_TMA_LOAD_IM2COL",)
 class PixelCopyAtom(TensorCopyAtom):
     """A bulk load of tiles of pixels as an atom."""
 
-    def copy_bulk(self, src: Tensor, dst: Tensor, barrier: MBarrier | None) -> None:
+    def copy_bulk(self, src: Tensor, dst: Tensor, barrier: MBarrier | None, mask: Any = None) -> None:
         """Emit the boxes of a tile; refuse tensors, layouts and targets that the instruction does not have."""
         tracer = current("tw.copy")
         refuse = BoxRefusal(self.name, src, dst)
         self.demand(tracer, (space_of(src), space_of(dst)), barrier, refuse)
+        self.demand_one_block(mask, refuse)
         assert barrier is not None
         signal = barrier
 
         def load(map: TensorMap, index: Value, where: tuple[Value, ...]) -> None:
             at, buffer = signal.element("tw.copy").value, dst.engine.buffer
-            tracer.emit(PixelLoad(buffer, map.buffer, signal.buffer, map, index, at, where, self.hints))
+            tracer.emit(PixelLoad(buffer, map.buffer, signal.buffer, map, index, at, where, hints=self.hints))
 
         self._each_pixel_box(tracer, src, dst, refuse, load)
 

@@ -1,6 +1,7 @@
 """cp.async.bulk.tensor: copies of boxes of a tensor by the tensor memory accelerator (TMA); one thread starts them.
 
     TensorLoad      cp.async.bulk.tensor, global to shared      its bytes arrive at an mbarrier
+    TensorMulticast the same with .multicast::cluster           to several blocks of the cluster
     TensorStore     cp.async.bulk.tensor, shared to global      belongs to a bulk group of the thread (`bulk_groups`)
     TensorReduce    cp.reduce.async.bulk.tensor                 the same, combined with what is there
 
@@ -12,8 +13,9 @@ Source: PTX ISA, "cp.async.bulk.tensor", "cp.reduce.async.bulk.tensor"; CUTLASS,
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -25,13 +27,15 @@ from tilewright.backends.cpp.memory import address
 from tilewright.backends.cpp.prelude import FUNCTION
 from tilewright.backends.cuda.cache_hints import hinted_name
 from tilewright.backends.sim.bulk import active, boxes_of
-from tilewright.backends.sim.machine import AccessKind, BulkAccess
-from tilewright.backends.sim.values import Array, Frame
+from tilewright.backends.sim.findings import Fault
+from tilewright.backends.sim.machine import AccessKind, BulkAccess, Machine
+from tilewright.backends.sim.values import Array, Frame, Lanes, Mask
 from tilewright.dtypes import DType, dtype, int32, uint64
 from tilewright.instructions.bulk_copies import PLAIN, BulkAtom, hinted, print_call, refuse_old, space_of
 from tilewright.instructions.tensor_prefetch import TensorPrefetch
 from tilewright.ir.core import Buffer, Space, TensorMap, Value
 from tilewright.ir.effects import (
+    AS_ATTRIBUTE,
     Completion,
     Effects,
     Proxy,
@@ -52,6 +56,7 @@ from tilewright.trace.walks import Walk, each_step
 
 if TYPE_CHECKING:
     from tilewright.backends.cpp.printer import Printer
+    from tilewright.backends.sim.barriers import Mbarriers
     from tilewright.backends.sim.compiler import Compiler, Step
     from tilewright.instructions.mbarrier import MBarrier
 
@@ -77,7 +82,12 @@ _COMBINE: dict[str, Any] = {  # Any: NumPy's functions
     "or": np.bitwise_or,
     "xor": np.bitwise_xor,
 }
-NAMES = ("SM90_TMA_LOAD", "SM90_TMA_STORE", *(f"SM90_TMA_REDUCE_{kind.upper()}" for kind in _REDUCTIONS))
+NAMES = (
+    "SM90_TMA_LOAD",
+    "SM90_TMA_LOAD_MULTICAST",
+    "SM90_TMA_STORE",
+    *(f"SM90_TMA_REDUCE_{kind.upper()}" for kind in _REDUCTIONS),
+)
 
 
 # --- the atoms -------------------------------------------------------------------------------------------
@@ -87,24 +97,30 @@ NAMES = ("SM90_TMA_LOAD", "SM90_TMA_STORE", *(f"SM90_TMA_REDUCE_{kind.upper()}" 
 class TensorCopyAtom(BulkAtom):
     """A bulk copy of boxes as an atom; `reduction` is what a store combines with."""
 
+    is_multicast: bool = False
     reduction: str | None = None
 
-    def copy_bulk(self, src: Tensor, dst: Tensor, barrier: MBarrier | None) -> None:
+    def copy_bulk(self, src: Tensor, dst: Tensor, barrier: MBarrier | None, mask: Any = None) -> None:
         """Emit the boxes of a tile; refuse tensors, layouts and targets that the instruction does not have."""
         tracer = current("tw.copy")
         tile, memory = (src, dst) if self.is_load else (dst, src)
         refuse = BoxRefusal(self.name, tile, memory)
         self.demand(tracer, (space_of(src), space_of(dst)), barrier, refuse)
+        ranks = _ranks(tracer, mask, refuse) if self.is_multicast else None
+        if ranks is None:
+            self.demand_one_block(mask, refuse)
 
         def copy(map: TensorMap, index: Value, coordinates: tuple[Value, ...]) -> None:
             buffer, hints = memory.engine.buffer, self.hints
             if barrier is not None:
                 at = barrier.element("tw.copy").value
-                tracer.emit(TensorLoad(buffer, map.buffer, barrier.buffer, map, index, at, coordinates, hints))
+                given = buffer, map.buffer, barrier.buffer, map, index, at, coordinates
+                load = TensorLoad(*given, hints=hints)
+                tracer.emit(load if ranks is None else TensorMulticast(*given, ranks, hints=hints))
             elif self.reduction is None:
-                tracer.emit(TensorStore(map.buffer, buffer, map, index, coordinates, hints))
+                tracer.emit(TensorStore(map.buffer, buffer, map, index, coordinates, hints=hints))
             else:
-                tracer.emit(TensorReduce(map.buffer, buffer, map, index, coordinates, hints, self.reduction))
+                tracer.emit(TensorReduce(map.buffer, buffer, map, index, coordinates, self.reduction, hints=hints))
 
         self._each_box(tracer, tile, memory, refuse, copy)
 
@@ -179,6 +195,23 @@ class TensorCopyAtom(BulkAtom):
             raise refuse("copies numbers, and tensor maps have no bool", "use uint8")
 
 
+def _ranks(tracer: Tracer, mask: Any, refuse: BoxRefusal) -> Value:
+    """Return a mask of the blocks of the cluster that get a box; refuse one that names none or others."""
+    blocks = math.prod(tracer.cluster_shape)
+    every = (1 << blocks) - 1
+    if mask is None:
+        raise refuse(
+            "is told by mask= which blocks of the cluster get the tile",
+            f"bit r of it is the block of rank r: {every:#b} for all {blocks} of this cluster",
+        )
+    if isinstance(mask, int) and not 0 < mask <= every:
+        raise refuse(
+            f"goes to blocks 0 to {blocks - 1} of the cluster, and the mask is {mask:#b}",
+            "launch with clusters, @tw.kernel(cluster=2), and name blocks that they have",
+        )
+    return as_scalar(mask, int32).value
+
+
 def _is_zero(x: object) -> bool:
     return isinstance(x, int) and x == 0
 
@@ -193,8 +226,9 @@ def tensor_copy(name: str) -> TensorCopyAtom:
     layout = one_thread(None)
     reduction = name.rpartition("_")[2].lower() if "REDUCE" in name else None
     return TensorCopyAtom(
-        name, "sm_90", None, Layout(1), layout, layout, is_load=name.endswith("LOAD"), reduction=reduction
-    )
+        name, "sm_90", None, Layout(1), layout, layout, is_load="LOAD" in name,
+        is_multicast=name.endswith("MULTICAST"), reduction=reduction,
+    )  # fmt: skip
 
 
 # --- the ops ---------------------------------------------------------------------------------------------
@@ -220,7 +254,7 @@ class TensorLoad(Instruction):
     destination_index: Value = operand()
     barrier_index: Value = operand()
     coordinates: tuple[Value, ...] = operands()
-    hints: CacheHints | None = attribute(None)
+    hints: CacheHints | None = field(default=None, kw_only=True, metadata=AS_ATTRIBUTE)
 
     RESULTS: ClassVar[int | None] = 0
     EFFECTS: ClassVar[Effects] = Effects(removable=False, asynchronous=Completion.BARRIER, proxy=Proxy.ASYNC)
@@ -238,10 +272,11 @@ class TensorLoad(Instruction):
         machine, mbarriers = compiler.machine, compiler.mbarriers(self.barrier)
         boxes = boxes_of(self.map, machine, self.source, self.destination)
         at, start, *coordinates = compiler.slots((self.barrier_index, self.destination_index, *self.coordinates))
+        admit = self._admission(compiler, mbarriers)
 
         def run(frame: Frame) -> None:
             values = frame.values
-            mask = mbarriers.admit(self, values[at], frame.mask)
+            mask, targets = admit(frame, values[at])
             rows, threads = active(machine, mask)
             if not rows.size:
                 return
@@ -249,25 +284,99 @@ class TensorLoad(Instruction):
             place = boxes.places(values[start], rows, threads)
             box = boxes.read(index, there)
             read = BulkAccess(self, AccessKind.COPY_READ, boxes.tensor, rows, threads, index, there)
-            write = BulkAccess(self, AccessKind.COPY_WRITE, boxes.memory, rows, threads, place, None)
+            reading = np.ones(len(rows), np.bool_)
+            # Of each box a copy for each block that gets it: which box, and the row of the block.
+            of, to = (np.arange(len(rows)), rows) if targets is None else targets(rows, threads)
+            rows, threads, place = rows[of], threads[of], place[of]
+            write = BulkAccess(
+                self, AccessKind.COPY_WRITE, boxes.memory, rows, threads, place, None, None if targets is None else to
+            )
             refused = machine.start_bulk(read, write)
 
             def land(which: Array, element: Array, phase: Array) -> None:
                 if refused:
                     return  # its bytes come nevertheless
-                machine.finish_bulk(read, which, None)
-                boxes.memory.scatter(rows[which], place[which], box[which])
+                begun = np.zeros_like(reading)
+                begun[of[which]] = True
+                machine.finish_bulk(read, begun & reading, None)
+                reading[begun] = False
+                boxes.memory.scatter(to[which], place[which], box[of[which]])
                 machine.finish_bulk(write, which, (self.barrier, element, phase))
 
-            mbarriers.deliver_later(self, values[at], rows, threads, self.map.bytes, land)
+            elements = np.broadcast_to(values[at], (machine.blocks, machine.threads))[rows, threads]
+            mbarriers.deliver_later(self, elements, to, threads, self.map.bytes, land)
 
         return run
 
+    def _admission(self, compiler: Compiler, mbarriers: Mbarriers) -> Admission:
+        """Return what gives the threads whose mbarriers are there, and for boxes of several blocks what tells which."""
+        return lambda frame, at: (mbarriers.admit(self, at, frame.mask), None)
+
     def cuda(self, printer: Printer) -> None:
-        name, definition = _load_function(len(self.coordinates), self.hints)
+        self._print(printer, *_load_function(len(self.coordinates), self.hints))
+
+    def _print(self, printer: Printer, name: str, definition: str, *more: str) -> None:
         place = address(printer, self.destination, self.destination_index).text
         barrier = address(printer, self.barrier, self.barrier_index).text
-        _print(printer, self, name, definition, [place, f"&{printer.map_names[self.map]}", barrier])
+        _print(printer, self, name, definition, [place, f"&{printer.map_names[self.map]}", barrier, *more])
+
+
+# From the rows and threads that start boxes: which of them, and the row, for each block that gets a box.
+Targets = Callable[[Array, Array], tuple[Array, Array]]
+Admission = Callable[[Frame, Lanes], "tuple[Mask, Targets | None]"]
+
+
+@dataclass(eq=False)
+class TensorMulticast(TensorLoad):
+    """As `TensorLoad`, to every block of the cluster that `ranks` has the bit of.
+
+    The box lands at one place in each of them, and its bytes arrive at the mbarrier that each has at one place.
+    """
+
+    ranks: Value = operand()
+
+    COUNTED: ClassVar[str | None] = "tma load"
+
+    def _admission(self, compiler: Compiler, mbarriers: Mbarriers) -> Admission:
+        machine, given = compiler.machine, compiler.slot(self.ranks)
+        size = machine.cluster_size
+
+        def admit(frame: Frame, at: Lanes) -> tuple[Mask, Targets | None]:
+            shape = machine.blocks, machine.threads
+            chosen = np.broadcast_to(frame.values[given], shape).astype(np.int64)
+            here = self._within(chosen, np.broadcast_to(np.True_ if frame.mask is None else frame.mask, shape), machine)
+            for rank in range(size):
+                those = here & (chosen >> rank & 1 != 0)
+                if those.any():
+                    admitted = mbarriers.admit(self, at, those, np.int32(rank))
+                    here = here & ~(those if admitted is None else those & ~admitted)
+
+            def targets(rows: Array, threads: Array) -> tuple[Array, Array]:
+                which, rank = np.nonzero(chosen[rows, threads][:, None] >> np.arange(size) & 1)
+                return which, rows[which] // size * size + rank
+
+            return here, targets
+
+        return admit
+
+    def _within(self, chosen: Array, here: Array, machine: Machine) -> Array:
+        """Return the threads of a mask that name blocks of their cluster; report the others."""
+        size = machine.cluster_size
+        wrong = here & ((chosen <= 0) | (chosen >> size != 0))
+        if wrong.any():
+            row, thread = (int(n) for n in np.argwhere(wrong)[0])
+            fault = Fault(
+                self, "out-of-bounds", f"multicast to the blocks {int(chosen[row, thread]):#b} of a cluster of {size}",
+                machine.block_coordinate(row), machine.thread_coordinate(thread),
+                help="bit r of the mask is the block of rank r; name one or more that the cluster has",
+                count=int(wrong.sum()),
+            )  # fmt: skip
+            machine.collector.report(fault)
+        return np.asarray(here & ~wrong)
+
+    def cuda(self, printer: Printer) -> None:
+        name, definition = _multicast_function(len(self.coordinates), self.hints)
+        self._print(printer, name, definition, exact(printer, self.ranks).text)
 
 
 @dataclass(eq=False)
@@ -282,7 +391,7 @@ class TensorStore(Instruction):
     map: TensorMap = attribute()
     source_index: Value = operand()
     coordinates: tuple[Value, ...] = operands()
-    hints: CacheHints | None = attribute(None)
+    hints: CacheHints | None = field(default=None, kw_only=True, metadata=AS_ATTRIBUTE)
 
     RESULTS: ClassVar[int | None] = 0
     EFFECTS: ClassVar[Effects] = Effects(removable=False, asynchronous=Completion.BULK_GROUP, proxy=Proxy.ASYNC)
@@ -343,7 +452,7 @@ class TensorReduce(TensorStore):
     """As `TensorStore`; each element becomes what `reduction` gives of the one there and the box's, indivisibly."""
 
     destination: Buffer = updates(None, elements=_elements)
-    reduction: str = attribute("add")
+    reduction: str = attribute()
 
     COUNTED: ClassVar[str | None] = "tma reduce"
 
@@ -386,6 +495,24 @@ def _load_function(rank: int, hints: CacheHints | None) -> tuple[str, str]:
 {line}    asm volatile("cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
                  "{qualifier} [%0], [%1, {{{braces}}}], [%2]{operand};"
                  :: "r"(address), "l"(map), "r"(signal), {operands}{value} : "memory");
+}}"""
+    return name, definition
+
+
+def _multicast_function(rank: int, hints: CacheHints | None) -> tuple[str, str]:
+    parameters, operands, braces = _coordinates(rank, 4)
+    name = hinted_name(f"tma_load_multicast_{rank}d", hints)
+    line, qualifier, operand, value = hinted(hints, 4 + rank)
+    definition = f"""\
+// Starts the copy of a box of a tensor to the same place in the blocks of the cluster whose bits `ranks` has; its bytes
+// arrive at the barrier of each.
+{FUNCTION} void {name}(
+    void* destination, const CUtensorMap* map, unsigned long long* barrier, int ranks, {parameters}) {{
+    const unsigned int address = (unsigned int)__cvta_generic_to_shared(destination);
+    const unsigned int signal = (unsigned int)__cvta_generic_to_shared(barrier);
+{line}    asm volatile("cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+                 ".multicast::cluster{qualifier} [%0], [%1, {{{braces}}}], [%2], %3{operand};"
+                 :: "r"(address), "l"(map), "r"(signal), "h"((unsigned short)ranks), {operands}{value} : "memory");
 }}"""
     return name, definition
 

@@ -215,9 +215,12 @@ def block() -> Any:  # Any: as above
     return dataclasses.field(metadata={"role": BLOCK})
 
 
+AS_ATTRIBUTE = {"role": ATTRIBUTE}  # the metadata of an attribute that only a keyword gives
+
+
 def attribute(default: Any = dataclasses.MISSING) -> Any:  # Any: as above
     """Declare a field that holds compile-time data: a name, a number. Buffers are declared by how they are used."""
-    return dataclasses.field(default=default, metadata={"role": ATTRIBUTE})
+    return dataclasses.field(default=default, metadata=AS_ATTRIBUTE)
 
 
 # How many elements an access has, or how many lanes of a warp make one: a function of the op. Any: of its own class.

@@ -37,6 +37,7 @@ HANDLERS: Handlers = {
     ops.Allocate: memory.allocate,
     ops.AllocateAt: memory.allocate,
     ops.Point: memory.point,
+    ops.AtRank: memory.at_rank,
     ops.AddressOf: memory.address_of,
     ops.Inside: memory.inside,
     ops.Load: memory.load,
@@ -93,3 +94,5 @@ class Program:
         for step in self._steps:
             step(frame)
         self._compiler.finish()
+        for observer in self._compiler.machine.observers:
+            observer.finish()
