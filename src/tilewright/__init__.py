@@ -75,7 +75,7 @@ _EXPORTS: dict[str, tuple[str, ...]] = {
             "prefetch_tensor_map",
             "im2col",
         ),
-        *("grid_dependency_wait", "launch_dependents"),
+        *("grid_dependency_wait", "launch_dependents", "make_tensor_map"),
         *("shuffle", "shuffle_up", "shuffle_down", "shuffle_xor"),
         *("vote_any", "vote_all", "ballot"),
         *("match_any", "match_all", "inline_ptx"),

@@ -127,6 +127,7 @@ from tilewright.language import log10 as log10
 from tilewright.language import lop3 as lop3
 from tilewright.language import make_fragment_like as make_fragment_like
 from tilewright.language import make_tensor_like as make_tensor_like
+from tilewright.language import make_tensor_map as make_tensor_map
 from tilewright.language import match_all as match_all
 from tilewright.language import match_any as match_any
 from tilewright.language import maximum as maximum

@@ -110,9 +110,15 @@ class TensorCopyAtom(BulkAtom):
         if ranks is None:
             self.demand_one_block(mask, refuse)
 
+        made = copies_of(tile)
+        if made is not None and (ranks is not None or self.reduction is not None):
+            raise refuse("takes no tensor map that threads have made", "SM90_TMA_LOAD and SM90_TMA_STORE take one")
+
         def copy(map: TensorMap, index: Value, coordinates: tuple[Value, ...]) -> None:
             buffer, hints = memory.engine.buffer, self.hints
-            if barrier is not None:
+            if made is not None:
+                made.emit(buffer, index, coordinates, hints, barrier)
+            elif barrier is not None:
                 at = barrier.element("tw.copy").value
                 given = buffer, map.buffer, barrier.buffer, map, index, at, coordinates
                 load = TensorLoad(*given, hints=hints)
@@ -136,6 +142,9 @@ class TensorCopyAtom(BulkAtom):
                 "brings a tile of global memory to L2 by the tensor map with which it will be copied to shared memory",
                 "give both: tw.prefetch(tw.atoms.SM90_TMA_LOAD, tile, smem)",
             )
+
+        if copies_of(src) is not None:
+            raise refuse("prefetches by maps of the launch", "leave tw.prefetch out")
 
         def fetch(map: TensorMap, index: Value, coordinates: tuple[Value, ...]) -> None:
             tracer.emit(TensorPrefetch(map.buffer, map, coordinates, self.hints))
@@ -212,6 +221,11 @@ def _ranks(tracer: Tracer, mask: Any, refuse: BoxRefusal) -> Value:
     return as_scalar(mask, int32).value
 
 
+def copies_of(tile: Tensor) -> Any:  # Any: a `made_maps.Copies`
+    """Return what emits copies of a tensor whose map threads have made, None for other tensors."""
+    return getattr(tile.edge.origin, "copies", None) if isinstance(tile, GuardedTensor) else None
+
+
 def _is_zero(x: object) -> bool:
     return isinstance(x, int) and x == 0
 
@@ -270,7 +284,7 @@ class TensorLoad(Instruction):
     def simulate(self, compiler: Compiler) -> Step:
         """Read the box now; its elements land, and its bytes arrive, when somebody waits for the mbarrier."""
         machine, mbarriers = compiler.machine, compiler.mbarriers(self.barrier)
-        boxes = boxes_of(self.map, machine, self.source, self.destination)
+        boxes = boxes_of(self.map, machine, self.source, self.destination, getattr(self, "key", None))
         at, start, *coordinates = compiler.slots((self.barrier_index, self.destination_index, *self.coordinates))
         admit = self._admission(compiler, mbarriers)
 
@@ -313,7 +327,7 @@ class TensorLoad(Instruction):
         return lambda frame, at: (mbarriers.admit(self, at, frame.mask), None)
 
     def cuda(self, printer: Printer) -> None:
-        self._print(printer, *_load_function(len(self.coordinates), self.hints))
+        self._print(printer, *load_function(len(self.coordinates), self.hints))
 
     def _print(self, printer: Printer, name: str, definition: str, *more: str) -> None:
         place = address(printer, self.destination, self.destination_index).text
@@ -410,7 +424,7 @@ class TensorStore(Instruction):
     def simulate(self, compiler: Compiler) -> Step:
         """Read shared memory now; the box lands when the thread waits for the group, or its block ends."""
         machine, groups = compiler.machine, compiler.bulk_groups
-        boxes = boxes_of(self.map, machine, self.destination, self.source)
+        boxes = boxes_of(self.map, machine, self.destination, self.source, getattr(self, "key", None))
         start, *coordinates = compiler.slots((self.source_index, *self.coordinates))
         combine = None if self.combined is None else _COMBINE[self.combined]
         kind = AccessKind.COPY_WRITE if combine is None else AccessKind.ATOMIC
@@ -442,7 +456,7 @@ class TensorStore(Instruction):
         return run
 
     def cuda(self, printer: Printer) -> None:
-        name, definition = _store_function(len(self.coordinates), self.combined, self.hints)
+        name, definition = store_function(len(self.coordinates), self.combined, self.hints)
         place = address(printer, self.source, self.source_index).text
         _print(printer, self, name, definition, [f"&{printer.map_names[self.map]}", place])
 
@@ -468,7 +482,7 @@ class TensorReduce(TensorStore):
 
 def _verify(op: TensorLoad | TensorStore, tensor: Buffer, memory: Buffer, expect: Callable[[bool, str], None]) -> None:
     expect((tensor.space, memory.space) == (Space.GLOBAL, Space.SHARED), "copies between global and shared memory")
-    expect(tensor is op.map.buffer, "the map is of another array")
+    expect(op.map.is_pattern or tensor is op.map.buffer, "the map is of another array")
     expect(tensor.dtype is memory.dtype, "the element types differ")
     expect(len(op.coordinates) == op.map.coordinates and op.map.rank <= 5, "a coordinate for each of 1 to 5 modes")
     expect(all(v.type is int32 for v in op.operands), "indices and coordinates are int32")
@@ -483,7 +497,8 @@ def _print(printer: Printer, op: TensorLoad | TensorStore, name: str, definition
     print_call(printer, op, name, [*given, *(exact(printer, c).text for c in op.coordinates)])
 
 
-def _load_function(rank: int, hints: CacheHints | None) -> tuple[str, str]:
+def load_function(rank: int, hints: CacheHints | None) -> tuple[str, str]:
+    """Return the name and the definition of a load of boxes of a rank."""
     parameters, operands, braces = _coordinates(rank, 3)
     name, (line, qualifier, operand, value) = hinted_name(f"tma_load_{rank}d", hints), hinted(hints, 3 + rank)
     definition = f"""\
@@ -517,7 +532,8 @@ def _multicast_function(rank: int, hints: CacheHints | None) -> tuple[str, str]:
     return name, definition
 
 
-def _store_function(rank: int, reduction: str | None, hints: CacheHints | None) -> tuple[str, str]:
+def store_function(rank: int, reduction: str | None, hints: CacheHints | None) -> tuple[str, str]:
+    """Return the name and the definition of a store or reduction of boxes of a rank."""
     parameters, operands, braces = _coordinates(rank, 2)
     name = hinted_name(f"tma_store_{rank}d" if reduction is None else f"tma_reduce_{reduction}_{rank}d", hints)
     line, qualifier, operand, value = hinted(hints, 2 + rank)

@@ -324,6 +324,9 @@ class TensorMap:
     With `corners` it is a map of pixels (im2col): modes are channels, space and images, the box is some channels of
     some pixels, and these are those at every `steps`-th coordinate of space from the first of `corners` to the second,
     which is counted from the last coordinate. A copy reads what its offsets say beside each pixel.
+
+    With an `element` type it is the pattern of maps that threads make in `buffer`, which holds 128 bytes for each: the
+    type, the box and the rest stay, place, extents and strides are replaced.
     """
 
     name: str
@@ -338,6 +341,17 @@ class TensorMap:
     location: SourceLocation | None = None
     steps: tuple[int, ...] = ()  # none: all are 1
     corners: tuple[tuple[int, int], ...] = ()
+    element: DType | None = None
+
+    @property
+    def dtype(self) -> DType:
+        """The element type that is copied."""
+        return self.buffer.dtype if self.element is None else self.element
+
+    @property
+    def is_pattern(self) -> bool:
+        """Whether threads make maps of it: what it describes is only how boxes look."""
+        return self.element is not None
 
     @property
     def rank(self) -> int:
@@ -367,7 +381,7 @@ class TensorMap:
     @property
     def bytes(self) -> int:
         """The bytes that one copy brings, those of elements outside included."""
-        return self.elements * self.buffer.dtype.bytes
+        return self.elements * self.dtype.bytes
 
     def __str__(self) -> str:
         return self.name

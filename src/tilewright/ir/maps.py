@@ -11,6 +11,7 @@ from tilewright.errors import ArgumentError
 from tilewright.ir.core import TensorMap
 
 ALIGNMENT = 16  # bytes, of the address and of all strides but the first, which is one element
+MAP_ALIGNMENT = 64  # bytes, of a map
 _FARTHEST = 1 << 40  # bytes, of a stride
 _LONGEST = 1 << 32  # elements, of a mode
 _WAY_OUT = "pad the array so that its rows begin at multiples of 16 bytes, or use tw.copy(src, dst)"
@@ -26,7 +27,7 @@ class MapValues:
 
     def check(self, map: TensorMap) -> None:
         """Raise `ArgumentError` for extents and strides that no tensor map has."""
-        name, size = map.buffer.name, map.buffer.dtype.bytes
+        name, size = map.buffer.name, map.dtype.bytes
         for mode, extent in enumerate(self.extents):
             if not 1 <= extent <= _LONGEST:
                 raise ArgumentError(
@@ -55,7 +56,14 @@ class MapValues:
 
     def check_address(self, map: TensorMap, pointer: int) -> int:
         """Return the address of the tensor in an array; raise `ArgumentError` where it is not aligned."""
-        address = pointer + self.start * map.buffer.dtype.bytes
+        address = pointer + self.start * map.dtype.bytes
+        if map.is_pattern and address % MAP_ALIGNMENT:
+            raise ArgumentError(
+                f"argument {map.buffer.name!r}: tensor maps that a kernel makes lie at multiples of {MAP_ALIGNMENT} "
+                f"bytes, and the array begins at {address:#x}",
+                help="pass a whole array of uint64, 16 for each map, as frameworks allocate it",
+                location=map.location,
+            )
         if address % ALIGNMENT:
             raise ArgumentError(
                 f"argument {map.buffer.name!r}: TMA takes addresses that are multiples of 16, and the tensor begins at "

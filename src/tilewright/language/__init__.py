@@ -49,6 +49,7 @@ from tilewright.instructions.cp_async import cp_async_commit, cp_async_wait
 from tilewright.instructions.grid_barrier import sync_grid
 from tilewright.instructions.grid_dependency import grid_dependency_wait, launch_dependents
 from tilewright.instructions.inline_ptx import inline_ptx
+from tilewright.instructions.made_maps import make_tensor_map
 from tilewright.instructions.match import match_all, match_any
 from tilewright.instructions.mbarrier import MBarrier as mbarrier  # a word of kernels, like range
 from tilewright.instructions.ordered_access import load, store, threadfence
@@ -141,12 +142,12 @@ __all__ = [
     "fragment_like", "function", "funnel_shift_left", "funnel_shift_right", "gemm", "grid_dependency_wait",
     "grid_dim", "im2col", "inline_ptx", "inside", "isfinite", "isinf", "isnan", "lane_id", "launch_dependents",
     "lg2_approx", "load", "log", "log10", "log1p", "log2", "lop3", "make_fragment_like", "make_tensor_like",
-    "match_all", "match_any", "maximum", "mbarrier", "minimum", "mul_hi", "named_barrier", "philox", "pipeline",
-    "pointer", "popcount", "pow", "prefetch", "prefetch_tensor_map", "rand", "rand4x", "randint", "randint4x",
-    "randn", "randn4x", "range", "rcp_approx", "reduce", "reduce_rows", "redux", "registers", "round", "rsqrt",
-    "rsqrt_approx", "sad", "scan", "set_registers", "shared", "shared_union", "shuffle", "shuffle_down",
-    "shuffle_up", "shuffle_xor", "sin", "sin_approx", "sinh", "sort", "sqrt", "sqrt_approx", "static_range",
-    "store", "sync_grid", "sync_threads", "sync_warp", "tan", "tanh", "tanh_approx", "thread_idx", "threadfence",
-    "tma_store_commit", "tma_store_wait", "topk", "trunc", "vote_all", "vote_any", "warp_id", "warpgroup_id",
-    "wgmma_commit", "wgmma_fence", "wgmma_wait", "where",
+    "make_tensor_map", "match_all", "match_any", "maximum", "mbarrier", "minimum", "mul_hi", "named_barrier",
+    "philox", "pipeline", "pointer", "popcount", "pow", "prefetch", "prefetch_tensor_map", "rand", "rand4x",
+    "randint", "randint4x", "randn", "randn4x", "range", "rcp_approx", "reduce", "reduce_rows", "redux",
+    "registers", "round", "rsqrt", "rsqrt_approx", "sad", "scan", "set_registers", "shared", "shared_union",
+    "shuffle", "shuffle_down", "shuffle_up", "shuffle_xor", "sin", "sin_approx", "sinh", "sort", "sqrt",
+    "sqrt_approx", "static_range", "store", "sync_grid", "sync_threads", "sync_warp", "tan", "tanh", "tanh_approx",
+    "thread_idx", "threadfence", "tma_store_commit", "tma_store_wait", "topk", "trunc", "vote_all", "vote_any",
+    "warp_id", "warpgroup_id", "wgmma_commit", "wgmma_fence", "wgmma_wait", "where",
 ]  # fmt: skip

@@ -38,12 +38,12 @@ def encode(map: TensorMap, values: MapValues, address: int) -> bytes:
         )
     memory = ctypes.create_string_buffer(MAP_BYTES + MAP_ALIGNMENT)
     start = -ctypes.addressof(memory) % MAP_ALIGNMENT
-    size, rank = map.buffer.dtype.bytes, map.rank
+    size, rank = map.dtype.bytes, map.rank
     steps = map.steps or (1,) * rank
     place = ctypes.addressof(memory) + start
     status = _function(map, cuda)(
         place,
-        _TYPES[f"uint{8 * size}" if map.is_bits else map.buffer.dtype.name],
+        _TYPES[f"uint{8 * size}" if map.is_bits else map.dtype.name],
         rank,
         address,
         _array(ctypes.c_uint64, values.extents),
@@ -56,7 +56,7 @@ def encode(map: TensorMap, values: MapValues, address: int) -> bytes:
         int(map.nan),
     )
     details = [
-        f"at {address:#x}, extents {values.extents}, strides {values.strides}, box {map.box} of {map.buffer.dtype}, "
+        f"at {address:#x}, extents {values.extents}, strides {values.strides}, box {map.box} of {map.dtype}, "
         f"swizzle of {map.swizzle} bytes"
     ]
     driver.check(status, f"encoding the tensor map of {map.buffer.name!r}", details)

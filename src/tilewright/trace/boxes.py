@@ -13,6 +13,7 @@ Source: PTX ISA, "Tensors" (boxes, swizzling modes); CUDA driver API, "cuTensorM
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +25,7 @@ from tilewright.layout import ComposedLayout, Layout, Swizzle
 from tilewright.layout.ints import add
 from tilewright.tensors import CoordinateEngine, GuardedTensor, Tensor
 from tilewright.tensors.guarded import offsets_of
-from tilewright.trace.engine import BufferEngine
+from tilewright.trace.engine import BufferEngine, GuardedEngine
 from tilewright.trace.scalar import Scalar, as_scalar
 from tilewright.trace.tracer import Tracer, known_to_host
 from tilewright.trace.walks import common_walk
@@ -235,6 +236,38 @@ def _is_multiple(number: Any, unit: int, size: int) -> bool:
     return divisor * size % unit == 0
 
 
+@dataclass(frozen=True, eq=False)
+class MappedEngine(GuardedEngine):
+    """The engine of a tensor whose map threads have made: of boxes of one plan, which copies of it keep to.
+
+    `copies` emits these copies.
+    """
+
+    plan: Any = None  # Any: a `BoxPlan`
+    map: Any = None  # Any: a `TensorMap`, the pattern
+    copies: Any = None  # Any: see `instructions.made_maps`
+
+    def guarded(self) -> BufferEngine:
+        """Return itself: it is guarded."""
+        return self
+
+    def unguarded(self) -> BufferEngine:
+        """Return the engine of the memory, for who knows which elements exist."""
+        return BufferEngine(**{f.name: getattr(self, f.name) for f in dataclasses.fields(BufferEngine)})
+
+    def map_for(self, plan: BoxPlan, refuse: BoxRefusal) -> TensorMap:
+        """Return the pattern; refuse boxes of another form than the map was made for."""
+        own, found = ((p.order, p.box, p.swizzle, p.steps) for p in (self.plan, plan))
+        if own != found:
+            raise refuse(
+                f"copies boxes of {self.plan.box} with a swizzle of {self.plan.swizzle} bytes, as the map was made, "
+                f"and this tile takes {plan.box} with {plan.swizzle}",
+                "give tw.make_tensor_map a tile and shared memory of the form that is copied",
+            )
+        pattern: TensorMap = self.map
+        return pattern
+
+
 def describe_tensor(
     tracer: Tracer, tile: GuardedTensor, plan: BoxPlan, refuse: BoxRefusal, *, is_load: bool, is_bits: bool = False
 ) -> TensorMap:
@@ -245,6 +278,8 @@ def describe_tensor(
     Raises `LanguageError` for a tensor that is not a whole argument as the launch knows it.
     """
     edge = tile.edge
+    if isinstance(edge.origin, MappedEngine) and (is_load or not plan.steps):
+        return edge.origin.map_for(plan, refuse)
     if edge.origin is not None and type(edge.origin) is not BufferEngine:
         raise refuse("copies tiles of arrays, and this is one of pixels", "copy it by tw.atoms.SM90_TMA_LOAD_IM2COL")
     if plan.steps and not is_load:

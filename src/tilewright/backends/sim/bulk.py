@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from tilewright.backends.sim.aliases import PointedStorage
 from tilewright.backends.sim.findings import Fault
 from tilewright.backends.sim.machine import BulkAccess, Machine
 from tilewright.backends.sim.storage import FlatStorage
@@ -102,8 +104,37 @@ class Pixels(Boxes):
         return index, there
 
 
-def boxes_of(map: TensorMap, machine: Machine, tensor: Buffer, memory: Buffer) -> Boxes:
-    """Return the boxes of a tensor map, of whichever kind it is."""
+class MadeBoxes(Boxes):
+    """The boxes of the maps of a key that threads have made: each copies by the one that its warp has made last."""
+
+    def __init__(self, map: TensorMap, machine: Machine, tensor: Buffer, memory: Buffer, key: object) -> None:
+        super().__init__(map, machine, tensor, memory)
+        self._key = key
+
+    def elements(self, coordinates: Sequence[Lanes], rows: Array, threads: Array) -> tuple[Array, Array]:
+        """As of boxes; elements behind an address are counted from the beginning of the record of accesses."""
+        made, size = self._machine.made_maps.get(self._key), self.tensor.buffer.dtype.bytes
+        start = np.full(len(rows), -1) if made is None else made.address[rows, threads]
+        index = np.zeros((len(rows), self._map.elements), np.int64)
+        there = np.repeat((start >= 0)[:, None], self._map.elements, axis=1)
+        skips = self._map.steps or (1,) * self._map.rank
+        for mode, (coordinate, steps, skip) in enumerate(zip(coordinates, self._steps, skips, strict=True)):
+            at = self._of(coordinate, rows, threads)[:, None] + steps * skip
+            if made is not None:
+                there &= (at >= 0) & (at < made.extents[mode][rows, threads][:, None])
+                index += at * made.strides[mode][rows, threads][:, None]
+        storage: Any = self.tensor
+        if not isinstance(storage, PointedStorage):
+            return index + start[:, None], there
+        addresses = start[:, None] + index * size
+        inside = storage.space.covered(addresses, size)
+        return storage.space.places(addresses) // size, there & inside
+
+
+def boxes_of(map: TensorMap, machine: Machine, tensor: Buffer, memory: Buffer, key: object = None) -> Boxes:
+    """Return the boxes of a tensor map, of whichever kind it is; those of made maps have a key."""
+    if map.is_pattern:
+        return MadeBoxes(map, machine, tensor, memory, key)
     return (Pixels if map.corners else Boxes)(map, machine, tensor, memory)
 
 

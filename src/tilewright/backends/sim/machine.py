@@ -191,6 +191,19 @@ class Observer:
         """Called when threads go on after a wait, or when their test of an mbarrier holds."""
 
 
+@dataclass(slots=True)
+class MadeMaps:
+    """What the tensor maps describe that threads have made, of each thread of the chunk (blocks, threads).
+
+    `address` is that of the first element in the address space of the launch, or the index of that element in an array
+    argument; it is -1 where the thread has made none.
+    """
+
+    address: Array
+    extents: list[Array]
+    strides: list[Array]
+
+
 Dim3 = tuple[int, int, int]
 
 # A row of the arena begins at a multiple of this, as a block's shared memory does.
@@ -234,6 +247,7 @@ class Machine:
     ) -> None:
         self.grid, self.block = grid, block
         self.maps = maps or {}  # what the tensor maps of the launch describe
+        self.made_maps: dict[object, MadeMaps] = {}  # and those that threads of the chunk have made, by key
         self.threads = block[0] * block[1] * block[2]
         self.warp = kernel.warp_size
         self.total_blocks = grid[0] * grid[1] * grid[2]
@@ -384,6 +398,7 @@ class Machine:
         self.arena.fill(0xFF)
         self.first_block, self.blocks = first_block, blocks
         self.products.begin(blocks)
+        self.made_maps.clear()
         for registers in self.registers:
             registers.allocate()
         self.special = dict(self._fixed)

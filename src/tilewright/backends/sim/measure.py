@@ -174,7 +174,7 @@ class Meter(Observer):
             line.shared_wavefronts += passes
             line.shared_wavefronts_ideal += passes
             line.shared_bytes += access.index.size * size
-        elif isinstance(storage, GlobalStorage):
+        elif isinstance(storage, (GlobalStorage, PointedStorage)):
             touched = self._touched.get(storage)
             if touched is None:
                 touched = self._touched[storage] = Touched(storage)
