@@ -340,10 +340,10 @@ class Mbarriers:
             )  # fmt: skip
         return mask
 
-    def over(self, index: Lanes, parity: Lanes, mask: Mask) -> Array:
+    def over(self, index: Lanes, parity: Lanes, mask: Mask, *, lands: bool = True) -> Array:
         """Return for each thread whether the phase it asks for is over, after landing the copies it depends on."""
         ready = self._over(index, parity)
-        if (self._deferred or self._deliveries) and not (ready if mask is None else ready | ~mask).all():
+        if lands and (self._deferred or self._deliveries) and not (ready if mask is None else ready | ~mask).all():
             waiting = both(mask, ~ready)
             blocks, _, elements = self._active(index, waiting)
             wanted = np.zeros(self.count.shape, np.bool_)

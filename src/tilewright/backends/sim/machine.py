@@ -19,6 +19,7 @@ import numpy as np
 
 from tilewright.backends.sim.aliases import AddressSpace, GlobalView, PartedRegisters, PointedStorage, Reachable
 from tilewright.backends.sim.findings import Collector, Fault
+from tilewright.backends.sim.interleaving import Interleaving
 from tilewright.backends.sim.storage import GlobalStorage, RegisterStorage, RemoteStorage, SharedStorage, Storage
 from tilewright.backends.sim.values import Array, Lanes, Mask, at_least_2d, fill, without
 from tilewright.backends.sim.warpgroups import ProductGroups
@@ -235,9 +236,12 @@ class Machine:
         addresses: Sequence[Reachable] = (),
         sized: Mapping[Buffer, tuple[int, int]] | None = None,
         maps: Mapping[TensorMap, MapValues] | None = None,
+        interleaving: Interleaving | None = None,
     ) -> None:
         self.grid = grid
         self.block = block
+        self.interleaving = interleaving
+        self._order: Array | None = None  # the numbers of the blocks, where they do not run in order
         self.maps: Mapping[TensorMap, MapValues] | dict[TensorMap, MapValues] = (
             maps or {}
         )  # what the tensor maps of the launch describe
@@ -400,9 +404,13 @@ class Machine:
         for registers in self.registers:
             registers.allocate()
         self.special = dict(self._fixed)
-        cluster, rank = np.divmod(
-            np.arange(first_block, first_block + blocks, dtype=np.int64)[:, None], self.cluster_size
-        )
+        if self.interleaving is not None:
+            if self._order is None:
+                together = self.chunk if self._is_resident else self.total_blocks
+                self._order = self.interleaving.blocks(self.total_blocks, together, self.cluster_size)
+            self.interleaving.begin(blocks, self.threads, self.warp)
+        numbers = np.arange(first_block, first_block + blocks, dtype=np.int64)[:, None]
+        cluster, rank = np.divmod(numbers if self._order is None else self._order[numbers], self.cluster_size)
         self.special["cluster_ctarank"] = rank.astype(np.int32)
         for axis, extent, inner in zip("xyz", self.grid, self.cluster, strict=True):
             cluster, outer = np.divmod(cluster, extent // inner)
@@ -450,7 +458,8 @@ class Machine:
 
     def block_coordinate(self, row: int) -> Dim3:
         """Return block_idx of a row of the chunk."""
-        cluster, rank = divmod(self.first_block + row, self.cluster_size)
+        number = self.first_block + row
+        cluster, rank = divmod(number if self._order is None else int(self._order[number]), self.cluster_size)
         first = _coordinate(cluster, tuple(n // m for n, m in zip(self.grid, self.cluster, strict=True)))
         inside = _coordinate(rank, self.cluster)
         x, y, z = (a * m + b for a, m, b in zip(first, self.cluster, inside, strict=True))
