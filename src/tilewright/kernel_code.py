@@ -27,15 +27,15 @@ class Code:
 
     def __init__(self, function: types.FunctionType, *, is_traceable: bool = False) -> None:
         self.function = function
-        self.signature = inspect.signature(function)
-        self.captures = Captures(function)
+        self.signature: inspect.Signature = inspect.signature(function)
+        self.captures: Captures = Captures(function)
         self._rewritten = function if is_traceable else None
         if not is_traceable:
             remember(function)
         # By the numbers of bound and of further arguments, the options that code depends on, and the block.
         self.variants: Recent[tuple[object, ...], Any] = Recent(_MAX_VARIANTS)  # Any: compiled forms, of `launch`
         self.held: WeakSet[Forgotten] = WeakSet()  # all that someone still holds, in the table or not
-        self.changes = 0  # how often something that the kernel was traced with was found changed
+        self.changes: int = 0  # how often something that the kernel was traced with was found changed
 
     def rewrite(self) -> types.FunctionType:
         """Return the function with its control flow made traceable."""

@@ -28,7 +28,7 @@ from tilewright.runtime.options import Options, as_int, configured, stream_handl
 from tilewright.runtime.plan import ArgumentPlan, Reading, Signature
 from tilewright.runtime.recent import Recent
 from tilewright.specialise import Ready, Specialisation, argument_type, described_type, specialise
-from tilewright.trace.parameters import declared_parameters, variadic
+from tilewright.trace.parameters import DeclaredParameter, declared_parameters, variadic
 from tilewright.trace.tracer import tracing
 
 if TYPE_CHECKING:
@@ -64,21 +64,24 @@ class Kernel(KernelByName, KernelShown):
                 if isinstance(function, (staticmethod, classmethod))
                 else None,
             )
-        self.options = options or Options()
+        self.options: Options = options or Options()
         self.__wrapped__ = function
-        self.__name__, self.__qualname__ = function.__name__, function.__qualname__
+        self.__name__: str = function.__name__
+        self.__qualname__: str = function.__qualname__
         self.__doc__, self.__module__ = function.__doc__, function.__module__
         self._code = code or Code(function)
-        self.__signature__ = self._code.signature
+        self.__signature__: inspect.Signature = self._code.signature
         self._bound = bound
-        self.bound = len(bound)
+        self.bound: int = len(bound)
         # The name of a last parameter such as *operands. Its number of arguments, `further`, differs from call to
         # call: each number makes a kernel of its own, which this one finds.
         self._variadic = variadic(self.__signature__)
         self._further = further
         self._by_number: dict[int, Kernel] = {}
         self._named = sum(p.kind in _POSITIONAL for p in self.__signature__.parameters.values()) - len(bound)
-        self.parameters = declared_parameters(function, self.__signature__, len(bound), further or 0)
+        self.parameters: tuple[DeclaredParameter, ...] = declared_parameters(
+            function, self.__signature__, len(bound), further or 0
+        )
         self.captures = self._code.captures.of(bound[0]) if bound else self._code.captures
         self._recent: Recent[Any, Launcher] = Recent(_MAX_LAUNCHERS)
         self._launchers = self._recent.young
@@ -275,10 +278,10 @@ class _Variant:
         self.kernel = kernel
         self.block = block
         names = [p.name for p in kernel.parameters]
-        self.signature = Signature(names, [p.name for p in kernel.parameters if p.is_constexpr])
-        self.forgotten = 0  # how often what was compiled was dropped
+        self.signature: Signature = Signature(names, [p.name for p in kernel.parameters if p.is_constexpr])
+        self.forgotten: int = 0  # how often what was compiled was dropped
         # How many arguments a call gives when none is bound or left to its default; -1: always complete them.
-        self.arguments = -1 if kernel.bound or kernel.takes_any_number else len(names)
+        self.arguments: int = -1 if kernel.bound or kernel.takes_any_number else len(names)
 
     def forget(self) -> None:
         """Drop what was compiled."""
@@ -334,9 +337,9 @@ class Launcher(LauncherByName, LauncherShown):
     __slots__ = ("_config", "_stream", "_variant", "block", "grid", "kernel")
 
     def __init__(self, kernel: Kernel, grid: Extent, block: Extent) -> None:
-        self.kernel = kernel
-        self.grid = grid
-        self.block = block
+        self.kernel: Kernel = kernel
+        self.grid: Extent = grid
+        self.block: Extent = block
         stream = kernel.options.stream
         handle = as_int(stream)
         self._stream = stream if handle is None else handle

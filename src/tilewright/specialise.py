@@ -8,7 +8,7 @@ from functools import cached_property
 from math import prod
 from typing import Any, Protocol
 
-from tilewright.admission import admission_of, attributes_of, blocks_at_once
+from tilewright.admission import Admit, admission_of, attributes_of, blocks_at_once
 from tilewright.arch import Arch, default_arch
 from tilewright.compile import Lowered
 from tilewright.dtypes import DType
@@ -321,24 +321,24 @@ class OnDevice:
         self.names = names
         self.starts = starts
         self.ordinal = ordinal
-        self.dynamic_shared_bytes = lowered.cuda.dynamic_shared_bytes
-        self.properties = properties = driver.device_properties(ordinal)
+        self.dynamic_shared_bytes: int = lowered.cuda.dynamic_shared_bytes
+        self.properties: driver.DeviceProperties = driver.device_properties(ordinal)
         # Shared memory whose size depends on numbers is worked out at every call.
-        self.sizes_by_number = any(p.part == "value" for p in lowered.sized)
-        if self.dynamic_shared_bytes > properties.shared_bytes_optin:
+        self.sizes_by_number: bool = any(p.part == "value" for p in lowered.sized)
+        if self.dynamic_shared_bytes > self.properties.shared_bytes_optin:
             raise DeviceError(
                 f"kernel {lowered.kernel.name!r} takes {self.dynamic_shared_bytes} bytes of shared memory; "
-                f"a block of {properties.name} has {properties.shared_bytes_optin}"
+                f"a block of {self.properties.name} has {self.properties.shared_bytes_optin}"
             )
-        self.function = self.load(lowered.module)
+        self.function: driver.Function = self.load(lowered.module)
         position = {name: n for n, name in enumerate(names)}
         maps = TensorMaps(lowered, names, starts) if lowered.kernel.tensor_maps else None
         slots = [_slot(p, position) for p in lowered.kernel.parameters]
-        self.packer = Packer(slots, starts, attributes=attributes_of(lowered.kernel), maps=maps)
-        self.admitted = admission_of(self)
-        self.overlaps = Overlaps(lowered, dict(zip(names, starts, strict=True)))
+        self.packer: Packer = Packer(slots, starts, attributes=attributes_of(lowered.kernel), maps=maps)
+        self.admitted: Admit | None = admission_of(self)
+        self.overlaps: Overlaps = Overlaps(lowered, dict(zip(names, starts, strict=True)))
         # Conditions on extents and strides are checked once for each kind of call, those on numbers at every call.
-        self.checks_numbers = any(p.part == "value" for p in lowered.checked)
+        self.checks_numbers: bool = any(p.part == "value" for p in lowered.checked)
 
     @property
     def lowered_for_gpu(self) -> Lowered:
@@ -429,7 +429,7 @@ class TensorMaps:
 
     def __init__(self, lowered: Lowered, names: Sequence[str], starts: Sequence[int]) -> None:
         self._lowered, self._names, self._starts = lowered, names, starts
-        self.count = len(lowered.kernel.tensor_maps)
+        self.count: int = len(lowered.kernel.tensor_maps)
         place = dict(zip(names, starts, strict=True))
         argument = {p.target: p.argument for p in lowered.kernel.parameters}
         self._pointers = [place[argument[map.buffer]] for map in lowered.kernel.tensor_maps]

@@ -63,6 +63,30 @@ def exchange_halves(out, x):
     tw.cluster_sync()
 
 
+@tw.kernel(cluster=2)
+def ring(out, x):
+    """Let a warp of each block bring rows to both, and another one read them, in a ring."""
+    rows, i = tw.shared(tw.int32, tw.row_major((4, THREADS))), tw.thread_idx.x
+    pipe = tw.pipeline(2, consumers=1, bytes=2 * THREADS * 4, blocks=2)
+    tw.cluster_sync()
+    rank = tw.block_rank_in_cluster()
+    if tw.warp_id() == 0:
+        if i == 0:
+            state = pipe.producer()
+            for k in range(4):
+                with state.fill() as (stage, full):
+                    row = tw.local_tile(tw.guarded(x), (1, THREADS), (2 * k + rank, 0))
+                    mine = tw.local_tile(rows, (1, THREADS), (2 * stage + rank, 0))
+                    tw.copy(MULTICAST, row, mine, barrier=full, mask=0b11)
+    else:
+        state = pipe.consumer()
+        for k in range(4):
+            with state.read() as stage:
+                for r in range(2):
+                    out[tw.block_idx.x, 2 * k + r, i - 32] = rows[2 * stage + r, i - 32]
+    tw.cluster_sync()
+
+
 def rows(n: int) -> np.ndarray:
     return np.arange(n * THREADS, dtype=np.int32).reshape(n, THREADS)
 
@@ -71,6 +95,12 @@ def swapped(kernel: tw.Kernel) -> None:
     x, out = rows(4).ravel(), np.zeros(4 * THREADS, np.int32)
     kernel[4, THREADS](out, x)
     assert (out.reshape(2, 2, THREADS)[:, ::-1].ravel() == x).all() or out.sum() == 0
+
+
+def in_a_ring() -> None:
+    x, out = rows(8), np.zeros((4, 8, THREADS), np.int32)
+    ring[4, 2 * THREADS](out, x)
+    assert (out == x).all() or out.sum() == 0
 
 
 def halves() -> None:
@@ -83,6 +113,7 @@ RUNS: dict[str, tuple[Callable[[], None], int]] = {
     "read_other": (lambda: swapped(read_other), 4),
     "write_other": (lambda: swapped(write_other), 4),
     "exchange_halves": (halves, 9),
+    "ring": (in_a_ring, 9),
 }
 SYNCHRONISATIONS = (Barrier, ClusterArrive, ClusterWait, MbarrierArrive, MbarrierExpect, MbarrierWait)
 
@@ -262,3 +293,57 @@ def test_the_simulator_asks_for_whole_warps() -> None:
     out = np.zeros(96, np.int32)
     with pytest.raises(tw.ArgumentError, match="clusters of blocks of whole warps"):
         read_other[2, 24](out, out.copy())
+
+
+def unsynchronised(out, x):
+    tile, i = tw.shared(tw.int32, 64), tw.thread_idx.x
+    tile[i] = x[64 * tw.block_idx.x + i]
+    out[64 * tw.block_idx.x + i] = tile[63 - i]
+
+
+def synchronised(out, x):
+    tile, i = tw.shared(tw.int32, 64), tw.thread_idx.x
+    tile[i] = x[64 * tw.block_idx.x + i]
+    tw.sync_threads()
+    out[64 * tw.block_idx.x + i] = tile[63 - i]
+
+
+def not_waited_for(out, x):
+    tile, i = tw.shared(tw.int32, 64), tw.thread_idx.x
+    tw.copy(tw.atoms.CpAsync(32), x[tw.block_idx.x * 64 + i :][0:1], tile[i:][0:1])
+    tw.sync_threads()
+    out[64 * tw.block_idx.x + i] = tile[i]
+
+
+def handed_over(out, x):
+    tile, i = tw.shared(tw.int32, 64), tw.thread_idx.x
+    full, empty = tw.mbarrier(32), tw.mbarrier(32)
+    tw.sync_threads()
+    for turn in range(3):
+        if tw.warp_id() == 0:
+            empty.wait(turn % 2 ^ 1)
+            tile[i] = x[64 * tw.block_idx.x + i] + turn
+            full.arrive()
+        else:
+            full.wait(turn % 2)
+            out[64 * tw.block_idx.x + 32 * (turn % 2) + i % 32] = tile[i - 32]
+            if turn < 2 or tw.block_idx.x > 1:
+                empty.arrive()
+
+
+def overlapping(out, x):
+    out[tw.thread_idx.x] = x[64 * tw.block_idx.x + tw.thread_idx.x]
+
+
+@pytest.mark.parametrize("function", [unsynchronised, synchronised, not_waited_for, handed_over, overlapping])
+def test_clusters_change_nothing_for_kernels_that_make_no_use_of_them(function: Any) -> None:
+    """The same findings, as often, by the same threads, and the same results."""
+
+    def run(cluster: Any) -> tuple[Any, ...]:
+        out, x = np.zeros(4 * 64, np.int32), np.arange(4 * 64, dtype=np.int32)
+        with tw.simulate(raise_errors=False) as found:
+            tw.kernel(function).configure(cluster=cluster)[4, 64](out, x)
+        told = [(f.kind, f.line, f.other and f.other.line, f.count, f.thread) for f in found.findings]
+        return told, out.tolist()
+
+    assert run(2) == run(4) == run(1)

@@ -186,7 +186,7 @@ class ClusterArrive(Instruction):
 
     RESULTS: ClassVar[int | None] = 0
     EFFECTS: ClassVar[Effects] = Effects(removable=False, order=Order.RELEASE)
-    COUNTED: ClassVar[str | None] = "cluster barrier"
+    COUNTED: ClassVar[str | None] = "cluster arrive"
     RESERVED: ClassVar[str] = "cluster_arrive|cluster_wait"
     ON_AMD: ClassVar[tuple[str, str] | None] = _ON_AMD
 
@@ -213,7 +213,7 @@ class ClusterWait(Instruction):
 
     RESULTS: ClassVar[int | None] = 0
     EFFECTS: ClassVar[Effects] = Effects(removable=False, order=Order.ACQUIRE, waits=Waits.SOME)
-    COUNTED: ClassVar[str | None] = "cluster barrier"
+    COUNTED: ClassVar[str | None] = "cluster wait"
     RESERVED: ClassVar[str] = "cluster_arrive|cluster_wait"
     ON_AMD: ClassVar[tuple[str, str] | None] = _ON_AMD
 

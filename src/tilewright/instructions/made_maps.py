@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from tilewright.instructions.mbarrier import MBarrier
 
 _WORDS = 16  # uint64 of a map
+_EACH = 2  # of them that a lane writes
 _WHAT = "tw.make_tensor_map"
 _WAY_OUT = "pass the arrays themselves, whose maps the launch makes, or copy with tw.copy(src, dst)"
 
@@ -180,8 +181,8 @@ class MakeTensorMap(Instruction):
     `extents` and `strides` (in elements) are in the order of the map. `scratch` is 128 bytes of shared memory a warp.
     """
 
-    room: Buffer = writes("room_index", elements=lambda op: _WORDS, lanes=lambda op: 1)
-    scratch: Buffer = writes("scratch_index", elements=lambda op: _WORDS, lanes=lambda op: 1)
+    room: Buffer = writes("room_index", elements=lambda op: _EACH, lanes=lambda op: _WORDS // _EACH)
+    scratch: Buffer = writes("scratch_index", elements=lambda op: _EACH, lanes=lambda op: _WORDS // _EACH)
     described: Buffer = names()
     map: TensorMap = attribute()
     key: MadeKey = attribute()
@@ -210,13 +211,14 @@ class MakeTensorMap(Instruction):
         assert isinstance(room, GlobalStorage) and isinstance(described, (GlobalStorage, PointedStorage)), self
         at, start = compiler.slots((self.room_index, self.start))
         extents, strides = compiler.slots(self.extents), compiler.slots(self.strides)
-        first = np.arange(machine.threads)[None, :] % machine.warp == 0
+        lane = np.arange(machine.threads)[None, :] % machine.warp
+        few = lane < _WORDS // _EACH
 
         def run(frame: Frame) -> None:
             values, mask = frame.values, frame.mask
             demand_whole_warps(self, _WHAT, mask, machine, True)
-            leaders = first if mask is None else first & mask
-            machine.observe(Access(self, AccessKind.STORE, room, values[at], _WORDS, leaders))
+            writing, index = few if mask is None else few & mask, at_least_2d(values[at]) + lane * _EACH
+            machine.observe(Access(self, AccessKind.STORE, room, index, _EACH, writing))
             shape = machine.blocks, machine.threads
             here = np.broadcast_to(np.True_ if mask is None else mask, shape)
             made = machine.made_maps.get(self.key)

@@ -540,7 +540,7 @@ class _Test(Poll):
         values, mask = agent.frame.values, agent.frame.mask
         index, parity = values[self._index], values[self._parity]
         allowed = self._mbarriers.begin_wait(self.op, index, parity, mask)
-        held = both(allowed, self._mbarriers.over(index, parity, allowed))
+        held = both(allowed, self._mbarriers.over(index, parity, allowed, lands=not scheduler.is_late()))
         assert held is not None
         values[self._result] = held
         if held.any():

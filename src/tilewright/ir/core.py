@@ -49,9 +49,9 @@ class Value:
     __slots__ = ("definition", "facts", "name", "type")
 
     def __init__(self, type: Type, name: str | None = None, facts: Facts | None = None) -> None:
-        self.type = type
-        self.name = name
-        self.facts = facts
+        self.type: Type = type
+        self.name: str | None = name
+        self.facts: Facts | None = facts
         self.definition: Op | None = None
 
     @property

@@ -356,7 +356,7 @@ def load_function(cubin: bytes, name: str, *, ordinal: int = 0, dynamic_shared_b
 # Functions that were launched on a stream of their own. Such a stream may be recording a CUDA graph, which launches
 # the function again without our knowledge: its module stays loaded. The legacy default stream (0) cannot be recorded.
 _kept: set[Function] = set()
-keep_loaded = _kept.add
+keep_loaded: Callable[[Function], None] = _kept.add
 
 _retired: list[tuple[int, ctypes.c_void_p]] = []  # modules whose function is gone, by device
 

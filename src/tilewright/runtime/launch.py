@@ -198,7 +198,7 @@ class Packer:
         attributes: Sequence[Attribute] = (),
         maps: EncodeMaps | None = None,
     ) -> None:
-        self.slots = tuple(slots)
+        self.slots: tuple[Slot, ...] = tuple(slots)
         self._maps = maps
         given = encoded(tuple(attributes))
         self._attributes = (given.address, given.count) if attributes else ()

@@ -25,8 +25,7 @@ from tilewright.runtime.arrays import ArrayInfo, Device, describe
 from tilewright.runtime.specs import spec
 from tilewright.schedule.affine import Dimension
 from tilewright.schedule.arrays import Array, Role
-from tilewright.schedule.binding import grid_of
-from tilewright.schedule.bounds import conditions_of
+from tilewright.schedule.bounds import Condition, conditions_of
 from tilewright.schedule.caches import Cache, Location, elements_of
 from tilewright.schedule.constants import allocate, bring, memory_for
 from tilewright.schedule.emission import Emission
@@ -69,16 +68,20 @@ class ScheduledKernel:
 
     def __init__(self, plan: PlanState, name: str, parameters: tuple[Array | Dimension, ...]) -> None:
         plan = copy.copy(plan)  # what it takes is this kernel's own
-        self.plan, self.name, self.parameters = plan, name, parameters
-        self.arguments = tuple(number_of(x) if isinstance(x, Dimension) else x for x in parameters)
+        self.plan = plan
+        self.name = name
+        self.parameters = parameters
+        self.arguments: tuple[Array, ...] = tuple(number_of(x) if isinstance(x, Dimension) else x for x in parameters)
         plan.given = frozenset(array.memory for array in self.arguments)
-        self.lowered = lowered(plan)  # with vectorized loops where they run
+        self.lowered: PlanState = lowered(plan)  # with vectorized loops where they run
         validate(self.lowered, self.arguments)
         plan.begun = self.lowered.begun = begun_with_zeros(self.lowered)
-        self.conditions = conditions_of(plan, self.arguments)
-        self.constants = tuple(x for x in plan.memories if x.data is not None and x not in plan.given)
-        self.scratch = scratch_of(self.lowered)
-        self.cache_memory = tuple(
+        self.conditions: tuple[Condition, ...] = conditions_of(plan, self.arguments)
+        self.constants: tuple[Array, ...] = tuple(
+            x for x in plan.memories if x.data is not None and x not in plan.given
+        )
+        self.scratch: tuple[Array, ...] = scratch_of(self.lowered)
+        self.cache_memory: tuple[CacheMemory, ...] = tuple(
             CacheMemory(cache, f"{cache.name}_memory{number}", elements_of(cache, self.lowered.region(cache)))
             for number, cache in enumerate(c for c in self.lowered.caches if c.location is Location.GLOBAL)
         )
@@ -138,11 +141,11 @@ class ScheduledKernel:
             raise ScheduleError(
                 f"the grid depends on {sizes[0]}, which only the launch knows", help="kernel.grid_for(...)"
             )
-        return grid_of(self.plan.bindings, {})
+        return self.plan.grid({})
 
     def grid_for(self, *args: Any) -> tuple[int, int, int]:  # Any: arrays of any library, and numbers
         """Return the blocks of the grid along each axis for a call's arrays."""
-        return grid_of(self.plan.bindings, self._sizes(*self._described(args)))
+        return self.plan.grid(self._sizes(*self._described(args)))
 
     def __call__(self, *args: Any) -> None:  # Any: arrays of any library, and numbers
         """Launch. Raises `ArgumentError` for arrays of other shapes, layouts or types than were declared."""
@@ -216,7 +219,7 @@ class ScheduledKernel:
     def _launch(self, args: tuple[Any, ...]) -> tuple[Launcher, tuple[Any, ...]]:
         described, numbers = self._described(args)
         sizes = self._sizes(described, numbers)
-        grid = grid_of(self.plan.bindings, sizes)
+        grid = self.plan.grid(sizes)
         values = [
             _number(a, x) if not a.rank else _one_element(x) if a.is_number else x
             for x, a in zip(args, self.arguments, strict=True)

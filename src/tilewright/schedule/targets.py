@@ -16,7 +16,7 @@ from tilewright.schedule.recipes import accumulator_for, find_recipe, has_shape,
 
 
 class GridUnit(enum.Enum):
-    """What a loop can be bound to: an axis of the grid's blocks, of a block's threads, or of its warps."""
+    """What a loop can be bound to: an axis of the grid's blocks, of a block's threads or warps, or its warpgroups."""
 
     BLOCK_X = "bx"
     BLOCK_Y = "by"
@@ -26,6 +26,7 @@ class GridUnit(enum.Enum):
     THREAD_Z = "tz"
     WARP_X = "wx"
     WARP_Y = "wy"
+    WARPGROUP = "wg"
 
 
 def _model(title: str) -> tuple[str, str]:
@@ -174,6 +175,8 @@ class Target:
         if len(names) > 1:
             raise ScheduleError(f"a target has one name, got {' and '.join(map(repr, names))}")
         chosen = names[0] if names else _OF_RUNTIMES.get(str(getattr(runtime, "value", runtime)))
+        self.name: str
+        self.arch: Arch
         self.name, self.arch = _named(chosen)
         if runtime is not None and runtime != self.runtime:
             raise ScheduleError(

@@ -24,6 +24,8 @@ Waiting for all blocks of an agent costs nothing, because blocks do not wait for
 whoever can, no agent waits for a thread that is not needed. So if none of the five is left, no thread of any block
 can ever go on: that is a deadlock, and it is reported with what each of them waits for.
 
+With a seed the choice among those who may go on is another (see `interleaving`), down to single lanes.
+
 An instruction that the threads of a warp run together waits for those of them that are behind in the program, as the
 GPU's does: shuffles, votes, elections, matrix instructions, `sync_warp`, and the arrival at a named barrier. So does
 one of a warpgroup, for the threads of its four warps.
@@ -39,6 +41,7 @@ import numpy as np
 
 from tilewright.backends.sim.compiler import Compiler
 from tilewright.backends.sim.findings import Fault
+from tilewright.backends.sim.interleaving import Interleaving
 from tilewright.backends.sim.machine import Machine
 from tilewright.backends.sim.values import Array, Frame, Lanes, Mask, at_least_2d, merge, over_warps, warps_of, without
 from tilewright.ir.core import Op
@@ -149,6 +152,7 @@ def name_threads(threads: Array, warp: int = 32) -> str:
 
 # How often in a row agents may test an mbarrier without success, while no other agent can run and no barrier changes.
 _MAX_IDLE_POLLS = 1 << 14
+_LATE_POLLS = 8  # tests in turn that may find nothing because what is under way is late
 # How often in a row loops that wait for memory may run a round of 64 iterations in which they change what they carry,
 # and find in memory what they found before, while no memory changes and nobody else can run.
 _MAX_QUIET_ROUNDS = 1 << 11
@@ -160,12 +164,16 @@ class Agent:
     __slots__ = ("frame", "is_futile", "iterations", "loops", "pc", "seen", "spun", "waited")
 
     def __init__(self, frame: Frame, pc: int = 0, loops: tuple[int, ...] = ()) -> None:
-        self.frame, self.pc, self.loops = frame, pc, loops
-        self.seen = -1  # the state of the barriers at its last test of one
+        self.frame: Frame = frame
+        self.pc: int = pc
+        self.loops: tuple[int, ...] = loops
+        self.seen: int = -1  # the state of the barriers at its last test of one
         # At a loop that waits for memory: where, what the loop carried then, and the state of memory; whether the last
         # iteration changed nothing, how many iterations it went on by itself, and when it last did.
         self.spun: tuple[Pause, tuple[Lanes, ...], int] | None = None
-        self.is_futile, self.iterations, self.waited = False, 0, 0
+        self.is_futile: bool = False
+        self.iterations: int = 0
+        self.waited: int = 0
 
     @property
     def path(self) -> tuple[int, ...]:
@@ -180,9 +188,10 @@ class Pause:
     """
 
     op: Op | None = None
+    group = 0  # warps that leave it together where one of them does; -1: a block's
 
     def __init__(self, live: Sequence[int]) -> None:
-        self.live = tuple(live)
+        self.live: tuple[int, ...] = tuple(live)
 
     def begin(self, frame: Frame) -> None:
         """Do what threads do as they come to the pause: arrive, say."""
@@ -210,7 +219,9 @@ class Gather(Pause):
 
     def __init__(self, live: Sequence[int], op: Op, warps: int = 1) -> None:
         super().__init__(live)
-        self.op, self.warps = op, warps
+        self.op: Op = op
+        self.warps = warps
+        self.group = warps
 
     def ready(self, agent: Agent, scheduler: Scheduler) -> Lanes:
         return np.asarray(~scheduler.stragglers(agent, self.warps))
@@ -221,12 +232,16 @@ class Gather(Pause):
         return [Waiting(self.op, threads, f"the other threads of the {group}")]
 
 
+class Crossing(Pause):
+    """A place before an op at which the order of threads may matter, in runs whose order a seed gives."""
+
+
 class Poll(Pause):
     """A place before a test of an mbarrier, which makes sense again when a barrier has changed."""
 
     def __init__(self, live: Sequence[int], op: Op) -> None:
         super().__init__(live)
-        self.op = op
+        self.op: Op = op
 
     def ready(self, agent: Agent, scheduler: Scheduler) -> Lanes:
         return np.asarray(agent.seen != scheduler.compiler.barrier_version)
@@ -243,9 +258,11 @@ class Scheduler:
     """Runs the agents of the chunk of blocks that runs now, one at a time, each to its next pause."""
 
     def __init__(self, code: Sequence[Command], compiler: Compiler) -> None:
-        self.code, self.compiler = code, compiler
+        self.code = code
+        self.compiler = compiler
         self.agents: list[Agent] = []
-        self.idle_polls = 0
+        self.idle_polls: int = 0
+        self._interleaving = compiler.machine.interleaving
         self._step = 0
         self._quiet = (-1, 0)  # a state of memory, and how many rounds loops took in it that wait for memory
 
@@ -256,7 +273,9 @@ class Scheduler:
 
     def run(self, frame: Frame) -> bool:
         """Run all threads from the first instruction on until they are done; return whether they could be."""
-        self.agents, self.idle_polls, self._quiet = [Agent(frame)], 0, (-1, 0)
+        self.agents = [Agent(frame)]
+        self.idle_polls = 0
+        self._quiet = (-1, 0)
         while self.agents:
             agent = self._choose()
             if agent is None:
@@ -318,6 +337,8 @@ class Scheduler:
     def _choose(self) -> Agent | None:
         """Return the agent that runs next, by the rule above, or None if no thread can go on."""
         self._unite()
+        if self._interleaving is not None:
+            return self._draw(self._interleaving)
         partly: list[tuple[Agent, Array]] = []
         testing: list[Agent] = []
         spinning: list[Agent] = []
@@ -340,6 +361,54 @@ class Scheduler:
         if found is None and testing and self.idle_polls <= _MAX_IDLE_POLLS:
             return testing[self.idle_polls % len(testing)]
         return found
+
+    def _draw(self, interleaving: Interleaving) -> Agent | None:
+        """Return the agent that runs next where a seed gives the order, or None if no thread can go on."""
+        machine = self.compiler.machine
+        shape = machine.blocks, machine.threads
+        candidates: list[tuple[Agent, Array]] = []
+        testing: list[Agent] = []
+        spinning: list[Agent] = []
+        for agent in self.agents:
+            pause, mask = self._pause(agent), agent.frame.mask
+            ready = True if pause is None else pause.ready(agent, self)
+            here: Array = np.ones(shape, np.bool_) if mask is None else np.broadcast_to(mask, shape)
+            going = here & ready
+            if going.any():
+                candidates.append((agent, going))
+            elif isinstance(pause, Poll):
+                testing.append(agent)
+            elif agent.spun is not None and agent.spun[0] is pause:
+                spinning.append(agent)
+                if not agent.is_futile or agent.spun[2] != self.version:
+                    candidates.append((agent, here))
+        if all(agent in spinning for agent, _ in candidates):
+            found = self._next_spinning(spinning)
+            if found is None and testing and self.idle_polls <= _MAX_IDLE_POLLS:
+                return testing[self.idle_polls % len(testing)]
+            return found
+        agent, chosen = interleaving.choose(candidates)
+        if agent in spinning:
+            interleaving.give_way(chosen)
+            return self._next_spinning([agent]) or next(a for a, _ in candidates if a not in spinning)
+        pause = self._pause(agent)
+        if isinstance(pause, Poll):
+            interleaving.give_way(chosen)
+        if pause is None:  # a place where an agent has come to by a jump, or the beginning
+            return agent
+        if pause.group:
+            size = machine.threads if pause.group < 0 else pause.group * machine.warp
+            chosen = over_warps(warps_of(chosen, machine.threads, size)[0], machine.threads, size)
+        going = next(each for a, each in candidates if a is agent)
+        chosen = chosen & going
+        mask = agent.frame.mask
+        if (chosen if mask is None else chosen | ~mask).all():
+            return agent
+        return self.split(agent, chosen)
+
+    def is_late(self) -> bool:
+        """Say whether a test of an mbarrier is to find that bytes and copies under way have not come yet."""
+        return self._interleaving is not None and self.idle_polls < _LATE_POLLS and self._interleaving.is_late()
 
     def _next_spinning(self, spinning: list[Agent]) -> Agent | None:
         """Return the agent that looks at memory next, None where looking is of no use."""

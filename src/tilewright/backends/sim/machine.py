@@ -19,6 +19,7 @@ import numpy as np
 
 from tilewright.backends.sim.aliases import AddressSpace, GlobalView, PartedRegisters, PointedStorage, Reachable
 from tilewright.backends.sim.findings import Collector, Fault
+from tilewright.backends.sim.interleaving import Interleaving
 from tilewright.backends.sim.storage import GlobalStorage, RegisterStorage, RemoteStorage, SharedStorage, Storage
 from tilewright.backends.sim.values import Array, Lanes, Mask, at_least_2d, fill, without
 from tilewright.backends.sim.warpgroups import ProductGroups
@@ -153,6 +154,13 @@ class Observer:
     def multiply(self, op: Op, registers: Sequence[RegisterUse], mask: Mask) -> None:
         """Called when warpgroups begin a product that uses registers until it is waited for."""
 
+    def read_operand(self, op: Op, name: str, lines: Array, mask: Mask) -> None:
+        """Called when products of the warpgroups of a mask read operand "A" or "B" in shared memory.
+
+        `lines` are the addresses, in the block's shared memory, of the lines of 16 bytes of each core matrix:
+        (blocks or 1, warpgroups of the mask or 1, matrices, 8).
+        """
+
     def fence_registers(self, op: Op, mask: Mask) -> None:
         """Called when warpgroups order their accesses to registers before the products that follow."""
 
@@ -244,22 +252,30 @@ class Machine:
         addresses: Sequence[Reachable] = (),
         sized: Mapping[Buffer, tuple[int, int]] | None = None,
         maps: Mapping[TensorMap, MapValues] | None = None,
+        interleaving: Interleaving | None = None,
     ) -> None:
-        self.grid, self.block = grid, block
-        self.maps = maps or {}  # what the tensor maps of the launch describe
+        self.grid = grid
+        self.block = block
+        self.interleaving = interleaving
+        self._order: Array | None = None  # the numbers of the blocks, where they do not run in order
+        self.maps: Mapping[TensorMap, MapValues] | dict[TensorMap, MapValues] = (
+            maps or {}
+        )  # what the tensor maps of the launch describe
         self.made_maps: dict[object, MadeMaps] = {}  # and those that threads of the chunk have made, by key
-        self.threads = block[0] * block[1] * block[2]
-        self.warp = kernel.warp_size
-        self.total_blocks = grid[0] * grid[1] * grid[2]
+        self.threads: int = block[0] * block[1] * block[2]
+        self.warp: int = kernel.warp_size
+        self.total_blocks: int = grid[0] * grid[1] * grid[2]
         self.cluster = kernel.cluster  # how many blocks along x, y and z; blocks of one stand side by side in a chunk
-        self.cluster_size = kernel.cluster[0] * kernel.cluster[1] * kernel.cluster[2]
+        self.cluster_size: int = kernel.cluster[0] * kernel.cluster[1] * kernel.cluster[2]
         self.collector = collector
         self.observers: tuple[Observer, ...] = ()
-        self.first_block, self.blocks = 0, 0
-        self.products = ProductGroups(self.threads, self.warp * WARPS_OF[Scope.WARPGROUP])
+        self.first_block: int = 0
+        self.blocks: int = 0
+        self.products: ProductGroups = ProductGroups(self.threads, self.warp * WARPS_OF[Scope.WARPGROUP])
         self.special: dict[str, Lanes] = {}
         # Barriers of the grid: how many are over, and how many threads have come to the next one.
-        self.grid_phase, self.grid_arrived = 0, 0
+        self.grid_phase: int = 0
+        self.grid_arrived: int = 0
         self._is_resident = self._is_cooperative = kernel.cooperative
         if kernel.cooperative and self.total_blocks * self.threads > RESIDENT_THREADS:
             raise ArgumentError(
@@ -269,15 +285,17 @@ class Machine:
                 help="launch fewer blocks, each of which does more: for i in range(block, count, tw.grid_dim.x)",
             )
         # Whether there are strong accesses or fences, and whether one orders memory for other threads.
+        self.has_strong: bool
+        self.orders: bool
         self.has_strong, self.orders = _memory_model(kernel)
         self.storages: dict[Buffer, Storage] = {}
         self.shared: list[SharedStorage] = []
         self.registers: list[RegisterStorage] = []
-        self.addresses = AddressSpace(addresses)
+        self.addresses: AddressSpace = AddressSpace(addresses)
         # The place and number of elements of shared buffers whose size the launch knows; without a launch some.
         self._sized = sized or {s.buffer: (0, _SOME_BYTES // s.buffer.dtype.bytes) for s in kernel.launch_sized}
-        self.arena_bytes = self._place(kernel, arrays)
-        self.arena = np.empty((0, self.arena_bytes), np.uint8)
+        self.arena_bytes: int = self._place(kernel, arrays)
+        self.arena: Array = np.empty((0, self.arena_bytes), np.uint8)
         self._fixed = self._thread_registers()
 
     def _place(self, kernel: Kernel, arrays: Mapping[Buffer, Array]) -> int:
@@ -354,7 +372,8 @@ class Machine:
             everybody if mask is None else int(np.broadcast_to(mask, (self.blocks, self.threads)).sum())
         )
         if self.grid_arrived >= everybody:
-            self.grid_phase, self.grid_arrived = number + 1, 0
+            self.grid_phase = number + 1
+            self.grid_arrived = 0
         return number
 
     def leading_lanes(self, count: int | None) -> Mask:
@@ -396,15 +415,20 @@ class Machine:
             for shared in self.shared:
                 shared.attach(self.arena)
         self.arena.fill(0xFF)
-        self.first_block, self.blocks = first_block, blocks
+        self.first_block = first_block
+        self.blocks = blocks
         self.products.begin(blocks)
         self.made_maps.clear()
         for registers in self.registers:
             registers.allocate()
         self.special = dict(self._fixed)
-        cluster, rank = np.divmod(
-            np.arange(first_block, first_block + blocks, dtype=np.int64)[:, None], self.cluster_size
-        )
+        if self.interleaving is not None:
+            if self._order is None:
+                together = self.chunk if self._is_resident else self.total_blocks
+                self._order = self.interleaving.blocks(self.total_blocks, together, self.cluster_size)
+            self.interleaving.begin(blocks, self.threads, self.warp)
+        numbers = np.arange(first_block, first_block + blocks, dtype=np.int64)[:, None]
+        cluster, rank = np.divmod(numbers if self._order is None else self._order[numbers], self.cluster_size)
         self.special["cluster_ctarank"] = rank.astype(np.int32)
         for axis, extent, inner in zip("xyz", self.grid, self.cluster, strict=True):
             cluster, outer = np.divmod(cluster, extent // inner)
@@ -455,7 +479,8 @@ class Machine:
 
     def block_coordinate(self, row: int) -> Dim3:
         """Return block_idx of a row of the chunk."""
-        cluster, rank = divmod(self.first_block + row, self.cluster_size)
+        number = self.first_block + row
+        cluster, rank = divmod(number if self._order is None else int(self._order[number]), self.cluster_size)
         first = _coordinate(cluster, tuple(n // m for n, m in zip(self.grid, self.cluster, strict=True)))
         inside = _coordinate(rank, self.cluster)
         x, y, z = (a * m + b for a, m, b in zip(first, self.cluster, inside, strict=True))

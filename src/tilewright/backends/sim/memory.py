@@ -25,12 +25,27 @@ from tilewright.ir.ops import AddressOf, Allocate, AllocateAt, Atomic, AtRank, I
 def allocate(op: Allocate | AllocateAt, compiler: Compiler) -> Step:
     """Begin a buffer's life: its contents are undefined from here on."""
     machine, storage = compiler.machine, compiler.machine.storages[op.buffer]
+    turns: dict[int, Array] = {}  # how often each thread has come by, of the chunk that begins with a block
 
     def run(frame: Frame) -> None:
+        mask = frame.mask
         if isinstance(storage, RegisterStorage):
-            storage.allocate(frame.mask)
+            storage.allocate(mask)
+        elif machine.interleaving is not None:
+            # Parts of a block come one after another, and shared memory begins its life with the first of them.
+            shape = machine.blocks, machine.threads
+            known = turns.get(machine.first_block)
+            if known is None:
+                turns.clear()
+                known = turns[machine.first_block] = np.zeros(shape, np.int64)
+            here = np.broadcast_to(np.True_ if mask is None else mask, shape)
+            before = known.max(axis=1)
+            known += here
+            mask = here & (known.max(axis=1) > before)[:, None]
+            if not mask.any():
+                return
         for observer in machine.observers:
-            observer.allocate(op, storage, frame.mask)
+            observer.allocate(op, storage, mask)
 
     return run
 

@@ -84,10 +84,12 @@ class RaceChecker(Observer):
         # Writers beside the threads: the mbarriers at which bulk copies arrive, and readers: the warpgroups' products.
         products = machine.products.count * self.together.size
         others = self._mbarriers + (products if any(map(_multiplies, kernel.body.walk())) else 0)
-        self.order = Order(self.together.threads, machine.warp, partial, others)
-        self.presence = Presence(machine, self.together, self.order)
-        self.fences = {space: ProxyFences(self.order) for space in (Space.SHARED, Space.GLOBAL)}
-        self.bulk = BulkRaces(self, kernel)
+        self.order: Order = Order(self.together.threads, machine.warp, partial, others)
+        self.presence: Presence = Presence(machine, self.together, self.order)
+        self.fences: dict[Space, ProxyFences] = {
+            space: ProxyFences(self.order) for space in (Space.SHARED, Space.GLOBAL)
+        }
+        self.bulk: BulkRaces = BulkRaces(self, kernel)
         self.regions: dict[Buffer, Region] = find_regions(kernel, machine, self.together, self.order)
         self._distinct = list(dict.fromkeys(self.regions.values()))
         self._has_strong = machine.has_strong
