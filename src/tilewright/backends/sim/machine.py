@@ -422,13 +422,18 @@ class Machine:
         for registers in self.registers:
             registers.allocate()
         self.special = dict(self._fixed)
+        cluster, rank = np.divmod(
+            np.arange(first_block, first_block + blocks, dtype=np.int64)[:, None], self.cluster_size
+        )
         if self.interleaving is not None:
             if self._order is None:
                 together = self.chunk if self._is_resident else self.total_blocks
-                self._order = self.interleaving.blocks(self.total_blocks, together, self.cluster_size)
+                self._order = self.interleaving.blocks(
+                    self.total_blocks // self.cluster_size, together // self.cluster_size
+                )
             self.interleaving.begin(blocks, self.threads, self.warp)
-        numbers = np.arange(first_block, first_block + blocks, dtype=np.int64)[:, None]
-        cluster, rank = np.divmod(numbers if self._order is None else self._order[numbers], self.cluster_size)
+        if self._order is not None:
+            cluster = self._order[cluster]
         self.special["cluster_ctarank"] = rank.astype(np.int32)
         for axis, extent, inner in zip("xyz", self.grid, self.cluster, strict=True):
             cluster, outer = np.divmod(cluster, extent // inner)
@@ -479,8 +484,9 @@ class Machine:
 
     def block_coordinate(self, row: int) -> Dim3:
         """Return block_idx of a row of the chunk."""
-        number = self.first_block + row
-        cluster, rank = divmod(number if self._order is None else int(self._order[number]), self.cluster_size)
+        cluster, rank = divmod(self.first_block + row, self.cluster_size)
+        if self._order is not None:
+            cluster = int(self._order[cluster])
         first = _coordinate(cluster, tuple(n // m for n, m in zip(self.grid, self.cluster, strict=True)))
         inside = _coordinate(rank, self.cluster)
         x, y, z = (a * m + b for a, m, b in zip(first, self.cluster, inside, strict=True))
