@@ -51,6 +51,7 @@ def products(n: int, dtype: torch.dtype) -> dict[str, Any]:
         found["06_cluster_multicast"] = product(a, b, dtype, example("06_cluster_multicast").matmul)
         for tile in ((128, 128), (64, 256)):
             found[f"07_ping_pong, {tile[0]} x {tile[1]}"] = product(a, b, dtype, ping_pong(tile))
+        found["06_cluster_multicast"] = product(a, b, dtype, example("06_cluster_multicast").matmul)
         producers = example("04_producer_consumers").matmul
         found["04_producer_consumers, float32 C"] = product(a, b, torch.float32, producers)
     return measure(found)
