@@ -25,11 +25,17 @@ from tilewright.instructions.wgmma import WgmmaCommit, WgmmaFence, WgmmaWait
 from tilewright.ir.effects import Scope
 from tilewright.runtime import libraries
 
-FILES = [path for path in example_files(examples_folder() / "hopper") if path.stem[:2] in ("02", "04", "05", "08")]
+FILES = [
+    path
+    for path in example_files(examples_folder() / "hopper")
+    if path.stem[:2] in ("02", "04", "05", "07", "08", "09")
+]
 MODULES = {path.stem: load_example(path) for path in FILES}
 CASES = collect_cases(FILES, "sim", quick=True)
-KERNELS = [(stem, name) for stem, module in MODULES.items() for name, value in vars(module).items()
+KERNELS = [(stem, name, ()) for stem, module in MODULES.items() for name, value in vars(module).items()
            if isinstance(value, tw.Kernel)]  # fmt: skip
+KERNELS += [("05_persistent", "matmul_persistent", (dtype,)) for dtype in (tw.float32, tw.float8_e4m3fn)]
+every_kernel = pytest.mark.parametrize(("stem", "name", "given"), KERNELS, ids=str)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -40,9 +46,18 @@ def test_case(case: Case) -> None:
     assert runner.greatest_difference(trial.result(), trial.expected) > trial.limit  # no right answer before the launch
 
 
-@pytest.mark.parametrize(("stem", "name"), KERNELS)
-def test_kernels_compile_cleanly(stem: str, name: str) -> None:
-    _, block, args = getattr(MODULES[stem], f"example_{name}")()
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", collect_cases(FILES, "cuda", quick=True), ids=lambda case: case.name)
+def test_case_on_gpu(case: Case) -> None:
+    if pytest.importorskip("torch").cuda.get_device_capability() != (9, 0):
+        pytest.skip("needs sm_90a")
+    report = run_case(case, "cuda")
+    assert report.passed, report.failure
+
+
+@every_kernel
+def test_kernels_compile_cleanly(stem: str, name: str, given: tuple[Any, ...]) -> None:
+    _, block, args = getattr(MODULES[stem], f"example_{name}")(*given)
     lowered = getattr(MODULES[stem], name).lower(*args, arch="sm_90a", block=block)
     module = lowered.module
     assert not module.resources.spills and not module.resources.stack_bytes, module.resources
@@ -60,17 +75,32 @@ def test_few_tiles_of_k(k: int, stages: int) -> None:
     assert np.array_equal(c, a.astype(np.float32) @ b.astype(np.float32).T)
 
 
-@pytest.mark.parametrize(("stem", "name"), KERNELS)
-def test_accumulators_stay_in_their_registers(stem: str, name: str) -> None:
+@every_kernel
+def test_accumulators_stay_in_their_registers(stem: str, name: str, given: tuple[Any, ...]) -> None:
     """Each product reads and writes the same registers, without moves in between, and waits for no other."""
     if libraries.find_program("nvdisasm") is None:
         pytest.skip("needs nvdisasm")
-    grid, block, args = getattr(MODULES[stem], f"example_{name}")()
+    grid, block, args = getattr(MODULES[stem], f"example_{name}")(*given)
     sass = getattr(MODULES[stem], name)[grid, block].sass(*args, arch="sm_90a")
-    products = re.findall(r"HGMMA\.\S+ (R\d+), gdesc\[\w+\], (R\d+|!UPT|RZ)", sass)
-    assert len(products) == 4, sass
-    assert len({register for each in products for register in each if register.startswith("R")} - {"RZ"}) == 1
-    assert sass.count("WARPGROUP.ARRIVE") == 1
+    products = re.findall(r"[HQ]GMMA\.\S+ (R\d+), gdesc\[\w+\], (R\d+|!UPT|RZ)", sass)
+    rows = 2 if stem in ("07_ping_pong", "09_fp8_promoted") else 1  # of products of 64 rows in a consumer's tile
+    fences = 2 if stem == "09_fp8_promoted" else 1  # there, they are in the same registers by turns
+    assert len(products) == 4 * rows, sass
+    registers = {register for each in products for register in each if register.startswith("R")} - {"RZ"}
+    assert len(registers) == rows // fences
+    assert sass.count("WARPGROUP.ARRIVE") == fences
+
+
+def test_a_scale_belongs_to_its_block() -> None:
+    """Of powers of two, so that all but the rounding of results is exact: each block, row and step of K by itself."""
+    module, rng = MODULES["09_fp8_promoted"], np.random.default_rng(0)
+    a, b = (rng.integers(-2, 3, shape).astype(ml_dtypes.float8_e4m3fn) for shape in ((512, 384), (256, 384)))
+    of_a = np.exp2(rng.integers(-2, 3, (512, 3))).astype(np.float32)
+    of_b = np.exp2(rng.integers(-2, 3, (2, 3))).astype(np.float32)
+    c = np.zeros((512, 256), ml_dtypes.bfloat16)
+    module.matmul(c, a, b, np.ascontiguousarray(of_a.T), of_b, stages=2, blocks=3)
+    exact = module.dequantize(a, of_a, 1).astype(np.float64) @ module.dequantize(b, of_b, 128).T.astype(np.float64)
+    assert np.array_equal(c, exact.astype(np.float32).astype(ml_dtypes.bfloat16))
 
 
 SYNCHRONISATIONS = (
@@ -99,8 +129,22 @@ RUNS: dict[str, tuple[Callable[[], None], int]] = {
         ),
         23,
     ),
+    "ping_pong": (
+        lambda: MODULES["07_ping_pong"].matmul(
+            np.zeros((512, 128), ml_dtypes.bfloat16), bf16(512, 256), bf16(128, 256), stages=2, blocks=1
+        ),
+        20,
+    ),
+    "promoted": (
+        lambda: MODULES["09_fp8_promoted"].matmul(
+            np.zeros((256, 256), ml_dtypes.bfloat16), *(bf16(256, 384).astype(ml_dtypes.float8_e4m3fn),) * 2,
+            np.ones((3, 256), np.float32), np.ones((2, 3), np.float32), stages=2, blocks=1,
+        ),
+        33,
+    ),
     "stream_k": (lambda: stream_k(np.zeros((384, 256), ml_dtypes.bfloat16), 192), 25),
 }  # fmt: skip
+SLOW = ("ping_pong", "promoted", "stream_k")
 
 
 def stream_k(c: np.ndarray, k: int, blocks: int = 2) -> np.ndarray:
@@ -112,7 +156,7 @@ def stream_k(c: np.ndarray, k: int, blocks: int = 2) -> np.ndarray:
     return space[1]
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n == "stream_k")) for n in RUNS])
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in SLOW)) for n in RUNS])
 def test_each_synchronisation_is_needed_and_missed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     run, count = RUNS[name]
     launches: list[tuple[tuple[Any, ...], Any]] = []
@@ -126,8 +170,9 @@ def test_each_synchronisation_is_needed_and_missed(name: str, monkeypatch: pytes
     places = [(b, op) for b in blocks for op in b.ops if isinstance(op, SYNCHRONISATIONS)]
     assert len(places) == count
     for block, op in places:
-        # A ring lets a warp meet before it hands a stage back; the wait for products of a warpgroup is enough for that.
-        needed = not (isinstance(op, Barrier) and op.effects.together is Scope.WARP)
+        # A ring lets a warp meet before it hands a stage back. Where only products read it, their wait is enough for
+        # that; the scales of 8-bit floats are read by each lane for itself.
+        needed = name == "promoted" or not (isinstance(op, Barrier) and op.effects.together is Scope.WARP)
         with without(block, op):
             assert bool(findings(launched, more)) is needed, (type(op).__name__, op.location)
 

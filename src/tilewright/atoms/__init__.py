@@ -29,6 +29,7 @@ _FAMILIES = {
     "mfma": "mfma",
     "matrix_copies": "matrix_copy",
     "wgmma": "warpgroup_mma",
+    "sparse_wgmma": "sparse_mma",
     "descriptors": "shared_layout",
     "tensor_copies": "tensor_copy",
 }

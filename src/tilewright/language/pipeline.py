@@ -187,8 +187,25 @@ class _State:
         self.stage: Any = 0  # Any: an integer of host or device
         self.phase: Any = 0
 
-    def advance(self) -> None:
-        """Go on to the next stage."""
+    @property
+    def leaves(self) -> tuple[str, ...]:
+        """The names of the numbers that loops carry: what a loop that is emitted by calls hands on."""
+        return ("phase",) if self.ring.stages == 1 else ("stage", "phase")
+
+    def advance(self, count: Any = 1) -> None:  # Any: an integer of host or device
+        """Go on by `count` stages: to the next one, or past tiles that are another's to fill or read.
+
+        Two consumers that read tiles alternately skip those of the other one: `state.advance(k_tiles)`. A wait knows
+        the phases of a stage by their parity, so it must not come two phases early: let the other one arrive at an
+        mbarrier when it has read its tiles, and wait for that before reading on. Source: CUTLASS,
+        PipelineState::advance.
+        """
+        if isinstance(count, int) and (isinstance(count, bool) or count < 0):
+            raise LanguageError(f"a state goes on by 0 stages or more, not {shown(count)}")
+        if not (isinstance(count, int) and count == 1):
+            following = self.stage + count
+            self.stage, self.phase = following % self.ring.stages, self.phase ^ following // self.ring.stages % 2
+            return
         following = self.stage + 1
         is_over = following == self.ring.stages
         if isinstance(is_over, bool):
@@ -221,6 +238,11 @@ class ConsumerState(_State):
         super().__init__(ring)
         self.behind = behind
         self.last: Any = -1  # the stage that was read last and is not given back, behind by one tile
+
+    @property
+    def leaves(self) -> tuple[str, ...]:
+        """The names of the numbers that loops carry."""
+        return (*super().leaves, "last") if self.behind else super().leaves
 
     def read(self) -> ConsumerState:
         """Wait for a full stage: `with state.read() as stage:` uses it, and gives a stage back."""
