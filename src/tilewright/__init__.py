@@ -42,6 +42,8 @@ _EXPORTS: dict[str, tuple[str, ...]] = {
     "language": (
         *("constexpr", "function", "range", "static_range"),
         *("thread_idx", "block_idx", "block_dim", "grid_dim", "lane_id", "warp_id", "warpgroup_id"),
+        *("cluster_dim", "cluster_idx", "block_idx_in_cluster", "block_rank_in_cluster"),
+        *("cluster_sync", "cluster_arrive", "cluster_wait"),
         *("wgmma_fence", "wgmma_commit", "wgmma_wait", "set_registers"),
         *("pointer", "shared_union"),
         *("shared", "registers", "fragment_like", "make_fragment_like", "make_tensor_like"),

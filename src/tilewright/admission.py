@@ -49,7 +49,7 @@ def admission_of(owner: Owner) -> Admit | None:
     if cooperative is None:
         return clusters
     together = cooperative
-    return lambda function, config, stream: together(clusters(function, config, stream), config, stream)
+    return lambda function, config, stream: clusters(together(function, config, stream), config, stream)
 
 
 def blocks_at_once(function: Function, config: LaunchConfig, attributes: tuple[Attribute, ...] = ()) -> int:

@@ -17,6 +17,7 @@ from tilewright.demo import Case, collect_cases, example_files, run_case, runner
 from tilewright.demo.examples import examples_folder, load_example
 from tilewright.instructions.barrier import Barrier, NamedBarrier
 from tilewright.instructions.bulk_groups import BulkCommit, BulkWait
+from tilewright.instructions.cluster import ClusterArrive, ClusterWait
 from tilewright.instructions.cp_async import AsyncWait
 from tilewright.instructions.mbarrier import MbarrierArrive, MbarrierExpect, MbarrierWait
 from tilewright.instructions.ordered_access import OrderedLoad, OrderedStore
@@ -28,7 +29,7 @@ from tilewright.runtime import libraries
 FILES = [
     path
     for path in example_files(examples_folder() / "hopper")
-    if path.stem[:2] in ("02", "04", "05", "07", "08", "09")
+    if path.stem[:2] in ("02", "04", "05", "06", "07", "08", "09")
 ]
 MODULES = {path.stem: load_example(path) for path in FILES}
 CASES = collect_cases(FILES, "sim", quick=True)
@@ -105,7 +106,7 @@ def test_a_scale_belongs_to_its_block() -> None:
 
 SYNCHRONISATIONS = (
     Barrier, AsyncWait, MbarrierArrive, MbarrierExpect, MbarrierWait, NamedBarrier, ProxyFence, BulkCommit, BulkWait,
-    WgmmaCommit, WgmmaFence, WgmmaWait,
+    WgmmaCommit, WgmmaFence, WgmmaWait, ClusterArrive, ClusterWait,
 )  # fmt: skip
 
 
@@ -142,9 +143,15 @@ RUNS: dict[str, tuple[Callable[[], None], int]] = {
         ),
         33,
     ),
+    "cluster": (
+        lambda: MODULES["06_cluster_multicast"].matmul(
+            np.zeros((256, 512), ml_dtypes.bfloat16), bf16(256, 128), bf16(512, 128), stages=2, blocks=2
+        ),
+        26,
+    ),
     "stream_k": (lambda: stream_k(np.zeros((384, 256), ml_dtypes.bfloat16), 192), 25),
 }  # fmt: skip
-SLOW = ("ping_pong", "promoted", "stream_k")
+SLOW = ("ping_pong", "promoted", "cluster", "stream_k")
 
 
 def stream_k(c: np.ndarray, k: int, blocks: int = 2) -> np.ndarray:

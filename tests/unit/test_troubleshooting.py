@@ -92,6 +92,14 @@ def report_of_what_was_not_measured() -> None:
         run.report()
 
 
+@tw.kernel(cluster=2)
+def left_early(out):
+    tile, i = tw.shared(tw.float32, 32), tw.thread_idx.x
+    tile[i] = 1.0
+    tw.cluster_sync()
+    out[tw.block_idx.x, i] = tile.at_rank(1 - tw.block_rank_in_cluster())[i]
+
+
 FLOATS = np.ones(65, np.float32)
 COPY_TO_SHARED = """
     s = tw.shared(tw.float32, 64)
@@ -203,6 +211,9 @@ CASES: dict[str, str | Callable[[], object]] = {
             tw.tma_store_commit()
             tw.tma_store_wait(read=False)
         """
+    ),
+    "block ... of the cluster may have left when another block reaches its ...": lambda: left_early[2, 32](
+        np.zeros((2, 32), np.float32)
     ),
     "..., phase ...: ... bytes that were announced have not come": lambda: launch(
         """

@@ -1,6 +1,7 @@
 """cp.async.bulk.tensor: copies of boxes of a tensor by the tensor memory accelerator (TMA); one thread starts them.
 
     TensorLoad      cp.async.bulk.tensor, global to shared      its bytes arrive at an mbarrier
+    TensorMulticast the same with .multicast::cluster           to several blocks of the cluster
     TensorStore     cp.async.bulk.tensor, shared to global      belongs to a bulk group of the thread (`bulk_groups`)
     TensorReduce    cp.reduce.async.bulk.tensor                 the same, combined with what is there
 
@@ -12,6 +13,7 @@ Source: PTX ISA, "cp.async.bulk.tensor", "cp.reduce.async.bulk.tensor"; CUTLASS,
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -24,8 +26,9 @@ from tilewright.backends.cpp.arithmetic import exact
 from tilewright.backends.cpp.memory import address
 from tilewright.backends.cpp.prelude import FUNCTION
 from tilewright.backends.sim.bulk import Boxes, active
-from tilewright.backends.sim.machine import AccessKind, BulkAccess
-from tilewright.backends.sim.values import Array, Frame
+from tilewright.backends.sim.findings import Fault
+from tilewright.backends.sim.machine import AccessKind, BulkAccess, Machine
+from tilewright.backends.sim.values import Array, Frame, Lanes, Mask
 from tilewright.dtypes import DType, dtype, int32, uint64
 from tilewright.ir.core import Buffer, Space, TensorMap, Value
 from tilewright.ir.effects import Completion, Effects, Proxy, attribute, operand, operands, reads, updates, writes
@@ -39,6 +42,7 @@ from tilewright.trace.walks import Walk, each_step
 
 if TYPE_CHECKING:
     from tilewright.backends.cpp.printer import Printer
+    from tilewright.backends.sim.barriers import Mbarriers
     from tilewright.backends.sim.compiler import Compiler, Step
     from tilewright.instructions.mbarrier import MBarrier
 
@@ -60,7 +64,12 @@ _COMBINE: dict[str, Any] = {  # Any: NumPy's functions
     "or": np.bitwise_or,
     "xor": np.bitwise_xor,
 }
-NAMES = ("SM90_TMA_LOAD", "SM90_TMA_STORE", *(f"SM90_TMA_REDUCE_{kind.upper()}" for kind in _REDUCTIONS))
+NAMES = (
+    "SM90_TMA_LOAD",
+    "SM90_TMA_LOAD_MULTICAST",
+    "SM90_TMA_STORE",
+    *(f"SM90_TMA_REDUCE_{kind.upper()}" for kind in _REDUCTIONS),
+)
 _PLAIN = "copy with tw.copy(src, dst), which all threads do together"
 
 
@@ -72,6 +81,7 @@ class TensorCopyAtom(CopyAtom):
     """A bulk copy of boxes as an atom; `reduction` is what a store combines with."""
 
     is_load: bool = False
+    is_multicast: bool = False
     reduction: str | None = None
 
     @property
@@ -84,13 +94,16 @@ class TensorCopyAtom(CopyAtom):
         """True: one thread starts the copy of a whole tile."""
         return True
 
-    def copy_bulk(self, src: Tensor, dst: Tensor, barrier: MBarrier | None) -> None:
+    def copy_bulk(self, src: Tensor, dst: Tensor, barrier: MBarrier | None, mask: Any = None) -> None:
         """Emit the boxes of a tile; refuse tensors, layouts and targets that the instruction does not have."""
         tracer = current("tw.copy")
         tile, memory = (src, dst) if self.is_load else (dst, src)
         refuse = BoxRefusal(self.name, tile, memory)
         self._demand(tracer, tile, memory, barrier, refuse)
         assert isinstance(tile, GuardedTensor)
+        ranks = _ranks(tracer, mask, refuse) if self.is_multicast else None
+        if mask is not None and ranks is None:
+            raise refuse("goes to one block, and has no mask", "SM90_TMA_LOAD_MULTICAST takes mask=")
         plan = plan_boxes(tile, memory, refuse)
         start = start_in_memory(memory, plan, refuse)
         map = describe_tensor(tracer, tile, plan, refuse, is_bits=self.reduction in _BITWISE)
@@ -111,7 +124,8 @@ class TensorCopyAtom(CopyAtom):
                 tracer.emit(store)
             else:
                 at = barrier.element("tw.copy").value
-                tracer.emit(TensorLoad(buffer, map.buffer, barrier.buffer, map, index, at, coordinates))
+                given = buffer, map.buffer, barrier.buffer, map, index, at, coordinates
+                tracer.emit(TensorLoad(*given) if ranks is None else TensorMulticast(*given, ranks))
 
         each_step(walk, copy)
 
@@ -152,6 +166,23 @@ class TensorCopyAtom(CopyAtom):
             raise refuse("copies numbers, and tensor maps have no bool", "use uint8")
 
 
+def _ranks(tracer: Tracer, mask: Any, refuse: BoxRefusal) -> Value:
+    """Return a mask of the blocks of the cluster that get a box; refuse one that names none or others."""
+    blocks = math.prod(tracer.cluster_shape)
+    every = (1 << blocks) - 1
+    if mask is None:
+        raise refuse(
+            "is told by mask= which blocks of the cluster get the tile",
+            f"bit r of it is the block of rank r: {every:#b} for all {blocks} of this cluster",
+        )
+    if isinstance(mask, int) and not 0 < mask <= every:
+        raise refuse(
+            f"goes to blocks 0 to {blocks - 1} of the cluster, and the mask is {mask:#b}",
+            "launch with clusters, @tw.kernel(cluster=2), and name blocks that they have",
+        )
+    return as_scalar(mask, int32).value
+
+
 def _is_zero(x: object) -> bool:
     return isinstance(x, int) and x == 0
 
@@ -171,8 +202,9 @@ def tensor_copy(name: str) -> TensorCopyAtom:
     layout = one_thread(None)
     reduction = name.rpartition("_")[2].lower() if "REDUCE" in name else None
     return TensorCopyAtom(
-        name, "sm_90", None, Layout(1), layout, layout, is_load=name.endswith("LOAD"), reduction=reduction
-    )
+        name, "sm_90", None, Layout(1), layout, layout, is_load="LOAD" in name,
+        is_multicast=name.endswith("MULTICAST"), reduction=reduction,
+    )  # fmt: skip
 
 
 # --- the ops ---------------------------------------------------------------------------------------------
@@ -215,10 +247,11 @@ class TensorLoad(Instruction):
         machine, mbarriers = compiler.machine, compiler.mbarriers(self.barrier)
         boxes = Boxes(self.map, machine, self.source, self.destination)
         at, start, *coordinates = compiler.slots((self.barrier_index, self.destination_index, *self.coordinates))
+        admit = self._admission(compiler, mbarriers)
 
         def run(frame: Frame) -> None:
             values = frame.values
-            mask = mbarriers.admit(self, values[at], frame.mask)
+            mask, targets = admit(frame, values[at])
             rows, threads = active(machine, mask)
             if not rows.size:
                 return
@@ -226,24 +259,98 @@ class TensorLoad(Instruction):
             place = boxes.places(values[start], rows, threads)
             box = boxes.read(index, there)
             read = BulkAccess(self, AccessKind.COPY_READ, boxes.tensor, rows, threads, index, there)
-            write = BulkAccess(self, AccessKind.COPY_WRITE, boxes.memory, rows, threads, place, None)
+            reading = np.ones(len(rows), np.bool_)
+            # Of each box a copy for each block that gets it: which box, and the row of the block.
+            of, to = (np.arange(len(rows)), rows) if targets is None else targets(rows, threads)
+            rows, threads, place = rows[of], threads[of], place[of]
+            write = BulkAccess(
+                self, AccessKind.COPY_WRITE, boxes.memory, rows, threads, place, None, None if targets is None else to
+            )
             refused = machine.start_bulk(read, write)
 
             def land(which: Array, element: Array, phase: Array) -> None:
-                machine.finish_bulk(read, which, None)
+                begun = np.zeros_like(reading)
+                begun[of[which]] = True
+                machine.finish_bulk(read, begun & reading, None)
+                reading[begun] = False
                 if not refused:
-                    boxes.memory.scatter(rows[which], place[which], box[which])
+                    boxes.memory.scatter(to[which], place[which], box[of[which]])
                 machine.finish_bulk(write, which, (self.barrier, element, phase))
 
-            mbarriers.deliver_later(self, values[at], rows, threads, self.map.bytes, land)
+            elements = np.broadcast_to(values[at], (machine.blocks, machine.threads))[rows, threads]
+            mbarriers.deliver_later(self, elements, to, threads, self.map.bytes, land)
 
         return run
 
+    def _admission(self, compiler: Compiler, mbarriers: Mbarriers) -> Admission:
+        """Return what gives the threads whose mbarriers are there, and for boxes of several blocks what tells which."""
+        return lambda frame, at: (mbarriers.admit(self, at, frame.mask), None)
+
     def cuda(self, printer: Printer) -> None:
-        name, definition = _load_function(len(self.coordinates))
+        self._print(printer, *_load_function(len(self.coordinates)))
+
+    def _print(self, printer: Printer, name: str, definition: str, *more: str) -> None:
         place = address(printer, self.destination, self.destination_index).text
         barrier = address(printer, self.barrier, self.barrier_index).text
-        _print(printer, self, name, definition, [place, f"&{printer.map_names[self.map]}", barrier])
+        _print(printer, self, name, definition, [place, f"&{printer.map_names[self.map]}", barrier, *more])
+
+
+# From the rows and threads that start boxes: which of them, and the row, for each block that gets a box.
+Targets = Callable[[Array, Array], tuple[Array, Array]]
+Admission = Callable[[Frame, Lanes], "tuple[Mask, Targets | None]"]
+
+
+@dataclass(eq=False)
+class TensorMulticast(TensorLoad):
+    """As `TensorLoad`, to every block of the cluster that `ranks` has the bit of.
+
+    The box lands at one place in each of them, and its bytes arrive at the mbarrier that each has at one place.
+    """
+
+    ranks: Value = operand()
+
+    COUNTED: ClassVar[str | None] = "tma load"
+
+    def _admission(self, compiler: Compiler, mbarriers: Mbarriers) -> Admission:
+        machine, given = compiler.machine, compiler.slot(self.ranks)
+        size = machine.cluster_size
+
+        def admit(frame: Frame, at: Lanes) -> tuple[Mask, Targets | None]:
+            shape = machine.blocks, machine.threads
+            chosen = np.broadcast_to(frame.values[given], shape).astype(np.int64)
+            here = self._within(chosen, np.broadcast_to(np.True_ if frame.mask is None else frame.mask, shape), machine)
+            for rank in range(size):
+                those = here & (chosen >> rank & 1 != 0)
+                if those.any():
+                    admitted = mbarriers.admit(self, at, those, np.int32(rank))
+                    here = here & ~(those if admitted is None else those & ~admitted)
+
+            def targets(rows: Array, threads: Array) -> tuple[Array, Array]:
+                which, rank = np.nonzero(chosen[rows, threads][:, None] >> np.arange(size) & 1)
+                return which, rows[which] // size * size + rank
+
+            return here, targets
+
+        return admit
+
+    def _within(self, chosen: Array, here: Array, machine: Machine) -> Array:
+        """Return the threads of a mask that name blocks of their cluster; report the others."""
+        size = machine.cluster_size
+        wrong = here & ((chosen <= 0) | (chosen >> size != 0))
+        if wrong.any():
+            row, thread = (int(n) for n in np.argwhere(wrong)[0])
+            fault = Fault(
+                self, "out-of-bounds", f"multicast to the blocks {int(chosen[row, thread]):#b} of a cluster of {size}",
+                machine.block_coordinate(row), machine.thread_coordinate(thread),
+                help="bit r of the mask is the block of rank r; name one or more that the cluster has",
+                count=int(wrong.sum()),
+            )  # fmt: skip
+            machine.collector.report(fault)
+        return np.asarray(here & ~wrong)
+
+    def cuda(self, printer: Printer) -> None:
+        name, definition = _load_function(len(self.coordinates), multicast=True)
+        self._print(printer, name, definition, exact(printer, self.ranks).text)
 
 
 @dataclass(eq=False)
@@ -356,7 +463,9 @@ def _print(printer: Printer, op: TensorLoad | TensorStore, name: str, definition
     printer.statement(text, op)
 
 
-def _load_function(rank: int) -> tuple[str, str]:
+def _load_function(rank: int, *, multicast: bool = False) -> tuple[str, str]:
+    if multicast:
+        return _multicast_function(rank)
     name, parameters, operands, braces = f"tma_load_{rank}d", *_coordinates(rank, 3)
     definition = f"""\
 // Starts the copy of a box of a tensor to shared memory; its bytes arrive at the barrier.
@@ -367,6 +476,22 @@ def _load_function(rank: int) -> tuple[str, str]:
     asm volatile("cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
                  " [%0], [%1, {{{braces}}}], [%2];"
                  :: "r"(address), "l"(map), "r"(signal), {operands} : "memory");
+}}"""
+    return name, definition
+
+
+def _multicast_function(rank: int) -> tuple[str, str]:
+    name, parameters, operands, braces = f"tma_load_multicast_{rank}d", *_coordinates(rank, 4)
+    definition = f"""\
+// Starts the copy of a box of a tensor to the same place in the blocks of the cluster whose bits `ranks` has; its bytes
+// arrive at the barrier of each.
+{FUNCTION} void {name}(
+    void* destination, const CUtensorMap* map, unsigned long long* barrier, int ranks, {parameters}) {{
+    const unsigned int address = (unsigned int)__cvta_generic_to_shared(destination);
+    const unsigned int signal = (unsigned int)__cvta_generic_to_shared(barrier);
+    asm volatile("cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+                 ".multicast::cluster [%0], [%1, {{{braces}}}], [%2], %3;"
+                 :: "r"(address), "l"(map), "r"(signal), "h"((unsigned short)ranks), {operands} : "memory");
 }}"""
     return name, definition
 

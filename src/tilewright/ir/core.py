@@ -88,7 +88,8 @@ class Buffer:
     A buffer with a `base` has no bytes of its own: it shows those of the base, from the first on, as elements of its
     type. `is_member` says that it shares them with others on purpose, each of which is written before it is read;
     without it, it sees what was written through the base. `is_pointed` says that its address is a value (`Point`), so
-    that an access may reach what any global buffer holds.
+    that an access may reach what any global buffer holds. `is_remote` says that it is the memory that its base has in
+    another block of the cluster (`AtRank`).
     """
 
     name: str
@@ -102,6 +103,7 @@ class Buffer:
     base: Buffer | None = None
     is_member: bool = False
     is_pointed: bool = False
+    is_remote: bool = False
 
     @property
     def root(self) -> Buffer:

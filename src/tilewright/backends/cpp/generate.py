@@ -75,6 +75,7 @@ STATEMENTS: Mapping[type[Op], StatementHandler] = {
     ops.Allocate: memory.allocate,
     ops.AllocateAt: memory.allocate_at,
     ops.Point: memory.point,
+    ops.AtRank: memory.at_rank,
     ops.Store: memory.store,
     ops.For: control.for_loop,
     ops.While: control.while_loop,

@@ -76,20 +76,24 @@ def report_deadlock(
     shape = machine.blocks, machine.threads
     masks = [np.broadcast_to(True if f.mask is None else f.mask, shape) for f, _ in agents]
     stuck: Array = np.asarray(np.stack(masks).any(axis=0))
-    row = int(np.argmax(stuck.any(axis=1)))
-    pairs = [(tell, frame, mask[row]) for (frame, tell), mask in zip(agents, masks, strict=True) if mask[row].any()]
-    found = [w for tell, frame, threads in pairs for w in tell(frame, row, threads)]
+    row, size = int(np.argmax(stuck.any(axis=1))), machine.cluster_size
+    found: list[Waiting] = []
     notes: list[str] = []
-    for waiting in found:
-        one = int(waiting.threads.sum()) == 1 or _is_one_warp(waiting.threads, machine.warp)
-        notes.append(f"{name_threads(waiting.threads, machine.warp)} wait{'s' if one else ''} for {waiting.what}")
-        if waiting.op.location is not None:
-            place = waiting.op.location
-            notes += [f"  since {place}", f"    {place.text.strip()}"]
-    done = machine.threads - int(stuck[row].sum())
-    if done:
-        notes.append(f"the other {done} threads of the block have run to their end")
-    others = int(stuck.any(axis=1).sum()) - 1
+    for each in range(row, row // size * size + size):  # the blocks of one cluster wait for each other
+        pairs = [(tell, frame, mask[each]) for (frame, tell), mask in zip(agents, masks, strict=True)]
+        waits = [w for tell, frame, threads in pairs if threads.any() for w in tell(frame, each, threads)]
+        found += waits
+        notes += [f"block {machine.block_coordinate(each)}:"] if size > 1 and waits else []
+        for waiting in waits:
+            one = int(waiting.threads.sum()) == 1 or _is_one_warp(waiting.threads, machine.warp)
+            notes.append(f"{name_threads(waiting.threads, machine.warp)} wait{'s' if one else ''} for {waiting.what}")
+            if waiting.op.location is not None:
+                place = waiting.op.location
+                notes += [f"  since {place}", f"    {place.text.strip()}"]
+        done = machine.threads - int(stuck[each].sum())
+        if done and waits:
+            notes.append(f"the other {done} threads of the block have run to their end")
+    others = int(stuck.any(axis=1).sum()) - int(stuck[row // size * size : row // size * size + size].any(axis=1).sum())
     if others:
         notes.append(f"so do threads of {others} more block{'s' if others > 1 else ''}")
     later = machine.total_blocks - machine.first_block - machine.blocks
@@ -333,6 +337,7 @@ class Scheduler:
                 instruction.arrive(agent, self)
                 return
         self.agents.remove(agent)
+        self.compiler.cluster_barriers.leave(agent.frame.mask)
 
     def _choose(self) -> Agent | None:
         """Return the agent that runs next, by the rule above, or None if no thread can go on."""

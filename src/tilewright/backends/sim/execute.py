@@ -20,6 +20,7 @@ import numpy as np
 from tilewright.backends.sim.accumulators import RegisterChecker
 from tilewright.backends.sim.aliases import Reachable, reachable
 from tilewright.backends.sim.checks import AccessChecker
+from tilewright.backends.sim.clusters import demand_whole_groups
 from tilewright.backends.sim.copies import WaitChecker
 from tilewright.backends.sim.findings import Collector, Finding
 from tilewright.backends.sim.finite import watching
@@ -231,6 +232,7 @@ def execute(
         return
     if not addresses and any(isinstance(op, (Point, AddressOf)) for op in kernel.body.walk()):
         addresses = [reachable(array, buffer.name) for buffer, array in arrays.items()]
+    demand_whole_groups(kernel, block[0] * block[1] * block[2])
 
     def prepare(collector: Collector, interleaving: Interleaving | None) -> tuple[Machine, RaceChecker | None]:
         machine = Machine(kernel, grid, block, arrays, collector, addresses, sized, maps, interleaving)

@@ -38,6 +38,7 @@ HANDLERS: Handlers = {
     ops.Allocate: memory.allocate,
     ops.AllocateAt: memory.allocate,
     ops.Point: memory.point,
+    ops.AtRank: memory.at_rank,
     ops.AddressOf: memory.address_of,
     ops.Inside: memory.inside,
     ops.Load: memory.load,
@@ -95,3 +96,5 @@ class Program:
         for step in self._steps:
             step(frame)
         self._compiler.finish()
+        for observer in self._compiler.machine.observers:
+            observer.finish()
