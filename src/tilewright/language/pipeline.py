@@ -213,12 +213,28 @@ class ProducerState(_State):
 
 
 class ConsumerState(_State):
-    """Where a warp is that reads the stages of a ring."""
+    """Where a warp is that reads the stages of a ring.
+
+    `with state.read() as stage:` reads a stage and gives one back. Where the uses of several stages overlap without
+    being nested, `stage = state.acquire()` and `state.give_back(stage)` say the same in two lines.
+    """
 
     def __init__(self, ring: Ring, behind: int) -> None:
         super().__init__(ring)
         self.behind = behind
         self.last: Any = -1  # the stage that was read last and is not given back, behind by one tile
+
+    def acquire(self) -> Any:
+        """Wait for a full stage, return it, and go on to the next; the warp hands it back by `give_back(stage)`."""
+        stage = self.stage
+        self.ring.full[stage].wait(self.phase)
+        self.advance()
+        return stage
+
+    def give_back(self, stage: Any) -> None:
+        """Hand a stage back to the producer, by one lane, when all lanes of the warp have read it."""
+        sync_warp()
+        branch(elect_one(), lambda: self.ring.empty[stage].arrive())
 
     def read(self) -> ConsumerState:
         """Wait for a full stage: `with state.read() as stage:` uses it, and gives a stage back."""
@@ -230,20 +246,15 @@ class ConsumerState(_State):
 
     def __exit__(self, *error: object) -> None:
         if self.behind == 0:
-            self._give_back(self.stage)
+            self.give_back(self.stage)
         else:
             last = self.last
-            branch(last >= 0, lambda: self._give_back(last))
+            branch(last >= 0, lambda: self.give_back(last))
             self.last = self.stage
         self.advance()
 
     def release(self) -> None:
         """Give back the stage that was read last, where stages are given back one tile behind."""
         last = self.last
-        branch(last >= 0, lambda: self._give_back(last))
+        branch(last >= 0, lambda: self.give_back(last))
         self.last = -1
-
-    def _give_back(self, stage: Any) -> None:
-        """Let one lane arrive when all lanes of the warp have read."""
-        sync_warp()
-        branch(elect_one(), lambda: self.ring.empty[stage].arrive())
