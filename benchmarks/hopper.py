@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,8 +21,11 @@ from benchmarks.tensorcore import by_matmul, matrix, measure, product
 from benchmarks.timing import interleaved, machine
 
 from tilewright.demo.examples import examples_folder, load_example
+from tilewright.schedulers import Grouped, Hilbert, Linear
 
 SIZES = (2048, 4096, 8192)
+UNEVEN = ((1792, 2560, 8192), (4096, 4608, 4096))  # 140 and 576 tiles by 132 blocks
+ORDERS = (Linear(), Grouped(8), Hilbert())
 COPIES = ((8192, 8192), (8000, 8100))
 
 
@@ -38,6 +42,20 @@ def products(n: int) -> dict[str, Any]:
     found["05_persistent"] = product(a, b, torch.bfloat16, example("05_persistent").matmul)
     found["04_producer_consumers, float32 C"] = product(a, b, torch.float32, example("04_producer_consumers").matmul)
     return measure(found)
+
+
+def uneven(shape: tuple[int, int, int]) -> dict[str, Any]:
+    """Measure a product whose last wave of tiles is nearly empty: cuBLAS, whole tiles in several orders, stream-K."""
+    m, n, k = shape
+    a, b = matrix(m, k, torch.bfloat16), matrix(n, k, torch.bfloat16)
+    whole, stream = example("05_persistent"), example("08_stream_k")
+    space = stream.workspace("cuda")
+    runs = {f"05_persistent, {order}": partial(whole.matmul, scheduler=order) for order in ORDERS}
+    for whole_waves in (True, False):
+        name = f"08_stream_k, {'the last waves' if whole_waves else 'all tiles'}"
+        runs[name] = lambda out, a, b, w=whole_waves: stream.matmul(out, a, b, space, whole_waves=w)
+    found = {"cuBLAS": product(a, b, torch.bfloat16, None)}
+    return measure(found | {name: product(a, b, torch.bfloat16, run) for name, run in runs.items()})
 
 
 def copies(shape: tuple[int, int]) -> dict[str, Any]:
@@ -66,7 +84,11 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     results: dict[str, Any] = {"machine": machine()}
-    for name, part, values in (("bfloat16", products, SIZES), ("float32", copies, COPIES)):
+    for name, part, values in (
+        ("bfloat16", products, SIZES),
+        ("bfloat16", uneven, UNEVEN),
+        ("float32", copies, COPIES),
+    ):
         for value in values:
             title = f"{name} {value if isinstance(value, int) else ' x '.join(map(str, value))}"
             results[title] = part(value)

@@ -19,9 +19,9 @@ import torch
 from benchmarks.timing import interleaved, machine
 
 import tilewright as tw
+from tilewright.kernels._multistage_kernel import matmul_tiles
 from tilewright.kernels.model import Machine, resident_blocks
 from tilewright.kernels.multistage import Multistage
-from tilewright.kernels.multistage_kernel import matmul_tiles
 from tilewright.kernels.multistage_plan import plan_for
 from tilewright.kernels.problem import Operand, Problem
 from tilewright.runtime import driver

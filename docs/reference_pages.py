@@ -40,7 +40,7 @@ _GROUPS = {
     "types": ("Element types", ("dtypes",)),
     "errors": ("Errors", ("errors",)),
 }
-_SUBMODULES = ("schedule", "layout", "draw", "bench", "atoms")
+_SUBMODULES = ("schedule", "schedulers", "layout", "draw", "bench", "atoms")
 
 
 def pages() -> Iterator[Page]:

@@ -11,8 +11,8 @@ buffer of its own (64 x 128), and one of its threads stores that by TMA, in whol
 while the consumer multiplies the next tile; before the buffer is written again, that thread waits until the store has
 read it, and a barrier of the 128 threads tells the others.
 
-Tiles are taken in groups of eight rows, column by column, so that blocks that run at the same time share rows of A and
-of B in the second-level cache.
+`tw.schedulers.Grouped` gives each block its tiles: in groups of eight rows, column by column, so that blocks that run
+at the same time share rows of A and of B in the second-level cache. Another scheduler is another argument of the plan.
 
 A and B are contiguous along K, C along N; M and N are multiples of the tile, K of 64.
 
@@ -32,7 +32,7 @@ from tilewright.demo import Backend, Case, Trial, fetch, main, put
 WARPGROUP = 128
 CONSUMERS = 2  # warpgroups
 THREADS = WARPGROUP * (1 + CONSUMERS)
-GROUP = 8  # rows of tiles
+ORDER = tw.schedulers.Grouped(rows=8)
 HALVES = 2  # of a consumer's results, stored one after the other
 
 
@@ -48,6 +48,7 @@ class Plan:
     mma: tw.TiledMMA
     half: tw.TiledMMA  # of the registers that hold half of a consumer's results
     write: tw.TiledCopy  # fragments of results to such a buffer
+    scheduler: tw.schedulers.Scheduler  # in which order blocks compute tiles
 
     @property
     def stage_bytes(self) -> int:
@@ -56,31 +57,22 @@ class Plan:
         return 2 * (m + n) * k
 
 
-@tw.function
-def place(number, m_tiles, n_tiles):
-    """Return the row and column of a tile, of which blocks compute one after the other."""
-    first = number // (GROUP * n_tiles) * GROUP
-    rows = tw.minimum(m_tiles - first, GROUP)
-    inside = number % (GROUP * n_tiles)
-    return first + inside % rows, inside // rows
-
-
 @tw.kernel
 def matmul_persistent(C, A, B, plan: tw.constexpr):
-    """Compute every grid_dim-th tile of C."""
+    """Compute the tiles of C that the scheduler gives this block."""
     m, n, k = plan.tile
     sA, sB = tw.shared(A.dtype, plan.smem_a), tw.shared(B.dtype, plan.smem_b)
     sC = tw.shared(C.dtype, plan.smem_c)
     ring = tw.pipeline(plan.stages, consumers=4 * CONSUMERS, bytes=plan.stage_bytes)
     tw.sync_threads()  # the barriers are there
-    m_tiles, n_tiles, k_tiles = C.shape[0] // m, C.shape[1] // n, A.shape[1] // k
+    tiles = plan.scheduler(C.shape[0] // m, C.shape[1] // n)
+    k_tiles = A.shape[1] // k
 
     if tw.warpgroup_id() == 0:
         tw.set_registers(40)
         if tw.thread_idx.x == 0:
             state = ring.producer()
-            for number in range(tw.block_idx.x, m_tiles * n_tiles, tw.grid_dim.x):
-                row, column = place(number, m_tiles, n_tiles)
+            for row, column in tiles:
                 for k_tile in range(k_tiles):
                     gA = tw.local_tile(A, (m, k), (row, k_tile), guard=True)
                     gB = tw.local_tile(B, (n, k), (column, k_tile), guard=True)
@@ -93,8 +85,7 @@ def matmul_persistent(C, A, B, plan: tw.constexpr):
         tA, tB = thread.partition_A(sA), thread.partition_B(sB)
         acc = tw.registers(tw.float32, plan.mma.partition_shape((m, n), "C"))
         state = ring.consumer(behind=1)
-        for number in range(tw.block_idx.x, m_tiles * n_tiles, tw.grid_dim.x):
-            row, column = place(number, m_tiles, n_tiles)
+        for row, column in tiles:
             for k_tile in range(k_tiles):
                 with state.read() as stage:
                     tw.wgmma_fence()
@@ -133,7 +124,7 @@ def store(C, acc, sC, row, column, plan):
 
 
 @cache
-def plan_for(stages: int = 4) -> Plan:
+def plan_for(stages: int = 4, scheduler: tw.schedulers.Scheduler = ORDER) -> Plan:
     """Return the plan: tiles of 128 x 256 x 64, in layouts that TMA writes and wgmma reads."""
     tile = m, n, k = (128, 256, 64)
     rows = tw.atoms.GMMA_K_SW128(tw.bfloat16)
@@ -148,12 +139,13 @@ def plan_for(stages: int = 4) -> Plan:
         mma,
         half,
         tw.make_tiled_copy_C(tw.atoms.SM90_U32x4_STSM_N, half),
+        scheduler,
     )
 
 
-def matmul(C, A, B, stages: int = 4, blocks: int = 132) -> None:
+def matmul(C, A, B, stages: int = 4, blocks: int = 132, scheduler: tw.schedulers.Scheduler = ORDER) -> None:
     """Compute C = A B^T for bfloat16 of extents that are multiples of the tile, by at most so many blocks."""
-    plan = plan_for(stages)
+    plan = plan_for(stages, scheduler)
     (m, n), k = C.shape, A.shape[1]
     if m % plan.tile[0] or n % plan.tile[1] or k % plan.tile[2]:
         raise ValueError(f"{m} x {n} x {k} is no multiple of the tile {plan.tile}")

@@ -88,7 +88,7 @@ _EXPORTS: dict[str, tuple[str, ...]] = {
 }
 
 # Submodules that users reach as attributes, without an import of their own.
-_SUBMODULES = ("atoms", "bench", "draw", "layout", "schedule")
+_SUBMODULES = ("atoms", "bench", "draw", "layout", "schedule", "schedulers")
 
 _MODULE_OF = {name: module for module, names in _EXPORTS.items() for name in names}
 

@@ -19,6 +19,7 @@ from tilewright.ir.evaluate import evaluate
 from tilewright.ir.maps import MapValues
 from tilewright.ir.ops import AddressOf, Point
 from tilewright.passes.pipeline import run_passes
+from tilewright.runtime.options import demand_clusters
 from tilewright.trace.kernel import trace
 from tilewright.trace.parameters import ArgumentType
 
@@ -233,14 +234,16 @@ def lower(
     block: tuple[int, int, int] | None,
     min_blocks: int = 0,
     cooperative: bool = False,
+    cluster: tuple[int, int, int] = (1, 1, 1),
     bounds: bool = False,
     fastmath: bool = False,
 ) -> Lowered:
     """Trace a rewritten function for certain arguments and run the passes; `bounds` is for the simulator.
 
-    Raises `LanguageError` for what the language or the target refuses.
+    Raises `LanguageError` for what the language or the target refuses, `ArgumentError` for a target without clusters.
     """
-    kernel = trace(function, arguments, arch=arch, block=block, bounds=bounds, fastmath=fastmath)
+    demand_clusters(arch, cluster)
+    kernel = trace(function, arguments, arch=arch, block=block, bounds=bounds, fastmath=fastmath, cluster=cluster)
     divides = any(op.effects.registers is not None for op in kernel.body.walk())
     kernel.min_blocks = min_blocks or int(divides)  # without a number ptxas takes no notice of setmaxnreg
     kernel.cooperative = cooperative or any(op.effects.together is Scope.GRID for op in kernel.body.walk())

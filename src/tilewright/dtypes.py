@@ -125,26 +125,26 @@ def set_device_number(make: Callable[[Any, DType], Any]) -> None:
     _device_number = make
 
 
-bool_ = DType("bool", "bool", 8, "bool")
-int8 = DType("int8", "int", 8, "signed char")
-int16 = DType("int16", "int", 16, "short")
-int32 = DType("int32", "int", 32, "int")
-int64 = DType("int64", "int", 64, "long long")
-uint8 = DType("uint8", "uint", 8, "unsigned char")
-uint16 = DType("uint16", "uint", 16, "unsigned short")
-uint32 = DType("uint32", "uint", 32, "unsigned int")
-uint64 = DType("uint64", "uint", 64, "unsigned long long")
-float16 = DType("float16", "float", 16, "half")
-bfloat16 = DType("bfloat16", "float", 16, "bfloat16")
-float32 = DType("float32", "float", 32, "float")
-float64 = DType("float64", "float", 64, "double")
+bool_: DType = DType("bool", "bool", 8, "bool")
+int8: DType = DType("int8", "int", 8, "signed char")
+int16: DType = DType("int16", "int", 16, "short")
+int32: DType = DType("int32", "int", 32, "int")
+int64: DType = DType("int64", "int", 64, "long long")
+uint8: DType = DType("uint8", "uint", 8, "unsigned char")
+uint16: DType = DType("uint16", "uint", 16, "unsigned short")
+uint32: DType = DType("uint32", "uint", 32, "unsigned int")
+uint64: DType = DType("uint64", "uint", 64, "unsigned long long")
+float16: DType = DType("float16", "float", 16, "half")
+bfloat16: DType = DType("bfloat16", "float", 16, "bfloat16")
+float32: DType = DType("float32", "float", 32, "float")
+float64: DType = DType("float64", "float", 64, "double")
 # Operands of matrix products, with 3 and 2 bits of fraction; computed with as float32 and rounded, saturating at the
 # largest finite number as the GPU's conversions do. Those of AMD's gfx942 ("fnuz") have a bias that is greater by one,
 # neither infinities nor a negative zero, whose bits 0x80 are their only NaN.
-float8_e4m3fn = DType("float8_e4m3fn", "float", 8, "float8_e4m3fn")
-float8_e5m2 = DType("float8_e5m2", "float", 8, "float8_e5m2")
-float8_e4m3fnuz = DType("float8_e4m3fnuz", "float", 8, "float8_e4m3fnuz")
-float8_e5m2fnuz = DType("float8_e5m2fnuz", "float", 8, "float8_e5m2fnuz")
+float8_e4m3fn: DType = DType("float8_e4m3fn", "float", 8, "float8_e4m3fn")
+float8_e5m2: DType = DType("float8_e5m2", "float", 8, "float8_e5m2")
+float8_e4m3fnuz: DType = DType("float8_e4m3fnuz", "float", 8, "float8_e4m3fnuz")
+float8_e5m2fnuz: DType = DType("float8_e5m2fnuz", "float", 8, "float8_e5m2fnuz")
 FLOAT8_NVIDIA = (float8_e4m3fn, float8_e5m2)
 FLOAT8_AMD = (float8_e4m3fnuz, float8_e5m2fnuz)
 FLOAT8 = FLOAT8_NVIDIA + FLOAT8_AMD
@@ -153,10 +153,10 @@ LARGEST_FLOAT8 = {float8_e4m3fn: 448.0, float8_e5m2: 57344.0, float8_e4m3fnuz: 2
 # What matrix instructions take of wider memory: tensors do not have these types. tfloat32 is what a tensor core reads
 # of a float32, its upper 19 bits; `x.to(tw.tfloat32)` rounds a float32 to them and gives a float32. The narrow integers
 # lie packed in 32-bit words.
-tfloat32 = DType("tfloat32", "float", 32, "float")
-int4 = DType("int4", "int", 4, "")
-uint4 = DType("uint4", "uint", 4, "")
-uint1 = DType("uint1", "uint", 1, "")
+tfloat32: DType = DType("tfloat32", "float", 32, "float")
+int4: DType = DType("int4", "int", 4, "")
+uint4: DType = DType("uint4", "uint", 4, "")
+uint1: DType = DType("uint1", "uint", 1, "")
 OPERANDS = (tfloat32, int4, uint4, uint1)
 
 ALL = (bool_, int8, int16, int32, int64, uint8, uint16, uint32, uint64, float16, bfloat16, float32, float64)

@@ -38,7 +38,7 @@ class TilewrightError(Exception):
     ) -> None:
         super().__init__(summary)
         self.summary = summary
-        self.details = tuple(details)
+        self.details: tuple[str, ...] = tuple(details)
         self.location = location
         self.help = help
 

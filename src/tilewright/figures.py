@@ -3,7 +3,7 @@
     Figures         numbers that add up: requests, wavefronts, sectors, bytes, instructions, operations
     Line            the figures of one source line
     SharedBuffer    the accesses to one buffer of shared memory, kept as patterns so that other layouts can be tried
-    Timeline        what the warps of one block did
+    Timeline        what the warps of one block did, and for which phases of which barriers they waited
     Launch          one launch: its lines, its buffers in shared memory, its timelines, what the compiler says of it
 
 An instruction counts once for each warp that runs it, an operation once for each thread.
@@ -23,13 +23,14 @@ from tilewright.errors import TilewrightError
 from tilewright.layout import ComposedLayout, Layout
 from tilewright.remarks import Place, Remark
 from tilewright.source import SourceLocation
-from tilewright.transactions import SECTOR, wavefronts
+from tilewright.transactions import LINE, SECTOR, wavefronts
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Dim3 = tuple[int, int, int]
 
 MOST_PATTERNS = 4096  # of one buffer; what comes later is counted, and not tried again
 MOST_EVENTS = 1500  # of one block; longer runs are cut there
+MOST_WAITS = 6000  # of one block, and as many pieces of activity
 _LOOK_BACK = 16  # launches that a new one is compared with
 
 
@@ -43,6 +44,16 @@ class Figures:
     byte once a request. `instructions` counts by class, once a warp; `operations` by the unit that does them (a type's
     name, or "tensor" and a type's name), once a thread, a fused multiply-add as two. `bulk_bytes` are those of
     `global_bytes` that bulk copies move, what lies outside of a tensor left out.
+
+    Bulk copies once more, by what they do ("load", "store", "reduce"): `bulk_boxes`, `bulk_moved` (the bytes of global
+    memory that they reach) and `bulk_outside` (bytes of boxes that lie outside of the tensor); `bulk_sectors` and
+    `bulk_lines` are the sectors and the lines of 128 bytes that their boxes touch, `bulk_shared` the bytes of shared
+    memory "written" and "read", in `bulk_passes` passes of all banks.
+
+    Products of warpgroups: `products` are their instructions, once a warpgroup; `operand_bytes` what these read of
+    shared memory as "A" and "B", `operand_wavefronts` the passes that takes and `operand_wavefronts_ideal` the fewest
+    (`tilewright.transactions.core_wavefronts`). `product_waits` counts the waits of warpgroups by the groups under way
+    before and after: "2 to 1".
     """
 
     shared_requests: int = 0
@@ -54,6 +65,18 @@ class Figures:
     global_sectors_ideal: int = 0
     global_bytes: int = 0
     bulk_bytes: int = 0
+    bulk_boxes: Counter[str] = field(default_factory=Counter)
+    bulk_moved: Counter[str] = field(default_factory=Counter)
+    bulk_outside: Counter[str] = field(default_factory=Counter)
+    bulk_sectors: int = 0
+    bulk_lines: int = 0
+    bulk_shared: Counter[str] = field(default_factory=Counter)
+    bulk_passes: int = 0
+    products: int = 0
+    operand_bytes: Counter[str] = field(default_factory=Counter)
+    operand_wavefronts: int = 0
+    operand_wavefronts_ideal: int = 0
+    product_waits: Counter[str] = field(default_factory=Counter)
     barriers: int = 0
     instructions: Counter[str] = field(default_factory=Counter)
     operations: Counter[str] = field(default_factory=Counter)
@@ -82,6 +105,16 @@ class Figures:
     def shared_conflicts(self) -> int:
         """The wavefronts that bank conflicts cost."""
         return self.shared_wavefronts - self.shared_wavefronts_ideal
+
+    @property
+    def operand_conflicts(self) -> int:
+        """The passes that bank conflicts cost where products read their operands."""
+        return self.operand_wavefronts - self.operand_wavefronts_ideal
+
+    @property
+    def needless_waits(self) -> int:
+        """The waits for products at which no group was under way that they wait for."""
+        return sum(n for name, n in self.product_waits.items() if len(set(name.split(" to "))) == 1)
 
     @property
     def sectors_per_request(self) -> float:
@@ -217,17 +250,61 @@ class Event:
     landed: int | None = None
 
 
+@dataclass(frozen=True)
+class Wait:
+    """The wait of a warp, or of one thread of it, for a phase of a barrier: the steps of the simulator's order.
+
+    It began at the step `begin`; the phase was over at `over`, which is `begin` where it was over before, and the warp
+    went on at `end`. `barrier` is the name of an mbarrier, "named barrier" or "block barrier", `stage` which of them;
+    `thread` is None where the whole warp waits.
+    """
+
+    warp: int
+    thread: int | None
+    barrier: str
+    stage: int
+    phase: int
+    line: int | None
+    begin: int
+    over: int
+    end: int
+
+    @property
+    def steps(self) -> int:
+        """For how many steps it waited for the phase to be over."""
+        return self.over - self.begin
+
+
+@dataclass
+class Activity:
+    """Steps in a row, `begin` up to and without `end`, in which the same warps (bits) did what looks alike."""
+
+    begin: int
+    end: int
+    warps: int
+    kind: str
+
+
 @dataclass
 class Timeline:
     """What the warps of one block did, in the order in which the simulator did it: an order, not a time.
 
-    `is_cut` is True where it went on for longer than `MOST_EVENTS`.
+    `is_cut` is True where it went on for longer than `MOST_EVENTS`; `waits` and `activity` go on up to `MOST_WAITS`,
+    and cover `steps` steps of the simulator.
     """
 
     block: tuple[int, int, int]
     warps: int
     events: list[Event] = field(default_factory=list)
     is_cut: bool = False
+    waits: list[Wait] = field(default_factory=list)
+    activity: list[Activity] = field(default_factory=list)
+    steps: int = 0
+
+    @property
+    def is_waits_cut(self) -> bool:
+        """True where waits or activity went on for longer than is kept."""
+        return max(len(self.waits), len(self.activity)) >= MOST_WAITS
 
 
 @dataclass(frozen=True)
@@ -265,13 +342,64 @@ class _Answer:
 
 
 @dataclass
+class Requests:
+    """Requests (requests, lanes) of addresses in bytes, and again of each as much further as `shifts` says.
+
+    `active` says which lanes ask, None for all. Addresses count from `base`, which is a multiple of a line.
+    """
+
+    addresses: Array
+    active: Array | None
+    shifts: Array | None
+    base: int
+    is_write: bool
+
+    @property
+    def count(self) -> int:
+        """How many addresses they are."""
+        return self.addresses.size * (1 if self.shifts is None else len(self.shifts))
+
+
+@dataclass(eq=False)
+class CacheLines:
+    """The lines of 128 bytes that requests reach, one after another; worked out when asked for.
+
+    `is_cut` says that more requests came than are kept.
+    """
+
+    requests: list[Requests]
+    is_cut: bool
+
+    @cached_property
+    def lines(self) -> Array:
+        """Twice the number of each line, plus 1 for a write; each line once a request."""
+        found = [_lines_of(each) for each in self.requests]
+        return np.concatenate(found) if found else np.zeros(0, np.int64)
+
+
+def _lines_of(each: Requests) -> Array:
+    addresses, active = each.base + each.addresses, each.active
+    if active is not None:
+        first = np.take_along_axis(addresses, active.argmax(axis=1)[:, None], axis=1)
+        addresses = np.where(active, addresses, first)
+    if each.shifts is not None:
+        addresses = (addresses + each.shifts[:, None, None]).reshape(-1, addresses.shape[1])
+    lines = np.sort(addresses // LINE, axis=1)
+    fresh = np.ones(lines.shape, np.bool_)
+    fresh[:, 1:] = lines[:, 1:] != lines[:, :-1]
+    found: Array = lines[fresh] * 2 + each.is_write
+    return found
+
+
+@dataclass
 class Launch:
     """One launch of a kernel.
 
     `measured_blocks` below `blocks` says that the figures were taken from so many blocks and scaled.
     `touched_bytes` is what the launch touches of global memory, each sector counted once, and again where it is
     both read and written: the least that can come from and go to DRAM. `compile` returns what the compiler says,
-    or raises where there is none.
+    or raises where there is none. `cache_lines` are the lines of 128 bytes of global memory in the order in which the
+    simulator reached them.
     """
 
     kernel: str
@@ -287,6 +415,8 @@ class Launch:
     touched_bytes: int = 0
     remarks: list[Remark] = field(default_factory=list)
     arguments: tuple[tuple[str, str], ...] = ()  # their names, and each as a short text
+    cache_lines: CacheLines | None = None
+    registers_by_role: tuple[int, ...] = ()  # of a thread of each warpgroup, 0 where it chose none; () where none did
     compile: Callable[[], Compiled] | None = None
 
     def __getstate__(self) -> dict[str, object]:
@@ -325,5 +455,6 @@ def add_launch(launches: list[Launch], launch: Launch) -> None:
     for known in launches[-_LOOK_BACK:]:
         if known.is_like(launch):
             launch.buffers, launch.timelines = known.buffers, known.timelines
+            launch.cache_lines = known.cache_lines
             break
     launches.append(launch)

@@ -12,26 +12,23 @@ import inspect
 import threading
 import types
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, overload
-from weakref import WeakSet, ref
+from weakref import ref
 
 from tilewright.arch import Arch, default_arch
 from tilewright.compile import Lowered, lower
 from tilewright.errors import ArgumentError, LanguageError
 from tilewright.frames import hide_frames, hiding_frames
-from tilewright.frontend.captures import Captures
-from tilewright.frontend.rewrite import rewrite
-from tilewright.frontend.sources import remember
+from tilewright.kernel_code import Code
 from tilewright.notebook import KernelShown, LauncherShown
 from tilewright.pickling import KernelByName, LauncherByName
 from tilewright.runtime.arrays import Static
 from tilewright.runtime.launch import LaunchConfig, launch_config
-from tilewright.runtime.options import Options, as_int, stream_handle
+from tilewright.runtime.options import Options, as_int, configured, stream_handle
 from tilewright.runtime.plan import ArgumentPlan, Reading, Signature
 from tilewright.runtime.recent import Recent
 from tilewright.specialise import Ready, Specialisation, argument_type, described_type, specialise
-from tilewright.trace.parameters import declared_parameters, variadic
+from tilewright.trace.parameters import DeclaredParameter, declared_parameters, variadic
 from tilewright.trace.tracer import tracing
 
 if TYPE_CHECKING:
@@ -41,37 +38,7 @@ _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_O
 Extent = Any  # an int, a tuple of up to three, or (for the grid) a function of the arguments
 
 
-# What a kernel keeps: those used last, and at most twice as many (see `Recent`).
-_MAX_LAUNCHERS = 512  # of grid and block
-_MAX_VARIANTS = 256  # of options and block shapes
-
-
-class _Code:
-    """What a kernel shares with its bound and configured forms: the function, and all that was compiled of it."""
-
-    def __init__(self, function: types.FunctionType, *, is_traceable: bool = False) -> None:
-        self.function = function
-        self.signature = inspect.signature(function)
-        self.captures = Captures(function)
-        self._rewritten = function if is_traceable else None
-        if not is_traceable:
-            remember(function)
-        # By the numbers of bound and of further arguments, the options that code depends on, and the block.
-        self.variants: Recent[tuple[object, ...], _Variant] = Recent(_MAX_VARIANTS)
-        self.held: WeakSet[_Variant] = WeakSet()  # all that someone still holds, in the table or not
-        self.changes = 0  # how often something that the kernel was traced with was found changed
-
-    def rewrite(self) -> types.FunctionType:
-        """Return the function with its control flow made traceable."""
-        if self._rewritten is None:
-            self._rewritten = rewrite(self.function)
-        return self._rewritten
-
-    def forget(self) -> None:
-        """Drop what was compiled: something that the kernel was traced with has changed."""
-        self.changes += 1
-        for variant in list(self.held):
-            variant.forget()
+_MAX_LAUNCHERS = 512  # of grid and block: those used last are kept, and at most twice as many (see `Recent`)
 
 
 class Kernel(KernelByName, KernelShown):
@@ -87,7 +54,7 @@ class Kernel(KernelByName, KernelShown):
         function: types.FunctionType,
         options: Options | None = None,
         bound: tuple[Any, ...] = (),
-        code: _Code | None = None,
+        code: Code | None = None,
         further: int | None = None,
     ) -> None:
         if not isinstance(function, types.FunctionType):
@@ -97,21 +64,24 @@ class Kernel(KernelByName, KernelShown):
                 if isinstance(function, (staticmethod, classmethod))
                 else None,
             )
-        self.options = options or Options()
+        self.options: Options = options or Options()
         self.__wrapped__ = function
-        self.__name__, self.__qualname__ = function.__name__, function.__qualname__
+        self.__name__: str = function.__name__
+        self.__qualname__: str = function.__qualname__
         self.__doc__, self.__module__ = function.__doc__, function.__module__
-        self._code = code or _Code(function)
-        self.__signature__ = self._code.signature
+        self._code = code or Code(function)
+        self.__signature__: inspect.Signature = self._code.signature
         self._bound = bound
-        self.bound = len(bound)
+        self.bound: int = len(bound)
         # The name of a last parameter such as *operands. Its number of arguments, `further`, differs from call to
         # call: each number makes a kernel of its own, which this one finds.
         self._variadic = variadic(self.__signature__)
         self._further = further
         self._by_number: dict[int, Kernel] = {}
         self._named = sum(p.kind in _POSITIONAL for p in self.__signature__.parameters.values()) - len(bound)
-        self.parameters = declared_parameters(function, self.__signature__, len(bound), further or 0)
+        self.parameters: tuple[DeclaredParameter, ...] = declared_parameters(
+            function, self.__signature__, len(bound), further or 0
+        )
         self.captures = self._code.captures.of(bound[0]) if bound else self._code.captures
         self._recent: Recent[Any, Launcher] = Recent(_MAX_LAUNCHERS)
         self._launchers = self._recent.young
@@ -185,7 +155,7 @@ class Kernel(KernelByName, KernelShown):
         return Kernel(self._code.function, self.options, (instance,), self._code)
 
     def configure(self, **options: Any) -> Kernel:
-        """Return the kernel with options: `stream`, `min_blocks`, `arch`, `fastmath` and `cooperative`.
+        """Return the kernel with options: `stream`, `min_blocks`, `arch`, `fastmath`, `cooperative` and `cluster`.
 
         `min_blocks=n` asks the compiler to keep to so few registers that n blocks fit on a multiprocessor (the second
         argument of CUDA's __launch_bounds__). `stream` is a CUDA stream handle or an object with `cuda_stream` or
@@ -193,18 +163,12 @@ class Kernel(KernelByName, KernelShown):
         "gfx908", of launches with NumPy arrays, of `analyze`, of `source` and its like and of `tw.check`; without it
         sm_90a. Arrays on a GPU run on that GPU, which an AMD target refuses. `fastmath` is that of `@tw.kernel`. With
         `cooperative=True` all blocks of a launch are on the GPU at once, or it is refused: for kernels whose blocks
-        wait for later ones (`tw.sync_grid` does so by itself). Raises `ArgumentError` for other options and for a
-        target that is not known.
+        wait for later ones (`tw.sync_grid` does so by itself). `cluster` is how many blocks form a cluster, an int or
+        up to three: blocks that run at the same time and reach each other's shared memory, 8 on any GPU from sm_90 on,
+        up to 16 where the GPU can place them. Raises `ArgumentError` for other options, and for a target that is not
+        known or lacks what is asked for.
         """
-        unknown = [name for name in options if name not in Options.__dataclass_fields__]
-        if unknown:
-            names = "stream, min_blocks, arch, fastmath and cooperative"
-            raise ArgumentError(f"configure takes {names}, got {', '.join(unknown)}")
-        try:
-            changed = replace(self.options, **options)
-        except ArgumentError as error:
-            raise ArgumentError(f"configure: {error.summary}", help=error.help) from None
-        return Kernel(self._code.function, changed, self._bound, self._code, self._further)
+        return Kernel(self._code.function, configured(self.options, options), self._bound, self._code, self._further)
 
     @hiding_frames
     def source(self, *args: Any, arch: str | None = None, **kwargs: Any) -> str:
@@ -296,7 +260,7 @@ class Kernel(KernelByName, KernelShown):
         """Return what was compiled for a block shape."""
         shape, code = launch_config(1, block).block, self._code
         key = self.bound, self._further, self.options.arch, *self.options.of_code.values(), shape
-        found = code.variants.get(key)
+        found: _Variant | None = code.variants.get(key)
         if found is None:
             found = code.variants.add(key, _Variant(self, shape))
             code.held.add(found)
@@ -313,10 +277,10 @@ class _Variant:
         self.kernel = kernel
         self.block = block
         names = [p.name for p in kernel.parameters]
-        self.signature = Signature(names, [p.name for p in kernel.parameters if p.is_constexpr])
-        self.forgotten = 0  # how often what was compiled was dropped
+        self.signature: Signature = Signature(names, [p.name for p in kernel.parameters if p.is_constexpr])
+        self.forgotten: int = 0  # how often what was compiled was dropped
         # How many arguments a call gives when none is bound or left to its default; -1: always complete them.
-        self.arguments = -1 if kernel.bound or kernel.takes_any_number else len(names)
+        self.arguments: int = -1 if kernel.bound or kernel.takes_any_number else len(names)
 
     def forget(self) -> None:
         """Drop what was compiled."""
@@ -372,9 +336,9 @@ class Launcher(LauncherByName, LauncherShown):
     __slots__ = ("_config", "_stream", "_variant", "block", "grid", "kernel")
 
     def __init__(self, kernel: Kernel, grid: Extent, block: Extent) -> None:
-        self.kernel = kernel
-        self.grid = grid
-        self.block = block
+        self.kernel: Kernel = kernel
+        self.grid: Extent = grid
+        self.block: Extent = block
         stream = kernel.options.stream
         handle = as_int(stream)
         self._stream = stream if handle is None else handle
@@ -467,8 +431,8 @@ class Launcher(LauncherByName, LauncherShown):
         """Return the checked configuration, and remember it unless the grid depends on the arguments."""
         shared = ready.dynamic_shared_bytes
         if callable(self.grid):
-            return launch_config(self.grid(*args[self.kernel.bound :]), self.block, shared)
-        config = launch_config(self.grid, self.block, shared)
+            return launch_config(self.grid(*args[self.kernel.bound :]), self.block, shared, self.kernel.options.cluster)
+        config = launch_config(self.grid, self.block, shared, self.kernel.options.cluster)
         self._config = None if config.is_empty else config
         return config
 
@@ -557,10 +521,10 @@ def kernel(function: Callable[..., Any]) -> Kernel: ...
 
 
 @overload
-def kernel(*, fastmath: bool = False) -> Callable[[Callable[..., Any]], Kernel]: ...
+def kernel(*, fastmath: bool = False, cluster: Extent = 1) -> Callable[[Callable[..., Any]], Kernel]: ...
 
 
-def kernel(function: Any = ..., *, fastmath: bool = False) -> Any:
+def kernel(function: Any = ..., *, fastmath: bool = False, cluster: Extent = 1) -> Any:
     """Make a kernel of a function: `@tw.kernel`, or `@tw.kernel(fastmath=True)`.
 
     The function runs once for each kind of arguments, to be traced; its loops over `range` and its branches on
@@ -578,9 +542,10 @@ def kernel(function: Any = ..., *, fastmath: bool = False) -> Any:
     >>> x
     array([0., 2., 4., 6., 8.], dtype=float32)
 
-    With `fastmath` quotients and functions of float32 are approximate: `tw.exp` is CUDA's `__expf`.
+    With `fastmath` quotients and functions of float32 are approximate: `tw.exp` is CUDA's `__expf`. `cluster` is how
+    many blocks form a cluster, as in `Kernel.configure`.
     """
-    options = Options(fastmath=fastmath)
+    options = Options(fastmath=fastmath, cluster=cluster)
     return Kernel(function, options) if function is not ... else lambda target: Kernel(target, options)
 
 
@@ -589,7 +554,7 @@ def traceable_kernel(function: types.FunctionType) -> Kernel:
 
     Its parameters are those of its `__signature__`.
     """
-    return Kernel(function, code=_Code(function, is_traceable=True))
+    return Kernel(function, code=Code(function, is_traceable=True))
 
 
 def static(array: object) -> Static:

@@ -1,5 +1,7 @@
 """See which kernels a piece of host code launches: with `record_launches` they run, with `trace_launches` they do not.
 
+`surround_launches` lets somebody act before and after each.
+
 A launch pays one look at an empty dict for this while nobody records. Only launches of the thread that records are
 seen; those of other threads run as always.
 """
@@ -8,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,11 +50,15 @@ class Recorded:
         return {name: self.arguments[name] for name in sorted(self.lowered.read)}
 
 
+Around = Callable[[Launcher], contextlib.AbstractContextManager[None]]
+
+
 class _Recording:
     """Recordings under way in one thread: what each found, and the target for which launches are traced, not run."""
 
     def __init__(self) -> None:
         self.open: list[tuple[list[Recorded], Arch | None]] = []  # the innermost last
+        self.around: list[Around] = []
         self._is_launching = False
 
     def __call__(self, launcher: Launcher, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -67,7 +73,12 @@ class _Recording:
                 return True
         self._is_launching = True
         try:
-            launcher(*args, **kwargs)
+            if self.around:
+                launcher.admitted(launcher.kernel.complete(args, kwargs))  # compiled, so that what follows is short
+            with contextlib.ExitStack() as stack:
+                for around in self.around:
+                    stack.enter_context(around(launcher))
+                launcher(*args, **kwargs)
         finally:
             self._is_launching = False
         recorded = _recorded(launcher, launcher.kernel.complete(args, kwargs))
@@ -81,6 +92,19 @@ def record_launches() -> Iterator[list[Recorded]]:
     """Collect the launches of the body of a `with`, which run as always. Prepared launches are not seen."""
     with _recording(None) as found:
         yield found
+
+
+@contextlib.contextmanager
+def surround_launches(around: Around) -> Iterator[list[Recorded]]:
+    """Run each launch of the body of a `with` inside `around(launcher)`, when its kernel is compiled; collect them."""
+    with _recording(None) as found:
+        recording = observers[threading.get_ident()]
+        assert isinstance(recording, _Recording), recording
+        recording.around.append(around)
+        try:
+            yield found
+        finally:
+            recording.around.remove(around)
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ from functools import cached_property
 from math import prod
 from typing import Any, Protocol
 
+from tilewright.admission import Admit, admission_of, attributes_of, blocks_at_once
 from tilewright.arch import Arch, default_arch
 from tilewright.compile import Lowered
 from tilewright.dtypes import DType
@@ -319,25 +320,24 @@ class OnDevice:
         self.names = names
         self.starts = starts
         self.ordinal = ordinal
-        self.dynamic_shared_bytes = lowered.cuda.dynamic_shared_bytes
-        self.properties = properties = driver.device_properties(ordinal)
+        self.dynamic_shared_bytes: int = lowered.cuda.dynamic_shared_bytes
+        self.properties: driver.DeviceProperties = driver.device_properties(ordinal)
         # Shared memory whose size depends on numbers is worked out at every call.
-        self.sizes_by_number = any(p.part == "value" for p in lowered.sized)
-        if self.dynamic_shared_bytes > properties.shared_bytes_optin:
+        self.sizes_by_number: bool = any(p.part == "value" for p in lowered.sized)
+        if self.dynamic_shared_bytes > self.properties.shared_bytes_optin:
             raise DeviceError(
                 f"kernel {lowered.kernel.name!r} takes {self.dynamic_shared_bytes} bytes of shared memory; "
-                f"a block of {properties.name} has {properties.shared_bytes_optin}"
+                f"a block of {self.properties.name} has {self.properties.shared_bytes_optin}"
             )
-        self.function = self.load(lowered.module)
+        self.function: driver.Function = self.load(lowered.module)
         position = {name: n for n, name in enumerate(names)}
-        cooperative = lowered.kernel.cooperative
         maps = TensorMaps(lowered, names, starts) if lowered.kernel.tensor_maps else None
         slots = [_slot(p, position) for p in lowered.kernel.parameters]
-        self.packer = Packer(slots, starts, cooperative=cooperative, maps=maps)
-        self.admitted = Cooperative(self).admit if cooperative else None
-        self.overlaps = Overlaps(lowered, dict(zip(names, starts, strict=True)))
+        self.packer: Packer = Packer(slots, starts, attributes=attributes_of(lowered.kernel), maps=maps)
+        self.admitted: Admit | None = admission_of(self)
+        self.overlaps: Overlaps = Overlaps(lowered, dict(zip(names, starts, strict=True)))
         # Conditions on extents and strides are checked once for each kind of call, those on numbers at every call.
-        self.checks_numbers = any(p.part == "value" for p in lowered.checked)
+        self.checks_numbers: bool = any(p.part == "value" for p in lowered.checked)
 
     @property
     def lowered_for_gpu(self) -> Lowered:
@@ -368,43 +368,6 @@ class OnDevice:
     def admit(self, reading: Reading) -> Ready:
         self.check(reading)
         return _Admitted(self, reading[0].layouts, self.shared_bytes(reading))
-
-
-class Cooperative:
-    """What cooperative launches of a kernel need: a grid that fits, and machine code of their own on each stream.
-
-    The counter of the grid's barrier is a variable of the loaded code, so launches that may run at the same time have
-    one each.
-    """
-
-    def __init__(self, owner: OnDevice) -> None:
-        self._owner = owner
-        self._fitting: dict[tuple[driver.Function, tuple[int, int, int], int], int] = {}
-        self._of_streams: dict[tuple[int, bool], driver.Function] = {}
-
-    def admit(self, function: driver.Function, config: LaunchConfig, stream: int) -> driver.Function:
-        """Return what is launched on a stream; raise `DeviceError` for a grid that is not on the GPU at once."""
-        x, y, z = config.block
-        key = function, config.block, config.shared_bytes
-        most = self._fitting.get(key)
-        if most is None:
-            most = self._fitting[key] = function.resident_blocks(x * y * z, config.shared_bytes)
-        blocks = config.grid[0] * config.grid[1] * config.grid[2]
-        if blocks > most:
-            raise DeviceError(
-                f"kernel {function.name!r} is launched cooperatively, and its grid of {blocks} blocks does not fit on "
-                "the GPU at once",
-                details=[f"of blocks of {x * y * z} threads this GPU holds {most}"],
-                help="launch fewer blocks, each of which does more: for i in range(block, count, tw.grid_dim.x)",
-            )
-        owner = self._owner
-        is_aliased = function is not owner.function
-        found = self._of_streams.get((stream, is_aliased))
-        if found is None:
-            first = not any(aliased is is_aliased for _, aliased in self._of_streams)
-            module = owner.lowered.aliased_module if is_aliased else owner.lowered.module
-            found = self._of_streams[stream, is_aliased] = function if first else owner.load(module)
-        return found
 
 
 class _Admitted:
@@ -445,13 +408,13 @@ class _Admitted:
         return self.owner.packer.prepare(function, config, handle, values, call.layouts, owners)
 
     def resident_blocks(self, config: LaunchConfig) -> int:
-        return self.owner.function.resident_blocks(prod(config.block), config.shared_bytes)
+        return blocks_at_once(self.owner.function, config)
 
     def _sized(self, config: LaunchConfig, reading: Reading) -> LaunchConfig:
         """Return the configuration with the shared memory that the numbers of a call ask for."""
         if not self.owner.sizes_by_number:
             return config
-        return launch_config(config.grid, config.block, self.owner.shared_bytes(reading))
+        return launch_config(config.grid, config.block, self.owner.shared_bytes(reading), config.cluster)
 
     def _stream(self, plan: ArgumentPlan, reading: Reading, stream: Any) -> int:
         """Return the stream of a launch, after the conditions on numbers."""
@@ -465,7 +428,7 @@ class TensorMaps:
 
     def __init__(self, lowered: Lowered, names: Sequence[str], starts: Sequence[int]) -> None:
         self._lowered, self._names, self._starts = lowered, names, starts
-        self.count = len(lowered.kernel.tensor_maps)
+        self.count: int = len(lowered.kernel.tensor_maps)
         place = dict(zip(names, starts, strict=True))
         argument = {p.target: p.argument for p in lowered.kernel.parameters}
         self._pointers = [place[argument[map.buffer]] for map in lowered.kernel.tensor_maps]

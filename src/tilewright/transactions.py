@@ -29,6 +29,13 @@ and which broadcasts join is taken from NVIDIA's GPUs and was not measured on on
 
 The fewest wavefronts are the phases that have an active lane; of atomics, the updates of the busiest word.
 
+A product of a warpgroup (wgmma) reads its operands in shared memory by core matrices, 8 lines of 16 bytes (PTX ISA,
+"Asynchronous Warpgroup Level Matrix Shared Memory Layout"). `core_wavefronts` counts a pass of all banks for each, and
+as many more as two of its lines share banks: every layout that a descriptor describes, swizzled or not, has none. That
+is arithmetic on addresses; how the hardware orders these reads is not documented, and no counter was compared. That A
+and B are read once a warpgroup, 128 bytes a clock, is what rates measured on H800 fit (arXiv 2402.13499, 2501.12084).
+Bulk copies write and read boxes, which are compact in shared memory: passes of 128 bytes, without conflicts.
+
 Global memory
 -------------
 
@@ -52,6 +59,7 @@ BANKS = 32
 WORD = 4  # bytes that a bank delivers at once
 ROW = BANKS * WORD  # bytes that all banks deliver at once
 SECTOR_BITS = 5
+LINE = 128  # bytes: a line of the second-level cache
 SECTOR = 1 << SECTOR_BITS  # bytes: the least that global memory moves, a quarter of a cache line
 
 _JOINED = ("load", "store")
@@ -166,6 +174,20 @@ def _atomic(addresses: Array, active: Array, width: int) -> tuple[Array, Array]:
     run = np.cumsum(fresh, axis=1) + rows * units.shape[1]
     alike = np.bincount(run[ordered >= 0], minlength=units.size).reshape(units.shape).max(axis=1)
     return took.reshape(-1, banks).max(axis=1), alike
+
+
+def core_wavefronts(lines: Array) -> Array:
+    """Return the passes that core matrices take: (..., 8) addresses of their lines of 16 bytes become (...).
+
+    >>> rows = np.arange(8)
+    >>> [int(core_wavefronts(stride * rows)) for stride in (16, 32, 128)]
+    [1, 2, 8]
+    >>> int(core_wavefronts(128 * rows ^ 16 * rows))
+    1
+    """
+    groups = (lines >> 4) % (ROW // 16)
+    found: Array = (groups[..., :, None] == np.arange(ROW // 16)).sum(axis=-2).max(axis=-1)
+    return found
 
 
 # --- global memory -------------------------------------------------------------------------------------------------

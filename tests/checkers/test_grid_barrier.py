@@ -111,6 +111,7 @@ def test_a_cooperative_launch_says_so_to_the_driver() -> None:
     import struct
 
     from tilewright.dtypes import int32
+    from tilewright.runtime.attributes import COOPERATIVE
     from tilewright.runtime.launch import Packer, ScalarSlot, launch_config
 
     class Function:
@@ -134,7 +135,7 @@ def test_a_cooperative_launch_says_so_to_the_driver() -> None:
             admitted.append((config.grid, stream))
             return function
 
-        packer = Packer([ScalarSlot(0, int32)], [0], cooperative=cooperative)
+        packer = Packer([ScalarSlot(0, int32)], [0], attributes=(COOPERATIVE,) * cooperative)
         launch = packer.bind((None,), function, (), None, admit if cooperative else None)
         launch(launch_config(7, 32), 0, (5,))
         assert function.seen == [expected]

@@ -34,7 +34,7 @@ REASONS = (
     r"gfx90a has no (barrier of a part of the block|cvt\.rna\.tf32|mbarrier|printf|PTX)",
     r"gfx90a has no (atomic addition of two halves|barrier of the grid here|reduction of a wave in one instruction)",
     r"gfx90a has no instruction that the library makes (cos|sin|tanh) of",
-    r"tw\.copy: gfx90a has no cp\.async; it needs sm_80 or later",
+    r"[\w.]+: gfx90a has no [\w. ]+(, whose bytes it counts)?; (it needs|they need) sm_\d+ or later",
     r"tw\.(copy|gemm): (SM\d+_|CpAsync|UniversalCopy).* needs sm_\d+ or later, and the target is gfx90a",
     r"tw\.gemm: GFX942_\w+ needs gfx942 or later, and the target is gfx90a",
     r"arithmetic and conversion of float8_(e4m3fn|e5m2) need sm_89 or later, and the target is gfx90a",

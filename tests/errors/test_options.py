@@ -53,7 +53,10 @@ CONFIGURED = [
     ({"arch": ("9", "0")}, f"configure: no architecture is called ('9', '0'); there are {NAMES}"),
     ({"arch": True}, f"configure: no architecture is called True; there are {NAMES}"),
     ({"arch": b"sm_80"}, f"configure: no architecture is called b'sm_80'; there are {NAMES}"),
-    ({"warps": 3, "min_blocks": "x"}, "configure takes stream, min_blocks, arch, fastmath and cooperative, got warps"),
+    (
+        {"warps": 3, "min_blocks": "x"},
+        "configure takes stream, min_blocks, arch, fastmath, cooperative and cluster, got warps",
+    ),
 ]
 
 

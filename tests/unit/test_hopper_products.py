@@ -19,12 +19,13 @@ from tilewright.instructions.barrier import Barrier, NamedBarrier
 from tilewright.instructions.bulk_groups import BulkCommit, BulkWait
 from tilewright.instructions.cp_async import AsyncWait
 from tilewright.instructions.mbarrier import MbarrierArrive, MbarrierExpect, MbarrierWait
+from tilewright.instructions.ordered_access import OrderedLoad, OrderedStore
 from tilewright.instructions.proxy_fence import ProxyFence
 from tilewright.instructions.wgmma import WgmmaCommit, WgmmaFence, WgmmaWait
 from tilewright.ir.effects import Scope
 from tilewright.runtime import libraries
 
-FILES = [path for path in example_files(examples_folder() / "hopper") if path.stem[:2] in ("02", "04", "05")]
+FILES = [path for path in example_files(examples_folder() / "hopper") if path.stem[:2] in ("02", "04", "05", "08")]
 MODULES = {path.stem: load_example(path) for path in FILES}
 CASES = collect_cases(FILES, "sim", quick=True)
 KERNELS = [(stem, name) for stem, module in MODULES.items() for name, value in vars(module).items()
@@ -114,10 +115,20 @@ RUNS: dict[str, tuple[Callable[[], None], int]] = {
         ),
         23,
     ),
+    "stream_k": (lambda: stream_k(np.zeros((384, 256), ml_dtypes.bfloat16), 192), 25),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", RUNS)
+def stream_k(c: np.ndarray, k: int, blocks: int = 2) -> np.ndarray:
+    """Launch example 08, and return its flags."""
+    module = MODULES["08_stream_k"]
+    space = module.workspace("sim", blocks)
+    (m, n), module.LEAST = c.shape, 1
+    module.matmul(c, bf16(m, k), bf16(n, k), space, stages=2, blocks=blocks)
+    return space[1]
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n == "stream_k")) for n in RUNS])
 def test_each_synchronisation_is_needed_and_missed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     run, count = RUNS[name]
     launches: list[tuple[tuple[Any, ...], Any]] = []
@@ -135,3 +146,26 @@ def test_each_synchronisation_is_needed_and_missed(name: str, monkeypatch: pytes
         needed = not (isinstance(op, Barrier) and op.effects.together is Scope.WARP)
         with without(block, op):
             assert bool(findings(launched, more)) is needed, (type(op).__name__, op.location)
+
+
+def test_stream_k_order_between_blocks_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A flag without release or acquire, or none at all, is found; and launches leave zeros for the next one."""
+    flags = stream_k(np.zeros((384, 256), ml_dtypes.bfloat16), 192)
+    assert not flags.any()
+    launches: list[tuple[tuple[Any, ...], Any]] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(sim, "execute", lambda *given, **more: launches.append((given, more)))
+        stream_k(np.zeros((384, 256), ml_dtypes.bfloat16), 192)
+    ((launched, more),) = launches
+    blocks = [launched[0].body, *(b for op in launched[0].body.walk() for b in op.blocks)]
+    ordered = [
+        op for b in blocks for op in b.ops if isinstance(op, (OrderedLoad, OrderedStore)) and op.sem != "relaxed"
+    ]
+    assert [type(op) for op in ordered] == [OrderedStore, OrderedLoad]
+    for op in ordered:
+        with monkeypatch.context() as patch:
+            patch.setattr(op, "sem", "relaxed")
+            assert "race" in findings(launched, more), op
+    (block,) = (b for b in blocks if any(op is ordered[0] for op in b.ops))
+    with without(block, ordered[0]):
+        assert "deadlock" in findings(launched, more)

@@ -23,7 +23,10 @@ class Gpu:
     """One GPU: multiprocessors, clock in Hz, DRAM in bytes a second, and operations a second by unit.
 
     Units are element types ("float32": the ordinary cores) and "tensor bfloat16" and its like. `bandwidth` is the data
-    sheet's; `copy_bandwidth` is what a copy was measured to reach, None where nobody measured it.
+    sheet's; `copy_bandwidth` is what a copy was measured to reach, None where nobody measured it. `l2_bytes` is the
+    second-level cache, in `l2_partitions` parts of which each may hold its own copy of a line ("each L2 partition
+    caches data for memory accesses from SMs in the GPCs directly connected to the partition": A100 white paper), and
+    `l2_bytes_per_clock` the most that others' measurements of it show; None where the table has no source.
     """
 
     name: str
@@ -35,6 +38,14 @@ class Gpu:
     rates: Mapping[str, float] = field(compare=False, repr=False)
     source: str
     copy_bandwidth: float | None = None
+    l2_bytes: int | None = None
+    l2_partitions: int = 1
+    l2_bytes_per_clock: int | None = None
+
+    @property
+    def l2_bandwidth(self) -> float | None:
+        """The bytes a second that the second-level cache delivers at most, None where nobody measured it."""
+        return None if self.l2_bytes_per_clock is None else self.l2_bytes_per_clock * self.clock
 
     @property
     def shared_wavefronts(self) -> float:
@@ -93,7 +104,13 @@ def _hopper(name: str, title: str, bandwidth: float, source: str, copy_bandwidth
         **_rates_16_bit(989.4),
         **_rates_float8(1978.9),
     )
-    return Gpu(name, title, ARCHES["sm_90a"], 132, 1.98e9, bandwidth, rates, source, copy_bandwidth)
+    # 50 MB in two partitions (H100 white paper; the H200 has the same chip); 3900 to 4500 bytes a clock were measured
+    # on the H100 and H800 (arXiv 2402.13499, 2501.12084).
+    l2 = 50 * _MIB, 2, 4500
+    return Gpu(name, title, ARCHES["sm_90a"], 132, 1.98e9, bandwidth, rates, source, copy_bandwidth, *l2)
+
+
+_MIB = 1 << 20
 
 
 _TABLE = (
@@ -110,6 +127,7 @@ _TABLE = (
         "A100", "A100 SXM4 80 GB", ARCHES["sm_80"], 108, 1.41e9, 2039e9,
         _rates((19.5, 9.7, 78.0, 39.0), tfloat32=156.0, float64=19.5, **_rates_int8(624.0), **_rates_16_bit(312.0)),
         "NVIDIA A100 data sheet; NVIDIA A100 GPU architecture white paper, table 1",
+        l2_bytes=40 * _MIB, l2_partitions=2, l2_bytes_per_clock=5120,  # the white paper's own figures
     ),
     Gpu(
         "RTX3090", "GeForce RTX 3090", ARCHES["sm_86"], 82, 1.695e9, 936e9,

@@ -168,7 +168,7 @@ class Arch:
 
     @property
     def has_clusters(self) -> bool:
-        return self.number >= 90
+        return self.number >= 90 and not self.is_amd
 
     def __str__(self) -> str:
         return self.name

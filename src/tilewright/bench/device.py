@@ -62,9 +62,9 @@ class Gpu:
                 help="on the simulator time means nothing: check results there, and count with "
                 "tw.simulate(profile=True)",
             )
-        self.ordinal = current_ordinal() if ordinal is None else ordinal
+        self.ordinal: int = current_ordinal() if ordinal is None else ordinal
         self._scratch: DeviceArray | None = None
-        self.flush_bytes = max(_FLUSH_BYTES, 2 * driver.device_properties(self.ordinal).l2_bytes)
+        self.flush_bytes: int = max(_FLUSH_BYTES, 2 * driver.device_properties(self.ordinal).l2_bytes)
 
     def host_seconds(self) -> float:
         return time.perf_counter()

@@ -25,8 +25,8 @@ class ColdBatch:
     def __init__(self, run: Run, watch: Stopwatch, batch_ms: float) -> None:
         first = time_runs(run, 0, batch_ms, stopwatch=watch)
         self._call, self._watch, self._holds = run, watch, first.holds
-        self.calls = min(_MAX_CALLS, len(first.milliseconds))
-        self.host_bound = first.host_bound
+        self.calls: int = min(_MAX_CALLS, len(first.milliseconds))
+        self.host_bound: bool = first.host_bound
 
     def run(self) -> float:
         """Return the milliseconds of a call in this round."""
@@ -47,7 +47,7 @@ class WarmBatch:
         self._watch = watch
         self._replay: Callable[[], object] | None = None
         self._call = run
-        self.calls = 3
+        self.calls: int = 3
         self.run()
         probe = self.run()
         self.calls = max(2, min(_MAX_CALLS, round(batch_ms / max(probe, 1e-4))))
@@ -59,8 +59,8 @@ class WarmBatch:
         # Where the device has done all before the host has queued all, the host's time is what is measured.
         if 1.2 * host_ms >= probe:
             self._replay = watch.capture(run, self.calls)
-        self.captured = self._replay is not None
-        self.host_bound = 1.2 * host_ms >= probe and not self.captured
+        self.captured: bool = self._replay is not None
+        self.host_bound: bool = 1.2 * host_ms >= probe and not self.captured
         if self.captured:
             self.run()
 

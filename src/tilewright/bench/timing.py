@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from tilewright.arguments import function, given, instance, number
 from tilewright.bench.device import Gpu, Run, Stopwatch
 from tilewright.errors import ArgumentError
-from tilewright.recording import record_launches
+from tilewright.recording import Recorded, record_launches, surround_launches
 
 
 @dataclass(frozen=True)
@@ -72,12 +73,23 @@ def _coverage(n: int, k: int) -> float:
 
 _PROBES = 5
 _MAX_HOLDS = 64
+_HOLDS_OF_A_LAUNCH = 4  # flushes, of some tens of microseconds each, behind which a launch is queued
 _MODES: dict[str, Callable[[Sequence[float]], float]] = {
     "min": min,
     "max": max,
     "mean": statistics.fmean,
     "median": statistics.median,
 }
+
+
+@dataclass(frozen=True)
+class TimedLaunch:
+    """One launch of a kernel, and the seconds that it took on the GPU."""
+
+    kernel: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -171,17 +183,51 @@ def time_runs(
     return Timing(times, host_ms, watch.flush_bytes, holds, host_bound)
 
 
+@contextmanager
+def time_launches(stopwatch: Stopwatch | None = None) -> Iterator[list[TimedLaunch]]:
+    """Time each launch of the body of a `with` once, between two events and after a write over the L2 cache.
+
+    The list is filled when the body is over. Kernels are compiled before; the writes keep the device busy while the
+    host queues the launch. Raises `DeviceError` without a GPU, `ArgumentError` where a kernel ran on the simulator.
+    """
+    watch: Stopwatch = Gpu() if stopwatch is None else stopwatch
+    marks: list[tuple[Any, Any]] = []
+    found: list[TimedLaunch] = []
+
+    @contextmanager
+    def timed(launcher: object) -> Iterator[None]:
+        for _ in range(_HOLDS_OF_A_LAUNCH):
+            watch.flush()
+        start = watch.mark()
+        yield
+        marks.append((start, watch.mark()))
+
+    with surround_launches(timed) as launches:
+        yield found
+    if stopwatch is None:
+        _demand_device(launches)
+    watch.synchronize()
+    for launch, (start, end) in zip(launches, marks, strict=True):
+        assert launch.grid is not None, launch
+        found.append(TimedLaunch(launch.kernel, launch.grid, launch.block, watch.milliseconds(start, end) / 1000))
+
+
 def call_on_device(fn: Run) -> object:
     """Call `fn` and return its result; raise `ArgumentError` where it launches kernels on the simulator."""
     with record_launches() as launches:
         result = fn()
+    _demand_device(launches)
+    return result
+
+
+def _demand_device(launches: Sequence[Recorded]) -> None:
+    """Raise `ArgumentError` where a launch ran on the simulator."""
     for launch in launches:
         if launch.function is None:
             raise ArgumentError(
                 f"kernel {launch.kernel!r} ran on the simulator, where time means nothing",
                 help="pass arrays on a GPU; on the simulator count with tw.simulate(profile=True)",
             )
-    return result
 
 
 def _probe(watch: Stopwatch, fn: Run, prepare: Run) -> tuple[float, float, float, float]:

@@ -10,10 +10,10 @@ import runpy
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, redirect_stdout
+from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 from rich.console import Console
@@ -24,6 +24,10 @@ from tilewright.cli.output import json_option, print_json
 from tilewright.frames import hide_frames
 from tilewright.profile import Run, simulate
 from tilewright.profile.text import write
+
+if TYPE_CHECKING:
+    from tilewright.bench.device import Stopwatch
+    from tilewright.bench.timing import TimedLaunch
 
 _Command = TypeVar("_Command", bound=Callable[..., object])
 
@@ -68,6 +72,39 @@ def run_script(
     return Outcome(run, 0, None)
 
 
+def measure_script(
+    script: str, arguments: Sequence[str], *, quiet: bool, stopwatch: Stopwatch | None = None
+) -> list[TimedLaunch]:
+    """Run a script on the GPU, and return what each of its launches took; as `run_script` of what it prints."""
+    from tilewright.bench.timing import time_launches
+
+    with (
+        _as_program(script, arguments, backend=None),
+        time_launches(stopwatch) as found,
+        redirect_stdout(sys.stderr) if quiet else nullcontext(),
+        suppress(SystemExit),
+    ):
+        runpy.run_path(script, run_name="__main__")
+    return found
+
+
+def seconds_of(run: Run, timed: Sequence[TimedLaunch]) -> list[float | None]:
+    """Return the seconds of each launch of a simulated run: of the one that came as the same one of its kernel.
+
+    None for launches that the other run did not make, or with another grid or block.
+    """
+    waiting: dict[str, list[TimedLaunch]] = {}
+    for each in timed:
+        waiting.setdefault(each.kernel, []).append(each)
+    found: list[float | None] = []
+    for launch in run.launches:
+        rest = waiting.get(launch.kernel)
+        other = rest.pop(0) if rest else None
+        is_same = other is not None and (other.grid, other.block) == (launch.grid, launch.block)
+        found.append(other.seconds if other is not None and is_same else None)
+    return found
+
+
 def _from_script(error: Exception, script: str) -> Exception:
     """Return the error without the frames that ran the script, where it has frames of the script."""
     frame, own = error.__traceback__, os.path.abspath(script)
@@ -102,21 +139,22 @@ def _status(end: SystemExit) -> int:
 
 
 @contextmanager
-def _as_program(script: str, arguments: Sequence[str]) -> Iterator[None]:
-    """Give the script its arguments, its folder to import from, and the simulator."""
+def _as_program(script: str, arguments: Sequence[str], backend: str | None = "sim") -> Iterator[None]:
+    """Give the script its arguments, its folder to import from, and the backend; None leaves that as it is."""
     argv, path = sys.argv, list(sys.path)
-    backend = os.environ.get("TILEWRIGHT_BACKEND")
+    before = os.environ.get("TILEWRIGHT_BACKEND")
     sys.argv = [script, *arguments]
     sys.path.insert(0, str(Path(script).resolve().parent))
-    os.environ["TILEWRIGHT_BACKEND"] = "sim"
+    if backend is not None:
+        os.environ["TILEWRIGHT_BACKEND"] = backend
     try:
         yield
     finally:
         sys.argv, sys.path[:] = argv, path
-        if backend is None:
-            del os.environ["TILEWRIGHT_BACKEND"]
+        if before is None:
+            os.environ.pop("TILEWRIGHT_BACKEND", None)
         else:
-            os.environ["TILEWRIGHT_BACKEND"] = backend
+            os.environ["TILEWRIGHT_BACKEND"] = before
 
 
 @click.command(context_settings=SCRIPT)
@@ -165,27 +203,38 @@ def check(script: str, arguments: tuple[str, ...], as_json: bool) -> None:
 @script_arguments
 @click.option("--html", metavar="FILE", help="Write the report with pictures to one HTML file.")
 @click.option("--gpu", default=DEFAULT_GPU, show_default=True, help=f"The GPU whose limits count: {', '.join(GPUS)}.")
+@click.option("--measure", is_flag=True, help="Run the script on the GPU too, and report what is achieved there.")
 @click.option("--blocks", type=click.IntRange(min=1), help="Measure about so many blocks of a launch, and scale.")
 @json_option
 def profile(
-    script: str, arguments: tuple[str, ...], html: str | None, gpu: str, blocks: int | None, as_json: bool
+    script: str,
+    arguments: tuple[str, ...],
+    html: str | None,
+    gpu: str,
+    measure: bool,
+    blocks: int | None,
+    as_json: bool,
 ) -> None:
     """Run a Python script with its kernels on the simulator, and report what each line costs.
 
     The script runs unchanged, with the ARGUMENTS given. Options of the script that are spelled like ours go behind
-    `--`. The exit status is the script's own.
+    `--`. With `--measure` it runs a second time, on the GPU, where each launch is timed once. The exit status is the
+    script's own.
     """
+    from tilewright.bench.device import Gpu
     from tilewright.suites.files import check_target, write_bytes
 
     find_gpu(gpu)  # refused before the script runs
     page = None if html is None else Path(html).absolute()  # the script may change the folder
     if page is not None:
         check_target(page)
+    watch = Gpu() if measure else None  # refused before the script runs, too
     outcome = run_script(script, arguments, profile=True, quiet=as_json, blocks=blocks)
+    seconds = [] if watch is None else seconds_of(outcome.run, measure_script(script, arguments, quiet=as_json))
     console = Console(stderr=True)
     # Looking for layouts takes a while; a pipe or a log wants no spinner.
     with console.status("looking for layouts without conflicts") if console.is_terminal else nullcontext():
-        report = outcome.run.profile.report(gpu)
+        report = outcome.run.profile.report(gpu, seconds)
         if page is not None:
             write_bytes(page, report.html().encode())
     if as_json:

@@ -25,8 +25,8 @@ _REFUSED: dict[str, tuple[str, str]] = {
     "Global": ("global", "return the value, or keep it in a tensor"),
     "Nonlocal": NONLOCAL,
     "Delete": ("del", "leave the variable: an unused one costs nothing"),
-    "Yield": ("yield", "a kernel returns values by storing them"),
-    "YieldFrom": ("yield", "a kernel returns values by storing them"),
+    "Yield": ("yield", "a kernel stores its values; an __iter__ returns map(function, range(...))"),
+    "YieldFrom": ("yield", "a kernel stores its values; an __iter__ returns map(function, range(...))"),
     "Await": ("await", "a kernel runs on the device and has nothing to await"),
     "AsyncFor": ("async for", "use for"),
     "AsyncWith": ("async with", "use with"),
@@ -37,7 +37,23 @@ _REFUSED: dict[str, tuple[str, str]] = {
 
 # Builtins that mean something else on device values.
 _BUILTINS = frozenset(
-    {"range", "min", "max", "int", "float", "bool", "round", "any", "all", "print", "enumerate", "zip", "reversed"}
+    {
+        "range",
+        "min",
+        "max",
+        "int",
+        "float",
+        "bool",
+        "round",
+        "any",
+        "all",
+        "print",
+        "enumerate",
+        "iter",
+        "map",
+        "zip",
+        "reversed",
+    }
 )
 
 
@@ -56,8 +72,8 @@ class ExpressionRewriter(ast.NodeTransformer):
 
     def __init__(self, refuse: Refuse, uncertain: frozenset[str], *, deferred: bool = False) -> None:
         self.refuse = refuse
-        self.uncertain = uncertain
-        self.deferred = deferred
+        self.uncertain: frozenset[str] = uncertain
+        self.deferred: bool = deferred
 
     def visit(self, node: ast.AST) -> Any:
         """Rewrite a node, or refuse it."""

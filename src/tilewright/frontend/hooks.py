@@ -19,7 +19,7 @@ from tilewright.trace.carry import rename, value_of
 from tilewright.trace.control import DeviceRange
 from tilewright.trace.debug import device_assert
 from tilewright.trace.engine import BufferEngine
-from tilewright.trace.iteration import device_enumerate, device_reversed, device_zip
+from tilewright.trace.iteration import device_enumerate, device_iter, device_map, device_reversed, device_zip
 from tilewright.trace.loops import for_loop, while_loop
 from tilewright.trace.mathematics import round as device_round
 from tilewright.trace.membership import contains
@@ -142,6 +142,10 @@ def _itself(x: Any) -> Any:
     return x
 
 
+def _map(function: Any, *iterables: Any) -> Any:
+    return device_map(builtin(function), *iterables)
+
+
 def _round(x: Any, digits: int | None = None) -> Any:
     if not isinstance(x, Scalar):
         return builtins.round(x, digits)
@@ -162,6 +166,8 @@ _BUILTINS: dict[Any, Any] = {
     builtins.any: _joined(or_, False),
     builtins.all: _joined(and_, True),
     builtins.enumerate: device_enumerate,
+    builtins.iter: device_iter,
+    builtins.map: _map,
     builtins.zip: device_zip,
     builtins.reversed: device_reversed,
 }

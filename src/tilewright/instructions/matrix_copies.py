@@ -39,7 +39,7 @@ from tilewright.layout.layouts import flat_modes, inside
 from tilewright.tensors import Tensor
 from tilewright.trace.fragments import Words
 from tilewright.trace.tracer import Tracer, current, refuse_partial_warps
-from tilewright.trace.walks import common_walk, each_step, place, vector_limit
+from tilewright.trace.walks import Walk, common_walk, each_step, place, vector_limit
 
 if TYPE_CHECKING:
     from tilewright.backends.cpp.printer import Printer
@@ -174,15 +174,18 @@ class MatrixCopy:
     """One copy of matrices being lowered."""
 
     def __init__(self, tracer: Tracer, atom: MatrixCopyAtom, src: Tensor, dst: Tensor) -> None:
-        self.tracer, self.atom, self.src, self.dst = tracer, atom, src, dst
+        self.tracer = tracer
+        self.atom = atom
+        self.src = src
+        self.dst = dst
         self._demand_target()
         refuse_partial_warps(tracer, atom.name)
         dtype = src.dtype
         if dtype.bits > _WORD or (dtype.bits != 16 and (atom.transposed or atom.memory is None)):
             raise self._refusal(f"moves elements of 16 bits{'' if atom.transposed else ' or 8 or 32'}, not {dtype}")
         counts = [tv[1].size for tv in (atom.src_tv(dtype), atom.dst_tv(dtype))]
-        self.parts = [self._split(t, n) for t, n in zip((src, dst), counts, strict=True)]
-        self.walk = common_walk([rest for _, rest in self.parts], "tw.copy")
+        self.parts: list[tuple[Layout, Tensor]] = [self._split(t, n) for t, n in zip((src, dst), counts, strict=True)]
+        self.walk: Walk = common_walk([rest for _, rest in self.parts], "tw.copy")
         if atom.memory is not None:
             self._demand_rows(atom.memory)
 

@@ -19,7 +19,7 @@ from tilewright.backends.sim.storage import SharedStorage
 from tilewright.backends.sim.values import Array, Lanes, Mask, at_least_2d
 from tilewright.dtypes import DType, float16, uint32
 from tilewright.errors import LanguageError, LayoutError
-from tilewright.instructions.descriptors import CHUNK, Major, SharedDescriptor, describe, shared_layout
+from tilewright.instructions.descriptors import CHUNK, LINES, Major, SharedDescriptor, describe, shared_layout
 from tilewright.ir.core import Buffer, Op, Space, Value
 from tilewright.ir.effects import WARPS_OF, Scope
 from tilewright.layout import ComposedLayout, Layout, Swizzle
@@ -36,7 +36,10 @@ class SharedOperand:
     """
 
     def __init__(self, name: str, tensor: Tensor, atom: MMAAtom, major: Major) -> None:
-        self.name, self.tensor, self.atom, self.major = name, tensor, atom, major
+        self.name = name
+        self.tensor = tensor
+        self.atom = atom
+        self.major = major
         buffer = tensor.engine.buffer
         if buffer.space is not Space.SHARED or buffer.root.size is None:
             where = (
@@ -57,7 +60,7 @@ class SharedOperand:
         self.layout = layout
         self._demand_shape()
         try:
-            self.descriptor = describe(layout[0], swizzle, tensor.dtype, major)
+            self.descriptor: SharedDescriptor = describe(layout[0], swizzle, tensor.dtype, major)
         except LayoutError as error:
             raise self._refusal(error.summary) from None
         self._demand_alignment()
@@ -165,7 +168,9 @@ class Accumulator:
                 help="make it with mma.get_slice(thread).partition_fragment_C(tile)",
             )
         seen = tensor.recast(uint32) if tensor.dtype is float16 else tensor
-        self.buffer, self._engine, self._layout = seen.engine.buffer, seen.engine, seen.layout
+        self.buffer: Any = seen.engine.buffer
+        self._engine = seen.engine
+        self._layout = seen.layout
 
     def index(self, m: Any, n: Any) -> Value:  # Any: integers of host or device
         """Return the first register of a tile."""
@@ -194,8 +199,10 @@ class FragmentA:
                 help="copy it into a fragment with a compact first mode: tw.registers(dtype, (V, M, K))",
             )
         seen = tensor.recast(uint32)
-        self.offsets = tuple(pair[0] // registers.lanes for pair in pairs)
-        self.buffer, self._engine, self._layout = seen.engine.buffer, seen.engine, seen.layout
+        self.offsets: tuple[Any, ...] = tuple(pair[0] // registers.lanes for pair in pairs)
+        self.buffer: Any = seen.engine.buffer
+        self._engine = seen.engine
+        self._layout = seen.layout
 
     def index(self, m: Any, k: Any) -> Value:  # Any: as above
         """Return the word from which `offsets` count."""
@@ -218,13 +225,13 @@ class OperandReader:
     """Reads the tiles of all warpgroups of a chunk by descriptors, and tells the observers."""
 
     def __init__(
-        self, op: Op, machine: Machine, buffer: Buffer, rows: int, k: int, described: SharedDescriptor
+        self, op: Op, machine: Machine, buffer: Buffer, rows: int, k: int, described: SharedDescriptor, name: str = "B"
     ) -> None:
         storage = machine.storages[buffer]
         assert isinstance(storage, SharedStorage), buffer
         self._op, self._machine, self._storage = op, machine, storage
         self._rows, self._k, self._descriptor = rows, k, described
-        self._size = buffer.dtype.bytes
+        self._size, self._name = buffer.dtype.bytes, name
         self._lanes = CHUNK // self._size
         self._warpgroup = machine.warp * WARPS_OF[Scope.WARPGROUP]
 
@@ -244,6 +251,8 @@ class OperandReader:
         addresses = self._descriptor.swizzled(starts[:, :, None, None] + self._chunks)  # of bytes of a block's memory
         if self._machine.observers:
             self._observe(addresses, mask, groups)
+            for observer in self._machine.observers:
+                observer.read_operand(self._op, self._name, self._core_matrices(addresses), mask)
         arena = self._machine.arena
         cells = arena.view(np.complex128)
         where = addresses // CHUNK
@@ -259,6 +268,11 @@ class OperandReader:
             return self._all_groups(found, groups)
         found = found.reshape(*found.shape[:3], self._k, self._lanes).swapaxes(-1, -2)
         return self._all_groups(found.reshape(*found.shape[:2], self._rows, self._k), groups)
+
+    def _core_matrices(self, addresses: Array) -> Array:
+        """Return the addresses of chunks by core matrices, (..., 8): of 8 rows, or of 8 k where MN is contiguous."""
+        chunks = addresses.swapaxes(-1, -2) if self._descriptor.major == "K" else addresses
+        return chunks.reshape(*chunks.shape[:2], -1, LINES)
 
     def _all_groups(self, found: Array, groups: Array) -> Array:
         return np.broadcast_to(found, (found.shape[0], len(groups), *found.shape[2:]))

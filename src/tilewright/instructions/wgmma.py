@@ -322,7 +322,7 @@ class Wgmma(_Product):
 
     def read_a(self, compiler: Compiler) -> Callable[[Frame, Array], Array]:
         index, k = compiler.slot(self.a_index), self.atom.shape_mnk[2]
-        reader = OperandReader(self, compiler.machine, self.a, ROWS, k, self.a_descriptor)
+        reader = OperandReader(self, compiler.machine, self.a, ROWS, k, self.a_descriptor, "A")
         return lambda frame, groups: reader.read(frame.values[index], frame.mask, groups)
 
     def text_of_a(self, printer: Printer) -> list[str]:

@@ -20,7 +20,7 @@ class Builder:
     """
 
     def __init__(self, block: Block, locate: Callable[[], SourceLocation | None] = lambda: None) -> None:
-        self.block = block
+        self.block: Block = block
         self.locate = locate
 
     @contextmanager

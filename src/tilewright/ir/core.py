@@ -49,9 +49,9 @@ class Value:
     __slots__ = ("definition", "facts", "name", "type")
 
     def __init__(self, type: Type, name: str | None = None, facts: Facts | None = None) -> None:
-        self.type = type
-        self.name = name
-        self.facts = facts
+        self.type: Type = type
+        self.name: str | None = name
+        self.facts: Facts | None = facts
         self.definition: Op | None = None
 
     @property
@@ -359,8 +359,8 @@ class Kernel:
     `shared_bytes` is set when shared memory is placed. `copies_to_shared` says that it was written with
     `tw.copy` from global to shared memory, which is asynchronous where it can be. `remarks` say what the trace
     found that could be faster. `warp_size` is how many threads a warp of the target has. `cooperative` says that all
-    blocks of a launch have to be on the GPU at once. `launch_sized` is the shared memory behind `shared_bytes`.
-    `tensor_maps` come behind the parameters.
+    blocks of a launch have to be on the GPU at once, `cluster` how many form a cluster along x, y and z. `launch_sized`
+    is the shared memory behind `shared_bytes`. `tensor_maps` come behind the parameters.
     """
 
     name: str
@@ -376,6 +376,7 @@ class Kernel:
     remarks: tuple[Remark, ...] = ()
     warp_size: int = 32
     cooperative: bool = False
+    cluster: tuple[int, int, int] = (1, 1, 1)
     launch_sized: tuple[LaunchSized, ...] = ()
     tensor_maps: tuple[TensorMap, ...] = ()
 

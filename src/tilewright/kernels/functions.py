@@ -55,7 +55,7 @@ class _Template:
     def __init__(self, name: str, build: _Node, kinds: Sequence[NumberKind], constants: frozenset[int]) -> None:
         self.name = name
         self.build = build
-        self.kinds = tuple(kinds)
+        self.kinds: tuple[NumberKind, ...] = tuple(kinds)
         self.constants = constants
 
     def function(self, numbers: Sequence[Any]) -> ElementFunction:
@@ -73,7 +73,7 @@ class ElementFunction:
     """
 
     def __init__(self, template: _Template, constants: dict[int, Any]) -> None:
-        self.name = template.name
+        self.name: str = template.name
         self._template = template
         self._constants = constants
         self._uses: dict[tuple[DType, ...], tuple[NumberUse, ...]] = {}

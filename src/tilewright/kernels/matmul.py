@@ -289,4 +289,4 @@ def _refuse_gradients(names: tuple[str, ...], arrays: tuple[Any, ...], places: t
             )
 
 
-matmul = Matmul()
+matmul: Matmul = Matmul()

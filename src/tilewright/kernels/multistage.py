@@ -1,7 +1,7 @@
 """The multistage family: a ring of tiles of K filled by cp.async, multiplied by mma.sync or fused multiply-adds.
 
 For every element type and every target; without cp.async (before sm_80) the copies go through registers. The kernel is
-`multistage_kernel`, and `multistage_plan` what it knows at compile time.
+`_multistage_kernel`, and `multistage_plan` what it knows at compile time.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from tilewright import dtypes as t
 from tilewright.arch import Arch
 from tilewright.dtypes import DType
 from tilewright.errors import LayoutError
+from tilewright.kernels._multistage_kernel import matmul_tiles
 from tilewright.kernels.family import Family, KernelLaunch, LayoutNeeds, Needs, Resources
 from tilewright.kernels.functions import ElementFunction
 from tilewright.kernels.model import Machine, Prediction, StepTimes, Tiling, predict_waves, resident_blocks
-from tilewright.kernels.multistage_kernel import matmul_tiles
 from tilewright.kernels.multistage_plan import instruction_for, plan_for
 from tilewright.kernels.problem import Configuration, Operand, Problem
 from tilewright.launch import Kernel

@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from tilewright.arch import VECTOR_BYTES
+from tilewright.kernels._packing_kernel import THREADS, TILE, pack_tiles
 from tilewright.kernels.arrangement import Placement
-from tilewright.kernels.packing_kernel import THREADS, TILE, pack_tiles
 from tilewright.kernels.problem import Operand
 from tilewright.kernels.results import Maker, maker_for
 from tilewright.runtime.arrays import Device

@@ -388,14 +388,17 @@ class Extreme:
     """
 
     def __init__(self, kind: str, group: Group, type: DType, index: DType, steps: int = 1) -> None:
-        self.group, self.type, self.index = group, type, index
+        self.group = group
+        self.type = type
+        self.index = index
         values = Values((), [], lambda given: given[0])
-        self.best = Operation.of(kind, values, f"tw.arg{kind}")
-        self.first = Operation.of("min", values, f"tw.arg{kind}")
+        self.best: Operation = Operation.of(kind, values, f"tw.arg{kind}")
+        self.first: Operation = Operation.of("min", values, f"tw.arg{kind}")
         # Loses against all others, or is equal to them: of floats that is NaN.
         neutral = float("nan") if type.is_float else type.lowest if kind == "max" else type.highest
-        self.neutral, self.no_index = as_scalar(neutral, type), as_scalar(index.highest, index)
-        self.exchange = Exchange(group, [type, index], group.rows, steps) if group.rows > 1 else None
+        self.neutral: Scalar = as_scalar(neutral, type)
+        self.no_index: Scalar = as_scalar(index.highest, index)
+        self.exchange: Exchange | None = Exchange(group, [type, index], group.rows, steps) if group.rows > 1 else None
 
     def find(
         self, elements: Sequence[Scalar], places: Sequence[Scalar], counts: Sequence[Scalar] | None = None

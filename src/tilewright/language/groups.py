@@ -25,7 +25,7 @@ from tilewright.trace.mathematics import minimum
 from tilewright.trace.memory import registers, shared
 from tilewright.trace.scalar import Scalar, as_scalar
 from tilewright.trace.threads import linear_thread
-from tilewright.trace.tracer import current
+from tilewright.trace.tracer import Tracer, current
 
 _WARPGROUP = 128  # threads
 _LAST_BARRIER = 15  # of a block; groups of several warps take barriers from this one downwards
@@ -205,11 +205,12 @@ class Exchange:
     """
 
     def __init__(self, group: Group, types: Sequence[DType], count: int, steps: int = 1) -> None:
-        self.group, self.step = group, 0
-        self.tracer = current("a collective")
-        self.runs_once = self.tracer.builder.block is self.tracer.body
+        self.group = group
+        self.step: int = 0
+        self.tracer: Tracer = current("a collective")
+        self.runs_once: bool = self.tracer.builder.block is self.tracer.body
         halves = 1 if self.runs_once and steps == 1 else 2
-        self.memory = []
+        self.memory: list[Any] = []
         for type in types:
             unit = VECTOR_BYTES // math.gcd(VECTOR_BYTES, type.bytes)
             padded = -(-count // unit) * unit  # every half of every group is aligned for vectors

@@ -152,9 +152,11 @@ class Ring:
                     "bytes that the copies of a stage bring: tw.pipeline(4, consumers=2, bytes=16384)",
                 )
         assert consumers is not None and bytes is not None
-        self.stages, self.consumers, self.bytes = stages, consumers, bytes
-        self.full = MBarrier(1, stages)
-        self.empty = MBarrier(consumers, stages)
+        self.stages = stages
+        self.consumers = consumers
+        self.bytes = bytes
+        self.full: MBarrier = MBarrier(1, stages)
+        self.empty: MBarrier = MBarrier(consumers, stages)
         self.full.buffer.name, self.empty.buffer.name = "full", "empty"
 
     def producer(self) -> ProducerState:

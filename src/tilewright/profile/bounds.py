@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from tilewright.arch import Gpu, blocks_allowed
-from tilewright.errors import TilewrightError
+from tilewright.errors import ArgumentError, TilewrightError
 from tilewright.figures import Launch
+from tilewright.profile.caches import CacheUse, use_of
 from tilewright.profile.conflicts import Conflict, conflicts_of
 from tilewright.remarks import Remark
+from tilewright.transactions import SECTOR
 
 # Index arithmetic and control, of which compilers save most: counted, but no bound.
 _SAVED = frozenset({"integer", "select", "convert", "branch"})
@@ -90,9 +92,11 @@ def bounds_of(launch: Launch, gpu: Gpu) -> Bounds:
     total = launch.total
     limits = [
         Limit("DRAM", launch.touched_bytes, gpu.bandwidth),
-        Limit("shared memory", total.shared_wavefronts, gpu.shared_wavefronts),
+        Limit("shared memory", total.shared_wavefronts + total.operand_wavefronts, gpu.shared_wavefronts),
         Limit("instruction issue", issued(total.instructions), gpu.issue_slots),
     ]
+    if gpu.l2_bandwidth is not None:  # what bulk copies move, and nothing that L1 may hold
+        limits.append(Limit("L2", SECTOR * total.bulk_sectors, gpu.l2_bandwidth))
     unknown = []
     work_seconds = 0.0  # of the busiest unit
     for unit, count in sorted(total.operations.items()):
@@ -154,12 +158,61 @@ def occupancy_of(launch: Launch, gpu: Gpu) -> LaunchOccupancy:
 
 
 @dataclass(frozen=True)
+class Achieved:
+    """What a launch reached that took some seconds: rates, and their shares of the limits of a GPU.
+
+    `of_peak` is the share of the arithmetic peak, `of_roofline` that of what the roofline allows, both of operations a
+    second; `of_bandwidth` that of DRAM's bandwidth, for the bytes that DRAM moves at least. `of_bound` is the time that
+    the longest limit takes, as a share of the seconds. All are 0 where there is nothing of the kind.
+    """
+
+    seconds: float
+    flops_per_second: float
+    of_peak: float
+    of_roofline: float
+    bytes_per_second: float
+    of_bandwidth: float
+    bound: str
+    of_bound: float
+
+
+def achieved_in(bounds: Bounds, seconds: float) -> Achieved:
+    """Return what a launch reached that took so many seconds on the GPU of its bounds; 0 seconds are refused."""
+    if not seconds > 0:
+        raise ArgumentError(f"a launch takes more than {seconds!r} seconds", help="measure it with tw.bench.do_bench")
+    rate, moved, longest = bounds.flops / seconds, bounds.touched_bytes / seconds, bounds.longest
+    roof = bounds.attainable
+    return Achieved(
+        seconds, rate, rate / bounds.peak, rate / roof if roof else 0.0,
+        moved, moved / bounds.gpu.bandwidth,
+        "nothing" if longest is None else longest.name, 0.0 if longest is None else longest.seconds / seconds,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
 class LaunchReport:
     """A launch with all that is worked out of its figures."""
 
     launch: Launch
     gpu: Gpu
     times: int = 1  # launches that were alike in all figures; `launch` is the first
+    seconds: float | None = None  # that it took on the GPU, where it was measured
+
+    @cached_property
+    def achieved(self) -> Achieved | None:
+        """What it reached on the GPU; None where its time was not measured."""
+        return None if self.seconds is None else achieved_in(self.bounds, self.seconds)
+
+    @cached_property
+    def cache_uses(self) -> tuple[CacheUse, ...]:
+        """What the second-level cache has of the lines that it reaches: as a whole, and as one of its partitions.
+
+        Empty where the cache is not in the table, where the lines are those of a sample, or nothing was reached.
+        """
+        found, size = self.launch.cache_lines, self.gpu.l2_bytes
+        if found is None or size is None or self.launch.is_sampled:
+            return ()
+        return tuple(use_of(found, size // parts) for parts in sorted({1, self.gpu.l2_partitions}))
 
     @cached_property
     def bounds(self) -> Bounds:

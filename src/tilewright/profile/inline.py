@@ -10,7 +10,8 @@ from tilewright.backends.sim.findings import Finding
 from tilewright.figures import Figures, Line
 from tilewright.notebook import Cell, Column, Row
 from tilewright.profile.bounds import LaunchReport
-from tilewright.profile.text import amount, facts, shape
+from tilewright.profile.facts import facts
+from tilewright.profile.quantities import amount, shape
 
 _COLUMNS = (
     Column("line"),

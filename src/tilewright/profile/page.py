@@ -11,10 +11,13 @@ from collections.abc import Sequence
 from html import escape
 
 from tilewright.figures import Line, Pattern, SharedBuffer, Timeline
-from tilewright.profile import pictures
+from tilewright.profile import pictures, roles
+from tilewright.profile.asynchronous import of_line
 from tilewright.profile.bounds import LaunchOccupancy, LaunchReport
 from tilewright.profile.conflicts import Conflict, place_of
-from tilewright.profile.text import amount, as_data, differences, facts, quantity
+from tilewright.profile.facts import facts
+from tilewright.profile.quantities import amount, quantity
+from tilewright.profile.text import as_data, differences
 from tilewright.source import SourceLocation
 
 CSS = """
@@ -351,6 +354,7 @@ def _detail(each: LaunchReport, line: Line) -> str:
             f"global memory: {amount(line.global_requests)} requests, {line.sectors_per_request:.1f} sectors each, "
             f"{line.sector_use:.0%} of them used"
         )
+    words += [f"{label}: {text}" if label else text for label, text in of_line(line)]
     if line.operations:
         words.append("operations: " + ", ".join(f"{unit} {amount(n)}" for unit, n in line.operations.items()))
     words += [r.message for r in each.remarks if (r.file, r.line) == (line.file, line.line)]
@@ -400,6 +404,22 @@ def _worst(buffer: SharedBuffer, location: SourceLocation | None) -> Pattern:
     return max(mine, key=lambda each: (each[1] - each[2], each[0].times))[0]
 
 
+def _roles(found: Sequence[Timeline]) -> list[str]:
+    """Return the rows of the roles of the first block in which there are several."""
+    for timeline in found:
+        if len(roles.roles_of(timeline)) > 1:
+            legend = "".join(f'<span><i class="{kind}"></i>{what}</span>' for kind, what in roles.LEGEND.items())
+            cut = " (cut)" if timeline.is_waits_cut else ""
+            return [
+                f"<h3>Roles of block {timeline.block}{cut}</h3>"
+                "<p class=soft>Above, what each role did at the steps of the simulator, which runs one at a time; "
+                "below, when it waited for a phase that was not over: the barrier, its stage, the phase.</p>",
+                f'<div class="legend">{legend}</div>',
+                _framed(roles.picture(timeline)),
+            ]
+    return []
+
+
 def _timelines(each: LaunchReport) -> str:
     if not any(found.events for found in each.launch.timelines):
         return ""
@@ -411,6 +431,7 @@ def _timelines(each: LaunchReport) -> str:
         f'<div class="legend">{legend}</div>',
     ]
     shown: list[Timeline] = []
+    parts += _roles(each.launch.timelines)
     for found in each.launch.timelines:
         cut = f" (cut after {len(found.events)} events)" if found.is_cut else ""
         parts.append(f"<h3>Block {found.block}{cut}</h3>")

@@ -4,36 +4,18 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterable
 from dataclasses import dataclass
-from html import escape
 from typing import Any
 
 import numpy as np
 
 from tilewright.figures import Event, Pattern, SharedBuffer, Timeline
 from tilewright.profile.bounds import Bounds
-from tilewright.profile.text import quantity
+from tilewright.profile.quantities import quantity
+from tilewright.profile.shapes import box, line, svg, text
 from tilewright.transactions import BANKS, WORD, phases_of
 
 Array = np.ndarray[Any, np.dtype[Any]]
-
-
-def svg(width: float, height: float, label: str, parts: Iterable[str], kind: str = "") -> str:
-    """Return an SVG element with a label for those who do not see it."""
-    return (
-        f'<svg viewBox="0 0 {width:g} {height:g}" width="{width:g}" height="{height:g}" role="img" '
-        f'class="picture {kind}" aria-label="{escape(label)}">{"".join(parts)}</svg>'
-    )
-
-
-def _text(x: float, y: float, words: str, kind: str = "", anchor: str = "start") -> str:
-    return f'<text x="{x:g}" y="{y:g}" class="{kind}" text-anchor="{anchor}">{escape(words)}</text>'
-
-
-def _box(x: float, y: float, width: float, height: float, kind: str, title: str = "") -> str:
-    inside = f"<title>{escape(title)}</title>" if title else ""
-    return f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" class="{kind}">{inside}</rect>'
 
 
 # --- bank maps -----------------------------------------------------------------------------------------------------
@@ -46,10 +28,10 @@ def bank_map(buffer: SharedBuffer, pattern: Pattern, elements: Array) -> str:
     addresses = buffer.offset + elements * buffer.element_bytes
     active = pattern.elements >= 0
     parts = [
-        _text(_LEFT + _CELL_WIDTH * (bank + 0.5), 20, str(bank), "axis" if bank % 8 == 0 else "axis minor", "middle")
+        text(_LEFT + _CELL_WIDTH * (bank + 0.5), 20, str(bank), "axis" if bank % 8 == 0 else "axis minor", "middle")
         for bank in range(BANKS)
     ]
-    parts.append(_text(4, 20, "bank", "axis minor"))
+    parts.append(text(4, 20, "bank", "axis minor"))
     row = 0
     for number, lanes in enumerate(phases_of(addresses, active, pattern.width, pattern.kind)):
         stacks = _stacks(addresses, lanes, pattern)
@@ -58,10 +40,10 @@ def bank_map(buffer: SharedBuffer, pattern: Pattern, elements: Array) -> str:
             for level, (word, users) in enumerate(stack):
                 x, y = _LEFT + _CELL_WIDTH * bank, _TOP + _CELL_HEIGHT * (row + level)
                 title = f"bank {bank}, byte {word * WORD}, lanes {', '.join(map(str, users))}"
-                parts.append(_box(x + 1, y + 1, _CELL_WIDTH - 2, _CELL_HEIGHT - 2, "hot" if level else "cool", title))
+                parts.append(box(x + 1, y + 1, _CELL_WIDTH - 2, _CELL_HEIGHT - 2, "hot" if level else "cool", title))
                 label = str(users[0]) if len(users) == 1 else f"{users[0]}+"
-                parts.append(_text(x + _CELL_WIDTH / 2, y + 12, label, "cell", "middle"))
-        parts.append(_text(4, _TOP + _CELL_HEIGHT * (row + 0.8), f"phase {number}", "axis minor"))
+                parts.append(text(x + _CELL_WIDTH / 2, y + 12, label, "cell", "middle"))
+        parts.append(text(4, _TOP + _CELL_HEIGHT * (row + 0.8), f"phase {number}", "axis minor"))
         row += depth
         y = _TOP + _CELL_HEIGHT * row
         parts.append(f'<line x1="0" x2="{_LEFT + _CELL_WIDTH * BANKS}" y1="{y}" y2="{y}" class="rule"/>')
@@ -115,19 +97,19 @@ class _Axes:
         return _ABOVE + share * (_PLOT_HEIGHT - _BELOW - _ABOVE)
 
     def line(self, x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
-        return _line(self.x(x1), self.y(y1), self.x(x2), self.y(y2), kind)
+        return line(self.x(x1), self.y(y1), self.x(x2), self.y(y2), kind)
 
     def grid(self) -> list[str]:
         left, right, floor, top = 10.0**self.low_x, 10.0**self.high_x, 10.0**self.low_y, 10.0**self.high_y
         parts = []
         for value in (10.0**power for power in range(self.low_x, self.high_x + 1)):
             parts.append(self.line(value, top, value, floor, "grid"))
-            parts.append(_text(self.x(value), self.y(floor) + 16, f"{value:g}", "axis", "middle"))
+            parts.append(text(self.x(value), self.y(floor) + 16, f"{value:g}", "axis", "middle"))
         for value in (10.0**power for power in range(self.low_y, self.high_y + 1)):
             parts.append(self.line(left, value, right, value, "grid"))
-            parts.append(_text(_MARGIN - 6, self.y(value) + 4, quantity(value, ""), "axis", "end"))
+            parts.append(text(_MARGIN - 6, self.y(value) + 4, quantity(value, ""), "axis", "end"))
         middle = (_PLOT_WIDTH + _MARGIN) / 2
-        parts.append(_text(middle, _PLOT_HEIGHT - 8, "operations for each byte of DRAM", "axis", "middle"))
+        parts.append(text(middle, _PLOT_HEIGHT - 8, "operations for each byte of DRAM", "axis", "middle"))
         return parts
 
 
@@ -151,7 +133,7 @@ def roofline(bounds: Bounds) -> str:
     if not has_point:
         return svg(_PLOT_WIDTH, _PLOT_HEIGHT, f"{label}: {bounds.why_no_point}", parts, "roofline")
     x, y, above = axes.x(intensity), axes.y(bounds.reachable), axes.y(bounds.attainable)
-    parts.append(_line(x, above, x, axes.y(10.0**axes.low_y), "drop"))
+    parts.append(line(x, above, x, axes.y(10.0**axes.low_y), "drop"))
     if y - above > 1:
         parts.append(f'<circle cx="{x:g}" cy="{above:g}" r="4" class="ring"/>')
     parts.append(f'<circle cx="{x:g}" cy="{y:g}" r="6" class="point"/>')
@@ -177,7 +159,7 @@ def _roofs(axes: _Axes, peaks: dict[str, float], peak: float | None, bandwidth: 
     end = min(right, (peak or 10.0**axes.high_y) / bandwidth)
     parts = [axes.line(begin, begin * bandwidth, end, end * bandwidth, "roof")]
     slope = f"DRAM {quantity(bandwidth, 'B/s')}"
-    parts.append(_text(axes.x(10 * begin) + 8, axes.y(10 * begin * bandwidth) + 16, slope, "note"))
+    parts.append(text(axes.x(10 * begin) + 8, axes.y(10 * begin * bandwidth) + 16, slope, "note"))
     named = {f"{unit} {quantity(rate, 'flop/s')}": rate for unit, rate in peaks.items()}
     if peak is not None:
         parts.append(axes.line(peak / bandwidth, peak, right, peak, "roof"))
@@ -188,12 +170,8 @@ def _roofs(axes: _Axes, peaks: dict[str, float], peak: float | None, bandwidth: 
         if rate != peak:
             parts.append(axes.line(rate / bandwidth, rate, right, rate, "roof unit"))
         below = max(axes.y(rate) - 5, below + _LINE_OF_TEXT)
-        parts.append(_text(axes.x(right) - 2, below, name, "note", "end"))
+        parts.append(text(axes.x(right) - 2, below, name, "note", "end"))
     return parts
-
-
-def _line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
-    return f'<line x1="{x1:g}" y1="{y1:g}" x2="{x2:g}" y2="{y2:g}" class="{kind}"/>'
 
 
 # --- timelines -----------------------------------------------------------------------------------------------------
@@ -203,11 +181,12 @@ KINDS = {
     "global load": "k-global", "global store": "k-global", "global atomic": "k-global",
     "shared load": "k-shared", "shared store": "k-shared", "shared atomic": "k-shared",
     "ldmatrix": "k-shared", "stmatrix": "k-shared",
-    "cp.async": "k-async", "commit": "k-async", "wait": "k-wait", "barrier": "k-barrier",
+    "cp.async": "k-async", "tma load": "k-async", "tma store": "k-async", "tma reduce": "k-async", "commit": "k-async",
+    "wait": "k-wait", "mbarrier wait": "k-wait", "barrier": "k-barrier", "named barrier": "k-barrier",
     "mma": "k-mma", "compute": "k-compute",
 }  # fmt: skip
 LEGEND = {
-    "k-global": "global memory", "k-shared": "shared memory", "k-async": "cp.async", "k-wait": "wait",
+    "k-global": "global memory", "k-shared": "shared memory", "k-async": "copies", "k-wait": "wait",
     "k-barrier": "barrier", "k-mma": "mma", "k-compute": "arithmetic", "k-other": "other",
 }  # fmt: skip
 
@@ -221,7 +200,7 @@ def timeline(found: Timeline) -> str:
     events = found.events
     edges = _edges(events)
     right, height = edges[-1], _WARP_HEIGHT * found.warps
-    parts = [_text(4, _TOP + _WARP_HEIGHT * (warp + 0.8), f"warp {warp}", "axis") for warp in range(found.warps)]
+    parts = [text(4, _TOP + _WARP_HEIGHT * (warp + 0.8), f"warp {warp}", "axis") for warp in range(found.warps)]
     for event, left, end in zip(events, edges, edges[1:], strict=False):
         title = f"{event.kind} x {event.count}" + ("" if event.line is None else f", line {event.line}")
         kind = KINDS.get(event.kind, "k-other")
@@ -229,17 +208,17 @@ def timeline(found: Timeline) -> str:
             y, width = _TOP + _WARP_HEIGHT * first, max(end - left - 0.5, 0.5)
             if kind == "k-compute":
                 for warp in range(count):
-                    parts.append(_box(left, y + _WARP_HEIGHT * (warp + 0.5) - 1.5, width, 3, kind, title))
+                    parts.append(box(left, y + _WARP_HEIGHT * (warp + 0.5) - 1.5, width, 3, kind, title))
             else:
-                parts.append(_box(left, y + 1, width, _WARP_HEIGHT * count - 2, kind, title))
+                parts.append(box(left, y + 1, width, _WARP_HEIGHT * count - 2, kind, title))
     for warp in range(1, found.warps):
         y = _TOP + _WARP_HEIGHT * warp
-        parts.append(_line(_LEFT, y, right, y, "between"))
+        parts.append(line(_LEFT, y, right, y, "between"))
     below = _TOP + height + 18
     groups = _landings([event for event in events if event.is_async])
     rows = 0
     if groups:
-        parts.append(_text(4, below - 4, "copies under way, from issue to the wait", "axis"))
+        parts.append(text(4, below - 4, "copies under way, from issue to the wait", "axis"))
         rows = _under_way(parts, groups, events, edges, below)
     label = f"Timeline of block {found.block}: {len(events)} events of {found.warps} warps"
     return svg(right + 8, below + _ASYNC_HEIGHT * rows + 6, label, parts, "timeline")
@@ -285,12 +264,12 @@ def _under_way(parts: list[str], groups: list[list[Event]], events: list[Event],
         where = f"line {', '.join(map(str, lines))}, " if lines else ""
         title = f"{count} copies, {where}issued from step {first.step} on, {end}"
         y = top + _ASYNC_HEIGHT * row
-        parts.append(_box(left, y, right - left, _ASYNC_HEIGHT - 2, "k-async", title))
+        parts.append(box(left, y, right - left, _ASYNC_HEIGHT - 2, "k-async", title))
         if right - left > 40:
-            parts.append(_text(left + 4, y + 8.5, f"{count} copies" if count > 1 else "1 copy", "cell"))
+            parts.append(text(left + 4, y + 8.5, f"{count} copies" if count > 1 else "1 copy", "cell"))
     rows = len(free)
     if left_out:
-        parts.append(_text(_LEFT, top + _ASYNC_HEIGHT * rows + 9, f"{left_out} more are not shown", "axis"))
+        parts.append(text(_LEFT, top + _ASYNC_HEIGHT * rows + 9, f"{left_out} more are not shown", "axis"))
     return rows + bool(left_out)
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 
 from tilewright.arch import DEFAULT_GPU, Gpu, find_gpu
 from tilewright.errors import ArgumentError
@@ -12,7 +14,8 @@ from tilewright.figures import Figures, Launch, Line, total
 from tilewright.profile.bounds import LaunchReport
 from tilewright.profile.inline import as_inline
 from tilewright.profile.page import as_html
-from tilewright.profile.text import amount, as_data, as_text, shape
+from tilewright.profile.quantities import amount, shape
+from tilewright.profile.text import as_data, as_text
 from tilewright.remarks import Remark
 
 
@@ -34,9 +37,13 @@ class Report(str):
     launches: tuple[LaunchReport, ...]
 
     @staticmethod
-    def of(profile: Profile, gpu: Gpu) -> Report:
-        """Return the report of a profile, with bounds and occupancy for a GPU."""
-        launches = tuple(LaunchReport(launch, gpu, times) for launch, times in _alike(profile.launches))
+    def of(profile: Profile, gpu: Gpu, seconds: Sequence[float | None] = ()) -> Report:
+        """Return the report of a profile, with bounds and occupancy for a GPU, and what launches took there."""
+        taken = [*seconds, *[None] * (len(profile.launches) - len(seconds))]
+        launches = tuple(
+            LaunchReport(profile.launches[numbers[0]], gpu, len(numbers), _median([taken[n] for n in numbers]))
+            for numbers in _alike(profile.launches)
+        )
         result = Report(as_text(launches))
         result.profile, result.launches = profile, launches
         return result
@@ -81,7 +88,7 @@ class Profile:
     launches: list[Launch] = field(default_factory=list)
 
     def __repr__(self) -> str:
-        return f"Profile({'; '.join(_about(launch, times) for launch, times in _alike(self.launches))})"
+        return f"Profile({'; '.join(_about(self.launches[each[0]], len(each)) for each in _alike(self.launches))})"
 
     def _repr_html_(self) -> str:
         return self.report()._repr_html_()
@@ -124,12 +131,14 @@ class Profile:
         """What could be faster, line by line: bank conflicts with the layouts that avoid them, and narrow copies."""
         return self.report().remarks
 
-    def report(self, gpu: str = DEFAULT_GPU) -> Report:
+    def report(self, gpu: str = DEFAULT_GPU, seconds: Sequence[float | None] = ()) -> Report:
         """Return the report, with bounds and occupancy for a GPU: print it, or `.save("report.html")` it.
 
-        Raises `ArgumentError` for a GPU that is not in the table (`tilewright.arch.gpus`).
+        With `seconds`, what each launch took on that GPU (None where it was not measured), the report says what was
+        achieved of the limits: `kernel[grid, block]` timed by `tw.bench.do_bench`, or the script by `tilewright profile
+        SCRIPT --measure`. Raises `ArgumentError` for a GPU that is not in the table (`tilewright.arch.gpus`).
         """
-        return Report.of(self, find_gpu(gpu))
+        return Report.of(self, find_gpu(gpu), seconds)
 
 
 def _about(launch: Launch, times: int) -> str:
@@ -143,14 +152,18 @@ def _about(launch: Launch, times: int) -> str:
     )
 
 
-def _alike(launches: list[Launch]) -> list[tuple[Launch, int]]:
-    """Return launches that differ in something, each with the number of those that are like it."""
-    found: list[tuple[Launch, int]] = []
-    for launch in launches:
-        for n, (known, times) in enumerate(found):
-            if known.is_like(launch):
-                found[n] = known, times + 1
-                break
+def _alike(launches: list[Launch]) -> list[list[int]]:
+    """Return the numbers of launches in groups: those of a group are alike in everything."""
+    found: list[list[int]] = []
+    for number, launch in enumerate(launches):
+        group = next((each for each in found if launches[each[0]].is_like(launch)), None)
+        if group is None:
+            found.append([number])
         else:
-            found.append((launch, 1))
+            group.append(number)
     return found
+
+
+def _median(seconds: Sequence[float | None]) -> float | None:
+    known = [each for each in seconds if each is not None]
+    return median(known) if known else None

@@ -12,13 +12,14 @@ from rich.table import Table
 from rich.text import Text
 
 from tilewright.figures import Figures, Launch, Line
-from tilewright.profile.bounds import Bounds, LaunchReport
+from tilewright.profile import asynchronous
+from tilewright.profile.bounds import LaunchReport
 from tilewright.profile.conflicts import Conflict
+from tilewright.profile.facts import facts
+from tilewright.profile.quantities import amount, shape
 from tilewright.remarks import Remark
-from tilewright.transactions import SECTOR
 
 _WIDTH = 150
-_PREFIXES = {-3: "n", -2: "u", -1: "m", 0: "", 1: "k", 2: "M", 3: "G", 4: "T", 5: "P"}
 _MOST_TEXT = 44
 
 
@@ -122,88 +123,6 @@ def _differing_figures(launches: Sequence[Launch]) -> list[str]:
     return [name for name, values in figures_of.items() if len(values) > 1]
 
 
-def facts(each: LaunchReport) -> list[tuple[str, str]]:
-    """Return what is said of a launch beside its lines: label and sentence."""
-    launch, bounds, held = each.launch, each.bounds, each.occupancy
-    total: Figures = launch.total
-    found = [
-        ("instructions", ", ".join(f"{name} {amount(n)}" for name, n in total.instructions.most_common())),
-        (
-            "bytes",
-            f"shared {quantity(total.shared_bytes, 'B')} asked for; L1 and L2 "
-            f"{quantity(SECTOR * total.global_sectors, 'B')} in sectors for "
-            f"{quantity(total.global_bytes, 'B')} asked for; "
-            f"DRAM at least {quantity(launch.touched_bytes, 'B')}",
-        ),
-        ("barriers", f"{amount(total.barriers)} waits of a warp"),
-    ]
-    if total.bulk_bytes:
-        found.append(("bulk copies", f"{quantity(total.bulk_bytes, 'B')} of these by TMA"))
-    longest = bounds.longest
-    if longest is not None:
-        times = ", ".join(f"{limit.name} {quantity(limit.seconds, 's')}" for limit in bounds.limits)
-        found.append(("bound", f"{longest.name}, on {each.gpu.title}: {times}"))
-    found.append(("roofline", roofline_text(bounds)))
-    if bounds.unknown:
-        found.append(("no rate for", ", ".join(bounds.unknown)))
-    found.append(("occupancy", occupancy_text(each)))
-    if held.problem is not None:
-        found.append(("", f"without the compiler's figures: {held.problem}"))
-    return found
-
-
-def roofline_text(bounds: Bounds) -> str:
-    """Return the sentence on the roofline: what it and the other limits allow, or why the launch is not on it."""
-    if bounds.why_no_point is not None:
-        return bounds.why_no_point
-    text = (
-        f"{quantity(bounds.flops, 'flop')}, {bounds.intensity:.3g} for each byte of DRAM: at most "
-        f"{quantity(bounds.attainable, 'flop/s')}"
-    )
-    if math.isfinite(bounds.peak):
-        text += f" of {quantity(bounds.peak, 'flop/s')}"
-    if bounds.longest is not None and bounds.reachable < 0.995 * bounds.attainable:
-        text += f"; {bounds.longest.name} allows no more than {quantity(bounds.reachable, 'flop/s')}"
-    return text
-
-
-def occupancy_text(each: LaunchReport) -> str:
-    """Return the sentence on occupancy."""
-    held = each.occupancy
-    if not held.blocks:
-        return f"no block fits on a multiprocessor of {each.gpu.title}: {held.limiter}"
-    takes = f"{held.shared_bytes} bytes of shared memory"
-    if held.registers is not None:
-        takes = f"{held.registers} registers, {takes}" + (", with spills" if held.spills else "") + f", for {held.arch}"
-    return (
-        f"{held.warps} of {held.most_warps} warps, {held.blocks} blocks a multiprocessor, "
-        f"limited by {held.limiter} ({takes})"
-    )
-
-
-def amount(number: float) -> str:
-    """Return a count with separators: 1,024."""
-    return f"{number:,.0f}"
-
-
-def quantity(number: float, unit: str) -> str:
-    """Return a number with a decimal prefix: 1.5 GB, 20 us.
-
-    >>> quantity(1.5e9, "B"), quantity(2e-5, "s"), quantity(0, "B")
-    ('1.5 GB', '20 us', '0 B')
-    """
-    if number == 0:
-        return f"0 {unit}"
-    power = min(max(math.floor(math.log10(number)) // 3, -3), 5)
-    return f"{number / 1000.0**power:.3g} {_PREFIXES[power]}{unit}"
-
-
-def shape(extents: tuple[int, int, int]) -> str:
-    """Return a grid or a block without its trailing ones: 4, (4, 2)."""
-    x, y, z = extents
-    return f"({x}, {y}, {z})" if z > 1 else f"({x}, {y})" if y > 1 else str(x)
-
-
 VERSION = 1  # of the form of the data
 
 
@@ -266,6 +185,7 @@ def _launch(each: LaunchReport) -> dict[str, object]:
             "arch": held.arch,
             "problem": held.problem,
         },
+        **asynchronous.data(each),
     }
 
 
@@ -282,6 +202,7 @@ def figures(found: Figures) -> dict[str, object]:
         "global_bytes": found.global_bytes,
         "sectors_per_request": found.sectors_per_request,
         "sector_use": found.sector_use,
+        **asynchronous.figures(found),
         "barriers": found.barriers,
         "instructions": dict(found.instructions),
         "operations": dict(found.operations),

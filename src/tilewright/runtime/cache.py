@@ -63,7 +63,7 @@ class DiskCache:
     """
 
     def __init__(self, folder: Path, *, refusal: str | None = None, note: str | None = None) -> None:
-        self.folder = Path(folder)
+        self.folder: Path = Path(folder)
         self._refusal, self._note = refusal, note
         self._memory: dict[str, CompiledModule] = {}
         self._locks: dict[str, threading.Lock] = {}

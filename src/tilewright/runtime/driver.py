@@ -36,6 +36,7 @@ _FUNCTION_REGISTERS = 4
 _FUNCTION_LOCAL_BYTES = 3
 _FUNCTION_THREADS = 0
 _FUNCTION_MAX_DYNAMIC_SHARED = 8
+_FUNCTION_LARGE_CLUSTERS = 14  # CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
 
 # The statuses of a launch in a thread whose current context is none, or another device's.
 _WRONG_CONTEXT = (201, 400, 709)
@@ -299,6 +300,24 @@ class Function:
             )
         return blocks.value * device_properties(self.ordinal).multiprocessors
 
+    def active_clusters(self, configuration: Any) -> int:
+        """Return how many clusters of a CUlaunchConfig with a cluster dimension the whole device holds at once."""
+        clusters = ctypes.c_int()
+        with device_context(self.ordinal):
+            check(
+                library().cuOccupancyMaxActiveClusters(ctypes.byref(clusters), self.handle, configuration),
+                f"asking how many clusters of kernel {self.name!r} fit",
+            )
+        return clusters.value
+
+    def allow_large_clusters(self) -> None:
+        """Let clusters of the kernel have more than the 8 blocks that every GPU with clusters can place."""
+        with device_context(self.ordinal):
+            check(
+                library().cuFuncSetAttribute(self.handle, _FUNCTION_LARGE_CLUSTERS, 1),
+                f"allowing kernel {self.name!r} clusters of more than 8 blocks",
+            )
+
     def _attribute(self, number: int) -> int:
         value = ctypes.c_int()
         check(library().cuFuncGetAttribute(ctypes.byref(value), number, self.handle), "asking for a kernel's attribute")
@@ -337,7 +356,7 @@ def load_function(cubin: bytes, name: str, *, ordinal: int = 0, dynamic_shared_b
 # Functions that were launched on a stream of their own. Such a stream may be recording a CUDA graph, which launches
 # the function again without our knowledge: its module stays loaded. The legacy default stream (0) cannot be recorded.
 _kept: set[Function] = set()
-keep_loaded = _kept.add
+keep_loaded: Callable[[Function], None] = _kept.add
 
 _retired: list[tuple[int, ctypes.c_void_p]] = []  # modules whose function is gone, by device
 

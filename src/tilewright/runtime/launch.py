@@ -25,7 +25,9 @@ from tilewright.dtypes import DType, bfloat16, int32
 from tilewright.errors import ArgumentError, DeviceError
 from tilewright.pickling import Refused
 from tilewright.runtime.arrays import ArrayLayout, Layouts
+from tilewright.runtime.attributes import Attribute, encoded
 from tilewright.runtime.driver import Function, error_text, keep_loaded
+from tilewright.runtime.options import shown_cluster
 from tilewright.runtime.recent import Recent
 from tilewright.runtime.tensor_maps import MAP_ALIGNMENT, MAP_BYTES
 
@@ -35,9 +37,7 @@ Extent3 = Union[int, Sequence[int]]
 # CUlaunchConfig: seven unsigned ints, stream, pointer to attributes, their number; mostly there are none, and these are
 # zeros. What stands before the stream is packed once for each configuration, as bytes.
 _CONFIG_FORMAT = "@28sQ12x"
-_COOPERATIVE_FORMAT = "@28sQQI"
-# CUlaunchAttribute: CU_LAUNCH_ATTRIBUTE_COOPERATIVE, padding, and a value of 64 bytes.
-_COOPERATIVE = ctypes.create_string_buffer(struct.pack("@i4xi60x", 2, 1), 72)
+_ATTRIBUTES_FORMAT = "@28sQQI"
 _FORMATS = {
     "bool": "?",
     "int8": "b",
@@ -93,7 +93,7 @@ Slot = Union[PointerSlot, ExtentSlot, StrideSlot, ScalarSlot]
 
 @dataclass(frozen=True, eq=False)
 class LaunchConfig:
-    """Grid, block and dynamic shared memory of a launch, checked and as the driver wants them.
+    """Grid, block, dynamic shared memory and clusters of a launch, checked and as the driver wants them.
 
     `head` is what stands before the stream in a CUlaunchConfig.
     """
@@ -102,6 +102,7 @@ class LaunchConfig:
     block: tuple[int, int, int]
     shared_bytes: int
     head: bytes = field(repr=False)
+    cluster: tuple[int, int, int] = (1, 1, 1)
 
     @property
     def is_empty(self) -> bool:
@@ -109,29 +110,38 @@ class LaunchConfig:
         return 0 in self.grid
 
 
-def launch_config(grid: Extent3, block: Extent3, shared_bytes: int = 0) -> LaunchConfig:
+def launch_config(
+    grid: Extent3, block: Extent3, shared_bytes: int = 0, cluster: tuple[int, int, int] = (1, 1, 1)
+) -> LaunchConfig:
     """Return the configuration of a launch; raise `ArgumentError` for what no device can do.
 
-    Grid and block are an int or up to three. Equal arguments give one object.
+    Grid and block are an int or up to three; `cluster` divides the grid. Equal arguments give one object.
     """
     try:
-        return _launch_config(grid, block, shared_bytes)
+        return _launch_config(grid, block, shared_bytes, cluster)
     except TypeError as error:
         if isinstance(error, ArgumentError):
             raise
     # Lists cannot be looked up, and need not be fast.
-    return _launch_config(_three("grid", grid, MAX_GRID), _three("block", block, MAX_BLOCK), shared_bytes)
+    return _launch_config(_three("grid", grid, MAX_GRID), _three("block", block, MAX_BLOCK), shared_bytes, cluster)
 
 
 @lru_cache(maxsize=4096, typed=True)
-def _launch_config(grid: Extent3, block: Extent3, shared_bytes: int) -> LaunchConfig:
+def _launch_config(grid: Extent3, block: Extent3, shared_bytes: int, cluster: tuple[int, int, int]) -> LaunchConfig:
     grid3 = _three("grid", grid, MAX_GRID)
     block3 = _three("block", block, MAX_BLOCK)
     threads = block3[0] * block3[1] * block3[2]
     if threads > MAX_THREADS:
         raise ArgumentError(f"block {block!r} has {threads} threads; a block has at most {MAX_THREADS}")
+    for axis, blocks, extent in zip("xyz", grid3, cluster, strict=True):
+        if blocks % extent:
+            raise ArgumentError(
+                f"grid {grid!r} has {blocks} blocks in {axis}, and {shown_cluster(cluster)} do not divide it",
+                help=f"launch a multiple of {extent} blocks in {axis}: {-(-blocks // extent) * extent}, say, where "
+                "blocks without work leave behind the last cluster barrier",
+            )
     head = struct.pack("@7I", *grid3, *block3, shared_bytes)
-    return LaunchConfig(grid3, block3, shared_bytes, head)
+    return LaunchConfig(grid3, block3, shared_bytes, head, cluster)
 
 
 def _three(name: str, extents: Extent3, limits: tuple[int, int, int]) -> tuple[int, int, int]:
@@ -176,8 +186,8 @@ _UNFIT = (struct.error, OverflowError, TypeError)  # what `struct` raises for a 
 class Packer:
     """The launch memory of one compiled kernel.
 
-    `slots` are the kernel's parameters in order, `starts` those of the argument plan whose readings it takes. A
-    cooperative launch has all its blocks on the GPU at once. Any number of threads may launch at once.
+    `slots` are the kernel's parameters in order, `starts` those of the argument plan whose readings it takes,
+    `attributes` what the driver is told of every launch. Any number of threads may launch at once.
     """
 
     def __init__(
@@ -185,13 +195,14 @@ class Packer:
         slots: Sequence[Slot],
         starts: Sequence[int],
         *,
-        cooperative: bool = False,
+        attributes: Sequence[Attribute] = (),
         maps: EncodeMaps | None = None,
     ) -> None:
-        self.slots = tuple(slots)
+        self.slots: tuple[Slot, ...] = tuple(slots)
         self._maps = maps
-        self._attributes = (ctypes.addressof(_COOPERATIVE), 1) if cooperative else ()
-        configuration = _COOPERATIVE_FORMAT if cooperative else _CONFIG_FORMAT
+        given = encoded(tuple(attributes))
+        self._attributes = (given.address, given.count) if attributes else ()
+        configuration = _ATTRIBUTES_FORMAT if attributes else _CONFIG_FORMAT
         changing = [slot for slot in slots if isinstance(slot, (PointerSlot, ScalarSlot))]
         changing.sort(key=lambda slot: starts[slot.argument])
         fixed = [slot for slot in slots if isinstance(slot, (ExtentSlot, StrideSlot))]
@@ -218,8 +229,8 @@ class Packer:
         """Return launch(config, stream, values) for readings with these extents and strides.
 
         A call in which a pair of arrays shares memory launches what `aliased` returns in place of `function`, and that
-        of a cooperative kernel what `admitted` makes of it for a stream, once the grid is known to fit. Raises
-        `ArgumentError` for an extent or a stride that does not fit into its parameter.
+        of a kernel whose blocks run together what `admitted` makes of it for a stream, once they are known to fit.
+        Raises `ArgumentError` for an extent or a stride that does not fit into its parameter.
         """
         fixed, bound = self._pack_fixed(layouts), cast("Function", function)
         idle: list[_Frame] = []

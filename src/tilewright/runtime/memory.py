@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.dtypes import DType
 from tilewright.dtypes import dtype as dtype_of
 from tilewright.errors import ArgumentError
 from tilewright.runtime import driver
@@ -27,17 +28,17 @@ class DeviceArray:
     """
 
     def __init__(self, shape: tuple[int, ...], dtype: object = "float32", *, ordinal: int = 0) -> None:
-        self.shape = tuple(shape)
-        self.dtype = dtype_of(dtype)
+        self.shape: tuple[int, ...] = tuple(shape)
+        self.dtype: DType = dtype_of(dtype)
         self.ordinal = ordinal
-        self.strides = row_major(self.shape)
-        self.bytes = self.dtype.bytes * int(np.prod(self.shape, dtype=np.int64))
+        self.strides: tuple[int, ...] = row_major(self.shape)
+        self.bytes: int = self.dtype.bytes * int(np.prod(self.shape, dtype=np.int64))
         address = ctypes.c_uint64()
         cuda = driver.library()
         with driver.device_context(ordinal):
             status = cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(max(self.bytes, 1)))
         driver.check(status, f"allocating {self.bytes} bytes on CUDA device {ordinal}")
-        self.pointer = address.value
+        self.pointer: int = address.value
         free = weakref.finalize(self, _free, ordinal, self.pointer)
         free.atexit = False  # the driver may be down by then, and the memory goes with the process
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import prod
 from operator import index
 from typing import Any
 
@@ -27,11 +29,13 @@ class Options:
     arch: str | None = None
     fastmath: bool = False
     cooperative: bool = False
+    cluster: Any = 1  # Any: an int or up to three, kept as three
 
     @property
     def of_code(self) -> dict[str, Any]:
         """The options beside the target that the code depends on, by the names under which it is lowered."""
-        return {"min_blocks": self.min_blocks, "fastmath": self.fastmath, "cooperative": self.cooperative}
+        names = ("min_blocks", "fastmath", "cooperative", "cluster")
+        return {name: getattr(self, name) for name in names}
 
     def __post_init__(self) -> None:
         target = None if self.arch is None else Arch.parse(self.arch)
@@ -43,6 +47,7 @@ class Options:
             "min_blocks": checked_int(
                 "min_blocks", self.min_blocks, 0, most_blocks, f"blocks on a multiprocessor of {where}"
             ),
+            "cluster": checked_cluster(self.cluster, target),
         }
         for name in ("fastmath", "cooperative"):
             if not isinstance(getattr(self, name), bool):
@@ -51,6 +56,59 @@ class Options:
             stream_handle(self.stream)
         for name, value in checked.items():
             object.__setattr__(self, name, value)
+
+
+def configured(options: Options, given: Mapping[str, Any]) -> Options:
+    """Return options with some changed by name; raise `ArgumentError` for a name or a value that is none."""
+    unknown = [name for name in given if name not in Options.__dataclass_fields__]
+    if unknown:
+        *names, last = Options.__dataclass_fields__
+        raise ArgumentError(f"configure takes {', '.join(names)} and {last}, got {', '.join(unknown)}")
+    try:
+        return replace(options, **given)
+    except ArgumentError as error:
+        raise ArgumentError(f"configure: {error.summary}", help=error.help) from None
+
+
+MOST_IN_CLUSTER = 16  # blocks; more than PORTABLE_CLUSTER not on every GPU
+PORTABLE_CLUSTER = 8
+
+
+def checked_cluster(given: object, target: Arch | None) -> tuple[int, int, int]:
+    """Return the blocks of a cluster along x, y and z; raise `ArgumentError` for what the target cannot do."""
+    parts = given if isinstance(given, (tuple, list)) else (given,)
+    found = [as_int(part) for part in parts]
+    extents = [extent for extent in found if extent is not None and extent >= 1]
+    if len(extents) != len(parts) or not 1 <= len(parts) <= 3:
+        raise ArgumentError(f"cluster is {shown(given)}; expected the number of its blocks, an int or up to three")
+    x, y, z = (*extents, 1, 1)[:3]
+    if prod(extents) > MOST_IN_CLUSTER:
+        raise ArgumentError(
+            f"cluster is {shown(given)}, {prod(extents)} blocks; a cluster has at most {MOST_IN_CLUSTER}",
+            help=f"every GPU from sm_90 on takes {PORTABLE_CLUSTER}, some take {MOST_IN_CLUSTER}",
+        )
+    if target is not None:
+        demand_clusters(target, (x, y, z))
+    return x, y, z
+
+
+def demand_clusters(target: Arch, cluster: tuple[int, int, int]) -> None:
+    """Raise `ArgumentError` for clusters of several blocks on a target that has none."""
+    if prod(cluster) > 1 and not target.has_clusters:
+        raise ArgumentError(
+            f"{target} has no clusters, which need sm_90 or later, and the kernel asks for {shown_cluster(cluster)}",
+            help="leave cluster= out there: each block by itself",
+        )
+
+
+def shown_cluster(cluster: tuple[int, int, int]) -> str:
+    """Return the extents of a cluster in words.
+
+    >>> shown_cluster((2, 1, 1)), shown_cluster((2, 2, 1))
+    ('clusters of 2 blocks', 'clusters of 2 x 2 blocks')
+    """
+    last = max(n for n, extent in enumerate(cluster) if extent > 1 or n == 0)
+    return f"clusters of {' x '.join(map(str, cluster[: last + 1]))} blocks"
 
 
 def is_simulator_chosen() -> bool:

@@ -107,10 +107,10 @@ class Call:
     __slots__ = ("__weakref__", "is_ready", "kernel", "key", "layouts")
 
     def __init__(self, key: tuple[Hashable, ...], layouts: Layouts) -> None:
-        self.key = key
-        self.layouts = layouts
+        self.key: tuple[Hashable, ...] = key
+        self.layouts: Layouts = layouts
         self.kernel: Any = None  # Any: the caller's
-        self.is_ready = False
+        self.is_ready: bool = False
 
 
 # The call, values to pass (the pointer of each array and the number of each scalar), and the arrays that were described
@@ -122,9 +122,9 @@ class Signature:
     """The parameters of a kernel, and the plans for the argument types that it was called with."""
 
     def __init__(self, names: Sequence[str], constexpr: Collection[str] = (), max_calls: int | None = None) -> None:
-        self.names = tuple(names)
-        self.constexpr = frozenset(constexpr)
-        self.max_calls = max_calls or _MAX_CALLS
+        self.names: tuple[str, ...] = tuple(names)
+        self.constexpr: frozenset[str] = frozenset(constexpr)
+        self.max_calls: int = max_calls or _MAX_CALLS
         self._plans: dict[tuple[Hashable, ...], ArgumentPlan] = {}
         self.last: ArgumentPlan | None = None  # the plan of the last call
 
@@ -167,18 +167,19 @@ class ArgumentPlan:
             for name, value in zip(signature.names, args, strict=True)
         ]
         self.roles: list[_Role] = [leaf for argument in self._arguments for leaf in _leaves(argument)]
-        self.names = tuple([role.name for role in self.roles])
-        starts, next_value = [], 0
+        self.names: tuple[str, ...] = tuple([role.name for role in self.roles])
+        starts: list[int] = []
+        next_value = 0
         for role in self.roles:
             starts.append(next_value)
             next_value += role.values
-        self.starts = tuple(starts)
+        self.starts: tuple[int, ...] = tuple(starts)
         getters = [r.adapter.current_stream for r in self.roles if isinstance(r, _Array) and r.adapter.current_stream]
         self._streams: tuple[StreamGetter, ...] = tuple(dict.fromkeys(getters))
         is_one = len(self._streams) == 1 and all(r.adapter.fast for r in self.roles if isinstance(r, _Array))
         # The current stream of the framework that all arrays are of; None where `stream` has more to look at.
-        self.current_stream = self._streams[0] if is_one else None
-        self.read = _compile_read(self, self._arguments, args)
+        self.current_stream: StreamGetter | None = self._streams[0] if is_one else None
+        self.read: Callable[..., Reading | None] = _compile_read(self, self._arguments, args)
 
     def describe(self, args: tuple[Any, ...]) -> tuple[Argument, ...]:
         """Return what is known of each leaf; raise `ArgumentError` naming one that cannot be taken."""
@@ -467,7 +468,7 @@ class _ClassNumbers:
         return self._numbers.get(key) or self._numbers.add(key, next(self._count))
 
 
-class_number = _ClassNumbers()
+class_number: _ClassNumbers = _ClassNumbers()
 
 
 def _compile_read(

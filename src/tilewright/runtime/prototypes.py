@@ -37,6 +37,7 @@ DRIVER: Mapping[str, tuple[Any, ...]] = {
     "cuFuncGetAttribute": (_Ints, c_int, c_void_p),
     "cuFuncSetAttribute": (c_void_p, c_int, c_int),
     "cuOccupancyMaxActiveBlocksPerMultiprocessor": (_Ints, c_void_p, c_int, c_size_t),
+    "cuOccupancyMaxActiveClusters": (_Ints, c_void_p, c_void_p),
     "cuLaunchKernel": (c_void_p, *(c_uint,) * 7, c_void_p, c_void_p, c_void_p),
     "cuLaunchKernelEx": (c_void_p, c_void_p, c_void_p, c_void_p),
     "cuThreadExchangeStreamCaptureMode": (_Ints,),

@@ -45,14 +45,14 @@ class View:
         owner: object,
         stream: int | None = None,
     ) -> None:
-        self.pointer = pointer
-        self.shape = shape
-        self.strides = strides
-        self.dtype = dtype
+        self.pointer: int = pointer
+        self.shape: tuple[int, ...] = shape
+        self.strides: tuple[int, ...] = strides
+        self.dtype: DType = dtype
         self.device = device
-        self.writable = writable
-        self.owner = owner
-        self.stream = stream
+        self.writable: bool = writable
+        self.owner: object = owner
+        self.stream: int | None = stream
 
     def __repr__(self) -> str:
         return f"<view of {self.dtype} {self.shape}:{self.strides} on {self.device}>"

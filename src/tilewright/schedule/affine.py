@@ -152,7 +152,7 @@ class _Linear:
     def __ne__(self, other: object) -> Any:  # Any: as in __eq__
         return self._value("!=", operator.ne, other) if recording.is_on else not self._is(other)
 
-    __hash__ = object.__hash__
+    __hash__: Any = object.__hash__
 
     def _is(self, other: object) -> bool:
         return self is other
@@ -170,7 +170,7 @@ class Recording(threading.local):
         return self.stores is not None
 
 
-recording = Recording()
+recording: Recording = Recording()
 
 
 class Index(Numbered, _Linear, LoopName):
@@ -185,9 +185,9 @@ class Index(Numbered, _Linear, LoopName):
     """
 
     def __init__(self, name: str | None = None) -> None:
-        self.number = next_number()
+        self.number: tuple[int, int] = next_number()
         names = assigned_names(sys._getframe(1)) if name is None else (name,)
-        self.name = names[0] if names else f"i{self.number[0]}"
+        self.name: str = names[0] if names else f"i{self.number[0]}"
 
     def __iter__(self) -> Iterator[Index]:
         yield self
@@ -213,9 +213,9 @@ class Dimension(Numbered, _Linear):
     """
 
     def __init__(self, name: str | None = None, role: Role = Role.INPUT) -> None:
-        self.number = next_number()
+        self.number: tuple[int, int] = next_number()
         names = assigned_names(sys._getframe(1)) if not name else (name,)
-        self.name = names[0] if names else f"n{self.number[0]}"
+        self.name: str = names[0] if names else f"n{self.number[0]}"
         if role not in (Role.INPUT, Role.OUTPUT, Role.INPUT_OUTPUT):
             raise ScheduleError(f"size {self.name} has the role {role!r}", help="Role.INPUT or Role.OUTPUT")
         self.role = role
@@ -423,7 +423,7 @@ class Division(Term):
 
     def __init__(self, value: Affine, divisor: int) -> None:
         super().__init__((value,), ord(self.sign[0]), divisor)
-        self.divisor = divisor
+        self.divisor: int = divisor
 
     @property
     def value(self) -> Affine:

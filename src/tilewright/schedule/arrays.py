@@ -83,11 +83,11 @@ class Array(Numbered):
         offset: int = 0,
         flags: AllocateFlags = AllocateFlags.NONE,
     ) -> None:
-        self.number = next_number()
+        self.number: tuple[int, int] = next_number()
         names = assigned_names(sys._getframe(1)) if name is None else (name,)
         if name is not None:
             text("Array", "name", name)
-        self.name = names[0] if names else f"array{self.number[0]}"
+        self.name: str = names[0] if names else f"array{self.number[0]}"
         self.forms: dict[Any, Form] = {}  # Any: what tells forms of this memory apart
         self.flags = flags
         if not self.name.isidentifier() or keyword.iskeyword(self.name):
@@ -109,7 +109,7 @@ class Array(Numbered):
             )
         self.role = role
         try:
-            self.data = None if data is None else np.ascontiguousarray(data)
+            self.data: np.ndarray[Any, Any] | None = None if data is None else np.ascontiguousarray(data)
         except ValueError as error:
             raise ScheduleError(f"array {self.name}: data is not an array of numbers: {error}") from None
         if self.data is not None:
@@ -124,7 +124,7 @@ class Array(Numbered):
                 f"array {self.name} is {role.name} and its layout is deferred",
                 help="only CONST arrays, whose data belongs to the kernel, take the layout of a cache",
             )
-        self.is_number = isinstance(shape, (tuple, list)) and not len(shape) and role in WRITTEN
+        self.is_number: bool = isinstance(shape, (tuple, list)) and not len(shape) and role in WRITTEN
         shape = (1,) if self.is_number else shape  # what is written has a place in memory
         self.declare(declared_type if isinstance(declared_type, Delayed) else as_dtype(declared_type), shape, layout)
 
@@ -143,7 +143,7 @@ class Array(Numbered):
         self.shape: tuple[Size, ...] = tuple(
             _size(self.name, extent, mode == len(shape) - 1) for mode, extent in enumerate(shape)
         )
-        self.layout = layout if isinstance(layout, ArrayLayout) else tuple(layout)
+        self.layout: ArrayLayout | tuple[int, ...] = layout if isinstance(layout, ArrayLayout) else tuple(layout)
         is_delayed = any(isinstance(extent, Delayed) for extent in self.shape)
         if isinstance(self.layout, tuple) and len(self.layout) != len(self.shape):
             raise ScheduleError(f"array {self.name}: strides {self.layout} do not fit the shape {self.shape}")
@@ -432,12 +432,17 @@ class View(Array):
     """
 
     def __init__(self, parent: Array, method: str, arguments: tuple[Any, ...], name: str) -> None:
-        self.number = next_number()
-        self.name, self.role, self.data, self.flags = name, parent.role, None, parent.flags
-        self.parent, self.method, self.arguments = parent, method, arguments
+        self.number: tuple[int, int] = next_number()
+        self.name = name
+        self.role: Role = parent.role
+        self.data: None = None
+        self.flags: AllocateFlags = parent.flags
+        self.parent = parent
+        self.method = method
+        self.arguments = arguments
         self.is_number = False
         self._seen: Seen | None = None
-        self.is_waiting = self.is_delayed
+        self.is_waiting: bool = self.is_delayed
         if not self.is_waiting:
             self._seen = getattr(Seeing(parent, name), method)(*arguments)
 
@@ -521,10 +526,14 @@ class Form(Array):
         steps: tuple[Product, ...],
         start: int,
     ) -> None:
-        self.number = next_number()
-        self.name, self.role, self.data, self.flags = name, memory.role, None, memory.flags
+        self.number: tuple[int, int] = next_number()
+        self.name = name
+        self.role: Role = memory.role
+        self.data: None = None
+        self.flags: AllocateFlags = memory.flags
         self.is_number = False
-        self.element_type, self.shape = element_type, shape
+        self.element_type: DType = element_type
+        self.shape: tuple[Size, ...] = shape
         self._memory, self._steps, self._start = memory, steps, start
 
     @property

@@ -28,7 +28,7 @@ from tilewright.schedule.dependences import (
 )
 from tilewright.schedule.elements import index_loads
 from tilewright.schedule.integers import LIMIT, System, UndecidedError
-from tilewright.schedule.loop_nest import Condition, Loop, at_places, settled
+from tilewright.schedule.loop_nest import Condition, Loop, LoopNest, at_places, settled
 from tilewright.schedule.places import spread
 from tilewright.schedule.plan_state import PlanState
 from tilewright.schedule.private import private_points
@@ -116,16 +116,18 @@ class Accesses:
 
     def __init__(self, plan: PlanState, memory: Array) -> None:
         forms = {array for array in plan.arrays if array.memory is memory}
-        self.by_bytes = len(forms) > 1
+        self.by_bytes: bool = len(forms) > 1
         longest = max((array.element_type.bytes for array in forms), default=1)
-        self.byte = Index("byte")
+        self.byte: Index = Index("byte")
         more = (Loop(self.byte, Affine((), longest)),) if self.by_bytes else ()
-        self.nest = replace(plan.nest, loops=(*plan.nest.loops, *more))
+        self.nest: LoopNest = replace(plan.nest, loops=(*plan.nest.loops, *more))
         found = [instance for instance in instances(self.nest) if instance.access.array.memory is memory]
         tile = plan.tensorization
         set_by = tile.statement.number if tile is not None and tile.sets(memory) else None
-        self.reads = [x for x in found if not x.access.is_write and x.access.statement.number != set_by]
-        self.writes = _joined([Write(x, _open(x.access.statement.store.guards)) for x in found if x.access.is_write])
+        self.reads: list[Instance] = [x for x in found if not x.access.is_write and x.access.statement.number != set_by]
+        self.writes: list[Write] = _joined(
+            [Write(x, _open(x.access.statement.store.guards)) for x in found if x.access.is_write]
+        )
 
     def modes(self, instance: Instance) -> tuple[Affine, ...] | None:
         """Return what is accessed: a place, or a byte. None where only the launch knows it."""

@@ -83,14 +83,16 @@ class Placed:
     """An array in the driver's memory with strides of its own."""
 
     def __init__(self, memory: DeviceArray, shape: tuple[int, ...], strides: tuple[int, ...]) -> None:
-        self.memory, self.shape, self.strides = memory, shape, strides
+        self.memory = memory
+        self.shape = shape
+        self.strides = strides
 
     def info(self) -> ArrayInfo:
         """Return where it is and how it lies."""
         memory = self.memory
         return ArrayInfo(memory.pointer, self.shape, self.strides, memory.dtype, memory.ordinal, owner=self)
 
-    __tilewright_adapter__ = Adapter("tilewright", info)
+    __tilewright_adapter__: Adapter = Adapter("tilewright", info)
 
 
 def in_memory_order(array: Array) -> np.ndarray[Any, Any]:

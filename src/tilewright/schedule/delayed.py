@@ -141,7 +141,9 @@ class Step:
     """One call of a plan's method, and what it returned where it was done."""
 
     def __init__(self, method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self.method, self.args, self.kwargs = method, args, kwargs
+        self.method: Any = method
+        self.args = args
+        self.kwargs = kwargs
         self.result: Any = None  # Any: what methods return, such as a cache
 
     def __getstate__(self) -> dict[str, Any]:  # Any: attributes
@@ -164,7 +166,7 @@ class Recorder:
     def __init__(self, start: LoopNest) -> None:
         self.start = start
         self.steps: list[Step] = []
-        self.is_delayed = isinstance(start, DelayedNest)
+        self.is_delayed: bool = isinstance(start, DelayedNest)
         self.is_within_step = False
 
     def restarted(self, start: LoopNest) -> Any:  # Any: another of its own class

@@ -26,7 +26,9 @@ class Guard:
     """The conditions of one tile of an operand, at the present values of the loops around."""
 
     def __init__(self, scope: Scope, conditions: tuple[Condition, ...], along: Along) -> None:
-        self.scope, self.conditions, self.along = scope, conditions, tuple(along)
+        self.scope = scope
+        self.conditions = conditions
+        self.along: tuple[tuple[Index, int], ...] = tuple(along)
 
     def __bool__(self) -> bool:
         """Whether some element may be missing."""

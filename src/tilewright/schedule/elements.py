@@ -64,11 +64,18 @@ class Gathered(Term):
     __slots__ = ("load",)
 
     def __init__(self, load: Load) -> None:
-        self.load, self.parts = load, load.indices
+        self.load: Load = load
+        self.parts: tuple[Affine, ...] = load.indices
         symbols = [s for mode in load.indices for s, _ in mode.terms]
         last: tuple[int, ...] = max((s.number for s in symbols), default=())
         texts = [n for mode in load.indices for s, c in mode.terms for n in (c, *s.number, -1)]
-        self.number = (*last, ord("["), *load.named.number, *(mode.constant for mode in load.indices), *texts)
+        self.number: tuple[int, ...] = (
+            *last,
+            ord("["),
+            *load.named.number,
+            *(mode.constant for mode in load.indices),
+            *texts,
+        )
 
     @property
     def name(self) -> str:

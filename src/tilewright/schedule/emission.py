@@ -44,9 +44,9 @@ class Emission:
         cache_memory: Mapping[Cache, Any] | None = None,  # Any: tensors
     ) -> None:
         self.plan = plan
-        self.scope = Scope(plan, arguments, cache_memory)
-        self.tiles = None if plan.tensorization is None else Tiles(self.scope, plan.tensorization)
-        self.cached = CachedLoops(self.scope, self.tiles, self.guarded)
+        self.scope: Scope = Scope(plan, arguments, cache_memory)
+        self.tiles: Tiles | None = None if plan.tensorization is None else Tiles(self.scope, plan.tensorization)
+        self.cached: CachedLoops = CachedLoops(self.scope, self.tiles, self.guarded)
 
     def emit(self) -> None:
         """Emit the whole kernel."""

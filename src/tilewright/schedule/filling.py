@@ -28,7 +28,8 @@ class Filling:
     """
 
     def __init__(self, scope: Scope, cache: Cache) -> None:
-        self.scope, self.cache = scope, cache
+        self.scope = scope
+        self.cache = cache
         self.region: Region = scope.plan.region(cache)
         self.outer: Storage | None = scope.storage.get(cache.array)
         if cache.is_of_block and self.outer is not None and is_private(self.outer.tensor):
@@ -36,8 +37,8 @@ class Filling:
                 f"{cache!r} would be filled from registers, which each thread has of its own",
                 help="cache in shared memory outside, and in registers inside of it",
             )
-        self.order = order_of(cache.layout, self.region.shape, cache.array)
-        self.guards = tuple(mode for mode in range(len(self.region.shape)) if self._may_leave(mode))
+        self.order: tuple[int, ...] = order_of(cache.layout, self.region.shape, cache.array)
+        self.guards: tuple[int, ...] = tuple(mode for mode in range(len(self.region.shape)) if self._may_leave(mode))
 
     def _may_leave(self, mode: int) -> bool:
         low, high = self.scope.bounds(self.region.origin[mode])

@@ -44,11 +44,12 @@ class Fragments:
     """
 
     def __init__(self, scope: Scope, tile: Tensorization) -> None:
-        self.scope, self.tile = scope, tile
+        self.scope = scope
+        self.tile = tile
         self.mmas: tuple[TiledMMA, ...] = tile.recipe.mmas
         self.roles: dict[Any, str] = {}  # Any: buffers of the IR
         m, n, k = tile.shape.m, tile.shape.n, tile.shape.k
-        self.extents = dict(zip(tile.indices, (m, n, k), strict=True))
+        self.extents: dict[Index, int] = dict(zip(tile.indices, (m, n, k), strict=True))
 
     # The instruction may compute the transpose: its A is then B, and the rows of its C are the columns of C.
 
@@ -323,7 +324,9 @@ class HeldTarget(Storage):
 
     def __init__(self, tile: Tensorization, accumulators: list[Tensor], origin: tuple[Affine, ...]) -> None:
         super().__init__(tile.c.array, accumulators[0], origin)
-        self.access, self.accumulators, self.saturating = tile.c, accumulators, tile.saturating
+        self.access: Access = tile.c
+        self.accumulators = accumulators
+        self.saturating: bool = tile.saturating
         self.now: tuple[Tensor, Any] | None = None  # Any: a device number
 
     def _demand(self, place: tuple[Affine, ...]) -> tuple[Tensor, Any]:  # Any: as above
@@ -365,12 +368,16 @@ class HeldFragments(Filling):
         super().__init__(fragments.scope, cache)
         self.fragments = fragments
         self.side: Side = "A" if cache.array is fragments.access("A").array else "B"
-        self.access = fragments.access(self.side)
-        self.rows, self.depth = fragments.rows(self.side), fragments.tile.indices[2]
-        self.along = [(self.rows, fragments.extents[self.rows]), (self.depth, fragments.tile.shape.k)]
+        self.access: Access = fragments.access(self.side)
+        self.rows: Index = fragments.rows(self.side)
+        self.depth: Index = fragments.tile.indices[2]
+        self.along: list[tuple[Index, int]] = [
+            (self.rows, fragments.extents[self.rows]),
+            (self.depth, fragments.tile.shape.k),
+        ]
         refuse_other_tiles(self, self.access, self.along)
-        self.tiles_along = [tiles_along(self, self.access, index, extent) for index, extent in self.along]
-        self.fragment = fragments.operand(self.side, *self.tiles_along, held)
+        self.tiles_along: list[int] = [tiles_along(self, self.access, index, extent) for index, extent in self.along]
+        self.fragment: Tensor = fragments.operand(self.side, *self.tiles_along, held)
 
     def read(self, step: int) -> None:
         """Read the region, at the present values of the loops around, into the fragments of a step."""

@@ -294,7 +294,9 @@ class NoneCacheHeuristics:
     def __init__(self, source: Array, index: Index | None = None, layout: ArrayLayout | None = None) -> None:
         if not isinstance(source, Array):
             raise ScheduleError(f"NoneCacheHeuristics of {source!r}", help="source is the array to cache")
-        self.source, self.index, self.layout = source, index, layout
+        self.source = source
+        self.index = index
+        self.layout = layout
 
     def choices(self, order: Sequence[Index]) -> tuple[Any, Any, dict[DelayedParameter, list[Any]]]:
         """Return the index and the layout of the cache, and the choices of those of them that are parameters."""

@@ -110,7 +110,7 @@ class LoadedFunction:
         self.manifest = entry
         self.folder = folder
         self.name: str = entry["name"]
-        self.__name__ = self.name
+        self.__name__: str = self.name
         self.arguments: tuple[str, ...] = tuple(argument["name"] for argument in entry["arguments"])
         held = (array["name"] for kind in ("constants", "scratch") for array in entry.get(kind, ()))
         self._signature = Signature([*self.arguments, *held])

@@ -47,20 +47,20 @@ class ScalarType:
     float16 bool int64
     """
 
-    bool = dtypes.bool_
-    int8 = dtypes.int8
-    int16 = dtypes.int16
-    int32 = dtypes.int32
-    int64 = dtypes.int64
-    index = dtypes.int64
-    uint8 = dtypes.uint8
-    uint16 = dtypes.uint16
-    uint32 = dtypes.uint32
-    uint64 = dtypes.uint64
-    float16 = dtypes.float16
-    bfloat16 = dtypes.bfloat16
-    float32 = dtypes.float32
-    float64 = dtypes.float64
+    bool: DType = dtypes.bool_
+    int8: DType = dtypes.int8
+    int16: DType = dtypes.int16
+    int32: DType = dtypes.int32
+    int64: DType = dtypes.int64
+    index: DType = dtypes.int64
+    uint8: DType = dtypes.uint8
+    uint16: DType = dtypes.uint16
+    uint32: DType = dtypes.uint32
+    uint64: DType = dtypes.uint64
+    float16: DType = dtypes.float16
+    bfloat16: DType = dtypes.bfloat16
+    float32: DType = dtypes.float32
+    float64: DType = dtypes.float64
 
     __members__: Mapping[str, DType] = MappingProxyType(
         {

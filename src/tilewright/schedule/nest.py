@@ -54,7 +54,7 @@ class Nest:
                 f"a nest has the shape {shape!r}", help="give each loop its extent: Nest(shape=(16, 10))"
             )
         self.shape: tuple[Size, ...] = tuple(_extent(extent) for extent in shape)
-        self.indices = tuple(Index(f"i{n}") for n in range(len(self.shape)))
+        self.indices: tuple[Index, ...] = tuple(Index(f"i{n}") for n in range(len(self.shape)))
         self._steps: list[Step] = []
 
     def __copy__(self) -> Nest:

@@ -67,7 +67,7 @@ class Problem:
         self.bands: dict[Form, Ends] = {}  # bands of several
         self.equations: list[Linear] = []  # each == 0
         self.steps: list[Definition | Sides] = []  # how to find the variables that are gone, the last one first
-        self.impossible = False
+        self.impossible: bool = False
 
     def require(self, terms: Mapping[int, int], low: int | None, high: int | None) -> None:
         """Add the band low <= sum(terms) <= high."""

@@ -22,7 +22,7 @@ _MAX_GRID = 1 << 24  # combinations that are looked at; a sample of more is of a
 class Delayed:
     """A value that is known later: a parameter, or arithmetic of parameters and numbers."""
 
-    __hash__ = object.__hash__
+    __hash__: Any = object.__hash__
 
     def value_for(self, values: Mapping[Any, Any]) -> Any:  # Any: parameters or their names; whatever was chosen
         """Return the value for chosen parameters."""
@@ -129,7 +129,7 @@ class DelayedParameter(Delayed):
 
     def __init__(self, name: str | None = None) -> None:
         names = assigned_names(sys._getframe(1)) if name is None else (name,)
-        self.name = names[0] if names else "parameter"
+        self.name: str = names[0] if names else "parameter"
         self._values: list[Any] = []  # Any: one chosen value, or none
 
     def get_value(self) -> Any:  # Any: whatever was set

@@ -27,7 +27,9 @@ class CachedLoops:
     """Emits caches around what uses them, and loops whose caches are filled ahead. `inside` emits the rest."""
 
     def __init__(self, scope: Scope, tiles: Tiles | None, inside: Inside) -> None:
-        self.scope, self.tiles, self.inside = scope, tiles, inside
+        self.scope = scope
+        self.tiles = tiles
+        self.inside = inside
 
     def _meet(self) -> None:
         """Let the threads of the block wait for one another, where it has more than one."""

@@ -74,7 +74,7 @@ class BySize(Term):
 
     def __init__(self, value: Affine, size: Affine, is_quotient: bool) -> None:
         super().__init__((value, size), ord("/" if is_quotient else "%"))
-        self.is_quotient = is_quotient
+        self.is_quotient: bool = is_quotient
 
     @property
     def value(self) -> Affine:

@@ -16,7 +16,7 @@ from tilewright.schedule.arrays import Array
 from tilewright.schedule.binding import bind
 from tilewright.schedule.cache_placement import is_count, place_cache, refuse_nonsense, refuse_unknown, settled
 from tilewright.schedule.caches import Cache, Location, Strategy
-from tilewright.schedule.crossings import crossings
+from tilewright.schedule.crossings import Crossing, crossings
 from tilewright.schedule.delayed import Recorder, Resolution, recorded, waiting
 from tilewright.schedule.heuristics import NoneCacheHeuristics, best_of
 from tilewright.schedule.lanes import MAX_LANES, refuse_vector
@@ -24,7 +24,7 @@ from tilewright.schedule.loop_nest import LoopNest
 from tilewright.schedule.memory_spaces import Auto
 from tilewright.schedule.mma_shapes import MMAFragmentOp, MMASchedulingPolicy, MMAShape
 from tilewright.schedule.orders import refuse_violations
-from tilewright.schedule.plan_state import PlanState
+from tilewright.schedule.plan_state import PlanState, Tensorization
 from tilewright.schedule.plan_text import plan_data, plan_text
 from tilewright.schedule.report import Report
 from tilewright.schedule.scheduled import ScheduledKernel
@@ -180,7 +180,7 @@ class Plan(PlanState, Recorder):
                 raise ScheduleError(f"{index} is a loop of the tile and is erased", help="erase loops outside of it")
         self.nest = erase(self.nest, chosen)
         if self.bindings and not self.nest.is_unchecked:
-            self.crossings = crossings(self.nest, self.bindings)
+            self.crossings: tuple[Crossing, ...] = crossings(self.nest, self.bindings)
 
     _erase_loops = erase_loops  # Accera calls it so
 
@@ -193,7 +193,7 @@ class Plan(PlanState, Recorder):
         self._refuse_bound(index, "unroll")
         if self.nest.loop(index).trips is None:
             raise ScheduleError(f"{index} runs to {self.nest.loop(index).stop}, which only the launch knows")
-        self.nest = replace(self.nest, unrolled=self.nest.unrolled | {index})
+        self.nest: LoopNest = replace(self.nest, unrolled=self.nest.unrolled | {index})
 
     @recorded
     def vectorize(self, index: Index) -> None:
@@ -214,7 +214,7 @@ class Plan(PlanState, Recorder):
             refuse_vector(self, index)
         if (self.nest.loop(index).trips or MAX_LANES + 1) <= MAX_LANES:
             self.unroll(index)
-        self.vectorized |= {index}
+        self.vectorized: frozenset[Index] = self.vectorized | {index}
 
     @recorded
     def kernelize(
@@ -406,7 +406,7 @@ class Plan(PlanState, Recorder):
         """
         tile = (indices,) if isinstance(indices, Index) else tuple(indices)
         try:
-            self.tensorization = tensorization_of(
+            self.tensorization: Tensorization | None = tensorization_of(
                 self,
                 tile,
                 mma_shape,

@@ -72,7 +72,8 @@ class PlanState:
     """
 
     def __init__(self, nest: LoopNest, target: Target) -> None:
-        self.nest, self.target = nest, target
+        self.nest = nest
+        self.target = target
         self.bindings: tuple[Binding, ...] = ()
         self.crossings: tuple[Crossing, ...] = ()  # what threads of a block wait for in serial loops
         self.vectorized: frozenset[Index] = frozenset()

@@ -48,7 +48,7 @@ class Scalar(Array):
             raise ScheduleError("a number of role CONST", help="write the number itself: Scalar(0.5), or 0.5")
         super().__init__(role, element_type if type is None else type, (), name=names[0] if names else "scalar")
         if not names:
-            self.name = f"scalar{self.number[0]}"
+            self.name: str = f"scalar{self.number[0]}"
 
 
 def number_of(size: Dimension) -> Array:

@@ -26,7 +26,7 @@ from tilewright.runtime.specs import spec
 from tilewright.schedule.affine import Dimension
 from tilewright.schedule.arrays import Array, Role
 from tilewright.schedule.binding import grid_of
-from tilewright.schedule.bounds import conditions_of
+from tilewright.schedule.bounds import Condition, conditions_of
 from tilewright.schedule.caches import Cache, Location, elements_of
 from tilewright.schedule.constants import allocate, bring, memory_for
 from tilewright.schedule.emission import Emission
@@ -69,16 +69,20 @@ class ScheduledKernel:
 
     def __init__(self, plan: PlanState, name: str, parameters: tuple[Array | Dimension, ...]) -> None:
         plan = copy.copy(plan)  # what it takes is this kernel's own
-        self.plan, self.name, self.parameters = plan, name, parameters
-        self.arguments = tuple(number_of(x) if isinstance(x, Dimension) else x for x in parameters)
+        self.plan = plan
+        self.name = name
+        self.parameters = parameters
+        self.arguments: tuple[Array, ...] = tuple(number_of(x) if isinstance(x, Dimension) else x for x in parameters)
         plan.given = frozenset(array.memory for array in self.arguments)
-        self.lowered = lowered(plan)  # with vectorized loops where they run
+        self.lowered: PlanState = lowered(plan)  # with vectorized loops where they run
         validate(self.lowered, self.arguments)
         plan.begun = self.lowered.begun = begun_with_zeros(self.lowered)
-        self.conditions = conditions_of(plan, self.arguments)
-        self.constants = tuple(x for x in plan.memories if x.data is not None and x not in plan.given)
-        self.scratch = scratch_of(self.lowered)
-        self.cache_memory = tuple(
+        self.conditions: tuple[Condition, ...] = conditions_of(plan, self.arguments)
+        self.constants: tuple[Array, ...] = tuple(
+            x for x in plan.memories if x.data is not None and x not in plan.given
+        )
+        self.scratch: tuple[Array, ...] = scratch_of(self.lowered)
+        self.cache_memory: tuple[CacheMemory, ...] = tuple(
             CacheMemory(cache, f"{cache.name}_memory{number}", elements_of(cache, self.lowered.region(cache)))
             for number, cache in enumerate(c for c in self.lowered.caches if c.location is Location.GLOBAL)
         )

@@ -46,7 +46,10 @@ class Storage:
         origin: tuple[Affine, ...],
         steps: tuple[int, ...] = (),  # 1 in each mode where none are given
     ) -> None:
-        self.array, self.tensor, self.origin, self.steps = array, tensor, origin, steps
+        self.array = array
+        self.tensor = tensor
+        self.origin = origin
+        self.steps = steps
 
     def place(self, place: tuple[Affine, ...]) -> tuple[Affine, ...]:
         """Return how far from the origin an element stands in the array."""
@@ -88,7 +91,7 @@ class Scope:
         self.plan = plan
         self.cache_memory: Mapping[Cache, Tensor] = cache_memory or {}  # of those in global memory, of all blocks
         self.loops: tuple[Loop, ...] = tuple(plan.nest.loop(index) for index in plan.serial)
-        self.carried = plan.carried
+        self.carried: tuple[Index, ...] = plan.carried
         self.values: dict[Any, Any] = _sizes(plan, arguments)  # Any: symbols to numbers of host or device
         self.values[READ] = self._place_read
         self.ranges: dict[Index, tuple[int, int | None]] = {loop.index: (0, loop.last) for loop in plan.nest.loops}

@@ -137,7 +137,7 @@ class SharedCache(Filling):
         super().__init__(scope, cache)
         if isinstance(self.layout, ComposedLayout) and not self._divides():
             self.layout = self._plain
-        self.tensor = self._memory()
+        self.tensor: Tensor = self._memory()
         rename(cache.name, self.tensor)
 
     def _memory(self) -> Tensor:

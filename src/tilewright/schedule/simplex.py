@@ -43,10 +43,12 @@ class Polyhedron:
     def __init__(self, rows: Sequence[Row], size: int, work: Work, goals: Sequence[Row] = ()) -> None:
         """Make the table; extreme values can be asked for of coordinates, and of `goals`, numbered behind them."""
         self.work = work
-        self.denominator = 1
-        self.columns = [-1] * size  # the number of the condition that is zero at the vertex; -1 for a coordinate
-        self.conditions = [_Line(n, [*terms, constant]) for n, (terms, constant) in enumerate(rows)]
-        self.coordinates = [_Line(-1, [int(m == n) for m in range(size)] + [0]) for n in range(size)]
+        self.denominator: int = 1
+        self.columns: list[int] = [
+            -1
+        ] * size  # the number of the condition that is zero at the vertex; -1 for a coordinate
+        self.conditions: list[_Line] = [_Line(n, [*terms, constant]) for n, (terms, constant) in enumerate(rows)]
+        self.coordinates: list[_Line] = [_Line(-1, [int(m == n) for m in range(size)] + [0]) for n in range(size)]
         self.coordinates += [_Line(-1, [*terms, constant]) for terms, constant in goals]
         self.size = size
         for column in range(size):

@@ -174,6 +174,8 @@ class Target:
         if len(names) > 1:
             raise ScheduleError(f"a target has one name, got {' and '.join(map(repr, names))}")
         chosen = names[0] if names else _OF_RUNTIMES.get(str(getattr(runtime, "value", runtime)))
+        self.name: str
+        self.arch: Arch
         self.name, self.arch = _named(chosen)
         if runtime is not None and runtime != self.runtime:
             raise ScheduleError(

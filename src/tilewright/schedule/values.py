@@ -44,7 +44,7 @@ class Expression:
         )
 
     # `==` builds an expression, so identity has to say what is the same.
-    __hash__ = object.__hash__
+    __hash__: Any = object.__hash__
 
     def __eq__(self, other: object) -> Any:  # Any: an expression, as for device numbers
         return Apply("==", operator.eq, (self, expression(other)))

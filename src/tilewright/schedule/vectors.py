@@ -119,7 +119,8 @@ class Vector:
     """The iterations of the innermost loops at once."""
 
     def __init__(self, scope: Scope, lanes: tuple[Lanes, ...]) -> None:
-        self.scope, self.lanes = scope, lanes
+        self.scope = scope
+        self.lanes = lanes
 
     def emit(self, part: Part) -> None:
         """Emit the statements of a part, each for all lanes before the next."""

@@ -33,7 +33,8 @@ class Seeing:
     """Makes each kind of view of a parent; `name` is the view's, for messages."""
 
     def __init__(self, parent: Any, name: str) -> None:  # Any: an Array
-        self.parent, self.name = parent, name
+        self.parent = parent
+        self.name = name
 
     @property
     def rank(self) -> int:

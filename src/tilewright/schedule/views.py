@@ -31,7 +31,8 @@ class Derived(Dimension):
         below = " * ".join(map(str, divisors))
         under = f" // {below}" if len(divisors) == 1 else f" // ({below})" if divisors else ""
         super().__init__(text + under)
-        self.factors, self.divisors = factors, divisors
+        self.factors: Product = factors
+        self.divisors: Product = divisors
 
     def value(self, sizes: Mapping[Any, Any]) -> Any:  # Any: numbers of host or device
         """Return the size for given values of those that it follows from."""
@@ -68,7 +69,8 @@ class Computed(Derived):
 
     def __init__(self, expression: Affine) -> None:
         Dimension.__init__(self, str(expression))
-        self.factors, self.divisors = (), (1,)  # not a product that another one could take in
+        self.factors: Product = ()  # not a product that another one could take in
+        self.divisors: Product = (1,)
         self.expression = expression
 
     def value(self, sizes: Mapping[Any, Any]) -> Any:  # Any: numbers of host or device

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -85,9 +86,11 @@ class Product:
         element = element_of(self.dtype).numpy
         wide = np.float64 if self.dtype == "float64" else np.float32
         # Rounded to the element type once, so that every side computes with the same numbers.
-        self.a, self.b, self.c = (
-            random.standard_normal(shape, dtype=wide).astype(element) for shape in ((s.m, s.k), (s.k, s.n), (s.m, s.n))
-        )
+        numbers = [random.standard_normal(shape, dtype=wide) for shape in ((s.m, s.k), (s.k, s.n), (s.m, s.n))]
+        self.a: np.ndarray[Any, Any]
+        self.b: np.ndarray[Any, Any]
+        self.c: np.ndarray[Any, Any]
+        self.a, self.b, self.c = (x.astype(element) for x in numbers)
         self.A, self.B, self.C = (put(x, self.backend) for x in (self.a, self.b, self.c))
 
     def reset(self) -> None:
@@ -131,7 +134,8 @@ class Product:
     def _expected(self) -> Array:
         rows = self._rows
         product = self.a[rows].astype(np.float64) @ self.b.astype(np.float64)
-        return self.alpha * product + self.beta * self.c[rows].astype(np.float64)
+        result: Array = self.alpha * product + self.beta * self.c[rows].astype(np.float64)
+        return result
 
     @cached_property
     def _probes(self) -> list[tuple[Array, Array]]:

@@ -87,14 +87,18 @@ def is_operand(x: object) -> bool:
     return hasattr(x, "dtype") and shape == ()  # NumPy's numbers
 
 
-def _binary(name: str, function: Function) -> tuple[Any, Any]:
+def _forward(name: str, function: Function) -> Any:
     def apply(self: Any, other: Any) -> Any:
         return compute(name, function, (self, other)) if is_operand(other) else NotImplemented
 
-    def reflected(self: Any, other: Any) -> Any:
+    return apply
+
+
+def _reflected(name: str, function: Function) -> Any:
+    def apply(self: Any, other: Any) -> Any:
         return compute(name, function, (other, self)) if is_operand(other) else NotImplemented
 
-    return apply, reflected
+    return apply
 
 
 def _in_place(name: str, function: Function) -> Any:
@@ -127,42 +131,54 @@ class Arithmetic:
         @property
         def title(self) -> str: ...
 
-    __hash__ = object.__hash__
+    __hash__: Any = object.__hash__
 
-    __add__, __radd__ = _binary("add", operator.add)
-    __sub__, __rsub__ = _binary("sub", operator.sub)
-    __mul__, __rmul__ = _binary("mul", operator.mul)
-    __truediv__, __rtruediv__ = _binary("truediv", operator.truediv)
-    __floordiv__, __rfloordiv__ = _binary("floordiv", operator.floordiv)
-    __mod__, __rmod__ = _binary("mod", operator.mod)
-    __pow__, __rpow__ = _binary("pow", operator.pow)
-    __and__, __rand__ = _binary("and", operator.and_)
-    __or__, __ror__ = _binary("or", operator.or_)
-    __xor__, __rxor__ = _binary("xor", operator.xor)
-    __lshift__, __rlshift__ = _binary("lshift", operator.lshift)
-    __rshift__, __rrshift__ = _binary("rshift", operator.rshift)
-    __lt__, _ = _binary("lt", operator.lt)
-    __le__, _ = _binary("le", operator.le)
-    __gt__, _ = _binary("gt", operator.gt)
-    __ge__, _ = _binary("ge", operator.ge)
+    __add__: Any = _forward("add", operator.add)
+    __radd__: Any = _reflected("add", operator.add)
+    __sub__: Any = _forward("sub", operator.sub)
+    __rsub__: Any = _reflected("sub", operator.sub)
+    __mul__: Any = _forward("mul", operator.mul)
+    __rmul__: Any = _reflected("mul", operator.mul)
+    __truediv__: Any = _forward("truediv", operator.truediv)
+    __rtruediv__: Any = _reflected("truediv", operator.truediv)
+    __floordiv__: Any = _forward("floordiv", operator.floordiv)
+    __rfloordiv__: Any = _reflected("floordiv", operator.floordiv)
+    __mod__: Any = _forward("mod", operator.mod)
+    __rmod__: Any = _reflected("mod", operator.mod)
+    __pow__: Any = _forward("pow", operator.pow)
+    __rpow__: Any = _reflected("pow", operator.pow)
+    __and__: Any = _forward("and", operator.and_)
+    __rand__: Any = _reflected("and", operator.and_)
+    __or__: Any = _forward("or", operator.or_)
+    __ror__: Any = _reflected("or", operator.or_)
+    __xor__: Any = _forward("xor", operator.xor)
+    __rxor__: Any = _reflected("xor", operator.xor)
+    __lshift__: Any = _forward("lshift", operator.lshift)
+    __rlshift__: Any = _reflected("lshift", operator.lshift)
+    __rshift__: Any = _forward("rshift", operator.rshift)
+    __rrshift__: Any = _reflected("rshift", operator.rshift)
+    __lt__: Any = _forward("lt", operator.lt)
+    __le__: Any = _forward("le", operator.le)
+    __gt__: Any = _forward("gt", operator.gt)
+    __ge__: Any = _forward("ge", operator.ge)
 
-    __iadd__ = _in_place("add", operator.add)
-    __isub__ = _in_place("sub", operator.sub)
-    __imul__ = _in_place("mul", operator.mul)
-    __itruediv__ = _in_place("truediv", operator.truediv)
-    __ifloordiv__ = _in_place("floordiv", operator.floordiv)
-    __imod__ = _in_place("mod", operator.mod)
-    __ipow__ = _in_place("pow", operator.pow)
-    __iand__ = _in_place("and", operator.and_)
-    __ior__ = _in_place("or", operator.or_)
-    __ixor__ = _in_place("xor", operator.xor)
-    __ilshift__ = _in_place("lshift", operator.lshift)
-    __irshift__ = _in_place("rshift", operator.rshift)
+    __iadd__: Any = _in_place("add", operator.add)
+    __isub__: Any = _in_place("sub", operator.sub)
+    __imul__: Any = _in_place("mul", operator.mul)
+    __itruediv__: Any = _in_place("truediv", operator.truediv)
+    __ifloordiv__: Any = _in_place("floordiv", operator.floordiv)
+    __imod__: Any = _in_place("mod", operator.mod)
+    __ipow__: Any = _in_place("pow", operator.pow)
+    __iand__: Any = _in_place("and", operator.and_)
+    __ior__: Any = _in_place("or", operator.or_)
+    __ixor__: Any = _in_place("xor", operator.xor)
+    __ilshift__: Any = _in_place("lshift", operator.lshift)
+    __irshift__: Any = _in_place("rshift", operator.rshift)
 
-    __neg__ = _unary("neg", operator.neg)
-    __pos__ = _unary("pos", operator.pos)
-    __abs__ = _unary("abs", operator.abs)
-    __invert__ = _unary("invert", operator.invert)
+    __neg__: Any = _unary("neg", operator.neg)
+    __pos__: Any = _unary("pos", operator.pos)
+    __abs__: Any = _unary("abs", operator.abs)
+    __invert__: Any = _unary("invert", operator.invert)
 
     def __eq__(self, other: object) -> Any:  # Any: a tensor of bool
         return self._compared("eq", operator.eq, other)

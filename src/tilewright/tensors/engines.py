@@ -55,9 +55,9 @@ class NumpyEngine:
     space = "host"
 
     def __init__(self, storage: np.ndarray[Any, Any], start: int = 0, dtype: DType | None = None) -> None:
-        self.storage = storage
-        self.start = start
-        self.dtype = as_dtype(storage.dtype) if dtype is None else dtype
+        self.storage: np.ndarray[Any, Any] = storage
+        self.start: int = start
+        self.dtype: DType = as_dtype(storage.dtype) if dtype is None else dtype
 
     def offset(self, elements: Any) -> NumpyEngine:
         return NumpyEngine(self.storage, self.start + elements, self.dtype)
@@ -110,8 +110,8 @@ class CoordinateEngine:
     space = "coordinate"
 
     def __init__(self, base: Offset = 0) -> None:
-        self.base = base
-        self.dtype = as_dtype("int32")
+        self.base: Offset = base
+        self.dtype: DType = as_dtype("int32")
 
     def offset(self, elements: Any) -> CoordinateEngine:
         return CoordinateEngine(add_offsets(self.base, elements))

@@ -234,10 +234,12 @@ class DeviceRange:
     def __init__(self, start: Any, stop: Any = None, step: Any = 1, *, unroll: bool | int | None = None) -> None:
         if stop is None:
             start, stop = 0, start
-        self.start, self.stop, self.step = (_bound(x) for x in (start, stop, step))
+        self.start: Any = _bound(start)
+        self.stop: Any = _bound(stop)
+        self.step: Any = _bound(step)
         if isinstance(self.step, int) and self.step == 0:
             raise LanguageError("the step of a range is 0")
-        self.unroll = _unroll_count(unroll)
+        self.unroll: int | None = _unroll_count(unroll)
 
     @property
     def dtype(self) -> DType:

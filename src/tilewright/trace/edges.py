@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.atoms import CopyAtom, UniversalCopy
+from tilewright.atoms.copy import CacheHints
 from tilewright.dtypes import bool_, int32, uint32
 from tilewright.errors import LanguageError
 from tilewright.ir.core import Block, Space, Value, VectorType
@@ -32,7 +33,7 @@ from tilewright.tensors import CoordinateEngine, GuardedTensor, Tensor
 from tilewright.tensors.guarded import Edge, both, known, offsets_of, reach
 from tilewright.trace.control import branch, truth
 from tilewright.trace.scalar import Scalar, arithmetic, as_scalar, select
-from tilewright.trace.tracer import current
+from tilewright.trace.tracer import Tracer, current
 from tilewright.trace.vectors import Choice, VectorCopy, by_registers, is_step, split_hints
 from tilewright.trace.walks import Walk, common_walk, each_step, place
 
@@ -179,18 +180,21 @@ class EdgeCopy(VectorCopy):
     in_words = True
 
     def __init__(self, src: Tensor, dst: Tensor, atom: CopyAtom | None, choose: Choice) -> None:
-        self.tracer = current("tw.copy")
+        self.tracer: Tracer = current("tw.copy")
         self.choose = choose
-        self.src, self.dst, self.atom = plain(src), plain(dst), atom
+        self.src: Tensor = plain(src)
+        self.dst: Tensor = plain(dst)
+        self.atom = atom
         self.counts = False
         self.fill: Any = src.edge.fill if isinstance(src, GuardedTensor) else 0
-        self.reads, self.writes = limits_of(src), limits_of(dst)
-        self.limits = [*self.reads, *self.writes]
+        self.reads: list[Limit] = limits_of(src)
+        self.writes: list[Limit] = limits_of(dst)
+        self.limits: list[Limit] = [*self.reads, *self.writes]
         # Modes are ordered by the strides of the last tensor, which is to be the destination.
         walk = common_walk([self.src, *along(self.limits), self.dst], "tw.copy")
-        self.walk = Walk(walk.extents, (walk.strides[0], walk.strides[-1], *walk.strides[1:-1]))
-        self.spaces = (self.src.engine.buffer.space, self.dst.engine.buffer.space)
-        self.hints = split_hints(self.tracer, atom, self.src, self.dst)
+        self.walk: Walk = Walk(walk.extents, (walk.strides[0], walk.strides[-1], *walk.strides[1:-1]))
+        self.spaces: tuple[Any, Any] = (self.src.engine.buffer.space, self.dst.engine.buffer.space)
+        self.hints: tuple[CacheHints | None, CacheHints | None] = split_hints(self.tracer, atom, self.src, self.dst)
         self.partial: tuple[bool, ...] = ()  # for each limit, whether a vector may end inside
 
     def emit(self) -> None:
@@ -257,7 +261,7 @@ class EdgeCopy(VectorCopy):
         if atom.is_asynchronous and self._fills_with_zeros and not self.writes and sum(self.partial) == 1:
             self.counts = True
             atom.move(self, places, width, self._count(positions, width))
-            self.counts = False
+            self.counts: bool = False
             return
         # A vector begins inside, or at a multiple of its width from the start: it is there if its last element is.
         branch(

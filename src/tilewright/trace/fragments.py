@@ -12,14 +12,14 @@ from typing import Any
 
 from tilewright.atoms import MMAAtom
 from tilewright.atoms.mma import Registers
-from tilewright.dtypes import uint32
+from tilewright.dtypes import DType, uint32
 from tilewright.errors import LanguageError
 from tilewright.ir.core import Space, Value, VectorType
 from tilewright.ir.ops import Bitcast, Extract, Pack
 from tilewright.layout import Layout
 from tilewright.layout.layouts import flat_modes
 from tilewright.tensors import Tensor
-from tilewright.trace.tracer import current
+from tilewright.trace.tracer import Tracer, current
 
 
 class Words:
@@ -29,11 +29,13 @@ class Words:
     """
 
     def __init__(self, tensor: Tensor, registers: Registers, offsets: Sequence[int], steps: Sequence[Any]) -> None:
-        self.tracer = current("a matrix instruction")
-        self.engine, self.dtype, self.registers = tensor.engine, tensor.dtype, registers
+        self.tracer: Tracer = current("a matrix instruction")
+        self.engine: Any = tensor.engine
+        self.dtype: DType = tensor.dtype
+        self.registers = registers
         lanes = registers.lanes
-        self.groups = [tuple(offsets[i : i + lanes]) for i in range(0, len(offsets), lanes)]
-        self.are_vectors = lanes > 1 and self._lie_in_vectors(steps)
+        self.groups: list[tuple[int, ...]] = [tuple(offsets[i : i + lanes]) for i in range(0, len(offsets), lanes)]
+        self.are_vectors: bool = lanes > 1 and self._lie_in_vectors(steps)
 
     def _lie_in_vectors(self, steps: Sequence[Any]) -> bool:
         """Say whether each register's elements are neighbours, aligned to the register's size."""
@@ -97,7 +99,7 @@ class Fragment:
             )
         self.layout = layout
         steps = [d for mode in range(1, layout.rank) for d in flat_modes(layout[mode])[1]]
-        self.words = Words(tensor, registers, [layout[0](v) for v in range(values)], steps)
+        self.words: Words = Words(tensor, registers, [layout[0](v) for v in range(values)], steps)
 
     def load(self, *rest: Any) -> tuple[Value, ...]:
         """Return the registers at a coordinate of the rest modes."""

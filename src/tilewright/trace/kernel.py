@@ -32,17 +32,18 @@ def trace(
     block: tuple[int, int, int] | None,
     bounds: bool = False,
     fastmath: bool = False,
+    cluster: tuple[int, int, int] = (1, 1, 1),
 ) -> Kernel:
     """Run a rewritten kernel function once on stand-ins and return the IR that it built.
 
     With `bounds` the coordinates of single elements are checked against the extents of their tensors, by the simulator.
-    With `fastmath` functions of float32 are approximate.
+    With `fastmath` functions of float32 are approximate. `cluster` is how many blocks form a cluster.
 
     Errors of the package, and Python errors that the user's code raises, get the user's line. Raises `LanguageError`
     for what has no meaning on a device.
     """
     tracer = Tracer(function.__name__, arch, block)
-    tracer.bounds, tracer.fastmath = bounds, fastmath
+    tracer.bounds, tracer.fastmath, tracer.cluster_shape = bounds, fastmath, cluster
     memory(tracer).note_closure(function)
     tracer.arguments = tuple(arguments.values())
     result = _run(tracer, function, stand_ins(tracer, arguments))
@@ -65,6 +66,7 @@ def trace(
         launch_sized=tuple(tracer.launch_sized),
         tensor_maps=tuple(tracer.tensor_maps.values()),
         warp_size=arch.warp_size,
+        cluster=cluster,
     )
     refuse_changed_copies(tracer)
     refuse_wrong_slices(tracer)

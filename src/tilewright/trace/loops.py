@@ -19,6 +19,7 @@ from tilewright.trace.branches import Body, and_, branch_of, not_
 from tilewright.trace.carry import Names
 from tilewright.trace.control import MAX_UNROLLED, Counter, DeviceRange, emit_loop, emit_while, end, record, truth
 from tilewright.trace.heap import CONDITION, snapshot
+from tilewright.trace.iteration import Begun, DeviceCalls, functions_of, iterated
 from tilewright.trace.scalar import Scalar, as_scalar, select
 from tilewright.trace.settle import Loop
 from tilewright.trace.tracer import Tracer, current
@@ -32,13 +33,16 @@ def for_loop(iterable: Any, body: Body, names: Names, stop_flag: str | None = No
     variables = Variables(names, (body,))
     if stop_flag is not None:
         variables.set(stop_flag, False)
+    iterable = iterated(iterable)
+    if isinstance(iterable, DeviceCalls):
+        return _loop_of_calls(iterable, body, variables, stop_flag)
     if not isinstance(iterable, DeviceRange):
         return _python_loop(iterable, body, variables, stop_flag)
-    item = iterable.enter()
+    item, functions = iterable.enter(), (body, _reaching(functions_of(iterable)))
     if stop_flag is not None:
-        return _loop_with_break(iterable, item, body, variables, stop_flag)
+        return _loop_with_break(iterable, item, body, variables, stop_flag, functions)
     counter = Counter.of(iterable)
-    loop = Loop(current("a loop over range"), variables, (body,), runs=_runs(counter))
+    loop = Loop(current("a loop over range"), variables, functions, runs=_runs(counter))
 
     def trace(leaves: list[Value]) -> Block:
         index = counter.index()
@@ -68,7 +72,7 @@ def _python_loop(iterable: Any, body: Body, variables: Variables, stop_flag: str
     except TypeError:
         raise LanguageError(f"a for statement loops over a range, a list or the like, got {given(iterable)}") from None
     iterations, predicated = 0, 0
-    for item in items:
+    for item in Begun(items):
         stopped = False if stop_flag is None else variables.get(stop_flag)
         if isinstance(stopped, Scalar):
             if predicated == _MAX_PREDICATED:
@@ -95,8 +99,18 @@ def _counted(iterations: int) -> int:
     return iterations + 1
 
 
+def _reaching(iterator: tuple[Any, ...]) -> Callable[[], Any]:
+    """Return a function from whose closure one comes to what a loop calls."""
+    return lambda: iterator
+
+
 def _loop_with_break(
-    loop: DeviceRange, item: Callable[[Any], Any], body: Body, variables: Variables, stop_flag: str
+    loop: DeviceRange,
+    item: Callable[[Any], Any],
+    body: Body,
+    variables: Variables,
+    stop_flag: str,
+    functions: tuple[Body, ...],
 ) -> None:
     """Build `for i in range(a, b, c)` with a break: a while loop that counts by itself."""
     variables.set(stop_flag, as_scalar(False))
@@ -119,16 +133,51 @@ def _loop_with_break(
         index.set("index", i + loop.step)
         body(item(i))
 
-    _device_while(condition, iteration, index + variables, (body,))
+    _device_while(condition, iteration, index + variables, functions)
+
+
+def _loop_of_calls(calls: DeviceCalls, body: Body, variables: Variables, stop_flag: str | None) -> None:
+    """Build `for x in iter(take, end)`: a while loop whose iterations end by taking the next number."""
+    calls.enter()
+    take, end, item = calls.take, calls.end, calls.item
+    taken = Variables.of(number=take())
+
+    def condition() -> Any:
+        return not_(taken.get("number") == end)
+
+    def take_next() -> None:
+        taken.set("number", take())
+
+    def iteration() -> None:
+        body(item(taken.get("number")))
+        stopped = False if stop_flag is None else variables.get(stop_flag)  # after a break Python takes no more
+        if isinstance(stopped, Scalar):
+            branch_of(not_(stopped), take_next, taken, (_reaching((take,)),))
+        elif not stopped:
+            take_next()
+
+    functions = body, _reaching((take, *functions_of(calls)))
+    _while(condition, iteration, taken + variables, functions, stop_flag)
 
 
 def while_loop(condition: Callable[[], Any], body: Body, names: Names, stop_flag: str | None = None) -> None:
     """Run `while condition: body`; a condition that Python knows runs the loop while tracing."""
     variables = Variables(names, (body,))
-    tracer = current("a loop")
-    functions = (condition, body)
     if stop_flag is not None:
         variables.set(stop_flag, False)
+    _while(condition, body, variables, (condition, body), stop_flag)
+
+
+def _while(
+    condition: Callable[[], Any],
+    body: Callable[[], None],
+    variables: Variables,
+    functions: tuple[Body, ...],
+    stop_flag: str | None,
+) -> None:
+    """Run a while loop now, as long as Python knows the condition, and build a loop of the device from then on."""
+    tracer = current("a loop")
+    if stop_flag is not None:
         inner = condition
 
         def condition() -> Any:

@@ -6,6 +6,7 @@ it: the expressions of a loop nest's logic record the function, and apply it to 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from tilewright.arguments import given, shown
@@ -27,35 +28,6 @@ from tilewright.trace.scalar import (
 )
 from tilewright.trace.tracer import current
 
-_FLOAT_ONLY = {
-    "sqrt": "the square root",
-    "rsqrt": "1 / sqrt(x)",
-    "cbrt": "the cube root",
-    "exp": "e ** x",
-    "exp2": "2 ** x",
-    "expm1": "e ** x - 1, exact for small x",
-    "log": "the natural logarithm",
-    "log2": "the logarithm to base 2",
-    "log10": "the logarithm to base 10",
-    "log1p": "log(1 + x), exact for small x",
-    "sin": "the sine of x in radians",
-    "cos": "the cosine of x in radians",
-    "tan": "the tangent of x in radians",
-    "asin": "the arc sine, in radians",
-    "acos": "the arc cosine, in radians",
-    "atan": "the arc tangent, in radians",
-    "sinh": "the hyperbolic sine",
-    "cosh": "the hyperbolic cosine",
-    "tanh": "the hyperbolic tangent",
-    "erf": "the error function",
-    "floor": "the greatest integer not above x",
-    "ceil": "the least integer not below x",
-    "trunc": "x without its fraction",
-    "round": "the nearest integer, halves to even",
-    "isnan": "whether x is not a number",
-    "isinf": "whether x is infinite",
-    "isfinite": "whether x is neither infinite nor NaN",
-}
 _ROUNDINGS = frozenset({"floor", "ceil", "trunc", "round"})
 
 
@@ -110,10 +82,33 @@ def _on_host(name: str, *values: Any) -> Any:
         raise ArgumentError(f"tw.{name} takes numbers of at most 64 bits, got {kinds}") from None
 
 
-(
-    sqrt, rsqrt, cbrt, exp, exp2, expm1, log, log2, log10, log1p, sin, cos, tan, asin, acos, atan, sinh, cosh, tanh,
-    erf, floor, ceil, trunc, round, isnan, isinf, isfinite,
-) = (_function(name, text) for name, text in _FLOAT_ONLY.items())  # fmt: skip
+sqrt: Callable[[Any], Any] = _function("sqrt", "the square root")
+rsqrt: Callable[[Any], Any] = _function("rsqrt", "1 / sqrt(x)")
+cbrt: Callable[[Any], Any] = _function("cbrt", "the cube root")
+exp: Callable[[Any], Any] = _function("exp", "e ** x")
+exp2: Callable[[Any], Any] = _function("exp2", "2 ** x")
+expm1: Callable[[Any], Any] = _function("expm1", "e ** x - 1, exact for small x")
+log: Callable[[Any], Any] = _function("log", "the natural logarithm")
+log2: Callable[[Any], Any] = _function("log2", "the logarithm to base 2")
+log10: Callable[[Any], Any] = _function("log10", "the logarithm to base 10")
+log1p: Callable[[Any], Any] = _function("log1p", "log(1 + x), exact for small x")
+sin: Callable[[Any], Any] = _function("sin", "the sine of x in radians")
+cos: Callable[[Any], Any] = _function("cos", "the cosine of x in radians")
+tan: Callable[[Any], Any] = _function("tan", "the tangent of x in radians")
+asin: Callable[[Any], Any] = _function("asin", "the arc sine, in radians")
+acos: Callable[[Any], Any] = _function("acos", "the arc cosine, in radians")
+atan: Callable[[Any], Any] = _function("atan", "the arc tangent, in radians")
+sinh: Callable[[Any], Any] = _function("sinh", "the hyperbolic sine")
+cosh: Callable[[Any], Any] = _function("cosh", "the hyperbolic cosine")
+tanh: Callable[[Any], Any] = _function("tanh", "the hyperbolic tangent")
+erf: Callable[[Any], Any] = _function("erf", "the error function")
+floor: Callable[[Any], Any] = _function("floor", "the greatest integer not above x")
+ceil: Callable[[Any], Any] = _function("ceil", "the least integer not below x")
+trunc: Callable[[Any], Any] = _function("trunc", "x without its fraction")
+round: Callable[[Any], Any] = _function("round", "the nearest integer, halves to even")
+isnan: Callable[[Any], Any] = _function("isnan", "whether x is not a number")
+isinf: Callable[[Any], Any] = _function("isinf", "whether x is infinite")
+isfinite: Callable[[Any], Any] = _function("isfinite", "whether x is neither infinite nor NaN")
 
 
 def abs(x: Any) -> Any:

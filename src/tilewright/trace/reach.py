@@ -47,7 +47,7 @@ from tilewright.trace.holders import (
     Holder,
     data_of_class,
 )
-from tilewright.trace.iteration import DeviceItems
+from tilewright.trace.iteration import DeviceCalls, DeviceItems
 from tilewright.trace.tracer import is_user_code
 
 _ATOMS = (int, float, complex, str, bytes, type(None), type(...), type(NotImplemented), range, slice, enum.Enum)
@@ -366,7 +366,7 @@ _STEPS: tuple[tuple[tuple[type, ...], _Step], ...] = (
     ((dict,), _holds(DICT)),
     ((collections.deque,), _holds(DEQUE)),
     ((queue.SimpleQueue,), _holds(QUEUE)),
-    ((DeviceItems,), _holds(DEVICE_ITEMS)),
+    ((DeviceItems, DeviceCalls), _holds(DEVICE_ITEMS)),
     ((set,), _holds(SET)),
     ((bytearray,), _holds(BYTES)),
     ((types.FunctionType,), _function),

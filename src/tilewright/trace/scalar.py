@@ -67,7 +67,7 @@ class Scalar(Undecided, Refused, DynamicInt):
     )
 
     def __init__(self, value: Value) -> None:
-        self.value = value
+        self.value: Value = value
 
     def __deepcopy__(self, memo: object) -> Any:  # Any: itself; it is as constant as a number
         return self
@@ -255,7 +255,7 @@ class Scalar(Undecided, Refused, DynamicInt):
     def __ge__(self, other: Any) -> Any:
         return compare("ge", self, other)
 
-    __hash__ = Undecided.__hash__
+    __hash__: Any = Undecided.__hash__
 
 
 class Unrounded(Scalar):

@@ -29,7 +29,7 @@ from tilewright.trace.carry import (
     unwrap,
 )
 from tilewright.trace.control import end
-from tilewright.trace.heap import LOOP, Place, replaced, snapshot
+from tilewright.trace.heap import LOOP, Heap, Place, replaced, snapshot
 from tilewright.trace.holders import same_value
 from tilewright.trace.literals import rounded
 from tilewright.trace.scalar import Scalar, as_scalar
@@ -51,10 +51,10 @@ class Loop:
         self.tracer = tracer
         self.variables = variables
         self.runs = runs
-        self.initial = variables.read()
-        self.heap = snapshot(tracer, functions, variables.cells)
+        self.initial: list[Any] = variables.read()
+        self.heap: Heap = snapshot(tracer, functions, variables.cells)
         self.places: list[Place] = []
-        self.carried = self._flattened()
+        self.carried: Carried = self._flattened()
         self._copied: dict[int, Any] = {}  # the objects that are carried by what they hold, and that others hold too
         self._first: set[int] = set()  # the variables that the loop assigns first and that have a value after it
         self._valueless: set[int] = set()  # those that have none

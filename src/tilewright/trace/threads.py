@@ -77,10 +77,10 @@ class Index3:
         return f"tw.{self._group}"
 
 
-thread_idx = Index3("thread_idx", "The thread's index in its block, from 0 (CUDA threadIdx).")
-block_idx = Index3("block_idx", "The block's index in the grid, from 0 (CUDA blockIdx).")
-block_dim = Index3("block_dim", "The number of threads of a block along each axis (CUDA blockDim).")
-grid_dim = Index3("grid_dim", "The number of blocks of the grid along each axis (CUDA gridDim).")
+thread_idx: Index3 = Index3("thread_idx", "The thread's index in its block, from 0 (CUDA threadIdx).")
+block_idx: Index3 = Index3("block_idx", "The block's index in the grid, from 0 (CUDA blockIdx).")
+block_dim: Index3 = Index3("block_dim", "The number of threads of a block along each axis (CUDA blockDim).")
+grid_dim: Index3 = Index3("grid_dim", "The number of blocks of the grid along each axis (CUDA gridDim).")
 
 
 def linear_thread() -> Any:

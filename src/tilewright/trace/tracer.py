@@ -49,14 +49,15 @@ class Tracer:
     block_shape: tuple[int, int, int] | None
 
     def __post_init__(self) -> None:
-        self.body = Block()
-        self.builder = Builder(self.body, self.location)
+        self.body: Block = Block()
+        self.builder: Builder = Builder(self.body, self.location)
         self.parameters: list[Parameter] = []
         self.requirements: dict[tuple[str, int], Requirement] = {}
         self.grid_limits: dict[tuple[int, int], GridLimit] = {}
         self.remarks: dict[Remark, None] = {}
-        self.branch_depth = 0
-        self.fastmath = False  # whether functions of float32 are computed approximately
+        self.branch_depth: int = 0
+        self.fastmath: bool = False  # whether functions of float32 are computed approximately
+        self.cluster_shape: tuple[int, int, int] = (1, 1, 1)  # blocks
         self.bounds = False  # whether coordinates are checked where the program runs
         self.copies_to_shared = False  # whether tw.copy was called from global to shared memory
         self.elements: list[ElementLoop] = []  # the last loops over registers, the newest at the end

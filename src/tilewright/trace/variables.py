@@ -24,7 +24,7 @@ class Variables:
         for block in blocks:
             cells.update(zip(block.__code__.co_freevars, block.__closure__ or (), strict=True))
         self.names = names
-        self.cells = [cells[name] for name in names]
+        self.cells: list[types.CellType] = [cells[name] for name in names]
         for name, cell in zip(names, self.cells, strict=True):
             try:
                 cell.cell_contents  # noqa: B018  # asks whether there is one

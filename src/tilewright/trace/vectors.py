@@ -51,19 +51,21 @@ class VectorCopy:
         count: Any = None,
         choose: Choice = by_registers,
     ) -> None:
-        self.tracer = current("tw.copy")
-        self.src, self.dst, self.atom = src, dst, atom
+        self.tracer: Tracer = current("tw.copy")
+        self.src = src
+        self.dst = dst
+        self.atom = atom
         self.choose = choose
-        self.guard = pred if count is None else count  # one for all, a tensor of them, or None
-        self.counts = count is not None
+        self.guard: Any = pred if count is None else count  # one for all, a tensor of them, or None
+        self.counts: bool = count is not None
         tensors = [src, dst]
         if isinstance(self.guard, Tensor):
             tensors.append(self.guard)
         self.tensors = tensors
         # For `count`, the positions in mode 0 are walked with them.
-        self.walk = common_walk([*tensors, _positions(src)] if self.counts else tensors, "tw.copy")
-        self.spaces = (src.engine.buffer.space, dst.engine.buffer.space)
-        self.hints = split_hints(self.tracer, atom, src, dst)
+        self.walk: Walk = common_walk([*tensors, _positions(src)] if self.counts else tensors, "tw.copy")
+        self.spaces: tuple[Any, Any] = (src.engine.buffer.space, dst.engine.buffer.space)
+        self.hints: tuple[CacheHints | None, CacheHints | None] = split_hints(self.tracer, atom, src, dst)
 
     def emit(self) -> None:
         width = self._width()

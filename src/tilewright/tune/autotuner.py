@@ -59,7 +59,7 @@ class Autotuned(ByName):
         self, target: Kernel | Callable[..., Any], candidates: Sequence[Config] | Space, settings: Settings
     ) -> None:
         self.__wrapped__ = target
-        self.__name__ = getattr(target, "__name__", type(target).__name__)
+        self.__name__: Any | str = getattr(target, "__name__", type(target).__name__)
         self.__qualname__ = getattr(target, "__qualname__", self.__name__)
         self.__doc__, self.__module__ = target.__doc__, target.__module__
         self.candidates = candidates

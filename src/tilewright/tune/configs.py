@@ -49,15 +49,15 @@ class Config:
         for name, value in self.values.items():
             if not isinstance(value, Hashable):
                 raise ArgumentError(f"the value of {name} in a config has to be hashable, got {value!r}")
-        self.grid = grid
-        self.block = block
+        self.grid: Extent = grid
+        self.block: Extent = block
         given: dict[str, Any] = {"min_blocks": min_blocks}
-        self.options = {name: value for name, value in given.items() if value is not None}
+        self.options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         try:
             Options(**self.options)
         except ArgumentError as error:
             raise ArgumentError(f"tw.Config: {error.summary}", help=error.help) from None
-        self.pre_hook = pre_hook
+        self.pre_hook: Callable[[Meta], object] | None = pre_hook
         self._key = (frozenset(self.values.items()), grid, block, frozenset(self.options.items()), pre_hook)
 
     def as_json(self) -> dict[str, Any]:

@@ -47,14 +47,15 @@ def test_what_the_architectures_have() -> None:
     assert str(default_arch()) == "sm_90a"
 
 
-@pytest.mark.parametrize("option", ["cluster", "smem"])
+@pytest.mark.parametrize("option", ["clusters", "smem"])
 def test_what_nothing_reads_is_not_offered(option: str) -> None:
     @tw.kernel
     def nothing(x):
         pass
 
     with pytest.raises(
-        tw.ArgumentError, match=f"configure takes stream, min_blocks, arch, fastmath and cooperative, got {option}"
+        tw.ArgumentError,
+        match=f"configure takes stream, min_blocks, arch, fastmath, cooperative and cluster, got {option}",
     ):
         nothing.configure(**{option: 1})
     assert tw.Config(BM=1).options == {} and tw.Config(**{option: 1}).options == {}

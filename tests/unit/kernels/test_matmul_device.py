@@ -19,7 +19,7 @@ from tilewright.backends.cuda import CudaSource
 from tilewright.compile import Lowered, lower
 from tilewright.kernels import dispatch
 from tilewright.kernels import matmul as entry
-from tilewright.kernels.multistage_kernel import matmul_tiles
+from tilewright.kernels._multistage_kernel import matmul_tiles
 from tilewright.launch import _Variant
 from tilewright.recording import record_launches, trace_launches
 

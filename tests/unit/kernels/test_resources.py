@@ -6,9 +6,9 @@ import pytest
 
 import tilewright as tw
 from tilewright.arch import Arch
+from tilewright.kernels._multistage_kernel import matmul_tiles
 from tilewright.kernels.model import Machine
 from tilewright.kernels.multistage import Multistage
-from tilewright.kernels.multistage_kernel import matmul_tiles
 from tilewright.kernels.multistage_plan import plan_for
 from tilewright.kernels.problem import Configuration, Operand, Problem
 

@@ -21,9 +21,10 @@ from tilewright.arch import find_gpu
 from tilewright.figures import Event, Launch, Line, Timeline
 from tilewright.profile import pictures
 from tilewright.profile.bounds import LaunchReport
+from tilewright.profile.facts import roofline_text
 from tilewright.profile.page import as_html
 from tilewright.profile.report import Report
-from tilewright.profile.text import as_data, as_text, differences, roofline_text
+from tilewright.profile.text import as_data, as_text, differences
 
 THREADS = tw.Layout((8, 32), (32, 1))
 LAYOUTS = tw.Layout((32, 32), (1, 32)), tw.Layout((32, 32), (33, 1))

@@ -13,7 +13,8 @@ import pytest
 
 import tilewright as tw
 import tilewright.compile as compile_module
-from tilewright.launch import _MAX_LAUNCHERS, _MAX_VARIANTS, Kernel
+from tilewright.kernel_code import _MAX_VARIANTS
+from tilewright.launch import _MAX_LAUNCHERS, Kernel
 from tilewright.runtime.plan import MAX_KERNELS
 from tilewright.runtime.recent import Recent
 

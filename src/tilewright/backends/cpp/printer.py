@@ -44,14 +44,14 @@ class Printer:
         self.arch = arch
         self.restrict = restrict  # arrays that are only read share no memory with those that are written
         self.dialect = dialect
-        self.written = _written(kernel)
-        self.read_in_order = _read_in_order(kernel)
-        self.structure = Structure(kernel)
-        self.inlined = choose_inlined(self.structure)
-        self.variables = assign_variables(self.structure, self.inlined)
-        self.names = Names(reserved, _defined_by(kernel))
-        self.prelude = Prelude()
-        self.writer = Writer(line_directives=line_directives)
+        self.written: frozenset[Buffer] = _written(kernel)
+        self.read_in_order: frozenset[Buffer] = _read_in_order(kernel)
+        self.structure: Structure = Structure(kernel)
+        self.inlined: frozenset[Value] = choose_inlined(self.structure)
+        self.variables: dict[Value, Variable] = assign_variables(self.structure, self.inlined)
+        self.names: Names = Names(reserved, _defined_by(kernel))
+        self.prelude: Prelude = Prelude()
+        self.writer: Writer = Writer(line_directives=line_directives)
         self.buffer_names: dict[Buffer, str] = {}
         self.map_names: dict[TensorMap, str] = {}
         self.arena: str | None = None  # the array that shared buffers are places of, where they are

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import zip_longest
 
 from tilewright.arch import Arch
 from tilewright.backends.cpp.arithmetic import PAIRED, exact
 from tilewright.backends.cpp.conversions import is_half, to_float
-from tilewright.backends.cpp.dialect import Dialect
+from tilewright.backends.cpp.dialect import Dialect, ExpressionHandler, StatementHandler
 from tilewright.backends.cpp.expression import Expression, Rank, call, negated
 from tilewright.backends.cpp.generate import EXPRESSIONS, STATEMENTS, DeviceSource
 from tilewright.backends.cpp.generate import generate as generate_cpp
@@ -70,14 +71,14 @@ class Cuda(Dialect):
     """NVIDIA's C++, with instructions that it has no words for as inline PTX."""
 
     bit_cast = BIT_CAST
-    expressions = {
+    expressions: Mapping[type[Op], ExpressionHandler] = {
         **EXPRESSIONS,
         ops.RoundToTfloat32: conversions.round_to_tfloat32,
         ops.CastPair: conversions.cast_pair,
         ops.Unary: approximate.unary,
         ops.Binary: approximate.binary,
     }
-    statements = {
+    statements: Mapping[type[Op], StatementHandler] = {
         **STATEMENTS,
         ops.Print: print_values,
         ops.Assert: check,

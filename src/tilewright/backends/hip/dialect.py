@@ -6,13 +6,13 @@ the library cannot make of the GPU's instructions. bfloat16 is rounded as on all
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from tilewright.arch import Arch
 from tilewright.backends.cpp import arithmetic
 from tilewright.backends.cpp.arithmetic import exact
-from tilewright.backends.cpp.dialect import Dialect
+from tilewright.backends.cpp.dialect import Dialect, ExpressionHandler, StatementHandler
 from tilewright.backends.cpp.expression import Expression, negated
 from tilewright.backends.cpp.generate import EXPRESSIONS, STATEMENTS, DeviceSource
 from tilewright.backends.cpp.generate import generate as generate_cpp
@@ -83,14 +83,14 @@ class Hip(Dialect):
     """AMD's C++ as clang compiles it, without ROCm's headers and libraries."""
 
     bit_cast = conversions.BIT_CAST
-    expressions = {
+    expressions: Mapping[type[Op], ExpressionHandler] = {
         **EXPRESSIONS,
         ops.RoundToTfloat32: conversions.round_to_tfloat32,
         ops.CastPair: conversions.cast_pair,
         ops.Unary: unary,
         ops.Binary: binary,
     }
-    statements = {
+    statements: Mapping[type[Op], StatementHandler] = {
         **STATEMENTS,
         ops.Print: refuse_print,
         ops.Assert: check,

@@ -156,12 +156,16 @@ class Agent:
     __slots__ = ("frame", "is_futile", "iterations", "loops", "pc", "seen", "spun", "waited")
 
     def __init__(self, frame: Frame, pc: int = 0, loops: tuple[int, ...] = ()) -> None:
-        self.frame, self.pc, self.loops = frame, pc, loops
-        self.seen = -1  # the state of the barriers at its last test of one
+        self.frame: Frame = frame
+        self.pc: int = pc
+        self.loops: tuple[int, ...] = loops
+        self.seen: int = -1  # the state of the barriers at its last test of one
         # At a loop that waits for memory: where, what the loop carried then, and the state of memory; whether the last
         # iteration changed nothing, how many iterations it went on by itself, and when it last did.
         self.spun: tuple[Pause, tuple[Lanes, ...], int] | None = None
-        self.is_futile, self.iterations, self.waited = False, 0, 0
+        self.is_futile: bool = False
+        self.iterations: int = 0
+        self.waited: int = 0
 
     @property
     def path(self) -> tuple[int, ...]:
@@ -178,7 +182,7 @@ class Pause:
     op: Op | None = None
 
     def __init__(self, live: Sequence[int]) -> None:
-        self.live = tuple(live)
+        self.live: tuple[int, ...] = tuple(live)
 
     def begin(self, frame: Frame) -> None:
         """Do what threads do as they come to the pause: arrive, say."""
@@ -206,7 +210,8 @@ class Gather(Pause):
 
     def __init__(self, live: Sequence[int], op: Op, warps: int = 1) -> None:
         super().__init__(live)
-        self.op, self.warps = op, warps
+        self.op: Op = op
+        self.warps = warps
 
     def ready(self, agent: Agent, scheduler: Scheduler) -> Lanes:
         return np.asarray(~scheduler.stragglers(agent, self.warps))
@@ -222,7 +227,7 @@ class Poll(Pause):
 
     def __init__(self, live: Sequence[int], op: Op) -> None:
         super().__init__(live)
-        self.op = op
+        self.op: Op = op
 
     def ready(self, agent: Agent, scheduler: Scheduler) -> Lanes:
         return np.asarray(agent.seen != scheduler.compiler.barrier_version)
@@ -239,9 +244,10 @@ class Scheduler:
     """Runs the agents of the chunk of blocks that runs now, one at a time, each to its next pause."""
 
     def __init__(self, code: Sequence[Command], compiler: Compiler) -> None:
-        self.code, self.compiler = code, compiler
+        self.code = code
+        self.compiler = compiler
         self.agents: list[Agent] = []
-        self.idle_polls = 0
+        self.idle_polls: int = 0
         self._step = 0
         self._quiet = (-1, 0)  # a state of memory, and how many rounds loops took in it that wait for memory
 
@@ -252,7 +258,9 @@ class Scheduler:
 
     def run(self, frame: Frame) -> bool:
         """Run all threads from the first instruction on until they are done; return whether they could be."""
-        self.agents, self.idle_polls, self._quiet = [Agent(frame)], 0, (-1, 0)
+        self.agents = [Agent(frame)]
+        self.idle_polls = 0
+        self._quiet = (-1, 0)
         while self.agents:
             agent = self._choose()
             if agent is None:

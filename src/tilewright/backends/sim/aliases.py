@@ -35,9 +35,11 @@ class GlobalView(GlobalStorage):
         low, high = -(-base.low * old // new), base.high * old // new  # elements that are there as a whole
         skipped = low * new - base.low * old
         flat = base.flat.view(np.uint8)[skipped : skipped + (high - low) * new]
-        self.empty = base.empty or low >= high
-        self.shape, self.strides = (0 if self.empty else high - low,), (1,)
-        self.low, self.high = (0, 0) if self.empty else (low, high)
+        self.empty: bool = base.empty or low >= high
+        self.shape: tuple[int, ...] = (0 if self.empty else high - low,)
+        self.strides: tuple[int, ...] = (1,)
+        self.low: int = 0 if self.empty else low
+        self.high: int = 0 if self.empty else high
         FlatStorage.__init__(
             self, buffer, np.empty(1, buffer.dtype.numpy) if self.empty else flat.view(buffer.dtype.numpy)
         )
@@ -45,9 +47,9 @@ class GlobalView(GlobalStorage):
         if base.present is not None and not self.empty:
             there = np.repeat(base.present, old)[skipped : skipped + (high - low) * new]
             self.present = np.logical_and.reduce(there.reshape(-1, new), axis=1)
-        self.address = self.flat.__array_interface__["data"][0]
+        self.address: int = self.flat.__array_interface__["data"][0]
         self._offset, self._split = self.address // new, bool(self.address % new)
-        self.place_in_allocation = base.place_in_allocation
+        self.place_in_allocation: Any | int = base.place_in_allocation
 
 
 class PartedRegisters(RegisterStorage):
@@ -56,7 +58,8 @@ class PartedRegisters(RegisterStorage):
     def __init__(self, buffer: Buffer, parts: RegisterStorage) -> None:
         assert buffer.size is not None, buffer.name
         self.buffer = buffer
-        self.low, self.high = 0, buffer.size
+        self.low: int = 0
+        self.high: int = buffer.size
         self._parts = parts
         self._width = parts.buffer.dtype.bytes
         self._count = buffer.dtype.bytes // self._width
@@ -161,7 +164,7 @@ class AddressSpace:
         self._lows, self._highs, self._moved, self._placed = (
             np.array(column, np.int64) for column in zip(*columns, strict=True)
         )
-        self.first = min((s.low + s.moved for s in self._stretches), default=0) // 16 * 16
+        self.first: int = min((s.low + s.moved for s in self._stretches), default=0) // 16 * 16
         self._last = max((s.high + s.moved for s in self._stretches), default=0)
         self._read_only = [known for known in self._known if not known[0].array.flags.writeable]
 
@@ -265,7 +268,8 @@ def _extent(each: Reachable) -> tuple[int, int]:
 class PointedStorage(FlatStorage):
     """A global buffer that begins at an address, which may differ from thread to thread."""
 
-    low, high = -(1 << 62), 1 << 62
+    low: int = -(1 << 62)
+    high: int = 1 << 62
 
     def __init__(self, buffer: Buffer, space: AddressSpace) -> None:
         super().__init__(buffer, space.memory(buffer.dtype.numpy))

@@ -37,14 +37,15 @@ class NamedBarriers:
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
-        self.version = 0  # counts arrivals, so that others see whether anything has changed
+        self.version: int = 0  # counts arrivals, so that others see whether anything has changed
         self.clear()
 
     def clear(self) -> None:
         """Begin with empty barriers."""
-        self.arrived, self.expected, self.phase = (
-            np.zeros((self._machine.blocks, NUMBERS), np.int64) for _ in range(3)
-        )
+        shape = self._machine.blocks, NUMBERS
+        self.arrived: Array = np.zeros(shape, np.int64)
+        self.expected: Array = np.zeros(shape, np.int64)
+        self.phase: Array = np.zeros(shape, np.int64)
 
     def arrive(self, op: Op, number: Lanes, threads: int, mask: Mask) -> tuple[Array, Array]:
         """Let the warps of the mask arrive, and return the barrier and the phase that each thread arrives at."""
@@ -169,7 +170,7 @@ class Mbarriers:
     def __init__(self, buffer: Buffer, machine: Machine, queue: CopyQueue) -> None:
         self.buffer = buffer
         self._machine, self._queue = machine, queue
-        self.version = 0
+        self.version: int = 0
         self._deferred: list[_DeferredArrival] = []
         self._deliveries: list[_Delivery] = []
         self._last_expect: Op | None = None
@@ -179,7 +180,10 @@ class Mbarriers:
         """Begin with memory that holds no mbarriers."""
         assert self.buffer.size is not None
         shape = self._machine.blocks, self.buffer.size
-        self.count, self.pending, self.bytes, self.phase = (np.zeros(shape, np.int64) for _ in range(4))
+        self.count: Array = np.zeros(shape, np.int64)
+        self.pending: Array = np.zeros(shape, np.int64)
+        self.bytes: Array = np.zeros(shape, np.int64)
+        self.phase: Array = np.zeros(shape, np.int64)
         self._deferred.clear()
         self._deliveries.clear()
 

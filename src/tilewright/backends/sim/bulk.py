@@ -32,7 +32,8 @@ class Boxes:
         self._map, self._machine = map, machine
         found, shared = machine.storages[tensor], machine.storages[memory]
         assert isinstance(found, FlatStorage) and isinstance(shared, FlatStorage), map
-        self.tensor, self.memory = found, shared
+        self.tensor = found
+        self.memory = shared
         place = np.arange(map.elements)
         self._steps: list[Array] = []
         for extent in map.box:

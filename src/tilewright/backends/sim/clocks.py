@@ -33,7 +33,8 @@ class Clock:
     __slots__ = ("events", "keys")
 
     def __init__(self, keys: Array, events: Array) -> None:
-        self.keys, self.events = keys, events
+        self.keys: Array = keys
+        self.events: Array = events
 
     def at(self, keys: Array) -> Array:
         """Return the numbers of some keys."""
@@ -196,7 +197,7 @@ class Clocks:
 
     def __init__(self, order: Order, is_narrow: bool) -> None:
         self._order, self._is_narrow = order, is_narrow
-        self.width = 2 * order.threads + 1
+        self.width: int = 2 * order.threads + 1
         self._first_block = 0
         self._join = Joiner(self.width)
         self._known, self._seen, self._seen_within, self._fenced, self._fenced_within = (

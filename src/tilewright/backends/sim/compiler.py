@@ -47,9 +47,9 @@ class Compiler:
         kernel: Kernel,
     ) -> None:
         self.machine = machine
-        self.copies = CopyQueue(machine)
-        self.bulk_groups = BulkGroups(machine)
-        self.named_barriers = NamedBarriers(machine)
+        self.copies: CopyQueue = CopyQueue(machine)
+        self.bulk_groups: BulkGroups = BulkGroups(machine)
+        self.named_barriers: NamedBarriers = NamedBarriers(machine)
         self._mbarriers: dict[Buffer, Mbarriers] = {}
         self.initial: list[Lanes] = []
         self.meaning = meaning
@@ -90,7 +90,10 @@ class Compiler:
 
     def step(self, op: Op) -> Step:
         """Compile one op."""
-        step = self.meaning(op, self)
+        return self.announced(op, self.meaning(op, self))
+
+    def announced(self, op: Op, step: Step) -> Step:
+        """Return a step that first tells the observers of the op that it is about to run."""
         return self._announce(op, step) if self._followers else step
 
     def slot(self, value: Value) -> int:

@@ -50,7 +50,7 @@ class CopyQueue:
         self._machine = machine
         self._pending: list[Pending] = []
         self._committed: int | Array = 0
-        self.issued = 0
+        self.issued: int = 0
 
     def clear(self) -> None:
         """Forget everything: copies that were never waited for never land."""

@@ -19,7 +19,7 @@ from tilewright.figures import MOST_PATTERNS, Pattern, SharedBuffer
 from tilewright.ir import ops
 from tilewright.ir.core import Kernel, Op, Space, lanes_of
 from tilewright.ir.instruction import Instruction
-from tilewright.transactions import SECTOR
+from tilewright.transactions import LINE, SECTOR
 
 
 class Patterns:
@@ -37,7 +37,7 @@ class Patterns:
             location=buffer.location,
         )
         self._found: dict[tuple[Op, bytes], Pattern] = {}
-        self.is_complete = True
+        self.is_complete: bool = True
 
     def add(self, op: Op, kind: str, width: int, elements: Array, times: int) -> None:
         """Count requests; the elements (requests, lanes) hold -1 for idle lanes."""
@@ -68,11 +68,13 @@ class Touched:
     def __init__(self, storage: GlobalStorage | PointedStorage) -> None:
         size = storage.buffer.dtype.bytes
         if isinstance(storage, PointedStorage):  # its elements are counted from the beginning of the address space
-            self.start, low, high = 0, 0, storage.space.size
+            self.start: int = 0
+            low, high = 0, storage.space.size
         else:
             self.start = storage.place_in_allocation
             low, high = self.start + storage.low * size, self.start + storage.high * size
         self._first, last = low // SECTOR, high // SECTOR
+        self.first_line, self.lines = low // LINE, high // LINE - low // LINE + 1
         self._read = np.zeros(last - self._first + 1, np.bool_)
         self._written = np.zeros_like(self._read)
 

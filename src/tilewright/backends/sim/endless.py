@@ -37,7 +37,7 @@ class Watch:
         self._is_off = any(each.effects.waits is Waits.SOME and each.results for each in inner)
         self._registers = [each for each in storages if isinstance(each, RegisterStorage)]
         elements = sum(len(storage.pieces) for storage in self._registers)
-        self.live = tuple(compiler.hidden_slot() for _ in range(len(self._carried) + elements))
+        self.live: tuple[int, ...] = tuple(compiler.hidden_slot() for _ in range(len(self._carried) + elements))
 
     def begin(self, frame: Frame) -> None:
         """Give the slots values, at the loop's start."""

@@ -131,8 +131,10 @@ class Outputs:
         # A write by an address may reach any array.
         by_address = any(buffer.is_pointed for buffer in written)
         reached = [each for each in addresses if by_address and each.array.flags.writeable]
-        self.names = tuple(dict.fromkeys([name for name, _ in outputs] + [each.name for each in reached]))
-        self.are_kept = keep or all(name in copies for name in self.names)
+        self.names: tuple[str, ...] = tuple(
+            dict.fromkeys([name for name, _ in outputs] + [each.name for each in reached])
+        )
+        self.are_kept: bool = keep or all(name in copies for name in self.names)
         self._saved: list[_Saved | _SavedArray] = [
             _Saved(storages[buffer], is_checked) for name, buffer in outputs if keep and name not in copies
         ]

@@ -97,7 +97,7 @@ class _Writer:
     def _wait(self, op: Op) -> None:
         assert isinstance(op, Instruction), op
         pause = op.pause(self.compiler, self.visible)
-        self._steps.append(pause.begin)
+        self._steps.append(self.compiler.announced(op, pause.begin))
         self._pause(pause)
         self.code.append(_finish(pause))
 

@@ -147,6 +147,13 @@ class Observer:
     def multiply(self, op: Op, registers: Sequence[RegisterUse], mask: Mask) -> None:
         """Called when warpgroups begin a product that uses registers until it is waited for."""
 
+    def read_operand(self, op: Op, name: str, lines: Array, mask: Mask) -> None:
+        """Called when products of the warpgroups of a mask read operand "A" or "B" in shared memory.
+
+        `lines` are the addresses, in the block's shared memory, of the lines of 16 bytes of each core matrix:
+        (blocks or 1, warpgroups of the mask or 1, matrices, 8).
+        """
+
     def fence_registers(self, op: Op, mask: Mask) -> None:
         """Called when warpgroups order their accesses to registers before the products that follow."""
 
@@ -214,18 +221,23 @@ class Machine:
         sized: Mapping[Buffer, tuple[int, int]] | None = None,
         maps: Mapping[TensorMap, MapValues] | None = None,
     ) -> None:
-        self.grid, self.block = grid, block
-        self.maps = maps or {}  # what the tensor maps of the launch describe
-        self.threads = block[0] * block[1] * block[2]
-        self.warp = kernel.warp_size
-        self.total_blocks = grid[0] * grid[1] * grid[2]
+        self.grid = grid
+        self.block = block
+        self.maps: Mapping[TensorMap, MapValues] | dict[TensorMap, MapValues] = (
+            maps or {}
+        )  # what the tensor maps of the launch describe
+        self.threads: int = block[0] * block[1] * block[2]
+        self.warp: int = kernel.warp_size
+        self.total_blocks: int = grid[0] * grid[1] * grid[2]
         self.collector = collector
         self.observers: tuple[Observer, ...] = ()
-        self.first_block, self.blocks = 0, 0
-        self.products = ProductGroups(self.threads, self.warp * WARPS_OF[Scope.WARPGROUP])
+        self.first_block: int = 0
+        self.blocks: int = 0
+        self.products: ProductGroups = ProductGroups(self.threads, self.warp * WARPS_OF[Scope.WARPGROUP])
         self.special: dict[str, Lanes] = {}
         # Barriers of the grid: how many are over, and how many threads have come to the next one.
-        self.grid_phase, self.grid_arrived = 0, 0
+        self.grid_phase: int = 0
+        self.grid_arrived: int = 0
         self._is_resident = self._is_cooperative = kernel.cooperative
         if kernel.cooperative and self.total_blocks * self.threads > RESIDENT_THREADS:
             raise ArgumentError(
@@ -235,15 +247,17 @@ class Machine:
                 help="launch fewer blocks, each of which does more: for i in range(block, count, tw.grid_dim.x)",
             )
         # Whether there are strong accesses or fences, and whether one orders memory for other threads.
+        self.has_strong: bool
+        self.orders: bool
         self.has_strong, self.orders = _memory_model(kernel)
         self.storages: dict[Buffer, Storage] = {}
         self.shared: list[SharedStorage] = []
         self.registers: list[RegisterStorage] = []
-        self.addresses = AddressSpace(addresses)
+        self.addresses: AddressSpace = AddressSpace(addresses)
         # The place and number of elements of shared buffers whose size the launch knows; without a launch some.
         self._sized = sized or {s.buffer: (0, _SOME_BYTES // s.buffer.dtype.bytes) for s in kernel.launch_sized}
-        self.arena_bytes = self._place(kernel, arrays)
-        self.arena = np.empty((0, self.arena_bytes), np.uint8)
+        self.arena_bytes: int = self._place(kernel, arrays)
+        self.arena: Array = np.empty((0, self.arena_bytes), np.uint8)
         self._fixed = self._thread_registers()
 
     def _place(self, kernel: Kernel, arrays: Mapping[Buffer, Array]) -> int:
@@ -317,7 +331,8 @@ class Machine:
             everybody if mask is None else int(np.broadcast_to(mask, (self.blocks, self.threads)).sum())
         )
         if self.grid_arrived >= everybody:
-            self.grid_phase, self.grid_arrived = number + 1, 0
+            self.grid_phase = number + 1
+            self.grid_arrived = 0
         return number
 
     def leading_lanes(self, count: int | None) -> Mask:
@@ -356,7 +371,8 @@ class Machine:
             for shared in self.shared:
                 shared.attach(self.arena)
         self.arena.fill(0xFF)
-        self.first_block, self.blocks = first_block, blocks
+        self.first_block = first_block
+        self.blocks = blocks
         self.products.begin(blocks)
         for registers in self.registers:
             registers.allocate()

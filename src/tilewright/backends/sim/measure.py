@@ -1,6 +1,7 @@
 """The meter: an observer that counts what each line of a kernel costs, and keeps the patterns of shared memory.
 
-The narrator keeps what the warps of a few blocks did, step by step, for the pictures of a report.
+The narrator (`narration`) keeps what the warps of a few blocks did, step by step, for the pictures of a report;
+`asynchrony` counts bulk copies and products of warpgroups.
 
 All blocks are measured, or a sample of whole chunks where a limit is set; a sample's figures are scaled.
 
@@ -11,92 +12,37 @@ name the same place (`Meter._updating`), and a copy that goes past L1 is counted
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from tilewright.backends.sim.aliases import PointedStorage
+from tilewright.backends.sim.asynchrony import LineTrace, count_global, count_operand, count_shared, count_wait
 from tilewright.backends.sim.counting import Patterns, Touched, class_of, loops_of, operations_of
-from tilewright.backends.sim.machine import Access, AccessKind, Arrival, BulkAccess, Machine, Observer
+from tilewright.backends.sim.machine import (
+    Access,
+    AccessKind,
+    Arrival,
+    BulkAccess,
+    Machine,
+    Observer,
+    RegisterUse,
+    Signal,
+)
+from tilewright.backends.sim.narration import Narrator
 from tilewright.backends.sim.storage import GlobalStorage, SharedStorage
 from tilewright.backends.sim.values import Array, Lanes, Mask, at_least_2d
 from tilewright.dtypes import int32, uint32
-from tilewright.figures import MOST_EVENTS, Compiled, Event, Launch, Line, Timeline
+from tilewright.figures import Compiled, Launch, Line
 from tilewright.ir.core import Kernel, Op
 from tilewright.ir.effects import roles_of
 from tilewright.ir.ops import Atomic
-from tilewright.transactions import ROW, SECTOR, fewest_sectors, sectors, wavefronts
-
-_BLOCKS = 2  # of the first chunk that is measured
-
-# Classes that a picture shows together.
-_COMPUTE = frozenset({"integer", "float", "special function", "fma", "select", "convert", "branch"})
-
-
-class Narrator:
-    """Keeps the events of the first blocks."""
-
-    def __init__(self, machine: Machine) -> None:
-        self.timelines: list[Timeline] = []
-        self._warp = machine.warp
-        self._warps = -(-machine.threads // machine.warp)
-        self._rows = 0  # blocks of the running chunk that are narrated
-        self._step = 0
-        self._under_way: dict[Op, deque[list[Event]]] = {}
-
-    def begin(self, machine: Machine) -> None:
-        """Narrate the chunk's first blocks, if none has been."""
-        if self.timelines:
-            self._rows = 0
-            return
-        self._rows = min(_BLOCKS, machine.blocks)
-        self.timelines = [Timeline(machine.block_coordinate(row), self._warps) for row in range(self._rows)]
-
-    def execute(self, op: Op, name: str, mask: Mask) -> None:
-        """Add an op that is about to run, to the event before it where that is alike."""
-        if not self._rows or all(timeline.is_cut for timeline in self.timelines):
-            return
-        self._step += 1
-        kind = "compute" if name in _COMPUTE else name
-        line = None if op.location is None else op.location.line
-        issued = []
-        for row, timeline in enumerate(self.timelines):
-            warps = self._active(mask, row)
-            last = timeline.events[-1] if timeline.events else None
-            if last is not None and (last.kind, last.line, last.warps) == (kind, line, warps):
-                last.count += 1
-            elif warps and not timeline.is_cut:
-                last = Event(self._step, kind, line, warps, is_async=op.effects.asynchronous is not None)
-                timeline.events.append(last)
-                timeline.is_cut = len(timeline.events) >= MOST_EVENTS
-            if last is not None and last.is_async and warps:
-                issued.append(last)
-        if issued:
-            self._under_way.setdefault(op, deque()).append(issued)
-
-    def land(self, op: Op) -> None:
-        """Note that the oldest copies of an op land."""
-        waiting = self._under_way.get(op)
-        if self._rows and waiting:
-            for event in waiting.popleft():
-                event.landed = self._step
-
-    def _active(self, mask: Mask, row: int) -> int:
-        """Return the warps of a block that are active, as bits."""
-        if mask is None:
-            return (1 << self._warps) - 1
-        lanes: Array = mask[row if mask.shape[0] > 1 else 0]
-        if len(lanes) == 1:
-            return (1 << self._warps) - 1 if lanes[0] else 0
-        warps = (lanes[first : first + self._warp] for first in range(0, len(lanes), self._warp))
-        return sum(1 << number for number, warp in enumerate(warps) if np.any(warp))
-
+from tilewright.transactions import SECTOR, fewest_sectors, sectors, wavefronts
 
 _KINDS = {AccessKind.LOAD: "load", AccessKind.STORE: "store", AccessKind.COPY_WRITE: "copy"}
 _REDUCED = (int32, uint32)  # what NVRTC reduces within a warp before an atomic update
-_BARRIERS = frozenset({"barrier", "named barrier", "mbarrier wait"})
+_BARRIERS = frozenset({"barrier", "named barrier", "mbarrier wait"})  # at which warps wait for others
 _PATTERN_BLOCKS = 4  # of a chunk whose blocks differ in how they use shared memory: as many are kept as patterns
 
 
@@ -115,7 +61,7 @@ class Meter(Observer):
         self._shared: dict[SharedStorage, Patterns] = {s: Patterns(s) for s in machine.shared}
         self._touched: dict[GlobalStorage | PointedStorage, Touched] = {}
         self._mask: tuple[Mask, int, int] | None = None
-        self._narrator = Narrator(machine)
+        self._narrator, self._trace = Narrator(machine), LineTrace()
         self._used = frozenset(value for op in kernel.body.walk() for value in op.operands)
         self._written: tuple[Op, SharedStorage, Lanes] | None = None  # by the copy whose read comes next
 
@@ -144,13 +90,16 @@ class Meter(Observer):
         if work is not None:
             unit, count, of_warp = work
             line.operations[unit] += count * (warps if of_warp else threads)
+        count_wait(line, op, mask, self._machine)
         self._narrator.execute(op, name, mask)
 
     def access(self, access: Access) -> Array | None:
         if not self._on:
             return None
         if access.kind is AccessKind.OPERAND_READ:
-            return None  # the tensor cores read by themselves; how often and in which banks is not known
+            return None  # see `read_operand`
+        if access.kind is AccessKind.BARRIER:
+            self._narrator.use_barrier(access)
         if access.kind is AccessKind.COPY_LAND:
             self._narrator.land(access.op)
         elif isinstance(access.storage, SharedStorage):
@@ -166,34 +115,40 @@ class Meter(Observer):
         if not self._on:
             return False
         storage, line = access.storage, self._line(access.op)
-        size = storage.buffer.dtype.bytes
         if isinstance(storage, SharedStorage):
-            # The hardware moves rows of all banks, without conflicts.
-            passes = -(-access.index.size * size // ROW)
-            line.shared_requests += len(access.rows)
-            line.shared_wavefronts += passes
-            line.shared_wavefronts_ideal += passes
-            line.shared_bytes += access.index.size * size
+            count_shared(line, access)
         elif isinstance(storage, GlobalStorage):
-            touched = self._touched.get(storage)
-            if touched is None:
-                touched = self._touched[storage] = Touched(storage)
-            there = np.broadcast_to(True if access.there is None else access.there, access.index.shape)
-            for index, some in zip(access.index, there, strict=True):
-                addresses = touched.start + index[some] * size
-                count = len(np.unique(addresses // SECTOR))
-                line.global_requests += 1
-                line.global_sectors += count
-                line.global_sectors_ideal += count
-                line.global_bytes += len(addresses) * size
-                line.bulk_bytes += len(addresses) * size
-                kind = AccessKind.STORE if access.kind is AccessKind.COPY_WRITE else access.kind
-                touched.add(addresses, kind, None)
+            count_global(line, access, self._touches(storage), self._trace)
         return False
 
     def finish_bulk(self, access: BulkAccess, which: Array, arrival: Arrival | None) -> None:
-        if self._on and access.kind is not AccessKind.COPY_READ:
-            self._narrator.land(access.op)
+        if not self._on or access.kind is AccessKind.COPY_READ:
+            return
+        self._narrator.land(access.op)
+        if arrival is not None:
+            self._narrator.arrive_bytes(access, which, arrival)
+
+    def arrive(self, signal: Signal) -> None:
+        if self._on:
+            self._narrator.arrive(signal)
+
+    def acquire(self, signal: Signal) -> None:
+        if self._on:
+            self._narrator.acquire(signal)
+
+    def multiply(self, op: Op, registers: Sequence[RegisterUse], mask: Mask) -> None:
+        if self._on:
+            self._line(op).products += int(self._machine.products.active(mask).sum())
+
+    def read_operand(self, op: Op, name: str, lines: Array, mask: Mask) -> None:
+        if self._on:
+            count_operand(self._line(op), name, lines, mask, self._machine)
+
+    def _touches(self, storage: GlobalStorage | PointedStorage) -> Touched:
+        found = self._touched.get(storage)
+        if found is None:
+            found = self._touched[storage] = Touched(storage)
+        return found
 
     def _shared_access(self, access: Access, storage: SharedStorage) -> None:
         if access.kind is AccessKind.COPY_WRITE:
@@ -229,9 +184,7 @@ class Meter(Observer):
         elements, active, times = self._requests(access)
         if not len(elements):
             return
-        touched = self._touched.get(storage)
-        if touched is None:
-            touched = self._touched[storage] = Touched(storage)
+        touched = self._touches(storage)
         addresses = touched.start + elements * size
         count, requested = sectors(addresses, active, access.lanes * size)
         if written is not None:
@@ -241,7 +194,10 @@ class Meter(Observer):
         line.global_sectors += int(count.sum()) * times
         line.global_sectors_ideal += int(fewest_sectors(requested).sum()) * times
         line.global_bytes += int(requested.sum()) * times
-        touched.add(addresses if active.all() else addresses[active], access.kind, shifts)
+        is_full = bool(active.all())
+        touched.add(addresses if is_full else addresses[active], access.kind, shifts)
+        is_write = access.kind in (AccessKind.STORE, AccessKind.ATOMIC)
+        self._trace.add(touched, addresses, is_write, None if is_full else active, shifts)
 
     def _updating(self, access: Access, active: Array) -> Array:
         """Return the lanes that update shared memory: one a warp where the compiler lets it act for the others.
@@ -351,7 +307,11 @@ class Meter(Observer):
             compile=compile,
             arguments=arguments,
             remarks=list(self._kernel.remarks),
+            cache_lines=self._trace.finish(),
         )
+        held = machine.products.registers
+        if held.size and held[0].any():
+            result.registers_by_role = tuple(held[0].tolist())
         merged: dict[tuple[str | None, int | None], Line] = {}
         for line in self._lines.values():
             merged.setdefault((line.file, line.line), Line(location=line.location)).add(line)

@@ -49,11 +49,13 @@ class Order:
     """
 
     def __init__(self, threads: int, warp: int, partial: bool, barriers: int = 0) -> None:
-        self.columns = 2 * threads + barriers
-        self.threads, self.warp, self.partial = threads, warp, partial
-        self.warps = -(-threads // warp)
-        self.next = 1
-        self.start = 1
+        self.columns: int = 2 * threads + barriers
+        self.threads = threads
+        self.warp = warp
+        self.partial = partial
+        self.warps: int = -(-threads // warp)
+        self.next: int = 1
+        self.start: int = 1
         self._blocks = 0
         self._floor: Number = 1
         self._warp_floor: Array | None = None  # (rows, warps)

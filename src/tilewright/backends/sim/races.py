@@ -78,9 +78,11 @@ class RaceChecker(Observer):
         self._mbarriers = numbers_of_mbarriers(kernel)[1]
         # Writers beside the threads: the mbarriers at which bulk copies arrive, and readers: the warpgroups' products.
         others = self._mbarriers + (machine.products.count if any(map(_multiplies, kernel.body.walk())) else 0)
-        self.order = Order(machine.threads, machine.warp, partial, others)
-        self.fences = {space: ProxyFences(self.order) for space in (Space.SHARED, Space.GLOBAL)}
-        self.bulk = BulkRaces(self, kernel)
+        self.order: Order = Order(machine.threads, machine.warp, partial, others)
+        self.fences: dict[Space, ProxyFences] = {
+            space: ProxyFences(self.order) for space in (Space.SHARED, Space.GLOBAL)
+        }
+        self.bulk: BulkRaces = BulkRaces(self, kernel)
         self.regions: dict[Buffer, Region] = find_regions(kernel, machine, self.order)
         self._distinct = list(dict.fromkeys(self.regions.values()))
         self._has_strong = machine.has_strong

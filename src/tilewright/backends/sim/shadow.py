@@ -158,18 +158,19 @@ class Cells:
     """The record of one stretch of memory. Global cells are those of all blocks, shared cells repeat by block."""
 
     def __init__(self, count: int, order: Order, *, is_global: bool, reads: bool, atomics: bool, pending: bool) -> None:
-        self.count, self.is_global = count, is_global
-        self.rows = 1
-        self.writes = np.zeros(count, np.int64)
-        self.reads = Marks(count, order, is_global) if reads else None
-        self.atomics = Marks(count, order, is_global) if atomics else None
+        self.count = count
+        self.is_global = is_global
+        self.rows: int = 1
+        self.writes: Array = np.zeros(count, np.int64)
+        self.reads: Marks | None = Marks(count, order, is_global) if reads else None
+        self.atomics: Marks | None = Marks(count, order, is_global) if atomics else None
         # Reads that other threads may write to at the same time; None where the kernel has none.
         self.strong_reads: Marks | None = None
         # Strong accesses that reach no other block, writes and reads; None where the kernel has none.
         self.narrow_writes: Marks | None = None
         self.narrow_reads: Marks | None = None
         # Cells that asynchronous copies, bulk copies and products of warpgroups still have to read.
-        self.pending_reads = np.zeros(count, np.int64) if pending else None
+        self.pending_reads: Array | None = np.zeros(count, np.int64) if pending else None
         # The last ordinary writes of cells that the async proxy reaches, which need a fence in between.
         self.ordinary: Array | None = None
 
@@ -206,12 +207,12 @@ class Region:
 
     def __init__(self, machine: Machine, order: Order, members: dict[Buffer, int], size: int, uses: _Uses) -> None:
         self._machine = machine
-        self.is_global = any(buffer.space is Space.GLOBAL for buffer in members)
+        self.is_global: bool = any(buffer.space is Space.GLOBAL for buffer in members)
         self._starts = members
         self._shift = 0 if any(_is_split(machine.storages[b]) for b in members) else uses.shift(members)
         self._threads = np.arange(machine.threads, dtype=np.int64)
         self._full: dict[int, Touch] = {}
-        self.cells = Cells(
+        self.cells: Cells = Cells(
             -(-size >> self._shift) if size else 0,
             order,
             is_global=self.is_global,

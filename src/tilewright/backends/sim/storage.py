@@ -45,12 +45,12 @@ class FlatStorage(ABC):
 
     low = 0
     high = 0
-    tracks = False
-    version = 0
+    tracks: bool = False
+    version: int = 0
 
     def __init__(self, buffer: Buffer, flat: Array) -> None:
         self.buffer = buffer
-        self.flat = flat
+        self.flat: Array = flat
         self._wide: dict[int, tuple[Array, int]] = {}
 
     @abstractmethod
@@ -158,14 +158,14 @@ class GlobalStorage(FlatStorage):
             )
         if any(stride % item for stride in array.strides):
             raise ArgumentError(f"the strides of {buffer.name}, {array.strides} bytes, must be multiples of {item}")
-        self.shape = array.shape
-        self.strides = tuple(stride // item for stride in array.strides)
+        self.shape: Any = array.shape
+        self.strides: tuple[int, ...] = tuple(stride // item for stride in array.strides)
         pairs = list(zip(self.shape, self.strides, strict=True))
-        self.empty = 0 in self.shape
-        self.low = 0 if self.empty else sum(min(0, s * (n - 1)) for n, s in pairs)
-        self.high = 0 if self.empty else 1 + sum(max(0, s * (n - 1)) for n, s in pairs)
+        self.empty: bool = 0 in self.shape
+        self.low: int = 0 if self.empty else sum(min(0, s * (n - 1)) for n, s in pairs)
+        self.high: int = 0 if self.empty else 1 + sum(max(0, s * (n - 1)) for n, s in pairs)
         super().__init__(buffer, np.empty(1, array.dtype) if self.empty else self._span(array))
-        self.present = self._present()
+        self.present: Array | None = self._present()
         self.address: int = self.flat.__array_interface__["data"][0]  # of the lowest element
         self._offset, self._split = self.address // item, bool(self.address % item)
         # The byte of element index 0 in the allocation that the array is a part of.
@@ -221,8 +221,9 @@ class SharedStorage(FlatStorage):
         super().__init__(buffer, np.empty(0, buffer.dtype.numpy))
         self.offset = offset
         self.mark = 1  # what says of a byte that it was written: of each tensor that shares bytes on purpose its own
-        self.low, self.high = 0, size
-        self.bytes = size * buffer.dtype.bytes
+        self.low: int = 0
+        self.high = size
+        self.bytes: int = size * buffer.dtype.bytes
         self._first = offset // buffer.dtype.bytes
         self._rows_of_blocks = self.flat.reshape(0, 0)
         self._base = np.empty((0, 1), np.intp)
@@ -230,7 +231,7 @@ class SharedStorage(FlatStorage):
     def attach(self, arena: Array) -> None:
         """Use the arena, an array of bytes (blocks, bytes), as memory from now on."""
         self._rows_of_blocks = arena.view(self.buffer.dtype.numpy)
-        self.flat = self._rows_of_blocks.reshape(-1)
+        self.flat: Array = self._rows_of_blocks.reshape(-1)
         blocks, pitch = self._rows_of_blocks.shape
         self._base = (np.arange(blocks, dtype=np.intp) * pitch + self._first)[:, None]
         self._wide.clear()
@@ -260,8 +261,10 @@ class RegisterStorage:
     def __init__(self, buffer: Buffer) -> None:
         assert buffer.size is not None, buffer.name
         self.buffer = buffer
-        self.tracks, self.version = False, 0
-        self.low, self.high = 0, buffer.size
+        self.tracks: bool = False
+        self.version: int = 0
+        self.low: int = 0
+        self.high: int = buffer.size
         # What a register holds before anything is written: all bits set, which is NaN or -1.
         self._undefined = np.frombuffer(b"\xff" * buffer.dtype.bytes, buffer.dtype.numpy)[0]
         if buffer.dtype.kind == "bool":

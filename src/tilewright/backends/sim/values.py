@@ -34,8 +34,8 @@ class Frame:
     __slots__ = ("mask", "values")
 
     def __init__(self, values: list[Lanes], mask: Mask = None) -> None:
-        self.values = values
-        self.mask = mask
+        self.values: list[Lanes] = values
+        self.mask: Mask = mask
 
 
 def both(mask: Mask, other: Mask) -> Mask:

@@ -15,13 +15,17 @@ class ProductGroups:
     """
 
     def __init__(self, threads: int, size: int) -> None:
-        self.threads, self.size = threads, size
-        self.count = threads // size  # warpgroups that are whole
-        self.committed = self.completed = self.registers = np.zeros((0, self.count), np.int64)
+        self.threads = threads
+        self.size = size
+        self.count: int = threads // size  # warpgroups that are whole
+        self.begin(0)
 
     def begin(self, blocks: int) -> None:
         """Begin with nothing committed, in so many blocks."""
-        self.committed, self.completed, self.registers = (np.zeros((blocks, self.count), np.int64) for _ in range(3))
+        shape = blocks, self.count
+        self.committed: Array = np.zeros(shape, np.int64)
+        self.completed: Array = np.zeros(shape, np.int64)
+        self.registers: Array = np.zeros(shape, np.int64)
 
     def active(self, mask: Mask) -> Array:
         """Return the warpgroups of which threads are in a mask: (blocks, warpgroups)."""

@@ -7,7 +7,7 @@ fused multiply-adds otherwise.
 from __future__ import annotations
 
 import tilewright as tw
-from tilewright.kernels.epilogue_kernel import finish
+from tilewright.kernels._epilogue_kernel import finish
 
 
 @tw.kernel
@@ -119,7 +119,8 @@ class TileLoader:
         places = tw.local_tile(tw.identity_tensor(matrix.shape), tile, (block, 0))
         self.first = part.partition_S(places)[0]
         self.steps = plan.copy.get_slice(0).partition_S(tw.identity_tensor(tile))
-        self.tiles, self.whole_tiles = tw.size(self.source.shape[3]), self.depth // plan.depth
+        self.tiles = tw.size(self.source.shape[3])
+        self.whole_tiles = self.depth // plan.depth
         self.rows_end = block * plan.rows + plan.rows
 
     def has_all_rows(self):

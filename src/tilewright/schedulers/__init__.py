@@ -1,0 +1,20 @@
+"""Orders in which blocks that stay compute the tiles of a matrix: `tw.schedulers`.
+
+A scheduler is an ordinary object that a kernel takes as a compile-time argument, or that its plan holds. Called in the
+kernel it gives the tiles of this block, and a for statement over them is a loop of the device::
+
+    tiles = plan.scheduler(m_tiles, n_tiles)
+    for row, column in tiles:
+        ...
+
+On the host `scheduler.order(m_tiles, n_tiles, blocks)` lists what each block does, by the same code.
+"""
+
+from __future__ import annotations
+
+from tilewright.schedulers.counter import Counter
+from tilewright.schedulers.hilbert import Hilbert
+from tilewright.schedulers.stream_k import Part, StreamK, StreamKTiles
+from tilewright.schedulers.tiles import Grouped, Linear, Scheduler, Tiles
+
+__all__ = ["Counter", "Grouped", "Hilbert", "Linear", "Part", "Scheduler", "StreamK", "StreamKTiles", "Tiles"]

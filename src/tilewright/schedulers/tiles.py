@@ -1,0 +1,153 @@
+"""Tiles that a block computes one after another, in an order that is fixed before the kernel runs: linear, grouped.
+
+A scheduler numbers the tiles; block b of n computes tiles b, b + n, b + 2 n, ... Blocks that run at the same time thus
+compute tiles whose numbers are near each other, and share rows of A and columns of B in the second-level cache as far
+as the numbering keeps those tiles together.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any  # Any: integers of host or device
+
+from tilewright.arguments import integer
+from tilewright.errors import ArgumentError
+from tilewright.frontend.rewrite import function
+from tilewright.tensors import Tensor
+from tilewright.trace.threads import block_idx, grid_dim
+
+
+class Scheduler(ABC):
+    """A numbering of the tiles of a matrix. Derive from it, and say in `place` where the tile of a number lies.
+
+    A frozen dataclass can be part of a kernel's compile-time arguments:
+
+    >>> from dataclasses import dataclass
+    >>> import tilewright as tw
+    >>> @dataclass(frozen=True)
+    ... class ByColumns(tw.schedulers.Scheduler):
+    ...     @tw.function
+    ...     def place(self, number, m_tiles, n_tiles):
+    ...         return number % m_tiles, number // m_tiles
+    >>> ByColumns().order(2, 3, blocks=2)
+    [[(0, 0), (0, 1), (0, 2)], [(1, 0), (1, 1), (1, 2)]]
+    """
+
+    @abstractmethod
+    def place(self, number: Any, m_tiles: Any, n_tiles: Any) -> tuple[Any, Any]:
+        """Return row and column of the tile of a number in 0 .. m_tiles * n_tiles - 1, for each number another."""
+
+    def __call__(
+        self,
+        m_tiles: Any,
+        n_tiles: Any,
+        counter: Tensor | None = None,
+        *,
+        consumers: int | None = None,
+        block: Any = None,
+        blocks: Any = None,
+    ) -> Tiles:
+        """Return the tiles of this block, in a kernel: `for row, column in tiles:`.
+
+        `block` of `blocks` is that of a grid of one dimension where it is not given; blocks that compute one tile
+        together, a cluster say, give the number of the cluster. `counter` and `consumers` are for schedulers that hand
+        out tiles while the kernel runs (`Counter`); a kernel that takes any scheduler gives them to each.
+        """
+        return Tiles(self, m_tiles, n_tiles, *block_of(block, blocks))
+
+    def order(self, m_tiles: int, n_tiles: int, blocks: int) -> list[list[tuple[int, int]]]:
+        """Return the tiles (row, column) of each block, in order, without a kernel."""
+        _demand_positive(m_tiles=m_tiles, n_tiles=n_tiles, blocks=blocks)
+        return [list(self(m_tiles, n_tiles, block=block, blocks=blocks)) for block in range(blocks)]
+
+
+class Tiles:
+    """The tiles of one block, as often as they are looped over.
+
+    `producer()` and `consumer()` are what the two roles of a kernel loop over. Here both are all the tiles; for a
+    scheduler by which only the producer knows the next tile they differ (`Counter`).
+    """
+
+    def __init__(self, scheduler: Scheduler, m_tiles: Any, n_tiles: Any, block: Any, blocks: Any) -> None:
+        self.scheduler, self.m_tiles, self.n_tiles, self.block, self.blocks = scheduler, m_tiles, n_tiles, block, blocks
+
+    @function
+    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+        return map(self.place, range(self.block, self.m_tiles * self.n_tiles, self.blocks))
+
+    def place(self, number: Any) -> tuple[Any, Any]:
+        """Return row and column of a tile."""
+        return self.scheduler.place(number, self.m_tiles, self.n_tiles)
+
+    def producer(self) -> Iterable[tuple[Any, Any]]:
+        """Return the tiles for the warps that bring them."""
+        return self
+
+    def consumer(self) -> Iterable[tuple[Any, Any]]:
+        """Return the tiles for the warps that compute them."""
+        return self
+
+
+def block_of(block: Any, blocks: Any) -> tuple[Any, Any]:
+    """Return which block this is, and of how many: of a grid of one dimension where it is not given."""
+    if (block is None) != (blocks is None):
+        raise ArgumentError("a scheduler takes both block= and blocks=, or neither")
+    return (block_idx.x, grid_dim.x) if block is None else (block, blocks)
+
+
+def _demand_positive(**numbers: int) -> None:
+    for name, value in numbers.items():
+        if integer("order", name, value) < 1:
+            raise ArgumentError(f"order: {name} is at least 1, got {value}")
+
+
+@dataclass(frozen=True)
+class Linear(Scheduler):
+    """Row by row.
+
+    >>> Linear().order(2, 3, blocks=2)
+    [[(0, 0), (0, 2), (1, 1)], [(0, 1), (1, 0), (1, 2)]]
+    """
+
+    @function
+    def place(self, number: Any, m_tiles: Any, n_tiles: Any) -> tuple[Any, Any]:
+        """Return row and column of a tile."""
+        return number // n_tiles, number % n_tiles
+
+
+ROW_BY_ROW = Linear()
+
+
+@dataclass(frozen=True)
+class Grouped(Scheduler):
+    """In groups of `rows` rows of tiles, each group column by column.
+
+    The last group may have fewer rows::
+
+        rows=2     0  2  4  6
+                   1  3  5  7
+                   8  9 10 11
+
+    132 blocks then read 8 rows of A and 17 columns of B at rows=8, where row by row of 32 columns they read 5 and 32.
+
+    >>> Grouped(rows=2).order(3, 4, blocks=1)[0][:5]
+    [(0, 0), (1, 0), (0, 1), (1, 1), (0, 2)]
+
+    Raises `ArgumentError` for fewer than one row.
+    """
+
+    rows: int = 8
+
+    def __post_init__(self) -> None:
+        if integer("tw.schedulers.Grouped", "rows", self.rows) < 1:
+            raise ArgumentError(f"tw.schedulers.Grouped: a group has at least 1 row of tiles, got rows={self.rows}")
+
+    @function
+    def place(self, number: Any, m_tiles: Any, n_tiles: Any) -> tuple[Any, Any]:
+        """Return row and column of a tile."""
+        first = number // (self.rows * n_tiles) * self.rows
+        rows = min(m_tiles - first, self.rows)
+        inside = number % (self.rows * n_tiles)
+        return first + inside % rows, inside // rows
