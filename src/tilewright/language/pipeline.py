@@ -251,7 +251,11 @@ class ProducerState(_State):
 
 
 class ConsumerState(_State):
-    """Where a warp is that reads the stages of a ring."""
+    """Where a warp is that reads the stages of a ring.
+
+    `with state.read() as stage:` reads a stage and gives one back. Where the uses of several stages overlap without
+    being nested, `stage = state.acquire()` and `state.give_back(stage)` say the same in two lines.
+    """
 
     def __init__(self, ring: Ring, behind: int) -> None:
         super().__init__(ring)
@@ -263,6 +267,26 @@ class ConsumerState(_State):
         """The names of the numbers that loops carry."""
         return (*super().leaves, "last") if self.behind else super().leaves
 
+    def acquire(self) -> Any:
+        """Wait for a full stage, return it, and go on to the next; the warp hands it back by `give_back(stage)`."""
+        stage = self.stage
+        self.ring.full[stage].wait(self.phase)
+        self.advance()
+        return stage
+
+    def give_back(self, stage: Any) -> None:
+        """Hand a stage back to the producer, by one lane, when all lanes of the warp have read it.
+
+        In a ring that blocks of a cluster fill together, one lane arrives for each block.
+        """
+        sync_warp()
+        empty, blocks = self.ring.empty[stage], self.ring.blocks
+        if blocks == 1:
+            branch(elect_one(), empty.arrive)
+        else:
+            lane = as_scalar(lane_id(), int32)
+            branch(lane < blocks, lambda: empty.at_rank(lane).arrive(relaxed=self.behind == 1))
+
     def read(self) -> ConsumerState:
         """Wait for a full stage: `with state.read() as stage:` uses it, and gives a stage back."""
         return self
@@ -273,25 +297,15 @@ class ConsumerState(_State):
 
     def __exit__(self, *error: object) -> None:
         if self.behind == 0:
-            self._give_back(self.stage)
+            self.give_back(self.stage)
         else:
             last = self.last
-            branch(last >= 0, lambda: self._give_back(last))
+            branch(last >= 0, lambda: self.give_back(last))
             self.last = self.stage
         self.advance()
 
     def release(self) -> None:
         """Give back the stage that was read last, where stages are given back one tile behind."""
         last = self.last
-        branch(last >= 0, lambda: self._give_back(last))
+        branch(last >= 0, lambda: self.give_back(last))
         self.last = -1
-
-    def _give_back(self, stage: Any) -> None:
-        """Let one lane arrive when all lanes of the warp have read, or one for each block of a cluster."""
-        sync_warp()
-        empty, blocks = self.ring.empty[stage], self.ring.blocks
-        if blocks == 1:
-            branch(elect_one(), empty.arrive)
-        else:
-            lane = as_scalar(lane_id(), int32)
-            branch(lane < blocks, lambda: empty.at_rank(lane).arrive(relaxed=self.behind == 1))
