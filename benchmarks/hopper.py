@@ -48,6 +48,7 @@ def products(n: int, dtype: torch.dtype) -> dict[str, Any]:
     found["tw.matmul"] = product(a, b, dtype, by_matmul("tf32" if dtype == torch.float32 else None))
     found["05_persistent"] = product(a, b, dtype, persistent)
     if dtype == torch.bfloat16:
+        found["06_cluster_multicast"] = product(a, b, dtype, example("06_cluster_multicast").matmul)
         for tile in ((128, 128), (64, 256)):
             found[f"07_ping_pong, {tile[0]} x {tile[1]}"] = product(a, b, dtype, ping_pong(tile))
         found["06_cluster_multicast"] = product(a, b, dtype, example("06_cluster_multicast").matmul)

@@ -30,6 +30,9 @@ class Attribute:
 
 COOPERATIVE = Attribute(2, (1,))  # CU_LAUNCH_ATTRIBUTE_COOPERATIVE
 
+# CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION: it may begin before the launch before it has ended.
+DEPENDENT = Attribute(6, (1,))
+
 
 def cluster_dimension(cluster: tuple[int, int, int]) -> Attribute:
     """Return the attribute of launches in clusters of so many blocks (CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION)."""
