@@ -347,3 +347,25 @@ def test_clusters_change_nothing_for_kernels_that_make_no_use_of_them(function: 
         return told, out.tolist()
 
     assert run(2) == run(4) == run(1)
+
+
+@pytest.mark.parametrize(
+    ("scope", "cluster", "found"),
+    [("cta", 2, {"race"}), ("cluster", 2, set()), ("cluster", 1, {"race"}), ("gpu", 2, set()), ("gpu", 1, set())],
+)
+def test_scopes_reach_blocks_clusters_and_the_grid(scope: str, cluster: int, found: set[str]) -> None:
+    @tw.kernel
+    def hand_over(out, data, flag):
+        if tw.block_idx.x == 0:
+            if tw.thread_idx.x == 0:
+                data[0] = 7
+                tw.store(flag, 0, 1, sem="release", scope=scope)
+        else:
+            if tw.thread_idx.x == 0:
+                while tw.load(flag, 0, sem="acquire", scope=scope) == 0:
+                    pass
+                out[0] = data[0]
+
+    out, data, flag = (np.zeros(1, np.int32) for _ in range(3))
+    assert kinds(hand_over.configure(cluster=cluster), out, data, flag) == found
+    assert out[0] == 7

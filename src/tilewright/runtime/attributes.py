@@ -9,7 +9,7 @@ import ctypes
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 _VALUE_BYTES = 64
@@ -52,9 +52,9 @@ class Encoded:
         return ctypes.addressof(self.memory)
 
 
-@lru_cache(maxsize=256)
+@cache
 def encoded(attributes: tuple[Attribute, ...]) -> Encoded:
-    """Return attributes as the driver takes them; equal ones share their memory for ever."""
+    """Return attributes as the driver takes them; equal ones share their memory, which stays: launches point to it."""
     text = b"".join(attribute.encode() for attribute in attributes)
     return Encoded(ctypes.create_string_buffer(text, len(text)), len(attributes))
 
