@@ -1,10 +1,12 @@
 """The kernels of `examples/hopper` against cuBLAS and copies, on one GPU of sm_90.
 
-    python -m benchmarks.hopper [--json FILE]
+    python -m benchmarks.hopper [--only GROUP] [--json FILE]
 
 Products are C = A B^T of bfloat16, candidates interleaved on normal random data, outputs filled with NaN before and
-checked after, as `benchmarks.tensorcore` does. Copies and transposes are of float32 and checked exactly; the first of
-each group is what the others are compared with: cuBLAS, or torch's copy of as many bytes.
+checked after, as `benchmarks.tensorcore` does. Copies and transposes are of float32 and checked exactly. Attention is
+of bfloat16, 16384 tokens in all and 2048 elements a token, and half the work with a causal mask; rows of it are
+checked against float64. The first of each group is what the others are compared with: cuBLAS, torch's copy of as many
+bytes, cuDNN.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import torch
 from benchmarks.tensorcore import by_matmul, matrix, measure, product
 from benchmarks.timing import interleaved, machine
@@ -27,6 +30,11 @@ SIZES = (2048, 4096, 8192)
 UNEVEN = ((1792, 2560, 8192), (4096, 4608, 4096))  # 140 and 576 tiles by 132 blocks
 ORDERS = (Linear(), Grouped(8), Hilbert())
 COPIES = ((8192, 8192), (8000, 8100))
+MASKS = ("full", "causal")
+# Batch, tokens, elements a head, and the mask.
+ATTENTION = tuple(
+    (16384 // tokens, tokens, head, mask) for tokens in (16384, 4096, 1024) for head in (128, 64) for mask in MASKS
+)
 
 
 def example(name: str) -> ModuleType:
@@ -78,22 +86,50 @@ def copies(shape: tuple[int, int]) -> dict[str, Any]:
     return {name: {**times[name], "T/s": rate, "of_first": rate / first} for name, rate in rates.items()}
 
 
+def attention(shape: tuple[int, int, int, str]) -> dict[str, Any]:
+    """Measure attention forward: cuDNN, and example 10."""
+    batch, tokens, head, mask = shape
+    module, heads, causal = example("10_attention"), 2048 // head, mask == "causal"
+    q, k, v = (torch.randn((batch, heads, tokens, head), device="cuda").to(torch.bfloat16) for _ in range(3))
+    out = torch.full_like(q, float("nan"))
+    runs = {
+        "cuDNN": module.by_library(q, k, v, causal),
+        "10_attention": lambda: module.launch(out, q, k, v, causal),
+    }
+    runs["10_attention"]()
+    rows = np.r_[:64, tokens - 64 : tokens]
+    first = (x[:1, :1].float().cpu().numpy() for x in (q, k, v))
+    expected, _ = module.reference(*first, causal, rows)
+    found = out[:1, :1].float().cpu().numpy()[:, :, rows]
+    error = float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
+    assert error <= 1e-2, error
+    assert bool(torch.isfinite(out).all())
+    times = interleaved(runs, rounds=15, batch_seconds=0.03)
+    flops = 4 * batch * heads * tokens * tokens * head // (2 if causal else 1)
+    rates = {name: flops / t["seconds"] / 1e12 for name, t in times.items()}
+    return {name: {**times[name], "T/s": rate, "of_first": rate / rates["cuDNN"]} for name, rate in rates.items()}
+
+
 def main() -> None:
     """Measure everything, print it, and write the JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--only", choices=("products", "uneven", "copies", "attention"), help="one group alone")
     options = parser.parse_args()
     results: dict[str, Any] = {"machine": machine()}
     for name, part, values in (
         ("bfloat16", products, SIZES),
         ("bfloat16", uneven, UNEVEN),
         ("float32", copies, COPIES),
+        ("attention", attention, ATTENTION),
     ):
+        if options.only not in (None, part.__name__):
+            continue
         for value in values:
             title = f"{name} {value if isinstance(value, int) else ' x '.join(map(str, value))}"
             results[title] = part(value)
             for row, figures in results[title].items():
-                print(f"{title:22} {row:32} {figures['T/s']:8.3f} T/s  {figures['of_first']:.3f}", flush=True)
+                print(f"{title:32} {row:32} {figures['T/s']:8.3f} T/s  {figures['of_first']:.3f}", flush=True)
     if options.json:
         options.json.write_text(json.dumps(results, indent=1) + "\n")
 
