@@ -47,6 +47,17 @@ def load(without: str = "") -> object:
     return kernel
 
 
+def test_bytes_that_differ_are_told_with_both_lines() -> None:
+    kernel = load("bytes")
+    with tw.simulate(raise_errors=False) as found:
+        run(kernel)
+    (finding,) = found.findings
+    assert finding.kind == "deadlock" and "512 bytes have come that were not announced" in finding.message
+    assert finding.location is not None and "full.wait(0)" in finding.location.text
+    assert finding.other is not None and "arrive_expect_tx" in finding.other.text
+    assert "its bytes were announced by" in finding.message and "announce what the copies" in finding.message
+
+
 def test_a_load_that_is_waited_for_is_silent() -> None:
     out, x = run(load())
     assert (out == x).all()
