@@ -355,6 +355,8 @@ def _write_product(random: Random) -> HopperProgram:
 
 def _plan(random: Random) -> _Plan:
     family = random.choice(sorted(FAMILIES))
+    if random.random() < 0.5:  # those of 16 bits have majors
+        family = random.choice([each for each in sorted(FAMILIES) if "x16_" in each])
     name = random.choice([x for x in FAMILIES[family] if random.random() < 0.15] or FAMILIES[family][:4])
     atom, text = getattr(tw.atoms, name), f"tw.atoms.{name}"
     in_registers = atom.a_place is OperandPlace.REGISTERS
