@@ -1,18 +1,19 @@
 """The kernels of `examples/hopper` against cuBLAS and copies, on one GPU of sm_90.
 
-    python -m benchmarks.hopper [--only GROUP] [--json FILE]
+    python -m benchmarks.hopper [--only TITLE] [--json FILE]
 
-Products are C = A B^T of bfloat16, candidates interleaved on normal random data, outputs filled with NaN before and
-checked after, as `benchmarks.tensorcore` does. Copies and transposes are of float32 and checked exactly. Attention is
-of bfloat16, 16384 tokens in all and 2048 elements a token, and half the work with a causal mask; rows of it are
-checked against float64. The first of each group is what the others are compared with: cuBLAS, torch's copy of as many
-bytes, cuDNN.
+Products are C = A B^T of bfloat16, float16, float32 (as tf32) and 8-bit floats (scaled per tensor, and by blocks),
+candidates interleaved on normal random data, outputs filled with NaN before and checked after, as
+`benchmarks.tensorcore` does. Copies and transposes are of float32 and checked exactly. Attention is of bfloat16, 16384
+tokens in all and 2048 elements a token, and half the work with a causal mask; rows of it are checked against float64.
+The first of each group is what the others are compared with: cuBLAS, torch's copy of as many bytes, cuDNN.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -20,13 +21,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from benchmarks.tensorcore import by_matmul, matrix, measure, product
+from benchmarks.tensorcore import Product, by_matmul, expected, matrix, measure, product
 from benchmarks.timing import interleaved, machine
 
 from tilewright.demo.examples import examples_folder, load_example
 from tilewright.schedulers import Grouped, Hilbert, Linear
 
 SIZES = (2048, 4096, 8192)
+TYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float8_e4m3fn)
 UNEVEN = ((1792, 2560, 8192), (4096, 4608, 4096))  # 140 and 576 tiles by 132 blocks
 ORDERS = (Linear(), Grouped(8), Hilbert())
 COPIES = ((8192, 8192), (8000, 8100))
@@ -42,14 +44,71 @@ def example(name: str) -> ModuleType:
     return load_example(examples_folder() / "hopper" / f"{name}.py")
 
 
-def products(n: int) -> dict[str, Any]:
-    """Measure n cubed: cuBLAS, tw.matmul, and the examples with results of bfloat16 and of float32."""
-    a, b = (matrix(n, n, torch.bfloat16) for _ in range(2))
-    found = {"cuBLAS": product(a, b, torch.bfloat16, None)}
-    found["tw.matmul"] = product(a, b, torch.bfloat16, by_matmul())
-    found["05_persistent"] = product(a, b, torch.bfloat16, example("05_persistent").matmul)
-    found["04_producer_consumers, float32 C"] = product(a, b, torch.float32, example("04_producer_consumers").matmul)
+def products(n: int, dtype: torch.dtype) -> dict[str, Any]:
+    """Measure n cubed: cuBLAS, tw.matmul where it has the type, and the examples."""
+    torch.backends.cuda.matmul.allow_tf32 = dtype == torch.float32
+    a, b = (matrix(n, n, dtype) for _ in range(2))
+    persistent = example("05_persistent").matmul
+    if dtype.itemsize == 1:
+        return products_of_8_bits(a, b)
+    found = {"cuBLAS": product(a, b, dtype, None)}
+    found["tw.matmul"] = product(a, b, dtype, by_matmul("tf32" if dtype == torch.float32 else None))
+    found["05_persistent"] = product(a, b, dtype, persistent)
+    if dtype == torch.bfloat16:
+        found["06_cluster_multicast"] = product(a, b, dtype, example("06_cluster_multicast").matmul)
+        for tile in ((128, 128), (64, 256)):
+            found[f"07_ping_pong, {tile[0]} x {tile[1]}"] = product(a, b, dtype, ping_pong(tile))
+        found["06_cluster_multicast"] = product(a, b, dtype, example("06_cluster_multicast").matmul)
+        producers = example("04_producer_consumers").matmul
+        found["04_producer_consumers, float32 C"] = product(a, b, torch.float32, producers)
     return measure(found)
+
+
+def ping_pong(tile: tuple[int, int]) -> Callable[..., object]:
+    """Return the product by two consumers that alternate."""
+    matmul = example("07_ping_pong").matmul
+    return lambda out, a, b: matmul(out, a, b, tile)
+
+
+def products_of_8_bits(a: torch.Tensor, b: torch.Tensor) -> dict[str, Any]:
+    """Measure products scaled per tensor, with results of bfloat16; cuBLAS without and with fast accumulation.
+
+    Sums of 8-bit floats lose bits on Hopper, the more the larger K is, so results are checked to 2 %.
+    """
+    one, flops = torch.ones((), device="cuda"), 2 * a.shape[0] * b.shape[0] * a.shape[1]
+
+    def cublas(fast: bool) -> Product:
+        options = {"scale_a": one, "scale_b": one, "out_dtype": torch.bfloat16, "use_fast_accum": fast}
+        return Product(lambda: torch._scaled_mm(a, b.t(), **options), flops)
+
+    persistent = example("05_persistent").matmul
+    found = {"cuBLAS": cublas(False), "cuBLAS, fast accumulation": cublas(True)}
+    found["05_persistent"] = product(a, b, torch.bfloat16, lambda out, x, y: persistent(out, x, y, alpha=1.0))
+    return measure(found, limit=2e-2)
+
+
+def products_of_blocks(n: int) -> dict[str, Any]:
+    """Measure n cubed of 8-bit floats with scales of 1 x 128 of A and 128 x 128 of B."""
+
+    def quantize(x: torch.Tensor, rows: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return 8-bit floats, their scales, and what both stand for."""
+        blocks = x.reshape(n // rows, rows, n // 128, 128)
+        scales = blocks.abs().amax(dim=(1, 3), keepdim=True) / torch.finfo(torch.float8_e4m3fn).max
+        small = (blocks / scales).to(torch.float8_e4m3fn)
+        return small.reshape(n, n), scales[:, 0, :, 0].contiguous(), (small.float() * scales).reshape(n, n)
+
+    a, of_a, whole_a = quantize(torch.randn(n, n, device="cuda"), 1)
+    b, of_b, whole_b = quantize(torch.randn(n, n, device="cuda"), 128)
+    along_m = of_a.t().contiguous()
+    out, flops = torch.empty(n, n, dtype=torch.bfloat16, device="cuda"), 2 * n**3
+    options = {"scale_a": along_m.t(), "scale_b": of_b.t(), "out_dtype": torch.bfloat16}
+    run, correct = example("09_fp8_promoted").matmul, expected(whole_a, whole_b)
+    return measure(
+        {
+            "cuBLAS": Product(lambda: torch._scaled_mm(a, b.t(), **options), flops),
+            "09_fp8_promoted": Product(lambda: run(out, a, b, along_m, of_b), flops, out, correct),
+        }
+    )
 
 
 def uneven(shape: tuple[int, int, int]) -> dict[str, Any]:
@@ -76,10 +135,10 @@ def copies(shape: tuple[int, int]) -> dict[str, Any]:
         "transpose": lambda: module.launch_transpose(turned, src),
         "torch, transpose": lambda: turned.copy_(src.t()),
     }
-    for name, out, expected in (("copy", same, src), ("transpose", turned, src.t())):
+    for name, out, exact in (("copy", same, src), ("transpose", turned, src.t())):
         out.fill_(float("nan"))
         runs[name]()
-        assert torch.equal(out, expected), name
+        assert torch.equal(out, exact), name
     times = interleaved(runs, rounds=15, batch_seconds=0.02)
     rates = {name: 2 * src.nbytes / t["seconds"] / 1e12 for name, t in times.items()}
     first = rates["torch.copy_"]
@@ -114,22 +173,24 @@ def main() -> None:
     """Measure everything, print it, and write the JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--only", choices=("products", "uneven", "copies", "attention"), help="one group alone")
+    parser.add_argument("--only", default="", help="measure what has a title that begins so: bfloat16, attention, ...")
     options = parser.parse_args()
     results: dict[str, Any] = {"machine": machine()}
-    for name, part, values in (
-        ("bfloat16", products, SIZES),
-        ("bfloat16", uneven, UNEVEN),
-        ("float32", copies, COPIES),
-        ("attention", attention, ATTENTION),
-    ):
-        if options.only not in (None, part.__name__):
+    parts: dict[str, Callable[[], dict[str, Any]]] = {
+        f"{'tf32' if dtype == torch.float32 else str(dtype)[6:]} {n}": lambda n=n, dtype=dtype: products(n, dtype)
+        for dtype in TYPES
+        for n in SIZES
+    }
+    parts |= {f"float8, scaled by blocks {n}": lambda n=n: products_of_blocks(n) for n in SIZES}
+    parts |= {f"bfloat16 {' x '.join(map(str, shape))}": lambda shape=shape: uneven(shape) for shape in UNEVEN}
+    parts |= {f"float32 {m} x {n}": lambda shape=(m, n): copies(shape) for m, n in COPIES}
+    parts |= {f"attention {' x '.join(map(str, shape))}": lambda shape=shape: attention(shape) for shape in ATTENTION}
+    for title, part in parts.items():
+        if not title.startswith(options.only):
             continue
-        for value in values:
-            title = f"{name} {value if isinstance(value, int) else ' x '.join(map(str, value))}"
-            results[title] = part(value)
-            for row, figures in results[title].items():
-                print(f"{title:32} {row:32} {figures['T/s']:8.3f} T/s  {figures['of_first']:.3f}", flush=True)
+        results[title] = part()
+        for row, figures in results[title].items():
+            print(f"{title:30} {row:32} {figures['T/s']:8.3f} T/s  {figures['of_first']:.3f}", flush=True)
     if options.json:
         options.json.write_text(json.dumps(results, indent=1) + "\n")
 

@@ -3,8 +3,9 @@
     python -m benchmarks.schedule [--json FILE] [--type bfloat16] [--layouts NN] [--size 4096] [--quick]
 
 NT is A by rows and B by columns (K contiguous in both), NN both by rows.
-Each type's grid is tuned first: all plans are built, compiled, checked against float64 and timed. The best one is then
-measured interleaved with cuBLAS (PyTorch) and `tw.matmul`, on normal random numbers.
+Each type's grids are tuned first, of plans by warps (mma.sync) and, on sm_90a, by warpgroups (wgmma, TMA): all plans
+are built, compiled, checked against float64 and timed. The best ones are then measured interleaved with cuBLAS
+(PyTorch) and `tw.matmul`, on normal random numbers.
 """
 
 from __future__ import annotations
@@ -39,6 +40,13 @@ CHOICES: dict[str, list[Any]] = {
     "stages": [3, 4],
     "group": [4, 8, 16, 32],  # tiles along M whose blocks come before the next along N
     "staged": [False, True],  # whether C goes through shared memory
+}
+OF_WARPGROUPS: dict[str, list[Any]] = {  # of plans by wgmma, on sm_90a: two warpgroups beside a producer
+    "tile": [(128, 256, 64), (256, 128, 64), (128, 192, 64), (128, 128, 64)],
+    "stages": [3, 4],
+    "group": [4, 8, 16],
+    "blocks": [None, 132],  # how many blocks stay
+    "stores": [False, True],  # whether C leaves by TMA
 }
 
 
@@ -75,8 +83,54 @@ def plan_of(values: Mapping[str, Any], size: int, dtype: tw.DType, layouts: str)
     return plan, (A, B, C)
 
 
-def measure(name: str, layouts: str, size: int, choices: Mapping[str, list[Any]], rounds: int) -> dict[str, Any]:
-    """Tune the plan for a type, and measure the best one against cuBLAS and `tw.matmul`."""
+def plan_of_warpgroups(
+    values: Mapping[str, Any], size: int, dtype: tw.DType, layouts: str
+) -> tuple[Plan, Sequence[Array]]:
+    """Return the plan of C = A B for the choices of `OF_WARPGROUPS`: half of the tile's rows a warpgroup."""
+    A = Array(Role.INPUT, dtype, (size, size))
+    B = Array(Role.INPUT, dtype, (size, size), LAYOUTS[layouts])
+    C = Array(Role.OUTPUT, dtype, (size, size))
+    nest = Nest((size, size, size))
+    i, j, k = nest.get_indices()
+
+    @nest.iteration_logic
+    def _() -> None:
+        C[i, j] += A[i, k] * B[k, j]
+
+    target = Target()
+    unit = target.GridUnit
+    rows, columns, steps = values["tile"]
+    shape = MMAShape[f"M64N{columns}K16"]
+    m, n, depth = target.tensor_core_info.compute_tensor_splits(shape, steps // 16)
+    schedule = nest.create_schedule()
+    i_group = schedule.split(i, rows * values["group"])
+    i_warpgroup = schedule.split(i_group, rows)
+    i_tile, jj, kk = schedule.tile({i_warpgroup: rows // 2, j: n, k: depth})
+    ii = schedule.split(i_tile, m)
+    schedule.reorder(i, j, i_group, k, i_warpgroup, i_tile, ii, jj, kk)
+    plan = schedule.create_plan(target)
+    plan.bind({(i, j, i_group): unit.BLOCK_X, i_warpgroup: unit.WARPGROUP}, producer=True, blocks=values["blocks"])
+    for operand in (A, B):
+        plan.cache(operand, index=i_tile, pipeline_stages=values["stages"])
+    plan.cache(C, index=k, location=Location.MMA_FRAGMENT, tma=values["stores"])
+    plan.tensorize((ii, jj, kk), shape, steps // 16, prologue_op=MMAFragmentOp.SET, prologue_arg=0.0)
+    return plan, (A, B, C)
+
+
+def kinds(quick: bool) -> dict[str, tuple[Any, dict[str, list[Any]]]]:
+    """Return how plans are made, and the choices for them: of warps, and where the target has them of warpgroups."""
+    choices = {name: values[-1:] for name, values in CHOICES.items()} if quick else CHOICES
+    if quick:
+        choices = {**choices, "tile": CHOICES["tile"][:1], "group": [8, 16], "stages": [3]}
+    found: dict[str, tuple[Any, dict[str, list[Any]]]] = {"schedule, warps": (plan_of, choices)}
+    if Target().arch.name == "sm_90a":
+        wide = {**OF_WARPGROUPS, "tile": OF_WARPGROUPS["tile"][:1], "group": [8], "stages": [4]}
+        found["schedule, warpgroups"] = (plan_of_warpgroups, wide if quick else OF_WARPGROUPS)
+    return found
+
+
+def measure(name: str, layouts: str, size: int, quick: bool) -> dict[str, Any]:
+    """Tune the plans of each kind for a type, and measure the best ones against cuBLAS and `tw.matmul`."""
     dtype = TYPES[name]
     a, b = (torch.randn(size, size, device="cuda").to(dtype) for _ in range(2))
     b = b.T if layouts == "NT" else b
@@ -86,36 +140,41 @@ def measure(name: str, layouts: str, size: int, choices: Mapping[str, list[Any]]
     def reference(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
         out.copy_(exact)
 
-    found = tune_plan(
-        lambda values: plan_of(values, size, tw.dtype(name), layouts),
-        create_parameter_grid(choices),
-        (a, b, out),
-        name="product",
-        reference=reference,
-        store=None,
-        force=True,
-    )
-    found.kernel(a, b, out)
-    error = float((out.double() - exact).norm() / exact.norm())
+    found: dict[str, Any] = {}
+    errors: dict[str, float] = {}
+    for kind, (make, choices) in kinds(quick).items():
+        found[kind] = tune_plan(
+            lambda values, make=make: make(values, size, tw.dtype(name), layouts),
+            create_parameter_grid(choices),
+            (a, b, out),
+            name="product",
+            reference=reference,
+            store=None,
+            force=True,
+        )
+        found[kind].kernel(a, b, out)
+        errors[kind] = float((out.double() - exact).norm() / exact.norm())
     times = interleaved(
         {
             "cuBLAS": lambda: torch.matmul(a, b, out=theirs),
-            "schedule": found.kernel.prepare(a, b, out),
+            **{kind: best.kernel.prepare(a, b, out) for kind, best in found.items()},
             "tw.matmul": lambda: tw.matmul(a, b, out=ours),
         },
-        rounds=rounds,
+        rounds=5 if quick else 25,
     )
     best = times["cuBLAS"]["seconds"]
     return {
         "type": name,
         "layouts": layouts,
         "size": size,
-        "parameters": {str(key): value for key, value in found.parameters.items()},
-        "error": error,
-        "report": found.kernel.report().as_json(),
+        "parameters": {
+            kind: {str(key): value for key, value in plan.parameters.items()} for kind, plan in found.items()
+        },
+        "error": errors,
+        "report": {kind: plan.kernel.report().as_json() for kind, plan in found.items()},
         "seconds": times,
         "of_cublas": {candidate: best / each["seconds"] for candidate, each in times.items()},
-        "tuning": found.as_json(),
+        "tuning": {kind: plan.as_json() for kind, plan in found.items()},
     }
 
 
@@ -128,9 +187,6 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=4096)
     parser.add_argument("--quick", action="store_true", help="a grid of two plans, few rounds")
     options = parser.parse_args()
-    choices = {name: values[-1:] for name, values in CHOICES.items()} if options.quick else CHOICES
-    if options.quick:
-        choices = {**choices, "tile": CHOICES["tile"][:1], "group": [8, 16], "stages": [3]}
     results = []
     wanted = [
         (name, layouts)
@@ -138,12 +194,12 @@ def main() -> None:
         for layouts in ([options.layouts] if options.layouts else LAYOUTS)
     ]
     for name, layouts in wanted:
-        result = measure(name, layouts, options.size, choices, 5 if options.quick else 25)
+        result = measure(name, layouts, options.size, options.quick)
         results.append(result)
         shares = ", ".join(f"{candidate} {share:.3f}" for candidate, share in result["of_cublas"].items())
+        errors = ", ".join(f"{error:.1e}" for error in result["error"].values())
         print(
-            f"{name} {layouts} {options.size}: {shares} of cuBLAS, error {result['error']:.1e}, {result['parameters']}",
-            flush=True,
+            f"{name} {layouts} {options.size}: {shares} of cuBLAS, error {errors}, {result['parameters']}", flush=True
         )
     if options.json:
         options.json.write_text(json.dumps({"machine": machine(), "results": results}, indent=1) + "\n")

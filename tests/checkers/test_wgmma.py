@@ -187,6 +187,40 @@ def test_registers_under_way(what: str, found: set[str], capsys: pytest.CaptureF
 
 
 @tw.kernel
+def steps_of_a(D, A, B, mma: tw.constexpr, word: tw.constexpr):
+    """D = A B^T with A of two steps of K in registers, one element of which changes before the wait."""
+    sB = tw.shared(B.dtype, tw.tile_to_shape(tw.atoms.GMMA_K_SW32(tw.float16), (32, 32)))
+    i = tw.thread_idx.x
+    thread = mma.get_slice(i)
+    for k in range(32):
+        if i < 32:
+            sB[i, k] = B[i, k]
+    tw.fence_proxy_async()
+    tw.sync_threads()
+    rA = thread.make_fragment_A(thread.partition_A(A))
+    spare = tw.registers(tw.float16, 16)
+    tw.copy(thread.partition_A(A), rA)
+    tD = thread.partition_C(D)
+    acc = thread.make_fragment_C(tD)
+    tw.wgmma_fence()
+    tw.gemm(mma, rA, thread.partition_B(sB), acc, accumulate=False)
+    tw.wgmma_commit()
+    if word is None:
+        spare[0] = 0
+    else:
+        rA[word % 8, 0, word // 8] = 0
+    tw.wgmma_wait(0)
+    tw.copy(acc, tD)
+
+
+@pytest.mark.parametrize("word", [None, 0, 7, 8, 15])
+def test_every_step_of_a_in_registers_is_in_use(word: int | None) -> None:
+    d, a, b = operands(32)
+    found = kinds(steps_of_a, d, a, b, tw.make_tiled_mma(FROM_REGISTERS), word)
+    assert found == (set() if word is None else {"missing-wait"})
+
+
+@tw.kernel
 def apart(D, A, B, mma: tw.constexpr, threads: tw.constexpr):
     """The product of the warpgroups that a branch lets through."""
     sA, sB = tw.shared(A.dtype, A_LAYOUT), tw.shared(B.dtype, B_LAYOUT)

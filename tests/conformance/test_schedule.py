@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.conformance.harness import Backend
+from tests.unit.schedule.plans import warpgroup_product
 
 import tilewright as tw
 from tilewright.schedule import (
@@ -70,9 +71,11 @@ OPTIONS = {
 }
 
 
-def check(backend: Backend, plan: Plan, arrays: list[np.ndarray[Any, Any]], expected: Any, bound: float) -> None:
+def check(
+    backend: Backend, plan: Plan, arrays: list[np.ndarray[Any, Any]], expected: Any, bound: float, args: Any = None
+) -> None:
     """Run a plan whose last argument is the result, and compare."""
-    kernel = plan.build()
+    kernel = plan.build(args=args)
     given = []
     for array, values in zip(kernel.parameters, arrays, strict=True):
         by_columns = array.layout is Array.Layout.LAST_MAJOR
@@ -294,3 +297,26 @@ def test_fused_nests_with_a_buffer_ahead(backend: Backend) -> None:
     assert (backend.get(held[2])[0] == sums).all()
     assert (backend.get(held[3])[0] == np.maximum(sums, 0) + a[0]).all()
     assert (backend.get(held[4]) == 2 * np.arange(7)[:, None] + np.arange(7)).all()
+
+
+BY_WARPGROUPS: dict[str, dict[str, Any]] = {
+    "a producer": {"stages": 3},
+    "blocks that stay, results by TMA": {"stages": 4, "blocks": 3, "stores": True, "tile": (128, 128, 64)},
+    "without a producer": {"producer": False, "stages": 3, "stores": True},
+    "filled by threads": {"producer": False, "tma": False},
+    "B by rows": {"layouts": "NN", "shape": MMAShape.M64N48K16, "tile": (128, 48, 64)},
+    "A by columns": {"layouts": "TT"},
+}
+
+
+@pytest.mark.parametrize("options", BY_WARPGROUPS.values(), ids=BY_WARPGROUPS)
+def test_products_of_warpgroups(backend: Backend, options: dict[str, Any]) -> None:
+    """Tiles that overhang: wgmma, TMA and mbarriers as plans emit them."""
+    if backend.name == "cuda" and Target().arch.name != "sm_90a":
+        pytest.skip("needs a GPU of sm_90a")
+    m, n, k = 200, 144, 264
+    plan, arrays = warpgroup_product((m, n, k), types=(tw.float16, tw.float16, tw.float32), **options)
+    random = np.random.default_rng(3)
+    a, b = (random.integers(-4, 5, shape).astype(np.float16) for shape in ((m, k), (k, n)))
+    c = np.full((m, n), np.nan, np.float32)
+    check(backend, plan, [a, b, c], a.astype(np.float64) @ b.astype(np.float64), 0.0, arrays)

@@ -127,7 +127,7 @@ def test_something_else_than_a_shape() -> None:
       test_schedule_tensors.py:N, in multiply:
         C[i, j] += A[i, k] * B[k, j]
         ^^^^^^^
-      help: only those of gfx942 for 8-bit floats multiply two, float8_e4m3fnuz and float8_e5m2fnuz
+      help: two are multiplied by those of gfx942, float8_e4m3fnuz and float8_e5m2fnuz, and of warpgroups (sm_90a), float8_e4m3fn and float8_e5m2, or int8 and uint8
     """,
 )
 def test_factors_of_two_types() -> None:

@@ -359,6 +359,37 @@ def test_check_says_what_it_looked_at(tmp_path: Path, parts: dict[str, str], sta
     assert found["launches"] == ("1 launch" in summary)
 
 
+ORDERED = """\
+import tilewright as tw
+@tw.kernel
+def tickets(y, ticket):
+    if tw.thread_idx.x == 0:
+        y[tw.atomic_add(ticket, 0, 1)] = tw.block_idx.x
+def example_tickets():
+    return 4, 32, (tw.spec(tw.int32, (4,)), tw.spec(tw.int32, (1,)))
+"""
+
+
+def test_check_of_a_kernel_in_other_orders(tmp_path: Path) -> None:
+    script = tmp_path / "ordered.py"
+    script.write_text(ORDERED)
+    assert call("check", f"{script}:tickets").exit_code == 0
+    result = call("check", f"{script}:tickets", "--schedules", "6", "--seed", "3", "--grid", "5", "--arg", "y=int32[5]")
+    assert result.exit_code == 1
+    assert "order-dependent: " in result.output
+    assert "each in the order without a seed and in those of the seeds 3 to 8" in result.output
+    found = json.loads(call("check", f"{script}:tickets", "--schedules", "1", "--seed", "7", "--json").stdout)
+    assert [(f["kind"], f["seed"]) for f in found["findings"]] == [("order-dependent", 7)]
+    assert call("check", f"{script}:tickets", "--schedules", "2", "--seed", "x").exit_code == 2
+    assert call("check", f"{script}:nothing").exit_code == 2
+
+
+def test_a_seed_without_orders_is_the_script_s_own(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import sys\nprint(sys.argv[1:])\n")
+    assert "['--seed', '3']" in call("check", str(script), "--seed", "3").stdout
+
+
 def test_show_names_the_line_of_a_script_that_raises(tmp_path: Path) -> None:
     script = tmp_path / "broken.py"
     script.write_text("x = 1\nx / 0\n")

@@ -17,6 +17,7 @@ from tilewright.demo import Case, collect_cases, example_files, run_case, runner
 from tilewright.demo.examples import examples_folder, load_example
 from tilewright.instructions.barrier import Barrier, NamedBarrier
 from tilewright.instructions.bulk_groups import BulkCommit, BulkWait
+from tilewright.instructions.cluster import ClusterArrive, ClusterWait
 from tilewright.instructions.cp_async import AsyncWait
 from tilewright.instructions.mbarrier import MbarrierArrive, MbarrierExpect, MbarrierWait
 from tilewright.instructions.ordered_access import OrderedLoad, OrderedStore
@@ -25,11 +26,17 @@ from tilewright.instructions.wgmma import WgmmaCommit, WgmmaFence, WgmmaWait
 from tilewright.ir.effects import Scope
 from tilewright.runtime import libraries
 
-FILES = [path for path in example_files(examples_folder() / "hopper") if path.stem[:2] in ("02", "04", "05", "08")]
+FILES = [
+    path
+    for path in example_files(examples_folder() / "hopper")
+    if path.stem[:2] in ("02", "04", "05", "06", "07", "08", "09")
+]
 MODULES = {path.stem: load_example(path) for path in FILES}
 CASES = collect_cases(FILES, "sim", quick=True)
-KERNELS = [(stem, name) for stem, module in MODULES.items() for name, value in vars(module).items()
+KERNELS = [(stem, name, ()) for stem, module in MODULES.items() for name, value in vars(module).items()
            if isinstance(value, tw.Kernel)]  # fmt: skip
+KERNELS += [("05_persistent", "matmul_persistent", (dtype,)) for dtype in (tw.float32, tw.float8_e4m3fn)]
+every_kernel = pytest.mark.parametrize(("stem", "name", "given"), KERNELS, ids=str)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -40,9 +47,18 @@ def test_case(case: Case) -> None:
     assert runner.greatest_difference(trial.result(), trial.expected) > trial.limit  # no right answer before the launch
 
 
-@pytest.mark.parametrize(("stem", "name"), KERNELS)
-def test_kernels_compile_cleanly(stem: str, name: str) -> None:
-    _, block, args = getattr(MODULES[stem], f"example_{name}")()
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", collect_cases(FILES, "cuda", quick=True), ids=lambda case: case.name)
+def test_case_on_gpu(case: Case) -> None:
+    if pytest.importorskip("torch").cuda.get_device_capability() != (9, 0):
+        pytest.skip("needs sm_90a")
+    report = run_case(case, "cuda")
+    assert report.passed, report.failure
+
+
+@every_kernel
+def test_kernels_compile_cleanly(stem: str, name: str, given: tuple[Any, ...]) -> None:
+    _, block, args = getattr(MODULES[stem], f"example_{name}")(*given)
     lowered = getattr(MODULES[stem], name).lower(*args, arch="sm_90a", block=block)
     module = lowered.module
     assert not module.resources.spills and not module.resources.stack_bytes, module.resources
@@ -60,17 +76,43 @@ def test_few_tiles_of_k(k: int, stages: int) -> None:
     assert np.array_equal(c, a.astype(np.float32) @ b.astype(np.float32).T)
 
 
-@pytest.mark.parametrize(("stem", "name"), KERNELS)
-def test_accumulators_stay_in_their_registers(stem: str, name: str) -> None:
+@every_kernel
+def test_accumulators_stay_in_their_registers(stem: str, name: str, given: tuple[Any, ...]) -> None:
     """Each product reads and writes the same registers, without moves in between, and waits for no other."""
     if libraries.find_program("nvdisasm") is None:
         pytest.skip("needs nvdisasm")
-    grid, block, args = getattr(MODULES[stem], f"example_{name}")()
+    grid, block, args = getattr(MODULES[stem], f"example_{name}")(*given)
     sass = getattr(MODULES[stem], name)[grid, block].sass(*args, arch="sm_90a")
-    products = re.findall(r"HGMMA\.\S+ (R\d+), gdesc\[\w+\], (R\d+|!UPT|RZ)", sass)
-    assert len(products) == 4, sass
-    assert len({register for each in products for register in each if register.startswith("R")} - {"RZ"}) == 1
-    assert sass.count("WARPGROUP.ARRIVE") == 1
+    products = re.findall(r"[HQ]GMMA\.\S+ (R\d+), gdesc\[\w+\], (R\d+|!UPT|RZ)", sass)
+    rows = 2 if stem in ("07_ping_pong", "09_fp8_promoted") else 1  # of products of 64 rows in a consumer's tile
+    fences = 2 if stem == "09_fp8_promoted" else 1  # there, they are in the same registers by turns
+    assert len(products) == 4 * rows, sass
+    registers = {register for each in products for register in each if register.startswith("R")} - {"RZ"}
+    assert len(registers) == rows // fences
+    assert sass.count("WARPGROUP.ARRIVE") == fences
+
+
+def test_what_the_examples_refuse() -> None:
+    persistent, ping_pong, promoted = (MODULES[n] for n in ("05_persistent", "07_ping_pong", "09_fp8_promoted"))
+    bytes_, ones = np.zeros((256, 128), ml_dtypes.float8_e4m3fn), np.ones((1, 256), np.float32)
+    with pytest.raises(ValueError, match="multiplies bfloat16, .*, not int8"):
+        persistent.matmul(np.zeros((128, 256), np.int32), np.zeros((128, 128), np.int8), np.zeros((256, 128), np.int8))
+    with pytest.raises(ValueError, match="is not a multiple of the tile"):
+        ping_pong.matmul(bf16(128, 192), bf16(128, 64), bf16(192, 64))
+    with pytest.raises(ValueError, match=r"scales are \(1, 256\) and \(2, 1\), not"):
+        promoted.matmul(bf16(256, 256), bytes_, bytes_, ones, ones)
+
+
+def test_a_scale_belongs_to_its_block() -> None:
+    """Of powers of two, so that all but the rounding of results is exact: each block, row and step of K by itself."""
+    module, rng = MODULES["09_fp8_promoted"], np.random.default_rng(0)
+    a, b = (rng.integers(-2, 3, shape).astype(ml_dtypes.float8_e4m3fn) for shape in ((512, 384), (256, 384)))
+    of_a = np.exp2(rng.integers(-2, 3, (512, 3))).astype(np.float32)
+    of_b = np.exp2(rng.integers(-2, 3, (2, 3))).astype(np.float32)
+    c = np.zeros((512, 256), ml_dtypes.bfloat16)
+    module.matmul(c, a, b, np.ascontiguousarray(of_a.T), of_b, stages=2, blocks=3)
+    exact = module.dequantize(a, of_a, 1).astype(np.float64) @ module.dequantize(b, of_b, 128).T.astype(np.float64)
+    assert np.array_equal(c, exact.astype(np.float32).astype(ml_dtypes.bfloat16))
 
 
 @pytest.mark.parametrize(("stem", "name"), KERNELS)
@@ -91,7 +133,7 @@ def test_descriptors_of_steps_differ_by_one_addition(stem: str, name: str) -> No
 
 SYNCHRONISATIONS = (
     Barrier, AsyncWait, MbarrierArrive, MbarrierExpect, MbarrierWait, NamedBarrier, ProxyFence, BulkCommit, BulkWait,
-    WgmmaCommit, WgmmaFence, WgmmaWait,
+    WgmmaCommit, WgmmaFence, WgmmaWait, ClusterArrive, ClusterWait,
 )  # fmt: skip
 
 
@@ -115,8 +157,28 @@ RUNS: dict[str, tuple[Callable[[], None], int]] = {
         ),
         23,
     ),
+    "ping_pong": (
+        lambda: MODULES["07_ping_pong"].matmul(
+            np.zeros((512, 128), ml_dtypes.bfloat16), bf16(512, 256), bf16(128, 256), stages=2, blocks=1
+        ),
+        20,
+    ),
+    "promoted": (
+        lambda: MODULES["09_fp8_promoted"].matmul(
+            np.zeros((256, 256), ml_dtypes.bfloat16), *(bf16(256, 384).astype(ml_dtypes.float8_e4m3fn),) * 2,
+            np.ones((3, 256), np.float32), np.ones((2, 3), np.float32), stages=2, blocks=1,
+        ),
+        33,
+    ),
+    "cluster": (
+        lambda: MODULES["06_cluster_multicast"].matmul(
+            np.zeros((256, 512), ml_dtypes.bfloat16), bf16(256, 128), bf16(512, 128), stages=2, blocks=2
+        ),
+        26,
+    ),
     "stream_k": (lambda: stream_k(np.zeros((384, 256), ml_dtypes.bfloat16), 192), 25),
 }  # fmt: skip
+SLOW = ("ping_pong", "promoted", "cluster", "stream_k")
 
 
 def stream_k(c: np.ndarray, k: int, blocks: int = 2) -> np.ndarray:
@@ -128,7 +190,7 @@ def stream_k(c: np.ndarray, k: int, blocks: int = 2) -> np.ndarray:
     return space[1]
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n == "stream_k")) for n in RUNS])
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in SLOW)) for n in RUNS])
 def test_each_synchronisation_is_needed_and_missed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     run, count = RUNS[name]
     launches: list[tuple[tuple[Any, ...], Any]] = []
@@ -142,8 +204,9 @@ def test_each_synchronisation_is_needed_and_missed(name: str, monkeypatch: pytes
     places = [(b, op) for b in blocks for op in b.ops if isinstance(op, SYNCHRONISATIONS)]
     assert len(places) == count
     for block, op in places:
-        # A ring lets a warp meet before it hands a stage back; the wait for products of a warpgroup is enough for that.
-        needed = not (isinstance(op, Barrier) and op.effects.together is Scope.WARP)
+        # A ring lets a warp meet before it hands a stage back. Where only products read it, their wait is enough for
+        # that; the scales of 8-bit floats are read by each lane for itself.
+        needed = name == "promoted" or not (isinstance(op, Barrier) and op.effects.together is Scope.WARP)
         with without(block, op):
             assert bool(findings(launched, more)) is needed, (type(op).__name__, op.location)
 

@@ -21,12 +21,11 @@ def double(out, x):
     out[tw.thread_idx.x] = 2 * x[tw.thread_idx.x]
 
 
-def test_there_are_no_clusters_and_nothing_of_blackwell() -> None:
-    assert "no\n  clusters" in LIMITS
-    assert "| wgmma, TMA (Hopper), tcgen05 (Blackwell) | wgmma and TMA without clusters |" in COMPARISON
+def test_what_there_is_not_of_hopper_and_blackwell() -> None:
+    assert "no gather by TMA" in LIMITS
+    assert "| wgmma, TMA (Hopper), tcgen05 (Blackwell) | wgmma, TMA and clusters |" in COMPARISON
     names = dir(tw.atoms)
-    assert not [name for name in names if "MULTICAST" in name or name.startswith(("SM90_BULK", "SM100", "SM120"))]
-    assert not [name for name in dir(tw) if "cluster" in name]
+    assert not [name for name in names if "GATHER" in name or name.startswith(("SM100", "SM120"))]
     assert len(names) > 80
 
 

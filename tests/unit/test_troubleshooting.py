@@ -92,6 +92,14 @@ def report_of_what_was_not_measured() -> None:
         run.report()
 
 
+@tw.kernel(cluster=2)
+def left_early(out):
+    tile, i = tw.shared(tw.float32, 32), tw.thread_idx.x
+    tile[i] = 1.0
+    tw.cluster_sync()
+    out[tw.block_idx.x, i] = tile.at_rank(1 - tw.block_rank_in_cluster())[i]
+
+
 FLOATS = np.ones(65, np.float32)
 COPY_TO_SHARED = """
     s = tw.shared(tw.float32, 64)
@@ -204,6 +212,9 @@ CASES: dict[str, str | Callable[[], object]] = {
             tw.tma_store_wait(read=False)
         """
     ),
+    "block ... of the cluster may have left when another block reaches its ...": lambda: left_early[2, 32](
+        np.zeros((2, 32), np.float32)
+    ),
     "..., phase ...: ... bytes that were announced have not come": lambda: launch(
         """
         full = tw.mbarrier(1)
@@ -278,6 +289,6 @@ def test_every_kind_of_finding_is_named() -> None:
     # Their messages say all, or are refusals of the language first.
     elsewhere = {
         *("barrier-divergence", "warp-divergence", "zero-step", "too-many-registers"),
-        *("uninitialised-mbarrier", "reinitialised-mbarrier", "mbarrier-parity"),
+        *("uninitialised-mbarrier", "reinitialised-mbarrier", "mbarrier-parity", "sparse-metadata"),
     }
     assert sorted(kind for kind in kinds if f"`{kind}`" not in PAGE) == sorted(elsewhere)

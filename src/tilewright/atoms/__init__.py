@@ -29,8 +29,11 @@ _FAMILIES = {
     "mfma": "mfma",
     "matrix_copies": "matrix_copy",
     "wgmma": "warpgroup_mma",
+    "sparse_wgmma": "sparse_mma",
     "descriptors": "shared_layout",
     "tensor_copies": "tensor_copy",
+    "bulk_copies": "bulk_copy",
+    "im2col": "pixel_copy",
 }
 
 

@@ -120,7 +120,9 @@ class CopyAtom(Displayed):
         """True where one thread starts the copy of a whole tile."""
         return False
 
-    def copy_bulk(self, src: Any, dst: Any, barrier: Any) -> None:  # Any: tensors and an mbarrier of a kernel
+    def copy_bulk(
+        self, src: Any, dst: Any, barrier: Any, mask: Any = None
+    ) -> None:  # Any: tensors, an mbarrier, a number
         """Emit the copy of a whole tile by one thread."""
         raise LanguageError(f"tw.copy: {self.name} copies no whole tiles")
 

@@ -71,6 +71,8 @@ class MMAAtom(Displayed):
     elements: MMAAtom | None = field(default=None, compare=False, repr=False)
     # Where the threads hold D, if not as they hold C: an accumulator of another type may be spread in another way.
     layout_d: Layout | None = None
+    # Of an atom whose A is sparse: where threads hold what says which elements are kept, in words of 16 bits.
+    layout_e: Layout | None = None
 
     a_place: ClassVar[OperandPlace] = OperandPlace.REGISTERS
     b_place: ClassVar[OperandPlace] = OperandPlace.REGISTERS
@@ -83,9 +85,21 @@ class MMAAtom(Displayed):
             help="take an atom of an instruction, or tw.atoms.UniversalFMA",
         )
 
-    def begin(self, d: Any, a: Any, b: Any, accumulate: Any) -> None:  # Any: as above; a bool of host or device
-        """Emit the asynchronous products d = a b, plus d where `accumulate` holds, of an atom that is asynchronous."""
+    def begin(  # Any: as above; a bool of host or device; a tensor or None
+        self, d: Any, a: Any, b: Any, accumulate: Any, metadata: Any = None
+    ) -> None:
+        """Emit the asynchronous products d = a b, plus d where `accumulate` holds, of an atom that is asynchronous.
+
+        `metadata` says which elements a sparse a has kept.
+        """
         raise LanguageError(f"tw.gemm: {self.name} is not asynchronous")
+
+    def extent(self, operand: str, mode: int) -> int:
+        """Return the extent of the tile in mode 0 (M), 1 (N) or 2 (K), counted in elements of an operand.
+
+        They differ along K, where A is sparse: A counts the elements that are kept, and E words of metadata.
+        """
+        return self.shape_mnk[mode]
 
     @property
     def threads(self) -> int:

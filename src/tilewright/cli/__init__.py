@@ -18,7 +18,7 @@ from tilewright.errors import TilewrightError
 _COMMANDS = {
     "bench": ("bench", "Measure the matmul ladder and other kernels, or a function of a file."),
     "cache": ("system", "Show the size of the cache of compiled kernels, or clear it."),
-    "check": ("scripts", "Run a script on the simulator; report faults in its kernels."),
+    "check": ("scripts", "Run a script or a kernel on the simulator; report faults."),
     "demo": ("demo", "Run the example kernels and check each against NumPy."),
     "draw": ("layouts", "Draw a layout to an SVG, PNG, PDF or Typst file, or as a table."),
     "info": ("system", "Show versions, devices and the cache, and what is missing."),

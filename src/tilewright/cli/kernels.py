@@ -169,7 +169,7 @@ def _is_kernel(value: object) -> bool:
 
 
 # The kernel is an identifier, so that the colon of a Windows drive stays part of the file.
-_TARGET = re.compile(r"(?P<file>.+?)(:(?P<kernel>[^\W\d][\w.]*))?")
+TARGET = re.compile(r"(?P<file>.+?)(:(?P<kernel>[^\W\d][\w.]*))?")
 
 
 def _arch(context: click.Context, parameter: click.Parameter, name: str) -> str:
@@ -204,7 +204,7 @@ def show(
     FILE is run, so that it defines its kernels. The arguments come from `--arg`, or from a function of FILE called
     example_KERNEL that returns (grid, block, args). Without KERNEL, the kernels of FILE are listed.
     """
-    match = _TARGET.fullmatch(target)
+    match = TARGET.fullmatch(target)
     assert match is not None, target
     path, name = match["file"], match["kernel"]
     module = load_file(path)

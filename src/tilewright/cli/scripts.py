@@ -1,6 +1,7 @@
 """`tilewright check SCRIPT` and `profile SCRIPT`: run a user's script on the simulator, unchanged.
 
-`check` reports what is wrong with its kernels, `profile` what each of their lines costs.
+`check` reports what is wrong with its kernels, `profile` what each of their lines costs. `check FILE:KERNEL` launches
+one kernel of a file, as `tilewright show` finds it.
 """
 
 from __future__ import annotations
@@ -8,21 +9,25 @@ from __future__ import annotations
 import os
 import runpy
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from rich.console import Console
 
 from tilewright.arch import DEFAULT_GPU, GPUS, find_gpu
 from tilewright.backends.sim import Finding
+from tilewright.cli.kernels import TARGET, dimensions, find_kernel, launch_of, load_file
 from tilewright.cli.output import json_option, print_json
+from tilewright.errors import ArgumentError, TilewrightError
 from tilewright.frames import hide_frames
 from tilewright.profile import Run, simulate
+from tilewright.profile.run import with_data
 from tilewright.profile.text import write
 
 if TYPE_CHECKING:
@@ -50,14 +55,79 @@ class Outcome:
     failure: str | None
 
 
+class Orders:
+    """In how many other orders of agents launches are run, from which seed on; tells on stderr how far it has come."""
+
+    def __init__(self, count: int = 0, seed: int = 0) -> None:
+        self._count, self._seed = count, seed
+        self._start = self._told = time.monotonic()
+
+    def options(self) -> dict[str, Any]:
+        """Return what `simulate` takes."""
+        return {"schedules": self._count, "seed": self._seed, "progress": self._progress}
+
+    def _progress(self, number: int) -> None:
+        now = time.monotonic()
+        if number == 0:
+            self._start = self._told = now
+        if now - self._told >= _QUIET_SECONDS:
+            self._told = now
+            told = f"order {number + 1} of {self._count} (seed {self._seed + number}), {now - self._start:.0f} s"
+            click.echo(told, err=True)
+
+
+_QUIET_SECONDS = 2.0
+
+
+def run_kernel(target: str, texts: Sequence[str], *, quiet: bool, orders: Orders) -> Outcome:
+    """Launch a kernel of a file, FILE:KERNEL, with the arguments that `tilewright show` would take."""
+    match = TARGET.fullmatch(target)
+    assert match is not None and match["kernel"], target
+    path, name = match["file"], match["kernel"]
+    with _kernel_options.make_context("check FILE:KERNEL", list(texts)) as context:
+        options = context.params
+    with _as_program(path, ()):
+        module = load_file(path)
+        kernel = find_kernel(module, name)
+        grid, block = dimensions(options["grid"], "--grid"), dimensions(options["block"], "--block")
+        launch = launch_of(module, kernel, name, options["texts"], grid, block)
+        if launch.target is kernel:
+            raise ArgumentError(f"{name} needs a block", help="pass --block 256, or define example_" + name)
+        with simulate(raise_errors=False, **orders.options()) as run:
+            try:
+                with redirect_stdout(sys.stderr if quiet else sys.stdout):
+                    launch.target(*[with_data(argument) for argument in launch.args])  # type: ignore[operator]
+            except TilewrightError as error:
+                return Outcome(run, 1, f"{type(error).__name__}: {error}")
+    return Outcome(run, 0, None)
+
+
+@click.command()
+@click.option("--arg", "texts", multiple=True)
+@click.option("--grid")
+@click.option("--block")
+def _kernel_options(texts: tuple[str, ...], grid: str | None, block: str | None) -> None:
+    """Take the options that say how FILE:KERNEL is launched."""
+
+
 def run_script(
-    script: str, arguments: Sequence[str], *, profile: bool, quiet: bool, blocks: int | None = None
+    script: str,
+    arguments: Sequence[str],
+    *,
+    profile: bool,
+    quiet: bool,
+    blocks: int | None = None,
+    orders: Orders | None = None,
 ) -> Outcome:
     """Run a script as `python script arguments...` with every launch on the simulator.
 
     Findings do not stop it. With `quiet`, what it prints goes to stderr, so that stdout is for JSON alone.
     """
-    with _as_program(script, arguments), simulate(profile=profile, raise_errors=False, profile_blocks=blocks) as run:
+    orders = orders or Orders()
+    with (
+        _as_program(script, arguments),
+        simulate(profile=profile, raise_errors=False, profile_blocks=blocks, **orders.options()) as run,
+    ):
         try:
             if quiet:
                 with redirect_stdout(sys.stderr):
@@ -121,6 +191,9 @@ def _summary(outcome: Outcome) -> str:
         why = "the script failed before it launched a kernel" if outcome.failure else "the script launched no kernel"
         return f"{found}: {why}"
     of = f"{found} in {launched} launch{'' if launched == 1 else 'es'}"
+    if outcome.run.options.schedules:
+        first, count = outcome.run.options.seed, outcome.run.options.schedules
+        of += f", each in the order without a seed and in those of the seeds {first} to {first + count - 1}"
     return f"{of}; then the script failed" if outcome.failure else of
 
 
@@ -158,16 +231,36 @@ def _as_program(script: str, arguments: Sequence[str], backend: str | None = "si
 
 
 @click.command(context_settings=SCRIPT)
-@script_arguments
+@click.argument("script", metavar="SCRIPT|FILE:KERNEL")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@click.option(
+    "--schedules", type=click.IntRange(min=0), metavar="N", help="Run each launch in N more orders of agents."
+)
+@click.option("--seed", metavar="S", help="The seed of the first of them; the next ones follow. [default: 0]")
 @json_option
-def check(script: str, arguments: tuple[str, ...], as_json: bool) -> None:
+def check(script: str, arguments: tuple[str, ...], schedules: int | None, seed: str | None, as_json: bool) -> None:
     """Run a Python script with its kernels on the simulator, and report what is wrong with them.
 
     The script runs unchanged, with the ARGUMENTS given; every launch goes to the simulator, and findings do not stop
-    it. Options of the script that are spelled like ours go behind `--`. The exit status is 1 when something was
-    found, else the script's own.
+    it. With FILE:KERNEL that kernel alone is launched, with `--arg`, `--grid` and `--block` or example_KERNEL as
+    `tilewright show` has them; arrays without data hold numbers if they are floats, else zeros.
+
+    With --schedules each launch runs again with its blocks, warps and lanes in other orders, which a seed gives, and
+    findings name the seed that shows them. Options of the script that are spelled like ours go behind `--`. The exit
+    status is 1 when something was found, else the script's own.
     """
-    outcome = run_script(script, arguments, profile=False, quiet=as_json)
+    if schedules is None and seed is not None:  # it is the script's
+        arguments, seed = (*arguments, "--seed", seed), None
+    if seed is not None and not (seed.isascii() and seed.isdigit() and len(seed) < 19):
+        raise click.BadParameter(f"{seed!r} is not a whole number from 0 on", param_hint="--seed")
+    orders = Orders(schedules or 0, int(seed or 0))
+    target = TARGET.fullmatch(script)
+    if os.path.isfile(script):
+        outcome = run_script(script, arguments, profile=False, quiet=as_json, orders=orders)
+    elif target is not None and target["kernel"] is not None:
+        outcome = run_kernel(script, arguments, quiet=as_json, orders=orders)
+    else:
+        raise click.BadParameter(f"File {script!r} does not exist.", param_hint="SCRIPT")
     findings = outcome.run.findings
     if as_json:
         print_json(
@@ -182,10 +275,13 @@ def check(script: str, arguments: tuple[str, ...], as_json: bool) -> None:
                         "block": finding.block,
                         "thread": finding.thread,
                         "count": finding.count,
+                        "seed": finding.seed,
                     }
                     for finding in findings
                 ],
                 "launches": len(outcome.run.launched),
+                "schedules": schedules or 0,
+                "notes": outcome.run.notes,
                 "script_status": outcome.status,
                 "script_failure": outcome.failure,
             }
@@ -193,6 +289,8 @@ def check(script: str, arguments: tuple[str, ...], as_json: bool) -> None:
     else:
         for finding in findings:
             click.echo(f"{_titled(finding)}\n")
+        for note in outcome.run.notes:
+            click.echo(note)
         click.echo(_summary(outcome))
     if outcome.failure is not None:
         click.echo(outcome.failure, err=True)

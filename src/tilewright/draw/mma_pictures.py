@@ -45,7 +45,7 @@ def mma_drawing(mma: TiledMMA, limit: Limit = LIMIT, whole: bool = False) -> Dra
     titles = {"A": f"A (M,K) = ({m},{k})", "B": f"B (N,K) = ({n},{k})", "C": f"C (M,N) = ({m},{n})"}
     titles["D"] = f"D (M,N) = ({m},{n})"
     shared = max(operands[name].shared for name in "ABC")
-    notes = (*holder_notes(shared), *_copies(mma))
+    notes = (*holder_notes(shared), *_notes(mma))
     key = f"the warp mod {len(HUES)}, in {_TINTS} tints by lane" if several else KEY
     return Drawing(_product(cells, titles, axes), title, notes, key)
 
@@ -153,7 +153,7 @@ def _by_warps(mma: TiledMMA, operands: dict[str, _Operand], warp: int, limit: Li
     notes = (
         f"above: which of the {count} warps (W) hold each block of A, B and C; +n: and n more warps",
         f"below: the first warp's block in the first rows and columns; {holder_notes(shared)[0]}",
-        *_copies(mma),
+        *_notes(mma),
     )
     return Drawing((*summary, *detail), "", notes, f"above the warp mod {len(HUES)}, below {KEY}")
 
@@ -184,12 +184,14 @@ def _block_axis(name: str, extent: int, block: int, most: int) -> Axis:
     return Axis(name, extent // block, shown, (headers,))
 
 
-def _copies(mma: TiledMMA) -> tuple[str, ...]:
-    """Return the note on threads whose numbers are left out, for atoms of lanes that do not follow one another."""
+def _notes(mma: TiledMMA) -> tuple[str, ...]:
+    """Return the notes: on a sparse A, and on threads whose numbers are left out by lanes that do not adjoin."""
+    kept = mma.tile_of("A")[1]
+    notes = () if kept == mma.tile_size(2) else (f"A has {kept} of {mma.tile_size(2)} elements along K, those kept",)
     span = int(mma.layout_c_tv[0].size)  # type: ignore[arg-type]  # static
     missing = sorted(set(range(span)) - set(mma.thread_numbers))
     if not missing:
-        return ()
+        return notes
     runs = [missing[:1]]
     for number in missing[1:]:
         if number == runs[-1][-1] + 1:
@@ -197,7 +199,7 @@ def _copies(mma: TiledMMA) -> tuple[str, ...]:
         else:
             runs.append([number])
     ranges = [f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs]
-    return (f"threads {', '.join(ranges)} hold copies",)
+    return (*notes, f"threads {', '.join(ranges)} hold copies")
 
 
 def _mma_axis(mma: TiledMMA, mode: int, most: int) -> Axis:

@@ -247,6 +247,7 @@ class _BlockWait(Pause):
     """A wait for all threads of the block, which is the block's barrier 0."""
 
     op: Barrier
+    group = -1
 
     def __init__(self, op: Barrier, compiler: Compiler, live: Sequence[int]) -> None:
         self._phase = compiler.hidden_slot()

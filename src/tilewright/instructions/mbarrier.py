@@ -10,6 +10,7 @@ Source: PTX ISA, "mbarrier", "mbarrier.expect_tx operation", "cp.async.mbarrier.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -20,11 +21,20 @@ from tilewright.arguments import shown
 from tilewright.backends.cpp.arithmetic import exact
 from tilewright.backends.cpp.expression import Expression, call
 from tilewright.backends.cpp.memory import address
-from tilewright.backends.cpp.prelude import FUNCTION
 from tilewright.backends.sim.agents import Agent, Pause, Poll, Scheduler, Waiting, groups_of
 from tilewright.backends.sim.values import Array, Frame, Lanes, both
 from tilewright.dtypes import bool_, int32, uint64
 from tilewright.errors import InternalError, LanguageError
+from tilewright.instructions.mbarrier_text import (
+    ARRIVE,
+    ARRIVE_AT,
+    COPIES,
+    EXPECT,
+    WAIT,
+    arrive_many_function,
+    init_function,
+    poll_function,
+)
 from tilewright.ir.core import Buffer, Space, Value
 from tilewright.ir.effects import Completion, Effects, Order, Waits, attribute, operand, updates, writes
 from tilewright.ir.instruction import Instruction
@@ -33,7 +43,7 @@ from tilewright.trace.control import branch
 from tilewright.trace.engine import allocate
 from tilewright.trace.scalar import Scalar, as_scalar
 from tilewright.trace.threads import linear_thread
-from tilewright.trace.tracer import current
+from tilewright.trace.tracer import current, demand_clusters
 
 if TYPE_CHECKING:
     from tilewright.backends.cpp.printer import Printer
@@ -95,6 +105,7 @@ class MBarrier(DeviceObject):
         self.stages = given
         self._engine = allocate(Space.SHARED, uint64, given, _BYTES)
         self.stage: Any = None  # of one stage: which
+        self.rank: Any = None  # of one in another block of the cluster: which block
         self._initialise(as_scalar(count, int32))
 
     def _initialise(self, count: Scalar) -> None:
@@ -123,7 +134,24 @@ class MBarrier(DeviceObject):
     def at(self, stage: Any) -> MBarrier:
         """Return the barrier that lies at an element of the buffer."""
         one = object.__new__(MBarrier)
-        one.stages, one._engine, one.stage = 1, self._engine, stage
+        one.stages, one._engine, one.stage, one.rank = 1, self._engine, stage, None
+        return one
+
+    def at_rank(self, rank: Any) -> MBarrier:
+        """Return the mbarrier of the block `rank` of the cluster, for arrivals: `empty[stage].at_rank(0).arrive()`.
+
+        Whoever waits for it there sees what the thread did before. Waits stay in the block: those for such an mbarrier
+        acquire from the whole cluster. Source: PTX ISA, mapa, mbarrier.arrive.shared::cluster.
+        """
+        tracer, blocks = current("mbarrier.at_rank"), math.prod(current("mbarrier.at_rank").cluster_shape)
+        demand_clusters(tracer, "mbarrier.at_rank")
+        if isinstance(rank, int) and not 0 <= rank < blocks:
+            raise LanguageError(
+                f"mbarrier.at_rank: there is no block {rank} in a cluster of {blocks}",
+                help="launch with clusters: @tw.kernel(cluster=2), or kernel.configure(cluster=2)",
+            )
+        one = self.at(self.element("at_rank"))
+        one.rank = as_scalar(rank, int32)
         return one
 
     def leaf(self) -> Scalar | None:
@@ -138,12 +166,24 @@ class MBarrier(DeviceObject):
         """Return the shared memory that it lives in, which takes the name of the variable."""
         return self.buffer
 
-    def arrive(self, count: Any = 1) -> None:
-        """Count `count` arrivals of each thread that comes here (PTX mbarrier.arrive)."""
+    def arrive(self, count: Any = 1, *, relaxed: bool = False) -> None:
+        """Count `count` arrivals of each thread that comes here (PTX mbarrier.arrive).
+
+        With `relaxed` an arrival at the mbarrier of another block (`at_rank`) tells only of what bulk copies and wgmma
+        have done, and not of the thread's own loads and stores: enough to hand back a stage, and a fence less.
+        """
+        if relaxed and self.rank is None:
+            raise LanguageError(
+                "arrive: an arrival at the mbarrier of another block can be relaxed; one in the block costs no fence",
+                help="leave relaxed= out, or write barrier.at_rank(rank).arrive(relaxed=True)",
+            )
         if isinstance(count, int) and not 1 <= count <= _MOST_ARRIVALS:
             raise LanguageError(f"a thread arrives 1 to {_MOST_ARRIVALS} times at once, not {count}")
-        index = self.element("arrive")
-        current("mbarrier.arrive").emit(MbarrierArrive(self.buffer, index.value, as_scalar(count, int32).value))
+        tracer, index, number = current("mbarrier.arrive"), self.element("arrive"), as_scalar(count, int32)
+        if self.rank is not None:
+            tracer.emit(MbarrierArriveAt(self.buffer, index.value, number.value, self.rank.value, relaxed))
+            return
+        tracer.emit(MbarrierArrive(self.buffer, index.value, number.value))
 
     def arrive_expect_tx(self, bytes: Any) -> None:
         """Announce bytes of bulk copies to the phase, and arrive (PTX mbarrier.arrive.expect_tx).
@@ -192,6 +232,11 @@ class MBarrier(DeviceObject):
 
     def element(self, what: str) -> Scalar:
         """Return which element of the buffer it is; `what` is done to it."""
+        if self.rank is not None and what != "arrive":
+            raise LanguageError(
+                f"{what} of an mbarrier of another block: threads arrive there, and wait in their own block",
+                help="write barrier.at_rank(rank).arrive(), and barrier.wait(parity) in that block",
+            )
         if self.stage is None and self.stages > 1:
             raise LanguageError(
                 f"{what} of an mbarrier with {self.stages} stages does not say of which",
@@ -260,7 +305,7 @@ class MbarrierInit(_Mbarrier):
 
     def cuda(self, printer: Printer) -> None:
         place = self.place(printer)
-        printer.prelude.need(_init_function(has_clusters=printer.arch.number >= 90))
+        printer.prelude.need(init_function(has_clusters=printer.arch.number >= 90))
         printer.statement(f"mbarrier_init({place}, {exact(printer, self.count).text});", self)
 
 
@@ -288,11 +333,35 @@ class MbarrierArrive(_Mbarrier):
     def cuda(self, printer: Printer) -> None:
         place, count = self.place(printer), exact(printer, self.count).text
         if count == "1":
-            printer.prelude.need(_ARRIVE)
+            printer.prelude.need(ARRIVE)
             printer.statement(f"mbarrier_arrive({place});", self)
         else:
-            printer.prelude.need(_arrive_many_function(has_count=printer.arch.number >= 90))
+            printer.prelude.need(arrive_many_function(has_count=printer.arch.number >= 90))
             printer.statement(f"mbarrier_arrive({place}, {count});", self)
+
+
+@dataclass(eq=False)
+class MbarrierArriveAt(MbarrierArrive):
+    """Count `count` arrivals at the mbarrier buffer[index] of the block `rank` of the cluster."""
+
+    rank: Value = operand()
+    relaxed: bool = attribute()
+
+    def simulate(self, compiler: Compiler) -> Step:
+        index, count, rank = compiler.slots((self.index, self.count, self.rank))
+        mbarriers = compiler.mbarriers(self.buffer)
+
+        def run(frame: Frame) -> None:
+            values = frame.values
+            mbarriers.arrive(self, values[index], values[count], frame.mask, values[rank], relaxed=self.relaxed)
+
+        return run
+
+    def cuda(self, printer: Printer) -> None:
+        place, count, rank = self.place(printer), exact(printer, self.count).text, exact(printer, self.rank).text
+        printer.prelude.need(ARRIVE_AT[self.relaxed])
+        name = "mbarrier_arrive_at_relaxed" if self.relaxed else "mbarrier_arrive_at"
+        printer.statement(f"{name}({place}, {rank}, {count});", self)
 
 
 @dataclass(eq=False)
@@ -328,7 +397,7 @@ class MbarrierExpect(_Mbarrier):
         if printer.arch.number < 90:
             raise printer.refuse(self, f"bytes of bulk copies need sm_90 or later, and the target is {printer.arch}")
         name = "mbarrier_arrive_expect_tx" if self.arrives else "mbarrier_expect_tx"
-        printer.prelude.need(_EXPECT[self.arrives])
+        printer.prelude.need(EXPECT[self.arrives])
         printer.statement(f"{name}({place}, {exact(printer, self.bytes).text});", self)
 
 
@@ -353,7 +422,7 @@ class MbarrierCopies(_Mbarrier):
 
     def cuda(self, printer: Printer) -> None:
         place = self.place(printer)
-        printer.prelude.need(_COPIES)
+        printer.prelude.need(COPIES)
         printer.statement(f"cp_async_mbarrier_arrive({place});", self)
 
 
@@ -380,9 +449,12 @@ class MbarrierWait(_Mbarrier):
 
     def cuda(self, printer: Printer) -> None:
         place, sleeps = self.place(printer), printer.arch.number >= 90
-        printer.prelude.need(_test_function(may_sleep=sleeps))
-        printer.prelude.need(_WAIT.replace("mbarrier_test", "mbarrier_try") if sleeps else _WAIT)
-        printer.statement(f"mbarrier_wait({place}, {exact(printer, self.parity).text});", self)
+        scope = _scope_of_waits(self.buffer, printer)
+        name = f"mbarrier_{'try' if sleeps else 'test'}{scope}"
+        printer.prelude.need(poll_function(may_sleep=sleeps, scope=scope))
+        wait = WAIT.replace("mbarrier_test", name).replace("mbarrier_wait", f"mbarrier_wait{scope}")
+        printer.prelude.need(wait)
+        printer.statement(f"mbarrier_wait{scope}({place}, {exact(printer, self.parity).text});", self)
 
 
 @dataclass(eq=False)
@@ -409,8 +481,11 @@ class MbarrierTest(_Mbarrier):
 
     def cuda(self, printer: Printer) -> Expression:
         self.place(printer)
-        printer.prelude.need(_test_function(may_sleep=False))
-        return call("mbarrier_test", (address(printer, self.buffer, self.index), exact(printer, self.parity)), bool_)
+        scope = _scope_of_waits(self.buffer, printer)
+        printer.prelude.need(poll_function(may_sleep=False, scope=scope))
+        return call(
+            f"mbarrier_test{scope}", (address(printer, self.buffer, self.index), exact(printer, self.parity)), bool_
+        )
 
 
 # --- how the simulator waits -----------------------------------------------------------------------------
@@ -465,7 +540,7 @@ class _Test(Poll):
         values, mask = agent.frame.values, agent.frame.mask
         index, parity = values[self._index], values[self._parity]
         allowed = self._mbarriers.begin_wait(self.op, index, parity, mask)
-        held = both(allowed, self._mbarriers.over(index, parity, allowed))
+        held = both(allowed, self._mbarriers.over(index, parity, allowed, lands=not scheduler.is_late()))
         assert held is not None
         values[self._result] = held
         if held.any():
@@ -476,82 +551,8 @@ class _Test(Poll):
 
 # --- how they are written --------------------------------------------------------------------------------
 
-_MBARRIER = "unsigned long long* barrier"
-_ADDRESS = "const unsigned int address = (unsigned int)__cvta_generic_to_shared(barrier);"
 
-_ARRIVE = f"""\
-{FUNCTION} void mbarrier_arrive({_MBARRIER}) {{
-    {_ADDRESS}
-    asm volatile("{{ .reg .b64 state; mbarrier.arrive.shared.b64 state, [%0]; }}" :: "r"(address) : "memory");
-}}"""
-
-_COPIES = f"""\
-// Arrives when this thread's asynchronous copies so far have landed.
-{FUNCTION} void cp_async_mbarrier_arrive({_MBARRIER}) {{
-    {_ADDRESS}
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" :: "r"(address) : "memory");
-}}"""
-
-_EXPECT = {
-    arrives: f"""\
-// Announces bytes of bulk copies to the phase{", and arrives" if arrives else ""}.
-{FUNCTION} void mbarrier_{"arrive_" if arrives else ""}expect_tx({_MBARRIER}, int bytes) {{
-    {_ADDRESS}
-    asm volatile("{instruction}" :: "r"(address), "r"(bytes) : "memory");
-}}"""
-    for arrives, instruction in (
-        (True, "{ .reg .b64 state; mbarrier.arrive.expect_tx.shared.b64 state, [%0], %1; }"),
-        (False, "mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;"),
-    )
-}
-
-_WAIT = f"""\
-{FUNCTION} void mbarrier_wait({_MBARRIER}, int parity) {{
-    while (!mbarrier_test(barrier, parity)) {{
-    }}
-}}"""
-
-
-def _init_function(*, has_clusters: bool) -> str:
-    """Return the function that makes 8 bytes an mbarrier; on sm_90 the rest of the cluster may see it, too."""
-    fence = ""
-    if has_clusters:
-        fence = '\n    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");'
-    return f"""\
-{FUNCTION} void mbarrier_init({_MBARRIER}, int count) {{
-    {_ADDRESS}
-    asm volatile("mbarrier.init.shared.b64 [%0], %1;" :: "r"(address), "r"(count) : "memory");{fence}
-}}"""
-
-
-def _arrive_many_function(*, has_count: bool) -> str:
-    """Return the function for several arrivals at once.
-
-    Before sm_90 an arrival with a count must not complete the phase, so the last one comes by itself.
-    """
-    if has_count:
-        body = """\
-    asm volatile("{ .reg .b64 state; mbarrier.arrive.shared.b64 state, [%0], %1; }"
-                 :: "r"(address), "r"(count) : "memory");"""
-    else:
-        body = """\
-    if (count > 1) {
-        asm volatile("{ .reg .b64 state; mbarrier.arrive.noComplete.shared.b64 state, [%0], %1; }"
-                     :: "r"(address), "r"(count - 1) : "memory");
-    }
-    asm volatile("{ .reg .b64 state; mbarrier.arrive.shared.b64 state, [%0]; }" :: "r"(address) : "memory");"""
-    return f"{FUNCTION} void mbarrier_arrive({_MBARRIER}, int count) {{\n    {_ADDRESS}\n{body}\n}}"
-
-
-def _test_function(*, may_sleep: bool) -> str:
-    """Return the function that asks whether a phase is over; where it may sleep the thread waits a while for it."""
-    instruction = "try_wait" if may_sleep else "test_wait"
-    name = "mbarrier_try" if may_sleep else "mbarrier_test"
-    return f"""\
-{FUNCTION} bool {name}({_MBARRIER}, int parity) {{
-    {_ADDRESS}
-    unsigned int over;
-    asm volatile("{{ .reg .pred p; mbarrier.{instruction}.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }}"
-                 : "=r"(over) : "r"(address), "r"(parity) : "memory");
-    return over != 0;
-}}"""
+def _scope_of_waits(buffer: Buffer, printer: Printer) -> str:
+    """Return what is added to names of waits at which threads of other blocks arrive: they acquire from the cluster."""
+    remote = [op for op in printer.kernel.body.walk() if isinstance(op, MbarrierArriveAt) and op.buffer is buffer]
+    return "_cluster" if any(not op.relaxed for op in remote) else ""

@@ -63,6 +63,7 @@ class WarpgroupMMAAtom(MMAAtom):
     instruction: str = ""
     majors: tuple[Major, Major] = ("K", "K")
     signs: tuple[int, int] = (1, 1)
+    selector: int | None = None  # of a sparse A: which threads hold its metadata
     product: Any = field(default=multiply_add, compare=False, repr=False)  # Any: a function as `arithmetic` is
 
     a_place: ClassVar[OperandPlace] = OperandPlace.DESCRIPTOR

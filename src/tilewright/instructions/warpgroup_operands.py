@@ -71,8 +71,7 @@ class SharedOperand:
         return engine.index(add_offsets(self._offset, self.layout((0, row, k))))  # type: ignore[no-any-return]
 
     def _demand_shape(self) -> None:
-        m, n, k = self.atom.shape_mnk
-        rows = m if self.name == "A" else n
+        rows, k = self._tile
         first = self.layout[0]
         if first.rank != 2 or (first[0].size, first[1].size) != (rows, k):
             raise LanguageError(
@@ -107,9 +106,14 @@ class SharedOperand:
                 f"tiles begin up to {last} bytes behind the beginning of a line, which has {described.line}"
             )
 
+    @property
+    def _tile(self) -> tuple[int, int]:
+        """The rows and elements along K that an instruction reads."""
+        return self.atom.shape_mnk["AB".index(self.name)], self.atom.extent(self.name, 2)
+
     def _width(self) -> int:
         """Return the bytes of a row of the tile along K."""
-        return self.atom.shape_mnk[2] * self.tensor.dtype.bytes
+        return self._tile[1] * self.tensor.dtype.bytes
 
     def _starts(self) -> list[int]:
         """Return where the tiles of all coordinates begin, in bytes from the first."""
@@ -119,12 +123,11 @@ class SharedOperand:
         return [self.layout((0, i, j)) * self.tensor.dtype.bytes for i in rows for j in steps]
 
     def _refusal(self, why: str) -> LanguageError:
-        dtype, (m, n, k) = self.tensor.dtype, self.atom.shape_mnk
-        rows = m if self.name == "A" else n
+        dtype, (rows, k) = self.tensor.dtype, self._tile
         return LanguageError(
             f"tw.gemm: no descriptor of {self.atom.name} describes {self.name}: {why}",
             details=[f"{self.name}: {self.tensor.title}", f"a tile of {rows} x {k}, {self.major}-major"],
-            help=_fitting(self.major, dtype, rows) + self._other_major(),
+            help=_fitting(self.major, dtype, rows, k) + self._other_major(),
         )
 
     def _other_major(self) -> str:
@@ -142,12 +145,14 @@ class SharedOperand:
         return f"; or take the atom for its major, atom.with_majors{tuple(majors)}"
 
 
-def _fitting(major: Major, dtype: DType, rows: int) -> str:
+def _fitting(major: Major, dtype: DType, rows: int, k: int) -> str:
     """Return what layouts would do, as a help text."""
     names = []
     for kind in ("SW128", "SW64", "SW32", "INTER"):
         pattern = shared_layout(f"GMMA_{major}_{kind}")(dtype)
-        if major == "K" or rows % pattern[0].size == 0:
+        # Of a swizzled line the hardware does not go on to the next one along K.
+        fits = kind == "INTER" or k <= pattern[1].size if major == "K" else rows % pattern[0].size == 0
+        if fits:
             names.append(f"tw.atoms.GMMA_{major}_{kind}")
     others = f", or one of {', '.join(names[1:])}" if len(names) > 1 else ""
     return f"make it tw.tile_to_shape({names[0]}(tw.{dtype}), shape){others}"

@@ -71,7 +71,7 @@ if TYPE_CHECKING:
 class SharedMMAAtom(WarpgroupMMAAtom):
     """A wgmma that takes A from shared memory."""
 
-    def begin(self, d: Tensor, a: Tensor, b: Tensor, accumulate: Any) -> None:
+    def begin(self, d: Tensor, a: Tensor, b: Tensor, accumulate: Any, metadata: Any = None) -> None:
         """Emit loops over K, M and N with one instruction inside; D is there after a wait."""
         begin_products(self, d, a, b, accumulate)
 
@@ -87,7 +87,7 @@ class RegisterMMAAtom(WarpgroupMMAAtom):
         """How a thread passes its part of A: as words of 32 bits."""
         return words_of(self.dtype_a, self.layout_a)
 
-    def begin(self, d: Tensor, a: Tensor, b: Tensor, accumulate: Any) -> None:
+    def begin(self, d: Tensor, a: Tensor, b: Tensor, accumulate: Any, metadata: Any = None) -> None:
         """Emit loops over K, M and N with one instruction inside; D is there after a wait."""
         begin_products(self, d, a, b, accumulate)
 
@@ -145,8 +145,16 @@ def _emit(what: str, op: Op) -> None:
     tracer.emit(op)
 
 
-def begin_products(atom: WarpgroupMMAAtom, d: Tensor, a: Tensor, b: Tensor, accumulate: Any) -> None:
-    """Emit the products of fragments (V, M, K), (V, N, K) and (V, M, N), which sum up in the registers of the last."""
+def begin_products(
+    atom: WarpgroupMMAAtom, d: Tensor, a: Tensor, b: Tensor, accumulate: Any,
+    kinds: tuple[type[Wgmma], type[WgmmaOfRegisters]] | None = None,
+    more: Callable[[Any, Any], tuple[Any, ...]] = lambda m, k: (),
+) -> None:  # fmt: skip
+    """Emit the products of fragments (V, M, K), (V, N, K) and (V, M, N), which sum up in the registers of the last.
+
+    `kinds` are the classes of ops for A in shared memory and in registers, `more` what they have besides, by M and K.
+    """
+    in_shared, in_registers = kinds or (Wgmma, WgmmaOfRegisters)
     tracer = current("tw.gemm")
     refuse_partial_warps(tracer, str(atom), THREADS)
     adds = as_scalar(accumulate, bool_)
@@ -165,14 +173,14 @@ def begin_products(atom: WarpgroupMMAAtom, d: Tensor, a: Tensor, b: Tensor, accu
             again = as_scalar(True, bool_)
         indices = sums.index(m, n), in_memory.index(n, k), again.value
         if isinstance(of_a, FragmentA):
-            op: Op = WgmmaOfRegisters(
+            op: Op = in_registers(
                 atom, sums.buffer, in_memory.tensor.engine.buffer, in_memory.descriptor, *indices,
-                of_a.buffer, of_a.offsets, of_a.index(m, k),
+                of_a.buffer, of_a.offsets, of_a.index(m, k), *more(m, k),
             )  # fmt: skip
         else:
-            op = Wgmma(
+            op = in_shared(
                 atom, sums.buffer, in_memory.tensor.engine.buffer, in_memory.descriptor, *indices,
-                of_a.tensor.engine.buffer, of_a.descriptor, of_a.index(m, k),
+                of_a.tensor.engine.buffer, of_a.descriptor, of_a.index(m, k), *more(m, k),
             )  # fmt: skip
         for each in (d, a, b):
             each.engine.demand_guards()
@@ -242,8 +250,12 @@ class _Product(Instruction):
         """Return what gives the tiles of A of some warpgroups."""
         raise NotImplementedError
 
-    def registers_of_a(self, machine: Machine) -> list[tuple[RegisterStorage, int]]:
-        """Return the registers of A: where they are, and how many from the first on."""
+    def registers_of_a(self, compiler: Compiler) -> list[tuple[RegisterStorage, int, int]]:
+        """Return the registers that are read until the wait: where they are, the slot of the first, and how many."""
+        return []
+
+    def text_of_metadata(self, printer: Printer) -> list[str]:
+        """Return the arguments between B and whether to add."""
         return []
 
     def simulate(self, compiler: Compiler) -> Step:
@@ -255,6 +267,7 @@ class _Product(Instruction):
         read_a, reader_b = self.read_a(compiler), OperandReader(self, machine, self.b, n, k, self.b_descriptor)
         sums = RegisterTiles(machine, positions(atom.layout_c), (ROWS, n))
         at_sum, at_b, adds = compiler.slots((self.accumulator_index, self.b_index, self.adds))
+        read = self.registers_of_a(compiler)
 
         def run(frame: Frame) -> None:
             values, mask = frame.values, frame.mask
@@ -264,7 +277,8 @@ class _Product(Instruction):
                 return
             first, again = int(values[at_sum]), at_least_2d(values[adds])
             demand_same(self, "values of accumulate", again, mask, machine)
-            self._announce(machine, storage, first, again, mask)
+            uses = [RegisterUse(held, int(values[slot]), count, is_sum=False) for held, slot, count in read]
+            self._announce(machine, [RegisterUse(storage, first, self.registers, is_sum=True), *uses], again, mask)
             a, b = read_a(frame, groups), reader_b.read(values[at_b], mask, groups)
             if again.any():
                 held = [storage.load(np.int32(first + i), 1, mask) for i in range(self.registers)]
@@ -281,16 +295,14 @@ class _Product(Instruction):
 
         return run
 
-    def _announce(self, machine: Machine, storage: RegisterStorage, first: int, again: Array, mask: Mask) -> None:
+    def _announce(self, machine: Machine, uses: list[RegisterUse], again: Array, mask: Mask) -> None:
         if not machine.observers:
             return
-        uses = [RegisterUse(storage, first, self.registers, is_sum=True)]
         if again.any():
-            adding = None if again.all() else again
+            adding, sums = None if again.all() else again, uses[0]
             machine.observe(
-                Access(self, AccessKind.ACCUMULATE, storage, np.int32(first), self.registers, both(mask, adding))
+                Access(self, AccessKind.ACCUMULATE, sums.storage, np.int32(sums.index), sums.lanes, both(mask, adding))
             )
-        uses += [RegisterUse(held, 0, count, is_sum=False) for held, count in self.registers_of_a(machine)]
         for observer in machine.observers:
             observer.multiply(self, uses, mask)
 
@@ -303,6 +315,7 @@ class _Product(Instruction):
             [address(printer, self.accumulator, self.accumulator_index).text],
             self.text_of_a(printer),
             [_descriptor(printer, self.b, self.b_index, self.b_descriptor)],
+            self.text_of_metadata(printer),
             [exact(printer, self.adds).text],
         ]
         print_call(printer, self, name, given)
@@ -321,7 +334,7 @@ class Wgmma(_Product):
     a_index: Value = operand()
 
     def read_a(self, compiler: Compiler) -> Callable[[Frame, Array], Array]:
-        index, k = compiler.slot(self.a_index), self.atom.shape_mnk[2]
+        index, k = compiler.slot(self.a_index), self.atom.extent("A", 2)
         reader = OperandReader(self, compiler.machine, self.a, ROWS, k, self.a_descriptor, "A")
         return lambda frame, groups: reader.read(frame.values[index], frame.mask, groups)
 
@@ -345,7 +358,7 @@ class WgmmaOfRegisters(_Product):
     def read_a(self, compiler: Compiler) -> Callable[[Frame, Array], Array]:
         machine, atom, index = compiler.machine, self.atom, compiler.slot(self.a_index)
         storage = machine.storages[self.a]
-        spread = RegisterTiles(machine, positions(atom.layout_a), (ROWS, atom.shape_mnk[2]))
+        spread = RegisterTiles(machine, positions(atom.layout_a), (ROWS, atom.extent("A", 2)))
 
         def read(frame: Frame, groups: Array) -> Array:
             first = int(frame.values[index])
@@ -359,10 +372,10 @@ class WgmmaOfRegisters(_Product):
 
         return read
 
-    def registers_of_a(self, machine: Machine) -> list[tuple[RegisterStorage, int]]:
-        storage = machine.storages[self.a]
+    def registers_of_a(self, compiler: Compiler) -> list[tuple[RegisterStorage, int, int]]:
+        storage = compiler.machine.storages[self.a]
         assert isinstance(storage, RegisterStorage), self.a
-        return [(storage, max(self.a_offsets) + 1)]
+        return [(storage, compiler.slot(self.a_index), max(self.a_offsets) + 1)]
 
     def text_of_a(self, printer: Printer) -> list[str]:
         first = exact(printer, self.a_index)
@@ -486,10 +499,12 @@ def _product_function(atom: WarpgroupMMAAtom, held: DType) -> tuple[str, str]:
     """Return the name and the definition of a product's function."""
     m, n, k = atom.shape_mnk
     count = n // 2 * atom.dtype_d.bytes // held.bytes
-    words = atom.instruction.split(".")[4:]
+    words = atom.instruction.partition("aligned.")[2].split(".")
     in_registers = atom.a_place is OperandPlace.REGISTERS
     ends = [*(f"{x}_major_{major.lower()}" for x, major in zip("ab", atom.majors, strict=True) if major != "K")]
     ends += [f"minus_{x}" for x, sign in zip("ab", atom.signs, strict=True) if sign < 0]
+    sparse = atom.selector is not None
+    ends += [f"sparse{atom.selector}"] if sparse else []
     name = "_".join(["wgmma", *words, "rs" if in_registers else "ss", *ends])
     of_a = [f"a{i}" for i in range(atom.registers_a.count)] if in_registers else ["a"]
     a_type, a_letter = ("unsigned int", "r") if in_registers else ("unsigned long long", "l")
@@ -504,19 +519,22 @@ def _product_function(atom: WarpgroupMMAAtom, held: DType) -> tuple[str, str]:
         transposed = [str(int(major == "MN")) for major in atom.majors]
         options += "".join(f", {x}" for x in (transposed[1:] if in_registers else transposed))
     outputs = ", ".join(f'"+{_LETTERS[held]}"(d[{i}])' for i in range(count))
-    inputs = ", ".join(f'"{a_letter}"({x})' for x in of_a)
-    parameters = ", ".join(f"{a_type} {x}" for x in of_a)
+    inputs = ", ".join(f'"{a_letter}"({x})' for x in of_a) + ', "l"(b)' + ', "r"(metadata)' * sparse
+    parameters = (
+        ", ".join(f"{a_type} {x}" for x in of_a) + ", unsigned long long b" + ", unsigned int metadata" * sparse
+    )
+    kept = f"%{after + 1}, {atom.selector}, " if sparse else ""
     definition = f"""\
 // D = A * B by a warpgroup, {m} x {n} x {k}, plus D where `adds` holds; it goes on until it is waited for.
-{FUNCTION} void {name}({held.c_name}* d, {parameters}, unsigned long long b, bool adds) {{
+{FUNCTION} void {name}({held.c_name}* d, {parameters}, bool adds) {{
     asm volatile(
         "{{\\n"
         ".reg .pred p;\\n"
-        "setp.ne.b32 p, %{after + 1}, 0;\\n"
-        "{atom.instruction} {{{sums}}}, {first}, %{after}, p{options};\\n"
+        "setp.ne.b32 p, %{after + 1 + sparse}, 0;\\n"
+        "{atom.instruction} {{{sums}}}, {first}, %{after}, {kept}p{options};\\n"
         "}}"
         : {outputs}
-        : {inputs}, "l"(b), "r"((int)adds));
+        : {inputs}, "r"((int)adds));
 }}"""
     return name, definition
 

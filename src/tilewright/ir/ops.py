@@ -240,6 +240,17 @@ class Point(Op):
 
 
 @dataclass(eq=False)
+class AtRank(Op):
+    """Let a buffer be what `source`, a shared buffer, is in the block `rank` of the cluster, an int32."""
+
+    buffer: Buffer = names()
+    source: Buffer = names()
+    rank: Value = operand()
+    RESULTS: ClassVar[int | None] = 0
+    EFFECTS: ClassVar[Effects] = STAYS
+
+
+@dataclass(eq=False)
 class AddressOf(Op):
     """result: uint64 = the address of the first element of a global buffer."""
 

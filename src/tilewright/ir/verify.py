@@ -25,6 +25,7 @@ from tilewright.ir.ops import (
     AllocateAt,
     Assert,
     Atomic,
+    AtRank,
     Binary,
     Bitcast,
     Cast,
@@ -201,6 +202,12 @@ def _atomic(op: Atomic) -> None:
 # --- scalars and vectors -------------------------------------------------------------------------------
 
 
+def _at_rank(op: AtRank) -> None:
+    shared = op.source.space is Space.SHARED and not op.source.is_remote
+    _expect(shared and op.buffer.is_remote and op.buffer.base is op.source, op, "reaches shared memory of a block")
+    _expect(op.rank.type is int32, op, "a rank is int32")
+
+
 def _special(op: Special) -> None:
     _expect(op.name in SPECIAL_NAMES, op, f"no special register {op.name}")
     _expect(op.result.type is int32, op, "a special register is int32")
@@ -299,6 +306,7 @@ _RULES: dict[type[Op], Callable[..., None]] = {
     AllocateAt: lambda op: _expect(
         op.buffer.space is Space.SHARED and op.place.type is int32, op, "shared memory at an int32 place"
     ),
+    AtRank: _at_rank,
     Point: lambda op: _expect(op.address.type is uint64, op, "an address is uint64"),
     AddressOf: lambda op: _expect(op.result.type is uint64, op, "an address is uint64"),
     Load: lambda op: _access(op, op.buffer, op.result),

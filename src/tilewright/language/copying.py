@@ -29,7 +29,9 @@ from tilewright.trace.vectors import VectorCopy
 from tilewright.trace.walks import common_walk, each_step, place
 
 
-def copy(*arguments: Any, pred: Any = None, count: Any = None, barrier: MBarrier | None = None) -> None:
+def copy(
+    *arguments: Any, pred: Any = None, count: Any = None, barrier: MBarrier | None = None, mask: Any = None
+) -> None:
     """Copy a tensor: `copy(src, dst)`, or `copy(atom_or_tiled_copy, src, dst)` by the instruction of an atom.
 
     Law: dst[c] = src[c] for every coordinate c; with `pred`, only where pred[c] holds, and elsewhere zeros in shared
@@ -45,6 +47,8 @@ def copy(*arguments: Any, pred: Any = None, count: Any = None, barrier: MBarrier
 
     The atoms of bulk copies (`SM90_TMA_LOAD` and its like) move a guarded tile from or to shared memory; one thread
     starts the copy. Loads tell `barrier`, the mbarrier of one stage, when their bytes have come.
+    `SM90_TMA_LOAD_MULTICAST` brings the tile to all blocks of the cluster whose bits `mask` has, to the same place in
+    each, and tells the mbarrier that each has at the place of `barrier`.
 
     Raises `LanguageError` for shapes or element types that differ, and for an atom whose width or alignment the
     layouts do not give. Source: CuTe `copy`, `copy_if`.
@@ -68,8 +72,14 @@ def copy(*arguments: Any, pred: Any = None, count: Any = None, barrier: MBarrier
             help="convert in registers: load into a fragment, and store x.to(dtype) element by element",
         )
     if atom is not None and atom.is_bulk:
-        _copy_bulk(atom, src, dst, pred, count, barrier)
+        _copy_bulk(atom, src, dst, pred, count, barrier, mask)
         return
+    if mask is not None:
+        raise LanguageError(
+            "tw.copy: mask= names the blocks of a cluster that get a tile, and this copy goes to one",
+            help="give the atom, tw.copy(tw.atoms.SM90_TMA_LOAD_MULTICAST, tile, smem, barrier=full, mask=0b11); "
+            "a predicate is pred=",
+        )
     if barrier is not None:
         raise LanguageError(
             "tw.copy: barrier= is told of the bytes of a bulk load, and this copy is none",
@@ -97,7 +107,9 @@ def copy(*arguments: Any, pred: Any = None, count: Any = None, barrier: MBarrier
     VectorCopy(src, dst, atom, truth(pred), count, _fastest).emit()
 
 
-def _copy_bulk(atom: CopyAtom, src: Tensor, dst: Tensor, pred: Any, count: Any, barrier: MBarrier | None) -> None:
+def _copy_bulk(
+    atom: CopyAtom, src: Tensor, dst: Tensor, pred: Any, count: Any, barrier: MBarrier | None, mask: Any
+) -> None:
     given: object = barrier
     if pred is not None or count is not None:
         raise LanguageError(
@@ -106,7 +118,7 @@ def _copy_bulk(atom: CopyAtom, src: Tensor, dst: Tensor, pred: Any, count: Any, 
         )
     if given is not None and not isinstance(given, MBarrier):
         raise LanguageError(f"tw.copy: barrier is the tw.mbarrier of one stage, got {shown(given)}")
-    atom.copy_bulk(src, dst, barrier)
+    atom.copy_bulk(src, dst, barrier, mask)
 
 
 def _fastest(spaces: tuple[Space, Space], bits: int, arch: Arch) -> CopyAtom:

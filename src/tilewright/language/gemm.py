@@ -15,6 +15,7 @@ from tilewright import atoms
 from tilewright.arch import Arch
 from tilewright.arguments import instance
 from tilewright.atoms import MMAAtom
+from tilewright.dtypes import uint16
 from tilewright.errors import LanguageError
 from tilewright.instructions.fma import UniversalFMA
 from tilewright.instructions.mfma import NAMES as MFMAS
@@ -28,7 +29,9 @@ from tilewright.tiled import TiledMMA
 from tilewright.trace.tracer import current
 
 
-def gemm(mma: Any, *tensors: Tensor, accumulate: Any = True) -> None:  # Any: a bool of host or device
+def gemm(
+    mma: Any, *tensors: Tensor, accumulate: Any = True, metadata: Tensor | None = None
+) -> None:  # Any: a bool of host or device
     """Multiply fragments and add: `gemm(mma, d, a, b, c)` computes d = a b + c, `gemm(mma, a, b, c)` adds to c.
 
     The fragments are those of `mma` (or of an atom): a with modes (V, M, K), b (V, N, K), c and d (V, M, N). The mode K
@@ -46,7 +49,8 @@ def gemm(mma: Any, *tensors: Tensor, accumulate: Any = True) -> None:  # Any: a 
 
     An atom of a warpgroup (`SM90_64x128x16_F32BF16BF16_SS`) takes operands as partitions of shared memory, and c is in
     use until `tw.wgmma_wait`. With `accumulate=False`, or a bool that does not hold, the first step of K does not add
-    to c, which needs no `tw.clear` then.
+    to c, which needs no `tw.clear` then. An atom with a sparse a (`GMMA_64x128x32_F32BF16BF16_SS`) takes `metadata`, a
+    fragment (V, M, K) that says which elements are kept.
 
     Raises `LanguageError` where the modes do not match the atom or one another. Source: CuTe `gemm`.
     """
@@ -73,6 +77,7 @@ def gemm(mma: Any, *tensors: Tensor, accumulate: Any = True) -> None:  # Any: a 
     a, b = _with_k(a), _with_k(b)
     _check(atom, d, a, b, c)
     _demand_target(atom, a, b)
+    _check_metadata(atom, a, metadata)
     if atom.is_asynchronous:
         if not in_place:
             raise LanguageError(
@@ -80,7 +85,7 @@ def gemm(mma: Any, *tensors: Tensor, accumulate: Any = True) -> None:  # Any: a 
                 details=[f"c: {c.title}", f"d: {d.title}"],
                 help="write tw.gemm(mma, a, b, c)",
             )
-        atom.begin(d, a, b, accumulate)
+        atom.begin(d, a, b, accumulate, None if metadata is None else _with_k(metadata))
         return
     if accumulate is not True:
         raise LanguageError(
@@ -180,6 +185,30 @@ def _check(atom: MMAAtom, d: Tensor, a: Tensor, b: Tensor, c: Tensor) -> None:
                 if type.bits < 8
                 else f"convert it (fragment.to(tw.{type.storage})), or take an atom for {tensor.dtype}",
             )
+
+
+def _check_metadata(atom: MMAAtom, a: Tensor, metadata: Tensor | None) -> None:
+    if atom.layout_e is None:
+        if metadata is not None:
+            raise LanguageError(
+                f"tw.gemm: metadata= is for atoms with a sparse a, and {atom.name} takes all of its elements",
+                help="leave it out, or take one of the atoms GMMA_64x...",
+            )
+        return
+    if metadata is None:
+        raise LanguageError(
+            f"tw.gemm: {atom.name} takes a sparse a, and metadata that says which of its elements are kept",
+            help="load it into registers: thread.make_fragment_E(thread.partition_E(words)), and pass metadata=",
+        )
+    instance("tw.gemm", "metadata", metadata, Tensor, "a tensor")
+    whole = _with_k(metadata)
+    extents, wanted = ((_extent(t, 1), _extent(t, 2)) for t in (whole, a))
+    if metadata.dtype is not uint16 or extents != wanted:
+        raise LanguageError(
+            f"tw.gemm: metadata is uint16 with modes (V, M, K) as a, here (V, {wanted[0]}, {wanted[1]})",
+            details=[f"metadata: {metadata.title}", f"a: {a.title}"],
+            help="partition it with the tiled mma: thread.make_fragment_E(thread.partition_E(words))",
+        )
 
 
 def _demand_target(atom: MMAAtom, a: Tensor, b: Tensor) -> None:

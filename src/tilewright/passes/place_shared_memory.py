@@ -10,7 +10,8 @@ Two buffers share bytes only if a barrier of the whole block separates the last 
 access to the other. Only barriers outside of loops and branches count: all threads pass each exactly once. An
 access inside a loop or branch counts for all of it, because the next iteration comes back to it. The destination of
 an asynchronous copy is in use until a wait outside all loops and branches that surely covers the copy. Memory that
-has become an mbarrier stays one. What the async proxy reaches shares no bytes with buffers that were used before.
+has become an mbarrier stays one. What the async proxy reaches shares no bytes with buffers that were used before, and
+what other blocks of a cluster reach with none.
 Buffers that show the bytes of one base are that base here.
 """
 
@@ -101,6 +102,10 @@ def _lives(kernel: Kernel) -> list[_Life]:
             for use in op.uses:
                 if use.buffer.root in lives:
                     lives[use.buffer.root].first = 0
+        for use in op.uses:
+            if use.buffer.is_remote and use.buffer.root in lives:  # other blocks reach it, wherever this one is
+                lives[use.buffer.root].first = 0
+                lasting.append(use.buffer.root)
     for buffer in (*flight.under_way, *lasting):
         lives[buffer].last = len(kernel.body.ops)
     # A buffer without any access still needs a place of its own kind.

@@ -61,6 +61,9 @@ def simulate(
     profile_blocks: int | None = None,
     rollback: bool | None = None,
     unwritten: bool = True,
+    schedules: int = 0,
+    seed: int = 0,
+    progress: Callable[[int], None] | None = None,
 ) -> Iterator[Run]:
     """Set how the simulator runs the kernels called inside, and collect what it finds.
 
@@ -70,6 +73,11 @@ def simulate(
     make NaN or infinity of finite operands. An output of which a too small grid wrote the beginning only is found too,
     and never raised: it is in `run.findings`, outside of a `simulate` a warning, and not with `unwritten=False`. What
     is found, and by which rules, is written in docs/simulator.md.
+
+    With `schedules=50` every launch is run again in 50 other orders of its blocks, warps and lanes, those of the seeds
+    `seed` to `seed + 49`: the same seed gives the same order. What only they show is found too, with the seed in the
+    finding's `seed`, and so is a result that differs from order to order (`order-dependent`, a warning). The arrays
+    hold the results of the order without a seed. `progress` is called with the number of each of these runs before it.
 
     With `rollback=True` a launch that raises leaves every array that the kernel writes as it was before, bit for bit;
     without it they may hold part of the results, which the error says. None takes it from the `simulate` around this
@@ -100,11 +108,18 @@ def simulate(
     (12, 8)
     """
     outer = sim.outer_run()
+    if outer is not None and not schedules:
+        schedules, seed, progress = outer.options.schedules, outer.options.seed, outer.options.progress
+    whole = {"schedules": schedules, "seed": seed}
+    for name, number in whole.items():
+        if type(number) is not int or number < 0:
+            raise ArgumentError(f"tw.simulate: {name} is {number!r}", help=f"{name} is a whole number from 0 on")
     if outer is not None and outer.options.profile:
         profile, profile_blocks = True, outer.options.profile_blocks if profile_blocks is None else profile_blocks
     if outer is not None and rollback is None:
         rollback = outer.options.rollback
-    run = Run(sim.Options(check, raise_errors, nan, profile, profile_blocks, rollback, unwritten))
+    of_orders = (schedules, seed, progress)
+    run = Run(sim.Options(check, raise_errors, nan, profile, profile_blocks, rollback, unwritten, *of_orders))
     try:
         with sim.running(run):
             yield run
@@ -130,16 +145,24 @@ def analyze(
     return run.profile
 
 
-def _on_host(value: Any) -> Any:
+def with_data(value: Any) -> Any:  # Any: a kernel argument
+    """Return an argument with arrays in place of specs: normal numbers, the same each time, where they are floats."""
+    return _on_host(value, np.random.default_rng(0))
+
+
+def _on_host(value: Any, random: np.random.Generator | None = None) -> Any:
     """Return an argument that the simulator takes: arrays of a GPU copied, specs as zeros, the rest as it is."""
     if isinstance(value, Static):
-        return replace(value, array=_on_host(value.array))
+        return replace(value, array=_on_host(value.array, random))
     if isinstance(value, ArraySpec):
-        return _zeros(value)
+        array = _zeros(value)
+        if random is not None and value.info.dtype.is_float:
+            array[...] = np.asarray(random.standard_normal(array.shape, np.float32)).astype(array.dtype)
+        return array
     structure = None if adapter_for(value) is not None else structure_of(value)
     if structure is not None:
         before = structure.parts(value)
-        parts = [_on_host(part) for part in before]
+        parts = [_on_host(part, random) for part in before]
         # One that holds no array of a GPU may be a compile-time argument: it stays the object that it is.
         return value if all(a is b for a, b in zip(parts, before, strict=True)) else structure.make(parts)
     info = describe(value)

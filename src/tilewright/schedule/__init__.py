@@ -23,10 +23,12 @@ What a plan says
     orders, crossings        the orders and vectors that would break dependences, and what threads wait for
     caches, plan_state       caches, tiles of matrix instructions, and all else that a plan has chosen
 What it decides
+    bulk                     which caches TMA can fill
     cache_placement          at which loops caches are filled, and which of them cannot be
     tensorization            which matrix instructions compute a tile
     lanes                    which iterations of vectorized loops run at once, and the order of the loops then
     beginnings               TEMP arrays that are read before they are written
+    warpgroup_rules          what warpgroups, TMA and a producer ask of a plan
     validation, bounds       what a whole plan has to be; accesses that would leave their arrays
     scratch                  TEMP arrays that the launch allocates
     plan_text                a plan as text and as data
@@ -35,6 +37,9 @@ How it becomes a kernel
     filling, shared_caches   memory of caches, filled and written back
     edges                    tiles across the ends of loops: which elements of a fragment are there
     fragments, tiles         matrix instructions: fragments read, multiplied in passes, finished, stored
+    warpgroups               tiles that a warpgroup multiplies from shared memory
+    bulk_results             results that leave through shared memory by TMA
+    rings                    caches that TMA fills: mbarriers, who copies and who waits
     pipelines                caches in loops, filled before what reads them or ahead of it
     vectors                  statements for all lanes of vectorized loops at once, and reductions over them
     heuristics, algorithms   what `plan.auto` chooses

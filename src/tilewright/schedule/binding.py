@@ -1,4 +1,4 @@
-"""Loops that blocks, threads and warps run through: grids, blocks, and each index from its block or thread."""
+"""Loops that blocks, threads, warps and warpgroups run through: grids, blocks, and each index from its number."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from tilewright.schedule.affine import Index
 from tilewright.schedule.loop_nest import Loop, LoopNest
 from tilewright.schedule.targets import GridUnit, Target
 
-_AXES = {"X": 0, "Y": 1, "Z": 2}
+_AXES = {"": 0, "X": 0, "Y": 1, "Z": 2}
+WARPGROUP = 128  # threads
 
 
 @dataclass(frozen=True)
@@ -28,12 +29,12 @@ class Binding:
 
     @property
     def kind(self) -> str:
-        """What runs through the loops: "BLOCK", "THREAD" or "WARP"."""
+        """What runs through the loops: "BLOCK", "THREAD", "WARP" or "WARPGROUP"."""
         return self.unit.name.partition("_")[0]
 
     @property
     def axis(self) -> int:
-        """The axis of the unit: 0 for X, 1 for Y, 2 for Z."""
+        """The axis of the unit: 0 for X, 1 for Y, 2 for Z; warpgroups have X alone."""
         return _AXES[self.unit.name.partition("_")[2]]
 
     @property
@@ -44,6 +45,14 @@ class Binding:
             if loop.trips is None:
                 return None
             total *= loop.trips
+        return total
+
+    def count(self, sizes: Mapping[Any, Any]) -> Any:  # Any: numbers of host or device
+        """Return how many there are, for sizes that the device knows."""
+        total: Any = 1
+        for loop in self.loops:
+            trips = loop.trips
+            total = total * ((loop.stop.evaluate(sizes) + (loop.step - 1)) // loop.step if trips is None else trips)
         return total
 
     def extent_for(self, sizes: Mapping[Any, int]) -> int:  # Any: dimensions
@@ -73,6 +82,8 @@ def bind(
     bindings: tuple[Binding, ...],
     mapping: Mapping[Index | tuple[Index, ...], GridUnit],
     target: Target,
+    *,
+    producer: bool = False,
 ) -> tuple[Binding, ...]:
     """Return the bindings with more of them. Raises `ScheduleError` as `Plan.bind` says."""
     bound = list(bindings)
@@ -96,11 +107,29 @@ def bind(
             "loops are bound to threads and to warps",
             help="WARP_X and WARP_Y count whole warps: bind to one of the two",
         )
-    _check_limits(bound, target)
+    if "WARPGROUP" in kinds or producer:
+        _check_warpgroups(kinds, target, producer)
+    _check_limits(bound, target, producer)
     return tuple(bound)
 
 
-def _check_limits(bindings: list[Binding], target: Target) -> None:
+def _check_warpgroups(kinds: set[str], target: Target, producer: bool) -> None:
+    """Raise `ScheduleError` where a target has no warpgroups that multiply, or threads or warps are bound as well."""
+    what = "a producer" if producer else "WARPGROUP"
+    if target.arch.name != "sm_90a":
+        raise ScheduleError(
+            f"bind to {what}: {target.arch.name} has no matrix instructions of warpgroups; they need sm_90a",
+            help="plan for Target('NVIDIA H100'), or bind to WARP_X and WARP_Y",
+        )
+    for kind in ("WARP", "THREAD"):
+        if kind in kinds:
+            raise ScheduleError(
+                f"loops are bound to {kind}_X or {kind}_Y, and warpgroups are bound as well",
+                help="WARPGROUP counts whole warpgroups, of four warps each: bind to it alone",
+            )
+
+
+def _check_limits(bindings: list[Binding], target: Target, producer: bool) -> None:
     for binding in bindings:
         if binding.kind != "BLOCK" and binding.extent is None:
             raise ScheduleError(
@@ -110,7 +139,7 @@ def _check_limits(bindings: list[Binding], target: Target) -> None:
         limit = MAX_GRID[binding.axis] if binding.kind == "BLOCK" else MAX_BLOCK[binding.axis]
         if binding.extent is not None and binding.extent > limit:
             raise ScheduleError(f"{binding.unit.name} has an extent of {binding.extent}; at most {limit} are possible")
-    block = block_of(tuple(bindings), target)
+    block = block_of(tuple(bindings), target, producer=producer)
     threads = block[0] * block[1] * block[2]
     if threads > target.max_threads_per_block:
         raise ScheduleError(
@@ -119,9 +148,22 @@ def _check_limits(bindings: list[Binding], target: Target) -> None:
         )
 
 
-def block_of(bindings: tuple[Binding, ...], target: Target, *, warps: bool = False) -> tuple[int, int, int]:
-    """Return the threads of a block along each axis; `warps` says that a block without bound threads is one warp."""
+def block_of(
+    bindings: tuple[Binding, ...],
+    target: Target,
+    *,
+    warps: bool = False,
+    warpgroups: bool = False,
+    producer: bool = False,
+) -> tuple[int, int, int]:
+    """Return the threads of a block along each axis.
+
+    `warps` and `warpgroups` say that a block without bound threads is one of them; a producer is a warpgroup more.
+    """
     block = [1, 1, 1]
+    if warpgroups or producer or any(binding.kind == "WARPGROUP" for binding in bindings):
+        count = next((binding.extent or 1 for binding in bindings if binding.kind == "WARPGROUP"), 1)
+        return WARPGROUP * (count + producer), 1, 1
     uses_warps = warps or any(binding.kind == "WARP" for binding in bindings)
     for binding in bindings:
         if binding.kind != "BLOCK":

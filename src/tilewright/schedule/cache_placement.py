@@ -13,6 +13,7 @@ from tilewright.layout import Layout
 from tilewright.layout.layouts import flat_modes
 from tilewright.schedule.affine import Affine, Index
 from tilewright.schedule.arrays import Array, ArrayLayout
+from tilewright.schedule.bulk import filled_in_bulk
 from tilewright.schedule.caches import Cache, Location, Region, Strategy, elements_of, static_layout
 from tilewright.schedule.dependences import Side, difference, is_before, iterations
 from tilewright.schedule.elements import index_loads
@@ -161,6 +162,7 @@ def settled(plan: PlanState) -> list[Cache]:
         if cache.thrifty and _is_there_already(plan, cache_now):
             made[cache] = source
             continue
+        cache_now = replace(cache_now, tma=filled_in_bulk(plan, cache_now))
         made[cache] = cache_now
         kept.append(cache_now)
     x, y, z = plan.block

@@ -45,7 +45,8 @@ class Cache:
     `at` is the outermost loop whose accesses are kept, `trigger` the loop outside of which it is filled (None: inside
     of all loops), and `inside` are the loops that run between filling and writing back. `stages` counts the buffers. Of
     a cache whose `location_is_given` is False, and of one of `max_elements`, the plan decides the place when it is
-    built.
+    built. `tma` says whether TMA fills it,
+    or stores the results that it holds; None where the plan decides.
     """
 
     array: Array
@@ -64,6 +65,7 @@ class Cache:
     trigger_is_given: bool = False
     thrifty: bool = False
     location_is_given: bool = True
+    tma: bool | None = None
 
     @property
     def index(self) -> Index | None:
@@ -79,6 +81,16 @@ class Cache:
     def is_of_block(self) -> bool:
         """Whether all threads of a block share it."""
         return self.location in (Location.SHARED, Location.GLOBAL)
+
+    @property
+    def is_filled_in_bulk(self) -> bool:
+        """Whether TMA fills it."""
+        return bool(self.tma) and self.location is Location.SHARED
+
+    @property
+    def leaves_in_bulk(self) -> bool:
+        """Whether TMA stores what it holds, results in fragments."""
+        return bool(self.tma) and self.location is Location.MMA_FRAGMENT
 
     @property
     def is_ahead(self) -> bool:

@@ -5,33 +5,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from tilewright.instructions.barrier import sync_threads
+from tilewright.instructions.register_budget import set_registers
+from tilewright.instructions.wgmma import wgmma_commit
 from tilewright.language.copying import clear
 from tilewright.layout import Layout
 from tilewright.schedule.affine import Affine, Index
 from tilewright.schedule.arrays import Array, Store
 from tilewright.schedule.beginnings import is_of_several
-from tilewright.schedule.binding import Binding
+from tilewright.schedule.binding import WARPGROUP, Binding
 from tilewright.schedule.caches import Cache, Location
 from tilewright.schedule.conditions import is_of_indices
 from tilewright.schedule.filling import PrivateCache
 from tilewright.schedule.loop_nest import Loop, Part, Statement
 from tilewright.schedule.pipelines import CachedLoops
 from tilewright.schedule.plan_state import PlanState
+from tilewright.schedule.rings import ProducedGroup, budgets
 from tilewright.schedule.scope import Parts, Scope, Storage
 from tilewright.schedule.scratch import is_constant
 from tilewright.schedule.tiles import Tiles
 from tilewright.schedule.values import Number
 from tilewright.schedule.vectors import emit_vectors
+from tilewright.schedule.warpgroups import WarpgroupTiles
 from tilewright.tensors import Tensor
 from tilewright.trace.carry import rename
 from tilewright.trace.control import branch
 from tilewright.trace.memory import registers
-from tilewright.trace.threads import block_idx, linear_thread, thread_idx
+from tilewright.trace.threads import block_idx, grid_dim, linear_thread, thread_idx, warpgroup_id
 
 
 class Emission:
@@ -45,14 +50,114 @@ class Emission:
     ) -> None:
         self.plan = plan
         self.scope: Scope = Scope(plan, arguments, cache_memory)
-        self.tiles: Tiles | None = None if plan.tensorization is None else Tiles(self.scope, plan.tensorization)
+        tile = plan.tensorization
+        of_warpgroup = tile is not None and tile.recipe.is_of_warpgroup
+        self.tiles: Tiles | None = None
+        if tile is not None:
+            self.tiles = WarpgroupTiles(self.scope, tile) if of_warpgroup else Tiles(self.scope, tile)
         self.cached: CachedLoops = CachedLoops(self.scope, self.tiles, self.guarded)
 
     def emit(self) -> None:
         """Emit the whole kernel."""
         for binding in self.plan.bindings:
-            self._enter(binding)
+            if not (self.plan.blocks if binding.kind == "BLOCK" else self.plan.producer):
+                self._enter(binding)
+        self.cached.declare()
+        if not self.plan.producer:
+            self._compute()
+            return
+        produces = warpgroup_id() == 0
+        branch(produces, self._produce, self._consume)
+
+    # --- roles -------------------------------------------------------------------------------------------
+
+    def _produce(self) -> None:
+        """Emit the role that fills caches: one thread of a warpgroup, which gives most of its registers back."""
+        budget = budgets(self.scope.threads // WARPGROUP)
+        if budget is not None:
+            set_registers(budget[0])
+
+        def fill() -> None:
+            with self._own_states():
+                for group in self.cached.groups.values():
+                    assert isinstance(group, ProducedGroup), group
+                    group.begin_producer()
+                self._each_block(lambda: self._fill(0, self.plan.nest.parts))
+
+        branch(linear_thread() == 0, fill)
+
+    def _fill(self, depth: int, parts: Parts) -> None:
+        """Emit the loops around caches that TMA fills, and their filling."""
+        alive = tuple(decided for part in parts if (decided := self.scope.decided(part)) is not None)
+        group = self.cached.group(depth, alive)
+        if isinstance(group, ProducedGroup):
+            group.fill()
+        if not any(deeper > depth for deeper in self.cached.groups) or not alive:
+            return
+        loop = self.scope.loops[depth]
+        low, high = self.scope.span(loop, alive)
+
+        def iteration(value: Any) -> None:  # Any: a number of host or device
+            with self.scope.at(loop.index, value, (low, high)):
+                self._fill(depth + 1, alive)
+
+        self._each_value(loop, low, high, iteration)
+
+    def _consume(self) -> None:
+        """Emit the role that computes, in all other warpgroups, which take the registers that the producer gave."""
+        budget = budgets(self.scope.threads // WARPGROUP)
+        if budget is not None:
+            set_registers(budget[1])
+        for binding in self.plan.bindings:
+            if binding.kind != "BLOCK":
+                self._enter(binding)
+        tiles = self.tiles
+        assert isinstance(tiles, WarpgroupTiles), tiles
+        with self._own_states():
+            for depth, group in self.cached.groups.items():
+                assert isinstance(group, ProducedGroup), group
+                group.begin_consumer(tiles.may_defer(depth))
+            self._compute()
+
+    def _each_block(self, body: Callable[[], None]) -> None:
+        """Emit a body: where blocks stay, for one number of a block after the other."""
+        scope = self.scope
+        if self.plan.blocks is None:
+            body()
+            return
+        bound = sorted((b for b in self.plan.bindings if b.kind == "BLOCK"), key=lambda b: b.axis)
+        counts = [binding.count(scope.values) for binding in bound]
+
+        def iteration(number: Any) -> None:  # Any: a device number
+            values, ranges = dict(scope.values), dict(scope.ranges)
+            for binding, count in zip(bound, counts, strict=True):
+                self._take(binding, number if binding is bound[-1] else number % count)
+                number = number // count
+            body()
+            scope.values, scope.ranges = values, ranges
+
+        scope.repeat(block_idx.x, math.prod(counts), grid_dim.x, iteration, "number")
+
+    @contextmanager
+    def _own_states(self) -> Iterator[None]:
+        """Let a role have states of rings of its own."""
+        self.scope.ring_states = []
+        try:
+            yield
+        finally:
+            self.scope.ring_states = []
+
+    def _compute(self) -> None:
+        """Emit what computes, in the places of one block or of several."""
+        if self.tiles is not None:
+            self.tiles.begin()
         held = {array.memory for array in self.scope.storage}  # by the launch
+        self._each_block(lambda: self._compute_once(held))
+        if self.tiles is not None:
+            self.tiles.finish()
+
+    def _compute_once(self, held: set[Array]) -> None:
+        """Emit registers, loops and statements."""
         for array in self.plan.arrays:
             if array not in self.scope.storage and not any(cache.array is array for cache in self.plan.caches):
                 self._keep_in_registers(array)
@@ -60,6 +165,10 @@ class Emission:
             self.tiles.declare()
         self._begin_scratch(held)
         self.guarded(0, self.plan.nest.parts)
+        if self.plan.blocks is not None and any(
+            c.is_of_block and not (self.plan.producer and c.is_filled_in_bulk) for c in self.plan.caches
+        ):
+            self.scope.meet()  # what the caches hold has been read
 
     def _keep_in_registers(self, array: Array) -> None:
         """Give a TEMP array that has no cache its elements in registers: those that one thread touches."""
@@ -103,8 +212,8 @@ class Emission:
             for array in shared:
                 self._put_zeros(array, order)
 
-        branch(linear_thread() < 1, by_one_thread)
-        sync_threads()
+        branch(self.scope.thread < 1, by_one_thread)
+        self.scope.meet()
 
     def _put_zeros(self, array: Array, order: tuple[Index, ...]) -> None:
         """Emit the loops of a plan that move through an array, in which it is set to zero wherever it is accessed."""
@@ -135,6 +244,12 @@ class Emission:
         number = (special.x, special.y, special.z)[binding.axis]
         if binding.kind == "WARP" and binding.axis == 0:
             number = number // self.plan.target.warp_size
+        if binding.kind == "WARPGROUP":
+            number = warpgroup_id() - 1 if self.plan.producer else warpgroup_id()
+        self._take(binding, number)
+
+    def _take(self, binding: Binding, number: Any) -> None:  # Any: a number of the device
+        """Give the indices of a binding their values for the number of a block, thread, warp or warpgroup."""
         for index, value in binding.values(number, self.scope.values).items():
             rename(index.name, value)
             self.scope.values[index] = value
@@ -145,12 +260,33 @@ class Emission:
 
     def region(self, depth: int, parts: Parts) -> None:
         """Emit what runs inside of `depth` serial loops: fill the caches of this place, run the loops, write back."""
-        caches = [cache for cache in self.scope.caches(depth, parts) if not (cache.is_ahead and depth)]
-        if caches:
-            self.scope.parts = parts
-            self.cached.with_caches(caches, depth > 0, lambda: self.loop(depth, parts))
+        group = self.cached.group(depth, parts)
+        produced = isinstance(group, ProducedGroup)
+        caches = [
+            cache
+            for cache in self.scope.caches(depth, parts)
+            if not (cache.is_ahead and depth) and not (produced and cache.is_filled_in_bulk)
+        ]
+
+        def body() -> None:
+            if caches:
+                self.scope.parts = parts
+                self.cached.with_caches(caches, depth > 0, lambda: self.loop(depth, parts))
+            else:
+                self.loop(depth, parts)
+
+        if isinstance(group, ProducedGroup):
+            self._read(group, body)
         else:
-            self.loop(depth, parts)
+            body()
+
+    def _read(self, group: ProducedGroup, body: Callable[[], None]) -> None:
+        """Emit a body that reads a stage of a ring; products of the stage before may still be under way."""
+        tiles = self.tiles
+        assert isinstance(tiles, WarpgroupTiles), tiles
+        tiles.is_deferred = group.behind
+        group.read(body, wgmma_commit)
+        tiles.is_deferred = False
 
     def loop(self, depth: int, parts: Parts) -> None:
         """Emit serial loop number `depth` and what is inside of it; behind the last loop, the statements."""
@@ -170,7 +306,11 @@ class Emission:
             return
         low, high = self.scope.span(loop, parts)
 
-        ahead = [cache for cache in self.scope.caches(depth + 1, parts) if cache.is_ahead]
+        group = self.cached.group(depth + 1, parts)
+        produced = isinstance(group, ProducedGroup)
+        ahead = [
+            c for c in self.scope.caches(depth + 1, parts) if c.is_ahead and not (produced and c.is_filled_in_bulk)
+        ]
         if ahead:
             self.cached.run_ahead(depth, parts, ahead)
             return
@@ -179,16 +319,22 @@ class Emission:
             with self.scope.at(loop.index, value, (low, high)):
                 self.guarded(depth + 1, parts)
                 if loop.index in self.plan.waiting and low != high:
-                    sync_threads()  # what other threads wrote is there for the next iteration
+                    self.scope.meet()  # what other threads wrote is there for the next iteration
 
+        self._each_value(loop, low, high, lambda value: iteration(value, parts))
+        if isinstance(group, ProducedGroup):
+            group.end()
+
+    def _each_value(self, loop: Loop, low: int, high: int | None, body: Callable[[Any], None]) -> None:
+        """Emit a body for each value of a loop's index: one by one where the loop tells fused schedules apart."""
         if high is not None and low == high:
-            iteration(low, parts)
+            body(low)
         elif loop.index in self.plan.nest.fusing:
             assert high is not None, loop
             for number in range(low, high + 1, loop.step):
-                iteration(number, parts)
+                body(number)
         else:
-            self.scope.run(loop, low, high, lambda value: iteration(value, parts))
+            self.scope.run(loop, low, high, body)
 
     def guarded(self, depth: int, parts: Parts) -> None:
         """Emit what is inside of `depth` loops under the conditions that are decided there."""

@@ -203,15 +203,19 @@ class Fragments:
 
     def write_target(self, block: int, view: View, fragment: Tensor) -> None:
         """Apply the epilogue to fragments of C and store them."""
-        self.apply(self.tile.epilogue, fragment)
-        if self.tile.saturating:
-            self._saturate(fragment)
+        self.finish_target(fragment)
         (tensor, guard), mma = view(), self.mmas[block]
         when_whole(
             guard,
             lambda: _convert(fragment, self._target(mma, tensor)),
             lambda: _store_inside(fragment, self._target(mma, tensor), self._places(mma), guard),
         )
+
+    def finish_target(self, fragment: Tensor) -> None:
+        """Apply the epilogue to fragments of C, and let them saturate where they shall."""
+        self.apply(self.tile.epilogue, fragment)
+        if self.tile.saturating:
+            self._saturate(fragment)
 
     def _places(self, mma: TiledMMA) -> Tensor:
         """Return the coordinates in a tile of the elements of C that a thread holds."""

@@ -110,6 +110,12 @@ class PackagedFunction:
                 f"function {self.name} asks at launch whether {first.message}, which a package cannot",
                 location=first.location,
             )
+        if found.kernel.tensor_maps:
+            raise ScheduleError(
+                f"function {self.name} copies by TMA, with tensor maps that the loader of a package does not make",
+                location=found.kernel.tensor_maps[0].location,
+                help="tma=False for its caches, or call the kernel from Python: plan.build()",
+            )
         return found
 
     @cached_property
@@ -145,6 +151,15 @@ class PackagedFunction:
     def grid(self) -> tuple[int | str, int | str, int | str]:
         """The blocks along each axis: numbers, or expressions of the sizes with + - * and //."""
         grid: list[int | str] = [1, 1, 1]
+        blocks = self.kernel.plan.blocks
+        if blocks is not None and self.dimensions:
+            raise ScheduleError(
+                f"function {self.name}: the least of {blocks} and of blocks that only the launch knows is not computed "
+                "by a caller in C",
+                help="leave blocks= out, or call the kernel from Python: plan.build()",
+            )
+        if blocks is not None:
+            return self.kernel.plan.grid({})
         for binding in self.kernel.plan.bindings:
             if binding.kind != "BLOCK":
                 continue

@@ -10,11 +10,13 @@ from typing import Any
 from tilewright.errors import ScheduleError
 from tilewright.instructions.barrier import sync_threads
 from tilewright.instructions.cp_async import cp_async_commit, cp_async_wait
+from tilewright.instructions.proxy_fence import fence_proxy_async
 from tilewright.language.copying import clear, copy
 from tilewright.schedule.caches import Cache, Location
 from tilewright.schedule.filling import PrivateCache
 from tilewright.schedule.fragments import HeldFragments
 from tilewright.schedule.loop_nest import Loop
+from tilewright.schedule.rings import BulkGroup, ProducedGroup, SharedGroup
 from tilewright.schedule.scope import Parts, Scope
 from tilewright.schedule.shared_caches import SharedCache, spread
 from tilewright.schedule.tiles import Tiles
@@ -30,11 +32,32 @@ class CachedLoops:
         self.scope = scope
         self.tiles = tiles
         self.inside = inside
+        self.groups: dict[int, BulkGroup] = {}  # what TMA fills, by the serial loops around
 
-    def _meet(self) -> None:
-        """Let the threads of the block wait for one another, where it has more than one."""
-        if self.scope.threads > 1:
-            sync_threads()
+    def declare(self) -> None:
+        """Make what TMA fills, with its mbarriers, at the beginning of the kernel."""
+        found: dict[int, list[Cache]] = {}
+        for cache in self.scope.plan.caches:
+            if cache.is_filled_in_bulk:
+                found.setdefault(self.scope.plan.depth(cache), []).append(cache)
+        for depth, caches in found.items():
+            self._refuse_unequal(depth, caches)
+            self.groups[depth] = (ProducedGroup if self.scope.plan.producer else SharedGroup)(self.scope, caches)
+        if found:
+            sync_threads()  # the mbarriers are there
+
+    def group(self, depth: int, parts: Parts) -> BulkGroup | None:
+        """Return the caches that TMA fills inside of so many serial loops, where some part uses them."""
+        return (
+            self.groups.get(depth)
+            if any(cache.is_filled_in_bulk for cache in self.scope.caches(depth, parts))
+            else None
+        )
+
+    def _order(self, caches: list[SharedCache]) -> None:
+        """Order what threads wrote before what matrix instructions of warpgroups read through the async proxy."""
+        if any(self.scope.plan.is_read_by_warpgroups(cache.cache) for cache in caches):
+            fence_proxy_async()
 
     def with_caches(self, caches: list[Cache], in_loop: bool, body: Callable[[], None]) -> None:
         """Fill caches, emit a body that uses them, and write back what it wrote; `in_loop`: again and again."""
@@ -44,11 +67,15 @@ class CachedLoops:
             first = [cache for cache in caches if cache not in later]
             self.with_caches(first, in_loop, lambda: self.with_caches(later, False, body))
             return
-        shared = [SharedCache(scope, cache) for cache in caches if cache.is_of_block]
+        bulk = [cache for cache in caches if cache.is_filled_in_bulk]
+        group = self.groups[plan.depth(bulk[0])] if bulk else None
+        shared = [SharedCache(scope, cache) for cache in caches if cache.is_of_block and not cache.is_filled_in_bulk]
         private = [cache for cache in caches if not cache.is_of_block]
-        if shared:
+        if shared or group is not None:
             if in_loop:
-                self._meet()  # what the last iteration read has been read
+                scope.meet()  # what the last iteration read has been read
+            if isinstance(group, SharedGroup):
+                group.start()
             filled = [cache for cache in shared if scope.is_filled(cache.cache)]
             begun = [cache for cache in shared if plan.begins_with_zeros(cache.cache)]
             for cache in filled:
@@ -57,13 +84,17 @@ class CachedLoops:
                 cache.clear()
             if any(cache.is_asynchronous for cache in filled):
                 cp_async_wait()
+            self._order(filled)
             if filled or begun:
-                self._meet()
-        with scope.holding({cache.cache.array: cache.storage(cache.buffer(0)) for cache in shared}):
+                scope.meet()
+        held = {cache.cache.array: cache.storage(cache.buffer(0)) for cache in shared}
+        if isinstance(group, SharedGroup):
+            held |= group.storage(group.wait())
+        with scope.holding(held):
             self._with_private(private, body)
         written = [cache for cache in shared if plan.is_written(cache.cache)]
         if written:
-            self._meet()
+            self.scope.meet()
             for cache in written:
                 cache.flush()
 
@@ -102,14 +133,9 @@ class CachedLoops:
                 help="split the loop: the outer one fills shared memory, the inner one fragments",
             )
         of_block = [cache for cache in caches if cache.is_of_block]
-        if len({(c.stages, c.through_registers) for c in of_block}) > 1:
-            raise ScheduleError(
-                f"caches of {', '.join(c.array.name for c in of_block)} are filled in one loop, {loop.index}, and have "
-                f"{', '.join(str(c.stages) for c in of_block)} buffers",
-                help="give them the same number",
-            )
+        self._refuse_unequal(depth + 1, of_block)
         private = [_Ahead(self.scope, loop, cache) for cache in caches if not cache.is_of_block]
-        shared = [SharedCache(self.scope, cache) for cache in caches if cache.is_of_block]
+        shared = [SharedCache(self.scope, cache) for cache in of_block if not cache.is_filled_in_bulk]
 
         def inside(value: Any) -> None:  # Any: a device number
             with ExitStack() as stack:
@@ -119,12 +145,21 @@ class CachedLoops:
 
         for cache in private:
             cache.begin()
-        if not shared:
+        if not of_block:
             self._in_registers(loop, inside)
-        elif shared[0].cache.through_registers:
+        elif of_block[0].through_registers:
             self._through_registers(loop, shared, inside)
         else:
             self._in_stages(loop, depth, parts, shared, inside)
+
+    def _refuse_unequal(self, depth: int, caches: list[Cache]) -> None:
+        """Raise `ScheduleError` for caches that are filled at one place, and have different numbers of buffers."""
+        if len({(c.stages, c.through_registers) for c in caches}) > 1:
+            raise ScheduleError(
+                f"caches of {', '.join(c.array.name for c in caches)} are filled in one loop, "
+                f"{self.scope.loops[depth - 1].index}, and have {', '.join(str(c.stages) for c in caches)} buffers",
+                help="give them the same number",
+            )
 
     def _in_registers(self, loop: Loop, inside: Callable[[Any], None]) -> None:
         """Emit a loop whose caches are in registers alone."""
@@ -143,7 +178,9 @@ class CachedLoops:
         Iteration t reads buffer t % stages, and fills that of iteration t + stages - 1.
         """
         scope = self.scope
-        stages = caches[0].cache.stages
+        group = self.group(depth + 1, parts)
+        assert group is None or isinstance(group, SharedGroup), group
+        stages = group.stages if group is not None else caches[0].cache.stages
         ahead, step = stages - 1, loop.step
         stop = loop.stop.evaluate(scope.values)
         span = (0, loop.last)
@@ -153,6 +190,8 @@ class CachedLoops:
         def start(value: Any, slot: int = 0, slots: int = 1) -> None:  # Any: a number of host or device
             there = value < stop
             with scope.at(loop.index, value, span):
+                if group is not None and slot == 0:
+                    group.start(there)
                 for number, piece in spread([cache.vectors for cache in caches], slots)[slot]:
                     caches[number].fill(value // step % stages, there, piece)
             if is_async and slot + 1 == slots:
@@ -161,7 +200,8 @@ class CachedLoops:
         def wait() -> None:
             if is_async:
                 cp_async_wait(stages - 2)
-            self._meet()
+            self._order(caches)
+            self.scope.meet()
 
         for number in range(ahead):
             start(number * step)
@@ -169,10 +209,10 @@ class CachedLoops:
         def tile(value: Any, number: int, body: Callable[[], None]) -> None:  # Any: a number of host or device
             moved = value + number * step
             stage = moved // step % stages
-            with (
-                scope.at(loop.index, moved, span),
-                scope.holding({c.cache.array: c.storage(c.buffer(stage)) for c in caches}),
-            ):
+            held = {c.cache.array: c.storage(c.buffer(stage)) for c in caches}
+            if group is not None:
+                held |= group.storage(group.wait())
+            with scope.at(loop.index, moved, span), scope.holding(held):
                 body()
 
         steps = self._steps_of(depth + 1, parts) if self._runs_across(depth + 1, parts, caches) else None
@@ -196,7 +236,7 @@ class CachedLoops:
         scope.run(loop, 0, loop.last, iteration)
         if is_async:
             cp_async_wait(0)
-        self._meet()
+        self.scope.meet()
 
     def _runs_across(self, depth: int, parts: Parts, caches: list[SharedCache]) -> bool:
         """Whether the loop inside reads its first fragments from the next iteration's buffers.
@@ -204,7 +244,7 @@ class CachedLoops:
         It does where fragments, and nothing else, are read from the buffers: a buffer is then free once the iteration's
         last fragments have been read, and what is read beyond the last iteration is a buffer, too.
         """
-        if any(not cache.is_ahead for cache in self.scope.caches(depth, parts)):
+        if any(not cache.is_ahead or cache.is_filled_in_bulk for cache in self.scope.caches(depth, parts)):
             return False
         return {cache.array for cache in self._read_ahead(depth, parts)} == {cache.cache.array for cache in caches}
 
@@ -232,7 +272,7 @@ class CachedLoops:
 
         for cache, held in zip(caches, fetched(0), strict=True):
             cache.put(held)
-        self._meet()
+        self.scope.meet()
 
         def iteration(value: Any) -> None:  # Any: a device number
             coming = fetched(value + loop.step)
@@ -241,10 +281,10 @@ class CachedLoops:
                 scope.holding({c.cache.array: c.storage(c.buffer(0)) for c in caches}),
             ):
                 inside(value)
-            self._meet()
+            self.scope.meet()
             for cache, held in zip(caches, coming, strict=True):
                 cache.put(held)
-            self._meet()
+            self.scope.meet()
 
         scope.run(loop, 0, loop.last, iteration)
 

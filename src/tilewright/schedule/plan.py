@@ -81,13 +81,27 @@ class Plan(PlanState, Recorder):
         return super().block
 
     @recorded
-    def bind(self, mapping: Mapping[Index | tuple[Index, ...], GridUnit]) -> None:
-        """Let blocks, threads or warps run through loops.
+    def bind(
+        self,
+        mapping: Mapping[Index | tuple[Index, ...], GridUnit],
+        *,
+        producer: bool | None = None,
+        blocks: int | None = None,
+    ) -> None:
+        """Let blocks, threads, warps or warpgroups run through loops.
 
         `plan.bind({i: target.GridUnit.BLOCK_Y, (j, jj): target.GridUnit.BLOCK_X})`: the iterations of a bound loop run
         at the same time, one for each block, thread or warp of the unit. A tuple binds several loops to one unit, the
         last of which varies fastest. WARP_X and WARP_Y count whole warps (for `tensorize`) and are not mixed with
-        THREAD units: a block then has `warp_size * WARP_X` by `WARP_Y` threads.
+        THREAD units: a block then has `warp_size * WARP_X` by `WARP_Y` threads. WARPGROUP counts warpgroups of 128
+        threads, for `tensorize` by a shape of theirs; they are not mixed with WARP and THREAD units either.
+
+        `producer=True` gives the block a warpgroup more, which runs through no loop: one thread of it fills all caches
+        in shared memory by TMA, as far ahead as they have buffers (`pipeline_stages`), while the others multiply. They
+        meet at mbarriers.
+
+        `blocks=n` launches at most n blocks, mostly one for each multiprocessor. Block b then computes what blocks b,
+        b + n, b + 2 n and so on would have computed, one after the other; BLOCK_X varies fastest.
 
         Where threads of a block access one element in different iterations of a loop that is not bound, a barrier
         behind each of its iterations keeps them in order: so the diagonals of a skewed nest run one after the other.
@@ -97,9 +111,14 @@ class Plan(PlanState, Recorder):
         them writes: the error names the accesses.
         """
         instance("Plan.bind", "mapping", mapping, Mapping, "a dict from loops to units of the grid")
-        bindings = bind(self.nest, self.bindings, mapping, self.target)
+        instance("Plan.bind", "producer", producer, (bool, type(None)), "True or False")
+        if blocks is not None and not is_count(blocks):
+            raise ScheduleError(f"blocks={blocks!r}", help="a whole number of blocks, at least 1: 132 on an H200")
+        with_producer = self.producer if producer is None else producer
+        bindings = bind(self.nest, self.bindings, mapping, self.target, producer=with_producer)
         self.crossings = () if self.nest.is_unchecked else crossings(self.nest, bindings)
-        self.bindings = bindings
+        self.bindings, self.producer = bindings, with_producer
+        self.blocks = self.blocks if blocks is None else blocks
 
     def auto(self, *heuristics: NoneCacheHeuristics) -> Plan:
         """Choose bindings, tiles, caches and matrix instructions, and return the plan itself.
@@ -292,6 +311,7 @@ class Plan(PlanState, Recorder):
         element_type: Any = None,  # Any: whatever names an element type
         pipeline_stages: int | None = None,
         thrifty: bool | Auto | None = False,
+        tma: bool | None = None,
     ) -> Cache:
         """Keep what the loops from `index` inwards touch of an array in faster memory; return the cache.
 
@@ -318,6 +338,10 @@ class Plan(PlanState, Recorder):
         `pipeline_stages=n` has n buffers, n - 1 iterations ahead; in shared memory cp.async fills them where the target
         has it. A cache in fragments is double-buffered in registers.
 
+        `tma` says whether bulk copies (TMA, from sm_90 on) fill a cache in shared memory: one thread starts the copy of
+        the whole box, with zeros beyond the array's end, and the others wait at an mbarrier. Without it they fill what
+        matrix instructions of warpgroups read, where they can, and nothing else.
+
         A `thrifty` cache is left out where its elements would lie in it as they do in its source, unless `location`
         names other memory than the source's.
 
@@ -331,6 +355,7 @@ class Plan(PlanState, Recorder):
         thrifty = False if thrifty is None or isinstance(thrifty, Auto) else thrifty
         refuse_unknown(where, strategy, double_buffer_location, pipeline_stages)
         instance("Plan.cache", "thrifty", thrifty, (bool,), "True or False")
+        instance("Plan.cache", "tma", tma, (bool, type(None)), "True or False")
         placed = place_cache(
             self,
             source,
@@ -352,6 +377,7 @@ class Plan(PlanState, Recorder):
             strategy=strategy,
             element_type=held,
             thrifty=thrifty,
+            tma=tma,
         )
         refuse_nonsense(self, made)
         self.caches.append(made)
@@ -397,6 +423,10 @@ class Plan(PlanState, Recorder):
         Integers are summed in int32, and C of fewer bits is stored modulo 2 to their number, as the nest computes it;
         `saturating` stores the nearest number of its type instead.
 
+        Shapes of a warpgroup (M64N8K16 to M64N256K16, and those of K8 and K32, on sm_90a) are computed by four warps
+        from shared memory: A and B have caches there, and no fragments, so that `num_fused_passes` is left out.
+        A statement that is not a sum is refused for them.
+
         A statement that is not a sum stays in its loops, and a warning says so: the threads of each warp then share the
         points of M and N, and loops bound to warps are bound to these threads.
 
@@ -419,7 +449,12 @@ class Plan(PlanState, Recorder):
                 saturating,
             )
         except NoProductError as error:
-            if prologue_op is not MMAFragmentOp.NONE or epilogue_op is not MMAFragmentOp.NONE or saturating:
+            if (
+                mma_shape.is_of_warpgroup
+                or prologue_op is not MMAFragmentOp.NONE
+                or epilogue_op is not MMAFragmentOp.NONE
+                or saturating
+            ):
                 raise
             self.__dict__.update(vars(dealt_to_lanes(self, tile)))
             warn_at(
@@ -464,6 +499,7 @@ class Plan(PlanState, Recorder):
             raise waiting(self.start, self.steps)
         made = Plan(self._ordered(), self.target)
         made.bindings, made.crossings, made.vectorized = self.bindings, self.crossings, self.vectorized
+        made.producer, made.blocks = self.producer, self.blocks
         if self.nest.is_unchecked:
             made.crossings = crossings(made.nest, self.bindings)
         made.caches, made.tensorization = list(self.caches), self.tensorization

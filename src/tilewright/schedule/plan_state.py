@@ -6,15 +6,15 @@ alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from tilewright.dtypes import DType
 from tilewright.schedule.affine import Affine, Dimension, Index
 from tilewright.schedule.arrays import Array, Role
-from tilewright.schedule.binding import Binding, block_of
-from tilewright.schedule.caches import Cache, Region, region_of
+from tilewright.schedule.binding import Binding, block_of, grid_of
+from tilewright.schedule.caches import Cache, Location, Region, region_of
 from tilewright.schedule.crossings import Crossing
 from tilewright.schedule.loop_nest import Access, Condition, Loop, LoopNest, Statement, arrays_of, settled
 from tilewright.schedule.mma_shapes import MMAFragmentOp, MMASchedulingPolicy, MMAShape
@@ -79,6 +79,8 @@ class PlanState:
         self.vectorized: frozenset[Index] = frozenset()
         self.caches: list[Cache] = []
         self.tensorization: Tensorization | None = None
+        self.blocks: int | None = None  # at most so many blocks, which then stay for several of their numbers
+        self.producer: bool = False  # whether a warpgroup of its own fills the caches
         self.given: frozenset[Array] = frozenset()  # memory that a kernel is built to take
         self.begun: frozenset[Array] = frozenset()  # TEMP arrays that a kernel begins with zeros
 
@@ -100,7 +102,14 @@ class PlanState:
     @property
     def block(self) -> tuple[int, int, int]:
         """The threads of a block along each axis."""
-        return block_of(self.bindings, self.target, warps=self.tensorization is not None)
+        tile = self.tensorization
+        wide = tile is not None and tile.recipe.is_of_warpgroup
+        return block_of(self.bindings, self.target, warps=tile is not None, warpgroups=wide, producer=self.producer)
+
+    def grid(self, sizes: Mapping[Any, int]) -> tuple[int, int, int]:  # Any: dimensions
+        """Return the blocks of the grid along each axis: of blocks that stay, in a row."""
+        x, y, z = grid_of(self.bindings, sizes)
+        return (x, y, z) if self.blocks is None else (min(x * y * z, self.blocks), 1, 1)
 
     @property
     def arrays(self) -> tuple[Array, ...]:
@@ -213,6 +222,13 @@ class PlanState:
         """Whether a cache holds operands or accumulators of `tensorize`."""
         tile = self.tensorization
         return tile is not None and cache.array in (tile.a.array, tile.b.array, tile.c.array)
+
+    def is_read_by_warpgroups(self, cache: Cache) -> bool:
+        """Whether a warpgroup's matrix instructions read it, A or B, from shared memory."""
+        tile = self.tensorization
+        if tile is None or not tile.recipe.is_of_warpgroup or cache.location is not Location.SHARED:
+            return False
+        return cache.array in (tile.a.array, tile.b.array)
 
     # --- matrix instructions -----------------------------------------------------------------------------
 

@@ -36,6 +36,8 @@ def plan_data(plan: PlanState) -> dict[str, Any]:  # Any: plain data
     return {
         "target": plan.target.name,
         "block": list(plan.block),
+        "producer": plan.producer,
+        "blocks": plan.blocks,
         "grid": [_grid_extent(plan, axis) for axis in range(3)],
         "loops": [_loop_data(plan, loop) for loop in plan.nest.loops],
         "caches": [_cache_data(plan, cache) for cache in plan.caches],
@@ -54,7 +56,12 @@ def _heading(plan: PlanState) -> str:
     x, y, z = plan.block
     blocks = " x ".join(str(_grid_extent(plan, axis)) for axis in range(3 if _grid_extent(plan, 2) != 1 else 2))
     threads = f"{x} x {y} x {z}" if z > 1 else f"{x} x {y}"
-    return f"{plan.target.name}: {blocks} blocks of {threads} threads"
+    if plan.blocks is not None:
+        blocks = f"at most {plan.blocks} blocks, for {blocks},"
+    else:
+        blocks = f"{blocks} blocks"
+    role = ", a warpgroup of which fills caches" if plan.producer else ""
+    return f"{plan.target.name}: {blocks} of {threads} threads{role}"
 
 
 def _grid_extent(plan: PlanState, axis: int) -> int | str:
@@ -135,7 +142,8 @@ def _add_serial(plan: PlanState, lines: list[tuple[int, str, str]], at: int, dep
             _add_statements(part, lines, at)
     for cache in caches:
         if plan.is_written(cache):
-            lines.append((at, f"{_box(plan, cache)} = {cache.name}", "written back"))
+            how = ", by TMA" if cache.leaves_in_bulk else ""
+            lines.append((at, f"{_box(plan, cache)} = {cache.name}", f"written back{how}"))
 
 
 def _add_statements(part: Part, lines: list[tuple[int, str, str]], at: int) -> None:
@@ -176,6 +184,8 @@ def _remark(plan: PlanState, cache: Cache) -> str:
     remark = f"{where[cache.location]}{shape} {cache.element_type}"
     if cache.stages > 1:
         remark += f", {cache.stages} buffers"
+    if cache.is_filled_in_bulk:
+        remark += ", by TMA"
     return f"{remark}, next iteration through registers" if cache.through_registers else remark
 
 
@@ -204,6 +214,7 @@ def _cache_data(plan: PlanState, cache: Cache) -> dict[str, Any]:  # Any: plain 
         "element_type": str(cache.element_type),
         "layout": None if cache.layout is None else str(getattr(cache.layout, "name", cache.layout)),
         "buffers": cache.stages,
+        "tma": bool(cache.tma),
         "through_registers": cache.through_registers,
         "strategy": cache.strategy.name,
         "vectorize": cache.vectorize,

@@ -1,4 +1,4 @@
-"""How one warp computes an MMA shape on a target: which instructions, laid out how."""
+"""How one warp, or warpgroup, computes an MMA shape on a target: which instructions, laid out how."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from tilewright.arch import Arch
 from tilewright.dtypes import DType
 from tilewright.errors import ScheduleError
 from tilewright.instructions.mfma import mfma_names
+from tilewright.instructions.warpgroup_atoms import NAMES
 from tilewright.schedule.mma_shapes import MMAShape
 from tilewright.tiled import TiledMMA, make_tiled_mma
 
@@ -33,11 +34,28 @@ _TYPES: dict[tuple[DType, DType, DType], str] = {
     (t.float8_e5m2fnuz, t.float8_e4m3fnuz, t.float32): "F32BF8FP8F32",
     (t.float8_e5m2fnuz, t.float8_e5m2fnuz, t.float32): "F32BF8BF8F32",
 }
+_WGMMAS = frozenset(NAMES)
+_FP8 = {t.float8_e4m3fn: "E4M3", t.float8_e5m2: "E5M2"}
+_BYTES = {t.int8: "S8", t.uint8: "U8"}
+# The words of a warpgroup's atoms, and K, by the types of A, of B and of the accumulator.
+_WARPGROUP_TYPES: dict[tuple[DType, DType, DType], tuple[str, int]] = {
+    (t.float16, t.float16, t.float32): ("F32F16F16_SS", 16),
+    (t.float16, t.float16, t.float16): ("F16F16F16_SS", 16),
+    (t.bfloat16, t.bfloat16, t.float32): ("F32BF16BF16_SS", 16),
+    (t.tfloat32, t.tfloat32, t.float32): ("F32TF32TF32_SS_TN", 8),
+    **{
+        (a, b, t.float32): (f"F32{_FP8[a]}{_FP8[b]}_SS_TN", 32)
+        for a in (t.float8_e4m3fn, t.float8_e5m2)
+        for b in (t.float8_e4m3fn, t.float8_e5m2)
+    },
+    **{(a, b, t.int32): (f"S32{_BYTES[a]}{_BYTES[b]}_SS_TN", 32) for a in (t.int8, t.uint8) for b in (t.int8, t.uint8)},
+}
+_ALL_TYPES = tuple(dict.fromkeys((*_TYPES, *_WARPGROUP_TYPES)))
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """The instructions of one warp for one pass of a shape.
+    """The instructions of one warp, or of a warpgroup, for one pass of a shape.
 
     `mmas` has one TiledMMA for each block: all take the same tiles, and each adds to elements of C of its own.
     Where `transposed`, they compute the transpose: their tiles are (n, k) of our B, (m, k) of our A and (n, m) of C.
@@ -46,6 +64,11 @@ class Recipe:
     shape: MMAShape
     mmas: tuple[TiledMMA, ...]
     transposed: bool
+
+    @property
+    def is_of_warpgroup(self) -> bool:
+        """Whether four warps compute it together, from shared memory."""
+        return self.shape.is_of_warpgroup
 
     @property
     def dtype_a(self) -> DType:
@@ -97,14 +120,20 @@ def offers(arch: Arch) -> str:
 
 def has_shape(arch: Arch, shape: MMAShape) -> bool:
     """Return whether a target has a shape for any types."""
-    return any(find_recipe(arch, shape, (a, b), sums) is not None for a, b, sums in _TYPES)
+    return any(find_recipe(arch, shape, (a, b), sums) is not None for a, b, sums in _ALL_TYPES)
 
 
 def _offered(arch: Arch) -> Iterator[str]:
-    for a, b, accumulator in _TYPES:
+    for a, b, accumulator in _ALL_TYPES:
         shapes = shapes_for(arch, (a, b), accumulator)
-        if shapes:
-            yield f"{', '.join(shape.name for shape in shapes)} of {_spoken(a, b)} with {accumulator} accumulators"
+        names = [shape.name for shape in shapes if not shape.is_of_warpgroup]
+        wide = [shape for shape in shapes if shape.is_of_warpgroup]
+        if wide:
+            ns = [shape.n for shape in wide]
+            steps = "8" if ns[-1] - ns[-2] == 8 else "8, above 32 of 16"
+            names.append(f"{wide[0].name} to {wide[-1].name} in steps of {steps}")
+        if names:
+            yield f"{', '.join(names)} of {_spoken(a, b)} with {accumulator} accumulators"
 
 
 def factors_of(input_type: Factors) -> tuple[DType, DType]:
@@ -143,6 +172,8 @@ def find_recipe(arch: Arch, shape: MMAShape, input_type: Factors, accumulator_ty
     a, b = factors_of(input_type)
     if a is b is t.float32 and not arch.is_amd:
         a = b = t.tfloat32
+    if shape.is_of_warpgroup:
+        return _of_warpgroup(arch, shape, (a, b, accumulator_type))
     types = _TYPES.get((a, b, accumulator_type))
     if types is None:
         return None
@@ -175,6 +206,14 @@ def _of_nvidia(arch: Arch, shape: MMAShape, types: str, input_type: DType) -> Re
     if arch.number < 75 and input_type == t.float16:
         return Recipe(shape, (_tiled(f"SM70_8x8x4_{types}_TN", _QUAD_PAIRS[shape], extents),), False)
     return None
+
+
+def _of_warpgroup(arch: Arch, shape: MMAShape, types: tuple[DType, DType, DType]) -> Recipe | None:
+    words, k = _WARPGROUP_TYPES.get(types, ("", 0))
+    name = f"SM90_64x{shape.n}x{k}_{words}"
+    if k != shape.k or name not in _WGMMAS or not getattr(atoms, name).runs_on(arch):
+        return None
+    return Recipe(shape, (_tiled(name, (1, 1, 1), None),), False)
 
 
 def _of_amd(arch: Arch, shape: MMAShape, types: str) -> Recipe | None:

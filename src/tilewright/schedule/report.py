@@ -10,12 +10,15 @@ from typing import Any
 from tilewright.compile import Lowered
 from tilewright.instructions.matrix_copies import LoadMatrix
 from tilewright.instructions.mma import WarpProduct
+from tilewright.instructions.wgmma import Wgmma
 from tilewright.ir.core import Block, Buffer, Op, Value, VectorType
 from tilewright.ir.ops import Constant, For, If, Load, Store
 from tilewright.layout.tuples import tuple_size
 from tilewright.passes.structured_ops import trip_count
 from tilewright.schedule.plan_state import Tensorization
 from tilewright.tiled import TiledMMA
+
+PRODUCTS = (WarpProduct, Wgmma)
 
 
 @dataclass(frozen=True)
@@ -165,7 +168,7 @@ class _Counts:
 
     def count(self, op: Op, times: int) -> None:
         """Count one op."""
-        if isinstance(op, WarpProduct):
+        if isinstance(op, PRODUCTS):
             self.multiplications += times
         elif isinstance(op, Store):
             role = self.roles.get(op.buffer)
@@ -181,7 +184,7 @@ class _Counts:
     def _comes_from_memory(self, value: Value) -> bool:
         """Whether a value was loaded, from elsewhere than fragments of C, rather than computed or set."""
         op = value.definition
-        if op is None or isinstance(op, (WarpProduct, Constant)):
+        if op is None or isinstance(op, (*PRODUCTS, Constant)):
             return False
         if isinstance(op, LoadMatrix):
             return True
@@ -195,7 +198,7 @@ class _Counts:
             if isinstance(op, Store):
                 if op.buffer not in self.roles and op.value is value:
                     return True
-            elif not isinstance(op, WarpProduct) and any(self._goes_to_memory(result) for result in op.results):
+            elif not isinstance(op, PRODUCTS) and any(self._goes_to_memory(result) for result in op.results):
                 return True
         return False
 

@@ -25,7 +25,6 @@ from tilewright.runtime.arrays import ArrayInfo, Device, describe
 from tilewright.runtime.specs import spec
 from tilewright.schedule.affine import Dimension
 from tilewright.schedule.arrays import Array, Role
-from tilewright.schedule.binding import grid_of
 from tilewright.schedule.bounds import Condition, conditions_of
 from tilewright.schedule.caches import Cache, Location, elements_of
 from tilewright.schedule.constants import allocate, bring, memory_for
@@ -142,11 +141,11 @@ class ScheduledKernel:
             raise ScheduleError(
                 f"the grid depends on {sizes[0]}, which only the launch knows", help="kernel.grid_for(...)"
             )
-        return grid_of(self.plan.bindings, {})
+        return self.plan.grid({})
 
     def grid_for(self, *args: Any) -> tuple[int, int, int]:  # Any: arrays of any library, and numbers
         """Return the blocks of the grid along each axis for a call's arrays."""
-        return grid_of(self.plan.bindings, self._sizes(*self._described(args)))
+        return self.plan.grid(self._sizes(*self._described(args)))
 
     def __call__(self, *args: Any) -> None:  # Any: arrays of any library, and numbers
         """Launch. Raises `ArgumentError` for arrays of other shapes, layouts or types than were declared."""
@@ -220,7 +219,7 @@ class ScheduledKernel:
     def _launch(self, args: tuple[Any, ...]) -> tuple[Launcher, tuple[Any, ...]]:
         described, numbers = self._described(args)
         sizes = self._sizes(described, numbers)
-        grid = grid_of(self.plan.bindings, sizes)
+        grid = self.plan.grid(sizes)
         values = [
             _number(a, x) if not a.rank else _one_element(x) if a.is_number else x
             for x, a in zip(args, self.arguments, strict=True)

@@ -13,9 +13,11 @@ from typing import Any
 
 from tilewright.dtypes import DType, float32, int32, int64, promote
 from tilewright.errors import ScheduleError
+from tilewright.instructions.barrier import named_barrier, sync_threads
 from tilewright.layout import Layout
 from tilewright.schedule.affine import Affine, Dimension, Index, Position
 from tilewright.schedule.arrays import Array, Load, Store, View
+from tilewright.schedule.binding import WARPGROUP
 from tilewright.schedule.caches import Cache
 from tilewright.schedule.conditions import Case, cases, truth_of
 from tilewright.schedule.elements import READ
@@ -25,9 +27,11 @@ from tilewright.schedule.values import Apply, Convert, Decision, Expression, Gua
 from tilewright.schedule.views import Derived, plain, product, value_of
 from tilewright.source import SourceLocation
 from tilewright.tensors import Tensor
+from tilewright.trace.carry import rename
 from tilewright.trace.control import branch
 from tilewright.trace.control import loop as emit_loop
-from tilewright.trace.scalar import Scalar, as_scalar
+from tilewright.trace.scalar import Scalar, as_scalar, select
+from tilewright.trace.threads import linear_thread
 from tilewright.trace.tracer import current
 
 Parts = tuple[Part, ...]
@@ -74,6 +78,36 @@ class Storage:
         return place_in_tensor if len(place_in_tensor) != 1 else place_in_tensor[0]
 
 
+class StageState:
+    """Which stage of a ring is next, and the parity of its phase; loops of the kernel carry both."""
+
+    def __init__(self, stages: int, *, has_phase: bool = True) -> None:
+        self.stages = stages
+        self.has_phase = has_phase
+        self.stage: Any = 0  # Any: a number of host or device
+        self.phase: Any = 0
+
+    def advance(self, when: Any = True) -> None:  # Any: a condition of host or device
+        """Go on to the next stage, where `when` holds."""
+        following: dict[str, Any] = {}  # Any: numbers of the device
+        if self.stages == 1:
+            following["phase"] = self.phase ^ 1
+        else:
+            stage = as_scalar(self.stage + 1)
+            is_over = stage == self.stages
+            following["stage"] = select(is_over, 0, stage)
+            if self.has_phase:
+                following["phase"] = select(is_over, self.phase ^ 1, self.phase)
+        for name in self.leaves:
+            value = following[name]
+            setattr(self, name, value if when is True else select(as_scalar(when), value, getattr(self, name)))
+
+    @property
+    def leaves(self) -> tuple[str, ...]:
+        """The names of what a loop carries."""
+        return (*(("stage",) if self.stages > 1 else ()), *(("phase",) if self.has_phase else ()))
+
+
 class Scope:
     """One point of a kernel that is built.
 
@@ -97,6 +131,7 @@ class Scope:
         self.ranges: dict[Index, tuple[int, int | None]] = {loop.index: (0, loop.last) for loop in plan.nest.loops}
         self.k_indices: set[Any] = set()  # Any: values of the IR
         self.parts: Parts = ()
+        self.ring_states: list[Any] = []  # Any: states of rings, whose `leaves` the loops carry
         self.storage: dict[Array, Storage] = {}
         for array in plan.arrays:
             found = storage_among(array, arguments, self.values)
@@ -148,9 +183,21 @@ class Scope:
 
     @property
     def threads(self) -> int:
-        """The threads of a block."""
+        """The threads of a block, without those of a producer."""
         x, y, z = self.plan.block
-        return x * y * z
+        return x * y * z - (WARPGROUP if self.plan.producer else 0)
+
+    @property
+    def thread(self) -> Any:  # Any: a device number
+        """The number of the thread among `threads`: a producer comes before them."""
+        return linear_thread() - WARPGROUP if self.plan.producer else linear_thread()
+
+    def meet(self) -> None:
+        """Let the threads of the block wait for one another, but for a producer."""
+        if self.plan.producer:
+            named_barrier(1, self.threads).sync()
+        elif self.threads > 1:
+            sync_threads()
 
     def _place_read(self, load: Load, values: Mapping[Any, Any]) -> Scalar:  # Any: symbols; device numbers
         """Return an element that says where another one is, in a type that does not wrap where places are computed."""
@@ -173,7 +220,31 @@ class Scope:
             body(value)
 
         unroll = True if loop.index in self.plan.nest.unrolled else None
-        emit_loop(low, stop, loop.step, iteration, unroll=unroll, name=loop.index.name)
+        self.repeat(low, stop, loop.step, iteration, loop.index.name, unroll)
+
+    def repeat(
+        self,
+        start: Any,  # Any: numbers of host or device
+        stop: Any,
+        step: Any,
+        body: Callable[[Any], None],
+        name: str,
+        unroll: bool | None = None,
+    ) -> None:
+        """Emit a loop of the device, which carries the states of rings."""
+        leaves = [(state, leaf) for state in self.ring_states for leaf in state.leaves]
+
+        def iteration(value: Scalar, *carried: Scalar) -> list[Any]:  # Any: numbers of host or device
+            for (state, leaf), number in zip(leaves, carried, strict=True):
+                rename(leaf, number)
+                setattr(state, leaf, number)
+            body(value)
+            return [getattr(state, leaf) for state, leaf in leaves]
+
+        init = [getattr(state, leaf) for state, leaf in leaves]
+        after = emit_loop(start, stop, step, iteration, init, unroll=unroll, name=name)
+        for (state, leaf), number in zip(leaves, after, strict=True):
+            setattr(state, leaf, number)
 
     def span(self, loop: Loop, parts: Parts) -> tuple[int, int | None]:
         """Return the least and greatest value of a loop's index at which any part may run."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,6 +17,7 @@ from tilewright.ir.core import Space
 from tilewright.language.copying import clear, copy
 from tilewright.layout import ComposedLayout, Layout, Swizzle, append, composition, select, tile_to_shape
 from tilewright.schedule.affine import Index
+from tilewright.schedule.arrays import ArrayLayout
 from tilewright.schedule.caches import Cache, Location, Region, Strategy, elements_of, static_layout
 from tilewright.schedule.filling import Filling, divisor_of, divisor_of_affine, is_private
 from tilewright.schedule.scope import Scope
@@ -25,7 +27,7 @@ from tilewright.trace.control import branch, loop
 from tilewright.trace.elementwise import convert_fragment
 from tilewright.trace.memory import registers, shared
 from tilewright.trace.scalar import as_scalar
-from tilewright.trace.threads import block_idx, grid_dim, linear_thread
+from tilewright.trace.threads import block_idx, grid_dim
 from tilewright.trace.tracer import current
 from tilewright.transactions import ROW
 
@@ -135,7 +137,7 @@ class SharedCache(Filling):
 
     def __init__(self, scope: Scope, cache: Cache) -> None:
         super().__init__(scope, cache)
-        if isinstance(self.layout, ComposedLayout) and not self._divides():
+        if isinstance(self.layout, ComposedLayout) and not cache.is_filled_in_bulk and not self._divides():
             self.layout = self._plain
         self.tensor: Tensor = self._memory()
         rename(cache.name, self.tensor)
@@ -151,6 +153,8 @@ class SharedCache(Filling):
     def _number_of_block(self) -> Any:  # Any: a number of host or device
         """Return the number of the block in the grid, along those axes that the plan uses."""
         number: Any = 0
+        if self.scope.plan.blocks is not None:
+            return as_scalar(block_idx.x, int64)
         for axis in sorted((b.axis for b in self.scope.plan.bindings if b.kind == "BLOCK"), reverse=True):
             index, extent = ((x.x, x.y, x.z)[axis] for x in (block_idx, grid_dim))
             number = as_scalar(index, int64) if isinstance(number, int) else number * extent + index
@@ -161,6 +165,10 @@ class SharedCache(Filling):
         """The layout of all buffers: the modes of the array, then the number of the buffer."""
         cache, stages = self.cache, self.cache.stages
         plan = self.scope.plan
+        if plan.is_read_by_warpgroups(cache) or cache.is_filled_in_bulk:
+            if cache.layout is None or isinstance(cache.layout, ArrayLayout):
+                return matrix_layout(cache, self.region, self.order, stages, is_shared_out=False) or self._plain
+            return self._plain
         copied_on = (other.source is cache and other.location is not Location.MMA_FRAGMENT for other in plan.caches)
         if cache.layout is None and plan.feeds_matrix_instructions(cache) and not any(copied_on):
             swizzled = matrix_layout(cache, self.region, self.order, stages)
@@ -276,12 +284,12 @@ class SharedCache(Filling):
         """Return the elements of the region that the thread moves: (element of a vector, vector)."""
         shares = self.share.in_pieces(piece.of)
         dealt = tensor.map_layout(lambda layout: composition(_ordered(layout, self.order), shares))
-        part: Tensor = dealt[(linear_thread() if self.share.threads > 1 else 0, None, piece.number)]
+        part: Tensor = dealt[(self.scope.thread if self.share.threads > 1 else 0, None, piece.number)]
         return part
 
     def element(self, vector: Any) -> Any:  # Any: numbers of host or device
         """Return the number of the first element of one of the thread's vectors, counted in the region's order."""
-        thread = linear_thread() if self.share.threads != 1 else 0
+        thread = self.scope.thread if self.share.threads != 1 else 0
         return thread * self.share.by_thread + vector * self.share.by_vector
 
     def coordinates(self, element: Any) -> tuple[Any, ...]:  # Any: numbers of host or device
@@ -349,7 +357,7 @@ class SharedCache(Filling):
                 Tensor(self.tensor.engine.offset(number * width), Layout(width)),
             )
 
-        thread = linear_thread() if self.scope.threads > 1 else 0
+        thread = self.scope.thread if self.scope.threads > 1 else 0
         loop(thread, size // width, self.scope.threads, vector)
 
     def fetch(self, when: Any = True) -> Tensor:  # Any: a condition of host or device
@@ -491,7 +499,7 @@ class SharedCache(Filling):
     def _taking(self, body: Callable[[], None]) -> None:
         """Emit something for the threads that take part."""
         all_take = self.share.threads == self.scope.threads
-        branch(True if all_take else linear_thread() < self.share.threads, body)
+        branch(True if all_take else self.scope.thread < self.share.threads, body)
 
 
 def _ordered(layout: Layout | ComposedLayout, order: tuple[int, ...]) -> Any:  # Any: a layout of the same kind
@@ -507,19 +515,24 @@ def _with_gaps(shape: tuple[int, ...], order: tuple[int, ...]) -> Layout:
     return Layout(tuple(shape[mode] for mode in order), tuple(steps))
 
 
-def matrix_layout(cache: Cache, region: Region, order: tuple[int, ...], stages: int) -> ComposedLayout | None:
+def matrix_layout(
+    cache: Cache, region: Region, order: tuple[int, ...], stages: int, *, is_shared_out: bool = True
+) -> Layout | ComposedLayout | None:
     """Return the layout in which 16-byte parts of a row change places with the row's number, None where none fits.
 
     A row is what is contiguous, up to 128 bytes; a shorter one shares the banks with its neighbours, and so does their
     order. Eight rows one below the other, which ldmatrix reads at once, then lie in eight different groups of banks,
-    and so do the parts that neighbouring threads copy.
+    and so do the parts that neighbouring threads copy. It is what the descriptors of wgmma and boxes of TMA have, too.
+    Without `is_shared_out`, whole threads need not share a row, which may then be a part of what is contiguous.
     """
     size = cache.element_type.bytes
     fast = order[0]
     slow = next((mode for mode in order[1:] if region.shape[mode] % 8 == 0), None)
-    row = min(ROW // size, region.shape[fast])
+    longest = ROW // size
+    row = min(longest, region.shape[fast]) if is_shared_out else math.gcd(longest, region.shape[fast])
     parts = row * size // _VECTOR
-    if slow is None or region.shape[fast] % row or parts < 2 or parts & (parts - 1) or row * size % _VECTOR:
+    least = 2 if is_shared_out else 1
+    if slow is None or region.shape[fast] % row or parts < least or parts & (parts - 1) or row * size % _VECTOR:
         return None
     rank = len(region.shape) + 1
     shape, strides = [1] * rank, [0] * rank
@@ -527,5 +540,6 @@ def matrix_layout(cache: Cache, region: Region, order: tuple[int, ...], stages: 
     shape[slow], strides[slow] = 8, row
     block = Layout(tuple(shape), tuple(strides))
     swizzle = Swizzle(parts.bit_length() - 1, (_VECTOR // size).bit_length() - 1, 3)
-    layout: ComposedLayout = tile_to_shape(ComposedLayout(swizzle, 0, block), (*region.shape, stages))
+    atom = block if parts == 1 else ComposedLayout(swizzle, 0, block)
+    layout: Layout | ComposedLayout = tile_to_shape(atom, (*region.shape, stages))
     return layout

@@ -16,7 +16,7 @@ from tilewright.schedule.recipes import accumulator_for, find_recipe, has_shape,
 
 
 class GridUnit(enum.Enum):
-    """What a loop can be bound to: an axis of the grid's blocks, of a block's threads, or of its warps."""
+    """What a loop can be bound to: an axis of the grid's blocks, of a block's threads or warps, or its warpgroups."""
 
     BLOCK_X = "bx"
     BLOCK_Y = "by"
@@ -26,6 +26,7 @@ class GridUnit(enum.Enum):
     THREAD_Z = "tz"
     WARP_X = "wx"
     WARP_Y = "wy"
+    WARPGROUP = "wg"
 
 
 def _model(title: str) -> tuple[str, str]:

@@ -51,6 +51,12 @@ def tensorization_of(
             f"({', '.join(map(str, plan.tensorization.indices))}) is tensorized already",
             help="a plan has one tile of matrix instructions; make a kernel of each product",
         )
+    if shape.is_of_warpgroup and fused not in (None, passes):
+        raise ScheduleError(
+            f"num_fused_passes={fused!r} says how many fragments of A and B are held, and {shape.name} holds none: "
+            "a warpgroup reads both from shared memory",
+            help="leave num_fused_passes out",
+        )
     fused = passes if fused is None else fused
     if not _is_count(passes):
         raise ScheduleError(f"num_total_passes={passes!r}", help="a whole number of passes, at least 1")
@@ -251,12 +257,14 @@ def _refuse_misplaced_target(target: Access, statement: Statement, tile: tuple[I
 def _refuse_mixed_types(plan: PlanState, a: Access, b: Access, statement: Statement) -> None:
     """Raise `ScheduleError` where A and B differ in type, and no instruction of the target multiplies such two."""
     types = a.array.element_type, b.array.element_type
-    if types[0] is types[1] or shapes_for(plan.target.arch, types, accumulator_for(types, dtypes.float32)):
+    sums = accumulator_for(types, dtypes.float32 if types[0].is_float else dtypes.int32)
+    if types[0] is types[1] or shapes_for(plan.target.arch, types, sums):
         return
     raise ScheduleError(
         f"{a.array.name} is of {types[0]} and {b.array.name} of {types[1]}; a matrix instruction multiplies one type",
         location=statement.location,
-        help="only those of gfx942 for 8-bit floats multiply two, float8_e4m3fnuz and float8_e5m2fnuz",
+        help="two are multiplied by those of gfx942, float8_e4m3fnuz and float8_e5m2fnuz, and of warpgroups (sm_90a), "
+        "float8_e4m3fn and float8_e5m2, or int8 and uint8",
     )
 
 

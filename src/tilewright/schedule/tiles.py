@@ -88,7 +88,17 @@ class Tiles(Fragments):
         with self.scope.holding({cache.array: HeldTarget(self.tile, accumulators, filling.region.origin)}):
             body()
         if plan.is_written(cache):
-            self.within(users, lambda: self._each_tile(filling, tiles, accumulators, self.write_target))
+            self.within(users, lambda: self._write_back(filling, tiles, accumulators))
+
+    def _write_back(self, filling: Filling, tiles: list[int], accumulators: list[Tensor]) -> None:
+        """Emit the stores of all tiles of C in a region."""
+        self._each_tile(filling, tiles, accumulators, self.write_target)
+
+    def begin(self) -> None:
+        """Make what all tiles of the kernel use: nothing."""
+
+    def finish(self) -> None:
+        """Emit what has to happen before the kernel ends: nothing."""
 
     def _each_tile(
         self, filling: Filling, tiles: list[int], accumulators: list[Tensor], body: Callable[[int, View, Tensor], None]

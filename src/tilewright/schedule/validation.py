@@ -10,6 +10,7 @@ from tilewright.errors import ScheduleError, warn_at
 from tilewright.schedule.affine import Dimension, Index
 from tilewright.schedule.arrays import Array, ArrayLayout, Role
 from tilewright.schedule.beginnings import Unwritten, forgotten, is_of_several, unwritten
+from tilewright.schedule.bulk import result_bytes
 from tilewright.schedule.cache_placement import refuse_conflicts, refuse_nonsense, shared_bytes
 from tilewright.schedule.caches import Cache, Location
 from tilewright.schedule.integers import UndecidedError
@@ -19,6 +20,7 @@ from tilewright.schedule.orders import refuse_violations
 from tilewright.schedule.plan_state import PlanState, operation_name, sizes_of
 from tilewright.schedule.roles import IN_REGISTERS
 from tilewright.schedule.views import Derived
+from tilewright.schedule.warpgroup_rules import refuse_warpgroups
 
 _LOCAL_BYTES = 512 << 10  # of a thread, where registers do not hold what it keeps (CUDA programming guide)
 
@@ -30,6 +32,8 @@ def validate(plan: PlanState, parameters: tuple[Array, ...]) -> None:
     for name in names:
         if names.count(name) > 1:
             raise ScheduleError(f"two arrays are called {name}", help="give them names: Array(..., name='...')")
+    if plan.blocks is not None and not any(binding.kind == "BLOCK" for binding in plan.bindings):
+        raise ScheduleError(f"blocks={plan.blocks}, and no loop is bound to blocks", help="bind one to BLOCK_X")
     _refuse_deferred(plan)
     _refuse_cached_forms(plan)
     _refuse_own_copies(plan)
@@ -40,6 +44,7 @@ def validate(plan: PlanState, parameters: tuple[Array, ...]) -> None:
     _refuse_rivals(plan)
     _refuse_too_much(plan)
     _refuse_forgotten(plan)
+    refuse_warpgroups(plan)
     _refuse_fragments(plan)
     _refuse_seen(plan)
 
@@ -200,7 +205,7 @@ def _refuse_too_much(plan: PlanState) -> None:
     for part in plan.nest.parts:
         for statement in part.statements:
             alive = [cache for array in arrays_of((statement,)) for cache in _alive(plan, array)]
-            sizes = {cache: shared_bytes(plan, cache) for cache in alive}
+            sizes = {cache: shared_bytes(plan, cache) + result_bytes(plan, cache) for cache in alive}
             if sum(sizes.values()) > most:
                 largest = max(alive, key=lambda cache: sizes[cache])
                 shape = " x ".join(map(str, plan.region(largest).shape))

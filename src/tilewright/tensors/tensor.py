@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tilewright.arguments import instance
 from tilewright.dtypes import DType
 from tilewright.dtypes import dtype as as_dtype
-from tilewright.errors import ArgumentError, LayoutError
+from tilewright.errors import ArgumentError, LanguageError, LayoutError
 from tilewright.layout.coordinates import Offset, add_offsets, checked_coord
 from tilewright.layout.display import Displayed
 from tilewright.layout.ints import Coord, Int, Shape
@@ -313,6 +313,17 @@ class Tensor(Arithmetic, Displayed):
         if new.bits > self.dtype.bits:
             demand_whole_groups(self.layout, new.bits // self.dtype.bits)
         return Tensor(self.engine.recast(new), layout)
+
+    def at_rank(self, rank: Any) -> Tensor:  # Any: an integer of host or device
+        """Return the same tensor in the shared memory of the block `rank` of the cluster: loads and stores reach it.
+
+        Between the accesses of two blocks stands `tw.cluster_sync()`, or an mbarrier. Raises `LanguageError` for what
+        does not lie in shared memory of the block. Source: PTX ISA, mapa; CUDA, cluster_group::map_shared_rank.
+        """
+        map_rank = getattr(self.engine, "at_rank", None)
+        if map_rank is None:
+            raise LanguageError("at_rank: a block reaches shared memory of another, which kernels have")
+        return self.with_engine(map_rank(rank))
 
     def to_numpy(self) -> np.ndarray[Any, Any]:
         """Return a host tensor as an array with one axis for each top-level mode: a view where the strides allow it.

@@ -360,7 +360,7 @@ def _side(copy: TiledCopy, atom_tv: Callable[[DType], Layout], dtype: Any) -> La
 def make_tiled_copy_A(atom: CopyAtom, mma: TiledMMA) -> TiledCopy:
     """Make the copy whose threads hold the A operand as a TiledMMA wants it. Source: CuTe `make_tiled_copy_A`."""
     _check("make_tiled_copy_A", atom, mma=mma)
-    return TiledCopy(atom, mma.layout_a_tv, (mma.tile_size(0), mma.tile_size(2)))
+    return TiledCopy(atom, mma.layout_a_tv, mma.tile_of("A"))
 
 
 def make_tiled_copy_B(atom: CopyAtom, mma: TiledMMA) -> TiledCopy:

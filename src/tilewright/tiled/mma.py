@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from tilewright.arguments import instance
 from tilewright.atoms.mma import MMAAtom, OperandPlace
+from tilewright.dtypes import uint16
 from tilewright.errors import LayoutError
 from tilewright.layout import (
     Int,
@@ -27,10 +28,10 @@ from tilewright.layout.tuples import show, tuple_size
 from tilewright.pickling import without_caches
 from tilewright.tensors import Tensor, compact_fragment, make_fragment_like
 
-Operand = Literal["A", "B", "C", "D"]
+Operand = Literal["A", "B", "C", "D", "E"]
 
-# The modes of (M, N, K) that each operand has.
-_MODES: dict[str, tuple[int, int]] = {"A": (0, 2), "B": (1, 2), "C": (0, 1), "D": (0, 1)}
+# The modes of (M, N, K) that each operand has; E is the metadata of a sparse A.
+_MODES: dict[str, tuple[int, int]] = {"A": (0, 2), "B": (1, 2), "C": (0, 1), "D": (0, 1), "E": (0, 2)}
 
 
 @dataclass(frozen=True)
@@ -173,14 +174,37 @@ class TiledMMA(Displayed):
         first, second = _MODES[operand]
         if layout.rank < 2:
             raise LayoutError(f"operand {operand} needs two modes or more, not {layout}")
-        permuted = logical_divide(layout, (self.permutation(first), self.permutation(second)))
-        shape = self.atom.shape_mnk
-        atoms = zipped_divide(permuted, (shape[first], shape[second]))
-        tv = {"A": self.atom.layout_a, "B": self.atom.layout_b}.get(operand) or self._layout_by_blocks(operand)
+        permuted = logical_divide(layout, (self.permutation(first), self._permutation_of(operand, second)))
+        atoms = zipped_divide(permuted, (self.atom.shape_mnk[first], self.atom.extent(operand, second)))
+        tv = {"A": self.atom.layout_a, "B": self.atom.layout_b, "E": self.atom.layout_e}.get(operand)
+        if operand == "E" and tv is None:
+            raise LayoutError(f"{self.atom} has no metadata: its A is dense")
+        tv = tv or self._layout_by_blocks(operand)
         values = composition(atoms[0], tv)
         counts = (size(self.atom_layout[first]), size(self.atom_layout[second]))
         rest = zipped_divide(atoms[1], counts)
         return from_modes((from_modes((values[0], rest[0])), from_modes((values[1], rest[1]))))
+
+    def _permutation_of(self, operand: Operand, mode: int) -> Any:  # Any: an extent or a Layout
+        """Return the permutation of a mode, counted in elements of an operand."""
+        found, whole, own = self.permutation(mode), self.atom.shape_mnk[mode], self.atom.extent(operand, mode)
+        if whole == own:
+            return found
+        if not isinstance(found, int):
+            raise LayoutError(
+                f"TiledMMA: {operand} of {self.atom} counts K by other elements than B, and K is permuted by {found}",
+                help="give an extent instead of a layout",
+            )
+        return found * own // whole
+
+    def tile_of(self, operand: Operand) -> tuple[int, int]:
+        """Return the extents of an operand's tile, in its elements: of a sparse A those that are kept."""
+        first, second = _MODES[operand]
+        atom = self.atom
+        extents = [
+            self.tile_size(mode) * atom.extent(operand, mode) // atom.shape_mnk[mode] for mode in (first, second)
+        ]
+        return extents[0], extents[1]
 
     def _layout_by_blocks(self, operand: Operand) -> Layout:
         """Return the atom's layout of C or D, over all blocks of rows where it computes only one of them."""
@@ -202,7 +226,7 @@ class TiledMMA(Displayed):
     def _layout_tv(self, operand: Operand) -> Layout:
         """Return (thread number, value) -> element of the operand's column-major tile."""
         first, second = _MODES[operand]
-        reference = Layout((self.tile_size(first), self.tile_size(second)))
+        reference = Layout(self.tile_of(operand))
         arranged = self.thread_fragment_layout(reference, operand)
         vector, places = arranged[0][0], arranged[0][1]
         if operand in "CD" and self.atom.row_block[1] > 1:
@@ -304,6 +328,10 @@ class ThrMMA:
         """Return this thread's part of D (M,N,...), which is that of C but where the atom says otherwise."""
         return self._partition(t, "D")
 
+    def partition_E(self, t: Tensor) -> Tensor:
+        """Return this thread's part of the metadata of a sparse A (M,words,...): (value, rest M, rest K, ...)."""
+        return self._partition(t, "E")
+
     def make_fragment_A(self, t: Tensor) -> Tensor:
         """Make registers of A's type in the shape of a partitioned tensor, in the order of its strides.
 
@@ -329,6 +357,10 @@ class ThrMMA:
     def make_fragment_D(self, t: Tensor) -> Tensor:
         """Make registers of the result's type in the shape of a partitioned tensor, column-major."""
         return compact_fragment(t, self.tiled_mma.atom.dtype_d.storage)
+
+    def make_fragment_E(self, t: Tensor) -> Tensor:
+        """Make registers for metadata in the shape of a partitioned tensor, column-major."""
+        return compact_fragment(t, uint16)
 
     def partition_fragment_A(self, t: Tensor) -> Tensor:
         """Make registers for this thread's part of A."""

@@ -14,7 +14,7 @@ from tilewright.dtypes import OPERANDS, DType, bool_, int32, int64, uint32
 from tilewright.errors import LanguageError
 from tilewright.ir.core import Buffer, GridLimit, Space, Value, VectorType
 from tilewright.ir.evaluate import facts_of
-from tilewright.ir.ops import Allocate, Inside, Load, Special, Store
+from tilewright.ir.ops import Allocate, AtRank, Inside, Load, Special, Store
 from tilewright.layout import DynamicInt, Layout, cosize
 from tilewright.layout.tuples import tuple_size
 from tilewright.pickling import Refused
@@ -94,6 +94,33 @@ class BufferEngine(Refused):
     def at(self, start: Scalar) -> BufferEngine:
         """Return the engine that begins at an element of the buffer."""
         return dataclasses.replace(self, start=start, windows={}, sliced_layout=None)
+
+    def at_rank(self, rank: Any) -> BufferEngine:
+        """Return the engine of the same elements in the shared memory of another block of the cluster."""
+        tracer, source = current("at_rank"), self.buffer
+        if source.space is not Space.SHARED or source.is_remote:
+            raise LanguageError(
+                f"at_rank: a block reaches shared memory of another, and this is {self.space} memory"
+                + (" of another block already" if source.is_remote else ""),
+                help="tile = tw.shared(dtype, layout); tile.at_rank(rank) is that of the block with that rank",
+            )
+        if not tracer.arch.has_clusters:
+            raise LanguageError(
+                f"at_rank: {tracer.arch} has no clusters of blocks, which need sm_90 or later",
+                help="exchange data through global memory",
+            )
+        blocks = math.prod(tracer.cluster_shape)
+        if isinstance(rank, int) and not 0 <= rank < blocks:
+            raise LanguageError(
+                f"at_rank: there is no block {rank} in a cluster of {blocks}",
+                help="launch with clusters: @tw.kernel(cluster=2), or kernel.configure(cluster=2)",
+            )
+        remote = dataclasses.replace(
+            source, name=f"remote_{source.name}" if source.name else "", base=source, is_remote=True, is_member=False,
+            location=tracer.location(),
+        )  # fmt: skip
+        tracer.emit(AtRank(remote, source, as_scalar(rank, int32).value))
+        return dataclasses.replace(self, buffer=remote)
 
     def sliced(self, layout: Any, result: Any, spans: Mapping[int, tuple[Any, Any, int]]) -> BufferEngine:
         """Return the engine of a view in which modes of a layout are sliced, to (start, extent, step)."""

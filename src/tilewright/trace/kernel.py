@@ -11,7 +11,7 @@ from tilewright.arch import Arch, missing_float8
 from tilewright.dtypes import FLOAT8
 from tilewright.errors import LanguageError, TilewrightError
 from tilewright.ir.core import Block, Kernel, Op, Value
-from tilewright.ir.ops import Cast, CastPair, Constant
+from tilewright.ir.ops import Atomic, AtRank, Cast, CastPair, Constant, Inside, Load, Store
 from tilewright.source import SourceLocation
 from tilewright.trace.aliases import refuse_changed_copies
 from tilewright.trace.heap import memory
@@ -72,6 +72,7 @@ def trace(
     refuse_wrong_slices(tracer)
     refuse_missing_arithmetic(kernel, arch)
     refuse_escapes(kernel)
+    refuse_remote_operands(kernel)
     refuse_divergent_barriers(kernel)
     return kernel
 
@@ -127,6 +128,20 @@ def _annotate(error: Exception, kernel: str, place: SourceLocation | None) -> No
         error.add_note("  " + text)
     elif len(error.args) == 1 and isinstance(error.args[0], str):  # Python 3.10 has no notes
         error.args = (f"{error.args[0]}\n  {text}",)
+
+
+def refuse_remote_operands(kernel: Kernel) -> None:
+    """Raise `LanguageError` where an op other than a load, store or atomic one reaches memory of another block."""
+    for op in kernel.body.walk():
+        plain = isinstance(op, (Load, Store, Atomic, AtRank, Inside)) or op.effects.scope is not None
+        for buffer in () if plain else op.buffers:
+            if buffer.is_remote:
+                raise LanguageError(
+                    f"{buffer.root.name or 'shared memory'} of another block of the cluster is reached by loads, "
+                    f"stores and atomic operations, not by {type(op).__name__}",
+                    location=op.location,
+                    help="copy it to registers or to shared memory of this block first, element by element",
+                )
 
 
 # --- values that left the loop or branch in which they were computed -----------------------------------

@@ -296,3 +296,12 @@ def extent_name(tracer: Tracer, extent: Value) -> str | None:
             part, axis = parameter.part
             return f"{parameter.argument}.{part}[{axis}]"
     return None
+
+
+def demand_clusters(tracer: Tracer, what: str) -> None:
+    """Raise `LanguageError` on a target without clusters."""
+    if not tracer.arch.has_clusters:
+        raise LanguageError(
+            f"{what}: {tracer.arch} has no clusters of blocks, which need sm_90 or later",
+            help="let the threads of a block meet: tw.sync_threads()",
+        )

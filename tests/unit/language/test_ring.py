@@ -117,6 +117,63 @@ def test_a_state_goes_on_in_the_next_loop() -> None:
     assert (out == x).all()
 
 
+@tw.kernel
+def by_turns(out, x, stages: tw.constexpr, run, without: tw.constexpr = ""):
+    """Two warps read `run` rows each in turns, and go past those of the other one; `without` leaves a part out."""
+    smem = tw.shared(tw.float32, tw.Layout((32, stages), (1, 32)))
+    ring, turns = tw.pipeline(stages, consumers=1, bytes=128), tw.mbarrier(1, stages=2)
+    tw.sync_threads()
+    n, warp = x.shape[0], tw.warp_id()
+    if warp == 2:
+        if tw.elect_one():
+            state = ring.producer()
+            for i in range(n):
+                with state.fill() as (stage, full):
+                    tw.copy(LOAD, tw.local_tile(tw.guarded(x)[i, :], (32,), (0,)), smem[:, stage], barrier=full)
+    else:
+        state = ring.consumer()
+        state.advance(warp * run)
+        parity = 1 - warp
+        for first in range(warp * run, n, 2 * run):
+            if without != "order":
+                turns[warp].wait(parity)
+            for i in range(first, first + run):
+                with state.read() as stage:
+                    out[i, tw.lane_id()] = smem[tw.lane_id(), stage]
+            if tw.elect_one():
+                turns[1 - warp].arrive()
+            if without != "advance":
+                state.advance(run)
+            parity = parity ^ 1
+
+
+@pytest.mark.parametrize("stages", [1, 2, 3, 5])
+@pytest.mark.parametrize("run", [1, 2, 4, 7])
+def test_states_go_past_tiles_of_others(stages: int, run: int) -> None:
+    x = np.arange(5 * run * 32, dtype=np.float32).reshape(5 * run, 32)
+    out = np.zeros_like(x)
+    by_turns[1, 96](out, x, stages, run)
+    assert (out == x).all()
+
+
+@pytest.mark.parametrize(("without", "run"), [("order", 4), ("advance", 3)])
+def test_what_going_past_needs(without: str, run: int) -> None:
+    """Without an order a wait comes two phases early, and passes: the parity is that of the phase before the last."""
+    x = np.zeros((12, 32), np.float32)
+    with pytest.raises(tw.CheckError):
+        by_turns[1, 96](np.zeros_like(x), x, 2, run, without)
+
+
+@pytest.mark.parametrize("count", [-1, True])
+def test_a_state_goes_forward(count: int) -> None:
+    @tw.kernel
+    def kernel(out):
+        tw.pipeline(2, consumers=1, bytes=4).consumer().advance(count)
+
+    with pytest.raises(tw.LanguageError, match="a state goes on by 0 stages or more, not"):
+        kernel.lower(tw.spec("int32", (1,)), block=32)
+
+
 def test_wrong_bytes_are_found() -> None:
     @tw.kernel
     def kernel(out, x, size: tw.constexpr):

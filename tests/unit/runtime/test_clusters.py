@@ -141,3 +141,15 @@ def test_a_cluster_divides_the_grid(grid: Any, cluster: Any, axis: str) -> None:
     with pytest.raises(ArgumentError, match=f"blocks in {axis}, and clusters of .* blocks do not divide it"):
         kernel[grid, 32](np.zeros(1, np.float32))
     kernel[(4, 4, 4), 32](np.zeros(1, np.float32))
+
+
+def test_code_of_another_stream_may_have_large_clusters_too() -> None:
+    """What a cooperative launch loads for a second stream is asked for its clusters as the first was."""
+    gpus: list[Any] = [Gpu(1), Gpu(1)]
+    lowered = SimpleNamespace(kernel=kernel_of((16, 1, 1), cooperative=True), module=None)
+    owner: Any = SimpleNamespace(lowered=lowered, function=gpus[0], load=lambda module: gpus[1])
+    admit = admission_of(owner)
+    assert admit is not None
+    config = launch_config(16, 32, 0, (16, 1, 1))
+    assert [admit(gpus[0], config, stream) for stream in (0, 1)] == gpus
+    assert all(gpu.large for gpu in gpus)

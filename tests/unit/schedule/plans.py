@@ -7,13 +7,21 @@ from typing import Any
 import tilewright as tw
 from tilewright.schedule.arrays import Array, Role
 from tilewright.schedule.caches import Location
+from tilewright.schedule.mma_shapes import MMAFragmentOp, MMAShape
 from tilewright.schedule.nest import Nest
 from tilewright.schedule.plan import Plan
 from tilewright.schedule.targets import Target
 
 
 def product(
-    m: Any, n: Any, k: Any, tile: Any = 8, depth: Any = 8, stages: Any = 1, target: Target | None = None
+    m: Any,
+    n: Any,
+    k: Any,
+    tile: Any = 8,
+    depth: Any = 8,
+    stages: Any = 1,
+    target: Target | None = None,
+    tma: bool | None = None,
 ) -> tuple[Plan, tuple[Array, ...]]:
     """Return the plan of C += A B and its arrays (C, A, B); sizes are numbers, dimensions or parameters."""
     A = Array(Role.INPUT, tw.float32, (m, k))
@@ -35,6 +43,53 @@ def product(
     unit = target.GridUnit
     plan.bind({i: unit.BLOCK_Y, j: unit.BLOCK_X, ii: unit.THREAD_Y, jj: unit.THREAD_X})
     plan.cache(C, index=kk, location=Location.PRIVATE)
-    plan.cache(A, index=ii, pipeline_stages=stages)
+    plan.cache(A, index=ii, pipeline_stages=stages, tma=tma)
     plan.cache(B, index=ii)
     return plan, (C, A, B)
+
+
+def warpgroup_product(
+    extents: tuple[int, int, int],
+    shape: MMAShape = MMAShape.M64N64K16,
+    tile: tuple[int, int, int] = (128, 64, 64),
+    types: tuple[tw.DType, tw.DType, tw.DType] = (tw.bfloat16, tw.bfloat16, tw.float32),
+    layouts: str = "NT",
+    stages: int = 2,
+    producer: bool = True,
+    tma: bool | None = None,
+    holds: bool = True,
+    stores: bool | None = None,
+    blocks: int | None = None,
+    options: dict[str, Any] | None = None,
+    target: str = "NVIDIA H100",
+) -> tuple[Plan, tuple[Array, Array, Array]]:
+    """Return the plan of C = A B (C += A B where C is not held) by warpgroups, and its arrays (A, B, C).
+
+    `layouts` has N for a matrix by rows and T for one by columns, of A and of B; `stores` is C's `tma`.
+    """
+    m, n, k = extents
+    by = {"N": Array.Layout.FIRST_MAJOR, "T": Array.Layout.LAST_MAJOR}
+    A = Array(Role.INPUT, types[0], (m, k), by[layouts[0]], name="A")
+    B = Array(Role.INPUT, types[1], (k, n), by[layouts[1]], name="B")
+    C = Array(Role.INPUT_OUTPUT, types[2], (m, n), name="C")
+    nest = Nest(shape=(m, n, k))
+    i, j, kk = nest.get_indices()
+
+    @nest.iteration_logic
+    def _() -> None:
+        C[i, j] += A[i, kk] * B[kk, j]
+
+    schedule = nest.create_schedule()
+    row, column, step = schedule.tile({i: tile[0], j: tile[1], kk: tile[2]})
+    ii, jj = schedule.tile({row: shape.m, column: shape.n})
+    schedule.reorder(i, j, kk, row, column, ii, jj, step)
+    plan = schedule.create_plan(Target(target))
+    unit = plan.target.GridUnit
+    plan.bind({i: unit.BLOCK_Y, j: unit.BLOCK_X, (row, column): unit.WARPGROUP}, producer=producer, blocks=blocks)
+    for operand in (A, B):
+        plan.cache(operand, index=ii, pipeline_stages=stages, tma=tma, **(options or {}))
+    if holds:
+        plan.cache(C, index=kk, location=Location.MMA_FRAGMENT, tma=stores)
+    begun = MMAFragmentOp.SET if holds else MMAFragmentOp.NONE
+    plan.tensorize((ii, jj, step), shape, tile[2] // shape.k, prologue_op=begun)
+    return plan, (A, B, C)

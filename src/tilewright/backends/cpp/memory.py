@@ -12,12 +12,13 @@ from itertools import pairwise
 from tilewright.arch import VECTOR_BYTES, Arch
 from tilewright.backends.cpp.arithmetic import exact
 from tilewright.backends.cpp.expression import Expression, Rank, prefix
+from tilewright.backends.cpp.prelude import FUNCTION
 from tilewright.backends.cpp.printer import Printer
 from tilewright.dtypes import int32, uint32, uint64
 from tilewright.errors import InternalError
 from tilewright.ir.core import Buffer, Kernel, Op, Space, Type, Value, VectorType
 from tilewright.ir.evaluate import facts_of
-from tilewright.ir.ops import AddressOf, Allocate, AllocateAt, Bitcast, Constant, Load, Point, Store
+from tilewright.ir.ops import AddressOf, Allocate, AllocateAt, AtRank, Bitcast, Constant, Load, Point, Store
 
 _ARENA_ALIGNMENT = 128  # at least; more where a buffer asks for it
 
@@ -121,6 +122,28 @@ def point(printer: Printer, op: Point) -> None:
     declare_views(printer, buffer, op)
 
 
+def at_rank(printer: Printer, op: AtRank) -> None:
+    """Declare a pointer to what a shared buffer is in another block of the cluster."""
+    if not printer.arch.has_clusters:
+        raise printer.refuse(op, f"clusters need sm_90 or later, and the target is {printer.arch}")
+    printer.prelude.need(_AT_RANK)
+    name = printer.buffer_names[op.buffer] = printer.names.declare(op.buffer.name)
+    source, kind = printer.buffer_names[op.source], printer.type_name(op.buffer.dtype)
+    printer.statement(f"{kind}* const {name} = at_rank({source}, {exact(printer, op.rank).text});", op)
+    declare_views(printer, op.buffer, op)
+
+
+# PTX ISA, "mapa": of a generic address in the shared memory of this block.
+_AT_RANK = f"""\
+// Returns where another block of the cluster has what is at an address of shared memory here.
+template <typename T>
+{FUNCTION} T* at_rank(T* local, int rank) {{
+    unsigned long long address;
+    asm("mapa.u64 %0, %1, %2;" : "=l"(address) : "l"(local), "r"(rank));
+    return (T*)address;
+}}"""
+
+
 def address_of(printer: Printer, op: AddressOf) -> Expression:
     """Return the address of a buffer's first element as a number."""
     name = Expression(printer.buffer_names[op.buffer], Rank.ATOM, op.buffer.dtype)
@@ -133,7 +156,7 @@ def declare_views(printer: Printer, base: Buffer, op: Op | None = None) -> None:
         step = view
         while step.base is not None and step.base is not base:
             step = step.base
-        if step.base is None or step in printer.buffer_names:
+        if step.base is None or step in printer.buffer_names or step.is_remote:
             continue
         name = printer.buffer_names[step] = printer.names.declare(step.name or f"{base.name}_{step.dtype}")
         kind = printer.type_name(step.dtype)

@@ -7,6 +7,8 @@ From the top down, as the imports run:
     predict        shared memory's accesses without a run, as far as they follow from the thread's index
     program        the table of handlers, one for each op class, and a kernel as a list of steps
     linearisation  a kernel whose threads wait for one another, as a list of instructions for agents
+    varied         a launch run again in other orders of its agents, and what differs
+    interleaving   which agent runs next where a seed gives the order
     agents         sets of threads at one place in the program, the scheduler that runs them, the report of a deadlock
     control        handlers of branches, loops, prints and assertions
     memory         handlers of allocation, loads, stores and atomic updates

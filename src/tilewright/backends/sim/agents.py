@@ -24,6 +24,8 @@ Waiting for all blocks of an agent costs nothing, because blocks do not wait for
 whoever can, no agent waits for a thread that is not needed. So if none of the five is left, no thread of any block
 can ever go on: that is a deadlock, and it is reported with what each of them waits for.
 
+With a seed the choice among those who may go on is another (see `interleaving`), down to single lanes.
+
 An instruction that the threads of a warp run together waits for those of them that are behind in the program, as the
 GPU's does: shuffles, votes, elections, matrix instructions, `sync_warp`, and the arrival at a named barrier. So does
 one of a warpgroup, for the threads of its four warps.
@@ -39,6 +41,7 @@ import numpy as np
 
 from tilewright.backends.sim.compiler import Compiler
 from tilewright.backends.sim.findings import Fault
+from tilewright.backends.sim.interleaving import Interleaving
 from tilewright.backends.sim.machine import Machine
 from tilewright.backends.sim.values import Array, Frame, Lanes, Mask, at_least_2d, merge, over_warps, warps_of, without
 from tilewright.ir.core import Op
@@ -46,12 +49,17 @@ from tilewright.ir.core import Op
 
 @dataclass
 class Waiting:
-    """Threads of one block, a mask, that wait for the same thing since the line of an op."""
+    """Threads of one block, a mask, that wait for the same thing since the line of an op.
+
+    `kind` and `summary` are those of the finding where the wait has a name of its own; others are deadlocks.
+    """
 
     op: Op
     threads: Array
     what: str
     help: str | None = None
+    kind: str | None = None
+    summary: str | None = None
 
 
 def groups_of(number: Lanes, row: int, threads: Array) -> list[tuple[int, Array]]:
@@ -68,34 +76,38 @@ def report_deadlock(
     shape = machine.blocks, machine.threads
     masks = [np.broadcast_to(True if f.mask is None else f.mask, shape) for f, _ in agents]
     stuck: Array = np.asarray(np.stack(masks).any(axis=0))
-    row = int(np.argmax(stuck.any(axis=1)))
-    pairs = [(tell, frame, mask[row]) for (frame, tell), mask in zip(agents, masks, strict=True) if mask[row].any()]
-    found = [w for tell, frame, threads in pairs for w in tell(frame, row, threads)]
+    row, size = int(np.argmax(stuck.any(axis=1))), machine.cluster_size
+    found: list[Waiting] = []
     notes: list[str] = []
-    for waiting in found:
-        one = int(waiting.threads.sum()) == 1 or _is_one_warp(waiting.threads, machine.warp)
-        notes.append(f"{name_threads(waiting.threads, machine.warp)} wait{'s' if one else ''} for {waiting.what}")
-        if waiting.op.location is not None:
-            place = waiting.op.location
-            notes += [f"  since {place}", f"    {place.text.strip()}"]
-    done = machine.threads - int(stuck[row].sum())
-    if done:
-        notes.append(f"the other {done} threads of the block have run to their end")
-    others = int(stuck.any(axis=1).sum()) - 1
+    for each in range(row, row // size * size + size):  # the blocks of one cluster wait for each other
+        pairs = [(tell, frame, mask[each]) for (frame, tell), mask in zip(agents, masks, strict=True)]
+        waits = [w for tell, frame, threads in pairs if threads.any() for w in tell(frame, each, threads)]
+        found += waits
+        notes += [f"block {machine.block_coordinate(each)}:"] if size > 1 and waits else []
+        for waiting in waits:
+            one = int(waiting.threads.sum()) == 1 or _is_one_warp(waiting.threads, machine.warp)
+            notes.append(f"{name_threads(waiting.threads, machine.warp)} wait{'s' if one else ''} for {waiting.what}")
+            if waiting.op.location is not None:
+                place = waiting.op.location
+                notes += [f"  since {place}", f"    {place.text.strip()}"]
+        done = machine.threads - int(stuck[each].sum())
+        if done and waits:
+            notes.append(f"the other {done} threads of the block have run to their end")
+    others = int(stuck.any(axis=1).sum()) - int(stuck[row // size * size : row // size * size + size].any(axis=1).sum())
     if others:
         notes.append(f"so do threads of {others} more block{'s' if others > 1 else ''}")
     later = machine.total_blocks - machine.first_block - machine.blocks
     if later:
         notes.append(f"{later} blocks of the grid have not started; {machine.blocks} are resident at once")
-    first = found[0]
+    first = next((waiting for waiting in found if waiting.kind), found[0])
     fault = Fault(
         first.op,
-        "deadlock",
-        f"deadlock: {_waiters(int(stuck[row].sum()))} for what no thread will do",
+        first.kind or "deadlock",
+        first.summary or f"deadlock: {_waiters(int(stuck[row].sum()))} for what no thread will do",
         machine.block_coordinate(row),
         machine.thread_coordinate(int(np.argmax(first.threads))),
         notes=notes,
-        help=next((w.help for w in found if w.help), _COUNT_ARRIVALS),
+        help=first.help or next((w.help for w in found if w.help), _COUNT_ARRIVALS),
         count=int(stuck.sum()),
     )
     machine.collector.report(fault)
@@ -145,6 +157,7 @@ def name_threads(threads: Array, warp: int = 32) -> str:
 
 # How often in a row agents may test an mbarrier without success, while no other agent can run and no barrier changes.
 _MAX_IDLE_POLLS = 1 << 14
+_LATE_POLLS = 8  # tests in turn that may find nothing because what is under way is late
 # How often in a row loops that wait for memory may run a round of 64 iterations in which they change what they carry,
 # and find in memory what they found before, while no memory changes and nobody else can run.
 _MAX_QUIET_ROUNDS = 1 << 11
@@ -180,6 +193,7 @@ class Pause:
     """
 
     op: Op | None = None
+    group = 0  # warps that leave it together where one of them does; -1: a block's
 
     def __init__(self, live: Sequence[int]) -> None:
         self.live: tuple[int, ...] = tuple(live)
@@ -212,6 +226,7 @@ class Gather(Pause):
         super().__init__(live)
         self.op: Op = op
         self.warps = warps
+        self.group = warps
 
     def ready(self, agent: Agent, scheduler: Scheduler) -> Lanes:
         return np.asarray(~scheduler.stragglers(agent, self.warps))
@@ -220,6 +235,10 @@ class Gather(Pause):
         assert self.op is not None
         group = "warp" if self.warps == 1 else "warpgroup"
         return [Waiting(self.op, threads, f"the other threads of the {group}")]
+
+
+class Crossing(Pause):
+    """A place before an op at which the order of threads may matter, in runs whose order a seed gives."""
 
 
 class Poll(Pause):
@@ -248,6 +267,7 @@ class Scheduler:
         self.compiler = compiler
         self.agents: list[Agent] = []
         self.idle_polls: int = 0
+        self._interleaving = compiler.machine.interleaving
         self._step = 0
         self._quiet = (-1, 0)  # a state of memory, and how many rounds loops took in it that wait for memory
 
@@ -317,10 +337,13 @@ class Scheduler:
                 instruction.arrive(agent, self)
                 return
         self.agents.remove(agent)
+        self.compiler.cluster_barriers.leave(agent.frame.mask)
 
     def _choose(self) -> Agent | None:
         """Return the agent that runs next, by the rule above, or None if no thread can go on."""
         self._unite()
+        if self._interleaving is not None:
+            return self._draw(self._interleaving)
         partly: list[tuple[Agent, Array]] = []
         testing: list[Agent] = []
         spinning: list[Agent] = []
@@ -343,6 +366,54 @@ class Scheduler:
         if found is None and testing and self.idle_polls <= _MAX_IDLE_POLLS:
             return testing[self.idle_polls % len(testing)]
         return found
+
+    def _draw(self, interleaving: Interleaving) -> Agent | None:
+        """Return the agent that runs next where a seed gives the order, or None if no thread can go on."""
+        machine = self.compiler.machine
+        shape = machine.blocks, machine.threads
+        candidates: list[tuple[Agent, Array]] = []
+        testing: list[Agent] = []
+        spinning: list[Agent] = []
+        for agent in self.agents:
+            pause, mask = self._pause(agent), agent.frame.mask
+            ready = True if pause is None else pause.ready(agent, self)
+            here: Array = np.ones(shape, np.bool_) if mask is None else np.broadcast_to(mask, shape)
+            going = here & ready
+            if going.any():
+                candidates.append((agent, going))
+            elif isinstance(pause, Poll):
+                testing.append(agent)
+            elif agent.spun is not None and agent.spun[0] is pause:
+                spinning.append(agent)
+                if not agent.is_futile or agent.spun[2] != self.version:
+                    candidates.append((agent, here))
+        if all(agent in spinning for agent, _ in candidates):
+            found = self._next_spinning(spinning)
+            if found is None and testing and self.idle_polls <= _MAX_IDLE_POLLS:
+                return testing[self.idle_polls % len(testing)]
+            return found
+        agent, chosen = interleaving.choose(candidates)
+        if agent in spinning:
+            interleaving.give_way(chosen)
+            return self._next_spinning([agent]) or next(a for a, _ in candidates if a not in spinning)
+        pause = self._pause(agent)
+        if isinstance(pause, Poll):
+            interleaving.give_way(chosen)
+        if pause is None:  # a place where an agent has come to by a jump, or the beginning
+            return agent
+        if pause.group:
+            size = machine.threads if pause.group < 0 else pause.group * machine.warp
+            chosen = over_warps(warps_of(chosen, machine.threads, size)[0], machine.threads, size)
+        going = next(each for a, each in candidates if a is agent)
+        chosen = chosen & going
+        mask = agent.frame.mask
+        if (chosen if mask is None else chosen | ~mask).all():
+            return agent
+        return self.split(agent, chosen)
+
+    def is_late(self) -> bool:
+        """Say whether a test of an mbarrier is to find that bytes and copies under way have not come yet."""
+        return self._interleaving is not None and self.idle_polls < _LATE_POLLS and self._interleaving.is_late()
 
     def _next_spinning(self, spinning: list[Agent]) -> Agent | None:
         """Return the agent that looks at memory next, None where looking is of no use."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from tilewright.backends.sim.copies import CopyQueue
 from tilewright.backends.sim.findings import Fault
-from tilewright.backends.sim.machine import Access, AccessKind, Machine, Signal
+from tilewright.backends.sim.machine import Access, AccessKind, Machine, Signal, check_ranks
 from tilewright.backends.sim.values import (
     Array,
     Lanes,
@@ -216,22 +216,26 @@ class Mbarriers:
         self.phase[blocks, elements] = self.bytes[blocks, elements] = 0
         self.version += 1
 
-    def arrive(self, op: Op, index: Lanes, count: Lanes, mask: Mask) -> None:
-        """Count arrivals of the threads of the mask."""
-        mask = self.admit(op, index, mask)
-        blocks, threads, elements = self._active(index, mask)
-        if not blocks.size:
+    def arrive(
+        self, op: Op, index: Lanes, count: Lanes, mask: Mask, ranks: Lanes = None, *, relaxed: bool = False
+    ) -> None:
+        """Count arrivals of threads: in their own blocks, or those of their cluster that `ranks` names."""
+        mask = self.admit(op, index, mask, ranks)
+        starters, threads, elements = self._active(index, mask)
+        if not starters.size:
             return
+        blocks, counts = self._targets(starters, threads, ranks), self._spread(count, starters, threads)
         for observer in self._machine.observers:
-            observer.arrive(Signal(op, self.buffer, index, self._of_threads(self.phase, index), mask))
+            phase = self._of_threads(self.phase, index, ranks)
+            observer.arrive(Signal(op, self.buffer, index, phase, mask, ranks, relaxed))
         come = np.zeros_like(self.count)
-        np.add.at(come, (blocks, elements), self._spread(count, blocks, threads))
+        np.add.at(come, (blocks, elements), counts)
         over = come > self.pending
         if over.any():
             first = int(np.argmax(over[blocks, elements]))
             at = blocks[first], elements[first]
             self._report(
-                op, "barrier-divergence", (blocks[first], threads[first]),
+                op, "barrier-divergence", (starters[first], threads[first]),
                 f"{come[at]} arrivals come to {self.name(int(elements[first]))} at once, whose phase {self.phase[at]} "
                 f"waits for {self.pending[at]} more of {self.count[at]}",
                 "count every arrival of a phase when the mbarrier is made; where one thread shall arrive for all, "
@@ -258,10 +262,10 @@ class Mbarriers:
         self.version += 1
 
     def deliver_later(
-        self, op: Op, index: Lanes, rows: Array, threads: Array, size: int, land: Callable[[Array, Array, Array], None]
+        self, op: Op, index: Array, rows: Array, threads: Array, size: int, land: Callable[[Array, Array, Array], None]
     ) -> None:
-        """Let bytes of bulk copies that these threads have started arrive: once threads wait for them."""
-        elements = self._spread(index, rows, threads)
+        """Let bytes of bulk copies that threads started arrive in the blocks `rows`: once threads wait for them."""
+        elements = index.astype(np.int64)
         self._deliveries.append(_Delivery(op, rows, threads, elements, size, land, np.ones(len(rows), np.bool_)))
         self.version += 1
 
@@ -336,10 +340,10 @@ class Mbarriers:
             )  # fmt: skip
         return mask
 
-    def over(self, index: Lanes, parity: Lanes, mask: Mask) -> Array:
+    def over(self, index: Lanes, parity: Lanes, mask: Mask, *, lands: bool = True) -> Array:
         """Return for each thread whether the phase it asks for is over, after landing the copies it depends on."""
         ready = self._over(index, parity)
-        if (self._deferred or self._deliveries) and not (ready if mask is None else ready | ~mask).all():
+        if lands and (self._deferred or self._deliveries) and not (ready if mask is None else ready | ~mask).all():
             waiting = both(mask, ~ready)
             blocks, _, elements = self._active(index, waiting)
             wanted = np.zeros(self.count.shape, np.bool_)
@@ -388,8 +392,21 @@ class Mbarriers:
         full = np.broadcast_to(at_least_2d(value), self._threads_shape)
         return np.asarray(full[blocks, threads].astype(np.int64))
 
-    def _of_threads(self, state: Array, index: Lanes) -> Array:
+    def _targets(self, blocks: Array, threads: Array, ranks: Lanes) -> Array:
+        """Return the blocks of the chunk whose mbarriers threads use."""
+        if ranks is None:
+            return blocks
+        size = self._machine.cluster_size
+        return np.asarray(blocks // size * size + self._spread(ranks, blocks, threads))
+
+    def _of_threads(self, state: Array, index: Lanes, ranks: Lanes = None) -> Array:
         """Return the state of the element of each thread: (blocks, 1) or (blocks, threads)."""
+        if ranks is not None:
+            rows = np.indices(self._threads_shape)[0]
+            elements = np.broadcast_to(at_least_2d(index), self._threads_shape).astype(np.intp)
+            size = self._machine.cluster_size
+            rows = rows // size * size + np.broadcast_to(at_least_2d(ranks), self._threads_shape).clip(0, size - 1)
+            return np.asarray(state[rows, elements.clip(0, state.shape[1] - 1)])
         elements = at_least_2d(index).astype(np.intp).clip(0, state.shape[1] - 1)
         if elements.shape == (1, 1):
             return state[:, elements[0]]
@@ -397,9 +414,11 @@ class Mbarriers:
 
     # --- faults -----------------------------------------------------------------------------------------
 
-    def _admitted(self, op: Op, kind: AccessKind, index: Lanes, mask: Mask) -> Mask:
+    def _admitted(self, op: Op, kind: AccessKind, index: Lanes, mask: Mask, ranks: Lanes = None) -> Mask:
         machine = self._machine
-        refused = machine.observe(Access(op, kind, machine.storages[self.buffer], index, 1, mask))
+        if ranks is not None:
+            mask = check_ranks(op, self.buffer, ranks, mask, machine)
+        refused = machine.observe(Access(op, kind, machine.storages[self.buffer], index, 1, mask, ranks))
         mask = mask if refused is None else without(mask, refused)
         _, _, elements = self._active(index, mask)
         outside = (elements < 0) | (elements >= self.count.shape[1])
@@ -408,11 +427,11 @@ class Mbarriers:
             raise machine.outside(op, self.buffer, error) from None
         return mask
 
-    def admit(self, op: Op, index: Lanes, mask: Mask) -> Mask:
+    def admit(self, op: Op, index: Lanes, mask: Mask, ranks: Lanes = None) -> Mask:
         """Return the threads that may use the mbarrier: it is there, and initialised."""
-        mask = self._admitted(op, AccessKind.BARRIER, index, mask)
+        mask = self._admitted(op, AccessKind.BARRIER, index, mask, ranks)
         blocks, threads, elements = self._active(index, mask)
-        missing = self.count[blocks, elements] == 0
+        missing = self.count[self._targets(blocks, threads, ranks), elements] == 0
         if not missing.any():
             return mask
         first = int(np.argmax(missing))

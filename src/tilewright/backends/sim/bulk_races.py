@@ -74,7 +74,7 @@ class BulkRaces:
 
     def __init__(self, checker: RaceChecker, kernel: Kernel) -> None:
         self._checker = checker
-        self._first, _ = numbers_of_mbarriers(kernel)
+        self._first, self._count = numbers_of_mbarriers(kernel)
         self._reading: list[_Reading] = []
         self.starters: dict[int, int] = {}  # by the events at which copies landed, a thread that had started them
 
@@ -98,6 +98,12 @@ class BulkRaces:
         touch = region.bulk_touch(access, everybody)
         if not touch.cells.size:
             return
+        if access.targets is not None:
+            view = checker.together
+            checker.presence.reach(
+                access.op, access.storage.buffer, event, *view.place(access.rows, access.threads),
+                access.targets % view.size, lasts=False,
+            )  # fmt: skip
         as_one = Access(access.op, access.kind, access.storage, None, 1, None)
         checker.compare(region, as_one, touch, event)
         self.demand_fences(region, as_one, touch)
@@ -155,16 +161,21 @@ class BulkRaces:
     def _arrive(self, region: Region, access: BulkAccess, which: Array, arrival: Arrival) -> None:
         """Let copies land whose bytes arrive at an mbarrier: it is who wrote them."""
         order, (buffer, elements, phases) = self._checker.order, arrival
-        chosen = np.flatnonzero(which)
+        chosen, size = np.flatnonzero(which), self._checker.together.size
+        targets = (access.rows if access.targets is None else access.targets)[which]
+        assert buffer.size is not None
+        elements = elements + targets % size * buffer.size
         for element in np.unique(elements).tolist():
             here = elements == element
             some = np.zeros_like(which)
             some[chosen[here]] = True
-            event, number = self._checker.note(access.op, access.kind), self._first[buffer] + element
+            rank, one = divmod(element, buffer.size)
+            event = self._checker.note(access.op, access.kind)
+            number = rank * self._count + self._first[buffer] + one
             touch = region.bulk_touch(access, some)
             region.cells.writes[touch.cells] = order.writer(number) | (event << BITS)
             if touch.threads.size:
                 self.starters[event] = int(touch.threads[0])
             phase = np.full((self._checker.blocks, 1), -1, np.int64)
-            phase[access.rows[some], 0] = phases[here]
+            phase[targets[here] // size, 0] = phases[here]
             order.deliver((buffer, element), phase, number)

@@ -14,7 +14,14 @@ import numpy as np
 from tilewright.backends.sim.aliases import PointedStorage
 from tilewright.backends.sim.findings import Fault, name_place
 from tilewright.backends.sim.machine import Access, AccessKind, BulkAccess, Machine, Observer
-from tilewright.backends.sim.storage import FlatStorage, GlobalStorage, RegisterStorage, SharedStorage, Storage
+from tilewright.backends.sim.storage import (
+    FlatStorage,
+    GlobalStorage,
+    RegisterStorage,
+    RemoteStorage,
+    SharedStorage,
+    Storage,
+)
 from tilewright.backends.sim.values import Array, Lanes, Mask, at_least_2d, both, by_warps, fill
 from tilewright.ir.core import Op
 from tilewright.ir.effects import WARPS_OF, Scope
@@ -50,7 +57,7 @@ class InitialisedBytes:
 
     def mark(self, storage: SharedStorage, index: Lanes, lanes: int, mask: Mask) -> None:
         """Take elements as written by the threads of the mask."""
-        if self._differs(index, mask):
+        if self._differs(index, mask) or isinstance(storage, RemoteStorage):
             self._separate()
         cells, position, mask = self._cells(storage, index, lanes, mask)
         full = _full(storage, cells)
@@ -62,6 +69,8 @@ class InitialisedBytes:
 
     def missing(self, storage: SharedStorage, index: Lanes, lanes: int, mask: Mask) -> Array | None:
         """Return the threads of the mask that read something unwritten, None if there are none."""
+        if isinstance(storage, RemoteStorage):
+            self._separate()
         if len(self._bytes) == 1 and np.ndim(index) == 2 and index.shape[0] > 1:
             piece = self._bytes[0, storage.offset : storage.offset + storage.bytes]
             if (piece == storage.mark).all():
@@ -111,7 +120,9 @@ class InitialisedBytes:
         cells = self._bytes.view(_UNSIGNED[size])
         rows, pitch = cells.shape
         position = at_least_2d(index).astype(np.intp) + storage.offset // size
-        if rows > 1:
+        if isinstance(storage, RemoteStorage):
+            position = position + storage.targets * pitch
+        elif rows > 1:
             position = position + (np.arange(rows, dtype=np.intp) * pitch)[:, None]
         if lanes > 1:
             position = position[..., None] + np.arange(lanes)
@@ -202,9 +213,12 @@ class AccessChecker(Observer):
 
     def start_bulk(self, access: BulkAccess) -> bool:
         storage = access.storage
-        if not isinstance(storage, SharedStorage):
+        if access.there is not None and not isinstance(storage, SharedStorage):
             return False  # a tensor map keeps copies inside of its tensor
         outside = (access.index < storage.low) | (access.index >= storage.high)
+        if isinstance(storage, GlobalStorage):
+            return self._bulk_global(access, storage, outside)
+        assert isinstance(storage, SharedStorage), storage
         if outside.any():
             self._report_bulk(
                 access, outside, "out-of-bounds",
@@ -213,7 +227,8 @@ class AccessChecker(Observer):
             )  # fmt: skip
             return True
         if access.kind is not AccessKind.COPY_READ:
-            self._initialised.mark_elements(storage, access.rows, access.index)
+            rows = access.rows if access.targets is None else access.targets
+            self._initialised.mark_elements(storage, rows, access.index)
             return False
         missing = self._initialised.missing_elements(storage, access.rows, access.index)
         if missing.any():
@@ -223,6 +238,20 @@ class AccessChecker(Observer):
                 "write it first",
             )  # fmt: skip
         return False
+
+    def _bulk_global(self, access: BulkAccess, storage: GlobalStorage, outside: Array) -> bool:
+        """Report a run of global memory that lies outside of its array, in part or between its rows."""
+        if storage.present is not None:
+            outside = outside | ~storage.present[np.where(outside, storage.low, access.index) - storage.low]
+        if not outside.any():
+            return False
+        self._report_bulk(
+            access, outside, "out-of-bounds",
+            f"out of bounds: {_BULK[access.kind]} {{}} of an array with shape {storage.shape}, strides "
+            f"{storage.strides}",
+            "check the tile against the shape; SM90_TMA_LOAD and SM90_TMA_STORE clip a tile that overhangs",
+        )  # fmt: skip
+        return True
 
     def _report_bulk(self, access: BulkAccess, bad: Array, kind: str, summary: str, help: str) -> None:
         n, element = (int(x) for x in np.argwhere(bad)[0])

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 from tilewright.backends.sim.barriers import Mbarriers, NamedBarriers
 from tilewright.backends.sim.bulk import BulkGroups
+from tilewright.backends.sim.clusters import ClusterBarriers
 from tilewright.backends.sim.copies import CopyQueue
 from tilewright.backends.sim.machine import Machine, Observer
 from tilewright.backends.sim.values import Frame, Lanes
@@ -50,6 +51,7 @@ class Compiler:
         self.copies: CopyQueue = CopyQueue(machine)
         self.bulk_groups: BulkGroups = BulkGroups(machine)
         self.named_barriers: NamedBarriers = NamedBarriers(machine)
+        self.cluster_barriers: ClusterBarriers = ClusterBarriers(machine)
         self._mbarriers: dict[Buffer, Mbarriers] = {}
         self.initial: list[Lanes] = []
         self.meaning = meaning
@@ -62,6 +64,7 @@ class Compiler:
         self.copies.clear()
         self.bulk_groups.clear()
         self.named_barriers.clear()
+        self.cluster_barriers.clear()
         for mbarriers in self._mbarriers.values():
             mbarriers.clear()
 
@@ -81,7 +84,11 @@ class Compiler:
     @property
     def barrier_version(self) -> int:
         """A number that changes with each arrival at a barrier."""
-        return self.named_barriers.version + sum(m.version for m in self._mbarriers.values())
+        return (
+            self.named_barriers.version
+            + self.cluster_barriers.version
+            + sum(m.version for m in self._mbarriers.values())
+        )
 
     def hidden_slot(self) -> int:
         """Return the number of a new slot that belongs to no value of the IR."""

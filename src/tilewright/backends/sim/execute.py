@@ -20,17 +20,21 @@ import numpy as np
 from tilewright.backends.sim.accumulators import RegisterChecker
 from tilewright.backends.sim.aliases import Reachable, reachable
 from tilewright.backends.sim.checks import AccessChecker
+from tilewright.backends.sim.clusters import demand_whole_groups
 from tilewright.backends.sim.copies import WaitChecker
 from tilewright.backends.sim.findings import Collector, Finding
 from tilewright.backends.sim.finite import watching
+from tilewright.backends.sim.interleaving import Interleaving
 from tilewright.backends.sim.machine import Machine
 from tilewright.backends.sim.measure import Meter
 from tilewright.backends.sim.overflow import OverflowWatch
+from tilewright.backends.sim.predecessors import Predecessors, forget_launches
 from tilewright.backends.sim.program import Program, meaning
 from tilewright.backends.sim.races import RaceChecker
 from tilewright.backends.sim.storage import GlobalStorage, Storage
 from tilewright.backends.sim.unwritten import report_unwritten
 from tilewright.backends.sim.values import Array, Lanes
+from tilewright.backends.sim.varied import Varied
 from tilewright.errors import ROLLBACK_VARIABLE, ArgumentError, CheckError, TilewrightWarning, describe_outputs
 from tilewright.figures import Compiled, Launch, add_launch
 from tilewright.frames import is_user_file
@@ -47,7 +51,8 @@ class Options:
     `nan` also looks for NaN and infinity that appear where operands are finite. `profile` measures what each line
     costs, in all blocks or in a sample of about `profile_blocks`. `unwritten` also tells of outputs that are written
     only as far as the grid reaches. `rollback` puts the arrays of a launch that raises
-    back; None leaves it to the environment.
+    back; None leaves it to the environment. `schedules` is in how many more orders of agents each launch is run, those
+    of the seeds from `seed` on; `progress` is called with the number of each before it runs.
     """
 
     check: bool = True
@@ -57,6 +62,9 @@ class Options:
     profile_blocks: int | None = None
     rollback: bool | None = None
     unwritten: bool = True
+    schedules: int = 0
+    seed: int = 0
+    progress: Callable[[int], None] | None = None
 
 
 @dataclass(frozen=True)
@@ -67,6 +75,7 @@ class Run:
     findings: list[Finding] = field(default_factory=list)
     launches: list[Launch] = field(default_factory=list)
     launched: list[str] = field(default_factory=list)  # names of the kernels that ran, measured or not
+    notes: list[str] = field(default_factory=list)  # what is worth saying of a launch and is no finding
 
 
 AnyRun = TypeVar("AnyRun", bound=Run)
@@ -201,6 +210,7 @@ def execute(
     sized: Mapping[Buffer, tuple[int, int]] | None = None,
     described: Callable[[], tuple[tuple[str, str], ...]] = tuple,
     maps: Mapping[TensorMap, MapValues] | None = None,
+    remembers: bool = False,
 ) -> None:
     """Run a kernel over `grid` blocks of `block` threads.
 
@@ -211,7 +221,8 @@ def execute(
     the caller drops where this raises. `addresses` are the arrays that the kernel may reach by their addresses; without
     any, and with a kernel that has pointers, these are its arguments. `sized` has the place and the number of elements
     of the shared buffers whose size the launch knows. `described` returns what a profile says of the arguments: the
-    name of each and a short text.
+    name of each and a short text. With `remembers` the elements that the launch reaches are remembered for those after
+    it, else its arrays.
 
     Raises `CheckError`, with its `findings`, where the kernel is wrong.
     """
@@ -224,27 +235,41 @@ def execute(
         return
     if not addresses and any(isinstance(op, (Point, AddressOf)) for op in kernel.body.walk()):
         addresses = [reachable(array, buffer.name) for buffer, array in arrays.items()]
-    machine = Machine(kernel, grid, block, arrays, collector, addresses, sized, maps)
-    races = RaceChecker(kernel, machine) if options.check else None
-    if races is not None:
-        machine.observers = (AccessChecker(machine), races, WaitChecker(kernel, machine))
-        if any(op.effects.asynchronous is Completion.WARPGROUP for op in kernel.body.walk()):
-            machine.observers += (RegisterChecker(kernel, machine),)
-    outputs = Outputs(kernel, machine.storages, is_wanted(options.rollback), options.check, copies, addresses)
-    meter = Meter(machine, kernel, options.profile_blocks) if options.profile else None
-    if meter is not None:
-        machine.observers += (meter,)
-    watched = OverflowWatch(kernel, machine, scalars).watching(meaning) if options.check else meaning
-    program = Program(kernel, machine, scalars, watching(watched) if options.check and options.nan else watched)
-    try:
+    demand_whole_groups(kernel, block[0] * block[1] * block[2])
+
+    def prepare(collector: Collector, interleaving: Interleaving | None) -> tuple[Machine, RaceChecker | None]:
+        machine = Machine(kernel, grid, block, arrays, collector, addresses, sized, maps, interleaving)
+        return machine, _watch(kernel, machine) if options.check else None
+
+    def complete(machine: Machine) -> None:
+        watched = OverflowWatch(kernel, machine, scalars).watching(meaning) if options.check else meaning
+        program = Program(kernel, machine, scalars, watching(watched) if options.check and options.nan else watched)
         with np.errstate(all="ignore"):
             for first in range(0, machine.total_blocks, machine.chunk):
                 machine.begin(first, min(machine.chunk, machine.total_blocks - first))
                 program.run()
         for observer in machine.observers:
             observer.end()
+
+    machine, races = prepare(collector, None)
+    before = None if races is None else Predecessors(kernel, machine, races.order, arrays, remembers)
+    if before is None:
+        forget_launches()
+    elif remembers or kernel.dependent_launch:
+        machine.observers += (before,)
+    outputs = Outputs(kernel, machine.storages, is_wanted(options.rollback), options.check, copies, addresses)
+    meter = Meter(machine, kernel, options.profile_blocks) if options.profile else None
+    if meter is not None:
+        machine.observers += (meter,)
+    varied = Varied(kernel, collector, machine.storages, addresses) if options.schedules else None
+    try:
+        complete(machine)
+        if before is not None:
+            before.remember()
         if races is not None and options.unwritten:
             report_unwritten(kernel, machine, races.regions, scalars)
+        if varied is not None:
+            run.notes.extend(varied.run(options, lambda *how: complete(prepare(*how)[0])))
         collector.finish()
         if outer_run() is None:
             for finding in collector.warnings:
@@ -256,6 +281,15 @@ def execute(
         run.findings.extend(collector.findings)
         if meter is not None:
             add_launch(run.launches, meter.launch(arch, compile, described()))
+
+
+def _watch(kernel: Kernel, machine: Machine) -> RaceChecker:
+    """Give a machine the observers that check a launch; return the one that finds races."""
+    races = RaceChecker(kernel, machine)
+    machine.observers = (AccessChecker(machine), races, WaitChecker(kernel, machine))
+    if any(op.effects.asynchronous is Completion.WARPGROUP for op in kernel.body.walk()):
+        machine.observers += (RegisterChecker(kernel, machine),)
+    return races
 
 
 def _frames_to_the_caller() -> int:

@@ -31,6 +31,7 @@ class Finding(MessageShown):
     `kind` is one of the words in docs/simulator.md: "race", "out-of-bounds", "missing-wait" and so on.
     `buffer`, `index` and `coordinate` name the first element concerned, `block` and `thread` who was the
     first there, and `count` how many threads were concerned in all. `other` is the line of the other side of a race.
+    `seed` is the first of the seeds whose order of agents shows it, None where the order without a seed does.
     `message` is the whole text.
     """
 
@@ -44,6 +45,7 @@ class Finding(MessageShown):
     thread: Dim3 | None
     count: int
     other: SourceLocation | None = None
+    seed: int | None = None
 
     @property
     def file(self) -> str | None:
@@ -69,6 +71,7 @@ class Finding(MessageShown):
             "thread": None if self.thread is None else list(self.thread),
             "count": self.count,
             "other": None if self.other is None else {"file": self.other.file, "line": self.other.line},
+            "seed": self.seed,
         }
 
     def to_json(self) -> str:
@@ -83,7 +86,8 @@ class Finding(MessageShown):
 class Fault:
     """A finding in the making: what the first offending thread did, and how many did the same so far.
 
-    `other` is the op on the other side of a race, `role` what is said before who did it.
+    `other` is the op on the other side of a race, `role` what is said before who did it. `seeds` are those whose order
+    of agents shows it, where the order without a seed does not.
     """
 
     op: Op
@@ -100,6 +104,7 @@ class Fault:
     other: Op | None = None
     role: str = ""
     is_warning: bool = False  # found, and not raised
+    seeds: list[int] = field(default_factory=list)
 
     def details(self) -> list[str]:
         """Return the lines below the summary."""
@@ -107,7 +112,7 @@ class Fault:
         others = self.count - 1
         if others:
             who += f", and {others} more"
-        return [*self.notes, who]
+        return [*self.notes, who, *([_of_seeds(self.seeds)] if self.seeds else [])]
 
     def finding(self) -> Finding:
         """Return the finished finding."""
@@ -123,7 +128,15 @@ class Fault:
             self.thread,
             self.count,
             None if self.other is None else self.other.location,
+            self.seeds[0] if self.seeds else None,
         )
+
+
+def _of_seeds(seeds: Sequence[int]) -> str:
+    again = f"tw.simulate(schedules=1, seed={seeds[0]}) shows it again"
+    if len(seeds) == 1:
+        return f"only in the order of agents of seed {seeds[0]}; {again}"
+    return f"only in other orders of agents, those of seed {seeds[0]} and {len(seeds) - 1} more; {again}"
 
 
 class Collector:
@@ -153,6 +166,21 @@ class Collector:
         if known is not None:
             known.count += count
         return known is not None or self._kept[place_of(op), kind] >= MOST_A_LINE
+
+    def add_order(self, other: Collector, seed: int) -> None:
+        """Take over what was found in the order of agents that a seed gives, unless it is known without a seed."""
+        for key, fault in other._faults.items():
+            known = self._faults.get(key)
+            if known is None:
+                fault.seeds.append(seed)
+                self._faults[key] = fault
+            elif known.seeds:
+                known.seeds.append(seed)
+
+    @property
+    def has_errors(self) -> bool:
+        """Whether something was found that is not only a warning."""
+        return any(not fault.is_warning for fault in self._faults.values())
 
     def error(self, fault: Fault) -> CheckError:
         """Add a fault after which the run cannot go on, and return the error to raise."""

@@ -10,10 +10,11 @@ from collections.abc import Callable, Container
 
 import numpy as np
 
-from tilewright.backends.sim.agents import Agent, Command, Gather, Pause, Scheduler
+from tilewright.backends.sim.agents import Agent, Command, Crossing, Gather, Pause, Scheduler
 from tilewright.backends.sim.compiler import Compiler, Step
 from tilewright.backends.sim.control import index_check, move, trip_counts
 from tilewright.backends.sim.endless import Watch
+from tilewright.backends.sim.interleaving import is_crossing
 from tilewright.backends.sim.spinning import Spin
 from tilewright.backends.sim.values import Frame, Mask, both, without
 from tilewright.ir.core import Block, Kernel, Op, Value
@@ -46,6 +47,7 @@ class _Writer:
 
     def __init__(self, compiler: Compiler, spins: Container[Op]) -> None:
         self.compiler, self._spins = compiler, spins
+        self._is_varied = compiler.machine.interleaving is not None
         self.code: list[Command] = []
         self.visible: list[int] = []
         self._steps: list[Step] = []
@@ -72,10 +74,15 @@ class _Writer:
 
     def _pauses(self, op: Op) -> bool:
         """Return whether an agent may have to stop inside an op."""
-        return any(o.effects.waits is not Waits.NOBODY or o in self._spins for o in op.walk())
+        return any(
+            o.effects.waits is not Waits.NOBODY or o in self._spins or (self._is_varied and is_crossing(o))
+            for o in op.walk()
+        )
 
     def _op(self, op: Op) -> None:
         warps = _warps_needed(op)
+        if self._is_varied and not op.blocks and is_crossing(op):
+            self._pause(Crossing(self.visible))
         if warps and not (op.blocks and self._pauses(op)):
             self._gather(op, warps)
         if isinstance(op, If) and self._pauses(op):

@@ -19,8 +19,9 @@ import numpy as np
 
 from tilewright.backends.sim.aliases import AddressSpace, GlobalView, PartedRegisters, PointedStorage, Reachable
 from tilewright.backends.sim.findings import Collector, Fault
-from tilewright.backends.sim.storage import GlobalStorage, RegisterStorage, SharedStorage, Storage
-from tilewright.backends.sim.values import Array, Lanes, Mask, fill, without
+from tilewright.backends.sim.interleaving import Interleaving
+from tilewright.backends.sim.storage import GlobalStorage, RegisterStorage, RemoteStorage, SharedStorage, Storage
+from tilewright.backends.sim.values import Array, Lanes, Mask, at_least_2d, fill, without
 from tilewright.backends.sim.warpgroups import ProductGroups
 from tilewright.dtypes import uint8, uint16, uint32, uint64
 from tilewright.errors import ArgumentError, CheckError
@@ -53,6 +54,7 @@ class Access:
     index: Lanes
     lanes: int
     mask: Mask
+    ranks: Lanes = None  # the blocks of the cluster whose shared memory it is, where not the threads' own
 
 
 @dataclass(slots=True, eq=False)
@@ -70,6 +72,7 @@ class BulkAccess:
     threads: Array
     index: Array
     there: Array | None
+    targets: Array | None = None  # the blocks of the chunk whose shared memory it is, where not the threads' own
 
 
 # Where the bytes of bulk copies arrive: the mbarrier's buffer, and for each thread the element and the phase.
@@ -93,6 +96,8 @@ class Signal:
     The barrier is element `index` of `buffer`, or named barrier `index` where that is None. `phase` is the one that
     each thread arrived in, or the last one that was over when it went on: all arrivals in it and before it
     happened before. Phases count from 0 in each block; -1 is none. Values of inactive threads mean nothing.
+    `ranks` are the blocks of the cluster whose mbarriers they are, where these are not the threads' own. A `relaxed`
+    arrival tells of asynchronous work that the thread knows to be over, and not of what it did itself.
     """
 
     op: Op
@@ -100,6 +105,8 @@ class Signal:
     index: Lanes
     phase: Lanes
     mask: Mask
+    ranks: Lanes = None
+    relaxed: bool = False
 
 
 @dataclass(slots=True)
@@ -170,6 +177,12 @@ class Observer:
     def fence_proxy(self, op: Op, mask: Mask) -> None:
         """Called at a fence behind which the async proxy sees what the threads of the mask wrote."""
 
+    def await_grids(self, op: Op, mask: Mask) -> None:
+        """Called when threads of the mask have waited for the launches before this one."""
+
+    def finish(self) -> None:
+        """Called when the blocks that run are over."""
+
     def synchronise(self, done: Synchronisation) -> None:
         """Called after a strong access or a fence, in kernels in which one orders anything."""
 
@@ -184,6 +197,19 @@ class Observer:
 
     def acquire(self, signal: Signal) -> None:
         """Called when threads go on after a wait, or when their test of an mbarrier holds."""
+
+
+@dataclass(slots=True)
+class MadeMaps:
+    """What the tensor maps describe that threads have made, of each thread of the chunk (blocks, threads).
+
+    `address` is that of the first element in the address space of the launch, or the index of that element in an array
+    argument; it is -1 where the thread has made none.
+    """
+
+    address: Array
+    extents: list[Array]
+    strides: list[Array]
 
 
 Dim3 = tuple[int, int, int]
@@ -201,6 +227,12 @@ CHUNK_THREADS = 1 << 15
 # most bytes of their memory.
 RESIDENT_THREADS = 1 << 18
 _RESIDENT_BYTES = 1 << 29
+_RELATION_BYTES = 1 << 27  # of all clusters that run at once
+
+
+def relation_bytes(threads: int) -> int:
+    """Return the bytes that it takes to say what each thread of a cluster knows of each other, and of its copies."""
+    return 16 * threads * threads
 
 
 class Machine:
@@ -220,15 +252,21 @@ class Machine:
         addresses: Sequence[Reachable] = (),
         sized: Mapping[Buffer, tuple[int, int]] | None = None,
         maps: Mapping[TensorMap, MapValues] | None = None,
+        interleaving: Interleaving | None = None,
     ) -> None:
         self.grid = grid
         self.block = block
+        self.interleaving = interleaving
+        self._order: Array | None = None  # the numbers of the blocks, where they do not run in order
         self.maps: Mapping[TensorMap, MapValues] | dict[TensorMap, MapValues] = (
             maps or {}
         )  # what the tensor maps of the launch describe
+        self.made_maps: dict[object, MadeMaps] = {}  # and those that threads of the chunk have made, by key
         self.threads: int = block[0] * block[1] * block[2]
         self.warp: int = kernel.warp_size
         self.total_blocks: int = grid[0] * grid[1] * grid[2]
+        self.cluster = kernel.cluster  # how many blocks along x, y and z; blocks of one stand side by side in a chunk
+        self.cluster_size: int = kernel.cluster[0] * kernel.cluster[1] * kernel.cluster[2]
         self.collector = collector
         self.observers: tuple[Observer, ...] = ()
         self.first_block: int = 0
@@ -292,7 +330,10 @@ class Machine:
                 if offset is None:
                     offset = -(-end // _ARENA_ALIGNMENT) * _ARENA_ALIGNMENT
                     end = offset + buffer.bytes
-                self.shared.append(SharedStorage(buffer, offset, size))
+                if buffer.is_remote:
+                    self.shared.append(RemoteStorage(buffer, offset, size, self.cluster_size))
+                else:
+                    self.shared.append(SharedStorage(buffer, offset, size))
                 self.storages[buffer] = self.shared[-1]
         members = [buffer for buffer in dict.fromkeys(b.family for b in buffers) if buffer.is_member]
         for shared in self.shared:
@@ -351,7 +392,10 @@ class Machine:
         by_memory = most_bytes // max(1, self.arena_bytes + registers)
         if self._is_cooperative:
             return self.total_blocks
-        return max(1, min(self.total_blocks, most // self.threads, by_memory))
+        size = self.cluster_size
+        if size > 1:  # what the threads of a cluster know of each other
+            by_memory = min(by_memory, size * (_RELATION_BYTES // relation_bytes(size * self.threads)))
+        return max(1, min(self.total_blocks, most // self.threads, by_memory) // size) * size
 
     def watch_memory(self, *, resident: bool) -> None:
         """Let `version` change with memory; `resident` says that blocks wait for each other, and many run at once."""
@@ -374,20 +418,38 @@ class Machine:
         self.first_block = first_block
         self.blocks = blocks
         self.products.begin(blocks)
+        self.made_maps.clear()
         for registers in self.registers:
             registers.allocate()
         self.special = dict(self._fixed)
-        block = np.arange(first_block, first_block + blocks, dtype=np.int64)[:, None]
-        for axis, extent in zip("xyz", self.grid, strict=True):
-            self.special[f"block_idx.{axis}"] = (block % extent).astype(np.int32) if extent > 1 else np.int32(0)
-            block = block // extent
+        cluster, rank = np.divmod(
+            np.arange(first_block, first_block + blocks, dtype=np.int64)[:, None], self.cluster_size
+        )
+        if self.interleaving is not None:
+            if self._order is None:
+                together = self.chunk if self._is_resident else self.total_blocks
+                self._order = self.interleaving.blocks(
+                    self.total_blocks // self.cluster_size, together // self.cluster_size
+                )
+            self.interleaving.begin(blocks, self.threads, self.warp)
+        if self._order is not None:
+            cluster = self._order[cluster]
+        self.special["cluster_ctarank"] = rank.astype(np.int32)
+        for axis, extent, inner in zip("xyz", self.grid, self.cluster, strict=True):
+            cluster, outer = np.divmod(cluster, extent // inner)
+            rank, inside = np.divmod(rank, inner)
+            for name, value in (("block_idx", outer * inner + inside), ("clusterid", outer), ("cluster_ctaid", inside)):
+                self.special[f"{name}.{axis}"] = value.astype(np.int32) if extent > 1 else np.int32(0)
         for observer in self.observers:
             observer.begin(self)
 
     def start_bulk(self, *accesses: BulkAccess) -> bool:
-        """Show bulk accesses to the observers; return whether one refuses them."""
-        refused = [observer.start_bulk(access) for observer in self.observers for access in accesses]
-        return any(refused)
+        """Show bulk accesses to the observers; return whether one refuses them, which the next ones do not see."""
+        for observer in self.observers:
+            refused = [observer.start_bulk(access) for access in accesses]
+            if any(refused):
+                return True
+        return False
 
     def finish_bulk(self, access: BulkAccess, which: Array, arrival: Arrival | None) -> None:
         """Tell the observers that bulk accesses have taken place."""
@@ -422,7 +484,13 @@ class Machine:
 
     def block_coordinate(self, row: int) -> Dim3:
         """Return block_idx of a row of the chunk."""
-        return _coordinate(self.first_block + row, self.grid)
+        cluster, rank = divmod(self.first_block + row, self.cluster_size)
+        if self._order is not None:
+            cluster = int(self._order[cluster])
+        first = _coordinate(cluster, tuple(n // m for n, m in zip(self.grid, self.cluster, strict=True)))
+        inside = _coordinate(rank, self.cluster)
+        x, y, z = (a * m + b for a, m, b in zip(first, self.cluster, inside, strict=True))
+        return x, y, z
 
     def thread_coordinate(self, thread: int) -> Dim3:
         """Return thread_idx of a linear thread number."""
@@ -441,10 +509,28 @@ def _memory_model(kernel: Kernel) -> tuple[bool, bool]:
     return known
 
 
-def _coordinate(linear: int, extents: Dim3) -> Dim3:
+def _coordinate(linear: int, extents: tuple[int, ...]) -> Dim3:
     rest, x = divmod(linear, extents[0])
     z, y = divmod(rest, extents[1])
     return x, y, z
+
+
+def check_ranks(op: Op, buffer: Buffer, ranks: Lanes, mask: Mask, machine: Machine) -> Mask:
+    """Report threads that name a block which their cluster does not have, and return the others."""
+    outside = at_least_2d(np.asarray((ranks < 0) | (ranks >= machine.cluster_size)))
+    bad = outside if mask is None else outside & mask
+    if not bad.any():
+        return mask
+    full = np.broadcast_to(bad, (machine.blocks, machine.threads))
+    row, thread = (int(n) for n in np.argwhere(full)[0])
+    rank = int(np.broadcast_to(at_least_2d(ranks), full.shape)[row, thread])
+    fault = Fault(
+        op, "out-of-bounds", f"out of bounds: {buffer.name} of block {rank} of a cluster of {machine.cluster_size}",
+        machine.block_coordinate(row), machine.thread_coordinate(thread), buffer.name,
+        help="ranks go from 0 to the number of blocks of a cluster", count=int(full.sum()),
+    )  # fmt: skip
+    machine.collector.report(fault)
+    return without(mask, bad)
 
 
 def demand_whole_warps(op: Op, what: str, mask: Mask, machine: Machine, full: bool) -> None:

@@ -42,7 +42,8 @@ from tilewright.transactions import SECTOR, fewest_sectors, sectors, wavefronts
 
 _KINDS = {AccessKind.LOAD: "load", AccessKind.STORE: "store", AccessKind.COPY_WRITE: "copy"}
 _REDUCED = (int32, uint32)  # what NVRTC reduces within a warp before an atomic update
-_BARRIERS = frozenset({"barrier", "named barrier", "mbarrier wait"})  # at which warps wait for others
+# At which warps wait for others.
+_BARRIERS = frozenset({"barrier", "named barrier", "mbarrier wait", "cluster wait"})
 _PATTERN_BLOCKS = 4  # of a chunk whose blocks differ in how they use shared memory: as many are kept as patterns
 
 
@@ -117,7 +118,7 @@ class Meter(Observer):
         storage, line = access.storage, self._line(access.op)
         if isinstance(storage, SharedStorage):
             count_shared(line, access)
-        elif isinstance(storage, GlobalStorage):
+        elif isinstance(storage, (GlobalStorage, PointedStorage)):
             count_global(line, access, self._touches(storage), self._trace)
         return False
 

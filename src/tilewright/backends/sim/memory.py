@@ -15,22 +15,37 @@ import numpy as np
 from tilewright.backends.sim import floats
 from tilewright.backends.sim.aliases import PointedStorage
 from tilewright.backends.sim.compiler import Compiler, Step
-from tilewright.backends.sim.machine import Access, AccessKind, Machine, Synchronisation
-from tilewright.backends.sim.storage import FlatStorage, GlobalStorage, RegisterStorage
+from tilewright.backends.sim.machine import Access, AccessKind, Machine, Synchronisation, check_ranks
+from tilewright.backends.sim.storage import FlatStorage, GlobalStorage, RegisterStorage, RemoteStorage
 from tilewright.backends.sim.values import Array, Frame, Lanes, Mask, at_least_2d, both, merge, without
 from tilewright.ir.core import Buffer, Op, Value, lanes_of
-from tilewright.ir.ops import AddressOf, Allocate, AllocateAt, Atomic, Inside, Point
+from tilewright.ir.ops import AddressOf, Allocate, AllocateAt, Atomic, AtRank, Inside, Point
 
 
 def allocate(op: Allocate | AllocateAt, compiler: Compiler) -> Step:
     """Begin a buffer's life: its contents are undefined from here on."""
     machine, storage = compiler.machine, compiler.machine.storages[op.buffer]
+    turns: dict[int, Array] = {}  # how often each thread has come by, of the chunk that begins with a block
 
     def run(frame: Frame) -> None:
+        mask = frame.mask
         if isinstance(storage, RegisterStorage):
-            storage.allocate(frame.mask)
+            storage.allocate(mask)
+        elif machine.interleaving is not None:
+            # Parts of a block come one after another, and shared memory begins its life with the first of them.
+            shape = machine.blocks, machine.threads
+            known = turns.get(machine.first_block)
+            if known is None:
+                turns.clear()
+                known = turns[machine.first_block] = np.zeros(shape, np.int64)
+            here = np.broadcast_to(np.True_ if mask is None else mask, shape)
+            before = known.max(axis=1)
+            known += here
+            mask = here & (known.max(axis=1) > before)[:, None]
+            if not mask.any():
+                return
         for observer in machine.observers:
-            observer.allocate(op, storage, frame.mask)
+            observer.allocate(op, storage, mask)
 
     return run
 
@@ -64,6 +79,18 @@ def point(op: Point, compiler: Compiler) -> Step:
 
     def run(frame: Frame) -> None:
         storage.point(frame.values[address], frame.mask)
+
+    return run
+
+
+def at_rank(op: AtRank, compiler: Compiler) -> Step:
+    """Let a buffer be that of another block of the cluster."""
+    machine, storage, rank = compiler.machine, compiler.machine.storages[op.buffer], compiler.slot(op.rank)
+    assert isinstance(storage, RemoteStorage), op.buffer
+
+    def run(frame: Frame) -> None:
+        check_ranks(op, op.buffer, frame.values[rank], frame.mask, machine)  # others reach the nearest that is there
+        storage.point(frame.values[rank], frame.mask)
 
     return run
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from tilewright.backends.sim.machine import Access, Machine
 from tilewright.backends.sim.shadow import UNDER_WAY, Region, Touch
+from tilewright.backends.sim.together import Together
 from tilewright.backends.sim.values import Array
 
 
@@ -32,8 +33,8 @@ class _Pending:
 class PendingOperands:
     """The reads of operands that are under way, in the order of issue."""
 
-    def __init__(self, machine: Machine) -> None:
-        self._machine = machine
+    def __init__(self, machine: Machine, together: Together) -> None:
+        self._machine, self._together = machine, together
         self._pending: list[_Pending] = []
 
     def __bool__(self) -> bool:
@@ -46,7 +47,7 @@ class PendingOperands:
     def add(self, access: Access, region: Region, touch: Touch, event: int) -> None:
         """Begin to read."""
         products = self._machine.products
-        groups = np.where(products.active(access.mask), products.committed + 1, 0)
+        groups = self._together.groups(np.where(products.active(access.mask), products.committed + 1, 0))
         self._pending.append(_Pending(access, region, touch, region.rows, event, groups))
         self._pending[-1].mark()
 
@@ -55,7 +56,7 @@ class PendingOperands:
         products = self._machine.products
         ended, left = [], []
         for each in self._pending:
-            over = each.groups <= products.completed
+            over = each.groups <= self._together.groups(products.completed)
             if not over.all():
                 left.append(each)
                 if not (over & (each.groups > 0)).any():
@@ -76,7 +77,7 @@ class PendingOperands:
             return self._touch(each)
         size = self._machine.products.size
         if (over != over[:1]).any() and each.region.rows == 1:
-            each.region.cells.separate(self._machine.blocks)
+            each.region.cells.separate(self._together.blocks)
         touch = self._touch(each)
         done = over[touch.rows if each.region.rows > 1 else 0, touch.threads // size]
         done = np.asarray(done)
@@ -84,8 +85,8 @@ class PendingOperands:
         each.rows = each.region.rows
         each.groups = np.where(over, 0, each.groups)
         per_thread = np.repeat(each.groups > 0, size, axis=1)
-        missing = self._machine.threads - per_thread.shape[1]
-        each.access.mask = np.pad(per_thread, ((0, 0), (0, missing)))
+        missing = self._together.threads - per_thread.shape[1]
+        each.access.mask = np.pad(per_thread, ((0, 0), (0, missing))).reshape(-1, self._together.each)
         return _part(touch, done)
 
     def _touch(self, each: _Pending) -> Touch:

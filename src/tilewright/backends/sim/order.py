@@ -70,6 +70,7 @@ class Order:
         self._warp_floor = None
         self._known = self._all_known(self.next) if self.partial else None
         self._meetings.clear()
+        self.next += 1  # so that who has met anybody knows of something after the start
 
     def tick(self) -> int:
         """Return the number of a new event."""
@@ -81,6 +82,12 @@ class Order:
         """Return what threads of the chunk know now, at a new event."""
         known = None if self._known is None else self._known.copy()
         return Moment(self.tick(), self.threads, self.warp, self._floor, self._warp_floor, known)
+
+    @property
+    def known(self) -> Array:
+        """What threads know of each other, (rows, threads, columns), in kernels with barriers of some threads."""
+        assert self._known is not None
+        return self._known
 
     @property
     def lowest_floor(self) -> int:
@@ -129,7 +136,7 @@ class Order:
         if self._known is not None:
             self._meet_lanes(mask, event, warps * self.warp)
             return
-        assert warps == 1, warps
+        assert warps == 1, warps  # of a block of a cluster there are several
         rows = 1 if mask is None else mask.shape[0]
         floors = self._warp_floor
         if floors is None:
@@ -145,15 +152,19 @@ class Order:
 
     # --- barriers of some threads ----------------------------------------------------------------------------
 
-    def arrive(self, barrier: Hashable, phase: Array, mask: Mask, lasts: bool = True) -> None:
+    def arrive(self, barrier: Hashable, phase: Array, mask: Mask, lasts: bool = True, relaxed: bool = False) -> None:
         """Let threads bring what they know to the phase, one number a block (rows, 1), of a barrier.
 
-        What is brought to an mbarrier lasts for its later phases; a named barrier orders those who meet in one phase.
+        What is brought to an mbarrier lasts for its later phases; a named barrier orders those who meet in one phase. A
+        `relaxed` arrival brings what is known of those who work beside the threads.
         """
         event = self.tick()
         known, here, phase = self._rows_of(mask, phase)
         brought = np.where(here[..., None], known, 0).max(axis=1)
-        brought[:, : self.threads][here] = event
+        if relaxed:
+            brought[:, : 2 * self.threads] = 0
+        else:
+            brought[:, : self.threads][here] = event
         self._bring(barrier, brought, here, phase, lasts)
 
     def defer_arrival(self, mask: Mask) -> DeferredArrival:

@@ -13,6 +13,7 @@ from tilewright.backends.sim import (
 )
 from tilewright.backends.sim.agents import Scheduler
 from tilewright.backends.sim.compiler import Compiler, Handlers, Meaning, Step
+from tilewright.backends.sim.interleaving import is_crossing
 from tilewright.backends.sim.linearisation import lay_out, waits
 from tilewright.backends.sim.machine import Machine
 from tilewright.backends.sim.spinning import find_spins, reads_of
@@ -37,6 +38,7 @@ HANDLERS: Handlers = {
     ops.Allocate: memory.allocate,
     ops.AllocateAt: memory.allocate,
     ops.Point: memory.point,
+    ops.AtRank: memory.at_rank,
     ops.AddressOf: memory.address_of,
     ops.Inside: memory.inside,
     ops.Load: memory.load,
@@ -81,6 +83,7 @@ class Program:
         if spins:
             machine.watch_memory(resident=any(_is_global(op) for op in spins))
         is_apart = bool(spins) or waits(kernel.body)
+        is_apart |= machine.interleaving is not None and any(is_crossing(op) for op in kernel.body.walk())
         self._scheduler = Scheduler(lay_out(kernel, self._compiler, spins), self._compiler) if is_apart else None
         self._steps = () if self._scheduler else self._compiler.block(kernel.body).steps
 
@@ -93,3 +96,5 @@ class Program:
         for step in self._steps:
             step(frame)
         self._compiler.finish()
+        for observer in self._compiler.machine.observers:
+            observer.finish()

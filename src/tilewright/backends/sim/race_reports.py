@@ -73,7 +73,8 @@ class Conflict:
             return "missing-fence"
         if self.under_way and (self.same_thread or self.late.kind in READS):
             return "missing-wait"
-        if self.late.block != self.early.block and {self.late.kind, self.early.kind} <= set(_PLAIN_WRITES):
+        apart = self.late.block != self.early.block and isinstance(self.storage, GlobalStorage)
+        if apart and {self.late.kind, self.early.kind} <= set(_PLAIN_WRITES):
             return "overlapping-writes"
         return "race"
 
@@ -125,7 +126,8 @@ def _meeting(conflict: Conflict, can_be_ordered: bool) -> str:
         return f"while {whose} {'bulk' if early.is_bulk else 'asynchronous'} copy {does}"
     article = "an" if early.noun[0] in "aeiou" else "a"
     if conflict.late.block != early.block:
-        which = "the two" if can_be_ordered else "blocks"
+        is_global = isinstance(conflict.storage, GlobalStorage)
+        which = "the two" if can_be_ordered or not is_global else "blocks"
         return f"meets {article} {early.noun} by another block, and nothing orders {which}"
     return f"meets {article} {early.noun} by another thread, and nothing orders the two"
 
@@ -157,6 +159,8 @@ def _help(conflict: Conflict, kind: str, machine: Machine) -> str:
                 f"{wait}" + ("" if conflict.same_thread else ", and let tw.sync_threads() follow") + " before this line"
             )
         return f"{wait} before another thread writes there, with tw.sync_threads() between"
+    if late.block != early.block and not isinstance(conflict.storage, GlobalStorage):
+        return "let the blocks of the cluster meet between the two: tw.cluster_sync(), or an mbarrier of one of them"
     if late.block != early.block and machine.orders:
         if {e.effects.scope for e in (late.op, early.op)} & {*NARROW}:
             return 'let the scope reach other blocks: scope="gpu"'

@@ -22,8 +22,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tilewright.backends.sim.barriers import NUMBERS
 from tilewright.backends.sim.bulk_races import BulkRaces, numbers_of_mbarriers
 from tilewright.backends.sim.clocks import Cell, Clocks
+from tilewright.backends.sim.clusters import CLUSTER_BARRIER
 from tilewright.backends.sim.machine import (
     Access,
     AccessKind,
@@ -39,6 +41,8 @@ from tilewright.backends.sim.order import AGENT, DeferredArrival, Order, same_ro
 from tilewright.backends.sim.proxies import ProxyFences
 from tilewright.backends.sim.race_reports import READS, Conflict, Party, report
 from tilewright.backends.sim.shadow import BITS, NARROW, UNDER_WAY, WHO, Region, Touch, event_of, find_regions
+from tilewright.backends.sim.storage import RemoteStorage
+from tilewright.backends.sim.together import Presence, Together
 from tilewright.backends.sim.values import Array, Lanes, Mask, at_least_2d, fill
 from tilewright.ir.core import Buffer, Kernel, Op, Space
 from tilewright.ir.effects import WARPS_OF, Completion, Effects, Scope, Waits
@@ -74,21 +78,27 @@ class RaceChecker(Observer):
 
     def __init__(self, kernel: Kernel, machine: Machine) -> None:
         self._machine = machine
-        partial = any(_is_partial(op.effects) for op in kernel.body.walk())
-        self._mbarriers = numbers_of_mbarriers(kernel)[1]
+        self.together = Together(machine)
+        partial = self.together.size > 1 or any(_is_partial(op.effects) for op in kernel.body.walk())
+        self._mbarriers = numbers_of_mbarriers(kernel)[1] * self.together.size
         # Writers beside the threads: the mbarriers at which bulk copies arrive, and readers: the warpgroups' products.
-        others = self._mbarriers + (machine.products.count if any(map(_multiplies, kernel.body.walk())) else 0)
-        self.order: Order = Order(machine.threads, machine.warp, partial, others)
+        products = machine.products.count * self.together.size
+        others = self._mbarriers + (products if any(map(_multiplies, kernel.body.walk())) else 0)
+        self.order: Order = Order(self.together.threads, machine.warp, partial, others)
+        self.presence: Presence = Presence(machine, self.together, self.order)
         self.fences: dict[Space, ProxyFences] = {
             space: ProxyFences(self.order) for space in (Space.SHARED, Space.GLOBAL)
         }
         self.bulk: BulkRaces = BulkRaces(self, kernel)
-        self.regions: dict[Buffer, Region] = find_regions(kernel, machine, self.order)
+        self.regions: dict[Buffer, Region] = find_regions(kernel, machine, self.together, self.order)
         self._distinct = list(dict.fromkeys(self.regions.values()))
         self._has_strong = machine.has_strong
         self.clocks: Clocks | None = None
+        # How many neighbouring threads are within a narrow scope: a cluster where one says so, else a block.
+        scopes = {op.effects.scope for op in kernel.body.walk()}
+        self._reach: int = self.together.threads if "cluster" in scopes else self.together.each
         if machine.orders:
-            self.clocks = Clocks(self.order, any(op.effects.scope in NARROW for op in kernel.body.walk()))
+            self.clocks = Clocks(self.order, bool(scopes & {*NARROW}), self._reach)
         self._numbers = [0]  # the events that were accesses, and what each was
         self._accesses: list[tuple[Op, AccessKind]] = []
         self._chunks: list[tuple[int, int]] = []  # the first event of each chunk, and its first block
@@ -96,23 +106,24 @@ class RaceChecker(Observer):
         self._landing: Lanes = None  # the index of the copy that is being issued
         self._issued = 0
         self._pending_reads: list[_PendingRead] = []
-        self._operands = PendingOperands(machine)
+        self._operands = PendingOperands(machine, self.together)
         self._landed: list[tuple[Region, Touch, int]] = []  # copies, since the last wait or arrival for copies
         self._deferred: dict[Op, list[DeferredArrival]] = {}  # arrivals that wait for copies to land
 
     @property
     def blocks(self) -> int:
-        """How many blocks run."""
-        return self._machine.blocks
+        """How many clusters run."""
+        return self.together.blocks
 
     def begin(self, machine: Machine) -> None:
-        self.order.begin(machine.blocks)
+        self.order.begin(self.together.blocks)
         for fences in self.fences.values():
             fences.begin()
         self.bulk.begin()
-        self._chunks.append((self.order.start, machine.first_block))
+        self.presence.begin()
+        self._chunks.append((self.order.start, self.together.first))
         if self.clocks is not None:
-            self.clocks.begin(machine.first_block)
+            self.clocks.begin(self.together.first)
         self._pending_reads.clear()
         self._operands.clear()
         self._landed.clear()
@@ -121,7 +132,9 @@ class RaceChecker(Observer):
             region.begin()
 
     def barrier(self, op: Op, mask: Mask) -> None:
-        warps = WARPS_OF.get(op.effects.together, 0)
+        mask, warps = self.together.mask(mask), WARPS_OF.get(op.effects.together, 0)
+        if op.effects.together is Scope.BLOCK and self.together.size > 1:
+            warps = self.together.each // self._machine.warp  # each block of a cluster meets by itself
         if self.clocks is not None and warps:
             self.clocks.meet_warps(mask, warps)
         elif self.clocks is not None:
@@ -137,12 +150,13 @@ class RaceChecker(Observer):
 
     def arrive(self, signal: Signal) -> None:
         deferred = self._deferred.get(signal.op)
+        signal = self._by_clusters(signal)
         for element, here in _elements(signal):
             barrier, phase = (signal.buffer, element), _phase(signal, here)
-            if self.clocks is not None:
+            if self.clocks is not None and not signal.relaxed:
                 self.clocks.arrive(barrier, phase, here)
             if deferred is None:
-                self.order.arrive(barrier, phase, here, lasts=signal.buffer is not None)
+                self.order.arrive(barrier, phase, here, signal.buffer is not None, signal.relaxed)
             else:
                 self._arrive_for_copies(deferred, barrier, phase, here)
 
@@ -155,7 +169,19 @@ class RaceChecker(Observer):
             here = self.order.arrive_deferred(arrival, barrier, phase, here)
         deferred[:] = [a for a in deferred if a.here.any()]
 
+    def _by_clusters(self, signal: Signal) -> Signal:
+        """Return a signal by clusters, whose barriers are numbered block after block."""
+        view = self.together
+        if view.size == 1:
+            return signal
+        index, phase, mask = view.values(signal.index), view.values(signal.phase), view.mask(signal.mask)
+        if signal.index is not CLUSTER_BARRIER:
+            count = NUMBERS if signal.buffer is None else (signal.buffer.size or 0)
+            index = index + (view.rank if signal.ranks is None else view.values(signal.ranks)) * count
+        return Signal(signal.op, signal.buffer, index, phase, mask, relaxed=signal.relaxed)
+
     def acquire(self, signal: Signal) -> None:
+        signal = self._by_clusters(signal)
         for element, here in _elements(signal):
             self.order.acquire((signal.buffer, element), _phase(signal, here), here)
             if self.clocks is not None:
@@ -189,16 +215,16 @@ class RaceChecker(Observer):
             done = Touch(touch.cells, reader, touch.rows, touch.threads)
             assert region.cells.reads is not None
             region.cells.reads.add(done, self.note(access.op, AccessKind.OPERAND_READ))
-        self.order.learn(mask, self._mbarriers + np.arange(self._machine.threads) // size)
+        self.order.learn(self.together.mask(mask), self._mbarriers + np.arange(self.together.threads) // size)
 
     def fence_proxy(self, op: Op, mask: Mask) -> None:
         assert op.effects.fences_proxy is not None
-        self.fences[Space(op.effects.fences_proxy)].add(mask)
+        self.fences[Space(op.effects.fences_proxy)].add(self.together.mask(mask))
 
     def access(self, access: Access) -> Array | None:
         kind = access.kind
         if kind is AccessKind.BARRIER and access.op.effects.follows is not None:
-            self._deferred.setdefault(access.op, []).append(self.order.defer_arrival(access.mask))
+            self._deferred.setdefault(access.op, []).append(self.order.defer_arrival(self.together.mask(access.mask)))
         if kind is AccessKind.COPY_WRITE:
             self._landing = access.index
             self._issued += 1
@@ -213,14 +239,27 @@ class RaceChecker(Observer):
                 if kind is AccessKind.OPERAND_READ:
                     self.bulk.demand_fences(region, access, touch)
                 self.record(region, access, touch, event)
+                if access.ranks is not None or isinstance(access.storage, RemoteStorage):
+                    ranks = np.broadcast_to(self.together.ranks_of(access.storage, access.ranks), self._shape)
+                    rows, threads = self._active(self.together.mask(access.mask))
+                    buffer, lasts = access.storage.buffer, access.op.effects.asynchronous is None
+                    self.presence.reach(access.op, buffer, event, rows, threads, ranks[rows, threads], lasts=lasts)
         return None
+
+    @property
+    def _shape(self) -> tuple[int, int]:
+        return self.together.blocks, self.together.threads
+
+    def finish(self) -> None:
+        if self.together.size > 1:
+            self.presence.finish()
 
     def synchronise(self, done: Synchronisation) -> None:
         clocks, op = self.clocks, done.op
         if clocks is None:
             return
         order, is_wide = op.effects.order, op.effects.scope not in NARROW
-        rows, threads = self._active(done.mask)
+        rows, threads = self._active(self.together.mask(done.mask))
         if done.storage is None:
             moment = self.order.now()
             for row, thread in zip(rows.tolist(), threads.tolist(), strict=True):
@@ -229,13 +268,16 @@ class RaceChecker(Observer):
         region = self.regions.get(done.storage.buffer)
         if region is None or (order is Visibility.NONE and not clocks.has_fences and not region.sync):
             return
-        shape = self._machine.blocks, self._machine.threads
-        places = region.places(done.storage.buffer, fill(done.index, *shape)[rows, threads], rows).tolist()
+        shape = self.together.blocks, self.together.threads
+        index = fill(self.together.values(done.index), *shape)[rows, threads]
+        places = region.places(done.storage, index, rows, threads).tolist()
         use = next(u.use for u in op.uses if u.buffer is done.storage.buffer)
-        wrote = np.full(len(rows), use.is_write) if done.wrote is None else done.wrote[rows, threads]
+        wrote = np.full(len(rows), use.is_write)
+        if done.wrote is not None:
+            wrote = self.together.values(done.wrote)[rows, threads]
         how = ("update " if use.is_read else "") + ("release" if Visibility.RELEASE in order else "relaxed")
         at_write = self.order.now() if use.is_write else None
-        reach = is_wide or not region.is_global  # shared memory is of one block
+        reach = is_wide or (not region.is_global and self.together.size == 1)  # shared memory is of one block
         for place, row, thread, writes in zip(places, rows.tolist(), threads.tolist(), wrote.tolist(), strict=True):
             cell = region.sync.get(place)
             if use.is_read and cell is not None:
@@ -250,7 +292,7 @@ class RaceChecker(Observer):
 
     def _active(self, mask: Mask) -> tuple[Array, Array]:
         """Return the rows and numbers of the threads of a mask, in order."""
-        shape = self._machine.blocks, self._machine.threads
+        shape = self.together.blocks, self.together.threads
         rows, threads = np.nonzero(np.broadcast_to(np.True_ if mask is None else mask, shape))
         return rows, threads
 
@@ -284,7 +326,7 @@ class RaceChecker(Observer):
             met = [cells.narrow_writes, *([] if is_read else [cells.narrow_reads])]
         for marks in met:
             for words in () if marks is None else marks.against(touch):
-                same = (words & WHO) // self._machine.threads == touch.who // self._machine.threads
+                same = (words & WHO) // self._reach == touch.who // self._reach
                 same &= event_of(words) >= self.order.start
                 self._conflicts(region, access, touch, np.where(same, 0, words))
 
@@ -306,7 +348,7 @@ class RaceChecker(Observer):
         words, rows, threads = words[at], touch.rows[at], touch.threads[at]
         events, others = event_of(words), words & WHO
         if region.is_global:
-            other_rows, others = np.divmod(others, self._machine.threads)
+            other_rows, others = np.divmod(others, self.together.threads)
             within = (events >= order.start) & (other_rows == rows)
             fine = within & order.is_before(rows, threads, others, events) | (events < self._grid_floor)
         else:
@@ -366,8 +408,8 @@ class RaceChecker(Observer):
     def _meet_at_once(self, region: Region, access: Access, touch: Touch, event: int) -> None:
         """Report blocks that make an access whose scope does not reach so far at one place in one step."""
         order = np.argsort(touch.cells, kind="stable")
-        cells, rows = touch.cells[order], touch.rows[order]
-        both = np.flatnonzero((cells[1:] == cells[:-1]) & (rows[1:] != rows[:-1]))
+        cells, blocks = touch.cells[order], touch.who[order] // self._reach
+        both = np.flatnonzero((cells[1:] == cells[:-1]) & (blocks[1:] != blocks[:-1]))
         if both.size:
             self.tell(region, access, touch, order[both + 1], touch.words(event)[order[both]])
 
@@ -383,8 +425,8 @@ class RaceChecker(Observer):
         assert marks is not None and pending.region.cells.reads is not None
         landed = np.ones(touch.cells.shape, np.bool_)
         if access.mask is not None:
-            shape = self._machine.blocks, self._machine.threads
-            landed = np.broadcast_to(access.mask, shape)[touch.rows, touch.threads]
+            shape = self.together.blocks, self.together.threads
+            landed = np.broadcast_to(self.together.values(access.mask), shape)[touch.rows, touch.threads]
         done, left = (Touch(touch.cells[x], touch.who[x], touch.rows[x], touch.threads[x]) for x in (landed, ~landed))
         pending.touch = left
         if not left.cells.size:
@@ -412,14 +454,15 @@ class RaceChecker(Observer):
             event, where, word = kind >> 2, int(at[np.argmax(same)]), int(words[np.argmax(same)])
             op, done = self._accesses[bisect.bisect_left(self._numbers, event) - 1]
             row, thread = int(touch.rows[where]), int(touch.threads[where])
-            other_block, other_thread = self._who(region, word, event, row)
+            block, thread = self.together.party(self.together.first + row, thread)
+            other_block, other_thread = self.together.party(*self._who(region, word, event, row))
             conflict = Conflict(
-                Party(access.op, access.kind, self._machine.first_block + row, thread),
+                Party(access.op, access.kind, block, thread),
                 Party(op, done, other_block, other_thread),
                 access.storage,
                 region.index_of(access.storage.buffer, int(touch.cells[where])),
                 word >= UNDER_WAY,
-                int(same.sum()) * self._machine.blocks // region.rows,
+                int(same.sum()) * self.together.blocks // region.rows,
                 unfenced,
             )
             report(self._machine, conflict)
@@ -429,20 +472,20 @@ class RaceChecker(Observer):
         who, others = touch.who[at], words & WHO
         distance = (who != others).astype(np.int64)
         if region.is_global:
-            threads = self._machine.threads
+            threads = self.together.threads
             distance += (who // threads != others // threads) | (event_of(words) < self.order.start)
         return np.asarray(np.minimum(distance, 2))
 
     def _who(self, region: Region, word: int, event: int, row: int) -> tuple[int, int]:
-        """Return the number of the block and of the thread that a word names."""
+        """Return the number of the cluster, and of the thread in it, that a word names."""
         if not region.is_global:
             thread = word & WHO & ~AGENT
-            group = thread - self._machine.threads - self._mbarriers
+            group = thread - self.together.threads - self._mbarriers
             if word & AGENT and group >= 0:
                 thread = group * self._machine.products.size
-            return self._machine.first_block + row, self.bulk.starters.get(event, thread)
+            return self.together.first + row, self.bulk.starters.get(event, thread)
         first_block = self._chunks[bisect.bisect_right(self._chunks, (event, 1 << 62)) - 1][1]
-        other_row, thread = divmod(word & WHO, self._machine.threads)
+        other_row, thread = divmod(word & WHO, self.together.threads)
         return first_block + other_row, thread
 
 

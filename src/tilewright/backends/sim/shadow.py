@@ -26,12 +26,13 @@ from tilewright.backends.sim.aliases import PointedStorage
 from tilewright.backends.sim.clocks import Cell
 from tilewright.backends.sim.machine import Access, BulkAccess, Machine
 from tilewright.backends.sim.order import Order, same_rows
-from tilewright.backends.sim.storage import GlobalStorage
-from tilewright.backends.sim.values import Array, Mask, at_least_2d
+from tilewright.backends.sim.storage import GlobalStorage, Storage
+from tilewright.backends.sim.together import Together
+from tilewright.backends.sim.values import Array, Lanes, Mask, at_least_2d
 from tilewright.ir.core import Buffer, Kernel, Space
 from tilewright.ir.effects import Proxy, Use
 
-NARROW = ("cta", "cluster")  # scopes that reach no other block: blocks are launched without clusters here
+NARROW = ("cta", "cluster")  # scopes that reach no other cluster, or no other block
 BITS = 20
 WHO = (1 << BITS) - 1
 UNDER_WAY = 1 << 62
@@ -205,15 +206,18 @@ _WIDEST = 16  # bytes of an access
 class Region:
     """One stretch of memory: its cells, and for each buffer in it the place of its first element, in bytes."""
 
-    def __init__(self, machine: Machine, order: Order, members: dict[Buffer, int], size: int, uses: _Uses) -> None:
-        self._machine = machine
+    def __init__(
+        self, machine: Machine, together: Together, order: Order, members: dict[Buffer, int], size: int, uses: _Uses
+    ) -> None:
+        self._machine, self._together = machine, together
         self.is_global: bool = any(buffer.space is Space.GLOBAL for buffer in members)
         self._starts = members
         self._shift = 0 if any(_is_split(machine.storages[b]) for b in members) else uses.shift(members)
-        self._threads = np.arange(machine.threads, dtype=np.int64)
         self._full: dict[int, Touch] = {}
+        self._of_block: int = 0 if self.is_global else size  # bytes of shared memory of each block of a cluster
+        whole = size if self.is_global else size * together.size
         self.cells: Cells = Cells(
-            -(-size >> self._shift) if size else 0,
+            -(-whole >> self._shift) if size else 0,
             order,
             is_global=self.is_global,
             reads=uses.has(uses.read, members),
@@ -232,7 +236,7 @@ class Region:
     @property
     def rows(self) -> int:
         """How many blocks of the chunk have rows of their own."""
-        return self._machine.blocks if self.is_global else self.cells.rows
+        return self._together.blocks if self.is_global else self.cells.rows
 
     def begin(self) -> None:
         """Start a chunk of blocks: shared memory is new."""
@@ -252,14 +256,15 @@ class Region:
     def touch(self, access: Access, mask: Mask) -> Touch:
         """Return the cells that an access reaches in the threads of the mask."""
         buffer = access.storage.buffer
-        index = at_least_2d(access.index)
+        index, mask = self._together.values(at_least_2d(access.index)), self._together.mask(mask)
+        first = at_least_2d(self._first_byte(access.storage, access.ranks))
         if not self.is_global and self.cells.rows == 1:
-            index, mask = same_rows(index), None if mask is None else same_rows(mask)
-        rows = max(len(index), 1 if mask is None else len(mask))
+            index, first, mask = same_rows(index), same_rows(first), None if mask is None else same_rows(mask)
+        rows = max(len(index), len(first), 1 if mask is None else len(mask))
         if self.is_global:
-            rows = self._machine.blocks
+            rows = self._together.blocks
         elif rows > 1:
-            self.cells.separate(self._machine.blocks)
+            self.cells.separate(self._together.blocks)
         rows = max(rows, self.cells.rows)
         item = buffer.dtype.bytes
         place = index.astype(np.int64)
@@ -268,37 +273,46 @@ class Region:
         if isinstance(access.storage, PointedStorage):
             cells = access.storage.places(index) >> self._shift
         else:
-            cells = (place + self._starts[buffer]) >> self._shift
+            cells = (place + self._starts[buffer] + first) >> self._shift
         if self.cells.rows > 1:
             cells = cells + (np.arange(rows, dtype=np.int64) * self.cells.count)[:, None]
         count = max(1, (access.lanes * item) >> self._shift)
         return self._spread(cells, mask, rows, count)
 
+    def _first_byte(self, storage: Storage, ranks: Lanes = None) -> Lanes:
+        """Return where the shared memory that each thread reaches begins in its cluster's."""
+        if self._together.size == 1 or self.is_global:
+            return np.int64(0)
+        return self._together.ranks_of(storage, ranks) * self._of_block
+
     def bulk_touch(self, access: BulkAccess, which: Array) -> Touch:
         """Return the cells that bulk accesses reach, of the threads that `which` selects."""
-        rows, threads, index = access.rows[which], access.threads[which], access.index[which]
+        (rows, threads), index = self._together.place(access.rows[which], access.threads[which]), access.index[which]
+        targets = (access.rows if access.targets is None else access.targets)[which] % self._together.size
         there = np.ones(index.shape, np.bool_) if access.there is None else access.there[which]
-        blocks, size, cell = self._machine.blocks, access.storage.buffer.dtype.bytes, 1 << self._shift
+        blocks, size, cell = self._together.blocks, access.storage.buffer.dtype.bytes, 1 << self._shift
         if not self.is_global and self.cells.rows == 1 and blocks > 1:
-            if len(rows) == blocks and (threads == threads[0]).all() and (index == index[0]).all():
-                rows, threads, index, there = rows[:1], threads[:1], index[:1], there[:1]
+            alike = len(rows) == blocks and (threads == threads[0]).all() and (index == index[0]).all()
+            if alike and (targets == targets[0]).all():
+                rows, threads, index, there, targets = rows[:1], threads[:1], index[:1], there[:1], targets[:1]
             else:
                 self.cells.separate(blocks)
         if cell > size:  # runs of whole cells
             index, there = index[:, :: cell // size], there[:, :: cell // size]
-        cells = (index * size + self._starts[access.storage.buffer]) >> self._shift
+        starts = self._starts[access.storage.buffer] + targets[:, None] * self._of_block
+        cells = (index * size + starts) >> self._shift
         if cell < size:
             cells = (cells[..., None] + np.arange(size // cell)).reshape(len(cells), -1)
             there = np.repeat(there, size // cell, axis=1)
         if self.cells.rows > 1:
             cells = cells + (rows * self.cells.count)[:, None]
         at_rows, at_threads = (np.broadcast_to(x[:, None], cells.shape)[there] for x in (rows, threads))
-        who = at_rows * self._machine.threads + at_threads if self.is_global else at_threads
+        who = at_rows * self._together.threads + at_threads if self.is_global else at_threads
         return Touch(cells[there], who, at_rows, at_threads)
 
     def _spread(self, cells: Array, mask: Mask, rows: int, count: int) -> Touch:
         """Return a touch of `count` cells in each thread of the mask, from the first cells of threads."""
-        threads = self._machine.threads
+        threads = self._together.threads
         full = self._full.get(rows * 64 + count)
         if full is None:
             full = self._full[rows * 64 + count] = self._everyone(rows, count)
@@ -315,15 +329,17 @@ class Region:
         return Touch(cells, full.who[here], full.rows[here], full.threads[here])
 
     def _everyone(self, rows: int, count: int) -> Touch:
-        threads = self._machine.threads
+        threads = self._together.threads
         number = np.repeat(np.arange(rows * threads, dtype=np.int64), count)
         row, thread = number // threads, number % threads
         return Touch(number, number if self.is_global else thread, row, thread)
 
-    def places(self, buffer: Buffer, index: Array, rows: Array) -> Array:
-        """Return numbers of elements in some blocks, the same for those at one place in memory."""
-        place = index.astype(np.int64) * buffer.dtype.bytes + self._starts[buffer]
-        return place if self.is_global else place | rows << 40
+    def places(self, storage: Storage, index: Array, rows: Array, threads: Array) -> Array:
+        """Return numbers of elements for threads of some rows, the same for those at one place in memory."""
+        place = index.astype(np.int64) * storage.buffer.dtype.bytes + self._starts[storage.buffer]
+        first = np.broadcast_to(self._first_byte(storage), (self._together.blocks, self._together.threads))
+        place = place + first[rows, threads]
+        return np.asarray(place if self.is_global else place | rows << 40)
 
     @property
     def is_alone(self) -> bool:
@@ -339,7 +355,9 @@ class Region:
         inside = cell % self.cells.count if self.cells.rows > 1 else cell
         if isinstance(self._machine.storages.get(buffer), PointedStorage):
             return inside << self._shift  # the place in the address space, from which it is named
-        return ((inside << self._shift) - self._starts[buffer]) // buffer.dtype.bytes
+        place = inside << self._shift
+        place = place % self._of_block if self._of_block else place
+        return (place - self._starts[buffer]) // buffer.dtype.bytes
 
 
 class _Uses:
@@ -391,14 +409,14 @@ def _is_split(storage: object) -> bool:
     return isinstance(storage, GlobalStorage) and storage.address % storage.flat.itemsize != 0
 
 
-def find_regions(kernel: Kernel, machine: Machine, order: Order) -> dict[Buffer, Region]:
+def find_regions(kernel: Kernel, machine: Machine, together: Together, order: Order) -> dict[Buffer, Region]:
     """Return the region of each buffer that needs one."""
     uses = _Uses(kernel, machine.has_strong)
     changed = uses.written | uses.updated
     found: dict[Buffer, Region] = {}
     shared = {s.buffer: s.offset for s in machine.shared}
     if changed & shared.keys():
-        region = Region(machine, order, shared, machine.arena_bytes, uses)
+        region = Region(machine, together, order, shared, machine.arena_bytes, uses)
         found.update(dict.fromkeys(shared, region))
     pointed = [s for s in machine.storages.values() if isinstance(s, PointedStorage)]
     if pointed:  # what they reach may be any array: all global memory is one region
@@ -407,7 +425,7 @@ def find_regions(kernel: Kernel, machine: Machine, order: Order) -> dict[Buffer,
         starts = {s.buffer: space.place_of_real(s.address) - s.low * s.flat.itemsize for s in arrays}
         starts.update((s.buffer, 0) for s in pointed)
         if changed & starts.keys():
-            found.update(dict.fromkeys(starts, Region(machine, order, starts, space.size, uses)))
+            found.update(dict.fromkeys(starts, Region(machine, together, order, starts, space.size, uses)))
         return found
     for group in _overlapping(s for s in machine.storages.values() if isinstance(s, GlobalStorage)):
         members = {s.buffer: s for s in group}
@@ -417,7 +435,7 @@ def find_regions(kernel: Kernel, machine: Machine, order: Order) -> dict[Buffer,
         low = min(s.address for s in group) // _WIDEST * _WIDEST
         high = max(s.address + s.flat.nbytes for s in group)
         starts = {buffer: s.address - s.low * s.flat.itemsize - low for buffer, s in members.items()}
-        region = Region(machine, order, starts, high - low, uses)
+        region = Region(machine, together, order, starts, high - low, uses)
         found.update(dict.fromkeys(members, region))
     return found
 

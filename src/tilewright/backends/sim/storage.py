@@ -251,6 +251,32 @@ class SharedStorage(FlatStorage):
         return super().load(index, lanes, mask)
 
 
+class RemoteStorage(SharedStorage):
+    """A shared buffer in another block of the cluster: the blocks of a cluster are rows side by side in the arena."""
+
+    def __init__(self, buffer: Buffer, offset: int, size: int, cluster: int) -> None:
+        super().__init__(buffer, offset, size)
+        self.ranks: Lanes = np.int32(0)
+        self._cluster = cluster
+
+    def point(self, rank: Lanes, mask: Mask) -> None:
+        """Be the buffer of the block of that rank, in the threads of the mask."""
+        new = np.asarray(rank).astype(np.int64)[()]
+        self.ranks = new if mask is None else merge(mask, new, self.ranks)
+
+    @property
+    def targets(self) -> Array:
+        """The row of the arena that each thread reaches."""
+        rows = np.arange(len(self._base), dtype=np.intp)[:, None]
+        return np.asarray(rows // self._cluster * self._cluster + at_least_2d(self.ranks).clip(0, self._cluster - 1))
+
+    def locate(self, index: Lanes) -> Lanes:
+        return self._base[self.targets, 0] + index.astype(np.intp)
+
+    def load(self, index: Lanes, lanes: int, mask: Mask) -> Lanes:
+        return FlatStorage.load(self, index, lanes, mask)
+
+
 class RegisterStorage:
     """The registers of one buffer in all threads.
 
