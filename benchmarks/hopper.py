@@ -1,6 +1,6 @@
 """The kernels of `examples/hopper` against cuBLAS and copies, on one GPU of sm_90.
 
-    python -m benchmarks.hopper [--only TITLE] [--json FILE]
+    python -m benchmarks.hopper [--only GROUP] [--json FILE]
 
 Products are C = A B^T of bfloat16, float16, float32 (as tf32) and 8-bit floats (scaled per tensor, and by blocks),
 candidates interleaved on normal random data, outputs filled with NaN before and checked after, as
@@ -173,24 +173,24 @@ def main() -> None:
     """Measure everything, print it, and write the JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--only", default="", help="measure what has a title that begins so: bfloat16, attention, ...")
+    parser.add_argument("--only", choices=("products", "uneven", "copies", "attention"), help="one group alone")
     options = parser.parse_args()
     results: dict[str, Any] = {"machine": machine()}
-    parts: dict[str, Callable[[], dict[str, Any]]] = {
-        f"{'tf32' if dtype == torch.float32 else str(dtype)[6:]} {n}": lambda n=n, dtype=dtype: products(n, dtype)
+    parts: list[tuple[str, str, Callable[[], dict[str, Any]]]] = [
+        ("products", f"{'tf32' if dtype == torch.float32 else str(dtype)[6:]} {n}", partial(products, n, dtype))
         for dtype in TYPES
         for n in SIZES
-    }
-    parts |= {f"float8, scaled by blocks {n}": lambda n=n: products_of_blocks(n) for n in SIZES}
-    parts |= {f"bfloat16 {' x '.join(map(str, shape))}": lambda shape=shape: uneven(shape) for shape in UNEVEN}
-    parts |= {f"float32 {m} x {n}": lambda shape=(m, n): copies(shape) for m, n in COPIES}
-    parts |= {f"attention {' x '.join(map(str, shape))}": lambda shape=shape: attention(shape) for shape in ATTENTION}
-    for title, part in parts.items():
-        if not title.startswith(options.only):
+    ]
+    parts += [("products", f"float8, scaled by blocks {n}", partial(products_of_blocks, n)) for n in SIZES]
+    parts += [("uneven", f"bfloat16 {' x '.join(map(str, shape))}", partial(uneven, shape)) for shape in UNEVEN]
+    parts += [("copies", f"float32 {m} x {n}", partial(copies, (m, n))) for m, n in COPIES]
+    parts += [("attention", f"attention {' x '.join(map(str, each))}", partial(attention, each)) for each in ATTENTION]
+    for group, title, part in parts:
+        if options.only not in (None, group):
             continue
         results[title] = part()
         for row, figures in results[title].items():
-            print(f"{title:30} {row:32} {figures['T/s']:8.3f} T/s  {figures['of_first']:.3f}", flush=True)
+            print(f"{title:32} {row:32} {figures['T/s']:8.3f} T/s  {figures['of_first']:.3f}", flush=True)
     if options.json:
         options.json.write_text(json.dumps(results, indent=1) + "\n")
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from tests.helpers.pages import DOCS
@@ -13,7 +11,6 @@ from tilewright.schedule import Array, Nest, Role
 
 LIMITS = (DOCS / "limits.md").read_text(encoding="utf-8")
 COMPARISON = (DOCS / "comparison.md").read_text(encoding="utf-8")
-PACKAGE = Path(tw.__file__).parent
 
 
 @tw.kernel
@@ -40,11 +37,6 @@ def test_rdna_is_refused(arch: str) -> None:
 def test_targets_that_the_pages_name_are_printed(arch: str) -> None:
     assert arch in LIMITS
     assert "__global__" in double.source(np.zeros(32, np.float32), np.zeros(32, np.float32), arch=arch)
-
-
-def test_plans_know_no_mbarriers() -> None:
-    assert "Plans do not use mbarriers" in LIMITS
-    assert not [path.name for path in PACKAGE.glob("schedule/*.py") if "mbarrier" in path.read_text(encoding="utf-8")]
 
 
 def test_plans_write_to_no_places_that_elements_say() -> None:

@@ -21,7 +21,7 @@ from tilewright.errors import ArgumentError
 from tilewright.figures import CacheLines
 from tilewright.transactions import LINE
 
-Tile = Sequence[int]  # (row, column), or (row, column, first step of K, end of the steps)
+Tile = Sequence[Any]  # Any: (row, column), or (row, column, range of the steps of K)
 
 
 class LeastRecentlyUsed:
@@ -145,8 +145,9 @@ def tile_fill(
 ) -> TileFill:
     """Return what the second-level cache makes of an order of tiles of C = A B.
 
-    `order` has for each block the tiles that it computes, one after another: (row, column), or with the steps of K that
-    it sums up, (row, column, first, end). `tile` is (m, n, k) of a tile and a step, `k` the whole extent, `dtype` the
+    `order` has for each block the tiles that it computes, one after another, as `order` of a scheduler
+    (`tilewright.schedulers`) gives them: (row, column), or with the steps of K that it sums up, (row, column, range).
+    `tile` is (m, n, k) of a tile and a step, `k` the whole extent, `dtype` the
     elements of A and B; with `out`, the elements of C, results take room in the cache too. `resident` blocks run at
     once (the GPU's multiprocessors), and the next one begins where one ends. Blocks that run go on a step of K at a
     time together; the cache of `capacity` bytes (the GPU's) drops what was used longest ago.
@@ -213,11 +214,11 @@ def _steps(order: Iterable[Sequence[Tile]], steps: int, slots: int) -> Iterator[
         wave = 0
         for block in blocks:
             for row, column, *part in block:
-                first, end = part or (0, steps)
-                if not 0 <= first < end <= steps:
-                    raise ArgumentError(f"tile ({row}, {column}) has steps {first} to {end} of K, of {steps}")
-                for place in range(first, end):
-                    yield wave, (row, column), place, place == end - 1
+                places = part[0] if part else range(steps)
+                if not places or not 0 <= places[0] <= places[-1] < steps:
+                    raise ArgumentError(f"tile ({row}, {column}) has the steps {places} of K, of {steps}")
+                for place in places:
+                    yield wave, (row, column), place, place == places[-1]
                 wave += 1
 
     running: list[tuple[int, int, Callable[[], Any]]] = []

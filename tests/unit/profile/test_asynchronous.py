@@ -270,15 +270,24 @@ def test_more_blocks_than_fit_come_in_waves() -> None:
     found = tile_fill(order, TILE, 64, "bfloat16", "bfloat16", resident=3)
     assert [wave.tiles for wave in found.waves] == [3, 3, 1]
     assert found.stored == 7 * 128 * 256 * 2
-    parts = tile_fill([[(0, 0, 0, 2)], [(0, 0, 2, 4)]], TILE, 256, "bfloat16")
+    parts = tile_fill([[(0, 0, range(2))], [(0, 0, range(2, 4))]], TILE, 256, "bfloat16")
     assert parts.asked == (128 + 256) * 256 * 2 == parts.fetched
+
+
+def test_orders_of_schedulers() -> None:
+    """Groups of rows share more than rows; parts of stream-K ask for as much of K as whole tiles."""
+    orders = [tw.schedulers.Linear().order(32, 16, 64), tw.schedulers.Grouped(8).order(32, 16, 64)]
+    rows, groups = (tile_fill(order, TILE, 1024, "bfloat16", capacity=4 << 20, resident=64) for order in orders)
+    assert rows.asked == groups.asked and groups.fetched < rows.fetched
+    parts = tile_fill(tw.schedulers.StreamK().order(5, 3, 4, 16), TILE, 1024, "bfloat16")
+    assert parts.asked == 5 * 3 * (128 + 256) * 1024 * 2
 
 
 def test_schedules_that_are_refused() -> None:
     with pytest.raises(ArgumentError, match="no second-level cache of Tesla T4"):
         tile_fill([], TILE, 64, "bfloat16", gpu="T4")
-    with pytest.raises(ArgumentError, match="steps 0 to 9 of K, of 1"):
-        tile_fill([[(0, 0, 0, 9)]], TILE, 64, "bfloat16")
+    with pytest.raises(ArgumentError, match=r"steps range\(0, 9\) of K, of 1"):
+        tile_fill([[(0, 0, range(9))]], TILE, 64, "bfloat16")
     with pytest.raises(ArgumentError, match="at least 1"):
         tile_fill([], TILE, 0, "bfloat16")
 

@@ -92,11 +92,6 @@ class _Running(threading.local):
 _running = _Running()
 
 
-def running_launches() -> tuple[Launched, ...]:
-    """Return the launches of this thread that may still run, the last one last."""
-    return tuple(_running.launches)
-
-
 def forget_launches() -> None:
     """Forget what this thread has launched: as if the GPU had been waited for."""
     _running.launches.clear()
