@@ -1,11 +1,12 @@
 """The kernels of `examples/hopper` against cuBLAS and copies, on one GPU of sm_90.
 
-    python -m benchmarks.hopper [--json FILE]
+    python -m benchmarks.hopper [--only GROUP] [--json FILE]
 
 Products are C = A B^T of bfloat16, float16, float32 (as tf32) and 8-bit floats (scaled per tensor, and by blocks),
 candidates interleaved on normal random data, outputs filled with NaN before and checked after, as
-`benchmarks.tensorcore` does. Copies and transposes are of float32 and checked exactly; the first of each group is what
-the others are compared with: cuBLAS, or torch's copy of as many bytes.
+`benchmarks.tensorcore` does. Copies and transposes are of float32 and checked exactly. Attention is of bfloat16, 16384
+tokens in all and 2048 elements a token, and half the work with a causal mask; rows of it are checked against float64.
+The first of each group is what the others are compared with: cuBLAS, torch's copy of as many bytes, cuDNN.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import torch
 from benchmarks.tensorcore import Product, by_matmul, expected, matrix, measure, product
 from benchmarks.timing import interleaved, machine
@@ -30,6 +32,11 @@ TYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float8_e4m3fn)
 UNEVEN = ((1792, 2560, 8192), (4096, 4608, 4096))  # 140 and 576 tiles by 132 blocks
 ORDERS = (Linear(), Grouped(8), Hilbert())
 COPIES = ((8192, 8192), (8000, 8100))
+MASKS = ("full", "causal")
+# Batch, tokens, elements a head, and the mask.
+ATTENTION = tuple(
+    (16384 // tokens, tokens, head, mask) for tokens in (16384, 4096, 1024) for head in (128, 64) for mask in MASKS
+)
 
 
 def example(name: str) -> ModuleType:
@@ -51,6 +58,7 @@ def products(n: int, dtype: torch.dtype) -> dict[str, Any]:
         found["06_cluster_multicast"] = product(a, b, dtype, example("06_cluster_multicast").matmul)
         for tile in ((128, 128), (64, 256)):
             found[f"07_ping_pong, {tile[0]} x {tile[1]}"] = product(a, b, dtype, ping_pong(tile))
+        found["06_cluster_multicast"] = product(a, b, dtype, example("06_cluster_multicast").matmul)
         producers = example("04_producer_consumers").matmul
         found["04_producer_consumers, float32 C"] = product(a, b, torch.float32, producers)
     return measure(found)
@@ -137,24 +145,52 @@ def copies(shape: tuple[int, int]) -> dict[str, Any]:
     return {name: {**times[name], "T/s": rate, "of_first": rate / first} for name, rate in rates.items()}
 
 
+def attention(shape: tuple[int, int, int, str]) -> dict[str, Any]:
+    """Measure attention forward: cuDNN, and example 10."""
+    batch, tokens, head, mask = shape
+    module, heads, causal = example("10_attention"), 2048 // head, mask == "causal"
+    q, k, v = (torch.randn((batch, heads, tokens, head), device="cuda").to(torch.bfloat16) for _ in range(3))
+    out = torch.full_like(q, float("nan"))
+    runs = {
+        "cuDNN": module.by_library(q, k, v, causal),
+        "10_attention": lambda: module.launch(out, q, k, v, causal),
+    }
+    runs["10_attention"]()
+    rows = np.r_[:64, tokens - 64 : tokens]
+    first = (x[:1, :1].float().cpu().numpy() for x in (q, k, v))
+    expected, _ = module.reference(*first, causal, rows)
+    found = out[:1, :1].float().cpu().numpy()[:, :, rows]
+    error = float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
+    assert error <= 1e-2, error
+    assert bool(torch.isfinite(out).all())
+    times = interleaved(runs, rounds=15, batch_seconds=0.03)
+    flops = 4 * batch * heads * tokens * tokens * head // (2 if causal else 1)
+    rates = {name: flops / t["seconds"] / 1e12 for name, t in times.items()}
+    return {name: {**times[name], "T/s": rate, "of_first": rate / rates["cuDNN"]} for name, rate in rates.items()}
+
+
 def main() -> None:
     """Measure everything, print it, and write the JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--only", choices=("products", "uneven", "copies", "attention"), help="one group alone")
     options = parser.parse_args()
     results: dict[str, Any] = {"machine": machine()}
-    parts: dict[str, Callable[[], dict[str, Any]]] = {
-        f"{'tf32' if dtype == torch.float32 else str(dtype)[6:]} {n}": lambda n=n, dtype=dtype: products(n, dtype)
+    parts: list[tuple[str, str, Callable[[], dict[str, Any]]]] = [
+        ("products", f"{'tf32' if dtype == torch.float32 else str(dtype)[6:]} {n}", partial(products, n, dtype))
         for dtype in TYPES
         for n in SIZES
-    }
-    parts |= {f"float8, scaled by blocks {n}": lambda n=n: products_of_blocks(n) for n in SIZES}
-    parts |= {f"bfloat16 {' x '.join(map(str, shape))}": lambda shape=shape: uneven(shape) for shape in UNEVEN}
-    parts |= {f"float32 {m} x {n}": lambda shape=(m, n): copies(shape) for m, n in COPIES}
-    for title, part in parts.items():
+    ]
+    parts += [("products", f"float8, scaled by blocks {n}", partial(products_of_blocks, n)) for n in SIZES]
+    parts += [("uneven", f"bfloat16 {' x '.join(map(str, shape))}", partial(uneven, shape)) for shape in UNEVEN]
+    parts += [("copies", f"float32 {m} x {n}", partial(copies, (m, n))) for m, n in COPIES]
+    parts += [("attention", f"attention {' x '.join(map(str, each))}", partial(attention, each)) for each in ATTENTION]
+    for group, title, part in parts:
+        if options.only not in (None, group):
+            continue
         results[title] = part()
         for row, figures in results[title].items():
-            print(f"{title:30} {row:32} {figures['T/s']:8.3f} T/s  {figures['of_first']:.3f}", flush=True)
+            print(f"{title:32} {row:32} {figures['T/s']:8.3f} T/s  {figures['of_first']:.3f}", flush=True)
     if options.json:
         options.json.write_text(json.dumps(results, indent=1) + "\n")
 

@@ -151,6 +151,8 @@ def store(C, acc, sC, row, column, plan, alpha):
 @cache
 def plan_for(dtype: tw.DType = tw.bfloat16, stages: int = 4, scheduler: tw.schedulers.Scheduler = ORDER) -> Plan:
     """Return the plan for a type of A and B: tiles of 128 x 256, in layouts that TMA writes and wgmma reads."""
+    if dtype not in ATOMS:
+        raise ValueError(f"the plan multiplies {', '.join(map(str, ATOMS))}, not {dtype}")
     name, result = ATOMS[dtype]
     tile = m, n, k = (128, COLUMNS, 128 // dtype.bytes)
     rows, columns = m // CONSUMERS, PART_BYTES // result.bytes

@@ -7,9 +7,9 @@ and its bytes arrive at the mbarrier that each has at the same place. Of B a blo
 second-level cache.
 
 A stage now belongs to two producers. Before either sends its half of B there, the consumers of both blocks have to be
-done with the stage, so each consumer warp arrives at the `empty` mbarriers of both blocks (`at_rank`), which count
-twice as many warps. `full` waits in each block for the bytes that come to it, from wherever: its tile of A and both
-halves of B. These arrivals are relaxed: they tell of what TMA and wgmma have done, and that is all there is to tell.
+done with the stage, so with `blocks=2` each consumer warp gives it back to both: it arrives at the `empty` mbarriers of
+both blocks, which count twice as many warps. `full` waits in each block for the bytes that come to it, from wherever:
+its tile of A and both halves of B.
 
 No block may send anything before the other one has made its mbarriers, and none may leave while the other one arrives
 at them: `tw.cluster_sync()` stands at both ends.
@@ -34,7 +34,7 @@ CONSUMERS = 2  # warpgroups
 THREADS = WARPGROUP * (1 + CONSUMERS)
 BLOCKS = 2  # of a cluster, one above the other
 EVERY = (1 << BLOCKS) - 1  # a bit for each of them
-GROUP = 4  # rows of clusters' tiles
+ORDER = tw.schedulers.Grouped(rows=4)  # of the clusters' tiles
 HALVES = 2  # of a consumer's results, stored one after the other
 
 
@@ -44,6 +44,7 @@ class Plan:
 
     tile: tuple[int, int, int]  # of a block
     stages: int
+    scheduler: tw.schedulers.Scheduler  # in which order clusters compute tiles
     smem_a: Any  # (M, K, stages)
     smem_b: Any  # (N, K, stages)
     smem_c: Any  # (M, N, consumers) of the buffers of results
@@ -58,82 +59,49 @@ class Plan:
         return 2 * (m + n) * k
 
 
-@tw.function
-def place(number, m_tiles, n_tiles):
-    """Return the row and column of a cluster's tile, of which clusters compute one after the other."""
-    first = number // (GROUP * n_tiles) * GROUP
-    rows = tw.minimum(m_tiles - first, GROUP)
-    inside = number % (GROUP * n_tiles)
-    return first + inside % rows, inside // rows
-
-
 @tw.kernel(cluster=BLOCKS)
 def matmul_cluster(C, A, B, plan: tw.constexpr):
-    """Compute every tile of C that is the cluster's turn, a block the rows of its rank."""
+    """Compute the tiles of C that the scheduler gives this cluster, a block the rows of its rank."""
     m, n, k = plan.tile
     sA, sB = tw.shared(A.dtype, plan.smem_a), tw.shared(B.dtype, plan.smem_b)
     sC = tw.shared(C.dtype, plan.smem_c)
-    full = tw.mbarrier(1, plan.stages)
-    empty = tw.mbarrier(4 * CONSUMERS * BLOCKS, plan.stages)  # the warps that multiply, of both blocks
+    ring = tw.pipeline(plan.stages, consumers=4 * CONSUMERS, bytes=plan.stage_bytes, blocks=BLOCKS)
     tw.cluster_sync()  # the barriers of both are there
     rank, clusters = tw.block_rank_in_cluster(), tw.grid_dim.x // BLOCKS
-    m_tiles, n_tiles, k_tiles = C.shape[0] // (m * BLOCKS), C.shape[1] // n, A.shape[1] // k
+    tiles = plan.scheduler(C.shape[0] // (m * BLOCKS), C.shape[1] // n, block=tw.cluster_idx.x, blocks=clusters)
+    k_tiles = A.shape[1] // k
 
     if tw.warpgroup_id() == 0:
         tw.set_registers(40)
         if tw.thread_idx.x == 0:
-            stage, phase = 0, 0
-            for number in range(tw.cluster_idx.x, m_tiles * n_tiles, clusters):
-                row, column = place(number, m_tiles, n_tiles)
+            state = ring.producer()
+            for row, column in tiles:
                 for k_tile in range(k_tiles):
                     gA = tw.local_tile(A, (m, k), (BLOCKS * row + rank, k_tile), guard=True)
                     gB = tw.local_tile(B, (n // BLOCKS, k), (BLOCKS * column + rank, k_tile), guard=True)
-                    ours = tw.local_tile(sB[:, :, stage], (n // BLOCKS, k), (rank, 0))
-                    empty[stage].wait(phase ^ 1)
-                    full[stage].arrive_expect_tx(plan.stage_bytes)
-                    tw.copy(tw.atoms.SM90_TMA_LOAD, gA, sA[:, :, stage], barrier=full[stage])
-                    tw.copy(tw.atoms.SM90_TMA_LOAD_MULTICAST, gB, ours, barrier=full[stage], mask=EVERY)
-                    stage, phase = following(stage, phase, plan)
+                    with state.fill() as (stage, full):
+                        ours = tw.local_tile(sB[:, :, stage], (n // BLOCKS, k), (rank, 0))
+                        tw.copy(tw.atoms.SM90_TMA_LOAD, gA, sA[:, :, stage], barrier=full)
+                        tw.copy(tw.atoms.SM90_TMA_LOAD_MULTICAST, gB, ours, barrier=full, mask=EVERY)
     else:
         tw.set_registers(232)
         thread = plan.mma.get_slice(tw.thread_idx.x - WARPGROUP)
         tA, tB = thread.partition_A(sA), thread.partition_B(sB)
         acc = tw.registers(tw.float32, plan.mma.partition_shape((m, n), "C"))
-        stage, phase, last = 0, 0, -1
-        for number in range(tw.cluster_idx.x, m_tiles * n_tiles, clusters):
-            row, column = place(number, m_tiles, n_tiles)
+        state = ring.consumer(behind=1)
+        for row, column in tiles:
             for k_tile in range(k_tiles):
-                full[stage].wait(phase)
-                tw.wgmma_fence()
-                tw.gemm(plan.mma, tA[:, :, :, stage], tB[:, :, :, stage], acc, accumulate=k_tile > 0)
-                tw.wgmma_commit()
-                tw.wgmma_wait(1)
-                release(empty, last)
-                last = stage
-                stage, phase = following(stage, phase, plan)
+                with state.read() as stage:
+                    tw.wgmma_fence()
+                    tw.gemm(plan.mma, tA[:, :, :, stage], tB[:, :, :, stage], acc, accumulate=k_tile > 0)
+                    tw.wgmma_commit()
+                    tw.wgmma_wait(1)
             tw.wgmma_wait(0)
-            release(empty, last)
-            last = -1
+            state.release()
             store(C, acc, sC, BLOCKS * row + rank, column, plan)
         if tw.thread_idx.x % WARPGROUP == 0:
             tw.tma_store_wait(0)  # the buffer is there until its last store has read it
     tw.cluster_sync()  # the other block may still arrive here
-
-
-@tw.function
-def following(stage, phase, plan):
-    """Return the next stage and the parity of its phase."""
-    is_over = stage == plan.stages - 1
-    return tw.where(is_over, 0, stage + 1), tw.where(is_over, phase ^ 1, phase)
-
-
-@tw.function
-def release(empty, stage):
-    """Hand a stage back to the producers of all blocks of the cluster, one lane of the warp to each."""
-    if stage >= 0:
-        tw.sync_warp()  # all lanes have waited for the product
-        if tw.lane_id() < BLOCKS:
-            empty[stage].at_rank(tw.lane_id()).arrive(relaxed=True)
 
 
 @tw.function
@@ -161,7 +129,7 @@ def store(C, acc, sC, row, column, plan):
 
 
 @cache
-def plan_for(stages: int = 4) -> Plan:
+def plan_for(stages: int = 4, scheduler: tw.schedulers.Scheduler = ORDER) -> Plan:
     """Return the plan: tiles of 128 x 256 x 64, in layouts that TMA writes and wgmma reads."""
     tile = m, n, k = (128, 256, 64)
     rows = tw.atoms.GMMA_K_SW128(tw.bfloat16)
@@ -170,6 +138,7 @@ def plan_for(stages: int = 4) -> Plan:
     return Plan(
         tile,
         stages,
+        scheduler,
         tw.tile_to_shape(rows, (m, k, stages)),
         tw.tile_to_shape(rows, (n, k, stages)),
         tw.tile_to_shape(rows, (m // CONSUMERS, n // HALVES, CONSUMERS)),

@@ -109,13 +109,16 @@ from tilewright.language import function as function
 from tilewright.language import funnel_shift_left as funnel_shift_left
 from tilewright.language import funnel_shift_right as funnel_shift_right
 from tilewright.language import gemm as gemm
+from tilewright.language import grid_dependency_wait as grid_dependency_wait
 from tilewright.language import grid_dim as grid_dim
+from tilewright.language import im2col as im2col
 from tilewright.language import inline_ptx as inline_ptx
 from tilewright.language import inside as inside
 from tilewright.language import isfinite as isfinite
 from tilewright.language import isinf as isinf
 from tilewright.language import isnan as isnan
 from tilewright.language import lane_id as lane_id
+from tilewright.language import launch_dependents as launch_dependents
 from tilewright.language import lg2_approx as lg2_approx
 from tilewright.language import load as load
 from tilewright.language import log as log
@@ -125,6 +128,7 @@ from tilewright.language import log10 as log10
 from tilewright.language import lop3 as lop3
 from tilewright.language import make_fragment_like as make_fragment_like
 from tilewright.language import make_tensor_like as make_tensor_like
+from tilewright.language import make_tensor_map as make_tensor_map
 from tilewright.language import match_all as match_all
 from tilewright.language import match_any as match_any
 from tilewright.language import maximum as maximum
@@ -137,6 +141,8 @@ from tilewright.language import pipeline as pipeline
 from tilewright.language import pointer as pointer
 from tilewright.language import popcount as popcount
 from tilewright.language import pow as pow
+from tilewright.language import prefetch as prefetch
+from tilewright.language import prefetch_tensor_map as prefetch_tensor_map
 from tilewright.language import rand as rand
 from tilewright.language import rand4x as rand4x
 from tilewright.language import randint as randint

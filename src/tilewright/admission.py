@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from tilewright.errors import DeviceError
 from tilewright.ir.core import Kernel
-from tilewright.runtime.attributes import COOPERATIVE, Attribute, cluster_dimension, configuration
+from tilewright.runtime.attributes import COOPERATIVE, DEPENDENT, Attribute, cluster_dimension, configuration
 from tilewright.runtime.driver import Function
 from tilewright.runtime.launch import LaunchConfig
 from tilewright.runtime.options import PORTABLE_CLUSTER, shown_cluster
@@ -36,7 +36,8 @@ class Owner(Protocol):
 def attributes_of(kernel: Kernel) -> tuple[Attribute, ...]:
     """Return what the driver is told of every launch of a kernel."""
     clusters = () if prod(kernel.cluster) == 1 else (cluster_dimension(kernel.cluster),)
-    return (*((COOPERATIVE,) if kernel.cooperative else ()), *clusters)
+    dependent = (DEPENDENT,) if kernel.dependent_launch else ()
+    return (*((COOPERATIVE,) if kernel.cooperative else ()), *clusters, *dependent)
 
 
 def admission_of(owner: Owner) -> Admit | None:

@@ -19,7 +19,7 @@ from tilewright.ir.evaluate import evaluate
 from tilewright.ir.maps import MapValues
 from tilewright.ir.ops import AddressOf, Point
 from tilewright.passes.pipeline import run_passes
-from tilewright.runtime.options import demand_clusters
+from tilewright.runtime.options import demand_clusters, demand_dependent_launch
 from tilewright.trace.kernel import trace
 from tilewright.trace.parameters import ArgumentType
 
@@ -197,7 +197,7 @@ class Lowered:
         found = {}
         for map in self.kernel.tensor_maps:
             start, *rest = [evaluate(value, known) for value in map.values]
-            rank = len(map.box)
+            rank = map.rank
             found[map] = MapValues(start, tuple(rest[:rank]), tuple(rest[rank:]))
             found[map].check(map)
         return found
@@ -235,18 +235,22 @@ def lower(
     min_blocks: int = 0,
     cooperative: bool = False,
     cluster: tuple[int, int, int] = (1, 1, 1),
+    dependent_launch: bool = False,
     bounds: bool = False,
     fastmath: bool = False,
 ) -> Lowered:
     """Trace a rewritten function for certain arguments and run the passes; `bounds` is for the simulator.
 
-    Raises `LanguageError` for what the language or the target refuses, `ArgumentError` for a target without clusters.
+    Raises `LanguageError` for what the language or the target refuses, `ArgumentError` for a target without clusters
+    or launches that begin early, where these are asked for.
     """
     demand_clusters(arch, cluster)
+    demand_dependent_launch(arch, dependent_launch)
     kernel = trace(function, arguments, arch=arch, block=block, bounds=bounds, fastmath=fastmath, cluster=cluster)
     divides = any(op.effects.registers is not None for op in kernel.body.walk())
     kernel.min_blocks = min_blocks or int(divides)  # without a number ptxas takes no notice of setmaxnreg
     kernel.cooperative = cooperative or any(op.effects.together is Scope.GRID for op in kernel.body.walk())
+    kernel.dependent_launch = dependent_launch
     run_passes(kernel)
     _check_shared_memory(kernel, arch)
     host = kernel.parameters

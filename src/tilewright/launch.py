@@ -155,18 +155,19 @@ class Kernel(KernelByName, KernelShown):
         return Kernel(self._code.function, self.options, (instance,), self._code)
 
     def configure(self, **options: Any) -> Kernel:
-        """Return the kernel with options: `stream`, `min_blocks`, `arch`, `fastmath`, `cooperative` and `cluster`.
+        """Return the kernel with options: those below, and `fastmath` as of `@tw.kernel`.
 
         `min_blocks=n` asks the compiler to keep to so few registers that n blocks fit on a multiprocessor (the second
         argument of CUDA's __launch_bounds__). `stream` is a CUDA stream handle or an object with `cuda_stream` or
         `ptr`; without it a launch goes to the arrays' current stream. `arch` is the target, such as "sm_80" or
         "gfx908", of launches with NumPy arrays, of `analyze`, of `source` and its like and of `tw.check`; without it
-        sm_90a. Arrays on a GPU run on that GPU, which an AMD target refuses. `fastmath` is that of `@tw.kernel`. With
-        `cooperative=True` all blocks of a launch are on the GPU at once, or it is refused: for kernels whose blocks
-        wait for later ones (`tw.sync_grid` does so by itself). `cluster` is how many blocks form a cluster, an int or
-        up to three: blocks that run at the same time and reach each other's shared memory, 8 on any GPU from sm_90 on,
-        up to 16 where the GPU can place them. Raises `ArgumentError` for other options, and for a target that is not
-        known or lacks what is asked for.
+        sm_90a. Arrays on a GPU run on that GPU, which an AMD target refuses. With `cooperative=True` all blocks of a
+        launch are on the GPU at once, or it is refused: for kernels whose blocks wait for later ones (`tw.sync_grid`
+        does so by itself). `cluster` is how many blocks form a cluster, an int or up to three: blocks that run at the
+        same time and reach each other's shared memory, 8 on any GPU from sm_90 on, up to 16 where the GPU can place
+        them. With `dependent_launch=True` a launch may begin before the one before it on its stream has ended, from
+        sm_90 on: the kernel waits for that by `tw.grid_dependency_wait`. Raises `ArgumentError` for other options, and
+        for a target that is not known or lacks what is asked for.
         """
         return Kernel(self._code.function, configured(self.options, options), self._bound, self._code, self._further)
 
@@ -521,10 +522,12 @@ def kernel(function: Callable[..., Any]) -> Kernel: ...
 
 
 @overload
-def kernel(*, fastmath: bool = False, cluster: Extent = 1) -> Callable[[Callable[..., Any]], Kernel]: ...
+def kernel(
+    *, fastmath: bool = False, cluster: Extent = 1, dependent_launch: bool = False
+) -> Callable[[Callable[..., Any]], Kernel]: ...
 
 
-def kernel(function: Any = ..., *, fastmath: bool = False, cluster: Extent = 1) -> Any:
+def kernel(function: Any = ..., *, fastmath: bool = False, cluster: Extent = 1, dependent_launch: bool = False) -> Any:
     """Make a kernel of a function: `@tw.kernel`, or `@tw.kernel(fastmath=True)`.
 
     The function runs once for each kind of arguments, to be traced; its loops over `range` and its branches on
@@ -543,9 +546,9 @@ def kernel(function: Any = ..., *, fastmath: bool = False, cluster: Extent = 1) 
     array([0., 2., 4., 6., 8.], dtype=float32)
 
     With `fastmath` quotients and functions of float32 are approximate: `tw.exp` is CUDA's `__expf`. `cluster` is how
-    many blocks form a cluster, as in `Kernel.configure`.
+    many blocks form a cluster, `dependent_launch` lets launches begin early, as in `Kernel.configure`.
     """
-    options = Options(fastmath=fastmath, cluster=cluster)
+    options = Options(fastmath=fastmath, cluster=cluster, dependent_launch=dependent_launch)
     return Kernel(function, options) if function is not ... else lambda target: Kernel(target, options)
 
 

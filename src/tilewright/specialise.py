@@ -34,7 +34,7 @@ from tilewright.runtime.launch import (
     share_memory,
 )
 from tilewright.runtime.nvrtc import CompiledModule
-from tilewright.runtime.options import is_simulator_chosen, stream_handle
+from tilewright.runtime.options import has_dependent_launches, is_simulator_chosen, stream_handle
 from tilewright.runtime.plan import (
     Argument,
     ArgumentPlan,
@@ -232,6 +232,7 @@ class OnSimulator:
             sized=sized,
             described=lambda: tuple([(name, shown_argument(value)) for name, value in described.items()]),
             maps=self._maps(find, infos),
+            remembers=has_dependent_launches(),
         )
         for name in written:
             staged[name].write_back()

@@ -8,6 +8,8 @@ import pytest
 import tilewright as tw
 
 LOAD, STORE = tw.atoms.SM90_TMA_LOAD, tw.atoms.SM90_TMA_STORE
+G2S, S2G = tw.atoms.SM90_BULK_COPY_G2S, tw.atoms.SM90_BULK_COPY_S2G
+ATOMS = pytest.mark.parametrize("atoms", [(LOAD, STORE), (G2S, S2G)], ids=["boxes", "runs"])
 TILE = (16, 32)
 BYTES = 16 * 32 * 4
 
@@ -26,7 +28,9 @@ def kinds_of(kernel: object, **options: int) -> set[str]:
     return {finding.kind for finding in found.findings}
 
 
-def load(without: str = "") -> object:
+def load(without: str = "", atom: tw.atoms.CopyAtom = LOAD) -> object:
+    guard = atom is LOAD
+
     @tw.kernel
     def kernel(out, x):
         smem, full = tw.shared(tw.float32, tw.row_major(TILE)), tw.mbarrier(1)
@@ -37,7 +41,7 @@ def load(without: str = "") -> object:
                 full.arrive()
             elif without != "arrival":
                 full.arrive_expect_tx(BYTES - 512 if without == "bytes" else BYTES)
-            tw.copy(LOAD, tw.local_tile(x, TILE, (tw.block_idx.x, 0), guard=True), smem, barrier=full)
+            tw.copy(atom, tw.local_tile(x, TILE, (tw.block_idx.x, 0), guard=guard), smem, barrier=full)
         if without != "wait":
             full.wait(0)
         for i in range(16):
@@ -47,11 +51,13 @@ def load(without: str = "") -> object:
     return kernel
 
 
-def test_a_load_that_is_waited_for_is_silent() -> None:
-    out, x = run(load())
+@ATOMS
+def test_a_load_that_is_waited_for_is_silent(atoms: tuple[tw.atoms.CopyAtom, ...]) -> None:
+    out, x = run(load(atom=atoms[0]))
     assert (out == x).all()
 
 
+@ATOMS
 @pytest.mark.parametrize(
     ("without", "kind"),
     [
@@ -62,8 +68,8 @@ def test_a_load_that_is_waited_for_is_silent() -> None:
         ("sync", "race"),
     ],
 )
-def test_what_is_taken_out_of_a_load_is_found(without: str, kind: str) -> None:
-    assert kind in kinds_of(load(without))
+def test_what_is_taken_out_of_a_load_is_found(without: str, kind: str, atoms: tuple[tw.atoms.CopyAtom, ...]) -> None:
+    assert kind in kinds_of(load(without, atoms[0]))
 
 
 def test_a_deadlock_says_how_many_bytes_are_missing() -> None:
@@ -128,7 +134,9 @@ def test_another_barrier_does_not_tell_of_a_copy() -> None:
         assert kinds_of(make(same, same), blocks=2) & {"race", "missing-wait"}
 
 
-def store(without: str = "") -> object:
+def store(without: str = "", atom: tw.atoms.CopyAtom = STORE) -> object:
+    guard = atom is STORE
+
     @tw.kernel
     def kernel(out, x):
         smem = tw.shared(tw.float32, tw.row_major(TILE))
@@ -140,7 +148,7 @@ def store(without: str = "") -> object:
         if without != "sync":
             tw.sync_threads()
         if tw.thread_idx.x == 0:
-            tw.copy(STORE, smem, tw.local_tile(out, TILE, (tw.block_idx.x, 0), guard=True))
+            tw.copy(atom, smem, tw.local_tile(out, TILE, (tw.block_idx.x, 0), guard=guard))
             if without != "commit":
                 tw.tma_store_commit()
             if without != "wait":
@@ -149,17 +157,31 @@ def store(without: str = "") -> object:
     return kernel
 
 
-def test_a_store_is_silent() -> None:
-    out, x = run(store())
+@ATOMS
+def test_a_store_is_silent(atoms: tuple[tw.atoms.CopyAtom, ...]) -> None:
+    out, x = run(store(atom=atoms[1]))
     assert (out == x).all()
 
 
+@ATOMS
 @pytest.mark.parametrize(
     ("without", "kind"),
     [("fence", "missing-fence"), ("sync", "race"), ("commit", "missing-wait"), ("wait", "missing-wait")],
 )
-def test_what_is_taken_out_of_a_store_is_found(without: str, kind: str) -> None:
-    assert kind in kinds_of(store(without))
+def test_what_is_taken_out_of_a_store_is_found(without: str, kind: str, atoms: tuple[tw.atoms.CopyAtom, ...]) -> None:
+    assert kind in kinds_of(store(without, atoms[1]))
+
+
+def test_runs_beyond_their_array_are_found() -> None:
+    """A run that begins outside, one that reaches over the end, and one that covers what lies between rows."""
+    whole = np.zeros((24, 36), np.float32)
+    for x, out in ((whole[:16, :32], np.zeros((32, 32), np.float32)), (np.ones((32, 32), np.float32), whole[:16, :32]),
+                   (np.ones((32, 28), np.float32), np.zeros((32, 32), np.float32)), (whole[:, :28], np.zeros((32, 32), np.float32))):  # fmt: skip
+        with tw.simulate(raise_errors=False) as found:
+            load(atom=G2S)[2, 64](out, x)  # type: ignore[index]
+        kinds = {finding.kind for finding in found.findings}
+        assert "out-of-bounds" in kinds
+        assert kinds <= {"out-of-bounds", "missing-wait", "uninitialised-read"}
 
 
 def reuse(without: str = "") -> object:

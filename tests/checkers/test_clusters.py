@@ -63,6 +63,30 @@ def exchange_halves(out, x):
     tw.cluster_sync()
 
 
+@tw.kernel(cluster=2)
+def ring(out, x):
+    """Let a warp of each block bring rows to both, and another one read them, in a ring."""
+    rows, i = tw.shared(tw.int32, tw.row_major((4, THREADS))), tw.thread_idx.x
+    pipe = tw.pipeline(2, consumers=1, bytes=2 * THREADS * 4, blocks=2)
+    tw.cluster_sync()
+    rank = tw.block_rank_in_cluster()
+    if tw.warp_id() == 0:
+        if i == 0:
+            state = pipe.producer()
+            for k in range(4):
+                with state.fill() as (stage, full):
+                    row = tw.local_tile(tw.guarded(x), (1, THREADS), (2 * k + rank, 0))
+                    mine = tw.local_tile(rows, (1, THREADS), (2 * stage + rank, 0))
+                    tw.copy(MULTICAST, row, mine, barrier=full, mask=0b11)
+    else:
+        state = pipe.consumer()
+        for k in range(4):
+            with state.read() as stage:
+                for r in range(2):
+                    out[tw.block_idx.x, 2 * k + r, i - 32] = rows[2 * stage + r, i - 32]
+    tw.cluster_sync()
+
+
 def rows(n: int) -> np.ndarray:
     return np.arange(n * THREADS, dtype=np.int32).reshape(n, THREADS)
 
@@ -71,6 +95,12 @@ def swapped(kernel: tw.Kernel) -> None:
     x, out = rows(4).ravel(), np.zeros(4 * THREADS, np.int32)
     kernel[4, THREADS](out, x)
     assert (out.reshape(2, 2, THREADS)[:, ::-1].ravel() == x).all() or out.sum() == 0
+
+
+def in_a_ring() -> None:
+    x, out = rows(8), np.zeros((4, 8, THREADS), np.int32)
+    ring[4, 2 * THREADS](out, x)
+    assert (out == x).all() or out.sum() == 0
 
 
 def halves() -> None:
@@ -83,6 +113,7 @@ RUNS: dict[str, tuple[Callable[[], None], int]] = {
     "read_other": (lambda: swapped(read_other), 4),
     "write_other": (lambda: swapped(write_other), 4),
     "exchange_halves": (halves, 9),
+    "ring": (in_a_ring, 9),
 }
 SYNCHRONISATIONS = (Barrier, ClusterArrive, ClusterWait, MbarrierArrive, MbarrierExpect, MbarrierWait)
 
@@ -316,3 +347,25 @@ def test_clusters_change_nothing_for_kernels_that_make_no_use_of_them(function: 
         return told, out.tolist()
 
     assert run(2) == run(4) == run(1)
+
+
+@pytest.mark.parametrize(
+    ("scope", "cluster", "found"),
+    [("cta", 2, {"race"}), ("cluster", 2, set()), ("cluster", 1, {"race"}), ("gpu", 2, set()), ("gpu", 1, set())],
+)
+def test_scopes_reach_blocks_clusters_and_the_grid(scope: str, cluster: int, found: set[str]) -> None:
+    @tw.kernel
+    def hand_over(out, data, flag):
+        if tw.block_idx.x == 0:
+            if tw.thread_idx.x == 0:
+                data[0] = 7
+                tw.store(flag, 0, 1, sem="release", scope=scope)
+        else:
+            if tw.thread_idx.x == 0:
+                while tw.load(flag, 0, sem="acquire", scope=scope) == 0:
+                    pass
+                out[0] = data[0]
+
+    out, data, flag = (np.zeros(1, np.int32) for _ in range(3))
+    assert kinds(hand_over.configure(cluster=cluster), out, data, flag) == found
+    assert out[0] == 7

@@ -76,13 +76,16 @@ def test_nan_outside(backend: Backend) -> None:
 
 
 COMBINE = {"add": np.add, "min": np.minimum, "max": np.maximum, "and": np.bitwise_and, "or": np.bitwise_or,
-           "xor": np.bitwise_xor}  # fmt: skip
+           "xor": np.bitwise_xor, "inc": lambda old, new: np.where(old >= new, 0, old + 1),
+           "dec": lambda old, new: np.where((old == 0) | (old > new), new, old - 1)}  # fmt: skip
 FLOATS, INTEGERS = ("float16", "bfloat16"), ("int32", "uint32", "int64", "uint64")
 # PTX ISA, "cp.reduce.async.bulk": the element types of each operation.
 REDUCED = {
     "add": (*FLOATS, "float32", "float64", "int32", "uint32", "uint64"),
     "min": (*FLOATS, *INTEGERS),
     "max": (*FLOATS, *INTEGERS),
+    "inc": ("uint32",),
+    "dec": ("uint32",),
     "and": INTEGERS,
     "or": INTEGERS,
     "xor": INTEGERS,
@@ -108,6 +111,59 @@ def test_other_types_are_not_reduced(kind: str) -> None:
         atom = getattr(tw.atoms, f"SM90_TMA_REDUCE_{kind.upper()}")
         with pytest.raises(tw.LanguageError, match=f"reduces .*, not {dtype}"):
             from_threads.lower(spec, spec, (16, 32), tw.row_major((16, 32)), atom, block=32)
+
+
+@tw.kernel
+def by_runs(out, x, tile: tw.constexpr, load: tw.constexpr, store: tw.constexpr):
+    """Copy tiles by runs, each to where the rows are turned round."""
+    smem, full = tw.shared(x.dtype, tw.row_major(tile)), tw.mbarrier(1)
+    tw.sync_threads()
+    if tw.thread_idx.x == 0:
+        full.arrive_expect_tx(tw.size(smem.layout) * x.dtype.bytes)
+        tw.prefetch(load, tw.local_tile(x, tile, (tw.block_idx.x, 0)))
+        tw.copy(load, tw.local_tile(x, tile, (tw.block_idx.x, 0)), smem, barrier=full)
+        full.wait(0)
+        tw.copy(store, smem, tw.local_tile(out, tile, (tw.grid_dim.x - 1 - tw.block_idx.x, 0)))
+        tw.tma_store_commit()
+        tw.tma_store_wait(0)
+
+
+@pytest.mark.parametrize("policy", [None, "evict_first", "evict_last", "evict_normal", "evict_unchanged"])
+@pytest.mark.parametrize(("dtype", "columns"), [("uint8", 48), ("float16", 8), ("float32", 100), ("float64", 1024)])
+def test_runs(backend: Backend, dtype: str, columns: int, policy: str | None) -> None:
+    atoms = [tw.atoms.SM90_BULK_COPY_G2S, tw.atoms.SM90_BULK_COPY_S2G]
+    if policy is not None:
+        atoms = [atom.with_policy(policy) for atom in atoms]
+    x, out = numbers((12, columns), dtype), backend.zeros((12, columns), tw.dtype(dtype))
+    by_runs[3, 32](out, backend.put(x), (4, columns), *atoms)
+    assert (backend.get(out) == x.reshape(3, 4, columns)[::-1].reshape(12, columns)).all()
+
+
+@tw.kernel
+def with_policies(out, x, load: tw.constexpr, store: tw.constexpr):
+    """Prefetch, load and store tiles by TMA, the map fetched by a thread of another warp."""
+    smem, full = tw.shared(x.dtype, tw.row_major((16, 32))), tw.mbarrier(1)
+    tw.sync_threads()
+    tile = tw.local_tile(x, (16, 32), (tw.block_idx.x, 0), guard=True)
+    if tw.thread_idx.x == 32:
+        tw.prefetch_tensor_map(load, tile, smem)
+        tw.prefetch(load, tile, smem)
+    if tw.thread_idx.x == 0:
+        full.arrive_expect_tx(2048)
+        tw.copy(load, tile, smem, barrier=full)
+        full.wait(0)
+        tw.copy(store, smem, tw.local_tile(out, (16, 32), (tw.block_idx.x, 0), guard=True))
+        tw.tma_store_commit()
+        tw.tma_store_wait(0)
+
+
+@pytest.mark.parametrize("policy", ["evict_first", "evict_last", "evict_normal", "evict_unchanged"])
+@pytest.mark.parametrize("kind", ["STORE", "REDUCE_ADD"])
+def test_policies_of_tensor_copies(backend: Backend, kind: str, policy: str) -> None:
+    x, out = numbers((40, 32), "float32"), backend.zeros((40, 32), tw.float32)
+    store = getattr(tw.atoms, f"SM90_TMA_{kind}")
+    with_policies[3, 64](out, backend.put(x), LOAD.with_policy(policy), store.with_policy(policy))
+    assert (backend.get(out) == x).all()
 
 
 @pytest.mark.parametrize("rank", [1, 2, 3, 4, 5])

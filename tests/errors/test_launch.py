@@ -423,7 +423,7 @@ def test_call_without_grid_and_block():
 @refused(
     tw.ArgumentError,
     """
-    configure takes stream, min_blocks, arch, fastmath, cooperative and cluster, got warps
+    configure takes stream, min_blocks, arch, fastmath, cooperative, cluster and dependent_launch, got warps
     """,
 )
 def test_unknown_option():

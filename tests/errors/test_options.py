@@ -55,7 +55,7 @@ CONFIGURED = [
     ({"arch": b"sm_80"}, f"configure: no architecture is called b'sm_80'; there are {NAMES}"),
     (
         {"warps": 3, "min_blocks": "x"},
-        "configure takes stream, min_blocks, arch, fastmath, cooperative and cluster, got warps",
+        "configure takes stream, min_blocks, arch, fastmath, cooperative, cluster and dependent_launch, got warps",
     ),
 ]
 

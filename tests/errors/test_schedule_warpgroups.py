@@ -11,6 +11,7 @@ from tilewright.schedule.arrays import Array, Role
 from tilewright.schedule.caches import Location
 from tilewright.schedule.mma_shapes import MMAShape
 from tilewright.schedule.nest import Nest
+from tilewright.schedule.package import Package
 from tilewright.schedule.plan import Plan
 from tilewright.schedule.targets import Target
 
@@ -231,3 +232,45 @@ def test_k_ends_before_the_array() -> None:
         plan.cache(array, index=ii)
     plan.tensorize((ii, jj, kk), MMAShape.M64N64K16, 4)
     plan.build().source()
+
+
+@refused(
+    ScheduleError,
+    """
+    blocks=2, and no loop is bound to blocks
+      help: bind one to BLOCK_X
+    """,
+)
+def test_blocks_that_stay_for_no_loop() -> None:
+    plan = unbound()
+    plan.bind({}, blocks=2)
+    plan.build()
+
+
+@refused(
+    ScheduleError,
+    """
+    TMA cannot store rC: mode 0 of C has a stride of 280 bytes, and TMA takes multiples of 16
+      help: leave tma out: each thread stores its own results
+    """,
+)
+def test_results_that_no_tensor_map_has() -> None:
+    plan, _ = warpgroup_product((64, 70, 64), stores=True)
+    plan.build()
+
+
+@refused(
+    ScheduleError,
+    """
+    function product copies by TMA, with tensor maps that the loader of a package does not make
+      plans.py:71, in _:
+        C[i, j] += A[i, kk] * B[kk, j]
+        ^^^^^^^
+      help: tma=False for its caches, or call the kernel from Python: plan.build()
+    """,
+)
+def test_a_package_makes_no_tensor_maps() -> None:
+    plan, arrays = warpgroup_product((64, 64, 64))
+    package = Package()
+    package.add(plan, args=arrays, base_name="product")
+    package.build("packed", output_dir="/nowhere/packed")

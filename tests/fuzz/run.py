@@ -4,6 +4,11 @@
 
 A program that the language refuses is counted by its message. A difference does not stop the run: it is written down with
 the text of the program and its seed; `--seed N --count 1` runs that program alone.
+
+    python -m tests.fuzz.run --hopper --count 500 --backend gpu
+
+draws kernels of bulk copies and warpgroup products instead, compared with NumPy; each is compiled for sm_90a, too, and what
+ptxas serialises there is told as such.
 """
 
 from __future__ import annotations
@@ -22,6 +27,7 @@ from random import Random
 from typing import Any
 
 from tests.conformance.harness import Gpu, Simulator
+from tests.fuzz.hopper import HopperProgram, write_hopper_program
 from tests.fuzz.programs import write_program
 
 import tilewright as tw
@@ -30,10 +36,11 @@ PROGRAMS_OF_A_PROCESS = 100  # then a new one: an error of the GPU leaves its pr
 MOST_SECONDS = 120  # without any verdict
 
 
-def judge(seed: int, backend: str, loose: bool = False) -> dict[str, Any]:
-    """Run one program: agreed, refused, different, or failed, with what there is to say."""
+def judge(seed: int, backend: str, loose: bool = False, hopper: bool = False) -> dict[str, Any]:
+    """Run one program: agreed, refused, different, serialised or failed, with what there is to say."""
     try:
-        program = write_program(Random(seed), loose=loose)
+        random = Random(seed)
+        program = write_hopper_program(random) if hopper else write_program(random, loose=loose)
     except Exception:
         return {"seed": seed, "verdict": "not written", "message": traceback.format_exc()}
     found = {"seed": seed, "verdict": "agreed", "message": "", "text": str(program)}
@@ -48,6 +55,8 @@ def judge(seed: int, backend: str, loose: bool = False) -> dict[str, Any]:
             program.assert_agree(("the simulator", "its text"), simulated, program.meaning())
         if backend == "gpu":
             program.assert_agree(("the simulator", "the GPU"), simulated, program.run(Gpu()))
+        if isinstance(program, HopperProgram) and (advice := program.compile()):
+            return found | {"verdict": "serialised", "message": advice}
     except AssertionError as error:
         return found | {
             "verdict": "different",
@@ -117,7 +126,9 @@ def run_all(options: argparse.Namespace, tally: Tally) -> None:
     while seeds:
         left = dict.fromkeys(seeds)
         with context.Pool(options.processes, maxtasksperchild=PROGRAMS_OF_A_PROCESS) as pool:
-            found = pool.imap_unordered(_judge, [(seed, options.backend, options.loose) for seed in seeds])
+            found = pool.imap_unordered(
+                _judge, [(seed, options.backend, options.loose, options.hopper) for seed in seeds]
+            )
             try:
                 while left:
                     verdict = found.next(MOST_SECONDS)
@@ -138,6 +149,7 @@ def main(given: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the first program")
     parser.add_argument("--backend", choices=("sim", "gpu"), default="sim")
     parser.add_argument("--loose", action="store_true", help="fused multiply-adds too, which Python does not know")
+    parser.add_argument("--hopper", action="store_true", help="bulk copies and warpgroup products (sm_90a), by NumPy")
     parser.add_argument("--processes", type=int, default=os.cpu_count())
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(given)
@@ -148,7 +160,7 @@ def main(given: list[str] | None = None) -> int:
     return 1 if tally.others else 0
 
 
-def _judge(job: tuple[int, str, bool]) -> dict[str, Any]:
+def _judge(job: tuple[int, str, bool, bool]) -> dict[str, Any]:
     return judge(*job)
 
 

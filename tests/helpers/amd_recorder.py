@@ -17,7 +17,7 @@ import tilewright.launch
 from tilewright.arch import Arch
 from tilewright.backends import sim
 from tilewright.compile import Lowered
-from tilewright.errors import LanguageError, LayoutError, TilewrightError
+from tilewright.errors import ArgumentError, LanguageError, LayoutError, TilewrightError
 
 ARCH = "gfx90a"
 _texts: dict[str, str] = {}
@@ -30,7 +30,7 @@ def _recording(build: Callable[[Arch, bool], Lowered], *rest: Any) -> Any:
     try:
         source = build(Arch.parse(ARCH), False).source
         _texts[source.text] = source.name
-    except (LanguageError, LayoutError) as error:
+    except (ArgumentError, LanguageError, LayoutError) as error:
         _refusals.add(error.summary)
     except TilewrightError as error:
         _faults.add(str(error))

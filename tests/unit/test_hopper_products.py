@@ -92,6 +92,17 @@ def test_accumulators_stay_in_their_registers(stem: str, name: str, given: tuple
     assert sass.count("WARPGROUP.ARRIVE") == fences
 
 
+def test_what_the_examples_refuse() -> None:
+    persistent, ping_pong, promoted = (MODULES[n] for n in ("05_persistent", "07_ping_pong", "09_fp8_promoted"))
+    bytes_, ones = np.zeros((256, 128), ml_dtypes.float8_e4m3fn), np.ones((1, 256), np.float32)
+    with pytest.raises(ValueError, match="multiplies bfloat16, .*, not int8"):
+        persistent.matmul(np.zeros((128, 256), np.int32), np.zeros((128, 128), np.int8), np.zeros((256, 128), np.int8))
+    with pytest.raises(ValueError, match="is not a multiple of the tile"):
+        ping_pong.matmul(bf16(128, 192), bf16(128, 64), bf16(192, 64))
+    with pytest.raises(ValueError, match=r"scales are \(1, 256\) and \(2, 1\), not"):
+        promoted.matmul(bf16(256, 256), bytes_, bytes_, ones, ones)
+
+
 def test_a_scale_belongs_to_its_block() -> None:
     """Of powers of two, so that all but the rounding of results is exact: each block, row and step of K by itself."""
     module, rng = MODULES["09_fp8_promoted"], np.random.default_rng(0)
@@ -102,6 +113,22 @@ def test_a_scale_belongs_to_its_block() -> None:
     module.matmul(c, a, b, np.ascontiguousarray(of_a.T), of_b, stages=2, blocks=3)
     exact = module.dequantize(a, of_a, 1).astype(np.float64) @ module.dequantize(b, of_b, 128).T.astype(np.float64)
     assert np.array_equal(c, exact.astype(np.float32).astype(ml_dtypes.bfloat16))
+
+
+@pytest.mark.parametrize(("stem", "name"), KERNELS)
+def test_descriptors_of_steps_differ_by_one_addition(stem: str, name: str) -> None:
+    """What an unrolled loop adds to a descriptor comes last, behind what all its steps have in common."""
+    _, block, args = getattr(MODULES[stem], f"example_{name}")()
+    source = getattr(MODULES[stem], name).lower(*args, arch="sm_90a", block=block).source.text
+    loops = re.findall(r"for \(int (\w+) = [^{]*\{([^{}]*wgmma_m[^{}]*)\}", source)
+    assert loops
+    for variable, body in loops:
+        moving = {variable, *re.findall(r"const int (\w+) =", body)}
+        found = re.findall(r"shared_descriptor\((.*), (.*), 0x\w+\)", body)
+        assert len(found) == 2, body
+        for address, chunks in found:
+            assert not moving & set(re.findall(r"\w+", address)), body
+            assert moving & set(re.findall(r"\w+", chunks)), body
 
 
 SYNCHRONISATIONS = (

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from tests.helpers.pages import DOCS
@@ -13,7 +11,6 @@ from tilewright.schedule import Array, Nest, Role
 
 LIMITS = (DOCS / "limits.md").read_text(encoding="utf-8")
 COMPARISON = (DOCS / "comparison.md").read_text(encoding="utf-8")
-PACKAGE = Path(tw.__file__).parent
 
 
 @tw.kernel
@@ -21,11 +18,11 @@ def double(out, x):
     out[tw.thread_idx.x] = 2 * x[tw.thread_idx.x]
 
 
-def test_there_are_clusters_and_nothing_of_blackwell() -> None:
-    assert "There are no bulk copies from shared memory to that of another block" in LIMITS
+def test_what_there_is_not_of_hopper_and_blackwell() -> None:
+    assert "no gather by TMA" in LIMITS
     assert "| wgmma, TMA (Hopper), tcgen05 (Blackwell) | wgmma, TMA and clusters |" in COMPARISON
     names = dir(tw.atoms)
-    assert not [name for name in names if name.startswith(("SM90_BULK", "SM100", "SM120"))]
+    assert not [name for name in names if "GATHER" in name or name.startswith(("SM100", "SM120"))]
     assert len(names) > 80
 
 
@@ -40,11 +37,6 @@ def test_rdna_is_refused(arch: str) -> None:
 def test_targets_that_the_pages_name_are_printed(arch: str) -> None:
     assert arch in LIMITS
     assert "__global__" in double.source(np.zeros(32, np.float32), np.zeros(32, np.float32), arch=arch)
-
-
-def test_plans_know_no_mbarriers() -> None:
-    assert "Plans do not use mbarriers" in LIMITS
-    assert not [path.name for path in PACKAGE.glob("schedule/*.py") if "mbarrier" in path.read_text(encoding="utf-8")]
 
 
 def test_plans_write_to_no_places_that_elements_say() -> None:

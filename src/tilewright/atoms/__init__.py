@@ -32,6 +32,8 @@ _FAMILIES = {
     "sparse_wgmma": "sparse_mma",
     "descriptors": "shared_layout",
     "tensor_copies": "tensor_copy",
+    "bulk_copies": "bulk_copy",
+    "im2col": "pixel_copy",
 }
 
 

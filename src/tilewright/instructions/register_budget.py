@@ -2,25 +2,30 @@
 
 A block's registers are divided evenly at its launch. A warpgroup that only starts copies gives most of its own back,
 and those that multiply take them: a role is a branch on `tw.warpgroup_id()`, and begins with its number of registers.
+It may change that later. One instruction gives back and another takes; which of them it is follows from what the calls
+before have left.
 
 Source: PTX ISA, "setmaxnreg".
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from tilewright.backends.cpp.prelude import FUNCTION
-from tilewright.backends.sim.findings import Fault
+from tilewright.backends.sim.agents import Agent, Pause, Scheduler, Waiting
 from tilewright.backends.sim.machine import demand_whole_warps
-from tilewright.backends.sim.values import Frame
-from tilewright.errors import LanguageError
-from tilewright.ir.effects import Effects, Scope, attribute
+from tilewright.backends.sim.values import Array, Frame, Lanes, Mask
+from tilewright.errors import InternalError, LanguageError
+from tilewright.ir.core import Block, Kernel, Op
+from tilewright.ir.effects import WARPS_OF, Effects, Scope, Waits, attribute
 from tilewright.ir.instruction import Instruction
+from tilewright.ir.ops import For, If, While
 from tilewright.trace.tracer import current, refuse_partial_warps
 
 if TYPE_CHECKING:
@@ -35,7 +40,8 @@ def set_registers(count: int) -> None:
     """Let each thread of the warpgroup have `count` registers from here on (PTX setmaxnreg, sm_90a).
 
     A block of n threads begins with 65536 / n for each, at most 255, in whole units of 8. A number below that gives
-    registers back, one above waits until others have. All warpgroups together cannot have more than at the beginning.
+    registers back, one above waits until others have; so do further calls, by what the calls before have left. All
+    warpgroups together cannot have more than at the beginning.
     The kernel is compiled for one block on a multiprocessor, as by `with_options(min_blocks=1)`.
 
     Raises `LanguageError` for another number than 24, 32, ... to 256, and where the block is not known.
@@ -85,7 +91,9 @@ class SetRegisters(Instruction):
 
     CALLED: ClassVar[str | None] = "tw.set_registers"
     RESULTS: ClassVar[int | None] = 0
-    EFFECTS: ClassVar[Effects] = Effects(together=Scope.WARPGROUP, removable=False, refused_apart=True)
+    EFFECTS: ClassVar[Effects] = Effects(
+        together=Scope.WARPGROUP, removable=False, refused_apart=True, waits=Waits.SOME
+    )
     COUNTED: ClassVar[str | None] = None
     RESERVED: ClassVar[str] = r"set_registers_\w+"
     ON_AMD: ClassVar[tuple[str, str] | None] = ("setmaxnreg", "leave it out: the compiler divides the registers")
@@ -98,40 +106,112 @@ class SetRegisters(Instruction):
         expect(self.count in range(_LEAST, _MOST + 1, _UNIT), f"no number of registers: {self.count}")
 
     def simulate(self, compiler: Compiler) -> Step:
-        """Count what the warpgroups of a block have: together not more than at the launch."""
-        machine = compiler.machine
+        raise InternalError("tw.set_registers outside of agents", location=self.location)
 
-        def run(frame: Frame) -> None:
-            demand_whole_warps(self, "tw.set_registers", frame.mask, machine, full=True)
-            groups = machine.products
-            groups.registers = np.where(groups.active(frame.mask), self.count, groups.registers)
-            least = np.where(groups.registers > 0, groups.registers, _LEAST).sum(axis=1)
-            if machine.observers and (least > self.first * groups.count).any():
-                self._report(compiler, int(np.argmax(least > self.first * groups.count)), groups.registers)
-
-        return run
-
-    def _report(self, compiler: Compiler, row: int, registers: Any) -> None:  # Any: an array (blocks, warpgroups)
-        machine = compiler.machine
-        held = ", ".join(str(n) if n else f"at least {_LEAST}" for n in registers[row].tolist())
-        machine.collector.report(
-            Fault(
-                self, "too-many-registers",
-                f"too many registers: the warpgroups of a block have {held} a thread, and began with {self.first} each",
-                machine.block_coordinate(row),
-                help="let others give back what this one takes: tw.set_registers of a smaller number in their branch",
-            )
-        )  # fmt: skip
+    def pause(self, compiler: Compiler, live: Sequence[int]) -> Pause:
+        return _Take(self, compiler, live)
 
     def cuda(self, printer: Printer) -> None:
         if printer.arch.name != "sm_90a":
             raise printer.refuse(self, f"setmaxnreg needs sm_90a, and the target is {printer.arch}")
-        if self.count == self.first:
+        before = _known.get(printer.kernel)
+        if before is None:
+            before = _known[printer.kernel] = registers_before(printer.kernel)
+        has = before[self] or self.first
+        if has == _UNKNOWN:
+            raise printer.refuse(
+                self,
+                "tw.set_registers: setmaxnreg gives back or takes, and how many registers the warpgroup has here is "
+                "not the same on all ways to this line",
+                help="let every role that comes here have called tw.set_registers with one number, or none of them",
+            )
+        if self.count == has:
             return
-        direction = "inc" if self.count > self.first else "dec"
+        direction = "inc" if self.count > has else "dec"
         printer.prelude.need(
             "// Lets the threads of the warpgroup have so many registers from here on.\n"
             f"template <int count>\n{FUNCTION} void set_registers_{direction}() {{\n"
             f'    asm volatile("setmaxnreg.{direction}.sync.aligned.u32 %0;" :: "n"(count));\n}}'
         )
         printer.statement(f"set_registers_{direction}<{self.count}>();", self)
+
+
+_AT_LAUNCH, _UNKNOWN = 0, -1
+_known: WeakKeyDictionary[Kernel, dict[Op, int]] = WeakKeyDictionary()
+
+
+def registers_before(kernel: Kernel) -> dict[Op, int]:
+    """Return for each call what the warpgroup has before it: a number, 0 as at the launch, -1 not known."""
+    found: dict[Op, int] = {}
+    _after(kernel.body, _AT_LAUNCH, found)
+    return found
+
+
+def _after(block: Block, has: int, found: dict[Op, int]) -> int:
+    """Return what a warpgroup has after a block, and note what it has before each call in it."""
+    for op in block.ops:
+        if isinstance(op, SetRegisters):
+            found[op] = has
+            has = op.count
+        elif isinstance(op, If):
+            has = _either(*(_after(side, has, found) for side in op.blocks))
+        elif isinstance(op, (For, While)):
+            for _ in range(2):  # what an iteration leaves the next one finds
+                for inner in op.blocks:
+                    has = _either(has, _after(inner, has, found))
+    return has
+
+
+def _either(one: int, other: int) -> int:
+    return one if one == other else _UNKNOWN
+
+
+class _Take(Pause):
+    """A wait until the block has as many registers left as the warpgroup takes. To give back is no wait."""
+
+    op: SetRegisters
+    group = WARPS_OF[Scope.WARPGROUP]
+
+    def __init__(self, op: SetRegisters, compiler: Compiler, live: Sequence[int]) -> None:
+        super().__init__(live)
+        self.op, self._machine = op, compiler.machine
+
+    def begin(self, frame: Frame) -> None:
+        demand_whole_warps(self.op, "tw.set_registers", frame.mask, self._machine, full=True)
+
+    def _held(self) -> Array:
+        """Return what each warpgroup has: (blocks, warpgroups)."""
+        registers = self._machine.products.registers
+        return np.where(registers > 0, registers, self.op.first)
+
+    def _granted(self, mask: Mask) -> Array:
+        """Return the warpgroups of a mask that get what they ask for."""
+        groups, held = self._machine.products, self._held()
+        more = np.where(groups.active(mask), self.op.count - held, 0)
+        left = self.op.first * groups.count - held.sum(axis=1, keepdims=True)
+        return np.asarray((more <= 0) | (np.maximum(more, 0).cumsum(axis=1) <= left))
+
+    def ready(self, agent: Agent, scheduler: Scheduler) -> Lanes:
+        size, threads = self._machine.products.size, self._machine.threads
+        granted = np.repeat(self._granted(agent.frame.mask), size, axis=1)
+        return np.pad(granted, ((0, 0), (0, threads - granted.shape[1])), constant_values=True)
+
+    def finish(self, agent: Agent, scheduler: Scheduler) -> None:
+        """Have the registers."""
+        groups = self._machine.products
+        groups.registers = np.where(groups.active(agent.frame.mask), self.op.count, groups.registers)
+
+    def waiting(self, frame: Frame, row: int, threads: Array) -> list[Waiting]:
+        held = self._held()[row]
+        left = self.op.first * len(held) - int(held.sum())
+        summary = (
+            f"too many registers: the warpgroups of a block have {', '.join(map(str, held))} a thread, and began with "
+            f"{self.op.first} each; one of them waits for {self.op.count}"
+        )
+        return [
+            Waiting(
+                self.op, threads, f"{self.op.count} registers a thread, of which {left} are left over",
+                "let others give back what this one takes: tw.set_registers of a smaller number in their branch",
+                "too-many-registers", summary,
+            )
+        ]  # fmt: skip

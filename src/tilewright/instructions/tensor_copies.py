@@ -15,27 +15,41 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from tilewright.atoms.copy import CopyAtom, one_thread
+from tilewright.atoms.copy import CacheHints, one_thread
 from tilewright.backends.cpp.arithmetic import exact
 from tilewright.backends.cpp.memory import address
 from tilewright.backends.cpp.prelude import FUNCTION
-from tilewright.backends.sim.bulk import Boxes, active
+from tilewright.backends.cuda.cache_hints import hinted_name
+from tilewright.backends.sim.bulk import active, boxes_of
 from tilewright.backends.sim.findings import Fault
 from tilewright.backends.sim.machine import AccessKind, BulkAccess, Machine
 from tilewright.backends.sim.values import Array, Frame, Lanes, Mask
 from tilewright.dtypes import DType, dtype, int32, uint64
+from tilewright.instructions.bulk_copies import PLAIN, BulkAtom, hinted, print_call, refuse_old, space_of
+from tilewright.instructions.tensor_prefetch import TensorPrefetch
 from tilewright.ir.core import Buffer, Space, TensorMap, Value
-from tilewright.ir.effects import Completion, Effects, Proxy, attribute, operand, operands, reads, updates, writes
+from tilewright.ir.effects import (
+    AS_ATTRIBUTE,
+    Completion,
+    Effects,
+    Proxy,
+    attribute,
+    operand,
+    operands,
+    reads,
+    updates,
+    writes,
+)
 from tilewright.ir.instruction import Instruction
 from tilewright.layout import Layout
 from tilewright.tensors import GuardedTensor, Tensor
-from tilewright.trace.boxes import BoxRefusal, describe_tensor, first_coordinates, plan_boxes, start_in_memory
+from tilewright.trace.boxes import BoxPlan, BoxRefusal, describe_tensor, first_coordinates, plan_boxes, start_in_memory
 from tilewright.trace.scalar import as_scalar
 from tilewright.trace.tracer import Tracer, current
 from tilewright.trace.walks import Walk, each_step
@@ -54,12 +68,16 @@ _REDUCTIONS: dict[str, tuple[DType, ...]] = {
     "add": (*_FLOATS, *map(dtype, ("float32", "float64", "int32", "uint32", "uint64"))),
     "min": (*_FLOATS, *_INTEGERS),
     "max": (*_FLOATS, *_INTEGERS),
+    "inc": (dtype("uint32"),),
+    "dec": (dtype("uint32"),),
     **dict.fromkeys(_BITWISE, _INTEGERS),
 }
 _COMBINE: dict[str, Any] = {  # Any: NumPy's functions
     "add": np.add,
     "min": np.fmin,
     "max": np.fmax,
+    "inc": lambda old, given: np.where(old >= given, 0, old + 1),
+    "dec": lambda old, given: np.where((old == 0) | (old > given), given, old - 1),
     "and": np.bitwise_and,
     "or": np.bitwise_or,
     "xor": np.bitwise_xor,
@@ -70,43 +88,91 @@ NAMES = (
     "SM90_TMA_STORE",
     *(f"SM90_TMA_REDUCE_{kind.upper()}" for kind in _REDUCTIONS),
 )
-_PLAIN = "copy with tw.copy(src, dst), which all threads do together"
 
 
 # --- the atoms -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class TensorCopyAtom(CopyAtom):
+class TensorCopyAtom(BulkAtom):
     """A bulk copy of boxes as an atom; `reduction` is what a store combines with."""
 
-    is_load: bool = False
     is_multicast: bool = False
     reduction: str | None = None
-
-    @property
-    def is_asynchronous(self) -> bool:
-        """True: a load is complete when its mbarrier's phase is over, a store after `tw.tma_store_wait`."""
-        return True
-
-    @property
-    def is_bulk(self) -> bool:
-        """True: one thread starts the copy of a whole tile."""
-        return True
 
     def copy_bulk(self, src: Tensor, dst: Tensor, barrier: MBarrier | None, mask: Any = None) -> None:
         """Emit the boxes of a tile; refuse tensors, layouts and targets that the instruction does not have."""
         tracer = current("tw.copy")
         tile, memory = (src, dst) if self.is_load else (dst, src)
         refuse = BoxRefusal(self.name, tile, memory)
-        self._demand(tracer, tile, memory, barrier, refuse)
-        assert isinstance(tile, GuardedTensor)
+        self.demand(tracer, (space_of(src), space_of(dst)), barrier, refuse)
         ranks = _ranks(tracer, mask, refuse) if self.is_multicast else None
-        if mask is not None and ranks is None:
-            raise refuse("goes to one block, and has no mask", "SM90_TMA_LOAD_MULTICAST takes mask=")
+        if ranks is None:
+            self.demand_one_block(mask, refuse)
+
+        made = copies_of(tile)
+        if made is not None and (ranks is not None or self.reduction is not None):
+            raise refuse("takes no tensor map that threads have made", "SM90_TMA_LOAD and SM90_TMA_STORE take one")
+
+        def copy(map: TensorMap, index: Value, coordinates: tuple[Value, ...]) -> None:
+            buffer, hints = memory.engine.buffer, self.hints
+            if made is not None:
+                made.emit(buffer, index, coordinates, hints, barrier)
+            elif barrier is not None:
+                at = barrier.element("tw.copy").value
+                given = buffer, map.buffer, barrier.buffer, map, index, at, coordinates
+                load = TensorLoad(*given, hints=hints)
+                tracer.emit(load if ranks is None else TensorMulticast(*given, ranks, hints=hints))
+            elif self.reduction is None:
+                tracer.emit(TensorStore(map.buffer, buffer, map, index, coordinates, hints=hints))
+            else:
+                tracer.emit(TensorReduce(map.buffer, buffer, map, index, coordinates, self.reduction, hints=hints))
+
+        self._each_box(tracer, tile, memory, refuse, copy)
+
+    def prefetch_bulk(self, src: Tensor, dst: Tensor | None) -> None:
+        """Emit the prefetch of a tile's boxes, by the map with which they will be copied to `dst`."""
+        if not self.is_load:
+            super().prefetch_bulk(src, dst)
+        tracer = current("tw.prefetch")
+        refuse = BoxRefusal(self.name, src, src if dst is None else dst, caller="tw.prefetch")
+        self.demand_start(tracer, refuse)
+        if dst is None or (space_of(src), space_of(dst)) != ("global", "shared"):
+            raise refuse(
+                "brings a tile of global memory to L2 by the tensor map with which it will be copied to shared memory",
+                "give both: tw.prefetch(tw.atoms.SM90_TMA_LOAD, tile, smem)",
+            )
+
+        if copies_of(src) is not None:
+            raise refuse("prefetches by maps of the launch", "leave tw.prefetch out")
+
+        def fetch(map: TensorMap, index: Value, coordinates: tuple[Value, ...]) -> None:
+            tracer.emit(TensorPrefetch(map.buffer, map, coordinates, self.hints))
+
+        self._each_box(tracer, src, dst, refuse, fetch)
+
+    def map_of(self, tracer: Tracer, src: Tensor, dst: Tensor, refuse: BoxRefusal) -> TensorMap:
+        """Return the tensor map by which a tile is copied."""
+        tile, memory = (src, dst) if self.is_load else (dst, src)
+        self._demand_tile(tile, refuse)
+        assert isinstance(tile, GuardedTensor)
+        plan = plan_boxes(tile, memory, refuse)
+        return self.describe(tracer, tile, plan, refuse)
+
+    def _each_box(
+        self,
+        tracer: Tracer,
+        tile: Tensor,
+        memory: Tensor,
+        refuse: BoxRefusal,
+        emit: Callable[[TensorMap, Value, tuple[Value, ...]], None],
+    ) -> None:
+        """Emit something for each box of a tile: its map, its element in shared memory, and its coordinates."""
+        self._demand_tile(tile, refuse)
+        assert isinstance(tile, GuardedTensor)
         plan = plan_boxes(tile, memory, refuse)
         start = start_in_memory(memory, plan, refuse)
-        map = describe_tensor(tracer, tile, plan, refuse, is_bits=self.reduction in _BITWISE)
+        map = self.describe(tracer, tile, plan, refuse)
         first = first_coordinates(tile, plan)
         steps = [tuple(loop.step if loop.leaf == k else 0 for loop in plan.loops) for k in plan.order]
         walk = Walk(tuple(loop.count for loop in plan.loops), (*steps, tuple(loop.elements for loop in plan.loops)))
@@ -115,49 +181,21 @@ class TensorCopyAtom(CopyAtom):
         def copy(moved: tuple[Any, ...]) -> None:
             index = as_scalar(start + moved[-1] if not _is_zero(moved[-1]) else start, int32).value
             places = [c + m if not _is_zero(m) else c for c, m in zip(first, moved[:-1], strict=True)]
-            coordinates = tuple([as_scalar(place).to(int32).value for place in places])
-            buffer = memory.engine.buffer
-            if barrier is None:
-                store = TensorStore(map.buffer, buffer, map, index, coordinates)
-                if self.reduction is not None:
-                    store = TensorReduce(map.buffer, buffer, map, index, coordinates, self.reduction)
-                tracer.emit(store)
-            else:
-                at = barrier.element("tw.copy").value
-                given = buffer, map.buffer, barrier.buffer, map, index, at, coordinates
-                tracer.emit(TensorLoad(*given) if ranks is None else TensorMulticast(*given, ranks))
+            emit(map, index, tuple([as_scalar(place).to(int32).value for place in places]))
 
         each_step(walk, copy)
 
-    def _demand(
-        self, tracer: Tracer, tile: Tensor, memory: Tensor, barrier: MBarrier | None, refuse: BoxRefusal
-    ) -> None:
-        if tracer.arch.is_amd or tracer.arch.number < 90:
-            raise refuse(f"needs sm_90 or later, and the target is {tracer.arch}", _PLAIN)
-        spaces = [_space(tile), _space(memory)]
-        if spaces != ["global", "shared"]:
-            ways = ("global", "shared") if self.is_load else ("shared", "global")
-            found = spaces if self.is_load else spaces[::-1]
-            raise refuse(f"copies from {ways[0]} to {ways[1]} memory, not from {found[0]} to {found[1]}", _PLAIN)
+    def describe(self, tracer: Tracer, tile: GuardedTensor, plan: BoxPlan, refuse: BoxRefusal) -> TensorMap:
+        """Return the tensor map of a tile that is planned."""
+        is_bits = self.reduction in _BITWISE
+        return describe_tensor(tracer, tile, plan, refuse, is_load=self.is_load, is_bits=is_bits)
+
+    def _demand_tile(self, tile: Tensor, refuse: BoxRefusal) -> None:
         if not isinstance(tile, GuardedTensor):
             raise refuse(
                 "takes a guarded tile, which knows its coordinates in the tensor",
                 "tile a guarded tensor: tw.local_tile(tw.guarded(x), tile, coord), or guard=True where the extents are "
                 "dynamic",
-            )
-        if (barrier is None) == self.is_load:
-            raise refuse(
-                "tells an mbarrier of its bytes: give it as barrier="
-                if self.is_load
-                else "tells no mbarrier: it belongs to a group of the thread",
-                "barrier=full[stage], of a tw.mbarrier whose phase announces the bytes: full[stage].arrive_expect_tx(n)"
-                if self.is_load
-                else "tw.tma_store_commit() behind it, and tw.tma_store_wait(0) before shared memory changes",
-            )
-        if tracer.block_shape not in (None, (1, 1, 1)) and not tracer.branch_depth:
-            raise refuse(
-                "is started by one thread, and here all threads of the block would start it",
-                "write `if tw.thread_idx.x == 0:`, or `if tw.warp_id() == 0 and tw.elect_one():` around it",
             )
         if self.reduction is not None and tile.dtype not in _REDUCTIONS[self.reduction]:
             legal = ", ".join(map(str, _REDUCTIONS[self.reduction]))
@@ -183,13 +221,13 @@ def _ranks(tracer: Tracer, mask: Any, refuse: BoxRefusal) -> Value:
     return as_scalar(mask, int32).value
 
 
+def copies_of(tile: Tensor) -> Any:  # Any: a `made_maps.Copies`
+    """Return what emits copies of a tensor whose map threads have made, None for other tensors."""
+    return getattr(tile.edge.origin, "copies", None) if isinstance(tile, GuardedTensor) else None
+
+
 def _is_zero(x: object) -> bool:
     return isinstance(x, int) and x == 0
-
-
-def _space(tensor: Tensor) -> str:
-    buffer = getattr(tensor.engine, "buffer", None)
-    return "no" if buffer is None else str(buffer.space.value)
 
 
 @cache
@@ -230,12 +268,13 @@ class TensorLoad(Instruction):
     destination_index: Value = operand()
     barrier_index: Value = operand()
     coordinates: tuple[Value, ...] = operands()
+    hints: CacheHints | None = field(default=None, kw_only=True, metadata=AS_ATTRIBUTE)
 
     RESULTS: ClassVar[int | None] = 0
     EFFECTS: ClassVar[Effects] = Effects(removable=False, asynchronous=Completion.BARRIER, proxy=Proxy.ASYNC)
     COUNTED: ClassVar[str | None] = "tma load"
     RESERVED: ClassVar[str] = r"tma_\w+|CUtensorMap|prefetch_tensor_map"
-    ON_AMD: ClassVar[tuple[str, str] | None] = ("bulk copy of tensors", _PLAIN)
+    ON_AMD: ClassVar[tuple[str, str] | None] = ("bulk copy of tensors", PLAIN)
 
     def verify(self, expect: Callable[[bool, str], None]) -> None:
         _verify(self, self.source, self.destination, expect)
@@ -245,7 +284,7 @@ class TensorLoad(Instruction):
     def simulate(self, compiler: Compiler) -> Step:
         """Read the box now; its elements land, and its bytes arrive, when somebody waits for the mbarrier."""
         machine, mbarriers = compiler.machine, compiler.mbarriers(self.barrier)
-        boxes = Boxes(self.map, machine, self.source, self.destination)
+        boxes = boxes_of(self.map, machine, self.source, self.destination, getattr(self, "key", None))
         at, start, *coordinates = compiler.slots((self.barrier_index, self.destination_index, *self.coordinates))
         admit = self._admission(compiler, mbarriers)
 
@@ -269,12 +308,13 @@ class TensorLoad(Instruction):
             refused = machine.start_bulk(read, write)
 
             def land(which: Array, element: Array, phase: Array) -> None:
+                if refused:
+                    return  # its bytes come nevertheless
                 begun = np.zeros_like(reading)
                 begun[of[which]] = True
                 machine.finish_bulk(read, begun & reading, None)
                 reading[begun] = False
-                if not refused:
-                    boxes.memory.scatter(to[which], place[which], box[of[which]])
+                boxes.memory.scatter(to[which], place[which], box[of[which]])
                 machine.finish_bulk(write, which, (self.barrier, element, phase))
 
             elements = np.broadcast_to(values[at], (machine.blocks, machine.threads))[rows, threads]
@@ -287,7 +327,7 @@ class TensorLoad(Instruction):
         return lambda frame, at: (mbarriers.admit(self, at, frame.mask), None)
 
     def cuda(self, printer: Printer) -> None:
-        self._print(printer, *_load_function(len(self.coordinates)))
+        self._print(printer, *load_function(len(self.coordinates), self.hints))
 
     def _print(self, printer: Printer, name: str, definition: str, *more: str) -> None:
         place = address(printer, self.destination, self.destination_index).text
@@ -349,7 +389,7 @@ class TensorMulticast(TensorLoad):
         return np.asarray(here & ~wrong)
 
     def cuda(self, printer: Printer) -> None:
-        name, definition = _load_function(len(self.coordinates), multicast=True)
+        name, definition = _multicast_function(len(self.coordinates), self.hints)
         self._print(printer, name, definition, exact(printer, self.ranks).text)
 
 
@@ -365,12 +405,13 @@ class TensorStore(Instruction):
     map: TensorMap = attribute()
     source_index: Value = operand()
     coordinates: tuple[Value, ...] = operands()
+    hints: CacheHints | None = field(default=None, kw_only=True, metadata=AS_ATTRIBUTE)
 
     RESULTS: ClassVar[int | None] = 0
     EFFECTS: ClassVar[Effects] = Effects(removable=False, asynchronous=Completion.BULK_GROUP, proxy=Proxy.ASYNC)
     COUNTED: ClassVar[str | None] = "tma store"
     RESERVED: ClassVar[str] = r"tma_\w+|CUtensorMap|prefetch_tensor_map"
-    ON_AMD: ClassVar[tuple[str, str] | None] = ("bulk copy of tensors", _PLAIN)
+    ON_AMD: ClassVar[tuple[str, str] | None] = ("bulk copy of tensors", PLAIN)
 
     def verify(self, expect: Callable[[bool, str], None]) -> None:
         _verify(self, self.destination, self.source, expect)
@@ -383,7 +424,7 @@ class TensorStore(Instruction):
     def simulate(self, compiler: Compiler) -> Step:
         """Read shared memory now; the box lands when the thread waits for the group, or its block ends."""
         machine, groups = compiler.machine, compiler.bulk_groups
-        boxes = Boxes(self.map, machine, self.destination, self.source)
+        boxes = boxes_of(self.map, machine, self.destination, self.source, getattr(self, "key", None))
         start, *coordinates = compiler.slots((self.source_index, *self.coordinates))
         combine = None if self.combined is None else _COMBINE[self.combined]
         kind = AccessKind.COPY_WRITE if combine is None else AccessKind.ATOMIC
@@ -415,7 +456,7 @@ class TensorStore(Instruction):
         return run
 
     def cuda(self, printer: Printer) -> None:
-        name, definition = _store_function(len(self.coordinates), self.combined)
+        name, definition = store_function(len(self.coordinates), self.combined, self.hints)
         place = address(printer, self.source, self.source_index).text
         _print(printer, self, name, definition, [f"&{printer.map_names[self.map]}", place])
 
@@ -441,47 +482,42 @@ class TensorReduce(TensorStore):
 
 def _verify(op: TensorLoad | TensorStore, tensor: Buffer, memory: Buffer, expect: Callable[[bool, str], None]) -> None:
     expect((tensor.space, memory.space) == (Space.GLOBAL, Space.SHARED), "copies between global and shared memory")
-    expect(tensor is op.map.buffer, "the map is of another array")
+    expect(op.map.is_pattern or tensor is op.map.buffer, "the map is of another array")
     expect(tensor.dtype is memory.dtype, "the element types differ")
-    expect(len(op.coordinates) == len(op.map.box) <= 5, "a coordinate for each mode of the map, 1 to 5")
+    expect(len(op.coordinates) == op.map.coordinates and op.map.rank <= 5, "a coordinate for each of 1 to 5 modes")
     expect(all(v.type is int32 for v in op.operands), "indices and coordinates are int32")
 
 
 # --- how they are written --------------------------------------------------------------------------------
 
-_LONGEST_CALL = 90
-
 
 def _print(printer: Printer, op: TensorLoad | TensorStore, name: str, definition: str, given: list[str]) -> None:
-    if printer.arch.number < 90:
-        raise printer.refuse(op, f"{name} needs sm_90 or later, and the target is {printer.arch}", _PLAIN)
+    refuse_old(printer, op)
     printer.prelude.need(definition)
-    given += [exact(printer, c).text for c in op.coordinates]
-    text = f"{name}({', '.join(given)});"
-    if len(text) > _LONGEST_CALL:
-        text = f"{name}(\n    " + ",\n    ".join(given) + ");"
-    printer.statement(text, op)
+    print_call(printer, op, name, [*given, *(exact(printer, c).text for c in op.coordinates)])
 
 
-def _load_function(rank: int, *, multicast: bool = False) -> tuple[str, str]:
-    if multicast:
-        return _multicast_function(rank)
-    name, parameters, operands, braces = f"tma_load_{rank}d", *_coordinates(rank, 3)
+def load_function(rank: int, hints: CacheHints | None) -> tuple[str, str]:
+    """Return the name and the definition of a load of boxes of a rank."""
+    parameters, operands, braces = _coordinates(rank, 3)
+    name, (line, qualifier, operand, value) = hinted_name(f"tma_load_{rank}d", hints), hinted(hints, 3 + rank)
     definition = f"""\
 // Starts the copy of a box of a tensor to shared memory; its bytes arrive at the barrier.
 {FUNCTION} void {name}(
     void* destination, const CUtensorMap* map, unsigned long long* barrier, {parameters}) {{
     const unsigned int address = (unsigned int)__cvta_generic_to_shared(destination);
     const unsigned int signal = (unsigned int)__cvta_generic_to_shared(barrier);
-    asm volatile("cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
-                 " [%0], [%1, {{{braces}}}], [%2];"
-                 :: "r"(address), "l"(map), "r"(signal), {operands} : "memory");
+{line}    asm volatile("cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+                 "{qualifier} [%0], [%1, {{{braces}}}], [%2]{operand};"
+                 :: "r"(address), "l"(map), "r"(signal), {operands}{value} : "memory");
 }}"""
     return name, definition
 
 
-def _multicast_function(rank: int) -> tuple[str, str]:
-    name, parameters, operands, braces = f"tma_load_multicast_{rank}d", *_coordinates(rank, 4)
+def _multicast_function(rank: int, hints: CacheHints | None) -> tuple[str, str]:
+    parameters, operands, braces = _coordinates(rank, 4)
+    name = hinted_name(f"tma_load_multicast_{rank}d", hints)
+    line, qualifier, operand, value = hinted(hints, 4 + rank)
     definition = f"""\
 // Starts the copy of a box of a tensor to the same place in the blocks of the cluster whose bits `ranks` has; its bytes
 // arrive at the barrier of each.
@@ -489,16 +525,18 @@ def _multicast_function(rank: int) -> tuple[str, str]:
     void* destination, const CUtensorMap* map, unsigned long long* barrier, int ranks, {parameters}) {{
     const unsigned int address = (unsigned int)__cvta_generic_to_shared(destination);
     const unsigned int signal = (unsigned int)__cvta_generic_to_shared(barrier);
-    asm volatile("cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
-                 ".multicast::cluster [%0], [%1, {{{braces}}}], [%2], %3;"
-                 :: "r"(address), "l"(map), "r"(signal), "h"((unsigned short)ranks), {operands} : "memory");
+{line}    asm volatile("cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+                 ".multicast::cluster{qualifier} [%0], [%1, {{{braces}}}], [%2], %3{operand};"
+                 :: "r"(address), "l"(map), "r"(signal), "h"((unsigned short)ranks), {operands}{value} : "memory");
 }}"""
     return name, definition
 
 
-def _store_function(rank: int, reduction: str | None) -> tuple[str, str]:
-    _, parameters, operands, braces = "", *_coordinates(rank, 2)
-    name = f"tma_store_{rank}d" if reduction is None else f"tma_reduce_{reduction}_{rank}d"
+def store_function(rank: int, reduction: str | None, hints: CacheHints | None) -> tuple[str, str]:
+    """Return the name and the definition of a store or reduction of boxes of a rank."""
+    parameters, operands, braces = _coordinates(rank, 2)
+    name = hinted_name(f"tma_store_{rank}d" if reduction is None else f"tma_reduce_{reduction}_{rank}d", hints)
+    line, qualifier, operand, value = hinted(hints, 2 + rank)
     what = "Starts the copy of a box in shared memory to a tensor"
     instruction = f"cp.async.bulk.tensor.{rank}d.global.shared::cta.tile.bulk_group"
     if reduction is not None:
@@ -508,9 +546,9 @@ def _store_function(rank: int, reduction: str | None) -> tuple[str, str]:
 // {what}; it belongs to the thread's open group.
 {FUNCTION} void {name}(const CUtensorMap* map, const void* source, {parameters}) {{
     const unsigned int address = (unsigned int)__cvta_generic_to_shared(source);
-    asm volatile("{instruction}"
-                 " [%0, {{{braces}}}], [%1];"
-                 :: "l"(map), "r"(address), {operands} : "memory");
+{line}    asm volatile("{instruction}{qualifier}"
+                 " [%0, {{{braces}}}], [%1]{operand};"
+                 :: "l"(map), "r"(address), {operands}{value} : "memory");
 }}"""
     return name, definition
 

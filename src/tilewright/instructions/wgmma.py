@@ -30,6 +30,7 @@ from tilewright.arguments import shown
 from tilewright.atoms.fragments import positions
 from tilewright.atoms.mma import OperandPlace, Registers
 from tilewright.backends.cpp.arithmetic import exact
+from tilewright.backends.cpp.expression import binary, literal
 from tilewright.backends.cpp.memory import address
 from tilewright.backends.cpp.prelude import FUNCTION
 from tilewright.backends.cpp.printer import print_call
@@ -51,6 +52,7 @@ from tilewright.instructions.warpgroup_operands import (
 )
 from tilewright.ir.core import Buffer, Op, Space, Value
 from tilewright.ir.effects import Completion, Effects, Order, Proxy, Scope, attribute, operand, reads, updates
+from tilewright.ir.evaluate import facts_of
 from tilewright.ir.instruction import Instruction
 from tilewright.ir.ops import Allocate, Binary, Constant
 from tilewright.tensors import Tensor
@@ -470,16 +472,27 @@ class WgmmaWait(Instruction):
 # --- how it is written -----------------------------------------------------------------------------------
 
 _DESCRIPTOR = f"""\
-// The descriptor of a tile in shared memory: where it begins, and by `layout` how it goes on.
-{FUNCTION} unsigned long long shared_descriptor(const void* tile, unsigned long long layout) {{
-    return layout | ((unsigned int)__cvta_generic_to_shared(tile) & 0x3FFFF) >> 4;
+// The descriptor of a tile in shared memory: where it begins, and by `layout` how it goes on. The tile lies `chunks`
+// of 16 bytes behind an address; these are added last, so that tiles side by side share all but one addition.
+{FUNCTION} unsigned long long shared_descriptor(const void* address, unsigned int chunks, unsigned long long layout) {{
+    const unsigned int first = (unsigned int)layout | ((unsigned int)__cvta_generic_to_shared(address) & 0x3FFFF) >> 4;
+    return (layout >> 32 << 32) | (first + chunks);
 }}"""
 _LETTERS = {float32: "f", int32: "r", uint32: "r"}
 
 
 def _descriptor(printer: Printer, buffer: Buffer, index: Value, described: SharedDescriptor) -> str:
+    """Print the descriptor of a tile, a sum of two whole numbers of chunks as an address and what lies between."""
     printer.prelude.need(_DESCRIPTOR)
-    return f"shared_descriptor({address(printer, buffer, index).text}, 0x{described.bits():016x})"
+    definition, lanes = index.definition, CHUNK // buffer.dtype.bytes
+    is_sum = isinstance(definition, Binary) and definition.kind == "add"
+    parts = definition.operands if isinstance(definition, Binary) and is_sum else (index,)
+    if isinstance(definition, Constant) or any(facts_of(part).divisor % lanes for part in parts):
+        start, chunks = address(printer, buffer, index).text, "0"
+    else:
+        start = address(printer, buffer, parts[0]).text if is_sum else printer.buffer_names[buffer]
+        chunks = binary(">>", exact(printer, parts[-1]), literal(lanes.bit_length() - 1, int32), int32).text
+    return f"shared_descriptor({start}, {chunks}, 0x{described.bits():016x})"
 
 
 def _product_function(atom: WarpgroupMMAAtom, held: DType) -> tuple[str, str]:

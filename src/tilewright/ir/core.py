@@ -319,7 +319,14 @@ class TensorMap:
     modes from the contiguous one on: what the host computes from parameters, as the values of a `Requirement`. `box` is
     how much one copy moves along each mode; in shared memory it is compact in that order, and swizzled over rows of
     `swizzle` bytes (0: not at all). `nan` says that elements outside read as NaN in place of 0, `is_bits` that the
-    hardware shall take integers for unsigned ones.
+    hardware shall take integers for unsigned ones. Along each mode it moves every `steps`-th element.
+
+    With `corners` it is a map of pixels (im2col): modes are channels, space and images, the box is some channels of
+    some pixels, and these are those at every `steps`-th coordinate of space from the first of `corners` to the second,
+    which is counted from the last coordinate. A copy reads what its offsets say beside each pixel.
+
+    With an `element` type it is the pattern of maps that threads make in `buffer`, which holds 128 bytes for each: the
+    type, the box and the rest stay, place, extents and strides are replaced.
     """
 
     name: str
@@ -332,6 +339,34 @@ class TensorMap:
     nan: bool = False
     is_bits: bool = False
     location: SourceLocation | None = None
+    steps: tuple[int, ...] = ()  # none: all are 1
+    corners: tuple[tuple[int, int], ...] = ()
+    element: DType | None = None
+
+    @property
+    def dtype(self) -> DType:
+        """The element type that is copied."""
+        return self.buffer.dtype if self.element is None else self.element
+
+    @property
+    def is_pattern(self) -> bool:
+        """Whether threads make maps of it: what it describes is only how boxes look."""
+        return self.element is not None
+
+    @property
+    def rank(self) -> int:
+        """The number of modes."""
+        return len(self.extents)
+
+    @property
+    def coordinates(self) -> int:
+        """How many numbers say where a copy reads: a coordinate for each mode, and the offsets of pixels."""
+        return self.rank + len(self.corners)
+
+    def pixels(self, mode: int, extent: int) -> int:
+        """Return how many pixels there are along a mode of space of an extent."""
+        low, high = self.corners[mode - 1]
+        return (extent - 1 + high - low) // self.steps[mode] + 1
 
     @property
     def values(self) -> tuple[Value, ...]:
@@ -346,7 +381,7 @@ class TensorMap:
     @property
     def bytes(self) -> int:
         """The bytes that one copy brings, those of elements outside included."""
-        return self.elements * self.buffer.dtype.bytes
+        return self.elements * self.dtype.bytes
 
     def __str__(self) -> str:
         return self.name
@@ -361,7 +396,8 @@ class Kernel:
     `shared_bytes` is set when shared memory is placed. `copies_to_shared` says that it was written with
     `tw.copy` from global to shared memory, which is asynchronous where it can be. `remarks` say what the trace
     found that could be faster. `warp_size` is how many threads a warp of the target has. `cooperative` says that all
-    blocks of a launch have to be on the GPU at once, `cluster` how many form a cluster along x, y and z. `launch_sized`
+    blocks of a launch have to be on the GPU at once, `cluster` how many form a cluster along x, y and z;
+    `dependent_launch` that a launch may begin before the one before it has ended. `launch_sized`
     is the shared memory behind `shared_bytes`. `tensor_maps` come behind the parameters.
     """
 
@@ -379,6 +415,7 @@ class Kernel:
     warp_size: int = 32
     cooperative: bool = False
     cluster: tuple[int, int, int] = (1, 1, 1)
+    dependent_launch: bool = False
     launch_sized: tuple[LaunchSized, ...] = ()
     tensor_maps: tuple[TensorMap, ...] = ()
 

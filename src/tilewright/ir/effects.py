@@ -150,7 +150,9 @@ class Effects:
       groups, or all, committed or not, where that is None. `follows`: its own access takes place when such work, issued
       by the thread before, is done.
     - `registers`: how many registers the threads have from there on; the kernel is alone on its multiprocessor then.
-    - `keeps_reads`: reads of the buffers that it names stay behind it, also reads of what no thread writes.
+    - `keeps_reads`: reads of the buffers that it names stay behind it, also reads of what no thread writes; those of
+      all global memory where it names none.
+    - `awaits_grids`: it waits for the launches before this one.
     """
 
     together: Scope = Scope.THREAD
@@ -169,6 +171,7 @@ class Effects:
     pending: int | None = None
     registers: int | None = None
     keeps_reads: bool = False
+    awaits_grids: bool = False
 
 
 NO_EFFECTS = Effects()
@@ -212,9 +215,12 @@ def block() -> Any:  # Any: as above
     return dataclasses.field(metadata={"role": BLOCK})
 
 
+AS_ATTRIBUTE = {"role": ATTRIBUTE}  # the metadata of an attribute that only a keyword gives
+
+
 def attribute(default: Any = dataclasses.MISSING) -> Any:  # Any: as above
     """Declare a field that holds compile-time data: a name, a number. Buffers are declared by how they are used."""
-    return dataclasses.field(default=default, metadata={"role": ATTRIBUTE})
+    return dataclasses.field(default=default, metadata=AS_ATTRIBUTE)
 
 
 # How many elements an access has, or how many lanes of a warp make one: a function of the op. Any: of its own class.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from tilewright.dtypes import DType
 from tilewright.errors import InternalError
-from tilewright.ir.core import Op, Type, Value
+from tilewright.ir.core import Op, TensorMap, Type, Value
 from tilewright.ir.facts import Facts
 
 if TYPE_CHECKING:
@@ -79,6 +79,10 @@ class Instruction(Op, ABC):
 
     def facts(self) -> Facts | None:
         """Return what is known of the integer that a pure instruction gives; None: its type's range."""
+        return None
+
+    def fetched_map(self) -> TensorMap | None:
+        """Return the tensor map that the kernel itself fetches here, None where it fetches none."""
         return None
 
     def floats(self) -> tuple[TypedValues, TypedValues] | None:

@@ -11,6 +11,7 @@ from tilewright.errors import ArgumentError
 from tilewright.ir.core import TensorMap
 
 ALIGNMENT = 16  # bytes, of the address and of all strides but the first, which is one element
+MAP_ALIGNMENT = 64  # bytes, of a map
 _FARTHEST = 1 << 40  # bytes, of a stride
 _LONGEST = 1 << 32  # elements, of a mode
 _WAY_OUT = "pad the array so that its rows begin at multiples of 16 bytes, or use tw.copy(src, dst)"
@@ -26,13 +27,22 @@ class MapValues:
 
     def check(self, map: TensorMap) -> None:
         """Raise `ArgumentError` for extents and strides that no tensor map has."""
-        name, size = map.buffer.name, map.buffer.dtype.bytes
+        name, size = map.buffer.name, map.dtype.bytes
         for mode, extent in enumerate(self.extents):
             if not 1 <= extent <= _LONGEST:
                 raise ArgumentError(
                     f"argument {name!r}: mode {mode} of the tensor that TMA copies has extent {extent}; it takes 1 to "
                     "2**32",
                     help="do not launch for an empty array",
+                    location=map.location,
+                )
+        for mode in range(1, 1 + len(map.corners)):
+            if map.pixels(mode, self.extents[mode]) < 1:
+                low, high = map.corners[mode - 1]
+                raise ArgumentError(
+                    f"argument {name!r}: the filter has no position along a mode of extent {self.extents[mode]}: its "
+                    f"first would be at {low}, and its last at {self.extents[mode] - 1 + high}",
+                    help="pad more, or take a smaller filter",
                     location=map.location,
                 )
         for mode, stride in list(enumerate(self.strides))[1:]:
@@ -46,7 +56,14 @@ class MapValues:
 
     def check_address(self, map: TensorMap, pointer: int) -> int:
         """Return the address of the tensor in an array; raise `ArgumentError` where it is not aligned."""
-        address = pointer + self.start * map.buffer.dtype.bytes
+        address = pointer + self.start * map.dtype.bytes
+        if map.is_pattern and address % MAP_ALIGNMENT:
+            raise ArgumentError(
+                f"argument {map.buffer.name!r}: tensor maps that a kernel makes lie at multiples of {MAP_ALIGNMENT} "
+                f"bytes, and the array begins at {address:#x}",
+                help="pass a whole array of uint64, 16 for each map, as frameworks allocate it",
+                location=map.location,
+            )
         if address % ALIGNMENT:
             raise ArgumentError(
                 f"argument {map.buffer.name!r}: TMA takes addresses that are multiples of 16, and the tensor begins at "

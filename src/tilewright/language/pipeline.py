@@ -6,27 +6,34 @@ pipeline(stages, consumers=w, bytes=n)       one thread fills them while w warps
 
 from __future__ import annotations
 
+import math
 from typing import Any, ClassVar, overload
 
 from tilewright.arguments import shown
+from tilewright.dtypes import int32
 from tilewright.errors import LanguageError
 from tilewright.instructions.barrier import sync_threads, sync_warp
 from tilewright.instructions.cp_async import cp_async_commit, cp_async_wait
 from tilewright.instructions.mbarrier import MBarrier
 from tilewright.instructions.vote import elect_one
 from tilewright.trace.control import branch
-from tilewright.trace.scalar import Scalar, select
+from tilewright.trace.scalar import Scalar, as_scalar, select
+from tilewright.trace.threads import lane_id
+from tilewright.trace.tracer import current
 
 
-def pipeline(stages: int, *, consumers: int | None = None, bytes: int | None = None) -> Any:  # Any: one of two classes
-    """Return a ring of stages in shared memory: `Pipeline(stages)`, or `Ring(stages, consumers, bytes)`.
+def pipeline(
+    stages: int, *, consumers: int | None = None, bytes: int | None = None, blocks: int = 1
+) -> Any:  # Any: one of two classes
+    """Return a ring of stages in shared memory: `Pipeline(stages)`, or `Ring(stages, consumers, bytes, blocks)`.
 
     Without `consumers` all threads of the block fill and use the stages, in rounds (see `Pipeline`). With it, one
-    thread fills them by bulk copies, and `consumers` warps use them (see `Ring`).
+    thread fills them by bulk copies, and `consumers` warps use them (see `Ring`). `blocks` is how many blocks of a
+    cluster send to each other's stages.
     """
-    if consumers is None and bytes is None:
+    if consumers is None and bytes is None and blocks == 1:
         return Pipeline(stages)
-    return Ring(stages, consumers, bytes)
+    return Ring(stages, consumers, bytes, blocks)
 
 
 class Pipeline:
@@ -138,12 +145,17 @@ class Ring:
         empty, parity  1  1  1  0  0  0      1 passes at once on a new mbarrier
         full, parity   0  0  0  1  1  1
 
-    Raises `LanguageError` for numbers that are not known while tracing, or below 1. Source: CUTLASS, PipelineTmaAsync
-    and PipelineState.
+    In a cluster whose `blocks` multicast to each other, each has a ring of its own, and a producer fills the same stage
+    in all of them. `bytes` are those that come to a stage of one block, `consumers` the warps of one. A warp then gives
+    a stage back to all blocks; one that is a tile behind, for matrix instructions, by relaxed arrivals. In place of
+    `tw.sync_threads()` stands `tw.cluster_sync()`, and once more at the end.
+
+    Raises `LanguageError` for numbers that are not known while tracing, or below 1, and for blocks that are not all of
+    the cluster. Source: CUTLASS, PipelineTmaAsync and PipelineState.
     """
 
-    def __init__(self, stages: int, consumers: int | None, bytes: int | None) -> None:
-        for what, given in (("stages", stages), ("consumers", consumers), ("bytes", bytes)):
+    def __init__(self, stages: int, consumers: int | None, bytes: int | None, blocks: int = 1) -> None:
+        for what, given in (("stages", stages), ("consumers", consumers), ("bytes", bytes), ("blocks", blocks)):
             number: object = given  # a device value can come, too
             if not isinstance(number, int) or isinstance(number, bool) or number < 1:
                 raise LanguageError(
@@ -152,11 +164,18 @@ class Ring:
                     "bytes that the copies of a stage bring: tw.pipeline(4, consumers=2, bytes=16384)",
                 )
         assert consumers is not None and bytes is not None
+        cluster = math.prod(current("tw.pipeline").cluster_shape)
+        if blocks not in (1, cluster):
+            raise LanguageError(
+                f"tw.pipeline: all {cluster} blocks of the cluster send to each other, or none, and blocks is {blocks}",
+                help=f"launch with clusters, @tw.kernel(cluster={blocks}), or leave blocks= out",
+            )
         self.stages = stages
         self.consumers = consumers
         self.bytes = bytes
+        self.blocks = blocks
         self.full: MBarrier = MBarrier(1, stages)
-        self.empty: MBarrier = MBarrier(consumers, stages)
+        self.empty: MBarrier = MBarrier(consumers * blocks, stages)
         self.full.buffer.name, self.empty.buffer.name = "full", "empty"
 
     def producer(self) -> ProducerState:
@@ -232,7 +251,11 @@ class ProducerState(_State):
 
 
 class ConsumerState(_State):
-    """Where a warp is that reads the stages of a ring."""
+    """Where a warp is that reads the stages of a ring.
+
+    `with state.read() as stage:` reads a stage and gives one back. Where the uses of several stages overlap without
+    being nested, `stage = state.acquire()` and `state.give_back(stage)` say the same in two lines.
+    """
 
     def __init__(self, ring: Ring, behind: int) -> None:
         super().__init__(ring)
@@ -244,6 +267,26 @@ class ConsumerState(_State):
         """The names of the numbers that loops carry."""
         return (*super().leaves, "last") if self.behind else super().leaves
 
+    def acquire(self) -> Any:
+        """Wait for a full stage, return it, and go on to the next; the warp hands it back by `give_back(stage)`."""
+        stage = self.stage
+        self.ring.full[stage].wait(self.phase)
+        self.advance()
+        return stage
+
+    def give_back(self, stage: Any) -> None:
+        """Hand a stage back to the producer, by one lane, when all lanes of the warp have read it.
+
+        In a ring that blocks of a cluster fill together, one lane arrives for each block.
+        """
+        sync_warp()
+        empty, blocks = self.ring.empty[stage], self.ring.blocks
+        if blocks == 1:
+            branch(elect_one(), empty.arrive)
+        else:
+            lane = as_scalar(lane_id(), int32)
+            branch(lane < blocks, lambda: empty.at_rank(lane).arrive(relaxed=self.behind == 1))
+
     def read(self) -> ConsumerState:
         """Wait for a full stage: `with state.read() as stage:` uses it, and gives a stage back."""
         return self
@@ -254,20 +297,15 @@ class ConsumerState(_State):
 
     def __exit__(self, *error: object) -> None:
         if self.behind == 0:
-            self._give_back(self.stage)
+            self.give_back(self.stage)
         else:
             last = self.last
-            branch(last >= 0, lambda: self._give_back(last))
+            branch(last >= 0, lambda: self.give_back(last))
             self.last = self.stage
         self.advance()
 
     def release(self) -> None:
         """Give back the stage that was read last, where stages are given back one tile behind."""
         last = self.last
-        branch(last >= 0, lambda: self._give_back(last))
+        branch(last >= 0, lambda: self.give_back(last))
         self.last = -1
-
-    def _give_back(self, stage: Any) -> None:
-        """Let one lane arrive when all lanes of the warp have read."""
-        sync_warp()
-        branch(elect_one(), lambda: self.ring.empty[stage].arrive())

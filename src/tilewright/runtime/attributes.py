@@ -9,7 +9,7 @@ import ctypes
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 _VALUE_BYTES = 64
@@ -30,6 +30,9 @@ class Attribute:
 
 COOPERATIVE = Attribute(2, (1,))  # CU_LAUNCH_ATTRIBUTE_COOPERATIVE
 
+# CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION: it may begin before the launch before it has ended.
+DEPENDENT = Attribute(6, (1,))
+
 
 def cluster_dimension(cluster: tuple[int, int, int]) -> Attribute:
     """Return the attribute of launches in clusters of so many blocks (CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION)."""
@@ -49,9 +52,9 @@ class Encoded:
         return ctypes.addressof(self.memory)
 
 
-@lru_cache(maxsize=256)
+@cache
 def encoded(attributes: tuple[Attribute, ...]) -> Encoded:
-    """Return attributes as the driver takes them; equal ones share their memory for ever."""
+    """Return attributes as the driver takes them; equal ones share their memory, which stays: launches point to it."""
     text = b"".join(attribute.encode() for attribute in attributes)
     return Encoded(ctypes.create_string_buffer(text, len(text)), len(attributes))
 

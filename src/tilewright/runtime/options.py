@@ -30,11 +30,12 @@ class Options:
     fastmath: bool = False
     cooperative: bool = False
     cluster: Any = 1  # Any: an int or up to three, kept as three
+    dependent_launch: bool = False
 
     @property
     def of_code(self) -> dict[str, Any]:
         """The options beside the target that the code depends on, by the names under which it is lowered."""
-        names = ("min_blocks", "fastmath", "cooperative", "cluster")
+        names = ("min_blocks", "fastmath", "cooperative", "cluster", "dependent_launch")
         return {name: getattr(self, name) for name in names}
 
     def __post_init__(self) -> None:
@@ -49,13 +50,35 @@ class Options:
             ),
             "cluster": checked_cluster(self.cluster, target),
         }
-        for name in ("fastmath", "cooperative"):
+        for name in ("fastmath", "cooperative", "dependent_launch"):
             if not isinstance(getattr(self, name), bool):
                 raise ArgumentError(f"{name} is {shown(getattr(self, name))}; expected True or False")
         if self.stream is not None:
             stream_handle(self.stream)
         for name, value in checked.items():
             object.__setattr__(self, name, value)
+        if self.dependent_launch:
+            global _dependent_launches
+            _dependent_launches = True
+            if target is not None:
+                demand_dependent_launch(target, True)
+
+
+_dependent_launches = False
+
+
+def has_dependent_launches() -> bool:
+    """Say whether options with `dependent_launch` have been made in this process."""
+    return _dependent_launches
+
+
+def demand_dependent_launch(target: Arch, asked: bool) -> None:
+    """Raise `ArgumentError` for a launch that may begin early on a target that has none."""
+    if asked and (target.is_amd or target.number < 90):
+        raise ArgumentError(
+            f"dependent_launch: {target} has no launches that begin early; they need sm_90 or later",
+            help="leave dependent_launch= out there",
+        )
 
 
 def configured(options: Options, given: Mapping[str, Any]) -> Options:

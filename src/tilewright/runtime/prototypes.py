@@ -69,6 +69,23 @@ DRIVER: Mapping[str, tuple[Any, ...]] = {
         c_int,
         c_int,
     ),
+    "cuTensorMapEncodeIm2col": (
+        c_void_p,
+        c_int,
+        c_uint,
+        c_void_p,
+        POINTER(c_uint64),
+        POINTER(c_uint64),
+        POINTER(c_int),
+        POINTER(c_int),
+        c_uint,
+        c_uint,
+        POINTER(c_uint),
+        c_int,
+        c_int,
+        c_int,
+        c_int,
+    ),
     "cuMemsetD32Async": (c_uint64, c_uint, c_size_t, c_void_p),
 }
 NVRTC: Mapping[str, tuple[Any, ...]] = {

@@ -1,6 +1,6 @@
 """Tensor maps: what the driver makes of an array's address, extents and strides, for bulk copies of boxes.
 
-Source: CUDA driver API, "cuTensorMapEncodeTiled".
+Source: CUDA driver API, "cuTensorMapEncodeTiled", "cuTensorMapEncodeIm2col".
 """
 
 from __future__ import annotations
@@ -38,27 +38,41 @@ def encode(map: TensorMap, values: MapValues, address: int) -> bytes:
         )
     memory = ctypes.create_string_buffer(MAP_BYTES + MAP_ALIGNMENT)
     start = -ctypes.addressof(memory) % MAP_ALIGNMENT
-    size, rank = map.buffer.dtype.bytes, len(map.box)
-    status = cuda.cuTensorMapEncodeTiled(
-        ctypes.addressof(memory) + start,
-        _TYPES[f"uint{8 * size}" if map.is_bits else map.buffer.dtype.name],
+    size, rank = map.dtype.bytes, map.rank
+    steps = map.steps or (1,) * rank
+    place = ctypes.addressof(memory) + start
+    status = _function(map, cuda)(
+        place,
+        _TYPES[f"uint{8 * size}" if map.is_bits else map.dtype.name],
         rank,
         address,
         _array(ctypes.c_uint64, values.extents),
         _array(ctypes.c_uint64, [stride * size for stride in values.strides[1:]] or [0]),
-        _array(ctypes.c_uint, map.box),
-        _array(ctypes.c_uint, [1] * rank),
+        *_box(map, steps),
+        _array(ctypes.c_uint, steps),
         _NOT_INTERLEAVED,
         _SWIZZLES[map.swizzle],
         _PROMOTED_TO_128_BYTES,
         int(map.nan),
     )
     details = [
-        f"at {address:#x}, extents {values.extents}, strides {values.strides}, box {map.box} of {map.buffer.dtype}, "
+        f"at {address:#x}, extents {values.extents}, strides {values.strides}, box {map.box} of {map.dtype}, "
         f"swizzle of {map.swizzle} bytes"
     ]
     driver.check(status, f"encoding the tensor map of {map.buffer.name!r}", details)
     return bytes(memory.raw[start : start + MAP_BYTES])
+
+
+def _function(map: TensorMap, cuda: Any) -> Any:  # Any: the driver and its functions
+    return cuda.cuTensorMapEncodeIm2col if map.corners else cuda.cuTensorMapEncodeTiled
+
+
+def _box(map: TensorMap, steps: Sequence[int]) -> list[Any]:  # Any: arguments of the driver
+    """Return what the driver is told of a box: its extents with what is skipped, or corners, channels and pixels."""
+    if not map.corners:
+        return [_array(ctypes.c_uint, [extent * step for extent, step in zip(map.box, steps, strict=True)])]
+    lows, highs = ([corner[side] for corner in map.corners] for side in (0, 1))
+    return [_array(ctypes.c_int, lows), _array(ctypes.c_int, highs), *(ctypes.c_uint(extent) for extent in map.box)]
 
 
 def _array(kind: Any, numbers: Sequence[int]) -> Any:  # Any: a type of ctypes, and an array of it

@@ -37,13 +37,14 @@ class BulkResults:
     """The buffers of all warpgroups of a block. Made at the kernel's beginning."""
 
     def __init__(self, scope: Scope, tile: Tensorization) -> None:
-        self.scope, self.tile = scope, tile
+        self.scope = scope
+        self.tile = tile
         self.type: DType = tile.c.array.element_type
-        self.columns = columns_at_once(tile)
-        self.rows = tile.shape.m
+        self.columns: int = columns_at_once(tile)
+        self.rows: int = tile.shape.m
         self.target: Tensor = scope.storage[tile.c.array].tensor  # C itself
         layout = _layout(self.rows, self.columns, scope.threads // THREADS, self.type)
-        self.memory = shared(self.type, layout)
+        self.memory: Tensor = shared(self.type, layout)
         rename(f"s{tile.c.array.name}", self.memory)
         # The fragments of so many columns: what multiplies them does not matter.
         self.part: TiledMMA = make_tiled_mma(getattr(atoms, f"SM90_64x{self.columns}x16_F32F16F16_SS"))

@@ -80,7 +80,7 @@ class PlanState:
         self.caches: list[Cache] = []
         self.tensorization: Tensorization | None = None
         self.blocks: int | None = None  # at most so many blocks, which then stay for several of their numbers
-        self.producer = False  # whether a warpgroup of its own fills the caches
+        self.producer: bool = False  # whether a warpgroup of its own fills the caches
         self.given: frozenset[Array] = frozenset()  # memory that a kernel is built to take
         self.begun: frozenset[Array] = frozenset()  # TEMP arrays that a kernel begins with zeros
 

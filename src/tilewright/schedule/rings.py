@@ -16,7 +16,7 @@ from tilewright.instructions.mbarrier import MBarrier
 from tilewright.instructions.register_budget import registers_at_launch
 from tilewright.instructions.wgmma import wgmma_wait
 from tilewright.language.copying import copy
-from tilewright.language.pipeline import ConsumerState, ProducerState, pipeline
+from tilewright.language.pipeline import ConsumerState, ProducerState, Ring, pipeline
 from tilewright.layout.layouts import raw_layout
 from tilewright.schedule.binding import WARPGROUP
 from tilewright.schedule.caches import Cache
@@ -49,9 +49,9 @@ class BulkGroup:
 
     def __init__(self, scope: Scope, caches: list[Cache]) -> None:
         self.scope = scope
-        self.caches = [SharedCache(scope, cache) for cache in caches]
-        self.stages = caches[0].stages
-        self.bytes = sum(cache.region.size * cache.cache.element_type.bytes for cache in self.caches)
+        self.caches: list[SharedCache] = [SharedCache(scope, cache) for cache in caches]
+        self.stages: int = caches[0].stages
+        self.bytes: int = sum(cache.region.size * cache.cache.element_type.bytes for cache in self.caches)
 
     def storage(self, stage: Any) -> dict[Any, Storage]:  # Any: a number of host or device; arrays
         """Return where accesses go while a stage is used."""
@@ -76,9 +76,10 @@ class SharedGroup(BulkGroup):
 
     def __init__(self, scope: Scope, caches: list[Cache]) -> None:
         super().__init__(scope, caches)
-        self.full = MBarrier(1, self.stages)
+        self.full: MBarrier = MBarrier(1, self.stages)
         rename("full", self.full)
-        self.filling, self.reading = StageState(self.stages), StageState(self.stages)
+        self.filling: StageState = StageState(self.stages, has_phase=False)
+        self.reading: StageState = StageState(self.stages)
         scope.ring_states += [self.filling, self.reading]
 
     def start(self, when: Any = True) -> None:  # Any: a condition of host or device
@@ -109,7 +110,9 @@ class ProducedGroup(BulkGroup):
 
     def __init__(self, scope: Scope, caches: list[Cache]) -> None:
         super().__init__(scope, caches)
-        self.ring = pipeline(self.stages, consumers=scope.threads // scope.plan.target.warp_size, bytes=self.bytes)
+        self.ring: Ring = pipeline(
+            self.stages, consumers=scope.threads // scope.plan.target.warp_size, bytes=self.bytes
+        )
         self.producer: ProducerState | None = None
         self.consumer: ConsumerState | None = None
         self.behind = False

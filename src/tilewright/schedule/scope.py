@@ -82,22 +82,25 @@ class StageState:
     """Which stage of a ring is next, and the parity of its phase; loops of the kernel carry both."""
 
     def __init__(self, stages: int, *, has_phase: bool = True) -> None:
-        self.stages, self.has_phase = stages, has_phase
+        self.stages = stages
+        self.has_phase = has_phase
         self.stage: Any = 0  # Any: a number of host or device
         self.phase: Any = 0
 
     def advance(self, when: Any = True) -> None:  # Any: a condition of host or device
         """Go on to the next stage, where `when` holds."""
-        following = as_scalar(self.stage + 1)
-        is_over = following == self.stages
-        stage: Any = select(is_over, 0, following)
-        phase: Any = select(is_over, self.phase ^ 1, self.phase)
+        following: dict[str, Any] = {}  # Any: numbers of the device
         if self.stages == 1:
-            stage, phase = 0, self.phase ^ 1
-        if when is not True:
-            stage = stage if self.stages == 1 else select(as_scalar(when), stage, self.stage)
-            phase = select(as_scalar(when), phase, self.phase)
-        self.stage, self.phase = stage, phase
+            following["phase"] = self.phase ^ 1
+        else:
+            stage = as_scalar(self.stage + 1)
+            is_over = stage == self.stages
+            following["stage"] = select(is_over, 0, stage)
+            if self.has_phase:
+                following["phase"] = select(is_over, self.phase ^ 1, self.phase)
+        for name in self.leaves:
+            value = following[name]
+            setattr(self, name, value if when is True else select(as_scalar(when), value, getattr(self, name)))
 
     @property
     def leaves(self) -> tuple[str, ...]:

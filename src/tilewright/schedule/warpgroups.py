@@ -29,7 +29,7 @@ class WarpgroupTiles(Tiles):
     With `is_deferred` the group is left open: who reads a ring of stages closes it, and waits a stage later.
     """
 
-    is_deferred = False
+    is_deferred: bool = False
     _results: BulkResults | None = None
 
     @property

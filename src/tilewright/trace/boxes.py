@@ -13,6 +13,7 @@ Source: PTX ISA, "Tensors" (boxes, swizzling modes); CUDA driver API, "cuTensorM
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -24,13 +25,14 @@ from tilewright.layout import ComposedLayout, Layout, Swizzle
 from tilewright.layout.ints import add
 from tilewright.tensors import CoordinateEngine, GuardedTensor, Tensor
 from tilewright.tensors.guarded import offsets_of
-from tilewright.trace.engine import BufferEngine
+from tilewright.trace.engine import BufferEngine, GuardedEngine
 from tilewright.trace.scalar import Scalar, as_scalar
 from tilewright.trace.tracer import Tracer, known_to_host
 from tilewright.trace.walks import common_walk
 
 MOST_MODES = 5
 _LONGEST = 256  # elements of a box along a mode
+_FARTHEST_STEP = 8  # elements, from one that a box has to the next
 _UNIT = 16  # bytes: of the shortest row of a box, of strides, and of what a swizzle keeps together
 _PLACE = 128  # bytes: what the address of a box in shared memory is a multiple of
 _MOST_BOXES = 64  # of one copy
@@ -48,22 +50,34 @@ class Loop:
 
 @dataclass(frozen=True)
 class BoxPlan:
-    """A tile as boxes: leaves of the tensor from the contiguous one on (`order`), and extents along them (`box`)."""
+    """A tile as boxes: leaves of the tensor from the contiguous one on (`order`), and extents along them (`box`).
+
+    Along each leaf a box has every `steps`-th element.
+    """
 
     order: tuple[int, ...]
     box: tuple[int, ...]
     swizzle: int
     loops: tuple[Loop, ...]
+    steps: tuple[int, ...] = ()
 
 
 class BoxRefusal:
     """What is wrong with a tile, told with both tensors and with what would fit."""
 
-    def __init__(self, what: str, tile: Tensor, memory: Tensor) -> None:
-        self._what, self._details = what, [f"tile {tile.title}", f"shared {memory.title}"]
+    def __init__(
+        self,
+        what: str,
+        tile: Tensor,
+        memory: Tensor,
+        sides: tuple[str, str] = ("tile", "shared"),
+        caller: str = "tw.copy",
+    ) -> None:
+        self._what, self._caller = what, caller
+        self._details = [f"{side} {tensor.title}" for side, tensor in zip(sides, (tile, memory), strict=True)]
 
     def __call__(self, text: str, help: str) -> LanguageError:
-        return LanguageError(f"tw.copy: {self._what} {text}", details=self._details, help=help)
+        return LanguageError(f"{self._caller}: {self._what} {text}", details=self._details, help=help)
 
 
 def plan_boxes(tile: GuardedTensor, memory: Tensor, refuse: BoxRefusal) -> BoxPlan:
@@ -85,6 +99,7 @@ def plan_boxes(tile: GuardedTensor, memory: Tensor, refuse: BoxRefusal) -> BoxPl
         inner = inner.inner
     walk = common_walk([*positions, Tensor(CoordinateEngine(0), inner)], "tw.copy")
     box: dict[int, int] = {}
+    skips: dict[int, int] = {}
     loops: list[Loop] = []
     for n, extent in enumerate(walk.extents):
         steps, elements = [walk.strides[k][n] for k in range(rank)], walk.strides[rank][n]
@@ -93,14 +108,20 @@ def plan_boxes(tile: GuardedTensor, memory: Tensor, refuse: BoxRefusal) -> BoxPl
             raise refuse(f"writes compact boxes, and a mode of shared memory has stride {elements}", _COMPACT)
         taken = 1
         if not loops and elements == math.prod(box.values()):
-            taken = _taken(box, leaf, step, extent, (swizzle or _LONGEST * size) // size)
+            if leaf not in box and box and 1 < step <= _FARTHEST_STEP:
+                skips[leaf] = step
+            skip = skips.get(leaf, 1)
+            taken = _taken(box, leaf, step, extent, (swizzle or _LONGEST * size) // size, skip)
             if taken > 1:
                 box[leaf] = box.get(leaf, 1) * taken
+            elif leaf not in box:
+                skips.pop(leaf, None)
         if taken < extent:
             loops.append(Loop(extent // taken, leaf, step * taken, elements * taken))
     _check_box(tile, box, loops, swizzle, refuse)
     order = (*box, *[k for k in range(rank) if k not in box])
-    return BoxPlan(order, tuple(box.get(k, 1) for k in order), swizzle, tuple(loops))
+    apart = tuple(skips.get(k, 1) for k in order) if skips else ()
+    return BoxPlan(order, tuple(box.get(k, 1) for k in order), swizzle, tuple(loops), apart)
 
 
 _COMPACT = (
@@ -120,13 +141,13 @@ def _only_leaf(steps: list[Any], refuse: BoxRefusal) -> tuple[int, int]:
     return moving[0]
 
 
-def _taken(box: dict[int, int], leaf: int, step: int, extent: int, longest_row: int) -> int:
+def _taken(box: dict[int, int], leaf: int, step: int, extent: int, longest_row: int, skip: int) -> int:
     """Return how many steps of a mode go on where the box ends: along a new leaf, or along the last one."""
     last = next(reversed(box), None)
-    if (leaf in box and leaf != last) or step != box.get(leaf, 1):
+    if (leaf in box and leaf != last) or step != box.get(leaf, 1) * skip:
         return 1
     is_row = last is None or (leaf == last and len(box) == 1)
-    room = min(_LONGEST, longest_row) if is_row else _LONGEST
+    room = min(_LONGEST, longest_row) if is_row else _LONGEST // skip
     return max((n for n in range(1, extent + 1) if extent % n == 0 and n * box.get(leaf, 1) <= room), default=1)
 
 
@@ -215,8 +236,40 @@ def _is_multiple(number: Any, unit: int, size: int) -> bool:
     return divisor * size % unit == 0
 
 
+@dataclass(frozen=True, eq=False)
+class MappedEngine(GuardedEngine):
+    """The engine of a tensor whose map threads have made: of boxes of one plan, which copies of it keep to.
+
+    `copies` emits these copies.
+    """
+
+    plan: Any = None  # Any: a `BoxPlan`
+    map: Any = None  # Any: a `TensorMap`, the pattern
+    copies: Any = None  # Any: see `instructions.made_maps`
+
+    def guarded(self) -> BufferEngine:
+        """Return itself: it is guarded."""
+        return self
+
+    def unguarded(self) -> BufferEngine:
+        """Return the engine of the memory, for who knows which elements exist."""
+        return BufferEngine(**{f.name: getattr(self, f.name) for f in dataclasses.fields(BufferEngine)})
+
+    def map_for(self, plan: BoxPlan, refuse: BoxRefusal) -> TensorMap:
+        """Return the pattern; refuse boxes of another form than the map was made for."""
+        own, found = ((p.order, p.box, p.swizzle, p.steps) for p in (self.plan, plan))
+        if own != found:
+            raise refuse(
+                f"copies boxes of {self.plan.box} with a swizzle of {self.plan.swizzle} bytes, as the map was made, "
+                f"and this tile takes {plan.box} with {plan.swizzle}",
+                "give tw.make_tensor_map a tile and shared memory of the form that is copied",
+            )
+        pattern: TensorMap = self.map
+        return pattern
+
+
 def describe_tensor(
-    tracer: Tracer, tile: GuardedTensor, plan: BoxPlan, refuse: BoxRefusal, *, is_bits: bool = False
+    tracer: Tracer, tile: GuardedTensor, plan: BoxPlan, refuse: BoxRefusal, *, is_load: bool, is_bits: bool = False
 ) -> TensorMap:
     """Return the tensor map by which a kernel reaches boxes of the tensor that a tile was cut from: one for equal ones.
 
@@ -225,6 +278,15 @@ def describe_tensor(
     Raises `LanguageError` for a tensor that is not a whole argument as the launch knows it.
     """
     edge = tile.edge
+    if isinstance(edge.origin, MappedEngine) and (is_load or not plan.steps):
+        return edge.origin.map_for(plan, refuse)
+    if edge.origin is not None and type(edge.origin) is not BufferEngine:
+        raise refuse("copies tiles of arrays, and this is one of pixels", "copy it by tw.atoms.SM90_TMA_LOAD_IM2COL")
+    if plan.steps and not is_load:
+        raise refuse(
+            f"stores boxes of adjacent elements, and this tile has every {max(plan.steps)}th along a mode",
+            "store from registers, or make the tile of adjacent elements; loads take steps of up to 8",
+        )
     origin = edge.origin
     if origin is None or not all(type(b) is int and b == 0 for b in edge.begin):
         raise refuse(
@@ -232,10 +294,19 @@ def describe_tensor(
             "guard the argument itself once: tw.guarded(x), or tw.local_tile(x, tile, coord, guard=True)",
         )
     assert isinstance(origin, BufferEngine)
+    nan = is_nan(edge.fill, tile.dtype, refuse)
+    extents, strides = ([of[k] for k in plan.order] for of in (edge.shape, edge.stride))
+    return map_of(tracer, origin, extents, strides, refuse, box=plan.box, swizzle=plan.swizzle, nan=nan,
+                  is_bits=is_bits, steps=plan.steps)  # fmt: skip
+
+
+def map_of(
+    tracer: Tracer, origin: BufferEngine, extents: list[Any], strides: list[Any], refuse: BoxRefusal, **fields: Any
+) -> TensorMap:  # Any: numbers of host or device, and fields of a `TensorMap`
+    """Return the map of the tensor with these extents and strides at an engine's first element: one for equal ones."""
     if origin.buffer.root.is_pointed or origin.buffer.base is not None:
         raise refuse("describes arguments, and this tensor is reached otherwise", "pass the array itself")
-    nan = _is_nan(edge.fill, tile.dtype, refuse)
-    numbers = [origin.start, *[edge.shape[k] for k in plan.order], *[edge.stride[k] for k in plan.order]]
+    numbers = [origin.start, *extents, *strides]
     values: list[Value] = []
     for number in numbers:
         value = as_scalar(number).value
@@ -245,13 +316,13 @@ def describe_tensor(
                 "tile the argument itself; its tile's coordinates may be anything",
             )
         values.append(value)
-    key = (origin.buffer, *map(_identity, numbers), plan.order, plan.box, plan.swizzle, nan, is_bits)
+    key = (origin.buffer, *map(_identity, numbers), *fields.items())
     found = tracer.tensor_maps.get(key)
     if found is None:
-        rank, name = len(plan.order), f"{origin.buffer.name}_map"
+        rank, name = len(extents), f"{origin.buffer.name}_map"
         found = tracer.tensor_maps[key] = TensorMap(
-            name, origin.buffer, values[0], tuple(values[1 : 1 + rank]), tuple(values[1 + rank :]), plan.box,
-            plan.swizzle, nan, is_bits, tracer.location(),
+            name, origin.buffer, values[0], tuple(values[1 : 1 + rank]), tuple(values[1 + rank :]),
+            location=tracer.location(), **fields,
         )  # fmt: skip
     return found
 
@@ -260,7 +331,7 @@ def _identity(number: Any) -> object:
     return number if isinstance(number, int) else number.value
 
 
-def _is_nan(fill: Any, dtype: DType, refuse: BoxRefusal) -> bool:
+def is_nan(fill: Any, dtype: DType, refuse: BoxRefusal) -> bool:
     """Say whether what is outside reads as NaN; refuse what is neither that nor 0."""
     if isinstance(fill, float) and math.isnan(fill) and dtype.is_float and dtype.bits >= 16:
         return True

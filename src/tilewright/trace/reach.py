@@ -15,6 +15,7 @@ import dis
 import enum
 import functools
 import io
+import os
 import queue
 import random
 import sys
@@ -52,18 +53,31 @@ from tilewright.trace.tracer import is_user_code
 
 _ATOMS = (int, float, complex, str, bytes, type(None), type(...), type(NotImplemented), range, slice, enum.Enum)
 _OTHERS = frozenset({"tilewright", "numpy", "ml_dtypes", "torch", "cupy", "jax", "jaxlib", "cuda", "builtins"})
-_FOREIGN = _OTHERS | sys.stdlib_module_names
+_LIBRARY = os.path.dirname(os.__file__)
 # Modules of Python whose objects hold what the user gives them, or are set by the user.
 _OPEN = frozenset({"argparse", "collections", "optparse", "queue", "threading", "types"})
 _STORES = frozenset({"STORE_GLOBAL", "DELETE_GLOBAL"})
 _STORES_OF = frozenset({"STORE_ATTR", "DELETE_ATTR"})
 
 
+def _is_pythons(module: str) -> bool:
+    """Say whether a module is of Python's library: the one of that name, and not a file of the user's beside it."""
+    root = module.partition(".")[0]
+    if root not in sys.stdlib_module_names:
+        return False
+    file = getattr(sys.modules.get(root), "__file__", None)
+    return file is None or (file.startswith(_LIBRARY) and "site-packages" not in file)
+
+
+def _is_foreign(module: str) -> bool:
+    return module.partition(".")[0] in _OTHERS or _is_pythons(module)
+
+
 def is_user_type(kind: type) -> bool:
     """Say whether a class is the user's, or one of this package whose objects change as the user's do."""
     if getattr(kind, "__tilewright_state__", False):
         return True
-    if kind.__module__.partition(".")[0] not in _FOREIGN:
+    if not _is_foreign(kind.__module__):
         return not issubclass(kind, (enum.Enum, type, BaseException))
     if kind.__module__ in _OPEN:
         return bool(getattr(kind, "__dictoffset__", 0)) and not issubclass(kind, (dict, list, type, types.FunctionType))
@@ -209,7 +223,9 @@ class _StaticWalk(Walk):
     def globals_of(self, function: types.FunctionType) -> None:
         """Walk the globals that a function's code reads."""
         code, variables = function.__code__, function.__globals__
-        if id(code) in self._codes:
+        # From Python's own functions the walk would go on: from those of threading to all threads, and to whatever
+        # these work with. A kernel must not look into that, let alone set it back.
+        if id(code) in self._codes or _is_pythons(variables.get("__name__") or ""):
             return
         self._codes.add(id(code))
         self._kept.append(code)
@@ -229,7 +245,7 @@ class _StaticWalk(Walk):
             self.visit(random._inst, path, True)  # the generator behind its functions
         elif module.__name__ == "numpy" and "random" in attributes:
             self.visit(module.random.mtrand._rand, f"{path}.random", True)
-        if module.__name__.partition(".")[0] in _FOREIGN and not module.__name__.startswith("tilewright.examples"):
+        if _is_foreign(module.__name__) and not module.__name__.startswith("tilewright.examples"):
             return
         variables = vars(module)
         for name in sorted(attributes & variables.keys()):
@@ -344,9 +360,8 @@ def _partial(walk: Walk, value: functools.partial[Any], path: str, outside: bool
 
 
 def _class(walk: Walk, kind: type, path: str, outside: bool) -> None:
-    if not is_user_type(kind):
-        return
-    walk.named(kind)
+    if is_user_type(kind) and not _is_pythons(kind.__module__):  # whose methods change what an instance holds
+        walk.named(kind)
 
 
 def _functions_of(member: Any) -> Iterator[Any]:

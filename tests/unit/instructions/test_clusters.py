@@ -102,6 +102,10 @@ def multicast(atom: Any, mask: Any) -> Any:
     return start
 
 
+def ring_of_others(out, x):
+    tw.pipeline(2, consumers=1, bytes=64, blocks=4)
+
+
 def masked_copy_of_threads(out, x):
     tw.copy(x[0, :], out[0, :], mask=3)
 
@@ -120,6 +124,7 @@ def masked_copy_of_threads(out, x):
         (multicast(MULTICAST, 0b100), "goes to blocks 0 to 1 of the cluster, and the mask is 0b100"),
         (multicast(MULTICAST, 0), "the mask is 0b0"),
         (multicast(LOAD, 3), "goes to one block, and has no mask"),
+        (ring_of_others, "all 2 blocks of the cluster send to each other, or none, and blocks is 4"),
         (masked_copy_of_threads, "mask= names the blocks of a cluster"),
     ],
     ids=lambda x: getattr(x, "__name__", None),

@@ -48,6 +48,73 @@ def test_all_warpgroups_together_have_what_the_block_began_with(
 
 
 @tw.kernel
+def in_two_steps(out, gives_back: tw.constexpr):
+    """The first warpgroup has many registers first, and gives them to the second one later."""
+    given = tw.mbarrier(128)
+    tw.sync_threads()
+    if tw.warpgroup_id() == 0:
+        tw.set_registers(160)
+        if gives_back:
+            tw.set_registers(40)
+        tw.set_registers(40)
+        out[tw.thread_idx.x] = 1
+        given.arrive()
+    elif tw.warpgroup_id() == 1:
+        tw.set_registers(72)
+        given.wait(0)
+        tw.set_registers(232)
+        out[tw.thread_idx.x] = 2
+    else:
+        tw.set_registers(232)
+        out[tw.thread_idx.x] = 3
+
+
+def test_registers_may_change_hands_more_than_once() -> None:
+    out = np.zeros(384, np.int32)
+    in_two_steps[1, 384](out, True)
+    assert np.array_equal(out, np.repeat([1, 2, 3], 128))
+    text = in_two_steps.lower(out, True, arch="sm_90a", block=384).cuda.text
+    calls = [line.strip() for line in text.splitlines() if line.strip().startswith("set_registers_")]
+    assert calls == [
+        f"set_registers_{x};" for x in ("dec<160>()", "dec<40>()", "dec<72>()", "inc<232>()", "inc<232>()")
+    ]
+    assert in_two_steps.lower(out, False, arch="sm_90a", block=384).module.cubin
+
+
+@tw.kernel
+def takes_without_others(out):
+    if tw.warpgroup_id() == 0:
+        tw.set_registers(232)
+    out[tw.thread_idx.x] = 1
+
+
+def test_who_does_not_give_back_has_what_it_began_with() -> None:
+    with tw.simulate(raise_errors=False) as run:
+        takes_without_others[1, 384](np.zeros(384, np.int32))
+    (finding,) = run.findings
+    assert finding.kind == "too-many-registers" and "168, 168, 168" in finding.message, finding
+    assert "waits for 232" in finding.message and finding.line is not None
+
+
+@tw.kernel
+def after_branches(out, same: tw.constexpr):
+    if tw.warpgroup_id() == 0:
+        tw.set_registers(40 if same else 80)
+    else:
+        tw.set_registers(40)
+    for _ in range(out.shape[0] // 256):
+        tw.set_registers(64)
+    out[tw.thread_idx.x] = 1
+
+
+def test_the_direction_follows_from_what_is_there() -> None:
+    out = np.zeros(256, np.int32)
+    for same in (True, False):
+        with pytest.raises(tw.LanguageError, match="not the same on all ways"):
+            after_branches.lower(out, same, arch="sm_90a", block=256).cuda.text
+
+
+@tw.kernel
 def divided(out, part: tw.constexpr):
     if tw.thread_idx.x < part:
         tw.set_registers(40)

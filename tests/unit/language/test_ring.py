@@ -50,6 +50,43 @@ def test_one_stage_behind_is_a_deadlock() -> None:
         rows[1, 64](np.zeros((3, 1, 32), np.float32), np.zeros((3, 32), np.float32), 1, 1, 1)
 
 
+@tw.kernel
+def neighbours(out, x, stages: tw.constexpr, late: tw.constexpr):
+    """out[i] = x[i] + x[i + 1]: two rows are held at a time, and overlap without being nested."""
+    smem = tw.shared(tw.float32, tw.Layout((32, stages), (1, 32)))
+    ring = tw.pipeline(stages, consumers=1, bytes=128)
+    tw.sync_threads()
+    n = x.shape[0]
+    if tw.warp_id() == 1:
+        if tw.elect_one():
+            state = ring.producer()
+            for i in range(n):
+                with state.fill() as (stage, full):
+                    tw.copy(LOAD, tw.local_tile(tw.guarded(x)[i, :], (32,), (0,)), smem[:, stage], barrier=full)
+    else:
+        state = ring.consumer()
+        held = state.acquire()
+        for i in range(n - 1):
+            following = state.acquire()
+            if not late:
+                out[i, tw.lane_id()] = smem[tw.lane_id(), held] + smem[tw.lane_id(), following]
+            state.give_back(held)
+            if late:
+                out[i, tw.lane_id()] = smem[tw.lane_id(), held] + smem[tw.lane_id(), following]
+            held = following
+        state.give_back(held)
+
+
+@pytest.mark.parametrize("stages", [2, 3])
+def test_stages_are_held_as_long_as_the_kernel_says(stages: int) -> None:
+    x = np.random.default_rng(0).standard_normal((7, 32), np.float32)
+    out = np.zeros((6, 32), np.float32)
+    neighbours[1, 64](out, x, stages, False)
+    assert np.array_equal(out, x[:-1] + x[1:])
+    with pytest.raises(tw.CheckError, match="race"):
+        neighbours[1, 64](out, x, stages, True)  # read when it has been given back
+
+
 def test_a_state_goes_on_in_the_next_loop() -> None:
     @tw.kernel
     def kernel(out, x):

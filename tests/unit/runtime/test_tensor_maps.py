@@ -52,11 +52,12 @@ class Encoder:
     def __init__(self) -> None:
         self.calls: list[tuple[Any, ...]] = []
         self.status = 0
+        self.steps: list[int] | None = None  # between elements, None: all are adjacent
 
     def __call__(
         self, map: int, kind: int, rank: int, address: int, extents: Any, strides: Any, box: Any, steps: Any, *rest: int
     ) -> int:
-        assert map % 64 == 0 and list(steps) == [1] * rank
+        assert map % 64 == 0 and list(steps) == (self.steps or [1] * rank)
         self.calls.append((kind, rank, address, list(extents), list(strides), list(box), *rest))
         ctypes.memset(map, len(self.calls), 128)
         return self.status
@@ -167,6 +168,51 @@ def test_bits_are_encoded_as_unsigned(encoder: Encoder) -> None:
     kernel[1, 64](array, OwnTensor((8, 16), pointer=1 << 20, dtype="int64"))
     unsigned, signed = 4, 5
     assert [call[0] for call in encoder.calls] == [unsigned, signed]
+
+
+def test_pixels_are_encoded_by_corners(fake_cuda: FakeCuda) -> None:
+    @tw.kernel
+    def kernel(x):
+        smem, full = tw.shared(tw.float16, SWIZZLED), tw.mbarrier(1)
+        if tw.thread_idx.x == 0:
+            cols = tw.im2col(x, (3, 5), stride=(2, 1), padding=(1, 2), dilation=(1, 2))
+            tw.copy(tw.atoms.SM90_TMA_LOAD_IM2COL, tw.local_tile(cols[0, 1], (16, 64), (0, 0)), smem, barrier=full)
+
+    calls: list[tuple[Any, ...]] = []
+
+    def read(map: int, kind: int, rank: int, address: int, *rest: Any) -> int:
+        extents, strides, lows, highs, channels, pixels, steps, *modes = rest
+        plain = [number if isinstance(number, int) else number.value for number in (channels, pixels)]
+        arrays = [list(array) for array in (extents, strides, lows, highs)]
+        calls.append((kind, rank, address, *arrays, *plain, list(steps), *modes))
+        return 0
+
+    fake_cuda.cuTensorMapEncodeIm2col = read  # type: ignore[attr-defined]
+    fake_cuda.cuTensorMapEncodeTiled = read  # type: ignore[attr-defined]
+    (map,) = kernel.lower(tw.spec("float16", (2, 8, 10, 128)), block=32).kernel.tensor_maps
+    encode(map, MapValues(0, (128, 10, 8, 2), (1, 128, 1280, 10240)), 1 << 45)
+    swizzle_128, promotion, zeros, plain = 3, 2, 0, 0
+    # Space from the fastest mode on: the last position of a filter of 5 and dilation 2 begins 6 before the last pixel.
+    corners = [-2, -1], [2 - 8, 1 - 2]
+    assert calls == [
+        (6, 4, 1 << 45, [128, 10, 8, 2], [256, 2560, 20480], *corners, 64, 16, [1, 1, 2, 1], plain, swizzle_128,
+         promotion, zeros)
+    ]  # fmt: skip
+
+
+def test_steps_are_encoded_with_what_they_skip(encoder: Encoder) -> None:
+    @tw.kernel
+    def kernel(x):
+        smem, full = tw.shared(tw.float16, SWIZZLED), tw.mbarrier(1)
+        if tw.thread_idx.x == 0:
+            tile = tw.local_tile(tw.guarded(x), (48, 64), (0, 0))
+            tile = tw.composition(tile, (tw.Layout(16, 3), tw.Layout(64)))
+            tw.copy(tw.atoms.SM90_TMA_LOAD, tile, smem, barrier=full)
+
+    (map,) = kernel.lower(tw.spec("float16", (64, 64)), block=32).kernel.tensor_maps
+    encoder.steps = [1, 3]
+    encode(map, MapValues(0, (64, 64), (1, 64)), 4096)
+    assert encoder.calls[-1][5] == [64, 48]
 
 
 def test_a_driver_without_tensor_maps(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,14 @@ from tilewright.schedule.targets import Target
 
 
 def product(
-    m: Any, n: Any, k: Any, tile: Any = 8, depth: Any = 8, stages: Any = 1, target: Target | None = None
+    m: Any,
+    n: Any,
+    k: Any,
+    tile: Any = 8,
+    depth: Any = 8,
+    stages: Any = 1,
+    target: Target | None = None,
+    tma: bool | None = None,
 ) -> tuple[Plan, tuple[Array, ...]]:
     """Return the plan of C += A B and its arrays (C, A, B); sizes are numbers, dimensions or parameters."""
     A = Array(Role.INPUT, tw.float32, (m, k))
@@ -36,7 +43,7 @@ def product(
     unit = target.GridUnit
     plan.bind({i: unit.BLOCK_Y, j: unit.BLOCK_X, ii: unit.THREAD_Y, jj: unit.THREAD_X})
     plan.cache(C, index=kk, location=Location.PRIVATE)
-    plan.cache(A, index=ii, pipeline_stages=stages)
+    plan.cache(A, index=ii, pipeline_stages=stages, tma=tma)
     plan.cache(B, index=ii)
     return plan, (C, A, B)
 

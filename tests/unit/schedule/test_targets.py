@@ -49,11 +49,22 @@ OF_AMD = {"gfx908": CDNA, "gfx90a": CDNA2, "gfx942": CDNA3}
 SINCE = {"float16": 70, "int8": 75, "uint8": 75, "bfloat16": 80, "tfloat32": 80, "float32": 80}
 
 
+# K of a warpgroup's shapes (wgmma, sm_90a alone), and the numbers of columns that bytes have.
+WARPGROUP_K = {
+    "float16": 16, "bfloat16": 16, "float32": 8, "tfloat32": 8, "int8": 32, "uint8": 32, "float8_e4m3fn": 32,
+}  # fmt: skip
+OF_BYTES = (8, 16, 24, *range(32, 257, 16))
+
+
 def shapes_of(arch: Arch, dtype: str) -> set[MMAShape]:
     table = OF_AMD[arch.name] if arch.is_amd else NVIDIA
+    wide: set[MMAShape] = set()
+    if arch.name == "sm_90a" and dtype in WARPGROUP_K:
+        columns = OF_BYTES if dtype in ("int8", "uint8") else range(8, 257, 8)
+        wide = {MMAShape[f"M64N{n}K{WARPGROUP_K[dtype]}"] for n in columns}
     if not arch.is_amd and arch.number < SINCE.get(dtype, 1000):
-        return set()
-    return {MMAShape[name] for name in table.get(dtype, ())}
+        return wide
+    return wide | {MMAShape[name] for name in table.get(dtype, ())}
 
 
 # --- names -----------------------------------------------------------------------------------------------------------
@@ -90,7 +101,7 @@ def test_numbers_name_architectures() -> None:
 def test_units_of_the_grid_are_reached_through_a_target() -> None:
     assert Target("A100").GridUnit is GridUnit
     names = [f"{kind}_{axis}" for kind in ("BLOCK", "THREAD") for axis in "XYZ"]
-    assert [unit.name for unit in GridUnit] == [*names, "WARP_X", "WARP_Y"]
+    assert [unit.name for unit in GridUnit] == [*names, "WARP_X", "WARP_Y", "WARPGROUP"]
 
 
 # --- the machine's own -----------------------------------------------------------------------------------------------
@@ -204,7 +215,7 @@ def test_a_shape_is_what_its_name_says(name: str) -> None:
 @pytest.mark.parametrize("arch", ARCHES)
 def test_splits_are_the_extents_of_the_shape(arch: str) -> None:
     target = Target(arch)
-    has = set().union(*(shapes_of(target.arch, dtype) for dtype in (*SINCE, *CDNA)))
+    has = set().union(*(shapes_of(target.arch, dtype) for dtype in (*SINCE, *CDNA, "float8_e4m3fn")))
     for shape in MMAShape:
         if shape not in has:
             with pytest.raises(ScheduleError, match=f"{arch} has no {shape.name}"):

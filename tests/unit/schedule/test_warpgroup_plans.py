@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.unit.schedule.plans import warpgroup_product
+from tests.unit.schedule.plans import product, warpgroup_product
 from tests.unit.test_hopper_examples import findings, without
 from tests.unit.test_hopper_products import SYNCHRONISATIONS
 
@@ -24,6 +24,7 @@ from tilewright.schedule.arrays import Array
 from tilewright.schedule.mma_shapes import MMAShape
 from tilewright.schedule.plan import Plan
 from tilewright.schedule.recipes import find_recipe
+from tilewright.schedule.targets import Target
 
 E4M3, E5M2, BF16 = tw.float8_e4m3fn, tw.float8_e5m2, tw.bfloat16
 PRODUCTS: dict[str, dict[str, Any]] = {
@@ -101,6 +102,19 @@ def _transposing(extents: tuple[int, int, int], **given: Any) -> tuple[Plan, tup
     plan.caches.pop(1)
     plan.cache(arrays[1], index=at, pipeline_stages=2, layout=Array.Layout.LAST_MAJOR)
     return plan, arrays
+
+
+@pytest.mark.parametrize("stages", [1, 3])
+def test_tma_fills_what_threads_read(stages: int) -> None:
+    """A by TMA beside B, which threads fill in one buffer."""
+    plan, (C, A, B) = product(20, 24, 28, stages=stages, target=Target("NVIDIA H100"), tma=True)
+    kernel = plan.build(args=(C, A, B))
+    random = np.random.default_rng(2)
+    a, b, c = (random.integers(-3, 4, shape).astype(np.float32) for shape in ((20, 28), (28, 24), (20, 24)))
+    expected = c + a @ b
+    kernel(c, a, b)
+    assert np.array_equal(c, expected)
+    assert kernel.source().count("tma_load_2d(sA") + kernel.source().count("tma_load_2d(&sA") >= 1
 
 
 def test_every_dense_product_of_a_warpgroup_is_a_shape() -> None:

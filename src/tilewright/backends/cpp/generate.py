@@ -21,6 +21,7 @@ from tilewright.backends.cpp.writer import line_comment
 from tilewright.dtypes import uint32
 from tilewright.ir import ops
 from tilewright.ir.core import Buffer, Kernel, Op, Parameter, VectorType
+from tilewright.ir.instruction import Instruction
 from tilewright.ir.ops import Inside, Special
 from tilewright.source import SourceLocation
 
@@ -170,10 +171,12 @@ def _signature(printer: Printer, name: str, *, restrict: bool) -> list[str]:
 
 def _prefetch_maps(printer: Printer) -> None:
     """Let one thread bring tensor maps near, so that the first copies need not wait for them."""
-    if printer.kernel.tensor_maps:
+    own = {op.fetched_map() for op in printer.kernel.body.walk() if isinstance(op, Instruction)}
+    maps = [map for map in printer.kernel.tensor_maps if map not in own]
+    if maps:
         printer.prelude.need(prelude.PREFETCH_TENSOR_MAP)
         printer.writer.text("if (threadIdx.x == 0) {")
-        for map in printer.kernel.tensor_maps:
+        for map in maps:
             printer.writer.text(f"    prefetch_tensor_map(&{printer.map_names[map]});")
         printer.writer.text("}")
 

@@ -160,7 +160,10 @@ class Printer:
 
 def _read_in_order(kernel: Kernel) -> frozenset[Buffer]:
     """Return the buffers whose reads are to stay where they are, although nobody writes what they read."""
-    return frozenset(use.buffer for op in kernel.body.walk() if op.effects.keeps_reads for use in op.uses)
+    keeping = [op for op in kernel.body.walk() if op.effects.keeps_reads]
+    if any(not op.uses for op in keeping):
+        return frozenset(buffer for buffer in kernel.buffers() if buffer.space is Space.GLOBAL)
+    return frozenset(use.buffer for op in keeping for use in op.uses)
 
 
 def _written(kernel: Kernel) -> frozenset[Buffer]:

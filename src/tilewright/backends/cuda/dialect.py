@@ -135,6 +135,7 @@ class Cuda(Dialect):
         assert op.hints is not None, op
         is_own = not op.buffer.root.is_pointed  # what an address reaches may be what another buffer writes
         read_only = printer.restrict and is_own and op.buffer not in printer.written
+        read_only = read_only and op.buffer not in printer.read_in_order
         name, definition = cache_hints.load_function(op.hints, type.bytes, read_only=read_only)
         printer.prelude.need(BIT_CAST)
         printer.prelude.need(definition)

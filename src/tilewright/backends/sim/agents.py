@@ -49,12 +49,17 @@ from tilewright.ir.core import Op
 
 @dataclass
 class Waiting:
-    """Threads of one block, a mask, that wait for the same thing since the line of an op."""
+    """Threads of one block, a mask, that wait for the same thing since the line of an op.
+
+    `kind` and `summary` are those of the finding where the wait has a name of its own; others are deadlocks.
+    """
 
     op: Op
     threads: Array
     what: str
     help: str | None = None
+    kind: str | None = None
+    summary: str | None = None
 
 
 def groups_of(number: Lanes, row: int, threads: Array) -> list[tuple[int, Array]]:
@@ -94,15 +99,15 @@ def report_deadlock(
     later = machine.total_blocks - machine.first_block - machine.blocks
     if later:
         notes.append(f"{later} blocks of the grid have not started; {machine.blocks} are resident at once")
-    first = found[0]
+    first = next((waiting for waiting in found if waiting.kind), found[0])
     fault = Fault(
         first.op,
-        "deadlock",
-        f"deadlock: {_waiters(int(stuck[row].sum()))} for what no thread will do",
+        first.kind or "deadlock",
+        first.summary or f"deadlock: {_waiters(int(stuck[row].sum()))} for what no thread will do",
         machine.block_coordinate(row),
         machine.thread_coordinate(int(np.argmax(first.threads))),
         notes=notes,
-        help=next((w.help for w in found if w.help), _COUNT_ARRIVALS),
+        help=first.help or next((w.help for w in found if w.help), _COUNT_ARRIVALS),
         count=int(stuck.sum()),
     )
     machine.collector.report(fault)

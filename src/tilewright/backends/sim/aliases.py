@@ -218,6 +218,12 @@ class AddressSpace:
         place: Array = addresses - self._lows[row] + self._placed[row]
         return place
 
+    def real_of_places(self, places: Array) -> Array:
+        """Return the addresses in this process, less `first`, of places in the record of accesses."""
+        row = np.maximum(np.searchsorted(self._placed, places, side="right") - 1, 0)
+        moved: Array = places - self._placed[row] + self._lows[row] + self._moved[row] - self.first
+        return moved
+
     def place_of_real(self, address: int) -> int:
         """Return the place of an address of this process, which belongs to an array of the launch."""
         for stretch in self._stretches:
@@ -317,6 +323,11 @@ class PointedStorage(FlatStorage):
 
     def phase(self, lanes: int) -> int | None:
         return 0
+
+    def spots(self, rows: Array, index: Array) -> Array:
+        """Return the positions of elements that are counted from the beginning of the record of accesses."""
+        item = self.flat.itemsize
+        return np.asarray(self.space.real_of_places(index * item) // item)
 
     def window(self, position: Array) -> tuple[Array, Array]:
         # A copy of what is reached: NumPy's `ufunc.at` copies an array that might overlap its operands, and this one

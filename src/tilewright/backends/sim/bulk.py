@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from tilewright.backends.sim.aliases import PointedStorage
 from tilewright.backends.sim.findings import Fault
 from tilewright.backends.sim.machine import BulkAccess, Machine
 from tilewright.backends.sim.storage import FlatStorage
@@ -23,6 +25,12 @@ def active(machine: Machine, mask: Mask) -> tuple[Array, Array]:
     full = np.broadcast_to(np.True_ if mask is None else mask, (machine.blocks, machine.threads))
     rows, threads = np.nonzero(full)
     return rows, threads
+
+
+def lanes_of(machine: Machine, value: Lanes, rows: Array, threads: Array) -> Array:
+    """Return a value of some threads as int64."""
+    full = np.broadcast_to(at_least_2d(value), (machine.blocks, machine.threads))
+    return np.asarray(full[rows, threads].astype(np.int64))
 
 
 class Boxes:
@@ -49,8 +57,9 @@ class Boxes:
         index = np.full((len(rows), self._map.elements), values.start, np.int64)
         there = np.ones(index.shape, np.bool_)
         modes = zip(coordinates, self._steps, values.extents, values.strides, strict=True)
-        for coordinate, steps, extent, stride in modes:
-            at = self._of(coordinate, rows, threads)[:, None] + steps
+        skips = self._map.steps or (1,) * self._map.rank
+        for (coordinate, steps, extent, stride), skip in zip(modes, skips, strict=True):
+            at = self._of(coordinate, rows, threads)[:, None] + steps * skip
             there &= (at >= 0) & (at < extent)
             index += at * stride
         return index, there
@@ -65,8 +74,69 @@ class Boxes:
         return self.tensor.gather(np.zeros(len(index), np.intp), index, there, np.nan if self._map.nan else 0)
 
     def _of(self, value: Lanes, rows: Array, threads: Array) -> Array:
-        full = np.broadcast_to(at_least_2d(value), (self._machine.blocks, self._machine.threads))
-        return np.asarray(full[rows, threads].astype(np.int64))
+        return lanes_of(self._machine, value, rows, threads)
+
+
+class Pixels(Boxes):
+    """The boxes of a map of pixels: channels of pixels that follow one another through space and images."""
+
+    def elements(self, coordinates: Sequence[Lanes], rows: Array, threads: Array) -> tuple[Array, Array]:
+        """As of boxes; the coordinates are of the first channel and pixel, and behind them the offsets in space."""
+        map, values = self._map, self._machine.maps[self._map]
+        rank, space = map.rank, len(map.corners)
+        first = [self._of(c, rows, threads) for c in coordinates]
+        counts = [map.pixels(mode, values.extents[mode]) for mode in range(1, 1 + space)]
+        number = first[rank - 1]  # of the first pixel: images, then space from the slowest mode on
+        for mode in range(space, 0, -1):
+            low, step = map.corners[mode - 1][0], map.steps[mode]
+            number = number * counts[mode - 1] + (first[mode] - low) // step
+        channels, pixels = self._steps
+        left = number[:, None] + pixels
+        places = [first[0][:, None] + channels]
+        for mode, count in enumerate(counts, 1):
+            offset = first[rank + mode - 1][:, None]
+            places.append(map.corners[mode - 1][0] + left % count * map.steps[mode] + offset)
+            left = left // count
+        index = np.full(left.shape, values.start, np.int64)
+        there = np.ones(index.shape, np.bool_)
+        for at, extent, stride in zip([*places, left], values.extents, values.strides, strict=True):
+            there &= (at >= 0) & (at < extent)
+            index += at * stride
+        return index, there
+
+
+class MadeBoxes(Boxes):
+    """The boxes of the maps of a key that threads have made: each copies by the one that its warp has made last."""
+
+    def __init__(self, map: TensorMap, machine: Machine, tensor: Buffer, memory: Buffer, key: object) -> None:
+        super().__init__(map, machine, tensor, memory)
+        self._key = key
+
+    def elements(self, coordinates: Sequence[Lanes], rows: Array, threads: Array) -> tuple[Array, Array]:
+        """As of boxes; elements behind an address are counted from the beginning of the record of accesses."""
+        made, size = self._machine.made_maps.get(self._key), self.tensor.buffer.dtype.bytes
+        start = np.full(len(rows), -1) if made is None else made.address[rows, threads]
+        index = np.zeros((len(rows), self._map.elements), np.int64)
+        there = np.repeat((start >= 0)[:, None], self._map.elements, axis=1)
+        skips = self._map.steps or (1,) * self._map.rank
+        for mode, (coordinate, steps, skip) in enumerate(zip(coordinates, self._steps, skips, strict=True)):
+            at = self._of(coordinate, rows, threads)[:, None] + steps * skip
+            if made is not None:
+                there &= (at >= 0) & (at < made.extents[mode][rows, threads][:, None])
+                index += at * made.strides[mode][rows, threads][:, None]
+        storage: Any = self.tensor
+        if not isinstance(storage, PointedStorage):
+            return index + start[:, None], there
+        addresses = start[:, None] + index * size
+        inside = storage.space.covered(addresses, size)
+        return storage.space.places(addresses) // size, there & inside
+
+
+def boxes_of(map: TensorMap, machine: Machine, tensor: Buffer, memory: Buffer, key: object = None) -> Boxes:
+    """Return the boxes of a tensor map, of whichever kind it is; those of made maps have a key."""
+    if map.is_pattern:
+        return MadeBoxes(map, machine, tensor, memory, key)
+    return (Pixels if map.corners else Boxes)(map, machine, tensor, memory)
 
 
 @dataclass(eq=False)

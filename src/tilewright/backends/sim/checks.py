@@ -213,9 +213,12 @@ class AccessChecker(Observer):
 
     def start_bulk(self, access: BulkAccess) -> bool:
         storage = access.storage
-        if not isinstance(storage, SharedStorage):
+        if access.there is not None and not isinstance(storage, SharedStorage):
             return False  # a tensor map keeps copies inside of its tensor
         outside = (access.index < storage.low) | (access.index >= storage.high)
+        if isinstance(storage, GlobalStorage):
+            return self._bulk_global(access, storage, outside)
+        assert isinstance(storage, SharedStorage), storage
         if outside.any():
             self._report_bulk(
                 access, outside, "out-of-bounds",
@@ -235,6 +238,20 @@ class AccessChecker(Observer):
                 "write it first",
             )  # fmt: skip
         return False
+
+    def _bulk_global(self, access: BulkAccess, storage: GlobalStorage, outside: Array) -> bool:
+        """Report a run of global memory that lies outside of its array, in part or between its rows."""
+        if storage.present is not None:
+            outside = outside | ~storage.present[np.where(outside, storage.low, access.index) - storage.low]
+        if not outside.any():
+            return False
+        self._report_bulk(
+            access, outside, "out-of-bounds",
+            f"out of bounds: {_BULK[access.kind]} {{}} of an array with shape {storage.shape}, strides "
+            f"{storage.strides}",
+            "check the tile against the shape; SM90_TMA_LOAD and SM90_TMA_STORE clip a tile that overhangs",
+        )  # fmt: skip
+        return True
 
     def _report_bulk(self, access: BulkAccess, bad: Array, kind: str, summary: str, help: str) -> None:
         n, element = (int(x) for x in np.argwhere(bad)[0])

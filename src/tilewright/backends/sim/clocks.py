@@ -185,18 +185,19 @@ class Cell:
     """What the value of an element hands on: to everybody, and by scopes too narrow for that within each block."""
 
     everywhere: Clock | None = None
-    within: dict[int, Clock] = field(default_factory=dict)
+    within: dict[tuple[int, int], Clock] = field(default_factory=dict)  # by the block, or cluster and block of it
 
 
 class Clocks:
     """Releases, acquires and fences of a launch.
 
     `order` says what happens before what within blocks. `is_narrow` says that an access or fence reaches no other
-    block: then it is kept for each element which block released what.
+    block: then it is kept for each element which block released what. So many neighbours of the threads that `order`
+    knows are within `reach` of each other by such a scope.
     """
 
-    def __init__(self, order: Order, is_narrow: bool) -> None:
-        self._order, self._is_narrow = order, is_narrow
+    def __init__(self, order: Order, is_narrow: bool, reach: int) -> None:
+        self._order, self._is_narrow, self._reach = order, is_narrow, reach
         self.width: int = 2 * order.threads + 1
         self._first_block = 0
         self._join = Joiner(self.width)
@@ -311,7 +312,7 @@ class Clocks:
     def read(self, cell: Cell, row: int, thread: int, is_wide: bool, acquires: bool) -> None:
         """Read an element: know what its value hands on, or keep it for a fence that follows."""
         block = self._first_block + row
-        within = cell.within.get(block) if self._is_narrow else None
+        within = cell.within.get((block, thread // self._reach)) if self._is_narrow else None
         everywhere = cell.everywhere if is_wide else None
         if acquires:
             for clock in (within, everywhere):
@@ -341,9 +342,10 @@ class Clocks:
         if is_wide:
             cell.everywhere = self._join(cell.everywhere, wide)
         if self._is_narrow:
-            found = self._join(cell.within.get(block), within)
+            key = block, thread // self._reach
+            found = self._join(cell.within.get(key), within)
             if found is not None:
-                cell.within[block] = found
+                cell.within[key] = found
 
     @property
     def has_fences(self) -> bool:

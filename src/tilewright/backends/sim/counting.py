@@ -123,6 +123,7 @@ def _memory(what: str) -> Callable[[Any], str | None]:
 
 _CLASSES: dict[type[Op], str | Callable[[Any], str | None]] = {
     ops.Special: "integer",
+    ops.AtRank: "integer",
     ops.Unary: _arithmetic,
     ops.Binary: _arithmetic,
     ops.Compare: lambda op: "float" if op.lhs.dtype.is_float else "integer",

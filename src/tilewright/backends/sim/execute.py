@@ -28,6 +28,7 @@ from tilewright.backends.sim.interleaving import Interleaving
 from tilewright.backends.sim.machine import Machine
 from tilewright.backends.sim.measure import Meter
 from tilewright.backends.sim.overflow import OverflowWatch
+from tilewright.backends.sim.predecessors import Predecessors, forget_launches
 from tilewright.backends.sim.program import Program, meaning
 from tilewright.backends.sim.races import RaceChecker
 from tilewright.backends.sim.storage import GlobalStorage, Storage
@@ -209,6 +210,7 @@ def execute(
     sized: Mapping[Buffer, tuple[int, int]] | None = None,
     described: Callable[[], tuple[tuple[str, str], ...]] = tuple,
     maps: Mapping[TensorMap, MapValues] | None = None,
+    remembers: bool = False,
 ) -> None:
     """Run a kernel over `grid` blocks of `block` threads.
 
@@ -219,7 +221,8 @@ def execute(
     the caller drops where this raises. `addresses` are the arrays that the kernel may reach by their addresses; without
     any, and with a kernel that has pointers, these are its arguments. `sized` has the place and the number of elements
     of the shared buffers whose size the launch knows. `described` returns what a profile says of the arguments: the
-    name of each and a short text.
+    name of each and a short text. With `remembers` the elements that the launch reaches are remembered for those after
+    it, else its arrays.
 
     Raises `CheckError`, with its `findings`, where the kernel is wrong.
     """
@@ -249,6 +252,11 @@ def execute(
             observer.end()
 
     machine, races = prepare(collector, None)
+    before = None if races is None else Predecessors(kernel, machine, races.order, arrays, remembers)
+    if before is None:
+        forget_launches()
+    elif remembers or kernel.dependent_launch:
+        machine.observers += (before,)
     outputs = Outputs(kernel, machine.storages, is_wanted(options.rollback), options.check, copies, addresses)
     meter = Meter(machine, kernel, options.profile_blocks) if options.profile else None
     if meter is not None:
@@ -256,6 +264,8 @@ def execute(
     varied = Varied(kernel, collector, machine.storages, addresses) if options.schedules else None
     try:
         complete(machine)
+        if before is not None:
+            before.remember()
         if races is not None and options.unwritten:
             report_unwritten(kernel, machine, races.regions, scalars)
         if varied is not None:

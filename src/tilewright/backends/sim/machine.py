@@ -177,6 +177,9 @@ class Observer:
     def fence_proxy(self, op: Op, mask: Mask) -> None:
         """Called at a fence behind which the async proxy sees what the threads of the mask wrote."""
 
+    def await_grids(self, op: Op, mask: Mask) -> None:
+        """Called when threads of the mask have waited for the launches before this one."""
+
     def finish(self) -> None:
         """Called when the blocks that run are over."""
 
@@ -194,6 +197,19 @@ class Observer:
 
     def acquire(self, signal: Signal) -> None:
         """Called when threads go on after a wait, or when their test of an mbarrier holds."""
+
+
+@dataclass(slots=True)
+class MadeMaps:
+    """What the tensor maps describe that threads have made, of each thread of the chunk (blocks, threads).
+
+    `address` is that of the first element in the address space of the launch, or the index of that element in an array
+    argument; it is -1 where the thread has made none.
+    """
+
+    address: Array
+    extents: list[Array]
+    strides: list[Array]
 
 
 Dim3 = tuple[int, int, int]
@@ -245,6 +261,7 @@ class Machine:
         self.maps: Mapping[TensorMap, MapValues] | dict[TensorMap, MapValues] = (
             maps or {}
         )  # what the tensor maps of the launch describe
+        self.made_maps: dict[object, MadeMaps] = {}  # and those that threads of the chunk have made, by key
         self.threads: int = block[0] * block[1] * block[2]
         self.warp: int = kernel.warp_size
         self.total_blocks: int = grid[0] * grid[1] * grid[2]
@@ -401,6 +418,7 @@ class Machine:
         self.first_block = first_block
         self.blocks = blocks
         self.products.begin(blocks)
+        self.made_maps.clear()
         for registers in self.registers:
             registers.allocate()
         self.special = dict(self._fixed)
@@ -426,9 +444,12 @@ class Machine:
             observer.begin(self)
 
     def start_bulk(self, *accesses: BulkAccess) -> bool:
-        """Show bulk accesses to the observers; return whether one refuses them."""
-        refused = [observer.start_bulk(access) for observer in self.observers for access in accesses]
-        return any(refused)
+        """Show bulk accesses to the observers; return whether one refuses them, which the next ones do not see."""
+        for observer in self.observers:
+            refused = [observer.start_bulk(access) for access in accesses]
+            if any(refused):
+                return True
+        return False
 
     def finish_bulk(self, access: BulkAccess, which: Array, arrival: Arrival | None) -> None:
         """Tell the observers that bulk accesses have taken place."""

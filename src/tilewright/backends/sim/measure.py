@@ -118,7 +118,7 @@ class Meter(Observer):
         storage, line = access.storage, self._line(access.op)
         if isinstance(storage, SharedStorage):
             count_shared(line, access)
-        elif isinstance(storage, GlobalStorage):
+        elif isinstance(storage, (GlobalStorage, PointedStorage)):
             count_global(line, access, self._touches(storage), self._trace)
         return False
 

@@ -94,8 +94,11 @@ class RaceChecker(Observer):
         self._distinct = list(dict.fromkeys(self.regions.values()))
         self._has_strong = machine.has_strong
         self.clocks: Clocks | None = None
+        # How many neighbouring threads are within a narrow scope: a cluster where one says so, else a block.
+        scopes = {op.effects.scope for op in kernel.body.walk()}
+        self._reach: int = self.together.threads if "cluster" in scopes else self.together.each
         if machine.orders:
-            self.clocks = Clocks(self.order, any(op.effects.scope in NARROW for op in kernel.body.walk()))
+            self.clocks = Clocks(self.order, bool(scopes & {*NARROW}), self._reach)
         self._numbers = [0]  # the events that were accesses, and what each was
         self._accesses: list[tuple[Op, AccessKind]] = []
         self._chunks: list[tuple[int, int]] = []  # the first event of each chunk, and its first block
@@ -274,7 +277,7 @@ class RaceChecker(Observer):
             wrote = self.together.values(done.wrote)[rows, threads]
         how = ("update " if use.is_read else "") + ("release" if Visibility.RELEASE in order else "relaxed")
         at_write = self.order.now() if use.is_write else None
-        reach = is_wide or not region.is_global  # shared memory is of one block, or of one cluster
+        reach = is_wide or (not region.is_global and self.together.size == 1)  # shared memory is of one block
         for place, row, thread, writes in zip(places, rows.tolist(), threads.tolist(), wrote.tolist(), strict=True):
             cell = region.sync.get(place)
             if use.is_read and cell is not None:
@@ -323,7 +326,7 @@ class RaceChecker(Observer):
             met = [cells.narrow_writes, *([] if is_read else [cells.narrow_reads])]
         for marks in met:
             for words in () if marks is None else marks.against(touch):
-                same = (words & WHO) // self.together.threads == touch.who // self.together.threads
+                same = (words & WHO) // self._reach == touch.who // self._reach
                 same &= event_of(words) >= self.order.start
                 self._conflicts(region, access, touch, np.where(same, 0, words))
 
@@ -405,8 +408,8 @@ class RaceChecker(Observer):
     def _meet_at_once(self, region: Region, access: Access, touch: Touch, event: int) -> None:
         """Report blocks that make an access whose scope does not reach so far at one place in one step."""
         order = np.argsort(touch.cells, kind="stable")
-        cells, rows = touch.cells[order], touch.rows[order]
-        both = np.flatnonzero((cells[1:] == cells[:-1]) & (rows[1:] != rows[:-1]))
+        cells, blocks = touch.cells[order], touch.who[order] // self._reach
+        both = np.flatnonzero((cells[1:] == cells[:-1]) & (blocks[1:] != blocks[:-1]))
         if both.size:
             self.tell(region, access, touch, order[both + 1], touch.words(event)[order[both]])
 

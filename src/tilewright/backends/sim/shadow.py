@@ -32,7 +32,7 @@ from tilewright.backends.sim.values import Array, Lanes, Mask, at_least_2d
 from tilewright.ir.core import Buffer, Kernel, Space
 from tilewright.ir.effects import Proxy, Use
 
-NARROW = ("cta", "cluster")  # scopes that reach no other cluster: "cta" is taken for "cluster" here
+NARROW = ("cta", "cluster")  # scopes that reach no other cluster, or no other block
 BITS = 20
 WHO = (1 << BITS) - 1
 UNDER_WAY = 1 << 62

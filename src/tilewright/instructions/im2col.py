@@ -1,0 +1,185 @@
+"""cp.async.bulk.tensor in im2col mode: tiles of pixels under a filter, for convolutions by matrix products.
+
+    PixelLoad       cp.async.bulk.tensor, .im2col               its bytes arrive at an mbarrier
+    PixelPrefetch   cp.async.bulk.prefetch.tensor, .im2col      global memory to L2
+
+What a matrix of pixels is, and how tiles of it are found, stands in `trace.pixels`; everything else is as of boxes.
+
+Source: PTX ISA, "cp.async.bulk.tensor", "Im2col mode"; CUTLASS, include/cute/arch/copy_sm90_tma.hpp.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from tilewright.atoms.copy import CacheHints, one_thread
+from tilewright.backends.cpp.arithmetic import exact
+from tilewright.backends.cpp.memory import address
+from tilewright.backends.cpp.prelude import FUNCTION
+from tilewright.backends.cuda.cache_hints import hinted_name
+from tilewright.dtypes import int32
+from tilewright.instructions.bulk_copies import hinted, print_call, refuse_old, space_of
+from tilewright.instructions.tensor_copies import TensorCopyAtom, TensorLoad
+from tilewright.instructions.tensor_prefetch import TensorPrefetch
+from tilewright.ir.core import TensorMap, Value
+from tilewright.layout import Layout
+from tilewright.tensors import GuardedTensor, Tensor
+from tilewright.trace.boxes import BoxPlan, BoxRefusal
+from tilewright.trace.pixels import coordinates_of, describe_pixels, pixels_of
+from tilewright.trace.scalar import Scalar, as_scalar
+from tilewright.trace.tracer import Tracer, current
+
+if TYPE_CHECKING:
+    from tilewright.backends.cpp.printer import Printer
+    from tilewright.instructions.mbarrier import MBarrier
+
+NAMES = ("SM90_TMA_LOAD_IM2COL",)
+
+
+# --- the atom --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PixelCopyAtom(TensorCopyAtom):
+    """A bulk load of tiles of pixels as an atom."""
+
+    def copy_bulk(self, src: Tensor, dst: Tensor, barrier: MBarrier | None, mask: Any = None) -> None:
+        """Emit the boxes of a tile; refuse tensors, layouts and targets that the instruction does not have."""
+        tracer = current("tw.copy")
+        refuse = BoxRefusal(self.name, src, dst)
+        self.demand(tracer, (space_of(src), space_of(dst)), barrier, refuse)
+        self.demand_one_block(mask, refuse)
+        assert barrier is not None
+        signal = barrier
+
+        def load(map: TensorMap, index: Value, where: tuple[Value, ...]) -> None:
+            at, buffer = signal.element("tw.copy").value, dst.engine.buffer
+            tracer.emit(PixelLoad(buffer, map.buffer, signal.buffer, map, index, at, where, hints=self.hints))
+
+        self._each_pixel_box(tracer, src, dst, refuse, load)
+
+    def prefetch_bulk(self, src: Tensor, dst: Tensor | None) -> None:
+        """Emit the prefetch of a tile's boxes, by the map with which they will be copied to `dst`."""
+        tracer = current("tw.prefetch")
+        refuse = BoxRefusal(self.name, src, src if dst is None else dst, caller="tw.prefetch")
+        self.demand_start(tracer, refuse)
+        if dst is None:
+            raise refuse(
+                "is prefetched by the tensor map of its copy", f"tw.prefetch(tw.atoms.{self.name}, tile, smem)"
+            )
+
+        def fetch(map: TensorMap, index: Value, where: tuple[Value, ...]) -> None:
+            tracer.emit(PixelPrefetch(map.buffer, map, where, self.hints))
+
+        self._each_pixel_box(tracer, src, dst, refuse, fetch)
+
+    def _each_pixel_box(
+        self,
+        tracer: Tracer,
+        tile: Tensor,
+        memory: Tensor,
+        refuse: BoxRefusal,
+        emit: Callable[[TensorMap, Value, tuple[Value, ...]], None],
+    ) -> None:
+        engine = pixels_of(tile, refuse)
+
+        def at_pixel(map: TensorMap, index: Value, coordinates: tuple[Value, ...]) -> None:
+            channel, pixel = (Scalar(c) for c in coordinates)
+            where = coordinates_of(engine, channel, pixel)
+            emit(map, index, tuple([as_scalar(number).to(int32).value for number in where]))
+
+        self._each_box(tracer, tile, memory, refuse, at_pixel)
+
+    def describe(self, tracer: Tracer, tile: GuardedTensor, plan: BoxPlan, refuse: BoxRefusal) -> TensorMap:
+        """Return the tensor map of a tile that is planned."""
+        return describe_pixels(tracer, tile, plan, refuse)
+
+
+@cache
+def pixel_copy(name: str) -> PixelCopyAtom:
+    """Return the atom of a name in `NAMES`.
+
+    >>> pixel_copy("SM90_TMA_LOAD_IM2COL").is_load
+    True
+    """
+    layout = one_thread(None)
+    return PixelCopyAtom(name, "sm_90", None, Layout(1), layout, layout, is_load=True)
+
+
+# --- the ops ---------------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class PixelLoad(TensorLoad):
+    """As `TensorLoad`, of channels of pixels.
+
+    `coordinates` are those of the first channel and pixel (channel, space from the fastest mode on, image), and behind
+    them the offsets of the filter along space.
+    """
+
+    def cuda(self, printer: Printer) -> None:
+        refuse_old(printer, self)
+        name, definition = _load_function(self.map.rank, self.hints)
+        printer.prelude.need(definition)
+        place = address(printer, self.destination, self.destination_index).text
+        barrier = address(printer, self.barrier, self.barrier_index).text
+        where = [exact(printer, c).text for c in self.coordinates]
+        print_call(printer, self, name, [place, f"&{printer.map_names[self.map]}", barrier, *where])
+
+
+@dataclass(eq=False)
+class PixelPrefetch(TensorPrefetch):
+    """As `TensorPrefetch`, of channels of pixels; `coordinates` as of `PixelLoad`."""
+
+    def cuda(self, printer: Printer) -> None:
+        refuse_old(printer, self)
+        name, definition = _prefetch_function(self.map.rank, self.hints)
+        printer.prelude.need(definition)
+        where = [exact(printer, c).text for c in self.coordinates]
+        print_call(printer, self, name, [f"&{printer.map_names[self.map]}", *where])
+
+
+# --- how they are written --------------------------------------------------------------------------------
+
+
+def _where(rank: int, first: int) -> tuple[str, str, str, str]:
+    """Return the parameters of a function, the operands of the assembly, and the numbers of coordinates and offsets."""
+    coordinates, offsets = [f"c{n}" for n in range(rank)], [f"o{n}" for n in range(rank - 2)]
+    inputs = [f'"r"({c})' for c in coordinates] + [f'"h"((unsigned short){o})' for o in offsets]
+    numbers = [f"%{first + n}" for n in range(len(inputs))]
+    parameters = ", ".join(f"int {name}" for name in (*coordinates, *offsets))
+    return parameters, ", ".join(inputs), ", ".join(numbers[:rank]), ", ".join(numbers[rank:])
+
+
+def _load_function(rank: int, hints: CacheHints | None) -> tuple[str, str]:
+    parameters, inputs, coordinates, offsets = _where(rank, 3)
+    name, count = hinted_name(f"tma_load_im2col_{rank}d", hints), 3 + rank + rank - 2
+    line, qualifier, operand, value = hinted(hints, count)
+    definition = f"""\
+// Starts the copy of channels of pixels to shared memory; its bytes arrive at the barrier.
+{FUNCTION} void {name}(
+    void* destination, const CUtensorMap* map, unsigned long long* barrier, {parameters}) {{
+    const unsigned int address = (unsigned int)__cvta_generic_to_shared(destination);
+    const unsigned int signal = (unsigned int)__cvta_generic_to_shared(barrier);
+{line}    asm volatile("cp.async.bulk.tensor.{rank}d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes"
+                 "{qualifier} [%0], [%1, {{{coordinates}}}], [%2], {{{offsets}}}{operand};"
+                 :: "r"(address), "l"(map), "r"(signal), {inputs}{value} : "memory");
+}}"""
+    return name, definition
+
+
+def _prefetch_function(rank: int, hints: CacheHints | None) -> tuple[str, str]:
+    parameters, inputs, coordinates, offsets = _where(rank, 1)
+    name, count = hinted_name(f"tma_prefetch_im2col_{rank}d", hints), 1 + rank + rank - 2
+    line, qualifier, operand, value = hinted(hints, count)
+    definition = f"""\
+// Brings channels of pixels to L2.
+{FUNCTION} void {name}(const CUtensorMap* map, {parameters}) {{
+{line}    asm volatile("cp.async.bulk.prefetch.tensor.{rank}d.L2.global.im2col{qualifier}"
+                 " [%0, {{{coordinates}}}], {{{offsets}}}{operand};"
+                 :: "l"(map), {inputs}{value} : "memory");
+}}"""
+    return name, definition
