@@ -87,10 +87,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    folders = [config.rootpath / path for path in QUICK]
+    folders = {config.rootpath / path for path in QUICK}
+    # Of each file once: comparing paths for each of the tests takes seconds.
+    quick_files = {path: not folders.isdisjoint((path, *path.parents)) for path in {item.path for item in items}}
     for item in items:
-        is_quick = any(folder == item.path or folder in item.path.parents for folder in folders)
-        is_quick = is_quick or item.nodeid.partition("[")[0] in QUICK_TESTS
+        is_quick = quick_files[item.path] or item.nodeid.partition("[")[0] in QUICK_TESTS
         is_slow = item.get_closest_marker("slow") is not None
         if is_quick and not is_slow:
             item.add_marker("quick")

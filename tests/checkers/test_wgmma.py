@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.helpers.slow import covering
 
 import tilewright as tw
 
@@ -112,9 +113,7 @@ def ring(D, A, B, mma: tw.constexpr, stages: tw.constexpr, pending: tw.constexpr
     tw.copy(acc, tD)
 
 
-@pytest.mark.parametrize("stages", [2, 3, 4])
-@pytest.mark.parametrize("pending", [0, 1, 2, 3])
-@pytest.mark.parametrize("fences", [True, False])
+@pytest.mark.parametrize(("stages", "pending", "fences"), covering([2, 3, 4], [0, 1, 2, 3], [True, False]))
 def test_a_ring_may_have_as_many_groups_under_way_as_it_has_stages_to_spare(
     stages: int, pending: int, fences: bool
 ) -> None:

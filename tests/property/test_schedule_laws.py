@@ -63,7 +63,7 @@ def test_transforms_visit_the_same_points(data: Any) -> None:
     assert {key: sorted(points) for key, points in was.items()} == {key: sorted(points) for key, points in now.items()}
 
 
-@examples(80, 300, **_OPTIONS)
+@examples(40, 300, **_OPTIONS)
 @given(st.data(), st.integers(0, 2**32))
 def test_kernels_compute_what_the_untransformed_nest_does(data: Any, seed: int) -> None:
     case = data.draw(cases())
@@ -71,7 +71,7 @@ def test_kernels_compute_what_the_untransformed_nest_does(data: Any, seed: int) 
     _check(case, plan_of(data.draw, case, note), seed)
 
 
-@examples(15, 150, **_OPTIONS)
+@examples(8, 150, **_OPTIONS)
 @given(st.data(), st.integers(0, 2**32))
 def test_chosen_plans_compute_what_the_untransformed_nest_does(data: Any, seed: int) -> None:
     case = data.draw(cases())

@@ -159,7 +159,7 @@ RUNS: dict[str, tuple[Callable[[], None], int]] = {
     ),
     "persistent": (
         lambda: MODULES["05_persistent"].matmul(
-            np.zeros((256, 256), ml_dtypes.bfloat16), bf16(256, 192), bf16(256, 192), stages=2, blocks=1
+            np.zeros((256, 256), ml_dtypes.bfloat16), bf16(256, 128), bf16(256, 128), stages=2, blocks=1
         ),
         23,
     ),

@@ -68,19 +68,23 @@ def padded(random: np.random.Generator, rows: int, columns: int, gap: int, dtype
     return random.standard_normal((rows, columns + gap), dtype=np.float32).astype(dtype)[:, :columns]
 
 
-def is_slow(rung: str, extents: tuple[int, int, int]) -> bool:
+def is_slow(rung: str, name: str, extents: tuple[int, int, int]) -> bool:
     """Say which are left to the slow tests: what another one shows of the same rung."""
     if extents == (132, 136, 40):
         return rung < "06"  # no accesses of 16 bytes
     if extents == (128, 256, 64):
-        return rung >= "10"  # test_other_tiles multiplies whole tiles
+        # test_other_tiles multiplies whole tiles, and where memory is counted all others but rung 9 do; of these, two
+        # show that the rows of whole tiles may lie further apart.
+        return rung >= "10" or (name == "matmul" and rung not in ("05", "08", "09"))
     return extents == (1, 1, 1)  # an edge on both sides in a tile, as with 33 x 31
 
 
 @pytest.mark.parametrize(
     ("stem", "name", "extents"),
     [
-        pytest.param(*function, extents, marks=pytest.mark.slow if is_slow(function[0][:2], extents) else ())
+        pytest.param(
+            *function, extents, marks=pytest.mark.slow if is_slow(function[0][:2], function[1], extents) else ()
+        )
         for function in FUNCTIONS
         for extents in EXTENTS
     ],
@@ -296,9 +300,12 @@ def test_counts_of_memory_are_those_of_the_page(module: ModuleType) -> None:
     if number == 9:
         return  # whichever candidate comes first
     dtype = element_type(module).storage.numpy
-    a, b, c = (np.ones(shape, dtype) for shape in ((256, 64), (64, 256), (256, 256)))
+    random = np.random.default_rng(0)
+    a, b, c = (random.integers(-4, 5, shape).astype(dtype) for shape in ((256, 64), (64, 256), (256, 256)))
+    expected = (0.5 * (a.astype(np.float64) @ b) + 0.25 * c.astype(np.float64)).astype(dtype)
     with tw.simulate(profile=True) as run:
         module.matmul(c, a, b, 0.5, 0.25)
+    assert np.array_equal(c, expected)
     total = run.profile.total
     assert (total.shared_conflicts == 0) == (number not in (5, 6))
     counts = total.shared_wavefronts, total.shared_conflicts
