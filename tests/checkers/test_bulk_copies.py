@@ -51,6 +51,17 @@ def load(without: str = "", atom: tw.atoms.CopyAtom = LOAD) -> object:
     return kernel
 
 
+def test_bytes_that_differ_are_told_with_both_lines() -> None:
+    kernel = load("bytes")
+    with tw.simulate(raise_errors=False) as found:
+        run(kernel)
+    (finding,) = found.findings
+    assert finding.kind == "deadlock" and "512 bytes have come that were not announced" in finding.message
+    assert finding.location is not None and "full.wait(0)" in finding.location.text
+    assert finding.other is not None and "arrive_expect_tx" in finding.other.text
+    assert "its bytes were announced by" in finding.message and "announce what the copies" in finding.message
+
+
 @ATOMS
 def test_a_load_that_is_waited_for_is_silent(atoms: tuple[tw.atoms.CopyAtom, ...]) -> None:
     out, x = run(load(atom=atoms[0]))

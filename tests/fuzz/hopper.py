@@ -323,16 +323,17 @@ def _write_product(random: Random) -> HopperProgram:
     factor = random.choice((1, 1, 2))
     before = _integers(random, plan.result, shape)
     is_roles = random.random() < 0.5
+    shares = is_roles and atom.majors[0] == "K" and random.random() < 0.5
     lines = [
         f"MMA = tw.make_tiled_mma({plan.text}, ({plan.groups}, 1, 1))",
         f"LA, LB = {plan.layouts[0]}, {plan.layouts[1]}",
         *_epilogue(random, plan, by_tma, adds, factor),
-        "@tw.kernel",
+        "@tw.kernel(cluster=2)" if shares else "@tw.kernel",
         "def kernel(C, A, B):",
         "    sA, sB = tw.shared(A.dtype, LA), tw.shared(B.dtype, LB)",
         *([f"    sC = tw.shared(tw.{plan.result.name}, LC)"] if by_tma else ["    sC = None"]),
         f"    full = tw.mbarrier(1, stages={plan.stages})",
-        *(_roles(random, plan, depth) if is_roles else _in_step(plan, depth)),
+        *(_roles(random, plan, depth, shares) if is_roles else _in_step(plan, depth)),
     ]
     a, b = (each[0].values.astype(np.float64) for each in (a_operand, b_operand))
     a, b = a * atom.signs[0], b * atom.signs[1]
@@ -346,13 +347,16 @@ def _write_product(random: Random) -> HopperProgram:
         rounding = {2: 2.0**-7, 4: 2.0**-22}[plan.result.bytes]
         limit = (depth + 8) * 2.0**-22 * sums + np.abs(product) * rounding + 1e-30
     operands = (Operand("C", plan.result, shape, before), a_operand[0], b_operand[0])
-    grid = (-(-shape[1] // n), -(-shape[0] // m))
+    columns = -(-shape[1] // n)
+    grid = (columns + (columns % 2 if shares else 0), -(-shape[0] // m))
     threads = 128 * (plan.groups + is_roles)
     return HopperProgram("\n".join(lines) + "\n", grid, threads, operands, expected, limit)
 
 
 def _plan(random: Random) -> _Plan:
     family = random.choice(sorted(FAMILIES))
+    if random.random() < 0.5:  # those of 16 bits have majors
+        family = random.choice([each for each in sorted(FAMILIES) if "x16_" in each])
     name = random.choice([x for x in FAMILIES[family] if random.random() < 0.15] or FAMILIES[family][:4])
     atom, text = getattr(tw.atoms, name), f"tw.atoms.{name}"
     in_registers = atom.a_place is OperandPlace.REGISTERS
@@ -369,6 +373,14 @@ def _plan(random: Random) -> _Plan:
     while stages > 1 and stages * tile[2] * (tile[0] + n) * atom.dtype_a.storage.bytes > 120_000:
         stages -= 1
     pending = 0 if in_registers else random.randrange(stages)
+    while (
+        max(
+            _boxes(major, dtype, rows, tile[2])
+            for major, dtype, rows in zip(atom.majors, (atom.dtype_a, atom.dtype_b), tile[:2], strict=True)
+        )
+        > MOST_BOXES
+    ):  # in one step of K there are fewer
+        tile = *tile[:2], tile[2] - k
     layouts = tuple(
         _canonical(random, major, dtype, rows, tile[2], stages)
         for major, dtype, rows in zip(atom.majors, (atom.dtype_a, atom.dtype_b), tile[:2], strict=True)
@@ -378,12 +390,18 @@ def _plan(random: Random) -> _Plan:
     return _Plan(atom, text, groups, tile, stages, pending, layouts, result, random.random() < 0.3)
 
 
+def _boxes(major: str, dtype: tw.DType, rows: int, k: int) -> int:
+    """Return how many boxes a tile takes at most, in the layout whose rows are longest: one for 8 of these."""
+    along, across = (k, rows) if major == "K" else (rows, k)
+    longest = max(span for span in SPANS.values() if along * dtype.storage.bytes % span == 0)
+    return along * dtype.storage.bytes // longest * -(-across // 8)
+
+
 def _canonical(random: Random, major: str, dtype: tw.DType, rows: int, k: int, stages: int) -> str:
     """Return text of a layout of which a descriptor can be made."""
     along = (k if major == "K" else rows) * dtype.storage.bytes
-    kinds = [kind for kind, span in SPANS.items() if along % span == 0]
-    if (rows * k * dtype.storage.bytes) // 128 > MOST_BOXES and len(kinds) > 1:
-        kinds.remove("INTER")  # boxes of 8 rows of 16 bytes
+    across = (rows if major == "K" else k) // 8
+    kinds = [kind for kind, span in SPANS.items() if along % span == 0 and along // span * across <= MOST_BOXES]
     kind = random.choice(kinds[-2:] if random.random() < 0.7 else kinds)
     order = random.choice(("", "", ", (1, 0, 2)"))
     return f"tw.tile_to_shape(tw.atoms.GMMA_{major}_{kind}(tw.{dtype.storage.name}), ({rows}, {k}, {stages}){order})"
@@ -401,8 +419,19 @@ def _factor(
     return Operand(name, dtype, shape, _integers(random, dtype, shape, -2, 3), turned, is_static), True
 
 
-def _load(indent: str, plan: _Plan, step: str) -> list[str]:
+def _load(indent: str, plan: _Plan, step: str, shares: bool = False) -> list[str]:
+    """Return the lines that load a stage; of blocks that share A, each loads half of it for both."""
     m, n, k = plan.tile
+    if shares:
+        stage, half = f"{step} % {plan.stages}", f"({m // 2}, {k})"
+        return [
+            f"{indent}full[{stage}].arrive_expect_tx({plan.stage_bytes})",
+            f"{indent}gA = tw.local_tile(tw.guarded(A), {half}, (2 * tw.block_idx.y + tw.block_rank_in_cluster(), {step}))",
+            f"{indent}part = tw.local_tile(sA[:, :, {stage}], {half}, (tw.block_rank_in_cluster(), 0))",
+            f"{indent}tw.copy({LOAD}_MULTICAST, gA, part, barrier=full[{stage}], mask=3)",
+            f"{indent}gB = tw.local_tile(tw.guarded(B), ({n}, {k}), (tw.block_idx.x, {step}))",
+            f"{indent}tw.copy({LOAD}, gB, sB[:, :, {stage}], barrier=full[{stage}])",
+        ]
     return [
         f"{indent}full[{step} % {plan.stages}].arrive_expect_tx({plan.stage_bytes})",
         f"{indent}tw.copy({LOAD}, tw.local_tile(tw.guarded(A), ({m}, {k}), (tw.block_idx.y, {step})), "
@@ -462,8 +491,11 @@ def _in_step(plan: _Plan, depth: int) -> list[str]:
     ]
 
 
-def _roles(random: Random, plan: _Plan, depth: int) -> list[str]:
-    """A warpgroup copies, the others multiply; each of these hands a stage back by one thread."""
+def _roles(random: Random, plan: _Plan, depth: int, shares: bool) -> list[str]:
+    """A warpgroup copies, the others multiply; each of these hands a stage back by one thread.
+
+    Where two blocks share A, a stage is handed back to both.
+    """
     steps, stages = -(-depth // plan.tile[2]), plan.stages
     budget = random.random() < 0.4 and plan.groups == 2
     last = f"(step - {plan.pending})" if plan.pending else "step"
@@ -474,23 +506,28 @@ def _roles(random: Random, plan: _Plan, depth: int) -> list[str]:
         else (plan.groups, " and tw.thread_idx.x % 128 == 0")
     )
     return [
-        f"    empty = tw.mbarrier({arrivals}, stages={stages})",
-        "    tw.sync_threads()",
+        f"    empty = tw.mbarrier({arrivals * (2 if shares else 1)}, stages={stages})",
+        "    tw.cluster_sync()" if shares else "    tw.sync_threads()",
         "    if tw.warpgroup_id() == 0:",
         *(["        tw.set_registers(40)"] if budget else []),
         "        if tw.thread_idx.x == 0:",
         f"            for step in range({steps}):",
         f"                empty[step % {stages}].wait((step // {stages} + 1) % 2)",
-        *_load("                ", plan, "step"),
+        *_load("                ", plan, "step", shares),
         "    else:",
         *(["        tw.set_registers(232)"] if budget else []),
         *_begin("        ", plan, "tw.thread_idx.x - 128"),
         f"        for step in range({steps}):",
         *_multiply("            ", plan),
         f"            if {last} >= 0{who}:",
-        f"                empty[{last} % {stages}].arrive()",
+        *(
+            [f"                empty[{last} % {stages}].at_rank({rank}).arrive()" for rank in range(2)]
+            if shares
+            else [f"                empty[{last} % {stages}].arrive()"]
+        ),
         "        tw.wgmma_wait(0)",
         "        store(C, acc, sC, thread, tw.thread_idx.x - 128)",
+        *(["    tw.cluster_sync()"] if shares else []),  # the other block arrives and copies here until then
     ]
 
 

@@ -13,6 +13,7 @@ import pytest
 import tilewright as tw
 from tilewright.errors import InternalError
 from tilewright.frames import hiding_frames
+from tilewright.schedule import Array, Nest, Role, Target
 from tilewright.source import SourceLocation
 
 PACKAGE = os.path.dirname(tw.__file__)
@@ -92,6 +93,31 @@ def test_a_product_hides_its_frames_too():
     a = np.ones((32, 32), np.float32)
     found = frames(lambda: tw.matmul(a, a, epilogue=lambda x: x if x > 0 else 0))
     assert [file for file, _ in found if file.startswith(PACKAGE)] == []
+
+
+@SHORTENED
+def test_schedules_and_plans_hide_their_frames_too():
+    def of_a_new_nest(change):
+        A, C = Array(Role.INPUT, tw.float32, (64, 64)), Array(Role.INPUT_OUTPUT, tw.float32, (64, 64))
+        nest = Nest((64, 64))
+        i, j = nest.get_indices()
+
+        def logic():
+            C[i, j] = A[i, j] + C[j, i]
+
+        nest.iteration_logic(logic)
+        return change(nest.create_schedule(), i, j)
+
+    changes = (
+        lambda schedule, i, j: schedule.split(i, 0),
+        lambda schedule, i, j: schedule.reorder(j, i),
+        lambda schedule, i, j: schedule.create_plan(Target("H200")).bind({i: 3}),
+        lambda schedule, i, j: schedule.create_plan(Target("H200")).build(5),
+        lambda schedule, i, j: schedule.create_plan(Target("H200")).build()(np.zeros(3)),
+    )
+    for change in changes:
+        found = frames(lambda change=change: of_a_new_nest(change))
+        assert [file for file, _ in found if file.startswith(PACKAGE)] == []
 
 
 def test_debugging_shows_all(monkeypatch):

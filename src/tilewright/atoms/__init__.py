@@ -11,6 +11,7 @@ made when it is first asked for; `dir(tw.atoms)` lists them.
 from __future__ import annotations
 
 import importlib
+import re
 from typing import Any
 
 from tilewright.atoms.copy import CopyAtom, UniversalCopy
@@ -46,7 +47,21 @@ def __getattr__(name: str) -> Any:  # Any: an atom or what makes one, which a ty
         for module, function in _FAMILIES.items():
             if name in _module(module).NAMES:
                 return getattr(_module(module), function)(name)
-    raise AttributeError(f"tilewright has no atom {name!r}")
+    raise AttributeError(f"tilewright has no atom {name!r}{_others_like(name)}")
+
+
+def _others_like(name: str) -> str:
+    """Return words on the atoms whose names differ from one in a single number, empty where there are none."""
+    parts = re.split(r"(\d+)", name)
+    for number in range(1, len(parts), 2):
+        before, after = "".join(parts[:number]), "".join(parts[number + 1 :])
+        like = re.compile(f"{re.escape(before)}(\\d+){re.escape(after)}")
+        names = (each for module in _FAMILIES for each in _module(module).NAMES)
+        found = sorted(int(match[1]) for each in names if (match := like.fullmatch(each)))
+        if found:
+            listed = ", ".join(map(str, found))
+            return f"; there is {before}_{after} with {listed} in place of the {parts[number]}"
+    return ""
 
 
 def _module(name: str) -> Any:  # Any: a module

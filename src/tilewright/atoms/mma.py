@@ -181,6 +181,10 @@ class MMAAtom(Displayed):
             elements=self,
         )
 
+    def sizes_of_n(self, extent: int) -> list[int]:
+        """Return the N of the atoms like this one that divide an extent, of families in which N may be chosen."""
+        return []
+
     def runs_on(self, arch: Arch) -> bool:
         """Return whether a target has the instruction; one without an arch runs on all."""
         return not self.arch or arch.has_instructions_of(Arch.parse(self.arch))

@@ -522,7 +522,7 @@ class _Wait(Pause):
             at = row, element
             phase = int(barriers.phase[at])
             what = f"mbarrier {barriers.name(element)}, phase {phase} (parity {phase % 2}): {barriers.awaits(*at)}"
-            found.append(Waiting(self.op, those, what))
+            found.append(Waiting(self.op, those, what, other=barriers.announced_by(*at)))
         return found
 
 

@@ -113,6 +113,12 @@ class WarpgroupMMAAtom(MMAAtom):
         name += "" if atom.signs == (1, 1) else f".with_signs{atom.signs}"
         return replace(atom, name=name)
 
+    def sizes_of_n(self, extent: int) -> list[int]:
+        """Return the N of the atoms like this one that divide an extent."""
+        name, n = self.name.split(".")[0], self.shape_mnk[1]
+        sizes = range(8, 257, 8)
+        return [each for each in sizes if extent % each == 0 and name.replace(f"64x{n}x", f"64x{each}x") in NAMES]
+
     def runs_on(self, arch: Arch) -> bool:
         """Return whether a target has the instruction: sm_90a, and none before or after it."""
         return arch.name == self.arch

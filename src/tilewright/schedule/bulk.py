@@ -83,7 +83,10 @@ def _of_results(plan: PlanState, cache: Cache) -> Reason | None:
                 _BY_WARPGROUPS,
             )
     if columns_at_once(tile) * size % _UNIT:
-        return f"a row of {columns_at_once(tile)} {array.element_type} is no multiple of {_UNIT} bytes", _BY_WARPGROUPS
+        return (
+            f"a row of {columns_at_once(tile)} {array.element_type} is not a multiple of {_UNIT} bytes",
+            _BY_WARPGROUPS,
+        )
     ends = {
         end
         for place, extent in zip(tile.c.place, array.shape, strict=True)

@@ -13,6 +13,7 @@ from typing import Any, NoReturn, TypeVar, cast
 
 from tilewright.dtypes import dtype as as_dtype
 from tilewright.errors import ScheduleError
+from tilewright.frames import hiding_frames
 from tilewright.pickling import find, place_of
 from tilewright.schedule.affine import Affine, Index, as_affine
 from tilewright.schedule.arrays import Array, Load, Store, View
@@ -179,6 +180,7 @@ def recorded(method: Method) -> Method:
     returns = method.__annotations__.get("return") != "None"
 
     @functools.wraps(method)
+    @hiding_frames
     def record(plan: Recorder, *args: Any, **kwargs: Any) -> Any:  # Any: as Method
         if plan.is_within_step:
             return method(plan, *args, **kwargs)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import dis
 import itertools
+import sys
 from types import FrameType
 from typing import Any
+
+from tilewright.frames import is_user_file
 
 _numbers = itertools.count()
 _copies = itertools.count(1)
@@ -32,6 +35,14 @@ def next_number() -> tuple[int, int]:
 
 class LoopName:
     """What an index of a loop is, for modules that know nothing else of loops."""
+
+
+def user_frame() -> FrameType | None:
+    """Return the frame of the user's code that called into this package, whatever lies between."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not is_user_file(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame
 
 
 def assigned_names(frame: FrameType | None) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from tilewright.arguments import function
 from tilewright.errors import ScheduleError, warn_at
+from tilewright.frames import hiding_frames
 from tilewright.pickling import with_own_containers
 from tilewright.schedule.affine import Affine, Dimension, Index, Position, Size
 from tilewright.schedule.arrays import Load, Role, Store, record
@@ -74,6 +75,7 @@ class Nest:
             index.name = name
         return self.indices if len(self.indices) > 1 else self.indices[0]
 
+    @hiding_frames
     def iteration_logic(self, logic: Callable[[], Any]) -> Callable[[], Any]:  # Any: what the user's function returns
         """Declare what happens at each point: `@nest.iteration_logic` on a function without parameters.
 
@@ -114,6 +116,7 @@ class Nest:
             raise ScheduleError("the nest has no logic", help="declare it: @nest.iteration_logic")
         return has_order(transformed(_loop_nest, self.indices, self.shape, tuple(self._steps)), self.indices)
 
+    @hiding_frames
     def create_schedule(self) -> Schedule:
         """Return a schedule of the nest, whose loops can then be transformed."""
         return Schedule(self)
@@ -124,6 +127,7 @@ class Nest:
     def __repr__(self) -> str:
         return f"Nest({', '.join(map(str, self.shape))})"
 
+    @hiding_frames
     def create_plan(self, target: Target | None = None) -> Plan:
         """Return a plan of the nest as it stands, for a target."""
         return self.create_schedule().create_plan(target)

@@ -17,6 +17,7 @@ from typing import Any, Union
 
 from tilewright.arguments import instance
 from tilewright.errors import ScheduleError
+from tilewright.frames import hiding_frames
 from tilewright.pickling import with_own_containers
 from tilewright.schedule.affine import Dimension
 from tilewright.schedule.arrays import Array
@@ -189,6 +190,7 @@ class Package:
         self._functions.update((function.name, function) for function in functions)
         return functions
 
+    @hiding_frames
     def build(
         self,
         name: str,

@@ -10,6 +10,7 @@ from typing import Any
 from tilewright.arguments import instance
 from tilewright.dtypes import dtype
 from tilewright.errors import ScheduleError, warn_at
+from tilewright.frames import hiding_frames
 from tilewright.pickling import with_own_containers
 from tilewright.schedule.affine import Dimension, Index
 from tilewright.schedule.arrays import Array
@@ -475,6 +476,7 @@ class Plan(PlanState, Recorder):
         """Return a plan of another loop nest for the same target, on which nothing has been called."""
         return Plan(start, self.target)
 
+    @hiding_frames
     def build(self, name: str | None = None, args: Sequence[Array | Dimension] | None = None) -> ScheduledKernel:
         """Return the kernel: called with arrays in the order of `args`, by default that in which they were declared.
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
 from tilewright.arguments import given
 from tilewright.errors import ArgumentError, ScheduleError
+from tilewright.frames import hiding_frames
 from tilewright.schedule import transforms
 from tilewright.schedule.affine import Index
 from tilewright.schedule.delayed import DelayedNest, depends, has_order, known_order, numbered_by, transformed
 from tilewright.schedule.loop_nest import LoopNest
-from tilewright.schedule.naming import assigned_names
+from tilewright.schedule.naming import assigned_names, user_frame
 from tilewright.schedule.orders import refuse_violations
 from tilewright.schedule.plan import Plan
 from tilewright.schedule.targets import Target
@@ -56,6 +56,7 @@ class Schedule:
         """Return the indices of the loops, outermost first."""
         return self.nest.order
 
+    @hiding_frames
     def split(self, index: Index, size: int) -> Index:
         """Split a loop into blocks of `size` iterations and return the index of the new inner loop.
 
@@ -69,13 +70,14 @@ class Schedule:
         Where the size does not divide the loop, what would lie beyond it does not run.
         Raises `ScheduleError` for an index that is not a loop here, or a size below 1.
         """
-        inner = Index(_first(assigned_names(sys._getframe(1)), _doubled(index)))
+        inner = Index(_first(assigned_names(user_frame()), _doubled(index)))
         self._transform(
             transforms.split, index, size, inner, order=_with_inner(known_order(self.nest), [index], [inner])
         )
         self._note([index], [inner])
         return inner
 
+    @hiding_frames
     def tile(self, shape: Mapping[Index, int]) -> tuple[Index, ...]:
         """Split several loops, each as `split` does, and return the inner indices in the order of `shape`.
 
@@ -92,12 +94,13 @@ class Schedule:
         """
         if not isinstance(shape, Mapping):
             raise ScheduleError(f"tile of {shape!r}", help="give each index its size: schedule.tile({i: 16, j: 16})")
-        names = assigned_names(sys._getframe(1))
+        names = assigned_names(user_frame())
         inner = tuple(Index(_first(names[n:], _doubled(index))) for n, index in enumerate(shape))
         self._transform(_tile, shape, inner, order=_with_inner(known_order(self.nest), list(shape), inner))
         self._note(list(shape), inner)
         return inner
 
+    @hiding_frames
     def reorder(self, order: Index | Sequence[Index], *args: Index) -> None:
         """Give the loops another order: all indices, outermost first, one by one or as one sequence.
 
@@ -116,6 +119,7 @@ class Schedule:
         indices = _flat((order, *args))
         self._transform(_reorder, indices, order=None if depends(indices) else indices)
 
+    @hiding_frames
     def is_valid_loop_order(self, *order: Index | Sequence[Index]) -> bool:
         """Say whether `reorder` would take an order: False also where it refuses because it cannot decide.
 
@@ -134,6 +138,7 @@ class Schedule:
             return False
         return True
 
+    @hiding_frames
     def pad(self, index: Index, size: int, front: bool = True) -> None:
         """Add `size` iterations that do nothing in front of a loop, or behind it.
 
@@ -148,6 +153,7 @@ class Schedule:
         """
         self._transform(transforms.pad, index, size, front, order=known_order(self.nest))
 
+    @hiding_frames
     def skew(self, index: Index, reference_index: Index, unroll_loops_smaller_than: int | None = None) -> None:
         """Let a loop run ahead by the index of another one, so that what both reach together lies on a diagonal.
 
@@ -166,6 +172,7 @@ class Schedule:
         """
         self._transform(_skew, index, reference_index, unroll_loops_smaller_than, order=known_order(self.nest))
 
+    @hiding_frames
     def unroll(self, index: Index) -> None:
         """Unroll a loop: the kernel's code has each of its iterations.
 
@@ -178,6 +185,7 @@ class Schedule:
         """
         self._transform(_unroll, index, order=known_order(self.nest))
 
+    @hiding_frames
     def erase_loops(self, indices: Index | Sequence[Index]) -> None:
         """Let loops have their first iteration alone, so that what is inside runs once, with their index at 0.
 
@@ -204,6 +212,7 @@ class Schedule:
         """Apply a transform, or keep it until its parameters have values; `order` is that of the loops after it."""
         self.nest = has_order(transformed(function, self.nest, *arguments), order)  # Any: what the function takes
 
+    @hiding_frames
     def fuse(self, *others: Schedule, partial: int | None = None) -> Schedule:
         """Return the schedule that runs this one and others as one nest; see `fuse`."""
         return fuse(self, *others, partial=partial)
@@ -232,6 +241,7 @@ class Schedule:
         if not self.nest.fusing:
             raise ScheduleError("the schedule was not made by fuse", help="fuse(schedule0, schedule1) makes one")
 
+    @hiding_frames
     def create_plan(self, target: Target | None = None) -> Plan:
         """Return a plan, which says how the loops run on a target; without one, on the machine's own GPU.
 
@@ -276,7 +286,7 @@ def fuse(schedules: Schedule | Iterable[Schedule], *args: Schedule, partial: int
             raise ScheduleError(f"fuse of {item!r}, which is not a schedule", help="nest.create_schedule() makes one")
     if len(parts) < 2:
         raise ScheduleError("fuse takes at least two schedules")
-    fusing = Index(_first(assigned_names(sys._getframe(1))[1:], "f"))
+    fusing = Index(_first(assigned_names(user_frame())[1:], "f"))
     others = [schedule.nest for schedule in parts[1:]]
     orders = [known_order(schedule.nest) for schedule in parts]
     if any(order is None for order in orders):

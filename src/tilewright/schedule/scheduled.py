@@ -17,6 +17,7 @@ import numpy as np
 from tilewright.compile import Lowered
 from tilewright.dtypes import DType
 from tilewright.errors import ArgumentError, CompileError, ScheduleError
+from tilewright.frames import hiding_frames
 from tilewright.ir.core import Buffer, Value
 from tilewright.launch import Kernel, Launcher, traceable_kernel
 from tilewright.pickling import without_caches
@@ -147,11 +148,13 @@ class ScheduledKernel:
         """Return the blocks of the grid along each axis for a call's arrays."""
         return self.plan.grid(self._sizes(*self._described(args)))
 
+    @hiding_frames
     def __call__(self, *args: Any) -> None:  # Any: arrays of any library, and numbers
         """Launch. Raises `ArgumentError` for arrays of other shapes, layouts or types than were declared."""
         launcher, values = self._launch(args)
         launcher(*values)
 
+    @hiding_frames
     def prepare(self, *args: Any) -> Callable[[], None]:  # Any: as in __call__
         """Return the launch with these arrays, checked and packed."""
         launcher, values = self._launch(args)

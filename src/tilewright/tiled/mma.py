@@ -302,6 +302,7 @@ class ThrMMA:
     def _partition(self, t: Tensor, operand: Operand) -> Tensor:
         first, second = _MODES[operand]
         instance(f"partition_{operand}", "t", t, Tensor, "a tensor")
+        self._demand_whole_tiles(t, operand)
         coord = self.tiled_mma.thr_layout_vmnk.get_flat_coord(self.thread)
         whole = t.map_layout(inside(lambda layout: self.tiled_mma.thread_fragment_layout(layout, operand)))
         rest = whole.layout[1][1].rank
@@ -311,6 +312,29 @@ class ThrMMA:
         sliced = whole.with_engine(slice_engine(t, self.tiled_mma, self.thread))
         view: Tensor = sliced[((vector, (coord[1 + first], coord[1 + second])), (None, (None,) * rest))]
         return view
+
+    def _demand_whole_tiles(self, t: Tensor, operand: Operand) -> None:
+        """Refuse shared memory that an instruction reads whole and that is not whole tiles: it would read beyond."""
+        mma, atom = self.tiled_mma, self.tiled_mma.atom
+        if operand not in "AB" or {"A": atom.a_place, "B": atom.b_place}[operand] is not OperandPlace.DESCRIPTOR:
+            return
+        modes = t.shape if isinstance(t.shape, tuple) else (t.shape,)
+        for mode, axis in enumerate(_MODES[operand]):
+            extent = tuple_size(modes[mode]) if mode < len(modes) else 1
+            size = mma.tile_size(axis)
+            is_packed = operand == "A" and axis == 2 and atom.layout_e is not None  # half of K is there
+            if isinstance(extent, int) and extent % size and not is_packed:
+                places = mma.thr_layout_vmnk[2].size
+                sizes = atom.sizes_of_n(extent // places) if axis == 1 and isinstance(places, int) else []
+                fitting = ", ".join(map(str, sizes))
+                raise LayoutError(
+                    f"partition_{operand}: {operand} has {extent} elements along {'MNK'[axis]}, and the tiled mma "
+                    f"takes {size} at a time: it would read shared memory beyond the tensor",
+                    details=[f"{operand}: {t.title}", f"mma: {mma}"],
+                    help=f"take the atom with N = {fitting}"
+                    if fitting
+                    else f"make the tile a multiple of {size}; TMA fills what lies outside of the array",
+                )
 
     def partition_A(self, t: Tensor) -> Tensor:
         """Return this thread's part of A (M,K,...): (value, rest M, rest K, ...)."""

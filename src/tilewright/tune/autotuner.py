@@ -12,6 +12,7 @@ from typing import Any
 from tilewright.bench.device import Gpu
 from tilewright.bench.machine import driver_release
 from tilewright.errors import ArgumentError, CompileError, LanguageError, TilewrightError
+from tilewright.frames import hiding_frames
 from tilewright.launch import Kernel
 from tilewright.pickling import ByName
 from tilewright.runtime import driver
@@ -80,6 +81,7 @@ class Autotuned(ByName):
         self._best: dict[Hashable, Config] = {}
         self._configured: dict[Hashable, Kernel] = {}
 
+    @hiding_frames
     def __call__(self, *args: Any, **kwargs: Any) -> Any:  # Any: the target's own arguments and result
         """Launch with the best config for these arguments; the first call of a kind tunes."""
         return self._call(None, None, args, kwargs)
@@ -91,6 +93,7 @@ class Autotuned(ByName):
         grid, block = configuration
         return functools.partial(self._call_kernel, grid, block)
 
+    @hiding_frames
     def tune(self, *args: Any, grid: Extent = None, block: Extent = None, force: bool = False, **kwargs: Any) -> Tuning:
         """Return the best config for these arguments, and every candidate's time or fault.
 

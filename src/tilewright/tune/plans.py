@@ -20,6 +20,7 @@ from tilewright.arch import find_gpu
 from tilewright.bench.device import Gpu
 from tilewright.bench.machine import driver_release
 from tilewright.errors import ScheduleError, TilewrightError, TuningError
+from tilewright.frames import hiding_frames
 from tilewright.profile import Profile
 from tilewright.profile.bounds import bounds_of
 from tilewright.runtime import driver
@@ -84,6 +85,7 @@ class PlanTuning:
         return None if seconds is None else seconds * 1e3
 
 
+@hiding_frames
 def tune_plan(
     source: Any,  # Any: a plan with parameters, or a function of them, as `Package.add` takes
     grid: Sequence[Mapping[Any, Any]],  # Any: parameters or their names; their values

@@ -55,7 +55,7 @@ def test_what_nothing_reads_is_not_offered(option: str) -> None:
 
     with pytest.raises(
         tw.ArgumentError,
-        match=f"configure takes stream, min_blocks, arch, fastmath, cooperative and cluster, got {option}",
+        match=f"configure takes stream, min_blocks, arch, fastmath, cooperative, cluster and dependent_launch, got {option}",
     ):
         nothing.configure(**{option: 1})
     assert tw.Config(BM=1).options == {} and tw.Config(**{option: 1}).options == {}

@@ -69,6 +69,33 @@ def test_other_layouts_are_refused_with_what_would_do(layout: Any, words: str) -
     assert "tw.gemm(" in message  # the line
 
 
+@pytest.mark.parametrize(
+    ("a", "b", "words"),
+    [
+        ((96, 64), (64, 64), ("A has 96 elements along M", "takes 64 at a time", "multiple of 64")),
+        ((64, 64), (40, 64), ("B has 40 elements along N", "takes 64 at a time", "the atom with N = 8, 40")),
+        ((64, 64), (32, 64), ("B has 32 elements along N", "the atom with N = 8, 16, 32")),
+        ((64, 24), (64, 24), ("A has 24 elements along K", "takes 16 at a time")),
+    ],
+    ids=["M", "N", "small N", "K"],
+)
+def test_shared_memory_that_is_not_whole_tiles_is_refused(a: Any, b: Any, words: tuple[str, ...]) -> None:
+    """The instruction would read beyond it."""
+    inter = tw.atoms.GMMA_K_INTER(tw.float16)
+    message = product(tw.tile_to_shape(inter, a), tw.tile_to_shape(inter, b))
+    assert all(each in message for each in words), message
+    assert "thread.partition_" in message  # the line
+
+
+def test_an_atom_of_another_n_is_named_with_those_that_there_are() -> None:
+    with pytest.raises(
+        AttributeError, match="there is SM90_64x_x16_F32F16F16_SS with 8, 16, 24, .*256 in place of the 20"
+    ):
+        tw.atoms.SM90_64x20x16_F32F16F16_SS
+    with pytest.raises(AttributeError, match="has no atom 'nothing'$"):
+        tw.atoms.nothing
+
+
 def test_the_other_major_is_named() -> None:
     mn = tw.tile_to_shape(MN128, (64, 64))
     assert "atom.with_majors('MN', 'K')" in product(mn)

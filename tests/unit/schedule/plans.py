@@ -49,7 +49,7 @@ def product(
 
 
 def warpgroup_product(
-    extents: tuple[int, int, int],
+    extents: Any,
     shape: MMAShape = MMAShape.M64N64K16,
     tile: tuple[int, int, int] = (128, 64, 64),
     types: tuple[tw.DType, tw.DType, tw.DType] = (tw.bfloat16, tw.bfloat16, tw.float32),

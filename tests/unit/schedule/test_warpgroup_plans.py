@@ -20,6 +20,7 @@ from tilewright.instructions.warpgroup_atoms import NAMES
 from tilewright.ir.effects import Scope
 from tilewright.runtime import libraries
 from tilewright.runtime.nvrtc import nvrtc_version
+from tilewright.schedule.affine import create_dimensions
 from tilewright.schedule.arrays import Array
 from tilewright.schedule.mma_shapes import MMAShape
 from tilewright.schedule.plan import Plan
@@ -102,6 +103,20 @@ def _transposing(extents: tuple[int, int, int], **given: Any) -> tuple[Plan, tup
     plan.caches.pop(1)
     plan.cache(arrays[1], index=at, pipeline_stages=2, layout=Array.Layout.LAST_MAJOR)
     return plan, arrays
+
+
+def test_sizes_of_the_launch() -> None:
+    """Strides that only the launch knows may be none of a tensor map: TMA is asked for, and the launch refuses them."""
+    plan, arrays = warpgroup_product(create_dimensions("M", "N", "K"), tma=True, stores=True, blocks=2)
+    kernel = plan.build("product", args=arrays)
+    random = np.random.default_rng(4)
+    for m, n, k in ((136, 72, 144), (64, 64, 64)):
+        a, b = (random.integers(-3, 4, shape).astype(BF16.numpy) for shape in ((m, k), (n, k)))
+        c = np.full((m, n), np.nan, np.float32)
+        kernel(a, b.T, c)
+        assert np.array_equal(c, a.astype(np.float32) @ b.T.astype(np.float32))
+    with pytest.raises(tw.ArgumentError, match="TMA takes strides that are multiples of 16 bytes"):
+        kernel(np.zeros((64, 60), BF16.numpy), np.zeros((64, 60), BF16.numpy).T, np.zeros((64, 64), np.float32))
 
 
 @pytest.mark.parametrize("stages", [1, 3])

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tilewright.backends.sim.findings import Fault
+from tilewright.backends.sim.findings import Fault, place_of
 from tilewright.backends.sim.machine import Access, AccessKind, Machine, Observer, RegisterUse
 from tilewright.backends.sim.storage import RegisterStorage, Storage
 from tilewright.backends.sim.values import Array, Mask
@@ -45,6 +45,8 @@ class RegisterChecker(Observer):
         self._last: dict[Buffer, Op] = {}
         self._fenced = np.zeros((0, 0), np.bool_)
         self._shapes: list[object] = [None]
+        self._useful: set[object] = set()  # lines with waits that ended a group
+        self._useless: dict[object, Op] = {}
 
     def begin(self, machine: Machine) -> None:
         shape = machine.blocks, machine.products.count
@@ -85,6 +87,26 @@ class RegisterChecker(Observer):
             if use.is_sum:
                 known.shapes[..., part][active] = number
             self._last[use.storage.buffer.root] = op
+
+    def wait(self, op: Op, mask: Mask) -> None:
+        if op.effects.completes is Completion.WARPGROUP:
+            if self._machine.products.is_useful:
+                self._useful.add(place_of(op))
+            elif self._machine.products.is_useless:
+                self._useless.setdefault(place_of(op), op)
+
+    def end(self) -> None:
+        for line, op in self._useless.items():
+            if line not in self._useful:
+                fault = Fault(
+                    op, "needless-wait",
+                    f"needless wait: all products that tw.wgmma_wait({op.effects.pending}) is for have ended before, "
+                    "each time in this launch",
+                    self._machine.block_coordinate(-self._machine.first_block),
+                    help="leave it out, where no other launch needs it: a wait before it is for the same groups",
+                    is_warning=True,
+                )  # fmt: skip
+                self._machine.collector.report(fault)
 
     def access(self, access: Access) -> Array | None:
         storage = access.storage

@@ -51,7 +51,8 @@ from tilewright.ir.core import Op
 class Waiting:
     """Threads of one block, a mask, that wait for the same thing since the line of an op.
 
-    `kind` and `summary` are those of the finding where the wait has a name of its own; others are deadlocks.
+    `kind` and `summary` are those of the finding where the wait has a name of its own; others are deadlocks. `other` is
+    the op that announced the bytes for which alone it waits.
     """
 
     op: Op
@@ -60,6 +61,7 @@ class Waiting:
     help: str | None = None
     kind: str | None = None
     summary: str | None = None
+    other: Op | None = None
 
 
 def groups_of(number: Lanes, row: int, threads: Array) -> list[tuple[int, Array]]:
@@ -90,6 +92,9 @@ def report_deadlock(
             if waiting.op.location is not None:
                 place = waiting.op.location
                 notes += [f"  since {place}", f"    {place.text.strip()}"]
+            if waiting.other is not None and waiting.other.location is not None:
+                place = waiting.other.location
+                notes += [f"  its bytes were announced by {place}", f"    {place.text.strip()}"]
         done = machine.threads - int(stuck[each].sum())
         if done and waits:
             notes.append(f"the other {done} threads of the block have run to their end")
@@ -99,7 +104,7 @@ def report_deadlock(
     later = machine.total_blocks - machine.first_block - machine.blocks
     if later:
         notes.append(f"{later} blocks of the grid have not started; {machine.blocks} are resident at once")
-    first = next((waiting for waiting in found if waiting.kind), found[0])
+    first = next((waiting for waiting in found if waiting.kind or waiting.other), found[0])
     fault = Fault(
         first.op,
         first.kind or "deadlock",
@@ -107,12 +112,17 @@ def report_deadlock(
         machine.block_coordinate(row),
         machine.thread_coordinate(int(np.argmax(first.threads))),
         notes=notes,
-        help=first.help or next((w.help for w in found if w.help), _COUNT_ARRIVALS),
+        help=first.help or next((w.help for w in found if w.help), _COUNT_BYTES if first.other else _COUNT_ARRIVALS),
+        other=first.other,
         count=int(stuck.sum()),
     )
     machine.collector.report(fault)
 
 
+_COUNT_BYTES = (
+    "announce what the copies of the phase bring, tiles that overhang in full: arrive_expect_tx(bytes), and start all "
+    "of them"
+)
 _COUNT_ARRIVALS = (
     "count the arrivals that each phase takes and the threads that make them, and follow the parity of each wait: "
     "phase n has parity n % 2"

@@ -173,7 +173,7 @@ class Mbarriers:
         self.version: int = 0
         self._deferred: list[_DeferredArrival] = []
         self._deliveries: list[_Delivery] = []
-        self._last_expect: Op | None = None
+        self._expects: dict[int, Op] = {}  # of each element, what announced bytes last
         self.clear()
 
     def clear(self) -> None:
@@ -258,7 +258,7 @@ class Mbarriers:
                 "announce what the copies of the phase bring: the bytes of their whole tiles",
             )  # fmt: skip
         np.add.at(self.bytes, (blocks, elements), sizes)
-        self._last_expect = op
+        self._expects.update(dict.fromkeys(np.unique(elements).tolist(), op))
         self.version += 1
 
     def deliver_later(
@@ -294,11 +294,13 @@ class Mbarriers:
                 int(each.open.sum()),
             )  # fmt: skip
         wrong = (self.bytes != 0) & (self.count > 0)
-        if not wrong.any() or self._deliveries or self._last_expect is None:
+        if not wrong.any() or self._deliveries:
             return
         row, element = (int(n) for n in np.argwhere(wrong)[0])
+        if element not in self._expects:
+            return
         self._report(
-            self._last_expect, "transaction-bytes", (row, 0),
+            self._expects[element], "transaction-bytes", (row, 0),
             f"{self.name(element)}, phase {self.phase[row, element]}: {_balance(int(self.bytes[row, element]))}",
             "announce what the copies of a phase bring, tiles that overhang in full: arrive_expect_tx(bytes)",
             int(wrong.any(axis=1).sum()),
@@ -309,6 +311,11 @@ class Mbarriers:
         count, pending = int(self.count[row, element]), int(self.pending[row, element])
         size = int(self.bytes[row, element])
         return f"{count - pending} of {count} arrivals have come" + (f", and {_balance(size)}" if size else "")
+
+    def announced_by(self, row: int, element: int) -> Op | None:
+        """Return what announced bytes last, where only bytes are wrong in the phase under way."""
+        is_wrong = self.pending[row, element] <= 0 and self.bytes[row, element] != 0
+        return self._expects.get(element) if is_wrong else None
 
     def _end_phases(self) -> None:
         over = (self.pending <= 0) & (self.count > 0) & (self.bytes == 0)

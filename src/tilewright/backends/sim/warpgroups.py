@@ -11,13 +11,15 @@ class ProductGroups:
     """How many groups of products each warpgroup has committed, and how many of these are surely over.
 
     Both are arrays (blocks, warpgroups). The group that is open has the number `committed` + 1. `registers` is how many
-    of them each warpgroup has chosen to have, 0 where it has not.
+    of them each warpgroup has chosen to have, 0 where it has not. `is_useful` says whether the last wait ended a group,
+    and `is_useless` whether all groups that it was for had ended before.
     """
 
     def __init__(self, threads: int, size: int) -> None:
         self.threads = threads
         self.size = size
         self.count: int = threads // size  # warpgroups that are whole
+        self.is_useful = self.is_useless = False
         self.begin(0)
 
     def begin(self, blocks: int) -> None:
@@ -42,5 +44,7 @@ class ProductGroups:
 
     def wait(self, pending: int, mask: Mask) -> None:
         """Let all but the newest groups be over, in the warpgroups of a mask."""
-        over = np.maximum(self.completed, self.committed - pending)
-        self.completed = np.where(self.active(mask), over, self.completed)
+        active, over = self.active(mask), self.committed - pending
+        self.is_useful = bool((active & (over > self.completed)).any())
+        self.is_useless = not self.is_useful and bool((active & (over > 0)).any())
+        self.completed = np.where(active, np.maximum(self.completed, over), self.completed)
