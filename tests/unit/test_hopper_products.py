@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import ml_dtypes
@@ -56,11 +57,15 @@ def test_case_on_gpu(case: Case) -> None:
     assert report.passed, report.failure
 
 
+@cache
+def lower(stem: str, name: str, given: tuple[Any, ...]) -> Any:
+    _, block, args = getattr(MODULES[stem], f"example_{name}")(*given)
+    return getattr(MODULES[stem], name).lower(*args, arch="sm_90a", block=block)
+
+
 @every_kernel
 def test_kernels_compile_cleanly(stem: str, name: str, given: tuple[Any, ...]) -> None:
-    _, block, args = getattr(MODULES[stem], f"example_{name}")(*given)
-    lowered = getattr(MODULES[stem], name).lower(*args, arch="sm_90a", block=block)
-    module = lowered.module
+    module = lower(stem, name, given).module
     assert not module.resources.spills and not module.resources.stack_bytes, module.resources
     assert not re.search(r"C75\d\d", module.log), module.log
 
@@ -118,18 +123,18 @@ def test_a_scale_belongs_to_its_block() -> None:
 @every_kernel
 def test_descriptors_of_steps_differ_by_one_addition(stem: str, name: str, given: tuple[Any, ...]) -> None:
     """What an unrolled loop adds to a descriptor comes last, behind what all its steps have in common."""
-    _, block, args = getattr(MODULES[stem], f"example_{name}")(*given)
-    source = getattr(MODULES[stem], name).lower(*args, arch="sm_90a", block=block).source.text
-    loops = re.findall(r"for \(int (\w+) = [^{]*\{([^{}]*wgmma_m[^{}]*)\}", source)
-    outer = set(re.findall(r"for \(int (\w+) =", source))
-    assert loops
-    for variable, body in loops:
-        moving = {variable, *re.findall(r"const int (\w+) =", body)}
-        found = re.findall(r"shared_descriptor\((.*), (.*), 0x\w+\)", body)
-        assert len(found) == 2, body
-        for address, chunks in found:
-            assert not moving & set(re.findall(r"\w+", address)), body
-            assert (moving | outer) & set(re.findall(r"\w+", chunks)), body
+    source = lower(stem, name, given).source.text
+    moving = set(re.findall(r"#pragma unroll\n *for \(int (\w+) =", source))
+    moving |= {name for name, value in re.findall(r"const int (\w+) = (.*);", source) if moving & words(value)}
+    found = re.findall(r" shared_descriptor\((.*), (.*), 0x\w+\)", source)
+    assert len(found) == 2 * source.count(" wgmma_m") - source.count("void wgmma_m") * 2, source
+    for address, chunks in found:
+        assert not moving & words(address), address
+        assert moving & words(chunks), chunks
+
+
+def words(text: str) -> set[str]:
+    return set(re.findall(r"\w+", text))
 
 
 SYNCHRONISATIONS = (

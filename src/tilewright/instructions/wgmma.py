@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, reduce
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -482,17 +482,26 @@ _LETTERS = {float32: "f", int32: "r", uint32: "r"}
 
 
 def _descriptor(printer: Printer, buffer: Buffer, index: Value, described: SharedDescriptor) -> str:
-    """Print the descriptor of a tile, a sum of two whole numbers of chunks as an address and what lies between."""
+    """Print the descriptor of a tile: the address of the first term of its index, and the others as chunks."""
     printer.prelude.need(_DESCRIPTOR)
-    definition, lanes = index.definition, CHUNK // buffer.dtype.bytes
-    is_sum = isinstance(definition, Binary) and definition.kind == "add"
-    parts = definition.operands if isinstance(definition, Binary) and is_sum else (index,)
-    if isinstance(definition, Constant) or any(facts_of(part).divisor % lanes for part in parts):
-        start, chunks = address(printer, buffer, index).text, "0"
-    else:
-        start = address(printer, buffer, parts[0]).text if is_sum else printer.buffer_names[buffer]
-        chunks = binary(">>", exact(printer, parts[-1]), literal(lanes.bit_length() - 1, int32), int32).text
-    return f"shared_descriptor({start}, {chunks}, 0x{described.bits():016x})"
+    lanes, terms = CHUNK // buffer.dtype.bytes, _terms(index)
+    first, others = address(printer, buffer, terms[0]).text, terms[1:]
+    if any(facts_of(term).divisor % lanes for term in terms):
+        first, others = address(printer, buffer, index).text, []
+    elif not others and not isinstance(index.definition, Constant):
+        first, others = printer.buffer_names[buffer], terms
+    shift = literal(lanes.bit_length() - 1, int32)
+    chunks = [binary(">>", exact(printer, term), shift, int32) for term in others] or [literal(0, int32)]
+    total = reduce(lambda x, y: binary("+", x, y, int32), chunks).text
+    return f"shared_descriptor({first}, {total}, 0x{described.bits():016x})"
+
+
+def _terms(index: Value) -> list[Value]:
+    """Return the terms of a sum, or what is none by itself."""
+    definition = index.definition
+    if not (isinstance(definition, Binary) and definition.kind == "add"):
+        return [index]
+    return [*_terms(definition.lhs), *_terms(definition.rhs)]
 
 
 def _product_function(atom: WarpgroupMMAAtom, held: DType) -> tuple[str, str]:
