@@ -32,6 +32,7 @@ from tilewright.trace.parameters import DeclaredParameter, declared_parameters, 
 from tilewright.trace.tracer import tracing
 
 if TYPE_CHECKING:
+    from tilewright.frontend.captures import Captures
     from tilewright.profile import Profile
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -82,7 +83,7 @@ class Kernel(KernelByName, KernelShown):
         self.parameters: tuple[DeclaredParameter, ...] = declared_parameters(
             function, self.__signature__, len(bound), further or 0
         )
-        self.captures = self._code.captures.of(bound[0]) if bound else self._code.captures
+        self.captures: Captures = self._code.captures.of(bound[0]) if bound else self._code.captures
         self._recent: Recent[Any, Launcher] = Recent(_MAX_LAUNCHERS)
         self._launchers = self._recent.young
 

@@ -75,9 +75,15 @@ class ClusterIndex:
         return f"tw.{self._name}"
 
 
-cluster_dim = ClusterIndex("cluster_dim", "The number of blocks of a cluster along each axis (CUDA clusterDim).")
-cluster_idx = ClusterIndex("cluster_idx", "The cluster's index in the grid of clusters (CUDA clusterIdx).")
-block_idx_in_cluster = ClusterIndex("block_idx_in_cluster", "The block's index in its cluster (PTX %cluster_ctaid).")
+cluster_dim: ClusterIndex = ClusterIndex(
+    "cluster_dim", "The number of blocks of a cluster along each axis (CUDA clusterDim)."
+)
+cluster_idx: ClusterIndex = ClusterIndex(
+    "cluster_idx", "The cluster's index in the grid of clusters (CUDA clusterIdx)."
+)
+block_idx_in_cluster: ClusterIndex = ClusterIndex(
+    "block_idx_in_cluster", "The block's index in its cluster (PTX %cluster_ctaid)."
+)
 
 
 def block_rank_in_cluster() -> Any:

@@ -240,7 +240,9 @@ class Metadata:
                 help="make them with thread.make_fragment_E(thread.partition_E(words)), and copy the words there",
             )
         seen = tensor.recast(uint32)
-        self.buffer, self._engine, self._layout = seen.engine.buffer, seen.engine, seen.layout
+        self.buffer: Buffer = seen.engine.buffer
+        self._engine = seen.engine
+        self._layout = seen.layout
 
     def index(self, m: Any, k: Any) -> Value:  # Any: integers of host or device
         """Return the word of a tile."""

@@ -14,7 +14,7 @@ from tilewright.frames import hiding_frames
 from tilewright.pickling import with_own_containers
 from tilewright.schedule.affine import Dimension, Index
 from tilewright.schedule.arrays import Array
-from tilewright.schedule.binding import bind
+from tilewright.schedule.binding import Binding, bind
 from tilewright.schedule.cache_placement import is_count, place_cache, refuse_nonsense, refuse_unknown, settled
 from tilewright.schedule.caches import Cache, Location, Strategy
 from tilewright.schedule.crossings import Crossing, crossings
@@ -118,8 +118,9 @@ class Plan(PlanState, Recorder):
         with_producer = self.producer if producer is None else producer
         bindings = bind(self.nest, self.bindings, mapping, self.target, producer=with_producer)
         self.crossings = () if self.nest.is_unchecked else crossings(self.nest, bindings)
-        self.bindings, self.producer = bindings, with_producer
-        self.blocks = self.blocks if blocks is None else blocks
+        self.bindings: tuple[Binding, ...] = bindings
+        self.producer: bool = with_producer
+        self.blocks: int | None = self.blocks if blocks is None else blocks
 
     def auto(self, *heuristics: NoneCacheHeuristics) -> Plan:
         """Choose bindings, tiles, caches and matrix instructions, and return the plan itself.

@@ -115,7 +115,7 @@ class ProducedGroup(BulkGroup):
         )
         self.producer: ProducerState | None = None
         self.consumer: ConsumerState | None = None
-        self.behind = False
+        self.behind: bool = False
 
     def begin_producer(self) -> None:
         """Begin the role that fills."""

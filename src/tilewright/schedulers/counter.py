@@ -95,11 +95,13 @@ class CountedTiles(Tiles):
         self, scheduler: Counter, m_tiles: Any, n_tiles: Any, counter: Tensor, consumers: int | None, *block: Any
     ) -> None:
         super().__init__(scheduler, m_tiles, n_tiles, *block)
-        self.counter, self.consumers = counter, consumers
-        self.numbers = shared(int32, SLOTS)
+        self.counter = counter
+        self.consumers = consumers
+        self.numbers: Tensor = shared(int32, SLOTS)
         self.numbers.engine.buffer.name = "numbers"
         if consumers is not None:
-            self.told, self.read = MBarrier(1, SLOTS), MBarrier(consumers, SLOTS)
+            self.told: MBarrier = MBarrier(1, SLOTS)
+            self.read: MBarrier = MBarrier(consumers, SLOTS)
             self.told.buffer.name, self.read.buffer.name = "told", "read"
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
@@ -141,7 +143,8 @@ class _Items:
     """Tiles for one role."""
 
     def __init__(self, take: Any, tiles: CountedTiles) -> None:
-        self.take, self.tiles = take, tiles
+        self.take = take
+        self.tiles = tiles
 
     @function
     def __iter__(self) -> Iterator[tuple[Any, Any]]:

@@ -101,12 +101,18 @@ class StreamKTiles:
     """The parts of one block."""
 
     def __init__(self, scheduler: StreamK, m_tiles: Any, n_tiles: Any, k_tiles: Any, block: Any, blocks: Any) -> None:
-        self.scheduler, self.block, self.blocks = scheduler, block, blocks
-        self.m_tiles, self.n_tiles, self.k_tiles = m_tiles, n_tiles, k_tiles
-        self.shared = self._shared()
-        self.quotient, self.remainder = self.shared * k_tiles // blocks, self.shared * k_tiles % blocks
-        self.begin, self.end = self._begin(block), self._begin(block + 1)
-        self.parts = self._parts()
+        self.scheduler = scheduler
+        self.block = block
+        self.blocks = blocks
+        self.m_tiles = m_tiles
+        self.n_tiles = n_tiles
+        self.k_tiles = k_tiles
+        self.shared: Any = self._shared()
+        self.quotient: Any = self.shared * k_tiles // blocks
+        self.remainder: Any = self.shared * k_tiles % blocks
+        self.begin: Any = self._begin(block)
+        self.end: Any = self._begin(block + 1)
+        self.parts: Any = self._parts()
 
     @function
     def _shared(self) -> Any:

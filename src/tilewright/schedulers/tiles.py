@@ -71,7 +71,11 @@ class Tiles:
     """
 
     def __init__(self, scheduler: Scheduler, m_tiles: Any, n_tiles: Any, block: Any, blocks: Any) -> None:
-        self.scheduler, self.m_tiles, self.n_tiles, self.block, self.blocks = scheduler, m_tiles, n_tiles, block, blocks
+        self.scheduler = scheduler
+        self.m_tiles = m_tiles
+        self.n_tiles = n_tiles
+        self.block = block
+        self.blocks = blocks
 
     @function
     def __iter__(self) -> Iterator[tuple[Any, Any]]:

@@ -37,7 +37,10 @@ class DeviceItems(DeviceRange):
         item: Callable[[Any], Any],
         functions: tuple[Callable[..., Any], ...] = (),
     ) -> None:
-        self.start, self.stop, self.step, self.unroll = numbers.start, numbers.stop, numbers.step, numbers.unroll
+        self.start: Any = numbers.start
+        self.stop: Any = numbers.stop
+        self.step: Any = numbers.step
+        self.unroll: int | None = numbers.unroll
         self.name = name
         self.item = item
         self.functions = functions
@@ -65,7 +68,8 @@ class DeviceCalls:
 
     def __init__(self, take: Callable[[], Any], end: Any) -> None:
         self.name = "iter"
-        self.take, self.end = take, end
+        self.take = take
+        self.end = end
         self.item: Callable[[Any], Any] = lambda number: number
         self.functions: tuple[Callable[..., Any], ...] = ()
         self.entered = False

@@ -23,15 +23,17 @@ class ClusterBarriers:
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
-        self.version = 0
+        self.version: int = 0
         self.clear()
 
     def clear(self) -> None:
         """Begin with nobody there."""
         machine = self._machine
-        self.arrived, self.waited = (np.zeros((machine.blocks, machine.threads), np.int64) for _ in range(2))
-        self.left = np.zeros((machine.blocks, machine.threads), np.bool_)
-        self.phase = np.zeros((machine.blocks // machine.cluster_size, 1), np.int64)
+        shape = machine.blocks, machine.threads
+        self.arrived: Array = np.zeros(shape, np.int64)
+        self.waited: Array = np.zeros(shape, np.int64)
+        self.left: Array = np.zeros(shape, np.bool_)
+        self.phase: Array = np.zeros((machine.blocks // machine.cluster_size, 1), np.int64)
 
     def arrive(self, op: Op, mask: Mask) -> None:
         """Let threads arrive in the phase under way."""

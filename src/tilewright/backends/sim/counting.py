@@ -74,7 +74,8 @@ class Touched:
             self.start = storage.place_in_allocation
             low, high = self.start + storage.low * size, self.start + storage.high * size
         self._first, last = low // SECTOR, high // SECTOR
-        self.first_line, self.lines = low // LINE, high // LINE - low // LINE + 1
+        self.first_line: int = low // LINE
+        self.lines: int = high // LINE - low // LINE + 1
         self._read = np.zeros(last - self._first + 1, np.bool_)
         self._written = np.zeros_like(self._read)
 

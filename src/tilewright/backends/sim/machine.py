@@ -265,7 +265,8 @@ class Machine:
         self.threads: int = block[0] * block[1] * block[2]
         self.warp: int = kernel.warp_size
         self.total_blocks: int = grid[0] * grid[1] * grid[2]
-        self.cluster = kernel.cluster  # how many blocks along x, y and z; blocks of one stand side by side in a chunk
+        # How many blocks along x, y and z; blocks of a cluster stand side by side in a chunk.
+        self.cluster: tuple[int, int, int] = kernel.cluster
         self.cluster_size: int = kernel.cluster[0] * kernel.cluster[1] * kernel.cluster[2]
         self.collector = collector
         self.observers: tuple[Observer, ...] = ()

@@ -78,7 +78,7 @@ class RaceChecker(Observer):
 
     def __init__(self, kernel: Kernel, machine: Machine) -> None:
         self._machine = machine
-        self.together = Together(machine)
+        self.together: Together = Together(machine)
         partial = self.together.size > 1 or any(_is_partial(op.effects) for op in kernel.body.walk())
         self._mbarriers = numbers_of_mbarriers(kernel)[1] * self.together.size
         # Writers beside the threads: the mbarriers at which bulk copies arrive, and readers: the warpgroups' products.

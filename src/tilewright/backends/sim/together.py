@@ -26,9 +26,10 @@ class Together:
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
-        self.size, self.each = machine.cluster_size, machine.threads
-        self.threads = self.size * self.each
-        self.rank = np.repeat(np.arange(self.size, dtype=np.int64), self.each)[None, :]
+        self.size: int = machine.cluster_size
+        self.each: int = machine.threads
+        self.threads: int = self.size * self.each
+        self.rank: Array = np.repeat(np.arange(self.size, dtype=np.int64), self.each)[None, :]
 
     @property
     def blocks(self) -> int:

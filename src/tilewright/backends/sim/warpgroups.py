@@ -19,7 +19,8 @@ class ProductGroups:
         self.threads = threads
         self.size = size
         self.count: int = threads // size  # warpgroups that are whole
-        self.is_useful = self.is_useless = False
+        self.is_useful: bool = False
+        self.is_useless: bool = False
         self.begin(0)
 
     def begin(self, blocks: int) -> None:
