@@ -193,10 +193,11 @@ def test_compilers_take_the_instructions(target: str, shape: str, given: str) ->
 @pytest.mark.parametrize("target", ARCHES)
 def test_what_is_not_found_is_refused(target: str) -> None:
     arch = Arch.parse(target)
-    has = {(case.shape, case.given, case.sums) for case in CASES if case.target == target}
     for shape in MMAShape:
+        if shape.is_of_warpgroup and shape.n not in (8, 96, 256):  # the others differ by N alone
+            continue
         for given, sums in [*TYPES, (tw.float16, tw.int32), (tw.int8, tw.float32)]:
-            if (shape, given, sums) in has:
+            if find_recipe(arch, shape, given, sums) is not None:
                 continue
             with pytest.raises(ScheduleError) as caught:
                 recipe_for(arch, shape, given, sums)
