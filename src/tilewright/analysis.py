@@ -30,6 +30,7 @@ def check(
     "bank-conflict"    accesses to shared memory whose places follow from the thread's index alone take more
                        wavefronts than they need; with a layout that mends it
     "narrow-copy"      a `tw.copy` takes fewer bytes at once than it could, and why
+    "wide-number"      a NumPy float64, such as `np.sqrt(2)`, makes arithmetic of narrower floats one of float64
 
     What depends on data, on the block's index or on extents that only the launch knows is not told here; profile a run
     for that.

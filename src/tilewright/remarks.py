@@ -50,7 +50,7 @@ class Suggestion:
 class Remark(MessageShown):
     """Something that costs time at one source line.
 
-    `kind` is "bank-conflict" or "narrow-copy". `message` is the whole text; `suggestion` a layout that avoids it,
+    `kind` is "bank-conflict", "narrow-copy" or "wide-number". `message` is the whole text; `suggestion` a layout that avoids it,
     verified on the accesses, where there is one.
     """
 

@@ -48,6 +48,7 @@ from tilewright.trace.literals import rounded as rounded
 from tilewright.trace.terms import linear_terms
 from tilewright.trace.tracer import current, require_multiple, tracing
 from tilewright.trace.undecided import Undecided
+from tilewright.trace.widening import note_wide_number
 
 Number: TypeAlias = "int | float | bool"
 Operand: TypeAlias = "Scalar | int | float | bool"
@@ -412,6 +413,10 @@ def is_typed(x: object) -> bool:
 
 def _pair(a: object, b: object) -> tuple[Scalar, Scalar, DType]:
     type = common_type(a, b)
+    if type is float64:
+        for x, other in ((a, b), (b, a)):
+            if isinstance(other, Scalar):
+                note_wide_number(x, other.dtype, type)
     return as_scalar(a, type), as_scalar(b, type), type
 
 

@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 from typing import Any
 
+import numpy as np
 import pytest
 
 import tilewright as tw
@@ -172,6 +173,30 @@ def test_a_narrow_copy_says_why(reason: str) -> None:
 def test_the_profile_holds_the_remarks_of_the_trace() -> None:
     profile = fetch[1, 256].analyze(tw.spec(tw.float32, (256,)), MATRIX, PADDED, False)
     assert [r.kind for r in profile.report().remarks if r.kind == "narrow-copy"] == ["narrow-copy"]
+
+
+@tw.kernel
+def scaled(x, factor: tw.constexpr):
+    x[tw.thread_idx.x] = x[tw.thread_idx.x] * factor
+
+
+@pytest.mark.parametrize(
+    ("factor", "dtype", "told"),
+    [
+        (np.float64(0.5), tw.float32, True),
+        (np.sqrt(2), tw.float16, True),
+        (np.array(0.5), tw.float32, True),
+        (0.5, tw.float32, False),
+        (np.float32(0.5), tw.float32, False),
+        (np.float64(0.5), tw.float64, False),
+        (np.float64(0.5), tw.int32, False),  # an integer and a float have no common type to expect
+    ],
+)
+def test_a_numpy_number_that_widens_arithmetic_is_told(factor, dtype, told: bool) -> None:
+    found = [r for r in tw.check(scaled, (tw.spec(dtype, (32,)), factor), block=32) if r.kind == "wide-number"]
+    assert len(found) == told
+    if told:
+        assert f"so {dtype} is widened" in found[0].message and "help: write float(" in found[0].message
 
 
 @tw.kernel
