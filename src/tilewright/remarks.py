@@ -50,8 +50,8 @@ class Suggestion:
 class Remark(MessageShown):
     """Something that costs time at one source line.
 
-    `kind` is "bank-conflict", "narrow-copy" or "wide-number". `message` is the whole text; `suggestion` a layout that avoids it,
-    verified on the accesses, where there is one.
+    `kind` is "bank-conflict", "narrow-copy" or "wide-number". `message` is the whole text; `suggestion` a layout that
+    avoids it, verified on the accesses, where there is one.
     """
 
     kind: str
