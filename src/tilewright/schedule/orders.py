@@ -42,9 +42,11 @@ def refuse_violations(before: LoopNest, after: LoopNest, what: str, seen: Collec
             continue
         try:
             memory = pair.write.array.memory
-            if memory.role is Role.TEMP and memory not in seen and private is None:
-                private = private_points(after)
-            found = _violation_of(pair, after, (private or {}).get(memory, ()))
+            same: tuple[Index, ...] = ()
+            if memory.role is Role.TEMP and memory not in seen:
+                private = private_points(after) if private is None else private
+                same = private.get(memory, ())
+            found = _violation_of(pair, after, same)
         except UndecidedError:
             raise pair.undecided(f"{what} is refused", "would change places") from None
         if found is not None:

@@ -9,7 +9,19 @@ import pytest
 
 import tilewright as tw
 from tilewright.errors import ArgumentError, ScheduleError
-from tilewright.schedule import AllocateFlags, Array, Dimension, If, Location, Nest, Package, Role, Target, fuse
+from tilewright.schedule import (
+    AllocateFlags,
+    Array,
+    Dimension,
+    If,
+    Location,
+    Nest,
+    Package,
+    Role,
+    Target,
+    fuse,
+    transforms,
+)
 from tilewright.schedule.orders import refuse_violations
 from tilewright.schedule.private import private_points
 
@@ -285,3 +297,27 @@ def test_a_point_keeps_its_own_order() -> None:
     np.testing.assert_array_equal(found, wanted)
     with pytest.raises(ScheduleError, match=r"two accesses of T\[1, .\] change places"):
         schedule.reorder(j, i, call, p, q, v, u, w)
+
+
+@pytest.mark.parametrize("seen", ["neither", "first", "second"])
+def test_an_array_that_is_seen_keeps_its_order_beside_one_that_is_not(seen: str) -> None:
+    a = Array(Role.INPUT, tw.int32, (4, 4), name="A")
+    out = Array(Role.INPUT_OUTPUT, tw.int32, (4, 4), name="C")
+    first, second = (Array(Role.TEMP, tw.int32, (1,), name=name) for name in "TU")
+    nest = Nest((4, 4))
+    i, j = nest.get_indices()
+
+    @nest.iteration_logic
+    def _() -> None:
+        first[0] = a[i, j]
+        second[0] = first[0] * 2
+        out[i, j] = second[0]
+
+    before = nest.create_schedule().nest
+    after = transforms.reorder(before, [j, i])
+    what_is_seen = {"neither": (), "first": (first,), "second": (second,)}[seen]
+    if seen == "neither":
+        refuse_violations(before, after, "it", what_is_seen)
+    else:
+        with pytest.raises(ScheduleError):
+            refuse_violations(before, after, "it", what_is_seen)
