@@ -66,7 +66,9 @@ def _is_pythons(module: str) -> bool:
     if root not in sys.stdlib_module_names:
         return False
     file = getattr(sys.modules.get(root), "__file__", None)
-    return file is None or (file.startswith(_LIBRARY) and "site-packages" not in file)
+    if file is None or not file.endswith(".py"):  # built in, or compiled
+        return True
+    return file.startswith(_LIBRARY) and "site-packages" not in file
 
 
 def _is_foreign(module: str) -> bool:
