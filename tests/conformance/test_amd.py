@@ -37,6 +37,7 @@ REASONS = (
     r"[\w.]+: gfx90a has no [\w. ]+(, whose bytes it counts)?; (it needs|they need) sm_\d+ or later",
     r"tw\.(copy|gemm|prefetch|prefetch_tensor_map): (SM\d+_|CpAsync|UniversalCopy).* needs sm_\d+ or later, and the target is gfx90a",
     r"gfx90a has no clusters, which need sm_90 or later, and the kernel asks for clusters of [\d x]+ blocks",
+    r"tw\.warpgroup_id: gfx90a has no warpgroups",
     r"tw\.gemm: GFX942_\w+ needs gfx942 or later, and the target is gfx90a",
     r"arithmetic and conversion of float8_(e4m3fn|e5m2) need sm_89 or later, and the target is gfx90a",
     r"arithmetic and conversion of float8_(e4m3|e5m2)fnuz need gfx942, and the target is gfx90a",
