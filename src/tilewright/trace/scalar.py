@@ -415,7 +415,7 @@ def _pair(a: object, b: object) -> tuple[Scalar, Scalar, DType]:
     type = common_type(a, b)
     if type is float64:
         for x, other in ((a, b), (b, a)):
-            if isinstance(other, Scalar):
+            if is_numpy_number(x) and isinstance(other, Scalar):  # a host number may not be asked its class
                 note_wide_number(x, other.dtype, type)
     return as_scalar(a, type), as_scalar(b, type), type
 

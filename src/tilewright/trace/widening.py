@@ -5,7 +5,6 @@ from __future__ import annotations
 from tilewright.arguments import shown
 from tilewright.dtypes import DType, float64
 from tilewright.remarks import Remark
-from tilewright.trace.literals import is_numpy_number
 from tilewright.trace.tracer import current
 
 
@@ -16,7 +15,7 @@ def note_wide_number(number: object, other: DType, result: DType) -> None:
     anybody's asking: `np.sqrt(2)` and `array.mean()` are such. On most GPUs float64 is computed at a small part of the
     rate of float32.
     """
-    if result is not float64 or not other.is_float or other is float64 or not is_numpy_number(number):
+    if result is not float64 or not other.is_float or other is float64:
         return
     tracer = current("arithmetic")
     location = tracer.location()
