@@ -369,3 +369,61 @@ def test_scopes_reach_blocks_clusters_and_the_grid(scope: str, cluster: int, fou
     out, data, flag = (np.zeros(1, np.int32) for _ in range(3))
     assert kinds(hand_over.configure(cluster=cluster), out, data, flag) == found
     assert out[0] == 7
+
+
+def sending(missing: str = "", rank: Any = None, bytes: int = THREADS * 4) -> tw.Kernel:
+    """Return a kernel whose blocks send each other what they have written; `missing` says what it lacks."""
+
+    @tw.kernel(cluster=2)
+    def send(out, x):
+        mine, theirs, full = tw.shared(tw.int32, THREADS), tw.shared(tw.int32, THREADS), tw.mbarrier(1)
+        other, i = 1 - tw.block_rank_in_cluster(), tw.thread_idx.x
+        mine[i] = x[tw.block_idx.x, i]
+        if missing != "fence":
+            tw.fence_proxy_async()
+        if missing != "begin":
+            tw.cluster_sync()
+        else:
+            tw.sync_threads()
+        if i == 0:
+            full.arrive_expect_tx(bytes)
+            at = other if rank is None else rank
+            tw.copy(tw.atoms.SM90_BULK_COPY_S2S, mine, theirs.at_rank(other), barrier=full.at_rank(at))
+        if missing != "wait":
+            full.wait(0)
+        out[tw.block_idx.x, i] = theirs[i]
+        if missing == "order":
+            mine[i] = 7  # this block has got its bytes; that does not say that its own have been read
+        if missing != "end":
+            tw.cluster_sync()
+        if not missing:
+            mine[i] = 7
+
+    return send
+
+
+@pytest.mark.parametrize(
+    ("missing", "found"),
+    [
+        ("", set()),
+        ("fence", {"missing-fence"}),
+        ("begin", {"absent-block", "race"}),
+        ("wait", {"missing-wait"}),
+        ("order", {"race"}),
+        ("end", {"absent-block"}),
+    ],
+)
+def test_copies_to_another_block(missing: str, found: set[str]) -> None:
+    x, out = rows(4), np.zeros((4, THREADS), np.int32)
+    assert kinds(sending(missing), out, x, grid=4) == found
+    if missing != "wait":
+        assert (out.reshape(2, 2, THREADS)[:, ::-1] == x.reshape(2, 2, THREADS)).all()
+
+
+def test_bytes_between_blocks_that_differ_or_go_elsewhere() -> None:
+    given = np.zeros((2, THREADS), np.int32), rows(2)
+    for bytes, text in ((64, "64 bytes have come that were not announced"), (256, "128 bytes that were announced")):
+        found = message(sending(bytes=bytes), *given)
+        assert "deadlock" in found and text in found
+    found = message(sending(rank=0), *given)
+    assert "bytes go to block 1 of the cluster, and the mbarrier of block 0 is told of them" in found

@@ -153,6 +153,7 @@ class Effects:
     - `keeps_reads`: reads of the buffers that it names stay behind it, also reads of what no thread writes; those of
       all global memory where it names none.
     - `awaits_grids`: it waits for the launches before this one.
+    - `reaches_blocks`: it takes shared memory of another block of the cluster where it reaches memory asynchronously.
     """
 
     together: Scope = Scope.THREAD
@@ -172,6 +173,7 @@ class Effects:
     registers: int | None = None
     keeps_reads: bool = False
     awaits_grids: bool = False
+    reaches_blocks: bool = False
 
 
 NO_EFFECTS = Effects()

@@ -26,6 +26,7 @@ from tilewright.backends.sim.barriers import NUMBERS
 from tilewright.backends.sim.bulk_races import BulkRaces, numbers_of_mbarriers
 from tilewright.backends.sim.clocks import Cell, Clocks
 from tilewright.backends.sim.clusters import CLUSTER_BARRIER
+from tilewright.backends.sim.findings import Fault
 from tilewright.backends.sim.machine import (
     Access,
     AccessKind,
@@ -253,6 +254,16 @@ class RaceChecker(Observer):
     def finish(self) -> None:
         if self.together.size > 1:
             self.presence.finish()
+            self.bulk.finish_blocks()
+
+    def coordinates(self, block: int, thread: int) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+        """Return the coordinates of a block of the grid, and of a thread in it."""
+        machine = self._machine
+        return machine.block_coordinate(block - machine.first_block), machine.thread_coordinate(thread)
+
+    def tell_fault(self, fault: Fault) -> None:
+        """Tell of a fault that is not a race."""
+        self._machine.collector.report(fault)
 
     def synchronise(self, done: Synchronisation) -> None:
         clocks, op = self.clocks, done.op
