@@ -427,3 +427,73 @@ def test_bytes_between_blocks_that_differ_or_go_elsewhere() -> None:
         assert "deadlock" in found and text in found
     found = message(sending(rank=0), *given)
     assert "bytes go to block 1 of the cluster, and the mbarrier of block 0 is told of them" in found
+
+
+def beginning(relaxed: bool, reads: str) -> tw.Kernel:
+    """Return a kernel whose blocks meet once, by an arrival that may be relaxed, and then reach each other."""
+
+    @tw.kernel(cluster=2)
+    def begin(out, x):
+        mine, full, i = tw.shared(tw.int32, THREADS), tw.mbarrier(THREADS), tw.thread_idx.x
+        other = 1 - tw.block_rank_in_cluster()
+        if reads == "memory":
+            mine[i] = x[0, i]
+        tw.cluster_arrive(relaxed=relaxed)
+        tw.cluster_wait()
+        if reads == "memory":
+            out[tw.block_idx.x, i] = mine.at_rank(other)[i]
+        elif reads == "global":
+            out[tw.block_idx.x, i] = i
+            tw.cluster_arrive(relaxed=relaxed)
+            tw.cluster_wait()
+            out[tw.block_idx.x, i] += out[tw.block_idx.x ^ 1, i]
+        else:
+            mine.at_rank(other)[i] = x[0, i]
+            full.at_rank(other).arrive()
+            full.wait(0)
+            out[tw.block_idx.x, i] = mine[i]
+        tw.cluster_sync()
+
+    return begin
+
+
+@pytest.mark.parametrize(
+    ("reads", "found"), [("memory", {"race"}), ("mbarrier", set()), ("global", {"race"})]
+)  # fmt: skip
+def test_a_relaxed_arrival_at_the_barrier_of_a_cluster_orders_no_memory(reads: str, found: set[str]) -> None:
+    """That a block has begun, and has made its mbarriers, is known behind it: nothing else."""
+    given = np.zeros((2, THREADS), np.int32), rows(1)
+    assert kinds(beginning(True, reads), *given) == found
+    if reads != "global":  # both blocks write and read, whatever is ordered
+        assert kinds(beginning(False, reads), *given) == set()
+
+
+def test_a_relaxed_arrival_does_not_end_what_was_done_in_another_block() -> None:
+    def make(relaxed: bool) -> tw.Kernel:
+        @tw.kernel(cluster=2)
+        def write(out, x):
+            mine, i = tw.shared(tw.int32, THREADS), tw.thread_idx.x
+            mine[i] = 0
+            tw.cluster_sync()
+            out[tw.block_idx.x, i] = tw.atomic_add(mine.at_rank(1 - tw.block_rank_in_cluster()), i, x[0, i])
+            tw.cluster_arrive(relaxed=relaxed)
+            tw.cluster_wait()
+
+        return write
+
+    given = np.zeros((2, THREADS), np.int32), rows(1)
+    assert kinds(make(True), *given) == {"absent-block"} and kinds(make(False), *given) == set()
+
+
+def test_mbarriers_that_a_warp_has_not_met_are_unknown_to_it() -> None:
+    """The fence of an initialisation says nothing to the threads of the block that have not met."""
+
+    @tw.kernel(cluster=2)
+    def early(out):
+        full = tw.mbarrier(1)
+        if tw.warp_id() == 1:
+            full.wait(1)
+            out[tw.block_idx.x] = 1
+        tw.cluster_sync()
+
+    assert kinds(early, np.zeros(2, np.int32), block=64) & {"race", "uninitialised-mbarrier"}

@@ -141,9 +141,11 @@ def pass_on(out, x, size: tw.constexpr):
     """Let a row go around a cluster: each block adds one to what it got, and sends it to the next one."""
     mine, got, i = tw.shared(tw.int32, size), tw.shared(tw.int32, size), tw.thread_idx.x
     full, rank = tw.mbarrier(1), tw.block_rank_in_cluster()
+    tw.cluster_arrive(relaxed=True)  # what the others need is the mbarrier
     mine[i] = x[tw.block_idx.x, i]
     tw.fence_proxy_async()
-    tw.cluster_sync()
+    tw.sync_threads()
+    tw.cluster_wait()
     for turn in range(3):
         if i == 0:
             to = (rank + 1) % 4

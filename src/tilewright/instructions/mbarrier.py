@@ -291,7 +291,7 @@ class MbarrierInit(_Mbarrier):
     count: Value = operand()
 
     RESULTS: ClassVar[int | None] = 0
-    EFFECTS: ClassVar[Effects] = Effects(removable=False)
+    EFFECTS: ClassVar[Effects] = Effects(removable=False, fences_itself=True)
     COUNTED: ClassVar[str | None] = "mbarrier init"
 
     def simulate(self, compiler: Compiler) -> Step:

@@ -154,6 +154,8 @@ class Effects:
       all global memory where it names none.
     - `awaits_grids`: it waits for the launches before this one.
     - `reaches_blocks`: it takes shared memory of another block of the cluster where it reaches memory asynchronously.
+    - `fences_itself`: what it writes is visible to whoever passes a barrier of the cluster at which the thread arrives
+      later, also where that arrival orders nothing else.
     """
 
     together: Scope = Scope.THREAD
@@ -174,6 +176,7 @@ class Effects:
     keeps_reads: bool = False
     awaits_grids: bool = False
     reaches_blocks: bool = False
+    fences_itself: bool = False
 
 
 NO_EFFECTS = Effects()

@@ -139,9 +139,10 @@ def refuse_remote_operands(kernel: Kernel) -> None:
             if buffer.is_remote:
                 raise LanguageError(
                     f"{buffer.root.name or 'shared memory'} of another block of the cluster is reached by loads, "
-                    f"stores and atomic operations, and SM90_BULK_COPY_S2S copies to it, not by {type(op).__name__}",
+                    f"stores and atomic operations, not by {type(op).__name__}",
                     location=op.location,
-                    help="copy it to registers or to shared memory of this block first, element by element",
+                    help="copy it to registers or to shared memory of this block first, element by element; "
+                    "tw.atoms.SM90_BULK_COPY_S2S copies to it",
                 )
 
 

@@ -85,7 +85,9 @@ class RaceChecker(Observer):
         # Writers beside the threads: the mbarriers at which bulk copies arrive, and readers: the warpgroups' products.
         products = machine.products.count * self.together.size
         others = self._mbarriers + (products if any(map(_multiplies, kernel.body.walk())) else 0)
-        self.order: Order = Order(self.together.threads, machine.warp, partial, others)
+        self._fenced = others  # the number of the first block's writes with a fence for the cluster
+        blocks = self.together.size if self.together.size > 1 else 0
+        self.order: Order = Order(self.together.threads, machine.warp, partial, others, blocks)
         self.presence: Presence = Presence(machine, self.together, self.order)
         self.fences: dict[Space, ProxyFences] = {
             space: ProxyFences(self.order) for space in (Space.SHARED, Space.GLOBAL)
@@ -397,6 +399,10 @@ class RaceChecker(Observer):
                     self._meet_at_once(region, access, touch, event)
         elif kind in _WRITES or kind is AccessKind.COPY_LAND:
             words = touch.words(event)
+            if access.op.effects.fences_itself and self.together.size > 1:
+                ranks = self._fenced + np.arange(self.together.threads) // self.together.each
+                words = self.order.writer(0) + ranks[touch.threads] | event << BITS
+                self.order.learn(self.together.mask(access.mask), ranks)
             if kind is AccessKind.COPY_WRITE:
                 words |= UNDER_WAY
             cells.writes[touch.cells] = words
@@ -492,7 +498,9 @@ class RaceChecker(Observer):
         if not region.is_global:
             thread = word & WHO & ~AGENT
             group = thread - self.together.threads - self._mbarriers
-            if word & AGENT and group >= 0:
+            if word & AGENT and thread - self.together.threads >= self._fenced:
+                thread = (thread - self.together.threads - self._fenced) * self.together.each
+            elif word & AGENT and group >= 0:
                 thread = group * self._machine.products.size
             return self.together.first + row, self.bulk.starters.get(event, thread)
         first_block = self._chunks[bisect.bisect_right(self._chunks, (event, 1 << 62)) - 1][1]
