@@ -129,8 +129,8 @@ def cluster_sync() -> None:
 def cluster_arrive(*, relaxed: bool = False) -> None:
     """Arrive at the barrier of the cluster without waiting: what the thread did before is visible to those who wait.
 
-    Each thread waits (`tw.cluster_wait`) before it arrives again. With `relaxed` the arrival orders no memory, and costs
-    no fence: those who wait know that the thread's block has begun, and see the mbarriers that it has made, whose
+    Each thread waits (`tw.cluster_wait`) before it arrives again. With `relaxed` the arrival orders no memory, and
+    costs no fence: those who wait know that the thread's block has begun, and see the mbarriers that it has made, whose
     initialisation has a fence of its own. That is enough where a kernel begins:
 
     >>> import numpy as np
@@ -300,9 +300,10 @@ def _demand_target(printer: Printer, op: Instruction) -> None:
         raise printer.refuse(op, f"clusters need sm_90 or later, and the target is {printer.arch}")
 
 
+_NO_FENCE = "// Arrives without a fence: whoever waits knows that this block has begun, and what mbarriers it has.\n"
 _ARRIVE = {
     relaxed: f"""\
-{"// Arrives without a fence: whoever waits knows that this block has begun, and what mbarriers it has." + chr(10) if relaxed else ""}\
+{_NO_FENCE if relaxed else ""}\
 {FUNCTION} void cluster_arrive{"_relaxed" if relaxed else ""}() {{
     asm volatile("barrier.cluster.arrive.{"relaxed" if relaxed else "release"};" ::: "memory");
 }}"""

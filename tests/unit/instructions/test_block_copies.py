@@ -51,6 +51,7 @@ def test_ptx() -> None:
     for text in ("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes", "cvta.to.shared::cluster.u64",
                  "mapa.shared::cluster.u32", "mbarrier.try_wait.parity.acquire.cluster.shared.b64"):  # fmt: skip
         assert text in ptx, text
+    assert around[8, T].resources(spec, spec, tw.row_major((2, T)), arch="sm_90a").spills == 0
 
 
 def sent(**options: Any) -> Any:

@@ -43,6 +43,7 @@ def test_ptx(relaxed: bool) -> None:
     assert ("mbarrier.arrive.release.cluster.shared::cluster.b64 _," in ptx) is not relaxed
     assert ("mbarrier.arrive.shared::cluster.b64 _," in ptx) is relaxed
     assert ("barrier.cluster.arrive.relaxed;" in ptx) is relaxed
+    assert everything[(2, 2), 32].resources(SPEC, SPEC, relaxed, arch="sm_90a").spills == 0
     # Who waits for arrivals of other blocks acquires from the cluster; bytes of bulk copies need no such wait.
     assert ptx.count("mbarrier.try_wait.parity.acquire.cluster.shared.b64") == (not relaxed)
 

@@ -44,8 +44,8 @@ class Order:
     """The happens-before relation of the blocks that run now.
 
     `next` is the number of the next event, `warp` how many threads a warp has. `partial` says that some threads of
-    a block may meet without the others. The last columns are of so many `blocks` of a cluster: what each has written with
-    a fence for the cluster.
+    a block may meet without the others. The last columns are of so many `blocks` of a cluster: what each has written
+    with a fence for the cluster.
     Rows are blocks of the chunk; an array of one row stands for all blocks, as long as they do the same.
     """
 
@@ -157,9 +157,9 @@ class Order:
     def arrive(self, barrier: Hashable, phase: Array, mask: Mask, lasts: bool = True, relaxed: bool = False) -> None:
         """Let threads bring what they know to the phase, one number a block (rows, 1), of a barrier.
 
-        What is brought to an mbarrier lasts for its later phases; a named barrier orders those who meet in one phase. A
-        `relaxed` arrival at an mbarrier brings what is known of those who work beside the threads; one at the barrier of a
-        cluster what blocks have written with a fence for the cluster, and that they have begun.
+        What is brought to an mbarrier lasts for its later phases; a named barrier orders those who meet in one phase.
+        A `relaxed` arrival at an mbarrier brings what is known of those who work beside the threads; one at the barrier
+        of a cluster what blocks have written with a fence for the cluster, and that they have begun.
         """
         event = self.tick()
         known, here, phase = self._rows_of(mask, phase)
