@@ -122,7 +122,6 @@ class Loop:
         """Settle, from a guess or not. None where the guess carries more than iterations change, or assumes less."""
         tracer, known = self.tracer, self._known
         assumed: list[Facts | None] = [v.facts for v in self.carried.leaves]
-        guess = len(self.places)
         if guessed and [v.type for v in self.carried.leaves] == [v.type for v in known.leaves]:
             assumed = [joined_facts(a, f) for a, f in zip(assumed, known.facts, strict=True)]
         attempt = starts = 0

@@ -68,9 +68,6 @@ class Tracer:
         # What the last trace of the loop around, if there is one, settled of each loop in it; the number of the next.
         self.settled: list[Settled] = []
         self.next_loop = 0
-        # What the trace before of the loop around, or of the kernel, settled of each loop in it, and the next one's number.
-        self.settled: list[Any] = []
-        self.next_loop = 0
         # What `threads` knows: the thread numbers that expressions give, and the slices that were accessed.
         self.thread_numbers: dict[Value, frozenset[int]] = {}
         self.slices: dict[TiledCopy | TiledMMA | Partition, dict[object, Slice]] = {}
