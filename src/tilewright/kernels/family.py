@@ -106,6 +106,7 @@ class Family(ABC):
     """
 
     name: ClassVar[str]
+    is_simulated: ClassVar[bool] = True  # whether calls that run in the simulator may take it
 
     @abstractmethod
     def configurations(self, problem: Problem, arch: Arch) -> Sequence[Configuration]:
