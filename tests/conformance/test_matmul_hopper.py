@@ -123,3 +123,84 @@ def test_products(backend: Backend, name: str) -> None:
     case = CASES[name]
     a, b = operands(case)
     same(compute(backend, case, a, b), product(a, b))
+
+
+WITH_OPERANDS = {
+    "cooperative": Case((140, 136, 72), (128, 64, 64), 2),
+    "ping-pong": Case((72, 136, 72), (64, 64, 64), 1, more=PING_PONG),
+    "swapped": Case((5, 136, 72), (8, 128, 64), 1, more=SWAPPED),
+    "splits": Case((70, 72, 264), (128, 64, 64), 2, more={"splits": 2}),
+    "rows of odd length": Case((67, 71, 72), (128, 64, 64), 1),
+}
+
+
+@pytest.mark.parametrize("name", WITH_OPERANDS)
+def test_epilogues(backend: Backend, name: str) -> None:
+    """alpha, beta and C, a bias, and a function with an array of its own and a number that is passed."""
+    case, random = WITH_OPERANDS[name], np.random.default_rng(1)
+    (m, n, _), (a, b) = case.extents, operands(case)
+    c = integers(random, m, n, dtype=np.float32)
+    bias, gain = integers(random, n, dtype=BF16), integers(random, m, 1, dtype=np.float32)
+    there = backend.put(gain)
+    for scale in (0.5, 2.0):  # the same kernel
+        found = compute(backend, case, a, b, alpha=2, beta=-1, c=backend.put(c), bias=backend.put(bias),
+                        epilogue=lambda acc: tw.maximum(acc * scale, 0) * there, out_dtype=tw.float32)  # fmt: skip
+        total = 2 * product(a, b) - c + bias.astype(np.float64)
+        same(found, np.maximum(total * scale, 0) * gain)
+
+
+@pytest.mark.parametrize("name", ["cooperative", "ping-pong", "splits"])
+def test_the_result_may_be_what_is_added(backend: Backend, name: str) -> None:
+    case = WITH_OPERANDS[name]
+    (m, n, _), (a, b) = case.extents, operands(case)
+    c = integers(np.random.default_rng(1), m, n, dtype=np.float32)
+    there = backend.put(c)
+    same(compute(backend, case, a, b, out=there, beta=3), product(a, b) + 3.0 * c)
+    same(backend.get(there), product(a, b) + 3.0 * c)
+
+
+def test_integers_scaled_by_integers(backend: Backend) -> None:
+    case = CASES["s8 x u8"]
+    a, b = operands(case)
+    bias = integers(np.random.default_rng(1), case.extents[1], dtype=np.int32)
+    same(compute(backend, case, a, b, alpha=-3, bias=backend.put(bias)), -3 * product(a, b) + bias)
+
+
+@pytest.mark.parametrize("shared", ["a", "b"])
+def test_one_matrix_for_the_whole_batch(backend: Backend, shared: str) -> None:
+    """Its tensor map has a batch of one: a mode of stride 0 is none that TMA knows."""
+    case = Case((72, 72, 136), (128, 64, 64), 2, batch=(3,), majors="KM")
+    a, b = operands(case)
+    a, b = (a[:1], b) if shared == "a" else (a, b[:1])
+    same(compute(backend, case, a, b), product(a, b))
+
+
+def test_rows_that_coincide(backend: Backend) -> None:
+    """Where all rows of A are one, a tensor map would have a stride of 0 along them: they are packed first."""
+    case = Case((72, 72, 72), (128, 64, 64), 1)
+    a, b = operands(case)
+    row = backend.put(a[:1])
+    repeated = np.broadcast_to(row, a.shape) if backend.name == "sim" else row.expand(a.shape)
+    with only(case.configuration, 1) as family:
+        assert tw.matmul.explain(repeated, backend.put(b).swapaxes(-1, -2)).packed == (True, False)
+        found = backend.get(tw.matmul(repeated, backend.put(b).swapaxes(-1, -2)))
+    assert family.launched
+    same(found, product(np.broadcast_to(a[:1], a.shape), b))
+
+
+def test_no_k_is_for_another_family() -> None:
+    """A tensor map has no extent of 0."""
+    found = tw.matmul.explain(tw.spec(tw.bfloat16, (64, 0)), tw.spec(tw.bfloat16, (0, 64)))
+    assert {candidate.family.name for candidate in found.candidates} == {"multistage"}
+
+
+def test_nan_and_infinity(backend: Backend) -> None:
+    """As IEEE has them, and nowhere else: zeros beyond the edges do not meet them."""
+    case = Case((70, 72, 72), (128, 64, 64), 1)
+    a, b = (x.astype(np.float32) for x in operands(case))
+    a[3, 5], a[7, 9], b[11, 2] = np.nan, np.inf, -np.inf
+    with np.errstate(invalid="ignore"):
+        expected = a @ b.T
+    found = compute(backend, case, a.astype(BF16), b.astype(BF16)).astype(np.float32)
+    np.testing.assert_array_equal(np.isnan(found), np.isnan(expected))
+    np.testing.assert_array_equal(np.isinf(found), np.isinf(expected))
