@@ -46,8 +46,9 @@ def fastest(problem: Problem, machine: Machine, candidates: Sequence[Candidate])
     """Return the candidate that is predicted to be fastest, of equals the first; raise `ArgumentError` for none."""
     legal = [(c.prediction.us, n) for n, c in enumerate(candidates) if c.prediction is not None]
     if not legal:
+        by = "" if problem.split is None else f" by {problem.split}"
         raise ArgumentError(
-            f"no kernel multiplies {problem.a.dtype} and {problem.b.dtype} on {machine.arch}",
+            f"no kernel multiplies {problem.a.dtype} and {problem.b.dtype}{by} on {machine.arch}",
             details=[f"{c.family.name}, {c.configuration}: {c.rejection}" for c in candidates],
             help="convert a and b to another type, for example float32 with precision='ieee'",
         )
@@ -86,6 +87,7 @@ class Explanation:
                 **{name: getattr(problem, name) for name in ("m", "n", "k", "batch")},
                 **{name: _operand(getattr(problem, name)) for name in ("a", "b", "d")},
                 "compute": str(problem.compute),
+                "split": None if problem.split is None else problem.split.name,
                 "accumulator": str(problem.accumulator),
                 "c": None if problem.c is None else str(problem.c),
                 "bias": None if problem.bias is None else str(problem.bias),
@@ -137,7 +139,7 @@ class Explanation:
         arrays = f" with {', '.join(map(str, p.elements))}" if p.elements else ""
         extra += [f"{p.epilogue}{arrays}"] * (p.epilogue is not None)
         lines = [
-            f"{batch}{p.m} x {p.n} x {p.k}, {p.compute} with {p.accumulator} accumulators, on {self.machine.arch} "
+            f"{batch}{p.m} x {p.n} x {p.k}, {p.arithmetic} with {p.accumulator} accumulators, on {self.machine.arch} "
             f"with {self.machine.multiprocessors} multiprocessors",
             f"A {_words(p.a, 'M')}; B {_words(p.b, 'N')}; D {_words(p.d, 'N')}",
         ]

@@ -26,7 +26,7 @@ from tilewright.kernels.functions import ElementFunction
 from tilewright.kernels.hopper_plan import CONSUMERS, THREADS, HopperConfiguration, plan_for
 from tilewright.kernels.model import Machine, Prediction
 from tilewright.kernels.problem import Configuration, Operand, Problem
-from tilewright.kernels.splits import SplitLaunch, workspace_bytes
+from tilewright.kernels.split_k import SplitLaunch, workspace_bytes
 from tilewright.launch import Kernel
 from tilewright.trace.host_numbers import NumberUse
 from tilewright.transactions import ROW

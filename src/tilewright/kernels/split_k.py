@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any  # Any: numbers of a call, and plans
 
 from tilewright.dtypes import DType
-from tilewright.kernels._splits_kernel import THREADS, add_splits
+from tilewright.kernels._split_k_kernel import THREADS, add_splits
 from tilewright.kernels.epilogue import ElementEpilogue
 from tilewright.kernels.packing import maker_of
 from tilewright.kernels.problem import Problem
