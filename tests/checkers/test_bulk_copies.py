@@ -39,7 +39,7 @@ def load(without: str = "", atom: tw.atoms.CopyAtom = LOAD) -> object:
         if tw.thread_idx.x == 0:
             if without == "announcement":
                 full.arrive()
-            elif without != "arrival":
+            elif without != "arrival" or x[0, 0] > 1e9:
                 full.arrive_expect_tx(BYTES - 512 if without == "bytes" else BYTES)
             tw.copy(atom, tw.local_tile(x, TILE, (tw.block_idx.x, 0), guard=guard), smem, barrier=full)
         if without != "wait":
@@ -90,6 +90,9 @@ def test_a_deadlock_says_how_many_bytes_are_missing() -> None:
         tw.sync_threads()
         if tw.thread_idx.x == 0:
             full.arrive_expect_tx(2048)
+            if x[0, 0] > 1e9:
+                smem = tw.shared(tw.float32, tw.row_major(TILE))
+                tw.copy(LOAD, tw.local_tile(x, TILE, (0, 0), guard=True), smem, barrier=full)
         full.wait(0)
 
     with pytest.raises(tw.CheckError, match="phase 0 .parity 0.: 1 of 1 arrivals have come, and 2048 bytes that were"):

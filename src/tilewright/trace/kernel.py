@@ -18,6 +18,7 @@ from tilewright.trace.heap import memory
 from tilewright.trace.parameters import ArgumentType, definition_of, stand_ins
 from tilewright.trace.threads import refuse_wrong_slices
 from tilewright.trace.tracer import Tracer, locate_error, run
+from tilewright.trace.arrivals import refuse_endless_waits
 from tilewright.trace.uniformity import refuse_divergent_barriers
 
 # What an error of Python says that comes from using a stand-in as if it were a number, an array or a list.
@@ -74,6 +75,7 @@ def trace(
     refuse_escapes(kernel)
     refuse_remote_operands(kernel)
     refuse_divergent_barriers(kernel)
+    refuse_endless_waits(kernel)
     return kernel
 
 

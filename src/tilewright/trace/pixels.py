@@ -204,8 +204,8 @@ def describe_pixels(
     order = [len(shape) - 1, *range(len(shape) - 2, 0, -1), 0]
     return map_of(
         tracer, engine.image.engine, [shape[k] for k in order], [strides[k] for k in order], refuse, box=plan.box,
-        swizzle=plan.swizzle, nan=is_load and is_nan(tile.edge.fill, tile.dtype, refuse), steps=(1, *engine.filter.strides, 1),
-        corners=engine.filter.corners,
+        swizzle=plan.swizzle, nan=is_load and is_nan(tile.edge.fill, tile.dtype, refuse),
+        steps=(1, *engine.filter.strides, 1), corners=engine.filter.corners,
     )  # fmt: skip
 
 
