@@ -14,11 +14,11 @@ from tilewright.ir.core import Block, Kernel, Op, Value
 from tilewright.ir.ops import Atomic, AtRank, Cast, CastPair, Constant, Inside, Load, Store
 from tilewright.source import SourceLocation
 from tilewright.trace.aliases import refuse_changed_copies
+from tilewright.trace.arrivals import refuse_endless_waits
 from tilewright.trace.heap import memory
 from tilewright.trace.parameters import ArgumentType, definition_of, stand_ins
 from tilewright.trace.threads import refuse_wrong_slices
 from tilewright.trace.tracer import Tracer, locate_error, run
-from tilewright.trace.arrivals import refuse_endless_waits
 from tilewright.trace.uniformity import refuse_divergent_barriers
 
 # What an error of Python says that comes from using a stand-in as if it were a number, an array or a list.
