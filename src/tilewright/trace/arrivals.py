@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tilewright.errors import LanguageError
-from tilewright.ir.core import Block, Kernel, Op, Value
+from tilewright.ir.core import Block, Kernel
 from tilewright.ir.effects import Completion, Use
-from tilewright.ir.evaluate import evaluate
 from tilewright.ir.instruction import Instruction, Meeting
-from tilewright.ir.ops import If, Special
+from tilewright.ir.ops import If
+from tilewright.trace.thread_sets import Threads, ThreadSets
 
 
 def refuse_endless_waits(kernel: Kernel) -> None:
@@ -30,7 +30,7 @@ def refuse_endless_waits(kernel: Kernel) -> None:
         if use.use is not Use.BEGIN
     }
     found: dict[object, _Barrier] = {}
-    for op, meeting, threads, in_loop in _Walk(kernel).meetings():
+    for op, meeting, threads, in_loop in _meetings(kernel):
         if meeting.announces and not brought & {buffer.root for buffer in op.buffers}:
             name = op.buffers[0].name or "the mbarrier"
             raise LanguageError(
@@ -53,11 +53,11 @@ class _Barrier:
     takes: int | None = None
     is_certain: bool = True
     bound: int = 0  # arrivals other than those of threads that wait for the same phase
-    together: np.ndarray | None = None  # threads that arrive and wait at once
-    waits: list[Op] = field(default_factory=list)
-    arrivals: list[Op] = field(default_factory=list)
+    together: Threads | None = None  # threads that arrive and wait at once
+    waits: list[Instruction] = field(default_factory=list)
+    arrivals: list[Instruction] = field(default_factory=list)
 
-    def add(self, op: Op, meeting: Meeting, threads: np.ndarray, in_loop: bool) -> None:
+    def add(self, op: Instruction, meeting: Meeting, threads: Threads, in_loop: bool) -> None:
         """Add what an op does, which these threads may come to."""
         if meeting.takes is not None:
             self.takes = meeting.takes if self.takes is None else min(self.takes, meeting.takes)
@@ -84,7 +84,7 @@ class _Barrier:
         if self.bound + waiting >= self.takes:
             return
         op = self.waits[0]
-        meeting = op.meeting() if isinstance(op, Instruction) else None
+        meeting = op.meeting()
         assert meeting is not None, op
         details = [f"they arrive at {each.location}" for each in self.arrivals if each.location is not None]
         raise LanguageError(
@@ -97,52 +97,25 @@ class _Barrier:
         )
 
 
-class _Walk:
-    """Finds meetings, with the threads that may come to each."""
+def _meetings(kernel: Kernel) -> Iterator[tuple[Instruction, Meeting, Threads, bool]]:
+    """Yield each op that meets others at a barrier, the threads that may come to it, and whether it is in a loop."""
+    sets = ThreadSets(kernel)
+    if sets.everybody is not None:
+        yield from _meetings_in(kernel.body, sets, sets.everybody, False)
 
-    def __init__(self, kernel: Kernel) -> None:
-        self._kernel = kernel
-        block = kernel.block
-        self._threads = np.ones(1 if block is None else block[0] * block[1] * block[2], np.bool_)
-        self._is_known = block is not None
-        specials = (op for op in kernel.body.walk() if isinstance(op, Special) and op.name.startswith("thread_idx"))
-        self._axes = {op.result: "xyz".index(op.name[-1]) for op in specials}
-        self._conditions: dict[Value, np.ndarray | None] = {}
 
-    def meetings(self) -> Iterator[tuple[Op, Meeting, np.ndarray, bool]]:
-        """Yield each op that meets others at a barrier, the threads, and whether it is in a loop."""
-        if self._is_known:
-            yield from self._of(self._kernel.body, self._threads, False)
-
-    def _of(self, block: Block, threads: np.ndarray, in_loop: bool) -> Iterator[tuple[Op, Meeting, np.ndarray, bool]]:
-        for op in block.ops:
-            meeting = op.meeting() if isinstance(op, Instruction) else None
-            if meeting is not None and threads.any():
-                yield op, meeting, threads, in_loop
-            if isinstance(op, If):
-                if not any(isinstance(o, Instruction) and o.meeting() is not None for o in op.walk()):
-                    continue
-                taken = self._condition(op.condition)
-                yield from self._of(op.then, threads if taken is None else threads & taken, in_loop)
-                yield from self._of(op.otherwise, threads if taken is None else threads & ~taken, in_loop)
-            else:
-                for nested in op.blocks:
-                    yield from self._of(nested, threads, True)
-
-    def _condition(self, value: Value) -> np.ndarray | None:
-        """Return for which threads a condition holds, None where more than the index of the thread is in it."""
-        if value not in self._conditions:
-            self._conditions[value] = self._evaluate(value)
-        return self._conditions[value]
-
-    def _evaluate(self, value: Value) -> np.ndarray | None:
-        assert self._kernel.block is not None
-        x, y, _ = self._kernel.block
-        found = np.zeros(len(self._threads), np.bool_)
-        try:
-            for thread in range(len(found)):
-                index = thread % x, thread // x % y, thread // (x * y)
-                found[thread] = bool(evaluate(value, {axis: index[n] for axis, n in self._axes.items()}))
-        except KeyError:
-            return None
-        return found
+def _meetings_in(
+    block: Block, sets: ThreadSets, threads: Threads, in_loop: bool
+) -> Iterator[tuple[Instruction, Meeting, Threads, bool]]:
+    for op in block.ops:
+        meeting = op.meeting() if isinstance(op, Instruction) else None
+        if meeting is not None and threads.any():
+            assert isinstance(op, Instruction), op
+            yield op, meeting, threads, in_loop
+        if not isinstance(op, If):
+            for nested in op.blocks:
+                yield from _meetings_in(nested, sets, threads, True)
+        elif any(isinstance(o, Instruction) and o.meeting() is not None for o in op.walk()):
+            taken = sets.where(op.condition)
+            yield from _meetings_in(op.then, sets, threads if taken is None else threads & taken, in_loop)
+            yield from _meetings_in(op.otherwise, sets, threads if taken is None else threads & ~taken, in_loop)
