@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tilewright.errors import LanguageError
-from tilewright.ir.core import Block, Kernel
-from tilewright.ir.effects import Completion, Use
+from tilewright.ir.core import Block, Buffer, Kernel
+from tilewright.ir.effects import Use
 from tilewright.ir.instruction import Instruction, Meeting
 from tilewright.ir.ops import If
 from tilewright.trace.thread_sets import Threads, ThreadSets
@@ -22,13 +22,9 @@ from tilewright.trace.thread_sets import Threads, ThreadSets
 
 def refuse_endless_waits(kernel: Kernel) -> None:
     """Raise `LanguageError` at what announces bytes that no copy brings, and at a wait for more threads than come."""
-    brought = {
-        use.buffer.root
-        for op in kernel.body.walk()
-        if op.effects.asynchronous is Completion.BARRIER or not isinstance(op, Instruction)
-        for use in op.uses
-        if use.use is not Use.BEGIN
-    }
+    # What has no meeting of its own, copies and other instructions, may bring bytes and arrivals to what it reaches.
+    others = [op for op in kernel.body.walk() if not (isinstance(op, Instruction) and op.meeting())]
+    brought = {use.buffer.root for op in others for use in op.uses if use.use is not Use.BEGIN}
     found: dict[object, _Barrier] = {}
     for op, meeting, threads, in_loop in _meetings(kernel):
         if meeting.announces and not brought & {buffer.root for buffer in op.buffers}:
@@ -42,6 +38,8 @@ def refuse_endless_waits(kernel: Kernel) -> None:
             )
         found.setdefault(meeting.barrier, _Barrier()).add(op, meeting, threads, in_loop)
     for which, barrier in found.items():
+        if isinstance(which, Buffer) and which.root in brought:
+            continue
         if None not in found or not isinstance(which, int):  # who arrives at one of the block's may arrive at any
             barrier.refuse(kernel.warp_size)
 
