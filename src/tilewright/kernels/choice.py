@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any  # Any: JSON
 from tilewright import notebook
 from tilewright.errors import ArgumentError
 from tilewright.kernels.family import Candidate, Family
+from tilewright.kernels.hopper import Hopper
 from tilewright.kernels.model import Machine
 from tilewright.kernels.multistage import Multistage
 from tilewright.kernels.problem import Operand, Problem
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 # The index of families, a line for each; of equally fast candidates the first is chosen.
 FAMILIES: tuple[Family, ...] = (
+    Hopper(),
     Multistage(),
 )  # fmt: skip
 
@@ -33,6 +35,11 @@ def all_candidates(problem: Problem, machine: Machine, families: Sequence[Family
         for family in (FAMILIES if families is None else families)
         for candidate in family.candidates(problem, machine)
     ]
+
+
+def simulated_families() -> Sequence[Family]:
+    """Return the families for calls that run in the simulator, where the result counts and not the kernel."""
+    return [family for family in FAMILIES if family.is_simulated] or FAMILIES
 
 
 def fastest(problem: Problem, machine: Machine, candidates: Sequence[Candidate]) -> Candidate:
@@ -174,7 +181,7 @@ _COLUMNS = (
     Column("kernel", is_text=True, is_wide=True),
     Column("tile, warps, stages", is_text=True),
     Column("predicted us"),
-    *(Column(name, is_wide=True) for name in ("compute", "memory", "packing", "tiles", "waves", "blocks/SM")),
+    *(Column(name, is_wide=True) for name in ("compute", "memory", "packing", "adding", "tiles", "waves", "blocks/SM")),
     Column("shared KB"),
     Column("rejected", is_text=True),
 )
@@ -185,8 +192,8 @@ def _row(candidate: Candidate, *, is_choice: bool) -> list[str]:
     begin = ["->" if is_choice else "", candidate.family.name, str(candidate.configuration)]
     p = candidate.prediction
     if p is None:
-        return [*begin, *[""] * 7, shared, candidate.rejection or ""]
-    times = [f"{t:.2f}" for t in (p.us, p.compute_us, p.memory_us, p.packing_us)]
+        return [*begin, *[""] * 8, shared, candidate.rejection or ""]
+    times = [f"{t:.2f}" for t in (p.us, p.compute_us, p.memory_us, p.packing_us, p.adding_us)]
     return [*begin, *times, str(p.tiles), str(p.waves), str(p.blocks), shared, ""]
 
 
@@ -215,6 +222,7 @@ def _described(candidate: Candidate) -> dict[str, Any]:
         "rejection": candidate.rejection,
     }
     if p is not None:
-        result |= {"us": p.us, "compute_us": p.compute_us, "memory_us": p.memory_us, "packing_us": p.packing_us}
+        result |= {"us": p.us, "compute_us": p.compute_us, "memory_us": p.memory_us}
+        result |= {"packing_us": p.packing_us, "adding_us": p.adding_us}
         result |= {"tiles": p.tiles, "waves": p.waves, "blocks_per_multiprocessor": p.blocks}
     return result

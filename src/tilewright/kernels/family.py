@@ -106,6 +106,7 @@ class Family(ABC):
     """
 
     name: ClassVar[str]
+    is_simulated: ClassVar[bool] = True  # whether calls that run in the simulator may take it
     takes_splits: ClassVar[bool] = False  # whether the kernel multiplies float32 in parts where the problem asks for it
 
     @abstractmethod

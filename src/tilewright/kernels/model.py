@@ -74,10 +74,11 @@ class Prediction:
     compute_us: float
     memory_us: float
     packing_us: float = 0.0  # of the passes before the kernel that pack A or B
+    adding_us: float = 0.0  # of the pass behind it that adds up splits of K
 
     @property
     def us(self) -> float:
-        return max(self.compute_us, self.memory_us) + self.packing_us
+        return max(self.compute_us, self.memory_us) + self.packing_us + self.adding_us
 
 
 Tiling = tuple[tuple[int, int, int], tuple[int, int], int]  # tile, warps, stages
