@@ -116,7 +116,8 @@ class BulkRaces:
         as_one = Access(access.op, access.kind, access.storage, None, 1, None)
         checker.compare(region, as_one, touch, event)
         self.demand_fences(region, as_one, touch)
-        checker.record(region, as_one, touch, event)
+        if access.told is None:  # else nobody but the mbarrier that is told has read
+            checker.record(region, as_one, touch, event)
         if region.cells.ordinary is not None and access.kind is not AccessKind.COPY_READ:
             region.cells.ordinary[touch.cells] = 0
         if access.kind is AccessKind.COPY_READ and region.cells.pending_reads is not None:
