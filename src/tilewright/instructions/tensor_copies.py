@@ -313,7 +313,9 @@ class TensorLoad(Instruction):
                     return  # its bytes come nevertheless
                 begun = np.zeros_like(reading)
                 begun[of[which]] = True
-                machine.finish_bulk(read, begun & reading, None if read.told is None else (self.barrier, element, phase))
+                machine.finish_bulk(
+                    read, begun & reading, None if read.told is None else (self.barrier, element, phase)
+                )
                 reading[begun] = False
                 boxes.memory.scatter(to[which], place[which], box[of[which]])
                 machine.finish_bulk(write, which, (self.barrier, element, phase))
