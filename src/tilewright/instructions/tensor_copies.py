@@ -313,12 +313,11 @@ class TensorLoad(Instruction):
                     return  # its bytes come nevertheless
                 begun = np.zeros_like(reading)
                 begun[of[which]] = True
-                machine.finish_bulk(
-                    read, begun & reading, None if read.told is None else (self.barrier, element, phase)
-                )
+                arrival = self.barrier, element, phase
+                machine.finish_bulk(read, begun & reading, arrival if targets is None else None)
                 reading[begun] = False
                 boxes.memory.scatter(to[which], place[which], box[of[which]])
-                machine.finish_bulk(write, which, (self.barrier, element, phase))
+                machine.finish_bulk(write, which, arrival)
 
             elements = np.broadcast_to(values[at], (machine.blocks, machine.threads))[rows, threads]
             mbarriers.deliver_later(self, elements, to, threads, self.map.bytes, land)
