@@ -20,13 +20,13 @@ from tilewright.ir.ops import If
 from tilewright.trace.thread_sets import Threads, ThreadSets
 
 
-def refuse_endless_waits(kernel: Kernel) -> None:
+def refuse_endless_waits(kernel: Kernel, sets: ThreadSets) -> None:
     """Raise `LanguageError` at what announces bytes that no copy brings, and at a wait for more threads than come."""
     # What has no meeting of its own, copies and other instructions, may bring bytes and arrivals to what it reaches.
     others = [op for op in kernel.body.walk() if not (isinstance(op, Instruction) and op.meeting())]
     brought = {use.buffer.root for op in others for use in op.uses if use.use is not Use.BEGIN}
     found: dict[object, _Barrier] = {}
-    for op, meeting, threads, in_loop in _meetings(kernel):
+    for op, meeting, threads, in_loop in _meetings(kernel, sets):
         if meeting.announces and not brought & {buffer.root for buffer in op.buffers}:
             name = op.buffers[0].name or "the mbarrier"
             raise LanguageError(
@@ -95,9 +95,8 @@ class _Barrier:
         )
 
 
-def _meetings(kernel: Kernel) -> Iterator[tuple[Instruction, Meeting, Threads, bool]]:
+def _meetings(kernel: Kernel, sets: ThreadSets) -> Iterator[tuple[Instruction, Meeting, Threads, bool]]:
     """Yield each op that meets others at a barrier, the threads that may come to it, and whether it is in a loop."""
-    sets = ThreadSets(kernel)
     if sets.everybody is not None:
         yield from _meetings_in(kernel.body, sets, sets.everybody, False)
 

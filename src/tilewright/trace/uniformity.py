@@ -35,7 +35,7 @@ class _Control:
     is_exact: bool = False  # it is known for each thread whether it takes the branch
 
 
-def refuse_divergent_barriers(kernel: Kernel) -> None:
+def refuse_divergent_barriers(kernel: Kernel, sets: ThreadSets) -> None:
     """Raise `LanguageError` at a barrier in a branch or loop at which the threads that must meet diverge."""
     if not any(_group_of(op) for op in kernel.body.walk()):
         return
@@ -43,8 +43,7 @@ def refuse_divergent_barriers(kernel: Kernel) -> None:
     while analysis.grows:  # a carried value takes its class to the next iteration
         analysis.grows = False
         analysis.block(kernel.body)
-    sets = ThreadSets(kernel)
-    groups = {group: _Groups(kernel, group) for group in WARPS_OF}
+    groups = {group: _Groups(kernel, group, sets) for group in WARPS_OF}
     _check(kernel.body, analysis.divergent, groups, {}, sets, sets.everybody)
 
 
@@ -58,7 +57,8 @@ def _group_of(op: Op) -> Scope | None:
 class _Groups:
     """Says which values surely differ between the threads of a warp, or of a warpgroup."""
 
-    def __init__(self, kernel: Kernel, group: Scope) -> None:
+    def __init__(self, kernel: Kernel, group: Scope, sets: ThreadSets) -> None:
+        self._sets = sets
         self._block, self.size = kernel.block, kernel.warp_size * WARPS_OF[group]
         specials = (op for op in kernel.body.walk() if isinstance(op, Special) and op.name.startswith("thread_idx"))
         self._axes = {op.result: "xyz".index(op.name[-1]) for op in specials}
@@ -67,7 +67,8 @@ class _Groups:
     def divides(self, op: For | While | If) -> bool:
         """Say whether threads of one group diverge at a branch or loop."""
         if isinstance(op, If):
-            return self.differs(op.condition)
+            taken = self._sets.where(op.condition)
+            return self.differs(op.condition) if taken is None else not are_whole_groups(taken, self.size)
         if isinstance(op, While):
             last = op.condition.ops[-1]
             assert isinstance(last, Yield), last
