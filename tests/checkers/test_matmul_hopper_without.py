@@ -21,6 +21,10 @@ from tilewright.kernels.hopper_plan import HopperConfiguration
 CONFIGURATIONS = {
     "cooperative": (HopperConfiguration((128, 64, 64), (8, 1), 2, 2, blocks=1), (200, 72, 200)),
     "ping-pong": (HopperConfiguration((64, 64, 64), (8, 1), 2, 2, is_ping_pong=True, blocks=1), (200, 72, 200)),
+    "ping-pong in parts": (
+        HopperConfiguration((128, 64, 64), (8, 1), 2, 2, is_ping_pong=True, blocks=1),
+        (400, 72, 200),
+    ),
     "cluster": (HopperConfiguration((128, 64, 64), (8, 1), 2, 2, cluster=2, blocks=2), (200, 136, 200)),
     "splits": (HopperConfiguration((128, 64, 64), (8, 1), 2, 2, splits=2, blocks=1), (72, 72, 400)),
 }

@@ -52,8 +52,8 @@ def matmul_warpgroups(D, A, B, alpha, beta, plan: tw.constexpr, *operands):
             alternate(plan, epilogue, works, ring, order, sA, sB, sD, D, tuple(operands), alpha, beta, rank)
         else:
             cooperate(plan, epilogue, works, ring, sA, sB, sD, D, tuple(operands), alpha, beta, rank)
-        if plan.stores_boxes and tw.thread_idx.x % WARPGROUP == 0:
-            tw.tma_store_wait(0)  # the buffer is there until its last store has read it
+            if plan.stores_boxes and tw.thread_idx.x % WARPGROUP == 0:
+                tw.tma_store_wait(0)  # the buffer is there until its last store has read it
     if plan.cluster > 1:
         tw.cluster_sync()  # the other block may still arrive here
 
@@ -260,7 +260,8 @@ def finish(plan, epilogue, acc, sD, D, operands, place, consumer, alpha, beta):
                 value = of_part(acc, i, wave, part * count)
                 out[i] = epilogue.apply(value, alpha, beta, [x[i] for x in elements]).to(D.dtype)
             if plan.stores_boxes:
-                store_boxes(plan, out, sD[:, :, consumer], D, (*where, batch))
+                is_free = plan.is_ping_pong and wave == part == 0  # the other consumer has told that it is
+                store_boxes(plan, out, sD[:, :, consumer], D, (*where, batch), is_free)
             else:
                 tile = tw.local_tile(D[:, :, batch], (rows, columns), where, guard=True)
                 tw.copy(out, thread.partition_C(tile))
@@ -280,14 +281,15 @@ def load_part(plan, thread, tensor, where):
 
 
 @tw.function
-def store_boxes(plan, out, buffer, D, where):
-    """Write a part of the results to shared memory, and begin its store by TMA."""
+def store_boxes(plan, out, buffer, D, where, is_free):
+    """Write a part of the results to shared memory, when it is free, and begin its store by TMA."""
     group = tw.warpgroup_id()
     ours, is_leader = tw.named_barrier(group, WARPGROUP), tw.thread_idx.x % WARPGROUP == 0
     writer = plan.write.get_slice(tw.thread_idx.x % WARPGROUP)
-    if is_leader:
-        tw.tma_store_wait(0)  # the store before has read the buffer
-    ours.sync()
+    if not is_free:
+        if is_leader:
+            tw.tma_store_wait(0)  # the store before has read the buffer
+        ours.sync()
     tw.copy(plan.write, writer.retile_S(out), writer.partition_D(buffer))
     tw.fence_proxy_async()
     ours.sync()
