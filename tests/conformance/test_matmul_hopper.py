@@ -42,6 +42,7 @@ class Case:
 
 
 PING_PONG, SWAPPED, CLUSTER = {"is_ping_pong": True}, {"is_swapped": True}, {"cluster": 2}
+IN_CLUSTER = {"adds_in_cluster": True}
 CASES = {
     "one tile, few steps": Case((128, 256, 64), (128, 256, 64), 1),
     "edges, more tiles than blocks": Case((200, 264, 200), (128, 128, 64), 2),
@@ -59,6 +60,9 @@ CASES = {
     "swapped, ping-pong, M contiguous": Case((24, 136, 136), (32, 64, 64), 1, majors="MK", more=SWAPPED | PING_PONG),
     "splits": Case((130, 136, 600), (128, 128, 64), 3, more={"splits": 3}),
     "splits, swapped, a batch": Case((3, 136, 520), (8, 128, 64), 4, batch=(2,), more={"splits": 4} | SWAPPED),
+    "splits in a cluster": Case((130, 136, 600), (128, 128, 64), 1, more={"splits": 2} | IN_CLUSTER),
+    "splits in a cluster, swapped": Case((5, 264, 520), (8, 128, 64), 1, batch=(2,), more={"splits": 4} | SWAPPED | IN_CLUSTER),
+    "splits in a cluster, e4m3": Case((72, 72, 600), (128, 64, 128), 1, ("e4m3", "e4m3"), more={"splits": 2} | IN_CLUSTER),
     "f16": Case((130, 72, 72), (128, 64, 64), 1, ("f16", "f16")),
     "tf32": Case((130, 68, 68), (128, 64, 32), 1, ("tf32", "tf32")),
     "tf32, splits": Case((130, 68, 132), (128, 64, 32), 1, ("tf32", "tf32"), more={"splits": 2}),
@@ -130,6 +134,7 @@ WITH_OPERANDS = {
     "ping-pong": Case((72, 136, 72), (64, 64, 64), 1, more=PING_PONG),
     "swapped": Case((5, 136, 72), (8, 128, 64), 1, more=SWAPPED),
     "splits": Case((70, 72, 264), (128, 64, 64), 2, more={"splits": 2}),
+    "splits in a cluster": Case((70, 72, 264), (128, 64, 64), 1, more={"splits": 2} | IN_CLUSTER),
     "rows of odd length": Case((67, 71, 72), (128, 64, 64), 1),
 }
 

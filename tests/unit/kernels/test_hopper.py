@@ -81,11 +81,12 @@ def test_nothing_spills(name: str, majors: str, adds: bool, aligned: bool, confi
         row = 4096 if aligned or dtype is stored else 4095
         return tw.spec(dtype, (rows, columns, 1), stride=(row, 1, 0) if major == "K" else (1, row, 0))
 
-    adds = adds and configuration.splits == 1
-    d = matrix(4093, 4095, "K", out if configuration.splits == 1 else accumulator)
+    is_whole = configuration.splits == 1 or configuration.adds_in_cluster
+    adds = adds and is_whole
+    d = matrix(4093, 4095, "K", out if is_whole else accumulator)
     kernel = matmul_warpgroups.numbered(int(adds)).configure(min_blocks=1)
-    if configuration.cluster > 1:
-        kernel = kernel.configure(cluster=configuration.cluster)
+    if configuration.cluster_size > 1:
+        kernel = kernel.configure(cluster=configuration.cluster_size)
     operands = (matrix(4093, 4091, majors[0], stored), matrix(4095, 4091, majors[1], stored))
     one = accumulator.numpy.type(1)
     with warnings.catch_warnings():
@@ -167,6 +168,12 @@ def test_long_sums_of_few_tiles_are_split(shape: tuple[int, int, int]) -> None:
     assert chosen(*shape).splits > 1
 
 
+def test_few_tiles_add_up_in_a_cluster() -> None:
+    """In place of a second launch."""
+    found = chosen(16, 576, 7168)
+    assert found.adds_in_cluster and found.splits == 8
+
+
 def test_small_epilogues_of_short_sums_are_hidden_by_ping_pong() -> None:
     assert chosen(8192, 8192, 256).is_ping_pong
 
@@ -183,8 +190,9 @@ def test_a_result_is_the_same_every_time() -> None:
     """Splits are added up in one order, whatever the blocks do."""
     random = np.random.default_rng(0)
     a, b = (random.standard_normal((8, 520), np.float32).astype(np.float16) for _ in range(2))
+    configuration = HopperConfiguration((8, 128, 64), (1, 8), 3, 2, splits=4, is_swapped=True)
     found = set()
-    for blocks in (1, 3, 8):
-        with only(HopperConfiguration((8, 128, 64), (1, 8), 3, 2, splits=4, is_swapped=True), blocks):
+    for each, blocks in ((configuration, 1), (configuration, 3), (replace(configuration, adds_in_cluster=True), 4)):
+        with only(each, blocks):
             found.add(tw.matmul(a, b.T, out_dtype=tw.float32).tobytes())
     assert len(found) == 1
