@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from tests.conformance.harness import Backend
 from tests.helpers.one_family import only
+from tests.helpers.slow import rest_is_slow
 
 import tilewright as tw
 from tilewright.kernels.hopper_plan import HopperConfiguration
@@ -122,7 +123,13 @@ def compute(backend: Backend, case: Case, a: np.ndarray, b: np.ndarray, **option
     return backend.get(result)
 
 
-@pytest.mark.parametrize("name", CASES)
+QUICK = (
+    "edges, more tiles than blocks", "a batch", "M and N contiguous", "ping-pong", "cluster", "swapped", "splits, swapped, a batch",
+    "splits in a cluster, swapped", "tf32", "e4m3 x e5m2", "s8 x u8",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", rest_is_slow(CASES, *QUICK))
 def test_products(backend: Backend, name: str) -> None:
     case = CASES[name]
     a, b = operands(case)
@@ -139,7 +146,7 @@ WITH_OPERANDS = {
 }
 
 
-@pytest.mark.parametrize("name", WITH_OPERANDS)
+@pytest.mark.parametrize("name", rest_is_slow(WITH_OPERANDS, "ping-pong", "splits", "rows of odd length"))
 def test_epilogues(backend: Backend, name: str) -> None:
     """alpha, beta and C, a bias, and a function with an array of its own and a number that is passed."""
     case, random = WITH_OPERANDS[name], np.random.default_rng(1)
@@ -154,7 +161,7 @@ def test_epilogues(backend: Backend, name: str) -> None:
         same(found, np.maximum(total * scale, 0) * gain)
 
 
-@pytest.mark.parametrize("name", ["cooperative", "ping-pong", "splits"])
+@pytest.mark.parametrize("name", rest_is_slow(["cooperative", "ping-pong", "splits"], "ping-pong"))
 def test_the_result_may_be_what_is_added(backend: Backend, name: str) -> None:
     case = WITH_OPERANDS[name]
     (m, n, _), (a, b) = case.extents, operands(case)
@@ -191,6 +198,31 @@ def test_rows_that_coincide(backend: Backend) -> None:
         found = backend.get(tw.matmul(repeated, backend.put(b).swapaxes(-1, -2)))
     assert family.launched
     same(found, product(np.broadcast_to(a[:1], a.shape), b))
+
+
+@pytest.mark.parametrize("mode", [0, 1])
+def test_steps_backwards(mode: int) -> None:
+    """A tensor map has none: such operands are packed, and such results are stored from registers."""
+    case = Case((72, 72, 72), (128, 64, 64), 2, batch=(2,))
+    a, b = operands(case)
+    out = np.zeros((2, 72, 72), np.float32)
+    with only(case.configuration, 2) as family:
+        tw.matmul(np.flip(a, mode), b.swapaxes(-1, -2), out=np.flip(out, mode))
+    assert family.launched
+    same(np.flip(out, mode), product(np.flip(a, mode), b))
+
+
+@pytest.mark.parametrize("name", rest_is_slow(WITH_OPERANDS, "swapped"))
+def test_results_of_any_layout(backend: Backend, name: str) -> None:
+    """Every other column, columns from the second on, and a transposed array; what lies beside them stays."""
+    case = WITH_OPERANDS[name]
+    (m, n, _), (a, b) = case.extents, operands(case)
+    for view in (lambda x: x[:, ::2], lambda x: x[:, 1 : n + 1], lambda x: x.swapaxes(0, 1)[1 : m + 1]):
+        wide = backend.put(np.full((2 * max(m, n), 2 * max(m, n)), 77, np.float32))
+        out = view(wide)[:m, :n]
+        same(compute(backend, case, a, b, out=out), product(a, b))
+        same(backend.get(out), product(a, b))
+        assert (backend.get(wide) == 77).sum() >= wide.shape[0] * wide.shape[1] - m * n
 
 
 def test_no_k_is_for_another_family() -> None:

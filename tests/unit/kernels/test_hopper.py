@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from benchmarks import matmul as benchmark
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.helpers.one_family import only
@@ -196,3 +197,10 @@ def test_a_result_is_the_same_every_time() -> None:
         with only(each, blocks):
             found.add(tw.matmul(a, b.T, out_dtype=tw.float32).tobytes())
     assert len(found) == 1
+
+
+def test_the_drawn_shapes_are_those_that_were_drawn() -> None:
+    shapes = benchmark.drawn()
+    assert shapes == [tuple(each) for each in benchmark.draw()] and len(shapes) == 200
+    assert all(128 <= extent <= 16384 for each in shapes for extent in each)
+    assert all(len(list(group())) >= 3 for group in benchmark.GROUPS.values())
