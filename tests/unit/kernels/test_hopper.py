@@ -63,7 +63,10 @@ def compiled() -> Iterator[object]:
                         key = name, kind, majors, adds, aligned
                         if key not in seen:
                             seen.add(key)
-                            quick = kind.tile in ((128, 256, 64), (16, 64, 64)) and (majors, adds) == ("KK", True)
+                            quick = (kind.tile, kind.cluster) in (((128, 256, 64), 2), ((8, 64, 64), 1)) and (
+                                majors,
+                                adds,
+                            ) == ("KK", True)
                             slow = () if name == "bf16" and quick and aligned else pytest.mark.slow
                             words = [name, majors, "with C"[: 6 * adds], "" if aligned else "odd rows", str(kind)]
                             yield pytest.param(
