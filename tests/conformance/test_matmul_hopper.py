@@ -59,6 +59,8 @@ CASES = {
     "cluster, ping-pong": Case((200, 264, 72), (64, 128, 64), 2, more=CLUSTER | PING_PONG),
     "swapped": Case((5, 264, 136), (8, 128, 64), 2, more=SWAPPED),
     "swapped, ping-pong, M contiguous": Case((24, 136, 136), (32, 64, 64), 1, majors="MK", more=SWAPPED | PING_PONG),
+    "swapped, few contiguous rows": Case((5, 136, 136), (16, 128, 64), 1, majors="MK", more=SWAPPED),
+    "few contiguous columns": Case((136, 7, 136), (128, 16, 64), 1, majors="KM"),
     "splits": Case((130, 136, 600), (128, 128, 64), 3, more={"splits": 3}),
     "splits, swapped, a batch": Case((3, 136, 520), (8, 128, 64), 4, batch=(2,), more={"splits": 4} | SWAPPED),
     "splits in a cluster": Case((130, 136, 600), (128, 128, 64), 1, more={"splits": 2} | IN_CLUSTER),

@@ -31,10 +31,11 @@ from tilewright.launch import Kernel
 from tilewright.trace.host_numbers import NumberUse
 from tilewright.transactions import ROW
 
-_GROUP = 8  # tiles along M before the next along N: what example 05 does
+_GROUP = 8  # tiles along M before the next along N: what examples 05 and 06 do
 _MOST_STAGES = 16
 _SPARE_BYTES = 1024  # of shared memory, for the barriers and what lies between buffers
 _NARROW = (8, 16, 32, 64)  # extents along which D is narrow
+_LEAST_CONTIGUOUS = 16  # elements of 16 bits: 32 bytes, the least row of a swizzle
 _LEAST_STEPS = 4  # tiles of K in a split
 _CLUSTERS = (2, 4, 8)  # blocks that share the K of a tile
 _LEAST_STAGES = 4  # beside the sums that others send
@@ -196,7 +197,9 @@ def _whole(problem: Problem, arch: Arch) -> Iterator[HopperConfiguration]:
     for is_swapped, extent in ((True, problem.m), (False, problem.n)):  # first: of equals they do least
         if extent > _NARROW[-1]:
             continue
-        narrow = next(width for width in _NARROW if extent <= width)
+        operand = problem.a if is_swapped else problem.b
+        least = 1 if operand.major == "K" else _LEAST_CONTIGUOUS
+        narrow = next(width for width in _NARROW if max(extent, least) <= width)
         for wide, is_ping_pong in _NARROW_SHAPES[promotes:]:
             tile = (narrow, wide) if is_swapped else (wide, narrow)
             yield _configuration(problem, tile, arch, is_ping_pong, 1, is_swapped=is_swapped)
@@ -215,9 +218,14 @@ def _configuration(
     stages = (arch.shared_bytes_optin - _SPARE_BYTES - results) // ((m + n) * ROW + 16)
     warps = 4 * CONSUMERS, 1
     return HopperConfiguration(
-        (m, n, k), warps[::-1] if is_swapped else warps, min(stages, _MOST_STAGES), _GROUP, cluster, is_ping_pong,
+        (m, n, k),
+        warps[::-1] if is_swapped else warps,
+        min(stages, _MOST_STAGES),
+        _GROUP // cluster,
+        cluster,
+        is_ping_pong,
         is_swapped=is_swapped,
-    )  # fmt: skip
+    )
 
 
 def _with_splits(problem: Problem, whole: HopperConfiguration) -> Iterator[HopperConfiguration]:

@@ -167,6 +167,12 @@ def test_few_rows_are_columns_of_the_instruction(m: int) -> None:
     assert found.is_swapped and m <= found.tile[0] <= max(2 * m, 8)
 
 
+def test_few_contiguous_rows_fill_the_rows_of_a_swizzle() -> None:
+    for majors, tile in (("MK", (16, 128)), ("KK", (8, 128))):
+        assert tile in {c.configuration.tile[:2] for c in legal(problem_of("bf16", 5, 4096, 4096, majors))}
+    assert (128, 16) in {c.configuration.tile[:2] for c in legal(problem_of("bf16", 4096, 7, 4096, "KM"))}
+
+
 @pytest.mark.parametrize("shape", [(256, 256, 65536), (512, 512, 16384)])
 def test_long_sums_of_few_tiles_are_split(shape: tuple[int, int, int]) -> None:
     assert chosen(*shape).splits > 1
