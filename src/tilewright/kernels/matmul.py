@@ -86,8 +86,8 @@ class Matmul:
         function made with def, as `tw.function` does.
 
         Raises `ArgumentError` for arguments that do not fit together, before anything is written; for tensors that
-        require a gradient, unless in torch.no_grad(), as no gradient would flow; and where the GPU has no kernel for
-        the element types.
+        require a gradient, unless in torch.no_grad(), as none would flow (see `tw.torch.matmul`); and where the GPU has
+        no kernel for the element types.
         """
         if a is None or b is None:
             _check_array("a" if a is None else "b", None)
@@ -285,7 +285,8 @@ def _refuse_gradients(names: tuple[str, ...], arrays: tuple[Any, ...], places: t
         if arrays[place].requires_grad and sys.modules["torch"].is_grad_enabled():
             raise ArgumentError(
                 f"{names[place]} requires a gradient, and none flows through matmul",
-                help=f"pass {names[place]}.detach(), or call it in torch.no_grad()",
+                help=f"gradients flow through tw.torch.matmul; or pass {names[place]}.detach(), "
+                "or call it in torch.no_grad()",
             )
 
 
