@@ -37,13 +37,11 @@ def by_torch(a, b, bias=None, epilogue=None, gate=None, residual=None):
 
 SHAPES = [
     ((3, 4), (4, 5)),
-    ((4,), (4, 5)),
     ((3, 4), (4,)),
     ((4,), (4,)),
     ((2, 3, 4), (4, 5)),
     ((2, 1, 3, 4), (2, 4, 5)),
     ((3, 4), (2, 4, 5)),
-    ((2, 3, 4), (4,)),
     ((4,), (2, 4, 5)),
     ((0, 4), (4, 5)),
     ((3, 0), (0, 5)),
@@ -61,8 +59,10 @@ def test_shapes_and_gradients_are_those_of_torch(left: tuple[int, ...], right: t
     assert all(map(torch.allclose, *pairs))
 
 
-@pytest.mark.parametrize("epilogue", [None, *EPILOGUES])
-@pytest.mark.parametrize("left", [(3, 4), (2, 3, 4), (4,)], ids=str)
+CASES = [*itertools.product([None, *EPILOGUES], [(3, 4)]), ("swiglu", (2, 3, 4)), ("relu", (4,)), (None, (2, 3, 4))]
+
+
+@pytest.mark.parametrize(("epilogue", "left"), CASES, ids=str)
 def test_epilogues_in_one_kernel_and_in_two(epilogue: str | None, left: tuple[int, ...]) -> None:
     a, b, bias, residual = numbers(*left), numbers(4, 5), numbers(5, seed=2), numbers(*left[:-1], 5, seed=3)
     gate = numbers(*left[:-1], 5, seed=4) if epilogue == "swiglu" else None
@@ -80,7 +80,7 @@ def test_epilogues_in_one_kernel_and_in_two(epilogue: str | None, left: tuple[in
         assert all(map(torch.allclose, torch.autograd.grad(found, inputs, gradient), known))
 
 
-@pytest.mark.parametrize("epilogue", [None, *EPILOGUES])
+@pytest.mark.parametrize("epilogue", [None, "gelu_tanh", "swiglu"])
 def test_gradients_of_gradients(epilogue: str | None) -> None:
     a, b, bias, residual = numbers(2, 3), numbers(3, 2), numbers(2, seed=2), numbers(2, 2, seed=3)
     gate = (numbers(2, 2, seed=4),) if epilogue == "swiglu" else ()
@@ -88,15 +88,15 @@ def test_gradients_of_gradients(epilogue: str | None) -> None:
     def function(a, b, bias, residual, gate=None):
         return tw.torch.matmul(a, b, bias=bias, epilogue=epilogue, gate=gate, residual=residual)
 
-    assert torch.autograd.gradcheck(function, (a, b, bias, residual, *gate))
-    assert torch.autograd.gradgradcheck(function, (a, b, bias, residual, *gate))
+    assert torch.autograd.gradcheck(function, (a, b, bias, residual, *gate), fast_mode=True)
+    assert torch.autograd.gradgradcheck(function, (a, b, bias, residual, *gate), fast_mode=True)
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_derivatives_up_to_the_third(function: str) -> None:
     x, factor = numbers(5), numbers(5, seed=1)
     for order in range(3):
-        assert torch.autograd.gradcheck(lambda x, f: activation(x, f, x, function, order), (x, factor))
+        assert torch.autograd.gradcheck(lambda x, f: activation(x, f, x, function, order), (x, factor), fast_mode=True)
     with pytest.raises(tw.ArgumentError, match="derivatives up to the third here, got one of order 4"):
         activation(x, None, None, function, 4)
 

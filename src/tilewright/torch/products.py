@@ -77,7 +77,7 @@ def _result(
     residual: torch.Tensor | None = None,
     epilogue: str = "",
     out_dtype: torch.dtype | None = None,
-    precision: str = "ieee",
+    precision: str = "",
 ) -> torch.Tensor:
     """Return an empty result."""
     torch._check(
@@ -117,17 +117,18 @@ def matmul_operator(
     residual: torch.Tensor | None = None,
     epilogue: str = "",
     out_dtype: torch.dtype | None = None,
-    precision: str = "ieee",
+    precision: str = "",
 ) -> torch.Tensor:
     """Compute epilogue(a @ b + bias) + residual in one kernel: the operator under `tw.torch.matmul`.
 
-    It is what graphs show as torch.ops.tilewright.matmul. Operands have two modes at least; "" is no epilogue.
+    It is what graphs show as torch.ops.tilewright.matmul. Operands have two modes at least; "" is no epilogue, and the
+    precision that torch is set to.
     """
     function: Any = None  # Any: what tw.matmul takes
     if epilogue or residual is not None:
         operands = {n: x for n, x in (("gate", gate), ("residual", residual)) if x is not None}
         function = functools.partial(finish, function=epilogue, **operands)
-    precise = precision if a.dtype == torch.float32 else None
+    precise = (precision or _precision_of_torch()) if a.dtype == torch.float32 else None
     with torch.no_grad():  # gradients are the operator's, not the kernel's
         found: torch.Tensor = tilewright.matmul(
             a, b, bias=bias, epilogue=function, out_dtype=out_dtype, precision=precise
@@ -175,6 +176,10 @@ def _matmul_backward(
     return found
 
 
+def _precision_of_torch() -> str:
+    return "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32"
+
+
 def _summed(gradient: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     """Return the gradient of what was broadcast, in its type."""
     return gradient.sum_to_size(x.shape).to(x.dtype)
@@ -213,22 +218,20 @@ def matmul(
     Raises `ArgumentError` for arguments that do not fit together.
     """
     _check(a, b, bias, epilogue, gate, residual)
-    if precision is None:
-        precision = "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32"
     left, right = a.unsqueeze(0) if a.ndim == 1 else a, b.unsqueeze(1) if b.ndim == 1 else b
     if b.ndim == 1 or a.ndim == 1:
         # A vector's mode is there for the product alone: addends get it too, where they reach so far.
         bias, gate, residual = (_with_modes_of_vectors(x, a.ndim == 1, b.ndim == 1) for x in (bias, gate, residual))
     operands = [x for x in (a, b, bias, gate, residual) if x is not None]
     if epilogue is not None and torch.is_grad_enabled() and any(x.requires_grad for x in operands):
-        found = matmul_operator(left, right, bias, None, None, "", out_dtype, precision)
+        found = matmul_operator(left, right, bias, None, None, "", out_dtype, precision or "")
         addend = None if residual is None else residual.to(found.dtype).expand_as(found)
         if gate is not None:
             found = activation(gate.to(found.dtype).expand_as(found), found, addend, "silu", 0)
         else:
             found = activation(found, None, addend, epilogue, 0)
     else:
-        found = matmul_operator(left, right, bias, gate, residual, epilogue or "", out_dtype, precision)
+        found = matmul_operator(left, right, bias, gate, residual, epilogue or "", out_dtype, precision or "")
     if b.ndim == 1:
         found = found.squeeze(-1)
     return found.squeeze(-1 if b.ndim == 1 else -2) if a.ndim == 1 else found
