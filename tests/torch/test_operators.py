@@ -154,8 +154,15 @@ def test_batches_of_vmap() -> None:
     assert torch.equal(square, x * x) and torch.equal(twice, 2 * x)
     gradients = torch.vmap(torch.func.grad(lambda v, w: product(v, w).sum()), (0, None))(x, y)
     assert torch.equal(gradients, y.expand_as(x))
-    with pytest.raises(RuntimeError, match=r"[Bb]atching rule|vmap"):
-        torch.vmap(without_gradient)(x)
+    of_weights = torch.vmap(torch.func.grad(lambda w, v: product(v, w).sum()), (None, 0))(y, x)
+    assert torch.equal(of_weights, x)
+    outside = torch.func.grad(lambda w: torch.vmap(lambda v: scaled(product(v, w), 3.0))(x).sum())(y)
+    assert torch.allclose(outside, 3 * x.sum(0))
+    hessian = torch.func.jacrev(torch.func.jacrev(lambda v: product(product(v, v), v).sum()))(y[0])
+    assert torch.allclose(hessian, torch.diag(6 * y[0]))
+    with pytest.raises(RuntimeError, match="must implement the jvp function"):
+        torch.func.jvp(lambda v: product(v, y), (y,), (y,))
+    assert torch.equal(torch.vmap(without_gradient)(x), x * x)  # by torch itself, one by one
 
 
 def test_autocast_is_as_the_operator_says() -> None:

@@ -80,7 +80,10 @@ def test_epilogues_in_one_kernel_and_in_two(epilogue: str | None, left: tuple[in
         assert all(map(torch.allclose, torch.autograd.grad(found, inputs, gradient), known))
 
 
-@pytest.mark.parametrize("epilogue", [None, "gelu_tanh", "swiglu"])
+@pytest.mark.parametrize(
+    "epilogue",
+    [None, pytest.param("gelu_tanh", marks=pytest.mark.slow), pytest.param("swiglu", marks=pytest.mark.slow)],
+)
 def test_gradients_of_gradients(epilogue: str | None) -> None:
     a, b, bias, residual = numbers(2, 3), numbers(3, 2), numbers(2, seed=2), numbers(2, 2, seed=3)
     gate = (numbers(2, 2, seed=4),) if epilogue == "swiglu" else ()
@@ -113,7 +116,7 @@ def test_relu_of_what_is_no_number() -> None:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
 def test_element_types(dtype: torch.dtype) -> None:
     a, b = (numbers(*shape, dtype=dtype) for shape in ((4, 16), (16, 8)))
-    for out in (None, torch.float32):
+    for out in (None, torch.float32) if dtype == torch.float16 else (None,):
         found = tw.torch.matmul(a, b, epilogue="silu", out_dtype=out)
         assert found.dtype == (out or dtype)
         expected = F.silu(a.double() @ b.double())
@@ -214,7 +217,7 @@ def test_batches_of_vmap() -> None:
 
 def test_autocast_is_that_of_torch() -> None:
     a, b = numbers(3, 4, dtype=torch.float32), numbers(4, 5, dtype=torch.float32)
-    for dtype, epilogue in itertools.product((torch.bfloat16, torch.float16), (None, "silu")):
+    for dtype, epilogue in ((torch.bfloat16, None), (torch.float16, "silu")):
         with torch.autocast("cpu", dtype=dtype):
             found = tw.torch.matmul(a, b.half(), bias=b[0], epilogue=epilogue)
             assert found.dtype == dtype

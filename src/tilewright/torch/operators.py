@@ -63,12 +63,18 @@ class Operator(Generic[P, R]):
             )
         else:
             self._definition.register_fake(lambda *args, **keywords: None)
-        if vmap is not None:
-            self._definition.register_vmap(_vmap_rule(self, vmap))
+        self._function: Any = None  # Any: a torch.autograd.Function, where there are gradients
+        self._vmap = None if vmap is None else _vmap_rule(self, vmap)
+        if self._vmap is not None:
+            self._definition.register_vmap(self._vmap)
         if autocast is not None:
             _register_autocast(self, autocast)
 
     def __call__(self, *args: P.args, **keywords: P.kwargs) -> R:
+        function = self._function
+        if function is not None and not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
+            # torch.func differentiates no operator of torch.library, but functions like this one.
+            return cast("R", function.apply(*self._named_inputs(args, keywords).values()))
         return cast("R", self.overload(*args, **keywords))
 
     def __repr__(self) -> str:
@@ -124,11 +130,16 @@ class Operator(Generic[P, R]):
                 f"{self.name} mutates its inputs, and torch gives such operators no gradients",
                 help="return new tensors instead, or write a torch.autograd.Function around it",
             )
-        if setup is not None:
-            self._definition.register_autograd(function, setup_context=setup)
-            return function
-        plan = _Backward(self, function)
-        self._definition.register_autograd(plan.run, setup_context=plan.setup)
+        run: Callable[..., Any] = function
+        if setup is None:
+            plan = _Backward(self, function)
+            run, setup = plan.run, plan.setup
+        self._definition.register_autograd(run, setup_context=setup)
+        parts = {"forward": self.__call__, "backward": run, "setup_context": setup}
+        if self._vmap is not None:
+            parts["vmap"] = self._vmap
+        kind = type(self.name, (torch.autograd.Function,), {name: staticmethod(f) for name, f in parts.items()})
+        self._function = kind
         return function
 
     def check(self, *args: P.args, **keywords: P.kwargs) -> dict[str, str]:
@@ -143,7 +154,7 @@ class Operator(Generic[P, R]):
         found: dict[str, str] = torch.library.opcheck(self.overload, args, keywords)
         return found
 
-    def named_inputs(self, args: Sequence[Any], keywords: Mapping[str, Any]) -> dict[str, Any]:
+    def _named_inputs(self, args: Sequence[Any], keywords: Mapping[str, Any]) -> dict[str, Any]:
         """Return the inputs of a call by name, with defaults filled in."""
         bound = self._signature.bind(*args, **keywords)
         bound.apply_defaults()
@@ -194,7 +205,7 @@ def op(
 
     `vmap` is "elementwise" for a function whose tensors have one shape and which goes element by element: then a batch
     is more elements. "loop" calls it once for each item of the batch. A function is a rule as
-    `torch.library.register_vmap` takes it. Without one, torch says that there is none.
+    `torch.library.register_vmap` takes it. Without one, torch calls the function for each item, and warns.
 
     `autocast` is "lower" where autocast shall convert inputs to its 16-bit type, as for `torch.matmul`, or a type that
     they shall have, such as torch.float32. float64 is left as it is. Without it autocast has no effect.
@@ -276,7 +287,7 @@ class _Backward:
         self.tensors = [x.name for x in arguments if "Tensor" in str(x.type)]
 
     def setup(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:  # Any: torch's context
-        given = self.operator.named_inputs(inputs, {})
+        given = self.operator._named_inputs(inputs, {})
         given["result"] = given["results"] = output
         saved: list[Any] = []
         ctx.plain, ctx.places = {}, {}
@@ -336,7 +347,7 @@ def _more_elements(operator: Operator[Any, Any], info: Any, in_dims: tuple[Any, 
             return x
         return x.expand(info.batch_size, *x.shape) if place is None else x.movedim(place, 0)
 
-    found = operator.overload(*map(with_batch, args, in_dims))
+    found = operator(*map(with_batch, args, in_dims))
     return found, 0 if operator._results == 1 else (0,) * operator._results
 
 
@@ -351,7 +362,7 @@ def _one_by_one(operator: Operator[Any, Any], info: Any, in_dims: tuple[Any, ...
     def at(n: int) -> list[Any]:
         return [item(x, place, n) for x, place in zip(args, in_dims, strict=True)]
 
-    found = [operator.overload(*at(n)) for n in range(info.batch_size)]
+    found = [operator(*at(n)) for n in range(info.batch_size)]
     if operator._results == 0:
         return None, None
     if operator._results == 1:

@@ -43,6 +43,11 @@ class PatchReport:
     """What `tw.torch.patch` did: a row for each module that has parameters of its own or no modules inside.
 
     It prints as a table, a notebook shows it, and `as_json` and `to_json` give it to programs.
+
+    >>> import torch, tilewright as tw
+    >>> report = tw.torch.patch(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU()))
+    >>> [row.name for row in report.swapped], [row.name for row in report.kept]
+    (['0'], ['1'])
     """
 
     rows: tuple[PatchRow, ...]
