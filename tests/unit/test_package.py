@@ -49,7 +49,7 @@ def test_stub_names_what_the_package_exports() -> None:
         if alias.asname == alias.name
     }
     table = {(f"tilewright.{module}", name) for module, names in tw._EXPORTS.items() for name in names}
-    table |= {("tilewright", name) for name in tw._SUBMODULES}
+    table |= {("tilewright", name) for name in (*tw._SUBMODULES, *tw._OPTIONAL)}
     table.add(("tilewright._version", "__version__"))
     assert stub == table
 
@@ -80,8 +80,20 @@ def test_import_brings_neither_numpy_nor_backends(module: str) -> None:
 
 
 def test_all_modules_import_without_a_gpu() -> None:
-    for module in pkgutil.walk_packages([str(PACKAGE)], "tilewright."):
-        importlib.import_module(module.name)
+    missing = tuple(f"tilewright.{name}" for name in tw._OPTIONAL if importlib.util.find_spec(name) is None)
+    for module in pkgutil.walk_packages([str(PACKAGE)], "tilewright.", onerror=lambda name: None):
+        if not module.name.startswith(missing):
+            importlib.import_module(module.name)
+
+
+def test_what_needs_a_library_says_so() -> None:
+    code = "import sys; sys.modules['torch'] = None; import tilewright as tw; 'torch' in dir(tw) or tw.torch"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "ModuleNotFoundError: tw.torch needs PyTorch, which is not installed: pip install torch" in done.stderr
+
+
+def test_a_star_import_brings_no_torch() -> None:
+    assert run("from tilewright import *; import sys; print('torch' in sys.modules or 'torch' in globals())") == "False"
 
 
 @pytest.mark.skipif(not EXAMPLES.is_dir(), reason="not a checkout")

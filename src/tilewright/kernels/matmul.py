@@ -98,8 +98,8 @@ class Matmul:
         function made with def, as `tw.function` does.
 
         Raises `ArgumentError` for arguments that do not fit together, before anything is written; for tensors that
-        require a gradient, unless in torch.no_grad(), as no gradient would flow; and where the GPU has no kernel for
-        the element types.
+        require a gradient, unless in torch.no_grad(), as none would flow (see `tw.torch.matmul`); and where the GPU has
+        no kernel for the element types.
         """
         try:  # not hiding_frames: a call more at every product
             if a is None or b is None:
@@ -298,7 +298,8 @@ def _refuse_gradients(names: tuple[str, ...], arrays: tuple[Any, ...], places: t
         if arrays[place].requires_grad and sys.modules["torch"].is_grad_enabled():
             raise ArgumentError(
                 f"{names[place]} requires a gradient, and none flows through matmul",
-                help=f"pass {names[place]}.detach(), or call it in torch.no_grad()",
+                help=f"gradients flow through tw.torch.matmul; or pass {names[place]}.detach(), "
+                "or call it in torch.no_grad()",
             )
 
 
