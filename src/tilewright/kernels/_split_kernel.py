@@ -53,8 +53,8 @@ def rounded(x, dtype):
 
 
 @tw.function
-def mend(plan, acc, thread, A, B, block):
-    """Compute accumulators that are not finite again, by fused multiply-adds in the order of K.
+def mend(plan, acc, thread, A, B, block, run):
+    """Compute accumulators that are not finite again, by fused multiply-adds over a run of K, in order.
 
     They pass through shared memory, where each thread finds one after the other.
     """
@@ -72,14 +72,14 @@ def mend(plan, acc, thread, A, B, block):
         sums = tw.shared(acc.dtype, plan.sums)
         tw.copy(acc, thread.partition_C(sums))
         tw.sync_threads()
-        mend_elements(plan, sums, A, B, block)
+        mend_elements(plan, sums, A, B, block, run)
         tw.sync_threads()
         tw.copy(thread.partition_C(sums), acc)
         tw.sync_threads()
 
 
 @tw.function
-def mend_elements(plan, sums, A, B, block):
+def mend_elements(plan, sums, A, B, block, run):
     """Compute the elements of a tile that are not finite and that D has, again."""
     rows, columns = plan.tile[:2]
     for i in range(rows * columns // plan.threads):
@@ -88,6 +88,6 @@ def mend_elements(plan, sums, A, B, block):
         m, n = block[0] * rows + row, block[1] * columns + column
         if (not tw.isfinite(sums[row, column])) and (m < A.shape[0]) and (n < B.shape[0]):
             total = tw.float32(0)
-            for k in range(A.shape[1]):
+            for k in range(run[0], run[1]):
                 total = tw.fma(A[m, k], B[n, k], total)
             sums[row, column] = total

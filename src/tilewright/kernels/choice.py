@@ -174,7 +174,7 @@ _COLUMNS = (
     Column("kernel", is_text=True, is_wide=True),
     Column("tile, warps, stages", is_text=True),
     Column("predicted us"),
-    *(Column(name, is_wide=True) for name in ("compute", "memory", "packing", "tiles", "waves", "blocks/SM")),
+    *(Column(name, is_wide=True) for name in ("compute", "memory", "packing", "adding", "tiles", "waves", "blocks/SM")),
     Column("shared KB"),
     Column("rejected", is_text=True),
 )
@@ -185,8 +185,8 @@ def _row(candidate: Candidate, *, is_choice: bool) -> list[str]:
     begin = ["->" if is_choice else "", candidate.family.name, str(candidate.configuration)]
     p = candidate.prediction
     if p is None:
-        return [*begin, *[""] * 7, shared, candidate.rejection or ""]
-    times = [f"{t:.2f}" for t in (p.us, p.compute_us, p.memory_us, p.packing_us)]
+        return [*begin, *[""] * 8, shared, candidate.rejection or ""]
+    times = [f"{t:.2f}" for t in (p.us, p.compute_us, p.memory_us, p.packing_us, p.adding_us)]
     return [*begin, *times, str(p.tiles), str(p.waves), str(p.blocks), shared, ""]
 
 
@@ -216,5 +216,6 @@ def _described(candidate: Candidate) -> dict[str, Any]:
     }
     if p is not None:
         result |= {"us": p.us, "compute_us": p.compute_us, "memory_us": p.memory_us, "packing_us": p.packing_us}
+        result["adding_us"] = p.adding_us
         result |= {"tiles": p.tiles, "waves": p.waves, "blocks_per_multiprocessor": p.blocks}
     return result

@@ -18,7 +18,7 @@ from tilewright.kernels.choice import all_candidates, fastest
 from tilewright.kernels.family import Candidate, KernelLaunch
 from tilewright.kernels.model import Machine
 from tilewright.kernels.packing import Packing, packing_for
-from tilewright.kernels.results import Maker, maker_for
+from tilewright.kernels.results import Maker, maker_for, memory_for
 from tilewright.runtime import driver
 from tilewright.runtime.addresses import Overlap, overlap_of, share_memory
 from tilewright.runtime.arrays import ALIGNMENT, Adapter, ArrayInfo, Device, adapter_for
@@ -63,6 +63,7 @@ class CallPlan:
     tensors: tuple[int, ...]
     scale: Callable[[Any], Any]
     kernel: KernelLaunch | None
+    make_workspace: Maker | None = None
     # What launches calls like those that were made, by launch and alignments of pointers: from values, without views.
     repeats: dict[Any, Callable[[tuple[Any, ...]], bool] | None] = field(default_factory=dict)
 
@@ -107,9 +108,19 @@ class CallPlan:
                 if packing is not None:
                     views[place] = packing.pack(views[place])
             arguments = (views[0], views[1], views[2], alpha, beta, kernel.plan, *views[3:], *numbers)
+            if self.make_workspace is not None:
+                kernel.launch(self._workspace(views[1]), *arguments)
+                continue
             kernel.launch(*arguments)
             if (again is not None or key not in self.repeats) and not any(self.packings):
                 self.repeats[key] = kernel.repeat(arguments)
+
+    def _workspace(self, a: View) -> View:
+        """Return memory for a launch, of the library of A; the work on it goes where that on A goes."""
+        assert self.kernel is not None and self.kernel.workspace is not None and self.make_workspace is not None
+        dtype, shape, strides = self.kernel.workspace
+        memory, pointer = self.make_workspace()
+        return type(a)(pointer, shape, strides, dtype, a.device, True, memory, a.stream)
 
     def _check_overlap(self, overlap: Overlap, pointer: int, result_pointer: int) -> None:
         if overlap.may_coincide and pointer == result_pointer:
@@ -137,6 +148,7 @@ def plan_call(
     adapters[OUT] = adapters[OUT] or first
     make = maker_for(first.library, result.shape, result.dtype, result.device) if arrays[OUT] is None else None
     kernel: KernelLaunch | None = None
+    make_workspace: Maker | None = None
     packings: tuple[Packing | None, Packing | None] = (None, None)
     if arrangement is not None:
         machine = machine_of(result.device)
@@ -144,6 +156,9 @@ def plan_call(
         one_launch = replace(candidate.problem, batch=arrangement.d.shape[2])
         kernel = candidate.family.launch(one_launch, candidate.configuration, machine.arch)
         packings = _packings(arranged, arrangement, candidate.packed, first.library)
+        if kernel.workspace is not None:
+            dtype, (rows, _, matrices_of), (row, _, _) = kernel.workspace
+            make_workspace = memory_for(first.library, (matrices_of, rows, row), dtype, result.device)
     return CallPlan(
         arranged,
         starts,
@@ -154,6 +169,7 @@ def plan_call(
         tuple(n for n, x in enumerate(arrays) if hasattr(x, "requires_grad")),
         _SCALES.get(problem.accumulator, float),
         kernel,
+        make_workspace,
     )
 
 

@@ -20,6 +20,7 @@ candidates alike. The time of the launch itself, the same for all, is left out.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -74,10 +75,11 @@ class Prediction:
     compute_us: float
     memory_us: float
     packing_us: float = 0.0  # of the passes before the kernel that pack A or B
+    adding_us: float = 0.0  # of the kernel that adds the sums of slices of K
 
     @property
     def us(self) -> float:
-        return max(self.compute_us, self.memory_us) + self.packing_us
+        return max(self.compute_us, self.memory_us) + self.packing_us + self.adding_us
 
 
 Tiling = tuple[tuple[int, int, int], tuple[int, int], int]  # tile, warps, stages
@@ -149,14 +151,15 @@ def _rate_by_width(compute: DType, machine: Machine) -> float:
 def predict_waves(
     problem: Problem, configuration: Configuration, blocks: int, steps_us: tuple[float, ...], machine: Machine
 ) -> Prediction:
-    """Return what a kernel takes that computes one tile of D in each block.
+    """Return what a kernel takes that computes one tile of D, or of a slice's sums, in each block.
 
     `blocks` are those that a multiprocessor holds, and `steps_us` the microseconds of a step of K for 1, 2, ... tiles
     on a multiprocessor.
     """
     m, n, k = configuration.tile
-    tiles = -(-problem.m // m) * -(-problem.n // n) * problem.batch
-    steps = -(-problem.k // k)
+    slices = configuration.slices
+    tiles = -(-problem.m // m) * -(-problem.n // n) * problem.batch * slices
+    steps = math.ceil(math.ceil(problem.k / k) / slices)
     blocks = min(blocks, len(steps_us))
 
     def wave(held: int) -> float:
@@ -166,7 +169,12 @@ def predict_waves(
     compute = full * wave(blocks)
     if left:
         compute += wave(-(-left // machine.multiprocessors))
-    return Prediction(tiles, blocks, full + (left > 0), compute, problem.bytes / machine.bandwidth)
+    memory, adding = problem.bytes / machine.bandwidth, 0.0
+    if slices > 1:
+        # The sums are written by this kernel and read by the next, if no cache holds them.
+        sums = slices * problem.m * problem.n * problem.batch * problem.accumulator.bytes / machine.bandwidth
+        memory, adding = memory + sums, _LAUNCH_US + _WAVE_US + sums
+    return Prediction(tiles, blocks, full + (left > 0), compute, memory, adding_us=adding)
 
 
 def resident_blocks(threads: int, accumulators: int, shared_bytes: int, arch: Arch) -> int:

@@ -16,11 +16,13 @@ from tilewright.arch import Arch
 from tilewright.dtypes import DType
 from tilewright.errors import LayoutError
 from tilewright.kernels._multistage_kernel import matmul_tiles
+from tilewright.kernels.epilogue import plan_epilogue
 from tilewright.kernels.family import Family, KernelLaunch, LayoutNeeds, Needs, Resources
 from tilewright.kernels.functions import ElementFunction
 from tilewright.kernels.model import Machine, Prediction, StepTimes, Tiling, predict_waves, resident_blocks
-from tilewright.kernels.multistage_plan import instruction_for, plan_for
+from tilewright.kernels.multistage_plan import Plan, instruction_for, plan_for
 from tilewright.kernels.problem import Configuration, Operand, Problem
+from tilewright.kernels.slices import in_slices, launch_in_slices, sums_problem
 from tilewright.launch import Kernel
 
 # Blocks along M before the next along N: between 8 and 64, what an H200 does at 4096 and 8192 cubed hardly differs.
@@ -109,12 +111,14 @@ _SPLIT: Mapping[DType, Sequence[Tiling]] = MappingProxyType(
     }
 )
 
-# Those for which NVRTC 13 spills a few bytes when there are edges: element type, tile, and majors of A and B.
+# Those for which NVRTC 13 spills a few bytes when there are edges: element type, tile, and majors of A and B. With K in
+# slices there are more.
 _WITHOUT_EDGES = {
     (t.float64, (128, 128, 16), "KMN"),
     (t.float64, (128, 128, 16), "MNK"),
     (t.tfloat32, (128, 256, 32), "MNK"),
 }
+_IN_SLICES_WITHOUT_EDGES = {*_WITHOUT_EDGES, (t.float64, (128, 128, 16), "KK")}
 
 
 class Multistage(Family):
@@ -124,9 +128,10 @@ class Multistage(Family):
     takes_splits = True
 
     def configurations(self, problem: Problem, arch: Arch) -> Sequence[Configuration]:
-        """Return the table for the element type: all that the model was measured for."""
+        """Return the table for the element type, all that the model was measured for, and each with K in slices."""
         tilings = _STEPS_US.get(problem.compute, {}) if problem.split is None else _SPLIT[problem.split.part]
-        return [Configuration(tile, warps, stages, _GROUP) for tile, warps, stages in tilings]
+        whole = [Configuration(tile, warps, stages, _GROUP) for tile, warps, stages in tilings]
+        return [*whole, *(sliced for configuration in whole for sliced in in_slices(configuration, problem, arch))]
 
     def needs(self, problem: Problem) -> Needs:
         """Return the layouts that the tile loader reads: 4 bytes at a time at least, 8-bit elements along K.
@@ -142,7 +147,7 @@ class Multistage(Family):
         if instruction_for(problem.compute, problem.a.dtype, problem.b.dtype, arch) is None:
             return Resources(0, accumulators, f"{arch} has no matrix instruction for {problem.compute}")
         try:
-            shared = plan_for(problem, configuration, arch).shared_bytes
+            shared = _plan_for(problem, configuration, arch).shared_bytes
         except LayoutError as error:
             return Resources(0, accumulators, error.summary)
         rejection = _rejection(configuration, arch, shared, accumulators) or _rejection_at_edges(problem, configuration)
@@ -157,16 +162,23 @@ class Multistage(Family):
         return predict_waves(problem, configuration, blocks, steps_us, machine)
 
     def launch(self, problem: Problem, configuration: Configuration, arch: Arch) -> KernelLaunch:
-        plan = plan_for(problem, configuration, arch)
+        plan, slices = _plan_for(problem, configuration, arch), configuration.slices
+        tile_m, tile_n, _ = configuration.tile
+        epilogue = plan_epilogue(problem, (tile_m, tile_n), plan.threads)
         function = problem.epilogue
         if isinstance(function, ElementFunction):
             numbers = function.uses(problem.accumulator, problem.elements, arch)
-            plan = replace(plan, epilogue=replace(plan.epilogue, numbers=numbers))
-        tile_m, tile_n, _ = configuration.tile
-        blocks = -(-problem.m // tile_m) * -(-problem.n // tile_n) * problem.batch
-        kernel = _kernel(len(problem.operands) + len(plan.epilogue.numbers))
-        launcher = kernel[blocks, plan.threads]
-        return KernelLaunch(launcher, plan, plan.epilogue.numbers, launcher.repeat)
+            epilogue = replace(epilogue, numbers=numbers)
+        blocks = -(-problem.m // tile_m) * -(-problem.n // tile_n) * problem.batch * slices
+        if slices > 1:
+            return launch_in_slices(problem, slices, _kernel(0)[blocks, plan.threads], plan, epilogue)
+        plan = replace(plan, epilogue=epilogue)
+        launcher = _kernel(len(problem.operands) + len(epilogue.numbers))[blocks, plan.threads]
+        return KernelLaunch(launcher, plan, epilogue.numbers, launcher.repeat)
+
+
+def _plan_for(problem: Problem, configuration: Configuration, arch: Arch) -> Plan:
+    return plan_for(sums_problem(problem) if configuration.slices > 1 else problem, configuration, arch)
 
 
 @cache
@@ -195,8 +207,9 @@ def _rejection(configuration: Configuration, arch: Arch, shared: int, accumulato
 
 def _rejection_at_edges(problem: Problem, configuration: Configuration) -> str | None:
     """Reject what would spill registers because it has edges to look after."""
-    if (problem.compute, configuration.tile, problem.a.major + problem.b.major) not in _WITHOUT_EDGES:
+    found = _WITHOUT_EDGES if configuration.slices == 1 else _IN_SLICES_WITHOUT_EDGES
+    if (problem.compute, configuration.tile, problem.a.major + problem.b.major) not in found:
         return None
     extents = zip("MNK", (problem.m, problem.n, problem.k), configuration.tile, strict=True)
-    found = [f"{mode} is not a multiple of {tile}" for mode, extent, tile in extents if extent % tile]
-    return f"{found[0]}, and no registers are left for what edges need" if found else None
+    edges = [f"{mode} is not a multiple of {tile}" for mode, extent, tile in extents if extent % tile]
+    return f"{edges[0]}, and no registers are left for what edges need" if edges else None

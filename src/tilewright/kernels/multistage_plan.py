@@ -66,6 +66,7 @@ class Plan:
     epilogue: EpiloguePlan
     batched: bool
     split: Split | None = None
+    sliced: bool = False  # whether a block takes one slice of K, and D has a matrix for each slice
 
     def __hash__(self) -> int:
         return self._hash
@@ -123,7 +124,8 @@ def plan_for(problem: Problem, configuration: Configuration, arch: Arch) -> Plan
         _representative(extent, tile)
         for extent, tile in zip((problem.m, problem.n, problem.k), configuration.tile, strict=True)
     )
-    return _plan(replace(problem, m=m, n=n, k=k, batch=min(problem.batch, 2)), configuration, arch)
+    problem = replace(problem, m=m, n=n, k=k, batch=min(problem.batch, 2))
+    return _plan(problem, replace(configuration, slices=min(configuration.slices, 2)), arch)
 
 
 def _representative(extent: int, tile: int) -> int:
@@ -149,8 +151,9 @@ def _plan(problem: Problem, configuration: Configuration, arch: Arch) -> Plan:
         plan_operand(problem.b, "B", (problem.n, problem.k), (tile_n, tile_k), configuration.stages, mma, arch),
         mma,
         plan_epilogue(problem, (tile_m, tile_n), mma.size),
-        problem.batch != 1,
+        problem.batch != 1 or configuration.slices > 1,
         problem.split,
+        configuration.slices > 1,
     )
 
 

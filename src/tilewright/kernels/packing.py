@@ -13,11 +13,9 @@ from tilewright.arch import VECTOR_BYTES
 from tilewright.kernels._packing_kernel import THREADS, TILE, pack_tiles
 from tilewright.kernels.arrangement import Placement
 from tilewright.kernels.problem import Operand
-from tilewright.kernels.results import Maker, maker_for
+from tilewright.kernels.results import Maker, memory_for
 from tilewright.runtime.arrays import Device
 from tilewright.runtime.views import View
-
-_LIBRARIES = ("numpy", "torch", "cupy")  # that make memory on request
 
 
 def packed_row(operand: Operand, k: int) -> int:
@@ -69,7 +67,7 @@ def packing_for(operand: Operand, placement: Placement, library: str, device: De
     step = rows * row if copies > 1 else 0
     return Packing(
         pack_tiles[grid, THREADS],
-        maker_for(library if library in _LIBRARIES else "tilewright", (copies, rows, row), operand.dtype, device),
+        memory_for(library, (copies, rows, row), operand.dtype, device),
         placement.shape,
         (row, 1, step),
         (rows, row, copies),

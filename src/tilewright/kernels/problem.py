@@ -94,14 +94,16 @@ class Configuration:
     """Tile, warps and stages of a kernel.
 
     A block computes `tile` = (M, N) of D, the third extent of K at a time, with `warps` = (along M, along N) warps and
-    `stages` tiles of K in shared memory. `group` blocks along M are computed before the next along N. A family whose
-    kernel is cut up in more ways derives a class with more fields.
+    `stages` tiles of K in shared memory. `group` blocks along M are computed before the next along N. Of K cut into
+    `slices`, each block takes one, and a second kernel adds their sums. A family whose kernel is cut up in more ways
+    derives a class with more fields.
     """
 
     tile: tuple[int, int, int]
     warps: tuple[int, int]
     stages: int
     group: int = 8
+    slices: int = 1
 
     @property
     def threads(self) -> int:
@@ -109,7 +111,8 @@ class Configuration:
 
     def __str__(self) -> str:
         m, n, k = self.tile
-        return f"{m}x{n}x{k}, {self.warps[0]}x{self.warps[1]} warps, {self.stages} stages"
+        slices = f", {self.slices} slices of K" if self.slices > 1 else ""
+        return f"{m}x{n}x{k}, {self.warps[0]}x{self.warps[1]} warps, {self.stages} stages{slices}"
 
 
 PRECISIONS = ("ieee", "tf32", *SPLITS)

@@ -166,3 +166,29 @@ def test_alignment_of_each_launch_of_a_call(gpu: FakeCuda, monkeypatch: pytest.M
         tw.matmul(a, b, out=out)
         counts.append((len(gpu.launches), len(traced)))
     assert counts == [(2, 2), (2, 3), (2, 3), (2, 3)]
+
+
+def test_slices_of_k_are_two_launches_and_memory_of_the_library(gpu: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every call takes memory of its own: torch gives it back to this stream, and keeps it where a graph is captured."""
+    taken = []
+
+    def empty(shape: tuple[int, ...], **options: Any) -> Any:
+        taken.append(shape)
+        return DeviceTensor(shape, pointer=(100 + len(taken)) * MEGABYTE, dtype="float32")
+
+    monkeypatch.setattr(TORCH, "empty", empty, raising=False)
+    monkeypatch.setattr(TORCH, "float32", "float32", raising=False)
+    monkeypatch.setattr(TORCH, "device", str, raising=False)
+    arrays = matrix(1, 64, 8192, dtype="float32"), matrix(2, 8192, 62, dtype="float32")
+    choice = tw.matmul.explain(*arrays, out=matrix(9, 64, 62, dtype="float32")).choice
+    assert choice is not None and choice.configuration.slices > 1
+    slices = choice.configuration.slices
+    for call in range(3):
+        gpu.launches.clear()
+        tw.matmul(*arrays, out=matrix(9, 64, 62, dtype="float32"), alpha=call)
+        (first, _, sums), (_, _, added) = gpu.launches
+        assert first[0] == slices and all(stream == STREAM for _, stream, _ in gpu.launches)
+        assert taken[call:] == [(slices, 64, 64)]
+        workspace = ((101 + call) * MEGABYTE).to_bytes(4, "little")  # pointers below 4 GB have no more
+        for parameters in (sums, added):
+            assert workspace in [ctypes.string_at(address, 4) for address in parameters]

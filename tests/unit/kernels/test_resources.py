@@ -12,6 +12,7 @@ from tilewright.kernels.multistage import Multistage
 from tilewright.kernels.multistage_plan import plan_for
 from tilewright.kernels.precision import SPLITS
 from tilewright.kernels.problem import Configuration, Operand, Problem
+from tilewright.kernels.slices import sums_problem
 
 H200 = Arch.parse("sm_90a")
 TYPES = {  # of A and B, of the instruction, of the accumulators, and of D and C
@@ -41,6 +42,13 @@ def cases() -> list[tuple[str, tuple[int, int, int], str, Configuration]]:
                 done = any(x[0] == name and x[3] == candidate.configuration for x in found)
                 if candidate.rejection is None and not done:
                     found.append((name, extents, "KK", candidate.configuration))
+    for name in TYPES:
+        extents = (125, 127, 40001)
+        for candidate in Multistage().candidates(problem_of(name, extents, "KK"), Machine.of(H200)):
+            configuration = candidate.configuration
+            tiles = [x[3].tile for x in found if x[0] == name and x[3].slices > 1]
+            if candidate.rejection is None and configuration.slices > 1 and configuration.tile not in tiles:
+                found.append((name, extents, "KK", configuration))
     for name in ("bfloat16", "tf32", "float64", "tf32x3", "bf16x9"):
         for majors in ("MM", "KM"):
             problem = problem_of(name, (4093, 4095, 4091), majors)
@@ -55,16 +63,19 @@ def test_nothing_spills(name: str, extents: tuple[int, int, int], majors: str, c
     problem = problem_of(name, extents, majors)
     stored, _, accumulator, out = TYPES[name]
     m, n, k = extents
-    row = 4096
+    row = 4096 if k < 4096 else 40064
 
-    def matrix(rows: int, columns: int, major: str, dtype: tw.DType) -> object:
+    def matrix(rows: int, columns: int, major: str, dtype: tw.DType, matrices: int = 1) -> object:
         strides = (row, 1, 0) if major == "K" else (1, row, 0)
-        return tw.spec(dtype, (rows, columns, 1), stride=strides)
+        return tw.spec(dtype, (rows, columns, matrices), stride=(*strides[:2], 0 if matrices == 1 else rows * row))
 
     a, b = matrix(m, k, majors[0], stored), matrix(n, k, majors[1], stored)
     d = matrix(m, n, "K", out)
+    further = [d]
+    if configuration.slices > 1:
+        d, problem, further = matrix(m, n, "K", accumulator, configuration.slices), sums_problem(problem), []
     plan = plan_for(problem, configuration, H200)
     one = accumulator.numpy.type(1)
-    launcher = matmul_tiles.numbered(1).configure(min_blocks=1)[1, plan.threads]
-    resources = launcher.resources(d, a, b, one, one, plan, d, arch="sm_90a")
+    launcher = matmul_tiles.numbered(len(further)).configure(min_blocks=1)[1, plan.threads]
+    resources = launcher.resources(d, a, b, one, one, plan, *further, arch="sm_90a")
     assert not resources.spills and resources.local_bytes == 0, resources

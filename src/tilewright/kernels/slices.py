@@ -1,0 +1,79 @@
+"""Slices of K: blocks sum up a part of it each, and a second kernel adds these sums in a fixed order.
+
+A product of few tiles and a long K keeps few multiprocessors busy. With K in slices there are as many blocks more.
+Their sums go to memory of their own, (M, N, batches * slices) of the accumulators' type, and `add_slices` adds them
+and applies the epilogue. Nothing is added by atomics, so that a call gives the same bits every time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any  # Any: a family's plan is whatever its kernel is compiled for
+
+from tilewright.arch import VECTOR_BYTES, Arch, gpu_of
+from tilewright.kernels._slices_kernel import add_slices
+from tilewright.kernels.epilogue import EpiloguePlan
+from tilewright.kernels.family import KernelLaunch, Workspace
+from tilewright.kernels.problem import Configuration, Operand, Problem
+
+# A slice has as many steps of K at least: fewer do not pay for their sums and for filling the stages.
+LEAST_STEPS = 8
+_THREADS, _MOST_WAYS = 256, 8
+
+
+def in_slices(configuration: Configuration, problem: Problem, arch: Arch) -> list[Configuration]:
+    """Return a configuration with K in slices, as many as give each multiprocessor one block, two, and four.
+
+    None where there are blocks enough without slices, or where K is short.
+    """
+    m, n, k = configuration.tile
+    tiles = -(-problem.m // m) * -(-problem.n // n) * problem.batch
+    steps = -(-problem.k // k)
+    found = set()
+    for blocks in (1, 2, 4):
+        slices = min(blocks * gpu_of(arch).multiprocessors // max(tiles, 1), steps // LEAST_STEPS)
+        slices -= slices % _MOST_WAYS if slices > _MOST_WAYS else 0
+        if slices > 1:
+            found.add(math.ceil(steps / math.ceil(steps / slices)))  # without slices that would have nothing to do
+    return [replace(configuration, slices=slices) for slices in sorted(found)]
+
+
+def sums_problem(problem: Problem) -> Problem:
+    """Return the problem of the first kernel, whose D is the workspace."""
+    d = Operand(problem.accumulator, "MN", VECTOR_BYTES)
+    return replace(problem, d=d, c=None, bias=None, elements=(), epilogue=None)
+
+
+@dataclass(frozen=True)
+class AddPlan:
+    """How sums of slices are added: by `ways` threads an element, and with the epilogue of the product."""
+
+    ways: int
+    threads: int
+    epilogue: EpiloguePlan
+
+
+def launch_in_slices(
+    problem: Problem, slices: int, first: Callable[..., None], plan: Any, epilogue: EpiloguePlan
+) -> KernelLaunch:
+    """Return the launch of both kernels; `first(sums, A, B, 1, 0, plan)` is the one that writes the sums."""
+    ways = 1
+    while ways < min(slices, _MOST_WAYS):
+        ways *= 2
+    runs = -(-problem.n // (_THREADS // ways))
+    further = len(problem.operands) + len(epilogue.numbers)
+    add = add_slices.numbered(further)[problem.m * problem.batch * runs, _THREADS]
+    adding = AddPlan(ways, _THREADS, epilogue)
+    one, zero = (problem.accumulator.numpy.type(x) for x in (1, 0))
+
+    def launch(sums: Any, D: Any, A: Any, B: Any, alpha: Any, beta: Any, plan: Any, *rest: Any) -> None:
+        first(sums, A, B, one, zero, plan)
+        add(D, sums, alpha, beta, adding, *rest)
+
+    width = VECTOR_BYTES // problem.accumulator.bytes
+    row = -(-problem.n // width) * width
+    extents = (problem.m, problem.n, problem.batch * slices)
+    workspace = Workspace(problem.accumulator, extents, (row, 1, problem.m * row))
+    return KernelLaunch(launch, plan, epilogue.numbers, workspace=workspace)
