@@ -96,8 +96,13 @@ class CallPlan:
                 low |= pointer
             key = n if not low & 15 else (n, *[ALIGNMENT[pointer & 15] for pointer in pointers])
             again = self.repeats.get(key)
-            if again is not None and again((*pointers[:3], alpha, beta, *pointers[3:], *numbers)):
-                continue
+            if again is not None:
+                passed = (*pointers[:3], alpha, beta, *pointers[3:], *numbers)
+                if self.make_workspace is not None:
+                    workspace = self.make_workspace()  # kept until the launch is made
+                    passed = (workspace[1], *passed)
+                if again(passed):
+                    continue
             views = []
             for (place, kind, placement, dtype, writable, index), pointer in zip(self.uses, pointers):  # noqa: B905
                 owner, stream = arrays[place], None
@@ -109,8 +114,7 @@ class CallPlan:
                     views[place] = packing.pack(views[place])
             arguments = (views[0], views[1], views[2], alpha, beta, kernel.plan, *views[3:], *numbers)
             if self.make_workspace is not None:
-                kernel.launch(self._workspace(views[1]), *arguments)
-                continue
+                arguments = (self._workspace(views[1]), *arguments)
             kernel.launch(*arguments)
             if (again is not None or key not in self.repeats) and not any(self.packings):
                 self.repeats[key] = kernel.repeat(arguments)

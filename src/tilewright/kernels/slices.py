@@ -17,6 +17,7 @@ from tilewright.kernels._slices_kernel import add_slices
 from tilewright.kernels.epilogue import EpiloguePlan
 from tilewright.kernels.family import KernelLaunch, Workspace
 from tilewright.kernels.problem import Configuration, Operand, Problem
+from tilewright.launch import Launcher
 
 # A slice has as many steps of K at least: fewer do not pay for their sums and for filling the stages.
 LEAST_STEPS = 8
@@ -55,9 +56,7 @@ class AddPlan:
     epilogue: EpiloguePlan
 
 
-def launch_in_slices(
-    problem: Problem, slices: int, first: Callable[..., None], plan: Any, epilogue: EpiloguePlan
-) -> KernelLaunch:
+def launch_in_slices(problem: Problem, slices: int, first: Launcher, plan: Any, epilogue: EpiloguePlan) -> KernelLaunch:
     """Return the launch of both kernels; `first(sums, A, B, 1, 0, plan)` is the one that writes the sums."""
     ways = 1
     while ways < min(slices, _MOST_WAYS):
@@ -72,8 +71,23 @@ def launch_in_slices(
         first(sums, A, B, one, zero, plan)
         add(D, sums, alpha, beta, adding, *rest)
 
+    def repeat(arguments: tuple[Any, ...]) -> Callable[[tuple[Any, ...]], bool] | None:
+        sums, D, A, B, alpha, beta, plan, *rest = arguments
+        sum_again, add_again = (
+            first.repeat((sums, A, B, one, zero, plan)),
+            add.repeat((D, sums, alpha, beta, adding, *rest)),
+        )
+        if sum_again is None or add_again is None:
+            return None
+
+        def again(values: tuple[Any, ...]) -> bool:
+            sums, d, a, b, *rest = values
+            return sum_again((sums, a, b, one, zero)) and add_again((d, sums, *rest))
+
+        return again
+
     width = VECTOR_BYTES // problem.accumulator.bytes
     row = -(-problem.n // width) * width
     extents = (problem.m, problem.n, problem.batch * slices)
     workspace = Workspace(problem.accumulator, extents, (row, 1, problem.m * row))
-    return KernelLaunch(launch, plan, epilogue.numbers, workspace=workspace)
+    return KernelLaunch(launch, plan, epilogue.numbers, repeat, workspace)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.unit.runtime.conftest import FakeCuda, forget_devices, install
 from tests.unit.runtime.fake_arrays import Tensor
@@ -170,7 +171,7 @@ def test_alignment_of_each_launch_of_a_call(gpu: FakeCuda, monkeypatch: pytest.M
 
 def test_slices_of_k_are_two_launches_and_memory_of_the_library(gpu: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every call takes memory of its own: torch gives it back to this stream, and keeps it where a graph is captured."""
-    taken = []
+    taken, seen = [], {}
 
     def empty(shape: tuple[int, ...], **options: Any) -> Any:
         taken.append(shape)
@@ -184,11 +185,16 @@ def test_slices_of_k_are_two_launches_and_memory_of_the_library(gpu: FakeCuda, m
     assert choice is not None and choice.configuration.slices > 1
     slices = choice.configuration.slices
     for call in range(3):
+        if call == 2:  # a call met before makes no views, and passes what the others did
+            monkeypatch.setattr(dispatch.View, "__init__", lambda *args: pytest.fail("a view was made"))
         gpu.launches.clear()
         tw.matmul(*arrays, out=matrix(9, 64, 62, dtype="float32"), alpha=call)
         (first, _, sums), (_, _, added) = gpu.launches
         assert first[0] == slices and all(stream == STREAM for _, stream, _ in gpu.launches)
         assert taken[call:] == [(slices, 64, 64)]
         workspace = ((101 + call) * MEGABYTE).to_bytes(4, "little")  # pointers below 4 GB have no more
-        for parameters in (sums, added):
-            assert workspace in [ctypes.string_at(address, 4) for address in parameters]
+        of_sums, of_added = ([ctypes.string_at(address, 4) for address in p] for p in (sums, added))
+        assert workspace in of_sums and workspace in of_added
+        others = [[value for value in values if value != workspace] for values in (of_sums, of_added)]
+        assert seen.setdefault(0, others[0]) == others[0]
+        assert np.float32(call).tobytes() in others[1] and np.float32(1).tobytes() in others[0]
