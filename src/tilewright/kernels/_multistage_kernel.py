@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tilewright as tw
 from tilewright.kernels._epilogue_kernel import finish
-from tilewright.kernels._split_kernel import add_split_products, mend
+from tilewright.kernels._parts_kernel import add_products_of_parts, mend
 
 
 @tw.kernel
@@ -17,15 +17,15 @@ def matmul_tiles(D, A, B, alpha, beta, plan: tw.constexpr, *operands):
 
     Behind the operands come the numbers that the epilogue's function uses.
 
-    Where K is in slices, D has a matrix for the sums of each: matrix `batch` + `batches` * `slice`.
+    Where K is split, D has a matrix for the sums of each split: matrix `batch` + `batches` * `split`.
 
     Three things run at the same time: asynchronous copies bring the tiles of rounds to come into a ring of stages, the
     fragments of the next step of K are read from shared memory, and those of this one are multiplied.
     """
     m_block, n_block, matrix = block_of(plan, D.shape)
-    batch, slices = matrix, None
-    if plan.sliced:
-        batch, slices = matrix % A.shape[2], (matrix // A.shape[2], D.shape[2] // A.shape[2])
+    batch, splits = matrix, None
+    if plan.is_split:
+        batch, splits = matrix % A.shape[2], (matrix // A.shape[2], D.shape[2] // A.shape[2])
     numbers = operands[len(operands) - len(plan.epilogue.numbers) :]
     A, B, D, *operands = (
         A[:, :, batch], B[:, :, batch], *(x[:, :, matrix] for x in (D, *operands[: len(operands) - len(numbers)]))
@@ -33,8 +33,8 @@ def matmul_tiles(D, A, B, alpha, beta, plan: tw.constexpr, *operands):
 
     tid = tw.thread_idx.x
     sA, sB = tw.shared(A.dtype, plan.a.smem), tw.shared(B.dtype, plan.b.smem)
-    tiles_a = TileLoader(plan.a, A, sA, m_block, tid, slices)
-    tiles_b = TileLoader(plan.b, B, sB, n_block, tid, slices)
+    tiles_a = TileLoader(plan.a, A, sA, m_block, tid, splits)
+    tiles_b = TileLoader(plan.b, B, sB, n_block, tid, splits)
 
     # Fragments of some steps of K; their loads see the same registers in their own order.
     thread, loader_a, loader_b = (part.get_slice(tid) for part in (plan.mma, plan.a.load, plan.b.load))
@@ -80,10 +80,10 @@ def matmul_tiles(D, A, B, alpha, beta, plan: tw.constexpr, *operands):
             tw.copy(plan.b.load, tLsB[:, :, following, stage], tLrB[:, :, (k + 1) % held])
             if k == 0 and not is_early:
                 start_next(k_tile, start)
-            if plan.split is None:
+            if plan.parts is None:
                 tw.gemm(plan.mma, acc, rA[:, :, k % held], rB[:, :, k % held], acc)
             else:
-                add_split_products(plan, acc, rA[:, :, k % held], rB[:, :, k % held])
+                add_products_of_parts(plan, acc, rA[:, :, k % held], rB[:, :, k % held])
 
     first = 0
     if plan.has_edges:
@@ -98,7 +98,7 @@ def matmul_tiles(D, A, B, alpha, beta, plan: tw.constexpr, *operands):
     for k_tile in range(first, k_tiles):
         multiply(k_tile, start_tile)
     pipe.drain()
-    if plan.split is not None:
+    if plan.parts is not None:
         mend(plan, acc, thread, A, B, (m_block, n_block), (tiles_a.begin * plan.a.depth, tiles_a.depth))
     finish(plan.epilogue.bind(numbers), acc, thread, D, tuple(operands), (m_block, n_block), alpha, beta)
 
@@ -121,7 +121,7 @@ def block_of(plan, extents):
 class TileLoader:
     """Copies an operand's tiles of K into the stages of shared memory, and zeros where the matrix has ended."""
 
-    def __init__(self, plan, matrix, smem, block, thread, slices):
+    def __init__(self, plan, matrix, smem, block, thread, splits):
         self.plan = plan
         self.rows, self.depth = matrix.shape
         self.begin = 0
@@ -134,9 +134,9 @@ class TileLoader:
         self.first = part.partition_S(places)[0]
         self.steps = plan.copy.get_slice(0).partition_S(tw.identity_tensor(tile))
         self.tiles = tw.size(self.source.shape[3])
-        if slices is not None:  # for this loader, the matrix begins and ends with the slice
-            each = tw.ceil_div(self.tiles, slices[1])
-            self.begin = tw.minimum(slices[0] * each, self.tiles)
+        if splits is not None:  # for this loader, the matrix begins and ends with the split
+            each = tw.ceil_div(self.tiles, splits[1])
+            self.begin = tw.minimum(splits[0] * each, self.tiles)
             self.tiles = tw.minimum(self.begin + each, self.tiles)
             self.depth = tw.minimum(self.tiles * plan.depth, self.depth)
         self.whole_tiles = self.depth // plan.depth

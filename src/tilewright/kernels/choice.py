@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any  # Any: JSON
 from tilewright import notebook
 from tilewright.errors import ArgumentError
 from tilewright.kernels.family import Candidate, Family
+from tilewright.kernels.hopper import Hopper
 from tilewright.kernels.model import Machine
 from tilewright.kernels.multistage import Multistage
 from tilewright.kernels.problem import Operand, Problem
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 # The index of families, a line for each; of equally fast candidates the first is chosen.
 FAMILIES: tuple[Family, ...] = (
+    Hopper(),
     Multistage(),
 )  # fmt: skip
 
@@ -35,11 +37,16 @@ def all_candidates(problem: Problem, machine: Machine, families: Sequence[Family
     ]
 
 
+def simulated_families() -> Sequence[Family]:
+    """Return the families for calls that run in the simulator, where the result counts and not the kernel."""
+    return [family for family in FAMILIES if family.is_simulated] or FAMILIES
+
+
 def fastest(problem: Problem, machine: Machine, candidates: Sequence[Candidate]) -> Candidate:
     """Return the candidate that is predicted to be fastest, of equals the first; raise `ArgumentError` for none."""
     legal = [(c.prediction.us, n) for n, c in enumerate(candidates) if c.prediction is not None]
     if not legal:
-        by = "" if problem.split is None else f" by {problem.split}"
+        by = "" if problem.parts is None else f" by {problem.parts}"
         raise ArgumentError(
             f"no kernel multiplies {problem.a.dtype} and {problem.b.dtype}{by} on {machine.arch}",
             details=[f"{c.family.name}, {c.configuration}: {c.rejection}" for c in candidates],
@@ -80,7 +87,7 @@ class Explanation:
                 **{name: getattr(problem, name) for name in ("m", "n", "k", "batch")},
                 **{name: _operand(getattr(problem, name)) for name in ("a", "b", "d")},
                 "compute": str(problem.compute),
-                "split": None if problem.split is None else problem.split.name,
+                "parts": None if problem.parts is None else problem.parts.name,
                 "accumulator": str(problem.accumulator),
                 "c": None if problem.c is None else str(problem.c),
                 "bias": None if problem.bias is None else str(problem.bias),
@@ -215,7 +222,7 @@ def _described(candidate: Candidate) -> dict[str, Any]:
         "rejection": candidate.rejection,
     }
     if p is not None:
-        result |= {"us": p.us, "compute_us": p.compute_us, "memory_us": p.memory_us, "packing_us": p.packing_us}
-        result["adding_us"] = p.adding_us
+        result |= {"us": p.us, "compute_us": p.compute_us, "memory_us": p.memory_us}
+        result |= {"packing_us": p.packing_us, "adding_us": p.adding_us}
         result |= {"tiles": p.tiles, "waves": p.waves, "blocks_per_multiprocessor": p.blocks}
     return result

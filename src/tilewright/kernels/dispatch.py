@@ -14,11 +14,11 @@ from tilewright.dtypes import DType, float64, int32
 from tilewright.errors import ArgumentError
 from tilewright.kernels.arguments import OUT, A, ArrangedProblem, B, matrices
 from tilewright.kernels.arrangement import Arrangement, Placement, broadcast_strides
-from tilewright.kernels.choice import all_candidates, fastest
+from tilewright.kernels.choice import all_candidates, fastest, simulated_families
 from tilewright.kernels.family import Candidate, KernelLaunch
 from tilewright.kernels.model import Machine
-from tilewright.kernels.packing import Packing, packing_for
-from tilewright.kernels.results import Maker, maker_for, memory_for
+from tilewright.kernels.packing import Packing, maker_of, packing_for
+from tilewright.kernels.results import Maker, maker_for
 from tilewright.runtime import driver
 from tilewright.runtime.addresses import Overlap, overlap_of, share_memory
 from tilewright.runtime.arrays import ALIGNMENT, Adapter, ArrayInfo, Device, adapter_for
@@ -156,13 +156,15 @@ def plan_call(
     packings: tuple[Packing | None, Packing | None] = (None, None)
     if arrangement is not None:
         machine = machine_of(result.device)
-        candidate = candidate or fastest(problem, machine, all_candidates(problem, machine))
+        if candidate is None:
+            families = simulated_families() if isinstance(result.device, str) else None
+            candidate = fastest(problem, machine, all_candidates(problem, machine, families))
         one_launch = replace(candidate.problem, batch=arrangement.d.shape[2])
         kernel = candidate.family.launch(one_launch, candidate.configuration, machine.arch)
         packings = _packings(arranged, arrangement, candidate.packed, first.library)
         if kernel.workspace is not None:
             dtype, (rows, _, matrices_of), (row, _, _) = kernel.workspace
-            make_workspace = memory_for(first.library, (matrices_of, rows, row), dtype, result.device)
+            make_workspace = maker_of(first.library, (matrices_of, rows, row), dtype, result.device)
     return CallPlan(
         arranged,
         starts,

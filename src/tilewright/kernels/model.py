@@ -75,7 +75,7 @@ class Prediction:
     compute_us: float
     memory_us: float
     packing_us: float = 0.0  # of the passes before the kernel that pack A or B
-    adding_us: float = 0.0  # of the kernel that adds the sums of slices of K
+    adding_us: float = 0.0  # of the pass behind it that adds up splits of K
 
     @property
     def us(self) -> float:
@@ -151,15 +151,15 @@ def _rate_by_width(compute: DType, machine: Machine) -> float:
 def predict_waves(
     problem: Problem, configuration: Configuration, blocks: int, steps_us: tuple[float, ...], machine: Machine
 ) -> Prediction:
-    """Return what a kernel takes that computes one tile of D, or of a slice's sums, in each block.
+    """Return what a kernel takes that computes one tile of D, or of a split's sums, in each block.
 
     `blocks` are those that a multiprocessor holds, and `steps_us` the microseconds of a step of K for 1, 2, ... tiles
     on a multiprocessor.
     """
     m, n, k = configuration.tile
-    slices = configuration.slices
-    tiles = -(-problem.m // m) * -(-problem.n // n) * problem.batch * slices
-    steps = math.ceil(math.ceil(problem.k / k) / slices)
+    splits = configuration.splits
+    tiles = -(-problem.m // m) * -(-problem.n // n) * problem.batch * splits
+    steps = math.ceil(math.ceil(problem.k / k) / splits)
     blocks = min(blocks, len(steps_us))
 
     def wave(held: int) -> float:
@@ -170,9 +170,9 @@ def predict_waves(
     if left:
         compute += wave(-(-left // machine.multiprocessors))
     memory, adding = problem.bytes / machine.bandwidth, 0.0
-    if slices > 1:
+    if splits > 1:
         # The sums are written by this kernel and read by the next, if no cache holds them.
-        sums = slices * problem.m * problem.n * problem.batch * problem.accumulator.bytes / machine.bandwidth
+        sums = splits * problem.m * problem.n * problem.batch * problem.accumulator.bytes / machine.bandwidth
         memory, adding = memory + sums, _LAUNCH_US + _WAVE_US + sums
     return Prediction(tiles, blocks, full + (left > 0), compute, memory, adding_us=adding)
 

@@ -11,12 +11,6 @@ from tilewright.errors import ArgumentError
 from tilewright.runtime.arrays import Device
 
 Maker = Callable[[], tuple[Any, int]]
-_LIBRARIES = ("numpy", "torch", "cupy")  # that make memory on request
-
-
-def memory_for(library: str, shape: tuple[int, ...], dtype: DType, device: Device) -> Maker:
-    """Return what makes memory that a call needs for itself: of a library, or of our own where it makes none."""
-    return maker_for(library if library in _LIBRARIES else "tilewright", shape, dtype, device)
 
 
 def maker_for(library: str, shape: tuple[int, ...], dtype: DType, device: Device) -> Maker:

@@ -182,16 +182,16 @@ def test_slices_of_k_are_two_launches_and_memory_of_the_library(gpu: FakeCuda, m
     monkeypatch.setattr(TORCH, "device", str, raising=False)
     arrays = matrix(1, 64, 8192, dtype="float32"), matrix(2, 8192, 62, dtype="float32")
     choice = tw.matmul.explain(*arrays, out=matrix(9, 64, 62, dtype="float32")).choice
-    assert choice is not None and choice.configuration.slices > 1
-    slices = choice.configuration.slices
+    assert choice is not None and choice.configuration.splits > 1
+    splits = choice.configuration.splits
     for call in range(3):
         if call == 2:  # a call met before makes no views, and passes what the others did
             monkeypatch.setattr(dispatch.View, "__init__", lambda *args: pytest.fail("a view was made"))
         gpu.launches.clear()
         tw.matmul(*arrays, out=matrix(9, 64, 62, dtype="float32"), alpha=call)
         (first, _, sums), (_, _, added) = gpu.launches
-        assert first[0] == slices and all(stream == STREAM for _, stream, _ in gpu.launches)
-        assert taken[call:] == [(slices, 64, 64)]
+        assert first[0] == splits and all(stream == STREAM for _, stream, _ in gpu.launches)
+        assert taken[call:] == [(splits, 64, 64)]
         workspace = ((101 + call) * MEGABYTE).to_bytes(4, "little")  # pointers below 4 GB have no more
         of_sums, of_added = ([ctypes.string_at(address, 4) for address in p] for p in (sums, added))
         assert workspace in of_sums and workspace in of_added

@@ -1,4 +1,4 @@
-"""Adding up the sums of slices of K; device code, traced into kernels."""
+"""Adding up the splits of K, always in the same order; device code, traced into kernels."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import tilewright as tw
 
 
 @tw.kernel
-def add_slices(D, sums, alpha, beta, plan: tw.constexpr, *operands):
+def add_splits(D, sums, alpha, beta, plan: tw.constexpr, *operands):
     """Compute D[m, n, l] = epilogue(alpha * sum over s of sums[m, n, l + batches * s], operands[m, n, l]).
 
     Behind the operands come the numbers that the epilogue's function uses. Of `plan.ways` threads for an element,
-    thread w adds slices w, w + ways, ... in this order, and the first adds what they have in the order of w: the same
+    thread w adds splits w, w + ways, ... in this order, and the first adds what they have in the order of w: the same
     bits in every run.
     """
     epilogue = plan.epilogue
     numbers = operands[len(operands) - len(epilogue.numbers) :]
     operands = operands[: len(operands) - len(numbers)]
     rows, columns, batches = D.shape
-    slices = sums.shape[2] // batches
+    splits = sums.shape[2] // batches
     elements = plan.threads // plan.ways  # of this block, side by side
     shared = tw.shared(sums.dtype, tw.Layout((elements, plan.ways)))
     lane, way = tw.thread_idx.x % elements, tw.thread_idx.x // elements
@@ -27,7 +27,7 @@ def add_slices(D, sums, alpha, beta, plan: tw.constexpr, *operands):
     row = row % rows
     total = sums.dtype(0)
     if column < columns:
-        for s in tw.range(tw.ceil_div(slices - way, plan.ways), unroll=8):
+        for s in tw.range(tw.ceil_div(splits - way, plan.ways), unroll=8):
             total += sums[row, column, batch + (way + s * plan.ways) * batches]
     shared[lane, way] = total
     tw.sync_threads()

@@ -1,4 +1,4 @@
-"""K in slices: the results of whole sums, in a fixed order; where the choice takes them; and the memory for sums."""
+"""Splits of K: the results of whole sums, in a fixed order; where the choice takes them; and what they add up."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ NAN = np.float32("nan")
 
 @pytest.fixture
 def cut(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
-    """Return what makes all products take so many slices of K, however short it is."""
+    """Return what makes all products take so many splits of K, however short it is."""
     configurations = Multistage.configurations
 
-    def take(slices: int) -> None:
+    def take(splits: int) -> None:
         _signature.cache_clear()  # kinds of calls that were planned
         monkeypatch.setattr(
             Multistage,
             "configurations",
-            lambda *args: [replace(c, slices=slices) for c in configurations(*args) if c.slices == 1],
+            lambda *args: [replace(c, splits=splits) for c in configurations(*args) if c.splits == 1],
         )
 
     yield take
@@ -40,7 +40,7 @@ def cut(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
 
 
 @pytest.mark.parametrize(
-    ("slices", "dtypes", "precision"),
+    ("splits", "dtypes", "precision"),
     [
         (2, (np.float32, np.float32), None),
         (13, (np.float32, np.float32), "tf32x3"),
@@ -50,9 +50,9 @@ def cut(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
     ],
     ids=str,
 )
-def test_slices_add_up(cut: Callable[[int], None], slices: int, dtypes: Any, precision: str | None) -> None:
-    """Of edges in all modes, batches, any strides; with more slices than K has steps; with all that is added after."""
-    cut(slices)
+def test_splits_add_up(cut: Callable[[int], None], splits: int, dtypes: Any, precision: str | None) -> None:
+    """Of edges in all modes, batches, any strides; with more splits than K has steps; with all that is added after."""
+    cut(splits)
     a, b = whole(1, (3, 150, 37), dtypes[0]).swapaxes(1, 2), whole(2, (150, 83), dtypes[1])
     c, bias = whole(3, (37, 83), np.int8), whole(4, (83,), np.int32)
     out = np.zeros((3, 83, 37), np.int32 if dtypes[1] is np.int8 else np.float64).swapaxes(1, 2)
@@ -80,24 +80,24 @@ def test_beta_of_zero_reads_nothing_and_out_may_be_c(cut: Callable[[int], None])
         assert np.array_equal(found, exact(a, b), equal_nan=True)
 
 
-@pytest.mark.parametrize("slices", [2, 5, 19])
-def test_the_order_of_additions(cut: Callable[[int], None], slices: int) -> None:
-    """Slices of whole steps of K; w, w + ways, ... are added first, and these sums then in the order of w."""
-    cut(slices)
-    random = np.random.default_rng(slices)
+@pytest.mark.parametrize("splits", [2, 5, 19])
+def test_the_order_of_additions(cut: Callable[[int], None], splits: int) -> None:
+    """Splits of whole steps of K; w, w + ways, ... are added first, and these sums then in the order of w."""
+    cut(splits)
+    random = np.random.default_rng(splits)
     a, b = (random.standard_normal(shape).astype(np.float32) for shape in ((9, 300), (300, 10)))
     choice = tw.matmul.explain(a, b).choice
-    assert choice is not None and choice.configuration.slices == slices
+    assert choice is not None and choice.configuration.splits == splits
     depth = choice.configuration.tile[2]
-    each = math.ceil(math.ceil(300 / depth) / slices) * depth
+    each = math.ceil(math.ceil(300 / depth) / splits) * depth
     sums = []
-    for s in range(slices):
+    for s in range(splits):
         total = np.zeros((9, 10), np.float32)
         for k in range(s * each, min((s + 1) * each, 300)):
             total = (total + a[:, k, None].astype(np.float64) * b[None, k]).astype(np.float32)
         sums.append(total)
-    ways = next(w for w in (2, 4, 8) if w >= min(slices, 8))
-    added = [sum(sums[w + ways :: ways], start=sums[w]) if w < slices else 0 * sums[0] for w in range(ways)]
+    ways = next(w for w in (2, 4, 8) if w >= min(splits, 8))
+    added = [sum(sums[w + ways :: ways], start=sums[w]) if w < splits else 0 * sums[0] for w in range(ways)]
     assert np.array_equal(tw.matmul(a, b), sum(added[1:], start=added[0]))
 
 
@@ -118,22 +118,24 @@ def test_a_long_k_is_cut(extents: tuple[int, int, int], dtype: tw.DType, precisi
     m, n, k = extents
     found = tw.matmul.explain(tw.spec(dtype, (m, k)), tw.spec(dtype, (k, n)), precision=precision, arch="sm_90a")
     assert found.choice is not None and found.choice.prediction is not None
-    assert found.choice.configuration.slices > 1 and "slices of K" in str(found.choice.configuration)
-    whole = [c.prediction.us for c in found.candidates if c.configuration.slices == 1 and c.prediction]
+    assert found.choice.configuration.splits > 1 and f"{found.choice.configuration.splits} splits" in str(
+        found.choice.configuration
+    )
+    whole = [c.prediction.us for c in found.candidates if c.configuration.splits == 1 and c.prediction]
     assert found.choice.prediction.us < 0.7 * min(whole)
     assert found.choice.prediction.adding_us > 0
     described = found.to_dict()["candidates"][found.candidates.index(found.choice)]
-    assert described["slices"] == found.choice.configuration.slices and described["adding_us"] > 0
+    assert described["splits"] == found.choice.configuration.splits and described["adding_us"] > 0
 
 
 def test_a_short_k_and_many_tiles_are_not() -> None:
     for extents in ((64, 64, 64), (8192, 8192, 8192), (4096, 4096, 1 << 20)):
         m, n, k = extents
         found = tw.matmul.explain(tw.spec(tw.bfloat16, (m, k)), tw.spec(tw.bfloat16, (k, n)), arch="sm_90a")
-        assert all(c.configuration.slices == 1 for c in found.candidates), extents
+        assert all(c.configuration.splits == 1 for c in found.candidates), extents
 
 
-def test_no_slice_is_without_work() -> None:
+def test_no_split_is_without_work() -> None:
     random = np.random.default_rng(0)
     family, arch = Multistage(), Arch.parse("sm_90a")
     for _ in range(200):
@@ -141,7 +143,7 @@ def test_no_slice_is_without_work() -> None:
         problem = tw.matmul.explain(tw.spec(tw.float16, (m, k)), tw.spec(tw.float16, (k, n)), arch=arch).problem
         for c in family.configurations(problem, arch):
             steps = -(-k // c.tile[2])
-            assert c.slices == 1 or (c.slices - 1) * -(-steps // c.slices) < steps
+            assert c.splits == 1 or (c.splits - 1) * -(-steps // c.splits) < steps
 
 
 @pytest.mark.gpu
@@ -153,7 +155,7 @@ def test_the_same_bits_every_time_on_a_gpu() -> None:
         product, size = a.astype(np.float64) @ b, np.abs(a).astype(np.float64) @ np.abs(b)
         for precision in ("ieee", "tf32x3"):
             choice = tw.matmul.explain(device_a, device_b, precision=precision).choice
-            assert choice is not None and choice.configuration.slices > 1
+            assert choice is not None and choice.configuration.splits > 1
             first = tw.matmul(device_a, device_b, out=out, precision=precision).numpy()
             assert (np.abs(first - product) <= (k / 8 + 40) * 2.0**-24 * size).all()
             for _ in range(20):
