@@ -75,7 +75,7 @@ def mend(plan, acc, thread, A, B, block, run):
         mend_elements(plan, sums, A, B, block, run)
         tw.sync_threads()
         tw.copy(thread.partition_C(sums), acc)
-        tw.sync_threads()
+    tw.sync_threads()  # results may take this shared memory from here on
 
 
 @tw.function

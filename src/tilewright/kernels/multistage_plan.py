@@ -103,7 +103,8 @@ class Plan:
     def shared_bytes(self) -> int:
         """The bytes of shared memory: the stages, or D's tile, which takes their place at the end."""
         stages = sum(_bytes(part.smem, part.dtype) for part in (self.a, self.b))
-        mended = 0 if self.parts is None else _bytes(self.sums, self.mma.atom.dtype_c) + VECTOR_BYTES
+        # What is mended lies at multiples of 128 bytes, and a flag behind it.
+        mended = 0 if self.parts is None else -(-_bytes(self.sums, self.mma.atom.dtype_c) // 128) * 128 + 4
         return max(stages, _bytes(self.epilogue.smem, self.epilogue.staged), mended)
 
 

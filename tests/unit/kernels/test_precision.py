@@ -11,8 +11,13 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright.arch import Arch
 from tilewright.atoms.arithmetic import round_tf32, truncate_tf32
+from tilewright.kernels._multistage_kernel import matmul_tiles
+from tilewright.kernels.multistage import Multistage
+from tilewright.kernels.multistage_plan import plan_for
 from tilewright.kernels.precision import PARTS, Parts
+from tilewright.kernels.problem import Operand, Problem
 from tilewright.runtime.memory import DeviceArray
 
 Array = np.ndarray[Any, Any]
@@ -202,9 +207,9 @@ def test_what_has_no_parts_is_computed_as_ieee_does(how: Parts) -> None:
     assert np.array_equal(result[rows][:, 2:4], expected[rows][:, 2:4], equal_nan=True)
 
 
-@precisions
-def test_addends_and_empty_sums(how: Parts) -> None:
+def test_addends_and_empty_sums() -> None:
     """alpha, beta, c and bias as ever: beta = 0 does not read c, and a K of 0 leaves the addends."""
+    how = PARTS["tf32x3"]
     a, b = normal(np.random.default_rng(2), 6, 5, 20)
     c, bias = np.full((6, 5), NAN), np.arange(5, dtype=np.float32)
     plain = product(a, b, how)
@@ -240,6 +245,19 @@ def test_where_there_is_no_such_precision(how: Parts) -> None:
     assert str(found).startswith(f"256 x 256 x 256, float32 by {how} with float32 accumulators, on sm_80")
     assert found.to_dict()["problem"]["parts"] == how.name
     assert tw.matmul.explain(matrix, matrix, arch="sm_80").to_dict()["problem"]["parts"] is None
+
+
+@pytest.mark.parametrize(("name", "number"), [("tf32x3", 0), ("bf16x9", 1)])
+def test_shared_memory_is_what_the_plan_says(name: str, number: int) -> None:
+    """Sums that are mended take the place of stages, and results theirs."""
+    extents, matrix = (4096, 4096, 4096), tw.spec(tw.float32, (4096, 4096, 1), stride=(4096, 1, 0))
+    operand, arch = Operand(tw.float32, "K", 16), Arch.parse("sm_90a")
+    d = Operand(tw.float32, "MN", 16)
+    problem = Problem(*extents, 1, operand, operand, d, PARTS[name].part, tw.float32, parts=PARTS[name])
+    plan = plan_for(problem, Multistage().configurations(problem, arch)[number], arch)
+    one = np.float32(1)
+    lowered = matmul_tiles.numbered(0)[1, plan.threads].lower(matrix, matrix, matrix, one, one, plan, arch="sm_90a")
+    assert 0 <= plan.shared_bytes - lowered.kernel.shared_bytes < 128
 
 
 @pytest.mark.gpu
