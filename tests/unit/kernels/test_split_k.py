@@ -15,6 +15,7 @@ import tilewright as tw
 from tilewright.arch import Arch
 from tilewright.kernels.matmul import _signature
 from tilewright.kernels.multistage import Multistage
+from tilewright.kernels.problem import Operand, Problem
 from tilewright.runtime.memory import DeviceArray
 
 Array = np.ndarray[Any, Any]
@@ -135,10 +136,10 @@ def test_a_short_k_and_many_tiles_are_not() -> None:
 
 def test_no_split_is_without_work() -> None:
     random = np.random.default_rng(0)
-    family, arch = Multistage(), Arch.parse("sm_90a")
+    family, arch, operand = Multistage(), Arch.parse("sm_90a"), Operand(tw.float16, "K", 16)
     for _ in range(200):
         m, n, k = (int(2 ** random.uniform(0, log)) for log in (11, 11, 22))
-        problem = tw.matmul.explain(tw.spec(tw.float16, (m, k)), tw.spec(tw.float16, (k, n)), arch=arch).problem
+        problem = Problem(m, n, k, 1, operand, operand, operand, tw.float16, tw.float32)
         for c in family.configurations(problem, arch):
             steps = -(-k // c.tile[2])
             assert c.splits == 1 or (c.splits - 1) * -(-steps // c.splits) < steps
