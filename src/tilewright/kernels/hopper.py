@@ -20,13 +20,12 @@ from tilewright.arch import VECTOR_BYTES, Arch
 from tilewright.dtypes import DType
 from tilewright.errors import LayoutError
 from tilewright.kernels._hopper_kernel import matmul_warpgroups
-from tilewright.kernels.epilogue import ElementEpilogue
 from tilewright.kernels.family import Candidate, Family, KernelLaunch, LayoutNeeds, Needs, Resources
 from tilewright.kernels.functions import ElementFunction
 from tilewright.kernels.hopper_plan import CONSUMERS, THREADS, HopperConfiguration, plan_for
 from tilewright.kernels.model import Machine, Prediction
 from tilewright.kernels.problem import Configuration, Operand, Problem
-from tilewright.kernels.split_k import SplitLaunch, workspace_bytes
+from tilewright.kernels.split_k import launch_splits, workspace_bytes
 from tilewright.launch import Kernel
 from tilewright.trace.host_numbers import NumberUse
 from tilewright.transactions import ROW
@@ -115,7 +114,8 @@ class Hopper(Family):
         """
         if arch.name != "sm_90a" or problem.compute not in _POWER or problem.k == 0:
             return ()
-        return [split for whole in _whole(problem, arch) for split in _with_splits(problem, whole)]
+        whole = dict.fromkeys(_whole(problem, arch))  # a narrow tile may be one of the table
+        return [split for one in whole for split in _with_splits(problem, one)]
 
     def needs(self, problem: Problem) -> Needs:
         """Return the layouts that TMA and wgmma read: rows at 16 bytes, K contiguous but for elements of 16 bits."""
@@ -173,9 +173,7 @@ class Hopper(Family):
             clusters = max(min(clusters, c.blocks // c.cluster), 1)
         blocks = clusters * c.cluster_size
         if plan.splits > 1:
-            epilogue = replace(ElementEpilogue.of(problem), numbers=numbers)
-            multiply = _kernel(0, c.cluster_size)[blocks, THREADS]
-            return KernelLaunch(SplitLaunch(multiply, c.splits, problem.accumulator, epilogue), plan, numbers)
+            return launch_splits(problem, c.splits, _kernel(0, c.cluster_size)[blocks, THREADS], plan, numbers)
         plan = replace(plan, epilogue=replace(plan.epilogue, numbers=numbers))
         launcher = _kernel(len(problem.operands) + len(numbers), c.cluster_size)[blocks, THREADS]
         return KernelLaunch(launcher, plan, numbers, launcher.repeat)

@@ -55,7 +55,6 @@ class HopperConfiguration(Configuration):
 
     cluster: int = 1
     is_ping_pong: bool = False
-    splits: int = 1
     adds_in_cluster: bool = False
     is_swapped: bool = False
     blocks: int = 132

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.helpers.one_family import only
 from tests.unit.runtime.conftest import FakeCuda, forget_devices, install
@@ -218,5 +219,37 @@ def test_splits_of_k_are_added_up_by_a_second_launch(hopper: FakeCuda, monkeypat
         for _ in range(2):
             tw.matmul(a, b, out=out)
     assert made == [((8, 250, 252), tw.float32)] * 2
-    assert [extents[:4] for extents, _, _ in hopper.launches] == [(32, 1, 1, 384), (250, 1, 1, 256)] * 2
+    # 250 rows of 8 runs of 32 elements, each of which 8 threads add up.
+    assert [extents[:4] for extents, _, _ in hopper.launches] == [(32, 1, 1, 384), (250 * 8, 1, 1, 256)] * 2
     assert ("D", 800 * MEGABYTE, (250, 250, 8), (1, 252, 250 * 252)) in hopper.maps
+
+
+def test_slices_of_k_are_two_launches_and_memory_of_the_library(gpu: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every call takes memory of its own: torch gives it back to this stream, and keeps it where a graph is captured."""
+    taken, seen = [], {}
+
+    def empty(shape: tuple[int, ...], **options: Any) -> Any:
+        taken.append(shape)
+        return DeviceTensor(shape, pointer=(100 + len(taken)) * MEGABYTE, dtype="float32")
+
+    monkeypatch.setattr(TORCH, "empty", empty, raising=False)
+    monkeypatch.setattr(TORCH, "float32", "float32", raising=False)
+    monkeypatch.setattr(TORCH, "device", str, raising=False)
+    arrays = matrix(1, 64, 8192, dtype="float32"), matrix(2, 8192, 62, dtype="float32")
+    choice = tw.matmul.explain(*arrays, out=matrix(9, 64, 62, dtype="float32")).choice
+    assert choice is not None and choice.configuration.splits > 1
+    splits = choice.configuration.splits
+    for call in range(3):
+        if call == 2:  # a call met before makes no views, and passes what the others did
+            monkeypatch.setattr(dispatch.View, "__init__", lambda *args: pytest.fail("a view was made"))
+        gpu.launches.clear()
+        tw.matmul(*arrays, out=matrix(9, 64, 62, dtype="float32"), alpha=call)
+        (first, _, sums), (_, _, added) = gpu.launches
+        assert first[0] == splits and all(stream == STREAM for _, stream, _ in gpu.launches)
+        assert taken[call:] == [(splits, 64, 64)]
+        workspace = ((101 + call) * MEGABYTE).to_bytes(4, "little")  # pointers below 4 GB have no more
+        of_sums, of_added = ([ctypes.string_at(address, 4) for address in p] for p in (sums, added))
+        assert workspace in of_sums and workspace in of_added
+        others = [[value for value in values if value != workspace] for values in (of_sums, of_added)]
+        assert seen.setdefault(0, others[0]) == others[0]
+        assert np.float32(call).tobytes() in others[1] and np.float32(1).tobytes() in others[0]
