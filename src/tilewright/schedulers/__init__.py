@@ -12,9 +12,12 @@ On the host `scheduler.order(m_tiles, n_tiles, blocks)` lists what each block do
 
 from __future__ import annotations
 
+from tilewright.frames import hiding_all
 from tilewright.schedulers.counter import Counter
 from tilewright.schedulers.hilbert import Hilbert
 from tilewright.schedulers.stream_k import Part, StreamK, StreamKTiles
 from tilewright.schedulers.tiles import Grouped, Linear, Scheduler, Tiles
 
 __all__ = ["Counter", "Grouped", "Hilbert", "Linear", "Part", "Scheduler", "StreamK", "StreamKTiles", "Tiles"]
+
+hiding_all(globals(), __all__)

@@ -9,17 +9,23 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.helpers.one_family import only
 from tests.unit.runtime.conftest import FakeCuda, forget_devices, install
 from tests.unit.runtime.fake_arrays import Tensor
 
 import tilewright as tw
-from tilewright import launch
+from tilewright import launch, specialise
 from tilewright.arch import default_arch
 from tilewright.backends.cuda import CudaSource
 from tilewright.compile import Lowered, lower
-from tilewright.kernels import dispatch
+from tilewright.ir.core import TensorMap
+from tilewright.ir.maps import MapValues
+from tilewright.kernels import dispatch, results
 from tilewright.kernels import matmul as entry
+from tilewright.kernels._hopper_kernel import matmul_warpgroups
 from tilewright.kernels._multistage_kernel import matmul_tiles
+from tilewright.kernels._split_k_kernel import add_splits
+from tilewright.kernels.hopper_plan import HopperConfiguration
 from tilewright.launch import _Variant
 from tilewright.recording import record_launches, trace_launches
 
@@ -166,3 +172,51 @@ def test_alignment_of_each_launch_of_a_call(gpu: FakeCuda, monkeypatch: pytest.M
         tw.matmul(a, b, out=out)
         counts.append((len(gpu.launches), len(traced)))
     assert counts == [(2, 2), (2, 3), (2, 3), (2, 3)]
+
+
+# --- the Hopper family ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def hopper(gpu: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCuda]:
+    """A GPU whose driver encodes tensor maps: it remembers address, extents and strides of each."""
+    gpu.maps = []
+
+    def encode(map: TensorMap, values: MapValues, address: int) -> bytes:
+        gpu.maps.append((map.buffer.name, address, values.extents, values.strides))
+        return bytes(128)
+
+    monkeypatch.setattr(specialise, "encode", encode)
+    yield gpu
+    for kernel in (matmul_warpgroups, add_splits):
+        kernel.forget()
+
+
+def test_blocks_stay_and_maps_are_made_once(hopper: FakeCuda) -> None:
+    a, b, out = matrix(1, 4096, 1024), matrix(20, 1024, 4096), matrix(40, 4096, 4096)
+    with only(HopperConfiguration((128, 256, 64), (8, 1), 4), 132):
+        for _ in range(3):
+            tw.matmul(a, b, out=out)
+    assert [extents[:4] for extents, _, _ in hopper.launches] == [(132, 1, 1, 384)] * 3
+    assert sorted(hopper.maps) == [
+        ("A", MEGABYTE, (1024, 4096, 1), (1, 1024, 0)),
+        ("B", 20 * MEGABYTE, (4096, 1024, 1), (1, 4096, 0)),
+        ("D", 40 * MEGABYTE, (4096, 4096, 1), (1, 4096, 0)),
+    ]
+
+
+def test_splits_of_k_are_added_up_by_a_second_launch(hopper: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In memory that each call asks the library of its arrays for."""
+    made = []
+
+    def maker(shape: tuple[int, ...], dtype: tw.DType, device: object) -> Any:
+        return lambda: made.append((shape, dtype)) or (object(), 800 * MEGABYTE)
+
+    monkeypatch.setattr(results, "_torch_maker", maker)
+    a, b, out = matrix(1, 250, 4096), matrix(100, 4096, 250, strides=(256, 1)), matrix(200, 250, 250)
+    with only(HopperConfiguration((128, 128, 64), (8, 1), 4, splits=8), 132):
+        for _ in range(2):
+            tw.matmul(a, b, out=out)
+    assert made == [((8, 250, 252), tw.float32)] * 2
+    assert [extents[:4] for extents, _, _ in hopper.launches] == [(32, 1, 1, 384), (250, 1, 1, 256)] * 2
+    assert ("D", 800 * MEGABYTE, (250, 250, 8), (1, 252, 250 * 252)) in hopper.maps
