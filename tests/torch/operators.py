@@ -43,7 +43,7 @@ def product_backward(grad: torch.Tensor, x: torch.Tensor, y: torch.Tensor, needs
 @tw.torch.op("tests::scaled", shape=in_rows, vmap="loop", autocast=torch.float32)
 def scaled(x: torch.Tensor, factor: float = 2.0) -> torch.Tensor:
     launches.append("scaled")
-    return product.__wrapped__(x, torch.full(x.shape, factor, dtype=x.dtype))
+    return product.__wrapped__(x, torch.full_like(x, factor))
 
 
 @scaled.backward
@@ -54,7 +54,7 @@ def scaled_backward(grad: torch.Tensor, factor: float) -> torch.Tensor:
 @tw.torch.op("tests::square_and_double", shape=lambda x: (in_rows(x), in_rows(x)), vmap="loop")
 def square_and_double(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     launches.append("square_and_double")
-    return product.__wrapped__(x, x), product.__wrapped__(x, torch.full(x.shape, 2.0, dtype=x.dtype))
+    return product.__wrapped__(x, x), product.__wrapped__(x, torch.full_like(x, 2.0))
 
 
 @square_and_double.backward

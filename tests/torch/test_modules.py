@@ -159,7 +159,7 @@ def language_losses(net: torch.nn.Module, steps: int) -> list[float]:
     optimizer, found = torch.optim.AdamW(net.parameters(), 1e-2), []
     for step in range(steps):
         starts = torch.randint(0, 11, (4, 1), generator=torch.Generator().manual_seed(step))
-        tokens = (starts + 3 * torch.arange(9)) % 11  # each token says what follows
+        tokens = ((starts + 3 * torch.arange(9)) % 11).to(net[0].weight.device)  # each token says what follows
         scores = net(tokens[:, :-1])
         loss = torch.nn.functional.cross_entropy(scores.flatten(0, 1), tokens[:, 1:].flatten())
         optimizer.zero_grad()

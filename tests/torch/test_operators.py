@@ -113,6 +113,19 @@ def test_fake_and_meta_tensors_launch_nothing() -> None:
     assert launches == []
 
 
+def test_a_launch_refuses_fake_tensors() -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    x = torch.ones(4)
+    operators.multiply[1, 32](torch.empty(4), x, x)  # known by now
+    with FakeTensorMode() as mode:
+        fake = mode.from_tensor(x)
+        with refused("it is a FakeTensor, which torch traces with and which has no memory"):
+            operators.multiply[1, 32](fake, fake, fake)
+        with refused("it is a FakeTensor"):
+            tw.matmul(fake.view(2, 2), fake.view(2, 2))
+
+
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_compiled_functions_have_no_breaks(backend: str, dynamic: bool) -> None:
