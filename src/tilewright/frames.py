@@ -30,6 +30,16 @@ def is_entry(function: Callable[..., Any]) -> None:
     _ENTRIES.add(function.__code__)
 
 
+def hands_on(code: CodeType) -> bool:
+    """Say whether code is that of such a function, as of what hides frames."""
+    return code in _ENTRIES
+
+
+def showing_frames(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function that one of those calls on to, or the function itself: what the package's modules know."""
+    return vars(function).get("__wrapped__", function) if getattr(function, "__code__", None) in _ENTRIES else function
+
+
 def hiding_frames(function: Callable[_Given, _Result]) -> Callable[_Given, _Result]:
     """Return the function, whose errors show no frames of this package."""
 
