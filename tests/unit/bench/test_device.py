@@ -133,7 +133,7 @@ def test_work_for_another_stream_is_not_captured(cuda: Cuda, monkeypatch: pytest
 
     framework(monkeypatch, stream=5)
     torch = sys.modules["torch"]
-    torch.cuda.CUDAGraph = lambda: types.SimpleNamespace(replay=None)  # type: ignore[attr-defined]
+    torch.cuda.CUDAGraph = lambda: types.SimpleNamespace(replay=lambda: None)  # type: ignore[attr-defined]
     torch.cuda.graph = Capture  # type: ignore[attr-defined]
     assert Gpu().capture(lambda: None, 3) is None
 
