@@ -173,7 +173,7 @@ class Hopper(Family):
             clusters = max(min(clusters, c.blocks // c.cluster), 1)
         blocks = clusters * c.cluster_size
         if plan.splits > 1:
-            return launch_splits(problem, c.splits, _kernel(0, c.cluster_size)[blocks, THREADS], plan, numbers)
+            return launch_splits(problem, c.splits, arch, _kernel(0, c.cluster_size)[blocks, THREADS], plan, numbers)
         plan = replace(plan, epilogue=replace(plan.epilogue, numbers=numbers))
         launcher = _kernel(len(problem.operands) + len(numbers), c.cluster_size)[blocks, THREADS]
         return KernelLaunch(launcher, plan, numbers, launcher.repeat)
