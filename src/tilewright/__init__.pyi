@@ -43,6 +43,10 @@ from tilewright.errors import TilewrightError as TilewrightError
 from tilewright.errors import TilewrightWarning as TilewrightWarning
 from tilewright.errors import TuningError as TuningError
 from tilewright.kernels.matmul import matmul as matmul
+from tilewright.kernels.rows import layer_norm as layer_norm
+from tilewright.kernels.rows import log_softmax as log_softmax
+from tilewright.kernels.rows import rms_norm as rms_norm
+from tilewright.kernels.rows import softmax as softmax
 from tilewright.language import abs as abs
 from tilewright.language import accumulator_rows as accumulator_rows
 from tilewright.language import acos as acos

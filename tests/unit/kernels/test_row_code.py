@@ -1,0 +1,63 @@
+"""Machine code of the functions of rows: whole vectors, no spills, and enough loads under way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.kernels import _row_kernels, rows
+
+ROWS = 8192
+SIZES = [(tw.bfloat16, 4096), (tw.bfloat16, 131072), (tw.float32, 16384), (tw.float64, 8192), (tw.bfloat16, 128)]
+QUICK = (("softmax", tw.bfloat16, 4096), ("layer_norm", tw.bfloat16, 131072))
+CASES = [
+    pytest.param(
+        name, *size, marks=() if (name, *size) in QUICK else pytest.mark.slow, id=f"{name}-{size[0]}-{size[1]}"
+    )
+    for name in ("softmax", "rms_norm", "layer_norm")
+    for size in SIZES
+]
+
+
+def arguments(name: str, dtype: tw.DType, columns: int, plan: rows.RowPlan) -> tuple[Any, ...]:
+    x, row = tw.spec(dtype, (ROWS, columns)), tw.spec(dtype, (columns,))
+    number = tw.spec(tw.float64 if dtype is tw.float64 else tw.float32, (ROWS,))
+    eps = number.info.dtype.numpy.type(1e-5)
+    if name == "softmax":
+        return x, x, plan.tiles, plan.held, False
+    if name == "rms_norm":
+        return x, None, number, x, row, None, eps, plan.tiles, plan.held, False
+    return x, number, number, x, row, row, eps, plan.tiles, plan.held, True
+
+
+@pytest.mark.parametrize(("name", "dtype", "columns"), CASES)
+def test_rows_are_whole_vectors_without_spills(name: str, dtype: tw.DType, columns: int) -> None:
+    plan = rows.plan_rows(dtype.bits, columns, 16)
+    family = "softmax" if name == "softmax" else "norm"
+    kernel = getattr(_row_kernels, f"{family}_{'long' if plan.is_long else 'held'}")
+    launch = kernel.configure(min_blocks=plan.min_blocks)[plan.grid(ROWS), plan.block]
+    args = arguments(name, dtype, columns, plan)
+    found = launch.resources(*args, arch="sm_90a")
+    threads = int(np.prod(plan.block))
+    assert not found.spills and found.local_bytes == 0
+    resident = 65536 // (-(-found.registers // 8) * 8) // threads * threads
+    assert resident * rows.BYTES >= 32768, (resident, found.registers)  # bytes of x under way on a multiprocessor
+    code = str(launch.sass(*args, arch="sm_90a"))
+    assert "LDG.E.128" in code and "STG.E.128" in code
+    narrow = [line for line in code.splitlines() if "LDG" in line and ".128" not in line]
+    assert not narrow, narrow[:3]
+
+
+def test_a_row_has_as_many_threads_as_it_needs() -> None:
+    for bits in (16, 32, 64):
+        for columns in (1, 7, 8, 33, 1000, 4096, 16384, 32768, 32769, 10**6):
+            for vector in (16, 8, bits // 8):
+                plan = rows.plan_rows(bits, columns, vector)
+                threads, beside = plan.block
+                assert threads * beside >= 128 and threads <= 1024 and plan.held % threads == 0
+                assert plan.is_long == (columns > 1024 * 512 // bits)
+                assert plan.is_long or columns <= plan.held <= max(2 * columns + 16 * threads, 16 * threads)
+                assert plan.held * bits <= threads * 512, "registers"
