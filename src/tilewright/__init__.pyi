@@ -43,6 +43,7 @@ from tilewright.errors import TilewrightError as TilewrightError
 from tilewright.errors import TilewrightWarning as TilewrightWarning
 from tilewright.errors import TuningError as TuningError
 from tilewright.kernels.matmul import matmul as matmul
+from tilewright.kernels.permute import permute as permute
 from tilewright.kernels.rows import layer_norm as layer_norm
 from tilewright.kernels.rows import log_softmax as log_softmax
 from tilewright.kernels.rows import rms_norm as rms_norm

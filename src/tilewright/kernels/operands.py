@@ -40,12 +40,13 @@ class Operand:
     def dtype(self) -> DType:
         return self.info.dtype
 
-    def view(self, shape: Shape, strides: Shape, offset: int = 0) -> View:
-        """Return the memory with another shape and other strides, for a kernel."""
+    def view(self, shape: Shape, strides: Shape, dtype: DType | None = None) -> View:
+        """Return the memory with another shape and other strides, of elements of `dtype`, for a kernel."""
         info = self.info
-        pointer = info.pointer + offset * info.dtype.bytes
         kind = view_class(self.adapter)
-        return kind(pointer, shape, strides, info.dtype, info.device, info.writable, info.owner, info.stream)
+        return kind(
+            info.pointer, shape, strides, dtype or info.dtype, info.device, info.writable, info.owner, info.stream
+        )
 
 
 def read(function: str, name: str, array: Any, types: Sequence[DType] = FLOATS) -> Operand:
@@ -92,12 +93,14 @@ def result(
     dtype: DType,
     *,
     name: str = "out",
+    types: Sequence[DType] = FLOATS,
     reads: Sequence[Operand] = (),
     may_be: Sequence[Operand] = (),
 ) -> Operand:
     """Return where a result goes: `out` when it is given, else a new array in the library of `like`.
 
-    `out` shares no memory with the arrays `reads`; it may be one of `may_be` itself, element by element.
+    `out` has one of `types`, and shares no memory with the arrays `reads`; it may be one of `may_be` itself, element by
+    element.
 
     Raises `ArgumentError` for an `out` that cannot hold the result.
     """
@@ -116,7 +119,7 @@ def result(
         made = adapter_for(array)
         assert made is not None, array
         return Operand(name, made.describe(array), made, array)
-    given = read(function, name, out, (*FLOATS,) if dtype in FLOATS else (dtype,))
+    given = read(function, name, out, types)
     info = given.info
     common_device([like.info, info], [like.name, name])
     if info.shape != shape:

@@ -1,4 +1,4 @@
-"""Machine code of the functions of rows: whole vectors, no spills, and enough loads under way."""
+"""Machine code of finished operators: whole vectors, no spills, and enough loads under way."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.kernels import _row_kernels, rows
+from tilewright.kernels import _permute_kernels, _row_kernels, permute, rows
 
 ROWS = 8192
 SIZES = [(tw.bfloat16, 4096), (tw.bfloat16, 131072), (tw.float32, 16384), (tw.float64, 8192), (tw.bfloat16, 128)]
@@ -61,3 +61,27 @@ def test_a_row_has_as_many_threads_as_it_needs() -> None:
                 assert plan.is_long == (columns > 1024 * 512 // bits)
                 assert plan.is_long or columns <= plan.held <= max(2 * columns + 16 * threads, 16 * threads)
                 assert plan.held * bits <= threads * 512, "registers"
+
+
+@pytest.mark.parametrize("size", [pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(4, marks=pytest.mark.slow)])
+def test_tiles_are_whole_vectors(size: int) -> None:
+    plan, dtype = permute.tile_plan(size, 256, 8192), {1: tw.uint8, 2: tw.uint16, 4: tw.uint32}[size]
+    x, y = tw.spec(dtype, (64, 256, 8192)), tw.spec(dtype, (64, 8192, 256))
+    args = y, x, plan.smem, plan.load, plan.store
+    launch = _permute_kernels.transpose_tiles[32768, plan.threads]
+    found, code = launch.resources(*args, arch="sm_90a"), str(launch.sass(*args, arch="sm_90a"))
+    tile_bytes = tw.size(plan.smem.shape) * size
+    resident = min(2048, 65536 // (-(-found.registers // 8) * 8)) // plan.threads
+    assert not found.spills and resident * tile_bytes >= 65536
+    assert "LDGSTS.E.BYPASS.128" in code and "STG.E.128" in code
+
+
+def test_tiles_are_for_all_threads() -> None:
+    for size in (1, 2, 4, 8):
+        for rows_, columns in ((1, 1), (2, 5000), (5000, 3), (64, 64), (10**6, 10**6)):
+            plan = permute.tile_plan(size, rows_, columns)
+            tall, wide = plan.smem.shape
+            each = 16 // size
+            assert tall * wide * size <= 32768 and tall * wide // each % plan.threads == 0
+            for copy in (plan.load, plan.store):
+                assert copy.size == plan.threads
