@@ -92,6 +92,9 @@ _EXPORTS: dict[str, tuple[str, ...]] = {
     "kernels.matmul": ("matmul",),
     "kernels.permute": ("permute",),
     "kernels.rows": ("softmax", "log_softmax", "rms_norm", "layer_norm"),
+    "kernels.row_gradients": (
+        *("softmax_backward", "log_softmax_backward", "rms_norm_backward", "layer_norm_backward"),
+    ),
     "launch": ("kernel", "Kernel", "static"),
     "runtime.specs": ("spec",),
     "runtime.pointers": ("addresses",),

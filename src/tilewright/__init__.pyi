@@ -44,6 +44,10 @@ from tilewright.errors import TilewrightWarning as TilewrightWarning
 from tilewright.errors import TuningError as TuningError
 from tilewright.kernels.matmul import matmul as matmul
 from tilewright.kernels.permute import permute as permute
+from tilewright.kernels.row_gradients import layer_norm_backward as layer_norm_backward
+from tilewright.kernels.row_gradients import log_softmax_backward as log_softmax_backward
+from tilewright.kernels.row_gradients import rms_norm_backward as rms_norm_backward
+from tilewright.kernels.row_gradients import softmax_backward as softmax_backward
 from tilewright.kernels.rows import layer_norm as layer_norm
 from tilewright.kernels.rows import log_softmax as log_softmax
 from tilewright.kernels.rows import rms_norm as rms_norm

@@ -56,6 +56,7 @@ LAYOUTS = {
     "rows without a contiguous mode": ((6, 8, 24), (700, 50, 2), 0, (1, 0, 2)),
     "one number for all": ((5, 24), (1, 0), 0, (1, 0)),
     "a row for all": ((5, 24), (0, 1), 0, (1, 0)),
+    "pairs at odd places": ((9, 7, 2), (40, 4, 1), 3, (1, 0, 2)),
     "a number": ((), (), 0, ()),
     "modes of one": ((1, 6, 1, 4), (9, 4, 3, 1), 0, (3, 2, 0, 1)),
     "windows that overlap": ((20, 8), (1, 1), 0, (1, 0)),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.kernels import _permute_kernels, _row_kernels, permute, rows
+from tilewright.kernels import _permute_kernels, _row_gradient_kernels, _row_kernels, permute, row_gradients, rows
 
 ROWS = 8192
 SIZES = [(tw.bfloat16, 4096), (tw.bfloat16, 131072), (tw.float32, 16384), (tw.float64, 8192), (tw.bfloat16, 128)]
@@ -85,3 +85,27 @@ def test_tiles_are_for_all_threads() -> None:
             assert tall * wide * size <= 32768 and tall * wide // each % plan.threads == 0
             for copy in (plan.load, plan.store):
                 assert copy.size == plan.threads
+
+
+GRADIENTS = [(tw.bfloat16, 4096), (tw.bfloat16, 8192), (tw.bfloat16, 16384), (tw.float32, 4096), (tw.float32, 16384)]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "columns"),
+    [
+        pytest.param(*size, marks=() if size == (tw.bfloat16, 16384) else pytest.mark.slow, id=str(size))
+        for size in GRADIENTS
+    ],
+)
+def test_gradients_of_norms_do_not_spill(dtype: tw.DType, columns: int) -> None:
+    plan, layout, is_ahead = row_gradients.plan_gradient(dtype.bits, columns, 16, 2)
+    x, w, n = tw.spec(dtype, (ROWS, columns)), tw.spec(dtype, (columns,)), tw.spec(tw.float32, (ROWS,))
+    parts = tw.spec(tw.float32, (264, columns))
+    resident = 1 if layout is not None else 1024 // (plan.block[0] * plan.block[1])
+    launch = _row_gradient_kernels.norm_gradient_held.configure(min_blocks=resident)[264, plan.block]
+    args = (x, parts, parts, x, x, n, n, w, plan.tiles, plan.held, layout, is_ahead)
+    found, code = launch.resources(*args, arch="sm_90a"), str(launch.sass(*args, arch="sm_90a"))
+    assert not found.spills and found.local_bytes == 0
+    assert "LDG.E.128" in code and "STG.E.128" in code
+    in_flight = min(65536 // found.registers, resident * plan.block[0] * plan.block[1]) * plan.held // plan.block[0]
+    assert in_flight * dtype.bytes * 2 >= 32768
