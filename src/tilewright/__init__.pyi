@@ -42,6 +42,8 @@ from tilewright.errors import ScheduleError as ScheduleError
 from tilewright.errors import TilewrightError as TilewrightError
 from tilewright.errors import TilewrightWarning as TilewrightWarning
 from tilewright.errors import TuningError as TuningError
+from tilewright.kernels.losses import cross_entropy as cross_entropy
+from tilewright.kernels.losses import cross_entropy_backward as cross_entropy_backward
 from tilewright.kernels.matmul import matmul as matmul
 from tilewright.kernels.permute import permute as permute
 from tilewright.kernels.row_gradients import layer_norm_backward as layer_norm_backward

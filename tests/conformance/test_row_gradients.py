@@ -135,6 +135,7 @@ def test_arrays_without_elements(backend: Backend) -> None:
 
 
 F32: Any = np.ones((2, 3), np.float32)
+SQUARE: Any = np.ones((3, 3), np.float32)
 ROW: Any = np.ones(2, np.float32)
 
 
@@ -149,6 +150,7 @@ ROW: Any = np.ones(2, np.float32)
         (lambda: tw.rms_norm_backward(F32, F32, ROW, ROW), "weight has the shape (2,), and rows of x have 3"),
         (lambda: tw.layer_norm_backward(F32, F32, None, ROW), "mean is None, and layer_norm_backward takes arrays"),
         (lambda: tw.layer_norm_backward(ROW[0], ROW[0], ROW, ROW), "grad is a float32"),
+        (lambda: tw.rms_norm_backward(F32, F32, ROW, SQUARE[0], out=SQUARE[:2]), "out shares memory with weight"),
         (lambda: tw.rms_norm_backward(F32, F32, ROW, out=F32[:1]), "out has the shape (1, 3)"),
     ],
 )

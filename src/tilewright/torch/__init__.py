@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from tilewright.torch import nn as nn
+from tilewright.torch.losses import cross_entropy as cross_entropy
 from tilewright.torch.moves import permute as permute
 from tilewright.torch.operators import Operator as Operator
 from tilewright.torch.operators import op as op
@@ -21,5 +22,6 @@ from tilewright.torch.rows import softmax as softmax
 
 __all__ = [
     "op", "Operator", "matmul", "matmul_operator", "softmax", "log_softmax", "rms_norm", "layer_norm", "permute",
+    "cross_entropy",
     "nn", "patch", "PatchReport", "PatchRow",
 ]  # fmt: skip
