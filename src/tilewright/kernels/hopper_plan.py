@@ -235,6 +235,7 @@ def _operand_layout(operand: Operand, tile: tuple[int, int], stages: int, parts:
         return along_k
     for bytes, make in ((128, atoms.GMMA_MN_SW128), (64, atoms.GMMA_MN_SW64), (32, atoms.GMMA_MN_SW32)):
         if rows // parts * operand.dtype.bytes % bytes == 0:
-            found: ComposedLayout = tile_to_shape(make(operand.dtype), (rows, depth, stages))
+            # Along K first: then a copy fills all k of a swizzled row at once, and not 8 of them.
+            found: ComposedLayout = tile_to_shape(make(operand.dtype), (rows, depth, stages), (2, 1, 3))
             return found
     raise LayoutError(f"{rows // parts} contiguous {operand.dtype} are no whole rows of a swizzle")
