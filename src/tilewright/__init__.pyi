@@ -42,6 +42,8 @@ from tilewright.errors import TilewrightError as TilewrightError
 from tilewright.errors import TilewrightWarning as TilewrightWarning
 from tilewright.errors import TuningError as TuningError
 from tilewright.kernels.matmul import matmul as matmul
+from tilewright.kernels.quantized import quantize as quantize
+from tilewright.kernels.quantized import quantized as quantized
 from tilewright.language import abs as abs
 from tilewright.language import accumulator_rows as accumulator_rows
 from tilewright.language import acos as acos

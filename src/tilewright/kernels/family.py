@@ -106,6 +106,7 @@ class Family(ABC):
     """
 
     name: ClassVar[str]
+    takes_weights: ClassVar[bool] = False  # packed weights in B's place, and only these
 
     @abstractmethod
     def configurations(self, problem: Problem, arch: Arch) -> Sequence[Configuration]:

@@ -9,6 +9,7 @@ from typing import Literal
 from tilewright import dtypes as t
 from tilewright.dtypes import DType
 from tilewright.errors import ArgumentError
+from tilewright.kernels.weights import WeightFormat
 
 # Which mode of a matrix has stride 1: its K (for D its N is "MN"), the other one, or neither.
 Major = Literal["K", "MN", "none"]
@@ -53,6 +54,7 @@ class Problem:
     bias: DType | None = None
     elements: tuple[DType, ...] = ()
     epilogue: Hashable | None = None
+    weights: WeightFormat | None = None  # of packed weights in B's place
 
     @property
     def has_c(self) -> bool:
@@ -76,7 +78,7 @@ class Problem:
     def bytes(self) -> int:
         """The bytes that pass between device memory and the multiprocessors when each element passes once."""
         a = self.m * self.k * self.a.dtype.bytes
-        b = self.n * self.k * self.b.dtype.bytes
+        b = self.n * self.k * self.b.dtype.bytes if self.weights is None else self.weights.bytes
         d = self.m * self.n * self.d.dtype.bytes
         c = self.m * self.n * self.c.bytes if self.c is not None else 0
         return (a + b + c + d) * self.batch
