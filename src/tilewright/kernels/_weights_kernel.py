@@ -18,7 +18,7 @@ class Lane:
     """A lane's place in the warp's fragments, and what it reads of packed weights, their scales and zeros."""
 
     def __init__(self, plan, packed, parts):
-        self.plan, self.packed = plan, packed
+        self.plan, self.packed = plan, packed.recast(tw.uint32)
         self.scales, self.zeros = parts[0], parts[1] if len(parts) > 1 else None
         self.lane = tw.thread_idx.x % 32
         self.quad, self.row = self.lane % 4, self.lane // 4
@@ -115,13 +115,11 @@ def stream_weights(D, A, B, alpha, beta, plan: tw.constexpr, *operands):
     multiplies the one that it has; nothing passes through shared memory but the warps' sums, which are added in the
     warps' order.
     """
-    scales_and_zeros = operands[: plan.arrays]
-    numbers = operands[len(operands) - len(plan.epilogue.numbers) :]
     n_block, m_block, batch = block_of(plan, D.shape)
-    D, A, *rest = (x[:, :, batch] for x in (D, A, *operands[plan.arrays : len(operands) - len(numbers)]))
-    words_of = B.recast(tw.uint32)
+    scales_and_zeros, rest, numbers = taken_apart(plan, operands)
+    D, A, *rest = (x[:, :, batch] for x in (D, A, *rest))
 
-    lane, warp = Lane(plan, words_of, scales_and_zeros), tw.thread_idx.x // 32
+    lane, warp = Lane(plan, B, scales_and_zeros), tw.thread_idx.x // 32
     tiles = [lane.tile(n_block * plan.tiles + t) for t in range(plan.tiles)]
     thread = plan.mma.get_slice(tw.thread_idx.x % 32)
     w = tw.registers(A.dtype, plan.mma.partition_shape((plan.columns, 16), "A"))
@@ -134,13 +132,13 @@ def stream_weights(D, A, B, alpha, beta, plan: tw.constexpr, *operands):
 
     def load(chunk, words, x):
         for tile, target in zip(tiles, words, strict=True):
-            for half in range(2):
-                for vector in range(plan.vectors):
+            for half in tw.static_range(2):
+                for vector in tw.static_range(plan.vectors):
                     place = (tile, chunk, (half * plan.vectors + vector) * 32 + lane.lane)
-                    source = tw.local_tile(words_of, (1, 1, 4), place)
+                    source = tw.local_tile(lane.packed, (1, 1, 4), place)
                     tw.copy(plan.read, source[0, 0, :], target[:, vector, half])
-        for atom in range(plan.tokens // 8):
-            for i in range(4):
+        for atom in tw.static_range(plan.tokens // 8):
+            for i in tw.static_range(4):
                 place = (m_block * plan.tokens + 8 * atom + lane.row, chunk * 16 + lane.vector_of_x(i))
                 tw.copy(tw.local_tile(A, (1, 8), place, guard=True)[0, :], x[:, i, atom])
 
@@ -148,11 +146,11 @@ def stream_weights(D, A, B, alpha, beta, plan: tw.constexpr, *operands):
     tw.clear(acc)
     if warp < lane.chunks:
         load(warp, held, held_x)
-    for chunk in tw.range(warp, lane.chunks, plan.warps, unroll=1):
+    for chunk in tw.range(warp, lane.chunks, plan.shares, unroll=1):
         groups = [lane.read_groups(tile, chunk) for tile in tiles]
-        is_last = chunk + plan.warps >= lane.chunks
+        is_last = chunk + plan.shares >= lane.chunks
         if not is_last:
-            load(chunk + plan.warps, coming, coming_x)
+            load(chunk + plan.shares, coming, coming_x)
         scales, zeros = [s for s, _ in groups], None if lane.zeros is None else [z for _, z in groups]
         multiply_chunk(plan, acc, part, w, lambda s: fragments[:, :, s], held, scales, zeros)
         if not is_last:
@@ -160,18 +158,114 @@ def stream_weights(D, A, B, alpha, beta, plan: tw.constexpr, *operands):
             for source, target in zip(coming, held, strict=True):
                 tw.copy(source, target)
 
+    finish_block(plan, acc, thread, warp, D, rest, numbers, (m_block, n_block), alpha, beta)
+
+
+@tw.kernel
+def multiply_weights(D, A, B, alpha, beta, plan: tw.constexpr, *operands):
+    """Compute a tile of D = epilogue(alpha * A @ weights, operands) for many rows of A.
+
+    Tiles of x and of the weights come through a ring of stages by cp.async. The warps of a block share columns, rows
+    and, with few of these, K: a stage has as many chunks as K has warps.
+    """
+    n_block, m_block, batch = block_of(plan, D.shape)
+    scales_and_zeros, rest, numbers = taken_apart(plan, operands)
+    D, A, *rest = (x[:, :, batch] for x in (D, A, *rest))
+
+    tid = tw.thread_idx.x
+    lane, share, warp = Lane(plan, B, scales_and_zeros), tid // plan.mma.size, tid % plan.mma.size // 32
+    across, down = warp % plan.warps[0], warp // plan.warps[0]  # the warp's place among columns and rows
+    tiles = [lane.tile(n_block * plan.block_tiles + t * plan.warps[0] + across) for t in range(plan.tiles)]
+    thread, filler = plan.mma.get_slice(tid % plan.mma.size), plan.fill.get_slice(tid)
+    sX, sW = tw.shared(A.dtype, plan.smem_x), tw.shared(tw.uint32, plan.smem_w)
+    pipe, steps = tw.pipeline(plan.stages), tw.ceil_div(lane.chunks, plan.shares)
+
+    def fill(k, stage):
+        if k < steps:
+            source = tw.local_tile(A, (plan.tokens, 128 * plan.shares), (m_block, k), guard=True)
+            tw.copy(plan.fill, filler.partition_S(source), filler.partition_D(sX[:, :, stage]))
+            for i in tw.static_range(plan.word_vectors // plan.threads):
+                number = tid + i * plan.threads  # vectors of a chunk, chunks, tiles
+                vector, chunk = number % plan.vectors_of_block, number // plan.vectors_of_block % plan.shares
+                tile = number // plan.vectors_of_block // plan.shares
+                place = (n_block * plan.block_tiles + tile, k * plan.shares + chunk, vector)
+                source = tw.local_tile(lane.packed, (1, 1, 4), place, guard=True)
+                tw.copy(plan.copy_words, source[0, 0, :], sW[(None, vector), chunk, tile, stage])
+        pipe.commit()
+
+    w = tw.registers(A.dtype, plan.mma.partition_shape((plan.columns, 16), "A"))
+    shape = plan.mma.partition_shape((plan.columns, plan.tokens), "C")
+    acc, part = tw.registers(tw.float32, shape), tw.registers(tw.float32, shape)
+    pairs = tw.registers(A.dtype, plan.pair_layout)  # fragments of two steps: 16 bytes of each atom
+    fragments = pairs.map_layout(lambda _: plan.pair_fragments)
+    held = [tw.registers(tw.uint32, plan.word_layout) for _ in tiles]
+
+    def read(k):
+        chunk = tw.minimum(k * plan.shares + share, lane.chunks - 1)
+        return [lane.read_groups(tile, chunk) for tile in tiles]
+
+    def x_of(step, stage):
+        if step % 2 == 0:
+            vector = lane.vector_of_x(step // 2)
+            for atom in tw.static_range(plan.atoms):
+                token = (atom * plan.warps[1] + down) * 8 + lane.row
+                tw.copy(sX[token, (None, vector, share), stage], pairs[:, atom])
+        return fragments[:, :, step % 2]
+
+    tw.clear(acc)
+    for k in tw.static_range(pipe.ahead):
+        fill(k, k)
+    groups = read(0)
+    scales, zeros = [s for s, _ in groups], None if lane.zeros is None else [z for _, z in groups]
+    for k in tw.range(steps, unroll=1):
+        pipe.wait()
+        fill(k + pipe.ahead, pipe.write_stage(k))
+        coming = read(k + 1)
+        stage = pipe.read_stage(k)
+        for t, words in enumerate(held):
+            tile = t * plan.warps[0] + across
+            for half in tw.static_range(2):
+                for vector in tw.static_range(plan.vectors):
+                    number = (half * plan.vectors + vector) * 32 + lane.lane
+                    tw.copy(sW[(None, number), share, tile, stage], words[:, vector, half])
+
+        # Behind the last chunk there is nothing to add: sums of zeros times a scale that is not finite are no zeros.
+        is_chunk = True if plan.shares == 1 else k * plan.shares + share < lane.chunks
+        if is_chunk:
+            multiply_chunk(plan, acc, part, w, lambda s, stage=stage: x_of(s, stage), held, scales, zeros)
+        for t in tw.static_range(plan.tiles):
+            tw.copy(coming[t][0], scales[t])
+            if zeros is not None:
+                tw.copy(coming[t][1], zeros[t])
+
+    pipe.drain()
+    finish_block(plan, acc, thread, share, D, rest, numbers, (m_block, n_block), alpha, beta)
+
+
+def taken_apart(plan, operands):
+    """Return scales and zeros, the epilogue's operands, and its numbers."""
+    end = len(operands) - len(plan.epilogue.numbers)
+    return operands[: plan.arrays], operands[plan.arrays : end], operands[end:]
+
+
+@tw.function
+def finish_block(plan, acc, thread, share, D, operands, numbers, block, alpha, beta):
+    """Add the accumulators of the warps that share K, in their order, and write the block's tile of D."""
     sums = tw.shared(tw.float32, plan.sums)
-    tw.copy(acc, thread.partition_C(sums[:, :, warp]))
+    tw.copy(acc, thread.partition_C(sums[:, :, share]))
     tw.sync_threads()
     epilogue = plan.epilogue.bind(numbers)
-    for i in range(tw.thread_idx.x, plan.columns * plan.tokens, plan.threads):
+    for i in tw.range(tw.thread_idx.x, plan.columns * plan.tokens, plan.threads):
         column, token = i % plan.columns, i // plan.columns
-        place = m_block * plan.tokens + token, n_block * plan.columns + column
-        finish_elements(epilogue, sums[column, token, :].reduce("add"), D, rest, place, alpha, beta)
+        place = block[0] * plan.tokens + token, block[1] * plan.columns + column
+        finish_elements(epilogue, sums[column, token, :].reduce("add"), D, operands, place, alpha, beta)
 
 
 def block_of(plan, extents):
-    """Return the block of columns, that of rows, and the matrix of the batch."""
+    """Return the block of columns, that of rows, and the matrix of the batch.
+
+    Blocks that run at the same time take all columns for some rows, or all rows for some columns where those are few.
+    """
     columns, rows = tw.ceil_div(extents[1], plan.columns), tw.ceil_div(extents[0], plan.tokens)
     block = tw.block_idx.x
-    return block % columns, block // columns % rows, block // columns // rows
+    return block // rows % columns, block % rows, block // columns // rows

@@ -15,6 +15,7 @@ from tilewright.kernels.model import Machine
 from tilewright.kernels.multistage import Multistage
 from tilewright.kernels.problem import Operand, Problem
 from tilewright.kernels.weight_streaming import WeightStreaming
+from tilewright.kernels.weight_tiles import WeightTiles
 from tilewright.notebook import Column, Row
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 FAMILIES: tuple[Family, ...] = (
     Multistage(),
     WeightStreaming(),
+    WeightTiles(),
 )  # fmt: skip
 
 

@@ -6,24 +6,21 @@ The kernel is `_weights_kernel.stream_weights`. No configuration of it has been 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
-from functools import cache, cached_property, lru_cache
-from typing import Any
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
 
-from tilewright import atoms
 from tilewright.arch import Arch, blocks_allowed
-from tilewright.atoms import CopyAtom, UniversalCopy
 from tilewright.dtypes import float16
 from tilewright.kernels._weights_kernel import stream_weights
-from tilewright.kernels.epilogue import EpiloguePlan
 from tilewright.kernels.family import Family, KernelLaunch, LayoutNeeds, Needs, Resources
 from tilewright.kernels.functions import ElementFunction
 from tilewright.kernels.model import Machine, Prediction
 from tilewright.kernels.problem import Configuration, Problem
-from tilewright.kernels.weights import CHUNK, STEPS, TILE, WeightFormat
+from tilewright.kernels.weight_plan import WeightPlan, element_epilogue, instruction_of
+from tilewright.kernels.weights import CHUNK, STEPS, TILE
 from tilewright.launch import Kernel
 from tilewright.layout import Layout
-from tilewright.tiled import TiledMMA, make_tiled_copy, make_tiled_mma
+from tilewright.tiled import make_tiled_mma
 
 ROWS = 16  # of x in a block at most
 
@@ -35,72 +32,20 @@ _INSTRUCTIONS_PER_US = 4 * 1400  # of warps, that a multiprocessor issues
 
 
 @dataclass(frozen=True)
-class StreamPlan:
-    """What the kernel knows at compile time: `tiles` of 16 columns, `tokens` rows of x, and warps that divide K."""
+class StreamPlan(WeightPlan):
+    """A plan for warps that each have the block's columns and rows, and a share of K."""
 
-    weights: WeightFormat  # without extents
-    tiles: int
-    tokens: int
-    warps: int
-    mma: TiledMMA  # of one warp
-    epilogue: EpiloguePlan
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    @cached_property
-    def _hash(self) -> int:  # every launch looks its plan up
-        return hash(tuple(getattr(self, field.name) for field in fields(self)))
-
-    @property
-    def threads(self) -> int:
-        return 32 * self.warps
-
-    @property
-    def columns(self) -> int:
-        return TILE * self.tiles
-
-    @property
-    def steps(self) -> int:
-        return STEPS
-
-    @property
-    def parts(self) -> int:
-        """The groups in a chunk."""
-        return self.weights.groups_in_chunk
-
-    @property
-    def arrays(self) -> int:
-        """The arrays beside the packed weights: scales, and zeros where they are not all one."""
-        return 1 if self.weights.zero is not None else 2
-
-    @property
-    def vectors(self) -> int:
-        """The loads of 16 bytes for a column's share of a chunk."""
-        return self.weights.bits // 4
-
-    @property
-    def word_layout(self) -> Layout:
-        return Layout((4, self.vectors, 2))
+    __hash__ = WeightPlan.__hash__
 
     @property
     def x_layout(self) -> Layout:
+        """A lane has 32 elements of each of its rows in a chunk."""
         return Layout((8, 4, self.tokens // 8))
 
     @property
     def x_fragments(self) -> Layout:
         """The same registers as fragments of operand B, for each step."""
         return Layout(((2, 2), self.tokens // 8, STEPS), ((1, 2), 32, 4))
-
-    @property
-    def sums(self) -> Layout:
-        """The warps' sums: what half of a warp writes lies in different banks."""
-        height = self.columns + 4
-        return Layout((self.columns, self.tokens, self.warps), (1, height, height * self.tokens))
-
-    @property
-    def read(self) -> CopyAtom:
-        return UniversalCopy(128)
 
 
 class WeightStreaming(Family):
@@ -200,19 +145,6 @@ def stream_plan(problem: Problem, configuration: Configuration, arch: Arch) -> S
     """Plan a kernel; problems that differ in extents only have equal plans."""
     assert problem.weights is not None
     rows, columns, _ = configuration.tile
-    atom = atoms.SM80_16x8x16_F32F16F16F32_TN if problem.compute is float16 else atoms.SM80_16x8x16_F32BF16BF16F32_TN
-    return StreamPlan(
-        problem.weights.without_extents(),
-        columns // TILE,
-        rows,
-        configuration.warps[1],
-        make_tiled_mma(atom, (1, 1, 1)),
-        element_epilogue(problem),
-    )
-
-
-def element_epilogue(problem: Problem) -> EpiloguePlan:
-    """Return the epilogue of a kernel that writes element by element, and asks the plan for arithmetic only."""
-    function: Any = problem.epilogue  # Any: hashable and called, which no type says
-    one = make_tiled_copy(UniversalCopy(problem.d.dtype.bits), Layout(1), Layout(1))
-    return EpiloguePlan(problem.accumulator, problem.has_c, problem.has_bias, function, Layout(1), one, True, True)
+    tiles, mma = columns // TILE, make_tiled_mma(instruction_of(problem), (1, 1, 1))
+    weights = problem.weights.without_extents()
+    return StreamPlan(weights, tiles, tiles, rows, configuration.warps[1], mma, element_epilogue(problem))

@@ -72,7 +72,7 @@ def test_a_lane_finds_its_share_where_the_layout_says() -> None:
     assert words[0, 0, 128 + 4 * 22 + 2] >> 16 & 255 == codes[row, column]
 
 
-@examples(12, 60)
+@examples(6, 60)
 @given(
     data=st.data(), m=st.integers(1, 20), n=st.integers(1, 40), k=st.integers(1, 300), bits=st.sampled_from([4, 8]),
     group=st.sampled_from(GROUPS), signed=st.booleans(), zeros=st.sampled_from(["none", "one", "each"]),
