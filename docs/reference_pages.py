@@ -35,7 +35,7 @@ _GROUPS = {
     "language": ("Inside a kernel", ("language",)),
     "tensors": ("Tensors, tiled copies and products", ("tensors", "tiled")),
     "layouts": ("Layouts", ("layout",)),
-    "matmul": ("Matrix products", ("kernels.matmul", "kernels.quantized")),
+    "matmul": ("Matrix products", ("kernels.matmul", "kernels.quantized", "kernels.grouped")),
     "tuning": ("Tuning", ("tune",)),
     "types": ("Element types", ("dtypes",)),
     "errors": ("Errors", ("errors",)),

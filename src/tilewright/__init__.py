@@ -90,6 +90,7 @@ _EXPORTS: dict[str, tuple[str, ...]] = {
         *("philox", "rand", "rand4x", "randn", "randn4x", "randint", "randint4x"),
     ),
     "kernels.matmul": ("matmul",),
+    "kernels.grouped": ("grouped_matmul",),
     "kernels.quantized": ("quantized", "quantize"),
     "launch": ("kernel", "Kernel", "static"),
     "runtime.specs": ("spec",),

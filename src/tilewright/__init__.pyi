@@ -41,6 +41,7 @@ from tilewright.errors import ScheduleError as ScheduleError
 from tilewright.errors import TilewrightError as TilewrightError
 from tilewright.errors import TilewrightWarning as TilewrightWarning
 from tilewright.errors import TuningError as TuningError
+from tilewright.kernels.grouped import grouped_matmul as grouped_matmul
 from tilewright.kernels.matmul import matmul as matmul
 from tilewright.kernels.quantized import quantize as quantize
 from tilewright.kernels.quantized import quantized as quantized

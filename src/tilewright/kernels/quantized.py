@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 from tilewright.dtypes import DType, bfloat16, float16, float32
 from tilewright.dtypes import dtype as as_dtype
 from tilewright.errors import ArgumentError
+from tilewright.kernels.results import array_beside, host_array
 from tilewright.kernels.weights import (
     BITS,
     WeightFormat,
@@ -20,8 +20,6 @@ from tilewright.kernels.weights import (
     unpack_codes,
     unpack_groups,
 )
-from tilewright.runtime.arrays import Device, adapter_for, describe
-from tilewright.runtime.memory import DeviceArray, copy_to_host
 
 Array = np.ndarray[Any, Any]
 SCALES = (float16, bfloat16, float32)
@@ -76,7 +74,7 @@ class Quantized:
         True
         """
         f = self.format
-        codes = unpack_codes(_host(self.packed, "packed"), f.bits, f.k, f.n, f.group)
+        codes = unpack_codes(host_array(self.packed, "packed"), f.bits, f.k, f.n, f.group)
         return self._in_order(codes)
 
     def dequantised(self) -> Array:
@@ -88,9 +86,9 @@ class Quantized:
         [[-3.5, 2.0], [0.0, -16.0]]
         """
         f = self.format
-        codes = unpack_codes(_host(self.packed, "packed"), f.bits, f.k, f.n, f.group).astype(np.int32)
-        zeros: Any = f.zero if self.zeros is None else self._of_rows(_host(self.zeros, "zeros")).astype(np.int32)
-        scales = self._of_rows(_host(self.scales, "scales").astype(np.float32))
+        codes = unpack_codes(host_array(self.packed, "packed"), f.bits, f.k, f.n, f.group).astype(np.int32)
+        zeros: Any = f.zero if self.zeros is None else self._of_rows(host_array(self.zeros, "zeros")).astype(np.int32)
+        scales = self._of_rows(host_array(self.scales, "scales").astype(np.float32))
         with np.errstate(all="ignore"):  # infinite scales, as in a kernel
             found: Array = (codes - zeros).astype(np.float32) * scales
         return self._in_order(found)
@@ -103,7 +101,7 @@ class Quantized:
         if self.order is None:
             return rows
         found = np.empty_like(rows)
-        found[_host(self.order, "order")] = rows
+        found[host_array(self.order, "order")] = rows
         return found
 
     def __repr__(self) -> str:
@@ -301,11 +299,11 @@ def _packed(
     found = WeightFormat(bits, k, n, group, as_dtype(scales.dtype), one if is_one else None)
     of_zeros = np.uint8 if bits == 4 else np.int16
     return Quantized(
-        _beside(pack_codes(codes.astype(np.uint8), bits, group), beside),
-        _beside(pack_groups(scales, found.groups), beside),
-        None if is_one else _beside(pack_groups(zeros.astype(of_zeros), found.groups), beside),
+        array_beside(pack_codes(codes.astype(np.uint8), bits, group), beside),
+        array_beside(pack_groups(scales, found.groups), beside),
+        None if is_one else array_beside(pack_groups(zeros.astype(of_zeros), found.groups), beside),
         found,
-        None if order is None else _beside(order.astype(np.int64), beside),
+        None if order is None else array_beside(order.astype(np.int64), beside),
     )
 
 
@@ -387,56 +385,17 @@ def _zeros(array: Any) -> Array:
 
 
 def _matrix(array: Any, name: str) -> Array:
-    found = _host(array, name)
+    found = host_array(array, name)
     if found.ndim != 2:
         raise ArgumentError(f"{name} is a matrix, got the shape {found.shape}")
     return found
 
 
 def _vector(array: Any, name: str) -> Array:
-    found = _host(array, name)
+    found = host_array(array, name)
     if found.ndim != 1 or found.dtype.kind not in "iu":
         raise ArgumentError(f"{name} is a vector of whole numbers, got {found.dtype} of the shape {found.shape}")
     return found
-
-
-def _host(array: Any, name: str) -> Array:
-    """Return an array's elements in the CPU's memory."""
-    if isinstance(array, np.ndarray):
-        return array
-    if hasattr(array, "detach"):  # torch's, on whatever stream
-        array = array.detach().cpu()
-    try:
-        info = describe(array)
-    except ArgumentError as error:
-        raise ArgumentError(f"{name} cannot be used: {error.summary}", details=error.details, help=error.help) from None
-    if info is None:
-        raise ArgumentError(f"{name} is a {type(array).__name__}, and weights are made of arrays")
-    if info.is_cuda:
-        on_host: Array = copy_to_host(info)[0]
-        return on_host
-    host = info.host()
-    found: Array = np.lib.stride_tricks.as_strided(host, info.shape, [s * info.dtype.bytes for s in info.strides])
-    return found
-
-
-def _beside(array: Array, other: Any) -> Any:
-    """Return a NumPy array's elements as an array of another one's library, on its device."""
-    adapter = adapter_for(other)
-    assert adapter is not None, type(other)
-    if adapter.library == "torch":
-        torch = sys.modules["torch"]
-        if array.dtype.kind not in "iuf":  # bfloat16
-            return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16).to(other.device)
-        return torch.from_numpy(array).to(other.device)
-    device: Device = adapter.describe(other).device
-    if isinstance(device, str):
-        return array
-    if adapter.library == "cupy":
-        cupy = sys.modules["cupy"]
-        with cupy.cuda.Device(device):
-            return cupy.asarray(array)
-    return DeviceArray.from_numpy(array, ordinal=device)
 
 
 quantized: Quantizer = Quantizer()

@@ -13,8 +13,21 @@ On the host `scheduler.order(m_tiles, n_tiles, blocks)` lists what each block do
 from __future__ import annotations
 
 from tilewright.schedulers.counter import Counter
+from tilewright.schedulers.groups import Groups, GroupTiles
 from tilewright.schedulers.hilbert import Hilbert
 from tilewright.schedulers.stream_k import Part, StreamK, StreamKTiles
 from tilewright.schedulers.tiles import Grouped, Linear, Scheduler, Tiles
 
-__all__ = ["Counter", "Grouped", "Hilbert", "Linear", "Part", "Scheduler", "StreamK", "StreamKTiles", "Tiles"]
+__all__ = [
+    "Counter",
+    "GroupTiles",
+    "Grouped",
+    "Groups",
+    "Hilbert",
+    "Linear",
+    "Part",
+    "Scheduler",
+    "StreamK",
+    "StreamKTiles",
+    "Tiles",
+]
