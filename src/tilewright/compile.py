@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import types
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -106,6 +108,10 @@ class Lowered:
         return self._compile(self._generate(restrict=False))
 
     def _generate(self, *, restrict: bool) -> DeviceSource:
+        with _without_collections():
+            return self._print(restrict=restrict)
+
+    def _print(self, *, restrict: bool) -> DeviceSource:
         if self.arch.is_amd:
             from tilewright.backends import hip
 
@@ -246,7 +252,13 @@ def lower(
     """
     demand_clusters(arch, cluster)
     demand_dependent_launch(arch, dependent_launch)
-    kernel = trace(function, arguments, arch=arch, block=block, bounds=bounds, fastmath=fastmath, cluster=cluster)
+    with _without_collections():
+        kernel = trace(function, arguments, arch=arch, block=block, bounds=bounds, fastmath=fastmath, cluster=cluster)
+        return _prepared(kernel, arch, min_blocks, cooperative, dependent_launch)
+
+
+def _prepared(kernel: Kernel, arch: Arch, min_blocks: int, cooperative: bool, dependent_launch: bool) -> Lowered:
+    """Run the passes over a traced kernel, which takes up what its launches are."""
     divides = any(op.effects.registers is not None for op in kernel.body.walk())
     kernel.min_blocks = min_blocks or int(divides)  # without a number ptxas takes no notice of setmaxnreg
     kernel.cooperative = cooperative or any(op.effects.together is Scope.GRID for op in kernel.body.walk())
@@ -283,3 +295,16 @@ def _check_shared_memory(kernel: Kernel, arch: Arch) -> None:
         location=buffers[-1].location,
         help="make the tiles smaller, or keep fewer stages",
     )
+
+
+@contextmanager
+def _without_collections() -> Iterator[None]:
+    """Let Python's garbage collector rest: what a compilation makes stays, and looking through it takes long."""
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()

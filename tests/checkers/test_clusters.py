@@ -369,3 +369,219 @@ def test_scopes_reach_blocks_clusters_and_the_grid(scope: str, cluster: int, fou
     out, data, flag = (np.zeros(1, np.int32) for _ in range(3))
     assert kinds(hand_over.configure(cluster=cluster), out, data, flag) == found
     assert out[0] == 7
+
+
+def sending(missing: str = "", rank: Any = None, bytes: int = THREADS * 4) -> tw.Kernel:
+    """Return a kernel whose blocks send each other what they have written; `missing` says what it lacks."""
+
+    @tw.kernel(cluster=2)
+    def send(out, x):
+        mine, theirs, full = tw.shared(tw.int32, THREADS), tw.shared(tw.int32, THREADS), tw.mbarrier(1)
+        other, i = 1 - tw.block_rank_in_cluster(), tw.thread_idx.x
+        mine[i] = x[tw.block_idx.x, i]
+        if missing != "fence":
+            tw.fence_proxy_async()
+        if missing != "begin":
+            tw.cluster_sync()
+        else:
+            tw.sync_threads()
+        if i == 0:
+            full.arrive_expect_tx(bytes)
+            at = other if rank is None else rank
+            tw.copy(tw.atoms.SM90_BULK_COPY_S2S, mine, theirs.at_rank(other), barrier=full.at_rank(at))
+        if missing != "wait":
+            full.wait(0)
+        out[tw.block_idx.x, i] = theirs[i]
+        if missing == "order":
+            mine[i] = 7  # this block has got its bytes; that does not say that its own have been read
+        if missing != "end":
+            tw.cluster_sync()
+        if not missing:
+            mine[i] = 7
+
+    return send
+
+
+@pytest.mark.parametrize(
+    ("missing", "found"),
+    [
+        ("", set()),
+        ("fence", {"missing-fence"}),
+        ("begin", {"absent-block", "race"}),
+        ("wait", {"missing-wait"}),
+        ("order", {"race"}),
+        ("end", {"absent-block"}),
+    ],
+)
+def test_copies_to_another_block(missing: str, found: set[str]) -> None:
+    x, out = rows(4), np.zeros((4, THREADS), np.int32)
+    assert kinds(sending(missing), out, x, grid=4) == found
+    if missing != "wait":
+        assert (out.reshape(2, 2, THREADS)[:, ::-1] == x.reshape(2, 2, THREADS)).all()
+
+
+def test_bytes_between_blocks_that_differ_or_go_elsewhere() -> None:
+    given = np.zeros((2, THREADS), np.int32), rows(2)
+    for bytes, text in ((64, "64 bytes have come that were not announced"), (256, "128 bytes that were announced")):
+        found = message(sending(bytes=bytes), *given)
+        assert "deadlock" in found and text in found
+    found = message(sending(rank=0), *given)
+    assert "bytes go to block 1 of the cluster, and the mbarrier of block 0 is told of them" in found
+
+
+def beginning(relaxed: bool, reads: str) -> tw.Kernel:
+    """Return a kernel whose blocks meet once, by an arrival that may be relaxed, and then reach each other."""
+
+    @tw.kernel(cluster=2)
+    def begin(out, x):
+        mine, full, i = tw.shared(tw.int32, THREADS), tw.mbarrier(THREADS), tw.thread_idx.x
+        other = 1 - tw.block_rank_in_cluster()
+        if reads == "memory":
+            mine[i] = x[0, i]
+        tw.cluster_arrive(relaxed=relaxed)
+        tw.cluster_wait()
+        if reads == "memory":
+            out[tw.block_idx.x, i] = mine.at_rank(other)[i]
+        elif reads == "global":
+            out[tw.block_idx.x, i] = i
+            tw.cluster_arrive(relaxed=relaxed)
+            tw.cluster_wait()
+            out[tw.block_idx.x, i] += out[tw.block_idx.x ^ 1, i]
+        else:
+            mine.at_rank(other)[i] = x[0, i]
+            full.at_rank(other).arrive()
+            full.wait(0)
+            out[tw.block_idx.x, i] = mine[i]
+        tw.cluster_sync()
+
+    return begin
+
+
+@pytest.mark.parametrize(
+    ("reads", "found"), [("memory", {"race"}), ("mbarrier", set()), ("global", {"race"})]
+)  # fmt: skip
+def test_a_relaxed_arrival_at_the_barrier_of_a_cluster_orders_no_memory(reads: str, found: set[str]) -> None:
+    """That a block has begun, and has made its mbarriers, is known behind it: nothing else."""
+    given = np.zeros((2, THREADS), np.int32), rows(1)
+    assert kinds(beginning(True, reads), *given) == found
+    if reads != "global":  # both blocks write and read, whatever is ordered
+        assert kinds(beginning(False, reads), *given) == set()
+
+
+def test_a_relaxed_arrival_does_not_end_what_was_done_in_another_block() -> None:
+    def make(relaxed: bool) -> tw.Kernel:
+        @tw.kernel(cluster=2)
+        def write(out, x):
+            mine, i = tw.shared(tw.int32, THREADS), tw.thread_idx.x
+            mine[i] = 0
+            tw.cluster_sync()
+            out[tw.block_idx.x, i] = tw.atomic_add(mine.at_rank(1 - tw.block_rank_in_cluster()), i, x[0, i])
+            tw.cluster_arrive(relaxed=relaxed)
+            tw.cluster_wait()
+
+        return write
+
+    given = np.zeros((2, THREADS), np.int32), rows(1)
+    assert kinds(make(True), *given) == {"absent-block"} and kinds(make(False), *given) == set()
+
+
+def test_mbarriers_that_a_warp_has_not_met_are_unknown_to_it() -> None:
+    """The fence of an initialisation says nothing to the threads of the block that have not met."""
+
+    @tw.kernel(cluster=2)
+    def early(out):
+        full = tw.mbarrier(1)
+        if tw.warp_id() == 1:
+            full.wait(1)
+            out[tw.block_idx.x] = 1
+        tw.cluster_sync()
+
+    assert kinds(early, np.zeros(2, np.int32), block=64) & {"race", "uninitialised-mbarrier"}
+
+
+def handed_over_by(store: str, load: str, at: str, fences: tuple[str, str] | None = None) -> set[str]:
+    """Return what is found where a block of a cluster sets a flag for another one, by these scopes, in some memory.
+
+    Elsewhere in the kernel both narrow scopes are used, rightly. With `fences` the flag is relaxed.
+    """
+    sems = ("release", "acquire") if fences is None else ("relaxed", "relaxed")
+
+    @tw.kernel(cluster=2)
+    def hand_over(out, data, flags):
+        shared, own, i = tw.shared(tw.int32, 1), tw.shared(tw.int32, 2), tw.thread_idx.x
+        rank = tw.block_rank_in_cluster()
+        if i == 0:
+            shared[0] = 0
+            own[0] = 0
+            own[1] = 0
+        tw.cluster_sync()
+        tw.atomic_add(own, 0, 1, scope="cta")
+        tw.atomic_add(own.at_rank(0), 1, 1, scope="cluster")
+        flag = shared.at_rank(1) if at == "shared" else flags
+        if i == 0:
+            if rank == 0:
+                data[0] = 7
+                if fences is not None:
+                    tw.threadfence(fences[0])
+                tw.store(flag, 0, 1, sem=sems[0], scope=store)
+            else:
+                while tw.load(flag, 0, sem=sems[1], scope=load) == 0:
+                    pass
+                if fences is not None:
+                    tw.threadfence(fences[1])
+                out[0] = data[0]
+        tw.cluster_sync()
+
+    return kinds(hand_over, *[np.zeros(1, np.int32) for _ in range(3)])
+
+
+@pytest.mark.parametrize("at", ["global", "shared"])
+def test_scopes_of_one_kernel_are_told_apart(at: str) -> None:
+    """Two accesses reach each other where the narrower of their scopes does."""
+    scopes = ("cta", "cluster", "gpu")
+    for store in scopes:
+        for load in scopes:
+            found = handed_over_by(store, load, at)
+            assert found == ({"race"} if "cta" in (store, load) else set()), (store, load)
+
+
+@pytest.mark.parametrize("at", ["global", "shared"])
+@pytest.mark.parametrize("fence", ["cta", "cluster", "gpu"])
+def test_fences_reach_as_far_as_their_scope(at: str, fence: str) -> None:
+    for fences in ((fence, "gpu"), ("cluster", fence)):
+        found = handed_over_by("cluster", "cluster", at, fences)
+        assert found == ({"race"} if fence == "cta" else set()), fences
+
+
+@pytest.mark.parametrize(("other", "found"), [("cta", {"race"}), ("cluster", set()), ("gpu", set())])
+def test_atomic_updates_of_shared_memory_of_another_block_by_scope(other: str, found: set[str]) -> None:
+    @tw.kernel(cluster=2)
+    def update(out):
+        count = tw.shared(tw.int32, 1)
+        if tw.thread_idx.x == 0:
+            count[0] = 0
+        tw.cluster_sync()
+        if tw.block_rank_in_cluster() == 0:
+            tw.atomic_add(count, 0, 1, scope="cluster")
+        else:
+            tw.atomic_add(count.at_rank(0), 0, 1, scope=other)
+        tw.cluster_sync()
+        if tw.thread_idx.x == 0:
+            out[tw.block_idx.x] = count[0]
+
+    out = np.zeros(4, np.int32)
+    assert kinds(update, out, grid=4) == found
+    assert out[0] == out[2] == 2 * THREADS
+
+
+def test_clusters_that_meet_by_scopes_of_clusters() -> None:
+    """Of two clusters the scope "cluster" says nothing, whatever else the kernel has."""
+
+    @tw.kernel(cluster=2)
+    def update(count, mine):
+        tw.atomic_add(count, 0, 1, scope="cluster")
+        tw.atomic_add(mine, tw.block_idx.x, 1, scope="cta")
+
+    given = np.zeros(1, np.int32), np.zeros(4, np.int32)
+    assert kinds(update, *given, grid=2) == set()
+    assert kinds(update, *given, grid=4) == {"race"}

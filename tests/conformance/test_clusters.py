@@ -134,3 +134,33 @@ def test_product(backend: Backend, extents: tuple[int, int, int], blocks: int) -
     example.matmul(out, backend.put(a), backend.put(b), stages=3, blocks=blocks)
     exact = a.astype(np.float32) @ b.astype(np.float32).T
     assert (backend.get(out).astype(np.float32) == exact.astype(ml_dtypes.bfloat16).astype(np.float32)).all()
+
+
+@tw.kernel(cluster=4)
+def pass_on(out, x, size: tw.constexpr):
+    """Let a row go around a cluster: each block adds one to what it got, and sends it to the next one."""
+    mine, got, i = tw.shared(tw.int32, size), tw.shared(tw.int32, size), tw.thread_idx.x
+    full, rank = tw.mbarrier(1), tw.block_rank_in_cluster()
+    tw.cluster_arrive(relaxed=True)  # what the others need is the mbarrier
+    mine[i] = x[tw.block_idx.x, i]
+    tw.fence_proxy_async()
+    tw.sync_threads()
+    tw.cluster_wait()
+    for turn in range(3):
+        if i == 0:
+            to = (rank + 1) % 4
+            full.arrive_expect_tx(size * 4)
+            tw.copy(tw.atoms.SM90_BULK_COPY_S2S, mine, got.at_rank(to), barrier=full.at_rank(to))
+        full.wait(turn % 2)
+        tw.cluster_sync()  # what this block has sent was read
+        mine[i] = got[i] + 1
+        tw.fence_proxy_async()
+        tw.cluster_sync()  # and all have taken what they got
+    out[tw.block_idx.x, i] = mine[i]
+
+
+def test_runs_that_go_around_a_cluster(backend: Backend) -> None:
+    x = np.arange(8 * 96, dtype=np.int32).reshape(8, 96)
+    out = backend.zeros(x.shape, tw.int32)
+    pass_on[8, 96](out, backend.put(x), 96)
+    assert (backend.get(out).reshape(2, 4, 96) == np.roll(x.reshape(2, 4, 96), 3, axis=1) + 3).all()

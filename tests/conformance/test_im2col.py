@@ -122,6 +122,78 @@ def test_a_convolution(backend: Backend) -> None:
     assert (backend.get(out)[: len(expected)] == expected).all()
 
 
+@tw.kernel(cluster=2)
+def shared_pixels(out, x, filter: tw.constexpr, layout: tw.constexpr):
+    """Let each block of a cluster bring half of the pixels of a tile to both."""
+    cols, rank = tw.im2col(x, filter, padding=1), tw.block_rank_in_cluster()
+    smem, full = tw.shared(x.dtype, layout), tw.mbarrier(1)
+    tw.cluster_sync()
+    if tw.thread_idx.x == 0:
+        full.arrive_expect_tx(16 * 16 * x.dtype.bytes)
+        half = tw.local_tile(cols[1, 0], (8, 16), (2 * tw.cluster_idx.x + rank, 0))
+        ours = tw.local_tile(smem, (8, 16), (rank, 0))
+        tw.copy(tw.atoms.SM90_TMA_LOAD_IM2COL_MULTICAST, half, ours, barrier=full, mask=0b11)
+    full.wait(0)
+    for n in range(tw.thread_idx.x, 256, 32):
+        out[tw.block_idx.x, n // 16, n % 16] = smem[n // 16, n % 16]
+    tw.cluster_sync()
+
+
+@pytest.mark.parametrize("swizzled", [False, True])
+def test_pixels_for_all_blocks_of_a_cluster(backend: Backend, swizzled: bool) -> None:
+    x = np.arange(1, 1 + 2 * 5 * 6 * 16, dtype=np.float32).reshape(2, 5, 6, 16)
+    expected = np.zeros((4, 2, 16, 16), np.float32)
+    pixels = unfolded(x, (3, 3), {"padding": 1})[3]
+    for tile in range(4):
+        part = pixels[16 * tile : 16 * tile + 16]
+        expected[tile, :, : len(part)] = part
+    out = backend.zeros((8, 16, 16), tw.float32)
+    shared_pixels[8, 32](out, backend.put(x), (3, 3), SWIZZLED if swizzled else tw.row_major((16, 16)))
+    assert (backend.get(out) == expected.reshape(8, 16, 16)).all()
+
+
+@tw.kernel
+def fold(out, x, filter: tw.constexpr, options: tw.constexpr, layout: tw.constexpr):
+    """Store tiles of pixels that lie under position 0 of a filter."""
+    smem, tile = tw.shared(x.dtype, layout), (tw.block_idx.x, tw.block_idx.y)
+    for n in range(tw.thread_idx.x, 256, 32):
+        smem[n // 16, n % 16] = x[tile[0] * 16 + n // 16, tile[1] * 16 + n % 16]
+    tw.fence_proxy_async()
+    tw.sync_threads()
+    if tw.thread_idx.x == 0:
+        pixels = tw.im2col(out, filter, **dict(options))[tuple([0 for _ in filter])]
+        tw.copy(tw.atoms.SM90_TMA_STORE_IM2COL, smem, tw.local_tile(pixels, (16, 16), tile))
+        tw.tma_store_commit()
+        tw.tma_store_wait(0)
+
+
+STORED = [
+    ((3, 11, 16), (1,), {}),
+    ((2, 5, 6, 24), (1, 1), {}),  # channels and pixels overhang
+    ((2, 5, 6, 16), (3, 2), {"padding": 1}),  # pixels of the padding are not stored
+    ((2, 3, 4, 5, 16), (2, 1, 1), {"dilation": (2, 1, 1)}),
+]
+
+
+@pytest.mark.parametrize(("shape", "filter", "options"), STORED)
+@pytest.mark.parametrize("swizzled", [False, True])
+def test_pixels_that_are_stored(
+    backend: Backend, shape: tuple[int, ...], filter: tuple[int, ...], options: dict[str, object], swizzled: bool
+) -> None:
+    """What a load of the same tiles reads is where they were stored; all else stays."""
+    count = len(unfolded(np.zeros(shape, np.float32), filter, options)[0])
+    tiles = -(-count // 16), -(-shape[-1] // 16)
+    x = np.arange(1, 1 + tiles[0] * tiles[1] * 256, dtype=np.float32).reshape(tiles[0] * 16, tiles[1] * 16)
+    out = backend.put(np.full(shape, -1, np.float32))
+    fold[tiles, 32](
+        out, backend.put(x), filter, tuple(options.items()), SWIZZLED if swizzled else tw.row_major((16, 16))
+    )
+    found, given = backend.get(out), x[:count, : shape[-1]]
+    read = unfolded(found, filter, options, fill=np.nan)[0]
+    outside = np.isnan(read)
+    assert (read[~outside] == given[~outside]).all() and (found != -1).sum() == (~outside).sum()
+
+
 @tw.kernel
 def every(out, x, steps: tw.constexpr, store: tw.constexpr):
     """Load tiles of (4, 8, 16) whose elements are `steps` apart along the first two modes."""

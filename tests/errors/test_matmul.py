@@ -52,8 +52,8 @@ def test_type_without_a_kernel():
 @refused(
     tw.ArgumentError,
     """
-    precision is 'ieee' or 'tf32', got 'high'
-      help: 'ieee' multiplies float32 numbers as they are, 'tf32' rounds them to 10 bits of fraction first
+    precision is one of 'ieee', 'tf32', 'tf32x3', 'bf16x6', 'bf16x9', got 'high'
+      help: 'ieee' multiplies float32 numbers as they are, 'tf32' takes 10 bits of their fraction; 'tf32x3', 'bf16x6' and 'bf16x9' multiply them in parts on tensor cores, about as exactly as 'ieee'
     """,
 )
 def test_unknown_precision():

@@ -34,6 +34,7 @@ _FAMILIES = {
     "descriptors": "shared_layout",
     "tensor_copies": "tensor_copy",
     "bulk_copies": "bulk_copy",
+    "block_copies": "block_copy",
     "im2col": "pixel_copy",
 }
 

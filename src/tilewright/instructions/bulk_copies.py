@@ -31,7 +31,7 @@ from tilewright.backends.sim.storage import FlatStorage
 from tilewright.backends.sim.values import Array, Frame
 from tilewright.dtypes import int32, uint64
 from tilewright.errors import LanguageError
-from tilewright.ir.core import Buffer, Space, TensorMap, Value
+from tilewright.ir.core import Buffer, Op, Space, TensorMap, Value
 from tilewright.ir.effects import Completion, Effects, Proxy, attribute, names, operand, reads, updates, writes
 from tilewright.ir.instruction import Instruction
 from tilewright.layout import Layout
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 NAMES = ("SM90_BULK_COPY_G2S", "SM90_BULK_COPY_S2G")
 UNIT = 16  # bytes
 PLAIN = "copy with tw.copy(src, dst), which all threads do together"
-RESERVED_NAMES = r"bulk_(load|store|prefetch)\w*"
+RESERVED_NAMES = r"bulk_(load|store|prefetch|send)\w*"
 _LONGEST_CALL = 90
 
 
@@ -150,7 +150,7 @@ class BulkCopyAtom(BulkAtom):
         refuse = BoxRefusal(self.name, src, dst, ("from", "to"))
         self.demand(tracer, (space_of(src), space_of(dst)), barrier, refuse)
         self.demand_one_block(mask, refuse)
-        run, walk = _runs((src, dst), refuse)
+        run, walk = runs_of((src, dst), refuse)
 
         def copy(steps: tuple[Any, ...]) -> None:
             at = [t.engine.index(place(t, s)) for t, s in zip((src, dst), steps, strict=True)]
@@ -172,7 +172,7 @@ class BulkCopyAtom(BulkAtom):
         self.demand_start(tracer, refuse)
         if space_of(src) != "global":
             raise refuse(f"brings global memory to L2, and this is {space_of(src)} memory", PLAIN)
-        run, walk = _runs((src,), refuse)
+        run, walk = runs_of((src,), refuse)
 
         def fetch(steps: tuple[Any, ...]) -> None:
             index = src.engine.index(place(src, steps[0]))
@@ -181,7 +181,7 @@ class BulkCopyAtom(BulkAtom):
         each_step(walk, fetch)
 
 
-def _runs(tensors: tuple[Tensor, ...], refuse: BoxRefusal) -> tuple[int, Walk]:
+def runs_of(tensors: tuple[Tensor, ...], refuse: BoxRefusal) -> tuple[int, Walk]:
     """Return the elements of one run, and the walk from run to run; refuse what is not whole runs of 16 bytes."""
     size = tensors[0].dtype.bytes
     for tensor in tensors:
@@ -284,7 +284,7 @@ class BulkLoad(Instruction):
     def simulate(self, compiler: Compiler) -> Step:
         """Read the run now; its elements land, and its bytes arrive, when somebody waits for the mbarrier."""
         machine, mbarriers = compiler.machine, compiler.mbarriers(self.barrier)
-        runs = _Runs(self, self.source, self.destination, compiler)
+        runs = Runs(self, self.elements, self.source, self.destination, compiler)
         at, target, origin = compiler.slots((self.barrier_index, self.destination_index, self.source_index))
         bytes = self.elements * self.source.dtype.bytes
 
@@ -347,7 +347,7 @@ class BulkStore(Instruction):
     def simulate(self, compiler: Compiler) -> Step:
         """Read shared memory now; the run lands when the thread waits for the group, or its block ends."""
         machine, groups = compiler.machine, compiler.bulk_groups
-        runs = _Runs(self, self.destination, self.source, compiler)
+        runs = Runs(self, self.elements, self.destination, self.source, compiler)
         target, origin = compiler.slots((self.destination_index, self.source_index))
 
         def run(frame: Frame) -> None:
@@ -415,15 +415,15 @@ def _verify(op: BulkLoad | BulkStore, tensor: Buffer, memory: Buffer, expect: Ca
     expect(op.elements * tensor.dtype.bytes % UNIT == 0, "runs are multiples of 16 bytes")
 
 
-class _Runs:
-    """The runs of an op: the array `tensor`, and the shared memory `memory`."""
+class Runs:
+    """The runs of an op: the array `tensor`, or the memory of another block, and the shared memory `memory`."""
 
-    def __init__(self, op: BulkLoad | BulkStore, tensor: Buffer, memory: Buffer, compiler: Compiler) -> None:
+    def __init__(self, op: Op, elements: int, tensor: Buffer, memory: Buffer, compiler: Compiler) -> None:
         self._op, self._machine = op, compiler.machine
         found, shared = compiler.machine.storages[tensor], compiler.machine.storages[memory]
         assert isinstance(found, FlatStorage) and isinstance(shared, FlatStorage), op
         self.tensor, self.memory = found, shared
-        self._steps = np.arange(op.elements)
+        self._steps = np.arange(elements)
 
     def access(self, kind: AccessKind, storage: FlatStorage, start: Any, rows: Array, threads: Array) -> BulkAccess:
         """Return the access to the runs that begin at indices of threads."""

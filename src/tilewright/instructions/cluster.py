@@ -10,9 +10,10 @@ Source: PTX ISA, "barrier.cluster", "%cluster_ctarank" and its like; CUTLASS, in
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from tilewright.arguments import shown
 from tilewright.backends.cpp.expression import Expression, call
 from tilewright.backends.cpp.prelude import FUNCTION
 from tilewright.backends.sim.agents import Agent, Pause, Scheduler, Waiting
@@ -121,16 +122,39 @@ def cluster_sync() -> None:
     Threads that have run to their end are not waited for. Needs sm_90. Source: PTX ISA, barrier.cluster.
     """
     tracer = _demand("tw.cluster_sync")
-    tracer.emit(ClusterArrive())
+    tracer.emit(ClusterArrive(False))
     tracer.emit(ClusterWait())
 
 
-def cluster_arrive() -> None:
+def cluster_arrive(*, relaxed: bool = False) -> None:
     """Arrive at the barrier of the cluster without waiting: what the thread did before is visible to those who wait.
 
-    Each thread waits (`tw.cluster_wait`) before it arrives again.
+    Each thread waits (`tw.cluster_wait`) before it arrives again. With `relaxed` the arrival orders no memory, and
+    costs no fence: those who wait know that the thread's block has begun, and see the mbarriers that it has made, whose
+    initialisation has a fence of its own. That is enough where a kernel begins:
+
+    >>> import numpy as np
+    >>> import tilewright as tw
+    >>> @tw.kernel(cluster=2)
+    ... def count(out):
+    ...     told = tw.mbarrier(64)
+    ...     tw.cluster_arrive(relaxed=True)  # the mbarrier is made
+    ...     tw.cluster_wait()
+    ...     for rank in tw.static_range(2):
+    ...         told.at_rank(rank).arrive()
+    ...     told.wait(0)
+    ...     out[32 * tw.block_idx.x + tw.thread_idx.x] = 1
+    >>> out = np.zeros(64, np.int32)
+    >>> count[2, 32](out)
+    >>> int(out.sum())
+    64
+
+    Source: PTX ISA, barrier.cluster, fence.mbarrier_init; CUTLASS, cluster_arrive_relaxed.
     """
-    _demand("tw.cluster_arrive").emit(ClusterArrive())
+    given: object = relaxed
+    if not isinstance(given, bool):
+        raise LanguageError(f"tw.cluster_arrive: relaxed is True or False, not {shown(given)}")
+    _demand("tw.cluster_arrive").emit(ClusterArrive(given))
 
 
 def cluster_wait() -> None:
@@ -188,13 +212,19 @@ class ClusterRegister(Instruction):
 
 @dataclass(eq=False)
 class ClusterArrive(Instruction):
-    """Arrive at the barrier of the cluster, and release what the thread did before."""
+    """Arrive at the barrier of the cluster, and release what the thread did before, unless `relaxed`."""
+
+    relaxed: bool = attribute()
 
     RESULTS: ClassVar[int | None] = 0
     EFFECTS: ClassVar[Effects] = Effects(removable=False, order=Order.RELEASE)
     COUNTED: ClassVar[str | None] = "cluster arrive"
-    RESERVED: ClassVar[str] = "cluster_arrive|cluster_wait"
+    RESERVED: ClassVar[str] = "cluster_arrive|cluster_arrive_relaxed|cluster_wait"
     ON_AMD: ClassVar[tuple[str, str] | None] = _ON_AMD
+
+    @property
+    def effects(self) -> Effects:
+        return replace(self.EFFECTS, order=Order.NONE) if self.relaxed else self.EFFECTS
 
     def verify(self, expect: Callable[[bool, str], None]) -> None:
         """Expect nothing: it has no operands."""
@@ -203,14 +233,14 @@ class ClusterArrive(Instruction):
         barriers = compiler.cluster_barriers
 
         def run(frame: Frame) -> None:
-            barriers.arrive(self, frame.mask)
+            barriers.arrive(self, frame.mask, relaxed=self.relaxed)
 
         return run
 
     def cuda(self, printer: Printer) -> None:
         _demand_target(printer, self)
-        printer.prelude.need(_ARRIVE)
-        printer.statement("cluster_arrive();", self)
+        printer.prelude.need(_ARRIVE[self.relaxed])
+        printer.statement("cluster_arrive_relaxed();" if self.relaxed else "cluster_arrive();", self)
 
 
 @dataclass(eq=False)
@@ -220,7 +250,7 @@ class ClusterWait(Instruction):
     RESULTS: ClassVar[int | None] = 0
     EFFECTS: ClassVar[Effects] = Effects(removable=False, order=Order.ACQUIRE, waits=Waits.SOME)
     COUNTED: ClassVar[str | None] = "cluster wait"
-    RESERVED: ClassVar[str] = "cluster_arrive|cluster_wait"
+    RESERVED: ClassVar[str] = ClusterArrive.RESERVED
     ON_AMD: ClassVar[tuple[str, str] | None] = _ON_AMD
 
     def verify(self, expect: Callable[[bool, str], None]) -> None:
@@ -270,10 +300,15 @@ def _demand_target(printer: Printer, op: Instruction) -> None:
         raise printer.refuse(op, f"clusters need sm_90 or later, and the target is {printer.arch}")
 
 
-_ARRIVE = f"""\
-{FUNCTION} void cluster_arrive() {{
-    asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+_NO_FENCE = "// Arrives without a fence: whoever waits knows that this block has begun, and what mbarriers it has.\n"
+_ARRIVE = {
+    relaxed: f"""\
+{_NO_FENCE if relaxed else ""}\
+{FUNCTION} void cluster_arrive{"_relaxed" if relaxed else ""}() {{
+    asm volatile("barrier.cluster.arrive.{"relaxed" if relaxed else "release"};" ::: "memory");
 }}"""
+    for relaxed in (False, True)
+}
 
 _WAIT = f"""\
 {FUNCTION} void cluster_wait() {{

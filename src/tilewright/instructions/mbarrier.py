@@ -291,7 +291,7 @@ class MbarrierInit(_Mbarrier):
     count: Value = operand()
 
     RESULTS: ClassVar[int | None] = 0
-    EFFECTS: ClassVar[Effects] = Effects(removable=False)
+    EFFECTS: ClassVar[Effects] = Effects(removable=False, fences_itself=True)
     COUNTED: ClassVar[str | None] = "mbarrier init"
 
     def simulate(self, compiler: Compiler) -> Step:
@@ -554,5 +554,8 @@ class _Test(Poll):
 
 def _scope_of_waits(buffer: Buffer, printer: Printer) -> str:
     """Return what is added to names of waits at which threads of other blocks arrive: they acquire from the cluster."""
-    remote = [op for op in printer.kernel.body.walk() if isinstance(op, MbarrierArriveAt) and op.buffer is buffer]
-    return "_cluster" if any(not op.relaxed for op in remote) else ""
+    for op in printer.kernel.body.walk():
+        brings_bytes = op.effects.reaches_blocks and buffer in op.buffers
+        if brings_bytes or (isinstance(op, MbarrierArriveAt) and op.buffer is buffer and not op.relaxed):
+            return "_cluster"
+    return ""

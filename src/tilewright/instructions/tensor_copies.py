@@ -106,7 +106,7 @@ class TensorCopyAtom(BulkAtom):
         tile, memory = (src, dst) if self.is_load else (dst, src)
         refuse = BoxRefusal(self.name, tile, memory)
         self.demand(tracer, (space_of(src), space_of(dst)), barrier, refuse)
-        ranks = _ranks(tracer, mask, refuse) if self.is_multicast else None
+        ranks = ranks_of(tracer, mask, refuse) if self.is_multicast else None
         if ranks is None:
             self.demand_one_block(mask, refuse)
 
@@ -204,7 +204,7 @@ class TensorCopyAtom(BulkAtom):
             raise refuse("copies numbers, and tensor maps have no bool", "use uint8")
 
 
-def _ranks(tracer: Tracer, mask: Any, refuse: BoxRefusal) -> Value:
+def ranks_of(tracer: Tracer, mask: Any, refuse: BoxRefusal) -> Value:
     """Return a mask of the blocks of the cluster that get a box; refuse one that names none or others."""
     blocks = math.prod(tracer.cluster_shape)
     every = (1 << blocks) - 1

@@ -153,6 +153,9 @@ class Effects:
     - `keeps_reads`: reads of the buffers that it names stay behind it, also reads of what no thread writes; those of
       all global memory where it names none.
     - `awaits_grids`: it waits for the launches before this one.
+    - `reaches_blocks`: it takes shared memory of another block of the cluster where it reaches memory asynchronously.
+    - `fences_itself`: what it writes is visible to whoever passes a barrier of the cluster at which the thread arrives
+      later, also where that arrival orders nothing else.
     """
 
     together: Scope = Scope.THREAD
@@ -172,6 +175,8 @@ class Effects:
     registers: int | None = None
     keeps_reads: bool = False
     awaits_grids: bool = False
+    reaches_blocks: bool = False
+    fences_itself: bool = False
 
 
 NO_EFFECTS = Effects()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import tilewright as tw
 from tilewright.kernels._epilogue_kernel import finish
+from tilewright.kernels._split_kernel import add_split_products, mend
 
 
 @tw.kernel
@@ -72,7 +73,10 @@ def matmul_tiles(D, A, B, alpha, beta, plan: tw.constexpr, *operands):
             tw.copy(plan.b.load, tLsB[:, :, following, stage], tLrB[:, :, (k + 1) % held])
             if k == 0 and not is_early:
                 start_next(k_tile, start)
-            tw.gemm(plan.mma, acc, rA[:, :, k % held], rB[:, :, k % held], acc)
+            if plan.split is None:
+                tw.gemm(plan.mma, acc, rA[:, :, k % held], rB[:, :, k % held], acc)
+            else:
+                add_split_products(plan, acc, rA[:, :, k % held], rB[:, :, k % held])
 
     first = 0
     if plan.has_edges:
@@ -87,6 +91,8 @@ def matmul_tiles(D, A, B, alpha, beta, plan: tw.constexpr, *operands):
     for k_tile in range(first, k_tiles):
         multiply(k_tile, start_tile)
     pipe.drain()
+    if plan.split is not None:
+        mend(plan, acc, thread, A, B, (m_block, n_block))
     finish(plan.epilogue.bind(numbers), acc, thread, D, tuple(operands), (m_block, n_block), alpha, beta)
 
 

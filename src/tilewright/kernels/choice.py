@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any  # Any: JSON
 from tilewright import notebook
 from tilewright.errors import ArgumentError
 from tilewright.kernels.family import Candidate, Family
+from tilewright.kernels.hopper import Hopper
 from tilewright.kernels.model import Machine
 from tilewright.kernels.multistage import Multistage
 from tilewright.kernels.problem import Operand, Problem
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 # The index of families, a line for each; of equally fast candidates the first is chosen.
 FAMILIES: tuple[Family, ...] = (
+    Hopper(),
     Multistage(),
     WeightStreaming(),
     WeightTiles(),
@@ -40,12 +42,18 @@ def all_candidates(problem: Problem, machine: Machine, families: Sequence[Family
     ]
 
 
+def simulated_families() -> Sequence[Family]:
+    """Return the families for calls that run in the simulator, where the result counts and not the kernel."""
+    return [family for family in FAMILIES if family.is_simulated] or FAMILIES
+
+
 def fastest(problem: Problem, machine: Machine, candidates: Sequence[Candidate]) -> Candidate:
     """Return the candidate that is predicted to be fastest, of equals the first; raise `ArgumentError` for none."""
     legal = [(c.prediction.us, n) for n, c in enumerate(candidates) if c.prediction is not None]
     if not legal:
+        by = "" if problem.split is None else f" by {problem.split}"
         raise ArgumentError(
-            f"no kernel multiplies {problem.a.dtype} and {problem.b.dtype} on {machine.arch}",
+            f"no kernel multiplies {problem.a.dtype} and {problem.b.dtype}{by} on {machine.arch}",
             details=[f"{c.family.name}, {c.configuration}: {c.rejection}" for c in candidates],
             help="convert a and b to another type, for example float32 with precision='ieee'"
             if problem.weights is None
@@ -86,6 +94,7 @@ class Explanation:
                 **{name: getattr(problem, name) for name in ("m", "n", "k", "batch")},
                 **{name: _operand(getattr(problem, name)) for name in ("a", "b", "d")},
                 "compute": str(problem.compute),
+                "split": None if problem.split is None else problem.split.name,
                 "accumulator": str(problem.accumulator),
                 "c": None if problem.c is None else str(problem.c),
                 "bias": None if problem.bias is None else str(problem.bias),
@@ -138,7 +147,7 @@ class Explanation:
         extra += [] if p.weights is None else [str(p.weights)]
         extra += [f"{p.epilogue}{arrays}"] * (p.epilogue is not None)
         lines = [
-            f"{batch}{p.m} x {p.n} x {p.k}, {p.compute} with {p.accumulator} accumulators, on {self.machine.arch} "
+            f"{batch}{p.m} x {p.n} x {p.k}, {p.arithmetic} with {p.accumulator} accumulators, on {self.machine.arch} "
             f"with {self.machine.multiprocessors} multiprocessors",
             f"A {_words(p.a, 'M')}; B {_words(p.b, 'N')}; D {_words(p.d, 'N')}",
         ]
@@ -180,7 +189,7 @@ _COLUMNS = (
     Column("kernel", is_text=True, is_wide=True),
     Column("tile, warps, stages", is_text=True),
     Column("predicted us"),
-    *(Column(name, is_wide=True) for name in ("compute", "memory", "packing", "tiles", "waves", "blocks/SM")),
+    *(Column(name, is_wide=True) for name in ("compute", "memory", "packing", "adding", "tiles", "waves", "blocks/SM")),
     Column("shared KB"),
     Column("rejected", is_text=True),
 )
@@ -191,8 +200,8 @@ def _row(candidate: Candidate, *, is_choice: bool) -> list[str]:
     begin = ["->" if is_choice else "", candidate.family.name, str(candidate.configuration)]
     p = candidate.prediction
     if p is None:
-        return [*begin, *[""] * 7, shared, candidate.rejection or ""]
-    times = [f"{t:.2f}" for t in (p.us, p.compute_us, p.memory_us, p.packing_us)]
+        return [*begin, *[""] * 8, shared, candidate.rejection or ""]
+    times = [f"{t:.2f}" for t in (p.us, p.compute_us, p.memory_us, p.packing_us, p.adding_us)]
     return [*begin, *times, str(p.tiles), str(p.waves), str(p.blocks), shared, ""]
 
 
@@ -221,6 +230,7 @@ def _described(candidate: Candidate) -> dict[str, Any]:
         "rejection": candidate.rejection,
     }
     if p is not None:
-        result |= {"us": p.us, "compute_us": p.compute_us, "memory_us": p.memory_us, "packing_us": p.packing_us}
+        result |= {"us": p.us, "compute_us": p.compute_us, "memory_us": p.memory_us}
+        result |= {"packing_us": p.packing_us, "adding_us": p.adding_us}
         result |= {"tiles": p.tiles, "waves": p.waves, "blocks_per_multiprocessor": p.blocks}
     return result

@@ -14,7 +14,7 @@ from tilewright.dtypes import DType, float64, int32
 from tilewright.errors import ArgumentError
 from tilewright.kernels.arguments import OUT, A, ArrangedProblem, B, matrices
 from tilewright.kernels.arrangement import Arrangement, Placement, broadcast_strides
-from tilewright.kernels.choice import all_candidates, fastest
+from tilewright.kernels.choice import all_candidates, fastest, simulated_families
 from tilewright.kernels.family import Candidate, KernelLaunch
 from tilewright.kernels.model import Machine
 from tilewright.kernels.packing import Packing, packing_for
@@ -140,7 +140,9 @@ def plan_call(
     packings: tuple[Packing | None, Packing | None] = (None, None)
     if arrangement is not None:
         machine = machine_of(result.device)
-        candidate = candidate or fastest(problem, machine, all_candidates(problem, machine))
+        if candidate is None:
+            families = simulated_families() if isinstance(result.device, str) else None
+            candidate = fastest(problem, machine, all_candidates(problem, machine, families))
         one_launch = replace(candidate.problem, batch=arrangement.d.shape[2])
         kernel = candidate.family.launch(one_launch, candidate.configuration, machine.arch)
         packings = _packings(arranged, arrangement, candidate.packed, first.library)

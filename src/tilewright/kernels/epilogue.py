@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from tilewright.atoms import UniversalCopy
 from tilewright.dtypes import DType
@@ -14,27 +14,29 @@ from tilewright.tiled import TiledCopy, make_tiled_copy
 from tilewright.trace.host_numbers import NumberUse
 from tilewright.trace.scalar import Scalar
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 
 @dataclass(frozen=True)
-class EpiloguePlan:
+class ElementEpilogue:
     """D = function(alpha * accumulators + beta * C + bias, further elements...), rounded once.
 
     The operands arrive in this order: C, bias, those of the function, and then the `numbers` that the function uses.
-    `smem` holds the block's part of D, in elements of `staged`: results in D's type, or accumulators where operands are
-    still to be added.
     """
 
-    staged: DType
     has_c: bool
     has_bias: bool
     function: Callable[..., Any] | None  # Any: device numbers
-    smem: Layout | ComposedLayout
-    store: TiledCopy
-    guard_rows: bool
-    guard_columns: bool
-    numbers: tuple[NumberUse, ...] = ()
+    numbers: tuple[NumberUse, ...] = field(default=(), kw_only=True)
 
-    def bind(self, numbers: Sequence[Scalar]) -> EpiloguePlan:
+    @classmethod
+    def of(cls, problem: Problem) -> ElementEpilogue:
+        """Return the epilogue of a problem, whose numbers are not known yet."""
+        function: Any = problem.epilogue  # Any: hashable and called, which no type says
+        return ElementEpilogue(problem.has_c, problem.has_bias, function)
+
+    def bind(self, numbers: Sequence[Scalar]) -> Self:
         """Return the plan for a kernel that was given these numbers."""
         function: Any = self.function  # Any: an ElementFunction, which has them compiled in or takes them
         if not numbers:
@@ -52,6 +54,21 @@ class EpiloguePlan:
         return total if self.function is None else self.function(total, *rest)
 
 
+@dataclass(frozen=True)
+class EpiloguePlan(ElementEpilogue):
+    """The epilogue of a tile of D that passes through shared memory.
+
+    `smem` holds the block's part of D, in elements of `staged`: results in D's type, or accumulators where operands are
+    still to be added.
+    """
+
+    staged: DType
+    smem: Layout | ComposedLayout
+    store: TiledCopy
+    guard_rows: bool
+    guard_columns: bool
+
+
 def plan_epilogue(problem: Problem, tile: tuple[int, int], threads: int) -> EpiloguePlan:
     """Plan the way of a tile of D through shared memory to global memory."""
     rows, columns = tile
@@ -63,10 +80,10 @@ def plan_epilogue(problem: Problem, tile: tuple[int, int], threads: int) -> Epil
     row = columns + (16 if staged.bits == 8 else 8)
     function: Any = problem.epilogue  # Any: hashable and called, which no type says
     return EpiloguePlan(
-        staged,
         problem.has_c,
         problem.has_bias,
         function,
+        staged,
         _without_conflicts(Layout((rows, columns), (row, 1)), width * staged.bytes, staged),
         make_tiled_copy(atom, Layout((threads // beside, beside), (beside, 1)), Layout((1, width))),
         guard_rows=problem.m % rows != 0,

@@ -107,6 +107,8 @@ class Family(ABC):
 
     name: ClassVar[str]
     takes_weights: ClassVar[bool] = False  # packed weights in B's place, and only these
+    is_simulated: ClassVar[bool] = True  # whether calls that run in the simulator may take it
+    takes_splits: ClassVar[bool] = False  # whether the kernel multiplies float32 in parts where the problem asks for it
 
     @abstractmethod
     def configurations(self, problem: Problem, arch: Arch) -> Sequence[Configuration]:
@@ -138,6 +140,8 @@ class Family(ABC):
 
     def candidates(self, problem: Problem, machine: Machine) -> list[Candidate]:
         """Return every configuration for a problem: those that can run with a prediction, the others with a reason."""
+        if problem.split is not None and not self.takes_splits:
+            return []
         needs = self.needs(problem)
         packed = _unmet(problem, problem.a, needs.a), _unmet(problem, problem.b, needs.b)
         read = replace(

@@ -371,7 +371,10 @@ def _types(a: ArrayInfo, b: ArrayInfo, out: ArrayInfo | None, out_dtype: Any, pr
     for name, info in (("a", a), ("b", b)):
         if info.dtype.bits == 8:
             raise ArgumentError(f"{name} is {info.dtype}, and grouped products are of 16 bits and more")
-    return types_of(a.dtype, b.dtype, asked if out is None else out.dtype, precision)
+    types = types_of(a.dtype, b.dtype, asked if out is None else out.dtype, precision)
+    if types.split is not None:
+        raise ArgumentError(f"precision={precision!r} is for tw.matmul; grouped products take 'ieee' and 'tf32'")
+    return types
 
 
 def _described(name: str, array: Any) -> ArrayInfo:

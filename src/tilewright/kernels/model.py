@@ -74,10 +74,11 @@ class Prediction:
     compute_us: float
     memory_us: float
     packing_us: float = 0.0  # of the passes before the kernel that pack A or B
+    adding_us: float = 0.0  # of the pass behind it that adds up splits of K
 
     @property
     def us(self) -> float:
-        return max(self.compute_us, self.memory_us) + self.packing_us
+        return max(self.compute_us, self.memory_us) + self.packing_us + self.adding_us
 
 
 Tiling = tuple[tuple[int, int, int], tuple[int, int], int]  # tile, warps, stages
@@ -95,16 +96,17 @@ class StepTimes:
         self._figures = cache(self._figures_of)
 
     def steps_us(
-        self, compute: DType, configuration: Configuration, blocks: int, machine: Machine
+        self, compute: DType, configuration: Configuration, blocks: int, machine: Machine, products: int = 1
     ) -> tuple[float, ...]:
         """Return the microseconds of a step for 1, 2, ... tiles on a multiprocessor, `blocks` at most.
 
-        Where fewer numbers of tiles were measured than a multiprocessor holds blocks, they are all that is returned.
+        For each multiplication of two numbers `products` of their parts are multiplied; only 1 was measured. Where
+        fewer numbers of tiles were measured than a multiprocessor holds blocks, they are all that is returned.
         """
         tiling = configuration.tile, configuration.warps, configuration.stages
-        measured = self.measured.get(compute, {}).get(tiling)
+        measured = self.measured.get(compute, {}).get(tiling) if products == 1 else None
         here, there = machine.rate(compute), _MEASURED_ON.rate(compute)
-        flops = _flops(configuration.tile)
+        flops = products * _flops(configuration.tile)
         reached, latency = self._figures(compute)
         if measured is None:
             rate = here or there or _rate_by_width(compute, machine)

@@ -26,6 +26,7 @@ from tilewright.dtypes import (
 from tilewright.errors import LayoutError
 from tilewright.instructions import cp_async
 from tilewright.kernels.epilogue import EpiloguePlan, plan_epilogue
+from tilewright.kernels.precision import Split
 from tilewright.kernels.problem import Configuration, Operand, Problem
 from tilewright.layout import ComposedLayout, Layout, Swizzle, tile_to_shape
 from tilewright.tiled import TiledCopy, TiledMMA, make_tiled_copy, make_tiled_copy_A, make_tiled_copy_B, make_tiled_mma
@@ -64,6 +65,7 @@ class Plan:
     mma: TiledMMA
     epilogue: EpiloguePlan
     batched: bool
+    split: Split | None = None
 
     def __hash__(self) -> int:
         return self._hash
@@ -80,9 +82,10 @@ class Plan:
     def held_steps(self) -> int:
         """The steps of K whose fragments have names of their own; only two are alive at a time.
 
-        All of a tile's, which the compiler schedules a little better, but for multiply-adds, of which a tile has many.
+        All of a tile's, which the compiler schedules a little better, but for multiply-adds, of which a tile has many,
+        and for fragments that are split, which take the registers.
         """
-        return self.tile[2] // self.mma.tile_size(2) if self.mma.atom.threads > 1 else 2
+        return self.tile[2] // self.mma.tile_size(2) if self.mma.atom.threads > 1 and self.split is None else 2
 
     @property
     def has_edges(self) -> bool:
@@ -90,10 +93,17 @@ class Plan:
         return any(part.guard_rows or part.guard_k for part in (self.a, self.b))
 
     @property
+    def sums(self) -> Layout:
+        """The layout of the tile of accumulators in shared memory, where some have to be computed again."""
+        rows, columns, _ = self.tile
+        return Layout((rows, columns), (columns + 8, 1))
+
+    @property
     def shared_bytes(self) -> int:
         """The bytes of shared memory: the stages, or D's tile, which takes their place at the end."""
         stages = sum(_bytes(part.smem, part.dtype) for part in (self.a, self.b))
-        return max(stages, _bytes(self.epilogue.smem, self.epilogue.staged))
+        mended = 0 if self.split is None else _bytes(self.sums, self.mma.atom.dtype_c) + VECTOR_BYTES
+        return max(stages, _bytes(self.epilogue.smem, self.epilogue.staged), mended)
 
 
 def _bytes(layout: Layout | ComposedLayout, dtype: DType) -> int:
@@ -140,6 +150,7 @@ def _plan(problem: Problem, configuration: Configuration, arch: Arch) -> Plan:
         mma,
         plan_epilogue(problem, (tile_m, tile_n), mma.size),
         problem.batch != 1,
+        problem.split,
     )
 
 
@@ -162,7 +173,12 @@ def tiled_mma_for(problem: Problem, configuration: Configuration, arch: Arch) ->
         return make_tiled_mma(atom, (along_m, along_n, 1))
     # ldmatrix fills 16 x 16 elements of 16 bits of A at a time, which is two instructions of sm_75.
     depth = max(k, 256 // problem.a.dtype.bits) if problem.a.dtype.bits < 64 else k
-    return make_tiled_mma(atom, (along_m, along_n, 1), (16 * along_m, 16 * along_n, depth))
+    order: int | Layout = depth
+    if problem.a.dtype.bytes * k > 32:
+        # Parts of 16 bits: of elements of 4 bytes, ldmatrix gives a thread one of every four, and the instruction takes
+        # pairs of neighbours. The order in which it counts K does not matter: its pairs are elements 4 apart.
+        order = Layout((2, 4, k // 8), (4, 1, 8))
+    return make_tiled_mma(atom, (along_m, along_n, 1), (16 * along_m, 16 * along_n, order))
 
 
 # How CuTe's names spell the element types.

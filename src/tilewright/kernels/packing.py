@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from tilewright.arch import VECTOR_BYTES
+from tilewright.dtypes import DType
 from tilewright.kernels._packing_kernel import THREADS, TILE, pack_tiles
 from tilewright.kernels.arrangement import Placement
 from tilewright.kernels.problem import Operand
@@ -60,6 +61,11 @@ class Packing(NamedTuple):
         return kind(pointer, self.shape, self.strides, dtype, device, False, memory, source.stream)
 
 
+def maker_of(library: str, shape: tuple[int, ...], dtype: DType, device: Device) -> Maker:
+    """Return what makes memory for a call whose arrays are of a library: the library's, or our own."""
+    return maker_for(library if library in _LIBRARIES else "tilewright", shape, dtype, device)
+
+
 def packing_for(operand: Operand, placement: Placement, library: str, device: Device) -> Packing:
     """Return what packs an operand that lies as it is placed, in memory of a library, or of our own."""
     rows, k, batch = placement.shape
@@ -69,7 +75,7 @@ def packing_for(operand: Operand, placement: Placement, library: str, device: De
     step = rows * row if copies > 1 else 0
     return Packing(
         pack_tiles[grid, THREADS],
-        maker_for(library if library in _LIBRARIES else "tilewright", (copies, rows, row), operand.dtype, device),
+        maker_of(library, (copies, rows, row), operand.dtype, device),
         placement.shape,
         (row, 1, step),
         (rows, row, copies),

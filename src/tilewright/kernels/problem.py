@@ -9,6 +9,7 @@ from typing import Literal
 from tilewright import dtypes as t
 from tilewright.dtypes import DType
 from tilewright.errors import ArgumentError
+from tilewright.kernels.precision import SPLITS, Split
 from tilewright.kernels.weights import WeightFormat
 
 # Which mode of a matrix has stride 1: its K (for D its N is "MN"), the other one, or neither.
@@ -33,9 +34,9 @@ class Problem:
     """D[m, n, l] = epilogue(alpha * sum over k of A[m, k, l] * B[n, k, l] + beta * C[m, n, l] + bias[m, n, l]).
 
     `batch` is the extent of l. `compute` is the element type that the matrix instruction takes: tfloat32 for float32
-    operands that may be rounded; of 8-bit operands A's, while B may have another. `accumulator` is the type of the
-    accumulators and of alpha and beta; C and bias are converted to it. D is contiguous along N ("MN") or along neither
-    mode ("none").
+    operands that may be rounded; of 8-bit operands A's, while B may have another. With a `split`, A and B are float32
+    and multiplied in parts of the type `compute`. `accumulator` is the type of the accumulators and of alpha and beta;
+    C and bias are converted to it. D is contiguous along N ("MN") or along neither mode ("none").
 
     `epilogue` is None or a function called as `epilogue(accumulator, *elements)`, with one element for each type in
     `elements`; it is equal to others that mean the same.
@@ -55,6 +56,12 @@ class Problem:
     elements: tuple[DType, ...] = ()
     epilogue: Hashable | None = None
     weights: WeightFormat | None = None  # of packed weights in B's place
+    split: Split | None = None
+
+    @property
+    def arithmetic(self) -> str:
+        """What is multiplied, in words."""
+        return str(self.compute) if self.split is None else f"float32 by {self.split}"
 
     @property
     def has_c(self) -> bool:
@@ -107,7 +114,7 @@ class Configuration:
         return f"{m}x{n}x{k}, {self.warps[0]}x{self.warps[1]} warps, {self.stages} stages"
 
 
-PRECISIONS = ("ieee", "tf32")
+PRECISIONS = ("ieee", "tf32", *SPLITS)
 _BYTES = (t.int8, t.uint8)
 
 # What the matrix instruction takes, and the type of the accumulators.
@@ -125,11 +132,15 @@ _COMPUTED: dict[DType, tuple[DType, DType]] = {
 
 @dataclass(frozen=True)
 class Types:
-    """The element types of a product: of the matrix instruction's A, of the accumulators, and of the result."""
+    """The element types of a product: of the matrix instruction's A, of the accumulators, and of the result.
+
+    `split` says how float32 becomes several numbers of the type `compute`, if it does.
+    """
 
     compute: DType
     accumulator: DType
     out: DType
+    split: Split | None = None
 
 
 def types_of(a: DType, b: DType, out: DType | None, precision: str | None, *, has_epilogue: bool = False) -> Types:
@@ -153,15 +164,20 @@ def types_of(a: DType, b: DType, out: DType | None, precision: str | None, *, ha
         )
     if precision is not None and precision not in PRECISIONS:
         raise ArgumentError(
-            f"precision is 'ieee' or 'tf32', got {precision!r}",
-            help="'ieee' multiplies float32 numbers as they are, 'tf32' rounds them to 10 bits of fraction first",
+            f"precision is one of {', '.join(map(repr, PRECISIONS))}, got {precision!r}",
+            help="'ieee' multiplies float32 numbers as they are, 'tf32' takes 10 bits of their fraction; 'tf32x3', "
+            "'bf16x6' and 'bf16x9' multiply them in parts on tensor cores, about as exactly as 'ieee'",
         )
     compute, accumulator = _COMPUTED[a]
-    if precision == "tf32":
+    split = None
+    if precision is not None and precision != "ieee":
         if a is not t.float32:
-            raise ArgumentError(f"precision='tf32' is for float32, and a and b are {a}", help="leave precision out")
-        compute = t.tfloat32
-    return Types(compute, accumulator, _result(a, accumulator, out, has_epilogue))
+            raise ArgumentError(
+                f"precision={precision!r} is for float32, and a and b are {a}", help="leave precision out"
+            )
+        split = SPLITS.get(precision)
+        compute = t.tfloat32 if split is None else split.part
+    return Types(compute, accumulator, _result(a, accumulator, out, has_epilogue), split)
 
 
 def _result(a: DType, accumulator: DType, out: DType | None, has_epilogue: bool) -> DType:

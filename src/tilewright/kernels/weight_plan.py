@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any
 
 from tilewright import atoms
 from tilewright.atoms import CopyAtom, MMAAtom, UniversalCopy
 from tilewright.dtypes import float16
-from tilewright.kernels.epilogue import EpiloguePlan
+from tilewright.kernels.epilogue import ElementEpilogue
 from tilewright.kernels.problem import Problem
 from tilewright.kernels.weights import STEPS, TILE, WeightFormat
 from tilewright.layout import Layout
-from tilewright.tiled import TiledMMA, make_tiled_copy
+from tilewright.tiled import TiledMMA
 
 
 @dataclass(frozen=True)
@@ -29,7 +28,7 @@ class WeightPlan:
     tokens: int
     shares: int
     mma: TiledMMA  # of the warps that have one share of K
-    epilogue: EpiloguePlan
+    epilogue: ElementEpilogue
 
     def __hash__(self) -> int:
         return self._hash
@@ -86,10 +85,3 @@ def instruction_of(problem: Problem) -> MMAAtom:
     is_half = problem.compute is float16
     found: MMAAtom = atoms.SM80_16x8x16_F32F16F16F32_TN if is_half else atoms.SM80_16x8x16_F32BF16BF16F32_TN
     return found
-
-
-def element_epilogue(problem: Problem) -> EpiloguePlan:
-    """Return the epilogue of a kernel that writes element by element, and asks the plan for arithmetic only."""
-    function: Any = problem.epilogue  # Any: hashable and called, which no type says
-    one = make_tiled_copy(UniversalCopy(problem.d.dtype.bits), Layout(1), Layout(1))
-    return EpiloguePlan(problem.accumulator, problem.has_c, problem.has_bias, function, Layout(1), one, True, True)

@@ -12,11 +12,12 @@ from functools import cache, lru_cache
 from tilewright.arch import Arch, blocks_allowed
 from tilewright.dtypes import float16
 from tilewright.kernels._weights_kernel import stream_weights
+from tilewright.kernels.epilogue import ElementEpilogue
 from tilewright.kernels.family import Family, KernelLaunch, LayoutNeeds, Needs, Resources
 from tilewright.kernels.functions import ElementFunction
 from tilewright.kernels.model import Machine, Prediction
 from tilewright.kernels.problem import Configuration, Problem
-from tilewright.kernels.weight_plan import WeightPlan, element_epilogue, instruction_of
+from tilewright.kernels.weight_plan import WeightPlan, instruction_of
 from tilewright.kernels.weights import CHUNK, STEPS, TILE
 from tilewright.launch import Kernel
 from tilewright.layout import Layout
@@ -147,4 +148,4 @@ def stream_plan(problem: Problem, configuration: Configuration, arch: Arch) -> S
     rows, columns, _ = configuration.tile
     tiles, mma = columns // TILE, make_tiled_mma(instruction_of(problem), (1, 1, 1))
     weights = problem.weights.without_extents()
-    return StreamPlan(weights, tiles, tiles, rows, configuration.warps[1], mma, element_epilogue(problem))
+    return StreamPlan(weights, tiles, tiles, rows, configuration.warps[1], mma, ElementEpilogue.of(problem))

@@ -12,11 +12,12 @@ from functools import cache, lru_cache
 from tilewright.arch import Arch, blocks_allowed
 from tilewright.atoms import CopyAtom, CpAsync, UniversalCopy
 from tilewright.kernels._weights_kernel import multiply_weights
+from tilewright.kernels.epilogue import ElementEpilogue
 from tilewright.kernels.family import Family, KernelLaunch, LayoutNeeds, Needs, Resources
 from tilewright.kernels.functions import ElementFunction
 from tilewright.kernels.model import Machine, Prediction, predict_waves
 from tilewright.kernels.problem import Configuration, Problem
-from tilewright.kernels.weight_plan import WeightPlan, element_epilogue, instruction_of
+from tilewright.kernels.weight_plan import WeightPlan, instruction_of
 from tilewright.kernels.weights import CHUNK, TILE, WeightFormat
 from tilewright.launch import Kernel
 from tilewright.layout import ComposedLayout, Layout, Swizzle
@@ -214,7 +215,7 @@ def tile_plan(problem: Problem, configuration: Configuration) -> TilePlan:
         rows,
         shares,
         mma,
-        element_epilogue(problem),
+        ElementEpilogue.of(problem),
         (across, down),
         configuration.stages,
         make_tiled_copy(atom, Layout((threads // beside, beside), (beside, 1)), Layout((1, 8))),

@@ -68,6 +68,7 @@ class BufferEngine(Refused):
     slices: tuple[Slice, ...] = ()
     windows: Mapping[int, Window] = dataclasses.field(default_factory=dict)
     sliced_layout: Any = None  # Any: a layout
+    rank: Scalar | None = None  # of memory of another block of the cluster: which block
 
     def __repr__(self) -> str:
         return f"{self.space} memory of {self.dtype}{f' ({self.name})' if self.name else ''}"
@@ -119,8 +120,9 @@ class BufferEngine(Refused):
             source, name=f"remote_{source.name}" if source.name else "", base=source, is_remote=True, is_member=False,
             location=tracer.location(),
         )  # fmt: skip
-        tracer.emit(AtRank(remote, source, as_scalar(rank, int32).value))
-        return dataclasses.replace(self, buffer=remote)
+        where = as_scalar(rank, int32)
+        tracer.emit(AtRank(remote, source, where.value))
+        return dataclasses.replace(self, buffer=remote, rank=where)
 
     def sliced(self, layout: Any, result: Any, spans: Mapping[int, tuple[Any, Any, int]]) -> BufferEngine:
         """Return the engine of a view in which modes of a layout are sliced, to (start, extent, step)."""

@@ -134,13 +134,15 @@ def refuse_remote_operands(kernel: Kernel) -> None:
     """Raise `LanguageError` where an op other than a load, store or atomic one reaches memory of another block."""
     for op in kernel.body.walk():
         plain = isinstance(op, (Load, Store, Atomic, AtRank, Inside)) or op.effects.scope is not None
+        plain = plain or op.effects.reaches_blocks
         for buffer in () if plain else op.buffers:
             if buffer.is_remote:
                 raise LanguageError(
                     f"{buffer.root.name or 'shared memory'} of another block of the cluster is reached by loads, "
                     f"stores and atomic operations, not by {type(op).__name__}",
                     location=op.location,
-                    help="copy it to registers or to shared memory of this block first, element by element",
+                    help="copy it to registers or to shared memory of this block first, element by element; "
+                    "tw.atoms.SM90_BULK_COPY_S2S copies to it",
                 )
 
 

@@ -192,7 +192,9 @@ def pixels_of(tile: Tensor, refuse: BoxRefusal) -> PixelEngine:
     return engine
 
 
-def describe_pixels(tracer: Tracer, tile: GuardedTensor, plan: BoxPlan, refuse: BoxRefusal) -> TensorMap:
+def describe_pixels(
+    tracer: Tracer, tile: GuardedTensor, plan: BoxPlan, refuse: BoxRefusal, *, is_load: bool
+) -> TensorMap:
     """Return the tensor map by which a kernel reaches pixels of an image."""
     engine = pixels_of(tile, refuse)
     if plan.order != (1, 0) or plan.steps:
@@ -202,8 +204,8 @@ def describe_pixels(tracer: Tracer, tile: GuardedTensor, plan: BoxPlan, refuse: 
     order = [len(shape) - 1, *range(len(shape) - 2, 0, -1), 0]
     return map_of(
         tracer, engine.image.engine, [shape[k] for k in order], [strides[k] for k in order], refuse, box=plan.box,
-        swizzle=plan.swizzle, nan=is_nan(tile.edge.fill, tile.dtype, refuse), steps=(1, *engine.filter.strides, 1),
-        corners=engine.filter.corners,
+        swizzle=plan.swizzle, nan=is_load and is_nan(tile.edge.fill, tile.dtype, refuse),
+        steps=(1, *engine.filter.strides, 1), corners=engine.filter.corners,
     )  # fmt: skip
 
 

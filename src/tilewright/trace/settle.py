@@ -7,8 +7,9 @@ of Python numbers (`acc = 0.0`), wider ranges of integers, an item of a list tha
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from math import isfinite
+from types import CodeType
 from typing import Any
 
 from tilewright.arguments import shown
@@ -42,6 +43,20 @@ _EXACT_TRACES = 2
 _MAX_STARTS = 100  # how often a trace of the body may find more places to carry
 
 
+@dataclass(eq=False)
+class Settled:
+    """What a loop carried when it was last traced: where the loop around it has it traced again, it is mostly the same.
+
+    `facts` are those of `leaves`, where an iteration shows that no fewer would do.
+    """
+
+    code: CodeType
+    places: list[tuple[Any, Any]] = field(default_factory=list)  # objects, and the keys of their places
+    leaves: list[Value] = field(default_factory=list)
+    facts: list[Facts | None] = field(default_factory=list)
+    inner: list[Settled] = field(default_factory=list)
+
+
 class Loop:
     """One loop of the device. `runs` says that it runs at least once."""
 
@@ -58,6 +73,7 @@ class Loop:
         self._copied: dict[int, Any] = {}  # the objects that are carried by what they hold, and that others hold too
         self._first: set[int] = set()  # the variables that the loop assigns first and that have a value after it
         self._valueless: set[int] = set()  # those that have none
+        self._known = _take_known(tracer, functions[0].__code__)
 
     def _flattened(self) -> Carried:
         names = (*self.variables.names, *(place.name for place in self.places))
@@ -82,14 +98,39 @@ class Loop:
 
         `trace` begins its block with `put`, which may emit what stand-ins need.
         """
-        tracer = self.tracer
+        around = self.tracer.settled, self.tracer.next_loop
+        try:
+            initial = list(self.initial)
+            if self._guess():
+                found = self._settle(trace, guessed=True)
+                if found is not None:
+                    return found
+                self.initial, self.places = initial, []
+                self._first.clear()
+                self._valueless.clear()
+                self.heap.restore()
+                self.carried = self._flattened()
+            found = self._settle(trace, guessed=False)
+            assert found is not None
+            return found
+        finally:
+            self.tracer.settled, self.tracer.next_loop = around
+
+    def _settle(
+        self, trace: Callable[[list[Value]], Block], *, guessed: bool
+    ) -> tuple[Block, tuple[Value, ...]] | None:
+        """Settle, from a guess or not. None where the guess carries more than iterations change, or assumes less."""
+        tracer, known = self.tracer, self._known
         assumed: list[Facts | None] = [v.facts for v in self.carried.leaves]
+        if guessed and [v.type for v in self.carried.leaves] == [v.type for v in known.leaves]:
+            assumed = [joined_facts(a, f) for a, f in zip(assumed, known.facts, strict=True)]
         attempt = starts = 0
         while attempt < _MAX_TRACES:
             carried = self.carried
             leaves = [Value(v.type, n, f) for v, n, f in zip(carried.leaves, carried.leaf_names, assumed, strict=True)]
             requirements, copies = dict(tracer.requirements), len(tracer.copies)
             tracer.weak_leaves.update(v for v, weak in zip(leaves, carried.weak, strict=True) if weak)
+            tracer.settled, tracer.next_loop = known.inner, 0
             try:
                 block = trace(leaves)
             except TakesType as met:
@@ -116,6 +157,11 @@ class Loop:
                     next_values = tuple(unwrap(after, carried))
                     needed = [joined_facts(a, v.facts) for a, v in zip(assumed, next_values, strict=True)]
                     if needed == assumed:
+                        exact = self._remember(leaves, next_values)
+                        if guessed and not exact:
+                            tracer.requirements = requirements
+                            del tracer.copies[copies:]
+                            return None
                         _refuse_overflow(carried, after)
                         end(next_values)
                         return block, tuple(carried.leaves)
@@ -130,6 +176,36 @@ class Loop:
                 assumed = [v.facts for v in wider.leaves]
         names = ", ".join(self.carried.names)
         raise LanguageError(f"the types of the loop's variables change with each iteration: {names}")
+
+    def _guess(self) -> bool:
+        """Carry the places that were carried the last time, before the first trace; say whether there is a guess."""
+        known = self._known
+        found = {id(each.object): each for each in self.heap.found}
+        before = {id(each): content for each, content in zip(self.heap.found, self.heap.before, strict=True)}
+        for value, key in known.places:
+            each = found.get(id(value))
+            if each is None or key not in before[id(each)]:
+                continue
+            self.places.append(Place(each, key, each.holder.path(each.path, key), before[id(each)][key]))
+        if self.places:
+            self.carried = self._flattened()
+        return bool(self.places or known.leaves)
+
+    def _remember(self, leaves: Sequence[Value], after: Sequence[Value]) -> bool:
+        """Keep what the loop carries; say whether it is no more than an iteration shows to be needed."""
+        known, carried = self._known, self.carried
+        known.places = [(place.found.object, place.key) for place in self.places]
+        starts = [v.facts for v in carried.leaves]
+        least = [joined_facts(a, v.facts) for a, v in zip(starts, after, strict=True)]
+        exact = least == [v.facts for v in leaves]
+        known.leaves, known.facts = (list(leaves), least) if exact else ([], [])
+        count = sum(part.count for part in carried.parts[: len(self.initial)])
+        for part in carried.parts[len(self.initial) :]:
+            places = range(count, count + part.count)
+            if all(after[n] is leaves[n] for n in places):
+                exact = False
+            count += part.count
+        return exact
 
     def _typed(self, n: int, dtype: DType) -> Carried:
         """Return what is carried with a type for one Python number."""
@@ -238,6 +314,15 @@ class Loop:
             self._valueless.add(n)
             self.initial[n] = Undefined(self.variables.names[n], "it is not assigned before this point")
         return None if unfit else after
+
+
+def _take_known(tracer: Tracer, code: CodeType) -> Settled:
+    """Return what the last trace of the loop around settled of this loop of it, or a record to fill."""
+    n = tracer.next_loop
+    tracer.next_loop += 1
+    if n >= len(tracer.settled) or tracer.settled[n].code is not code:
+        tracer.settled[n:] = [Settled(code)]
+    return tracer.settled[n]
 
 
 def _refuse_overflow(carried: Carried, after: Carried) -> None:

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
 from itertools import islice
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from tilewright.trace.aliases import Copy
     from tilewright.trace.element_loops import ElementLoop
     from tilewright.trace.reach import Memory
+    from tilewright.trace.settle import Settled
     from tilewright.trace.threads import Slice
 
 INNER = "__in__"  # the rewriter makes functions of loops and branches, called WHAT__in__FUNCTION
@@ -62,6 +64,10 @@ class Tracer:
         self.copies_to_shared = False  # whether tw.copy was called from global to shared memory
         self.elements: list[ElementLoop] = []  # the last loops over registers, the newest at the end
         self.place: SourceLocation | None = None  # what ops are built for, where that is not the line that builds them
+        self.calls = Calls()
+        # What the last trace of the loop around, if there is one, settled of each loop in it; the number of the next.
+        self.settled: list[Settled] = []
+        self.next_loop = 0
         # What `threads` knows: the thread numbers that expressions give, and the slices that were accessed.
         self.thread_numbers: dict[Value, frozenset[int]] = {}
         self.slices: dict[TiledCopy | TiledMMA | Partition, dict[object, Slice]] = {}
@@ -110,7 +116,7 @@ class Tracer:
 
     def location(self) -> SourceLocation | None:
         """Return the user's source line that is being traced, with the calls that led to it."""
-        return self.place or locate(sys._getframe(1))
+        return self.place or self.calls.locate(sys._getframe(1))
 
     def require(self, requirement: Requirement, key: tuple[str, int]) -> None:
         """Add a condition that the launch must check, once for each `key`."""
@@ -125,6 +131,49 @@ def locate(frame: FrameType | None) -> SourceLocation | None:
             steps.append((code, frame.f_lasti, frame.f_lineno))
         frame = frame.f_back
     return _linked(steps)
+
+
+class Calls:
+    """The places of the frames that the last op was built in: the frames further out are mostly those of the next one.
+
+    While a frame stands in the same call, so do all further out. Not those of generators, which many may resume.
+    """
+
+    def __init__(self) -> None:
+        self._stack: list[tuple[FrameType, int, SourceLocation | None]] = []  # outermost first
+        self._depths: dict[FrameType, int] = {}
+
+    def locate(self, frame: FrameType | None) -> SourceLocation | None:
+        """Return what `locate` does."""
+        stack, depths = self._stack, self._depths
+        frames: list[FrameType] = []
+        depth = 0
+        place: SourceLocation | None = None
+        while frame is not None and (code := frame.f_code) is not _run_code:
+            known = depths.get(frame)
+            if known is not None and stack[known][1] == frame.f_lasti and not code.co_flags & _RESUMED:
+                depth, place = known + 1, stack[known][2]
+                break
+            if frames or is_user_code(code):  # frames further in are seen once
+                frames.append(frame)
+            frame = frame.f_back
+        for old in stack[depth:]:
+            depths.pop(old[0], None)
+        del stack[depth:]
+        for each in reversed(frames):
+            if is_user_code(each.f_code):
+                place = _called(_place(each.f_code, each.f_lasti, each.f_lineno), place)
+            depths[each] = len(stack)
+            stack.append((each, each.f_lasti, place))
+        return place
+
+    def clear(self) -> None:
+        """Let go of the frames, which keep the variables of the user's functions."""
+        self._stack.clear()
+        self._depths.clear()
+
+
+_RESUMED = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
 
 
 def locate_error(error: BaseException) -> SourceLocation | None:
@@ -143,16 +192,20 @@ def locate_error(error: BaseException) -> SourceLocation | None:
 
 def _linked(steps: Iterable[tuple[CodeType, int, int]]) -> SourceLocation | None:
     """Return the places of steps through the user's code, innermost first, as one linked place."""
-    places: list[SourceLocation] = []
-    for code, instruction, line in steps:
-        place = _place(code, instruction, line)
-        # A loop's body is a function of its own after rewriting, and stands in the user's function.
-        if not (places and places[-1].function == place.function and places[-1].file == place.file):
-            places.append(place)
     result: SourceLocation | None = None
-    for place in reversed(places):
-        result = SourceLocation(place.file, place.line, place.function, place.column, place.end_column, result)
+    for code, instruction, line in reversed(list(steps)):
+        result = _called(_place(code, instruction, line), result)
     return result
+
+
+def _called(place: SourceLocation, caller: SourceLocation | None) -> SourceLocation:
+    """Return a place with that of the call that led to it."""
+    # A loop's body is a function of its own after rewriting, and stands in the user's function.
+    if caller is not None and caller.function == place.function and caller.file == place.file:
+        caller = caller.inlined_at
+    if caller is None:
+        return place
+    return SourceLocation(place.file, place.line, place.function, place.column, place.end_column, caller)
 
 
 # By the identity of the code, which stays alive here: code objects are compared by what they hold, but for the file's
@@ -219,6 +272,7 @@ def run(
         return call(*arguments, **options)
     finally:
         _current.tracer = outer
+        tracer.calls.clear()
 
 
 # Frames outside this one belong to the caller of the kernel, not to the kernel.

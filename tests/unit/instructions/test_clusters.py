@@ -17,7 +17,8 @@ def everything(out, x, relaxed: tw.constexpr):
     """Use each instruction of clusters once."""
     tile, full = tw.shared(tw.float32, tw.row_major((8, 32))), tw.mbarrier(1)
     empty = tw.mbarrier(32)
-    tw.cluster_sync()
+    tw.cluster_arrive(relaxed=relaxed)
+    tw.cluster_wait()
     rank, i = tw.block_rank_in_cluster(), tw.thread_idx.x
     if i == 0:
         full.arrive_expect_tx(8 * 32 * 4)
@@ -41,6 +42,8 @@ def test_ptx(relaxed: bool) -> None:
         assert text in ptx, text
     assert ("mbarrier.arrive.release.cluster.shared::cluster.b64 _," in ptx) is not relaxed
     assert ("mbarrier.arrive.shared::cluster.b64 _," in ptx) is relaxed
+    assert ("barrier.cluster.arrive.relaxed;" in ptx) is relaxed
+    assert everything[(2, 2), 32].resources(SPEC, SPEC, relaxed, arch="sm_90a").spills == 0
     # Who waits for arrivals of other blocks acquires from the cluster; bytes of bulk copies need no such wait.
     assert ptx.count("mbarrier.try_wait.parity.acquire.cluster.shared.b64") == (not relaxed)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.conformance.test_im2col import CASES, SWIZZLED, every, unfold
+from tests.conformance.test_im2col import CASES, STORED, SWIZZLED, every, fold, shared_pixels, unfold
 
 import tilewright as tw
 
@@ -67,6 +67,51 @@ def piece(x: object, **options: object) -> tw.Tensor:
     ],
 )  # fmt: skip
 def test_uses_that_are_refused(body: object, text: str) -> None:
+    with pytest.raises(tw.LanguageError, match=text):
+        lowered(body)
+
+
+MULTICAST, STORE = tw.atoms.SM90_TMA_LOAD_IM2COL_MULTICAST, tw.atoms.SM90_TMA_STORE_IM2COL
+
+
+@pytest.mark.parametrize(("shape", "filter", "options"), STORED[:1] + STORED[2:], ids=["3d", "4d", "5d"])
+def test_the_text_of_stores(shape: tuple[int, ...], filter: tuple[int, ...], options: dict[str, object]) -> None:
+    given = tw.spec("float32", shape), tw.spec("float32", (64, 32)), filter, tuple(options.items()), SWIZZLED
+    ptx, rank = fold[(1, 1), 32].ptx(*given, arch="sm_90a"), len(shape)
+    line = next(line for line in ptx.splitlines() if "im2col_no_offs" in line)
+    assert f"cp.async.bulk.tensor.{rank}d.global.shared::cta.im2col_no_offs.bulk_group [" in line
+    assert line.split("{")[1].split("}")[0].count(",") + 1 == rank
+    assert fold[(1, 1), 32].resources(*given, arch="sm_90a").spills == 0
+
+
+def test_the_text_of_loads_for_a_cluster() -> None:
+    given = tw.spec("float32", (8, 16, 16)), tw.spec("float32", (2, 5, 6, 16)), (3, 3), SWIZZLED
+    ptx = shared_pixels[8, 32].ptx(*given, arch="sm_90a")
+    line = next(line for line in ptx.splitlines() if "im2col" in line)
+    assert "im2col.mbarrier::complete_tx::bytes.multicast::cluster [" in line
+    assert line.rstrip("; ").split(",")[-1].strip().startswith("%rs")  # the mask comes last
+    assert line.count("%rs") == 3
+    assert shared_pixels[8, 32].resources(*given, arch="sm_90a").spills == 0
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        (lambda x, smem, full: tw.copy(STORE, smem, piece(x)), "stores pixels without offsets of a filter"),
+        (lambda x, smem, full: tw.copy(STORE, smem, tw.local_tile(tw.im2col(x, 1)[tw.thread_idx.x, 0], (16, 16), (0, 0))),
+         "stores pixels without offsets of a filter"),
+        (lambda x, smem, full: tw.copy(STORE, smem, tw.local_tile(tw.im2col(x, 1, stride=(2, 1))[0, 0], (16, 16), (0, 0))),
+         "stores adjacent pixels, and these are 2 and 1 apart"),
+        (lambda x, smem, full: tw.copy(STORE, piece(x), smem), "copies from shared to global memory"),
+        (lambda x, smem, full: tw.copy(STORE, smem, piece(x), barrier=full), "tells no mbarrier"),
+        (lambda x, smem, full: tw.copy(STORE, smem, tw.local_tile(tw.guarded(x[0, 0, :, :]), (8, 16), (0, 0))), "copies tiles of pixels"),
+        (lambda x, smem, full: tw.prefetch(STORE, piece(x), smem), "reads shared memory"),
+        (lambda x, smem, full: tw.copy(MULTICAST, piece(x), smem, barrier=full), "is told by mask="),
+        (lambda x, smem, full: tw.copy(MULTICAST, piece(x), smem, barrier=full, mask=2), "goes to blocks 0 to 0 of the cluster"),
+        (lambda x, smem, full: tw.copy(PIXELS, piece(x), smem, barrier=full, mask=1), "goes to one block, and has no mask"),
+    ],
+)  # fmt: skip
+def test_stores_and_multicasts_that_are_refused(body: object, text: str) -> None:
     with pytest.raises(tw.LanguageError, match=text):
         lowered(body)
 

@@ -156,6 +156,10 @@ REFUSED = [
     (lambda: tw.grouped_matmul(A.astype(np.int8), B.astype(np.int8), E), "a is int8, and grouped products are of 16"),
     (lambda: tw.grouped_matmul(A, B, E, out=np.zeros((6, 5), np.float16)), r"out has the shape \(6, 5\)"),
     (lambda: tw.grouped_matmul(A, B, E, out=A[:, :4]), "out shares memory with a"),
+    (
+        lambda: tw.grouped_matmul(A.astype(np.float32), B.astype(np.float32), E, precision="tf32x3"),
+        "precision='tf32x3' is for tw.matmul",
+    ),
     (lambda: tw.grouped_matmul("x", B, E), "a is a str, and grouped_matmul takes arrays"),
     (lambda: tw.grouped_matmul(A, B, E, out_dtype="x"), "out_dtype is not an element type"),
 ]

@@ -10,6 +10,7 @@ from tilewright.kernels._multistage_kernel import matmul_tiles
 from tilewright.kernels.model import Machine
 from tilewright.kernels.multistage import Multistage
 from tilewright.kernels.multistage_plan import plan_for
+from tilewright.kernels.precision import SPLITS
 from tilewright.kernels.problem import Configuration, Operand, Problem
 
 H200 = Arch.parse("sm_90a")
@@ -20,13 +21,15 @@ TYPES = {  # of A and B, of the instruction, of the accumulators, and of D and C
     "float64": (tw.float64, tw.float64, tw.float64, tw.float64),
     "int8": (tw.int8, tw.int8, tw.int32, tw.int32),
     "float8": (tw.float8_e4m3fn, tw.float8_e4m3fn, tw.float32, tw.bfloat16),
+    **{name: (tw.float32, split.part, tw.float32, tw.float32) for name, split in SPLITS.items()},
 }
 
 
 def problem_of(name: str, extents: tuple[int, int, int], majors: str) -> Problem:
     stored, compute, accumulator, out = TYPES[name]
     a, b = (Operand(stored, "K" if major == "K" else "MN", 16) for major in majors)
-    return Problem(*extents, 1, a, b, Operand(out, "MN", 16), compute, accumulator, c=out)
+    d = Operand(out, "MN", 16)
+    return Problem(*extents, 1, a, b, d, compute, accumulator, c=out, split=SPLITS.get(name))
 
 
 def cases() -> list[tuple[str, tuple[int, int, int], str, Configuration]]:
@@ -38,7 +41,7 @@ def cases() -> list[tuple[str, tuple[int, int, int], str, Configuration]]:
                 done = any(x[0] == name and x[3] == candidate.configuration for x in found)
                 if candidate.rejection is None and not done:
                     found.append((name, extents, "KK", candidate.configuration))
-    for name in ("bfloat16", "tf32", "float64"):
+    for name in ("bfloat16", "tf32", "float64", "tf32x3", "bf16x9"):
         for majors in ("MM", "KM"):
             problem = problem_of(name, (4093, 4095, 4091), majors)
             first = next(c for c in Multistage().candidates(problem, Machine.of(H200)) if c.rejection is None)

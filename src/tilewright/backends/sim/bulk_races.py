@@ -7,11 +7,13 @@ thread that started it has done when that waits for its group. Ordinary writes i
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tilewright.backends.sim.findings import Fault
 from tilewright.backends.sim.machine import Access, AccessKind, Arrival, BulkAccess
 from tilewright.backends.sim.shadow import BITS, UNDER_WAY, WHO, Region, Touch, event_of
 from tilewright.backends.sim.values import Array
@@ -39,6 +41,11 @@ def numbers_of_mbarriers(kernel: Kernel) -> tuple[dict[Buffer, int], int]:
 def help_with_bulk(op: Op, kind: AccessKind, *, under_way: bool) -> str | None:
     """Return how an access waits for a bulk copy that it meets, None where the op is not such a copy."""
     completion = op.effects.asynchronous
+    if op.effects.reaches_blocks and kind is AccessKind.COPY_READ:
+        return (
+            "let the block that gets the bytes wait for them, and tell this one before the line that writes, at an "
+            "mbarrier or by tw.cluster_sync()"
+        )
     if completion is Completion.BARRIER and (under_way or kind is AccessKind.COPY_WRITE):
         return (
             "wait for the phase of the mbarrier at which the copy's bytes arrive, before this line: full.wait(parity); "
@@ -76,11 +83,13 @@ class BulkRaces:
         self._checker = checker
         self._first, self._count = numbers_of_mbarriers(kernel)
         self._reading: list[_Reading] = []
+        self._sent: list[tuple[BulkAccess, Array, int, int]] = []  # reads, of whom, by what number and event known
         self.starters: dict[int, int] = {}  # by the events at which copies landed, a thread that had started them
 
     def begin(self) -> None:
         """Forget the copies of blocks that are over."""
         self._reading.clear()
+        self._sent.clear()
         self.starters.clear()
 
     @property
@@ -135,18 +144,27 @@ class BulkRaces:
         """Record that bulk accesses of some threads have taken place."""
         region = self._checker.regions.get(access.storage.buffer)
         if region is not None and access.kind is AccessKind.COPY_READ:
-            self._end_reading(region, access, which)
+            self._end_reading(region, access, which, arrival)
         elif region is not None and access.kind is AccessKind.COPY_WRITE and arrival is None:
             touch = region.bulk_touch(access, which)
             region.cells.writes[touch.cells] = touch.words(self._checker.note(access.op, access.kind))
         elif region is not None and arrival is not None:
             self._arrive(region, access, which, arrival)
 
-    def _end_reading(self, region: Region, access: BulkAccess, which: Array) -> None:
-        event = self._checker.note(access.op, access.kind)
-        touch, cells = region.bulk_touch(access, which), region.cells
+    def _end_reading(self, region: Region, access: BulkAccess, which: Array, arrival: Arrival | None) -> None:
+        cells = region.cells
         assert cells.reads is not None
-        cells.reads.add(touch, event)
+        touch = region.bulk_touch(access, which)
+        if arrival is None:
+            cells.reads.add(touch, self._checker.note(access.op, access.kind))
+        else:  # who waits for the bytes knows of it, and the thread that started the copy does not
+            for _, number, some, _ in self._by_barriers(access, which, arrival):
+                event, part = self._checker.note(access.op, access.kind), region.bulk_touch(access, some)
+                who = np.full_like(part.who, self._checker.order.writer(number))
+                cells.reads.add(Touch(part.cells, who, part.rows, part.threads), event)
+                if part.threads.size:
+                    self.starters[event] = int(part.threads[0])
+                self._sent.append((access, some, number, event))
         if cells.pending_reads is None:
             return
         cells.pending_reads[touch.cells] = 0
@@ -160,9 +178,23 @@ class BulkRaces:
 
     def _arrive(self, region: Region, access: BulkAccess, which: Array, arrival: Arrival) -> None:
         """Let copies land whose bytes arrive at an mbarrier: it is who wrote them."""
-        order, (buffer, elements, phases) = self._checker.order, arrival
+        order = self._checker.order
+        for barrier, number, some, phase in self._by_barriers(access, which, arrival):
+            event = self._checker.note(access.op, access.kind)
+            touch = region.bulk_touch(access, some)
+            region.cells.writes[touch.cells] = order.writer(number) | (event << BITS)
+            if touch.threads.size:
+                self.starters[event] = int(touch.threads[0])
+            order.deliver(barrier, phase, number)
+
+    def _by_barriers(
+        self, access: BulkAccess, which: Array, arrival: Arrival
+    ) -> Iterator[tuple[tuple[Buffer, int], int, Array, Array]]:
+        """Yield each mbarrier at which bytes arrive: it, its number, which threads' they are, its phase by cluster."""
+        buffer, elements, phases = arrival
         chosen, size = np.flatnonzero(which), self._checker.together.size
-        targets = (access.rows if access.targets is None else access.targets)[which]
+        told = access.targets if access.told is None else access.told
+        targets = (access.rows if told is None else told)[which]
         assert buffer.size is not None
         elements = elements + targets % size * buffer.size
         for element in np.unique(elements).tolist():
@@ -170,12 +202,28 @@ class BulkRaces:
             some = np.zeros_like(which)
             some[chosen[here]] = True
             rank, one = divmod(element, buffer.size)
-            event = self._checker.note(access.op, access.kind)
-            number = rank * self._count + self._first[buffer] + one
-            touch = region.bulk_touch(access, some)
-            region.cells.writes[touch.cells] = order.writer(number) | (event << BITS)
-            if touch.threads.size:
-                self.starters[event] = int(touch.threads[0])
             phase = np.full((self._checker.blocks, 1), -1, np.int64)
             phase[targets[here] // size, 0] = phases[here]
-            order.deliver((buffer, element), phase, number)
+            yield (buffer, element), rank * self._count + self._first[buffer] + one, some, phase
+
+    def finish_blocks(self) -> None:
+        """Report blocks that may have left while copies to other blocks still read their shared memory."""
+        checker, view = self._checker, self._checker.together
+        for access, which, number, event in self._sent:
+            known = checker.order.known
+            rows, threads = view.place(access.rows[which], access.threads[which])
+            blocks = threads // view.each
+            last = known[:, :, 2 * view.threads + number].reshape(len(known), view.size, view.each).max(axis=2)
+            left = last[rows if len(known) > 1 else 0, blocks] <= event
+            if left.any():
+                first, name = int(np.argmax(left)), access.storage.buffer.root.name
+                block, thread = view.party(view.first + int(rows[first]), int(threads[first]))
+                at = checker.coordinates(block, thread)
+                fault = Fault(
+                    access.op, "absent-block", f"block {at[0]} of the cluster may have left when a bulk copy of its "
+                    f"own reads its {name}", *at, name,
+                    help="let the block that gets the bytes tell this one before it leaves: tw.cluster_sync() at the "
+                    "end, behind the wait for the bytes",
+                    count=int(left.sum()),
+                )  # fmt: skip
+                checker.tell_fault(fault)

@@ -182,28 +182,30 @@ class Knowledge:
 
 @dataclass(slots=True)
 class Cell:
-    """What the value of an element hands on: to everybody, and by scopes too narrow for that within each block."""
+    """What the value of an element hands on, to groups of threads: by the level of a scope, and which group it is."""
 
-    everywhere: Clock | None = None
-    within: dict[tuple[int, int], Clock] = field(default_factory=dict)  # by the block, or cluster and block of it
+    groups: dict[tuple[int, int, int], Clock] = field(default_factory=dict)
 
 
 class Clocks:
     """Releases, acquires and fences of a launch.
 
-    `order` says what happens before what within blocks. `is_narrow` says that an access or fence reaches no other
-    block: then it is kept for each element which block released what. So many neighbours of the threads that `order`
-    knows are within `reach` of each other by such a scope.
+    `order` says what happens before what within blocks. Scopes have levels, from the narrowest on. So many neighbours
+    of the threads that `order` knows, `reaches[level]`, are in one group by the scope of a level; by that of the last
+    level, which is not in `reaches`, all threads are. Two accesses reach each other where their threads are in one
+    group by the narrower of their scopes. So a write hands on what it does to its groups of all levels up to its own,
+    and a read looks into these.
     """
 
-    def __init__(self, order: Order, is_narrow: bool, reach: int) -> None:
-        self._order, self._is_narrow, self._reach = order, is_narrow, reach
+    def __init__(self, order: Order, reaches: tuple[int, ...]) -> None:
+        self._order, self._reaches = order, reaches
+        levels = range(len(reaches) + 1)
         self.width: int = 2 * order.threads + 1
         self._first_block = 0
         self._join = Joiner(self.width)
-        self._known, self._seen, self._seen_within, self._fenced, self._fenced_within = (
-            Knowledge(self._join, self.width) for _ in range(5)
-        )
+        self._known: Knowledge = Knowledge(self._join, self.width)
+        # By level: what was read without acquiring it, and what a fence of that scope has made ready to be handed on.
+        self._seen, self._fenced = ([Knowledge(self._join, self.width) for _ in levels] for _ in range(2))
         self._brought: dict[tuple[object, int, int], _Brought] = {}
 
     def begin(self, first_block: int) -> None:
@@ -214,7 +216,12 @@ class Clocks:
             each.clear()
 
     def _all(self) -> tuple[Knowledge, ...]:
-        return self._known, self._seen, self._seen_within, self._fenced, self._fenced_within
+        return self._known, *self._seen, *self._fenced
+
+    def _groups(self, level: int, block: int, thread: int) -> list[tuple[int, int, int]]:
+        """Return the groups of a thread by the scopes up to that of a level."""
+        narrow = [(n, block, thread // reach) for n, reach in enumerate(self._reaches[: level + 1])]
+        return narrow if level < len(self._reaches) else [*narrow, (level, 0, 0)]
 
     def __bool__(self) -> bool:
         """Return whether some thread knows of others by memory."""
@@ -299,58 +306,44 @@ class Clocks:
         assert found is not None
         return found
 
-    def fence(self, row: int, thread: int, moment: Moment, is_wide: bool) -> None:
+    def fence(self, row: int, thread: int, moment: Moment, level: int) -> None:
         """Make a fence: what was seen before is known, and what is known can be released by what follows."""
         block = self._first_block + row
-        if self._seen or self._seen_within:
-            self._known.add(block, thread, self._seen_within.get(block, thread))
-            if is_wide:
-                self._known.add(block, thread, self._seen.get(block, thread))
-        fence = Fence(self, block, thread, moment, self._known.get(block, thread))
-        (self._fenced if is_wide else self._fenced_within).put(block, thread, fence)
+        for seen in self._seen[: level + 1]:
+            if seen:
+                self._known.add(block, thread, seen.get(block, thread))
+        self._fenced[level].put(block, thread, Fence(self, block, thread, moment, self._known.get(block, thread)))
 
-    def read(self, cell: Cell, row: int, thread: int, is_wide: bool, acquires: bool) -> None:
+    def read(self, cell: Cell, row: int, thread: int, level: int, acquires: bool) -> None:
         """Read an element: know what its value hands on, or keep it for a fence that follows."""
         block = self._first_block + row
-        within = cell.within.get((block, thread // self._reach)) if self._is_narrow else None
-        everywhere = cell.everywhere if is_wide else None
-        if acquires:
-            for clock in (within, everywhere):
-                self._known.add(block, thread, clock)
-        else:
-            self._seen.add(block, thread, everywhere)
-            self._seen_within.add(block, thread, within)
+        for group in self._groups(level, block, thread):
+            (self._known if acquires else self._seen[group[0]]).add(block, thread, cell.groups.get(group))
 
-    def write(self, cell: Cell, row: int, thread: int, moment: Moment, is_wide: bool, how: str) -> None:
+    def write(self, cell: Cell, row: int, thread: int, moment: Moment, level: int, how: str) -> None:
         """Write an element: hand on what the thread knows, as a release, or what it or others fenced.
 
         `how` is "release" or "relaxed", with "update " before it where what was handed on before stays.
         """
         block = self._first_block + row
         if not how.startswith("update"):
-            cell.everywhere = None
-            cell.within.clear()
-        wide: Clock | None
-        within: Clock | None
+            cell.groups.clear()
+        ready: list[Clock | None]
         if how.endswith("release"):
-            wide = within = self.snapshot(block, thread, moment, self._known.get(block, thread))
-        else:
-            wide = self._fenced.get(block, thread)
-            within = self._join(wide, self._fenced_within.get(block, thread))
-            if wide is None and within is None:
-                return
-        if is_wide:
-            cell.everywhere = self._join(cell.everywhere, wide)
-        if self._is_narrow:
-            key = block, thread // self._reach
-            found = self._join(cell.within.get(key), within)
+            ready = [self.snapshot(block, thread, moment, self._known.get(block, thread))] * len(self._fenced)
+        else:  # what a fence made ready reaches as far as the fence and the write both do
+            ready = [fenced.get(block, thread) if fenced else None for fenced in self._fenced]
+            for n in range(len(ready) - 2, -1, -1):
+                ready[n] = self._join(ready[n], ready[n + 1])
+        for group in self._groups(level, block, thread):
+            found = self._join(cell.groups.get(group), ready[group[0]])
             if found is not None:
-                cell.within[key] = found
+                cell.groups[group] = found
 
     @property
     def has_fences(self) -> bool:
         """True where a thread made a fence, so that relaxed writes hand something on."""
-        return bool(self._fenced or self._fenced_within)
+        return any(map(bool, self._fenced))
 
 
 @dataclass(slots=True)

@@ -35,7 +35,7 @@ class ClusterBarriers:
         self.left: Array = np.zeros(shape, np.bool_)
         self.phase: Array = np.zeros((machine.blocks // machine.cluster_size, 1), np.int64)
 
-    def arrive(self, op: Op, mask: Mask) -> None:
+    def arrive(self, op: Op, mask: Mask, *, relaxed: bool = False) -> None:
         """Let threads arrive in the phase under way."""
         here = self._here(mask)
         self._refuse(
@@ -44,7 +44,7 @@ class ClusterBarriers:
         )  # fmt: skip
         self.version += 1
         for observer in self._machine.observers:
-            observer.arrive(Signal(op, None, CLUSTER_BARRIER, self._of_threads(), mask))
+            observer.arrive(Signal(op, None, CLUSTER_BARRIER, self._of_threads(), mask, relaxed=relaxed))
         self.arrived += here
         self._advance()
 

@@ -73,6 +73,7 @@ class BulkAccess:
     index: Array
     there: Array | None
     targets: Array | None = None  # the blocks of the chunk whose shared memory it is, where not the threads' own
+    told: Array | None = None  # the blocks at whose mbarriers its bytes arrive, where not those whose memory it is
 
 
 # Where the bytes of bulk copies arrive: the mbarrier's buffer, and for each thread the element and the phase.

@@ -44,12 +44,14 @@ class Order:
     """The happens-before relation of the blocks that run now.
 
     `next` is the number of the next event, `warp` how many threads a warp has. `partial` says that some threads of
-    a block may meet without the others.
+    a block may meet without the others. The last columns are of so many `blocks` of a cluster: what each has written
+    with a fence for the cluster.
     Rows are blocks of the chunk; an array of one row stands for all blocks, as long as they do the same.
     """
 
-    def __init__(self, threads: int, warp: int, partial: bool, barriers: int = 0) -> None:
-        self.columns: int = 2 * threads + barriers
+    def __init__(self, threads: int, warp: int, partial: bool, barriers: int = 0, blocks: int = 0) -> None:
+        self.columns: int = 2 * threads + barriers + blocks
+        self._fenced: int = 2 * threads + barriers  # the first column of blocks' fences
         self.threads = threads
         self.warp = warp
         self.partial = partial
@@ -155,14 +157,19 @@ class Order:
     def arrive(self, barrier: Hashable, phase: Array, mask: Mask, lasts: bool = True, relaxed: bool = False) -> None:
         """Let threads bring what they know to the phase, one number a block (rows, 1), of a barrier.
 
-        What is brought to an mbarrier lasts for its later phases; a named barrier orders those who meet in one phase. A
-        `relaxed` arrival brings what is known of those who work beside the threads.
+        What is brought to an mbarrier lasts for its later phases; a named barrier orders those who meet in one phase.
+        A `relaxed` arrival at an mbarrier brings what is known of those who work beside the threads; one at the barrier
+        of a cluster what blocks have written with a fence for the cluster, and that they have begun.
         """
         event = self.tick()
         known, here, phase = self._rows_of(mask, phase)
         brought = np.where(here[..., None], known, 0).max(axis=1)
-        if relaxed:
+        if relaxed and lasts:
             brought[:, : 2 * self.threads] = 0
+        elif relaxed:
+            brought[:, : self._fenced] = 0
+            begun = (np.where(here[..., None], known[..., : self.threads], 0).max(axis=1) > self.start) | here
+            brought[:, : self.threads] = np.where(begun, self.start + 1, 0)
         else:
             brought[:, : self.threads][here] = event
         self._bring(barrier, brought, here, phase, lasts)

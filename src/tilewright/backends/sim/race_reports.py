@@ -160,10 +160,13 @@ def _help(conflict: Conflict, kind: str, machine: Machine) -> str:
             )
         return f"{wait} before another thread writes there, with tw.sync_threads() between"
     if late.block != early.block and not isinstance(conflict.storage, GlobalStorage):
+        if "cta" in {e.effects.scope for e in (late.op, early.op)}:
+            return 'let the scope reach the blocks of the cluster: scope="cluster"'
         return "let the blocks of the cluster meet between the two: tw.cluster_sync(), or an mbarrier of one of them"
     if late.block != early.block and machine.orders:
         if {e.effects.scope for e in (late.op, early.op)} & {*NARROW}:
-            return 'let the scope reach other blocks: scope="gpu"'
+            clusters = {party.block // machine.cluster_size for party in (late, early)}
+            return f'let the scope reach other blocks: scope="{"cluster" if len(clusters) == 1 else "gpu"}"'
         return (
             "release what was done before and acquire it: a barrier of the block, then in one thread tw.threadfence() "
             'or sem="release" on a flag, and on the other side sem="acquire" or tw.threadfence(), then a barrier'

@@ -26,6 +26,7 @@ from tilewright.backends.sim.barriers import NUMBERS
 from tilewright.backends.sim.bulk_races import BulkRaces, numbers_of_mbarriers
 from tilewright.backends.sim.clocks import Cell, Clocks
 from tilewright.backends.sim.clusters import CLUSTER_BARRIER
+from tilewright.backends.sim.findings import Fault
 from tilewright.backends.sim.machine import (
     Access,
     AccessKind,
@@ -40,7 +41,7 @@ from tilewright.backends.sim.operands import PendingOperands
 from tilewright.backends.sim.order import AGENT, DeferredArrival, Order, same_rows
 from tilewright.backends.sim.proxies import ProxyFences
 from tilewright.backends.sim.race_reports import READS, Conflict, Party, report
-from tilewright.backends.sim.shadow import BITS, NARROW, UNDER_WAY, WHO, Region, Touch, event_of, find_regions
+from tilewright.backends.sim.shadow import BITS, UNDER_WAY, WHO, Region, Touch, event_of, find_regions
 from tilewright.backends.sim.storage import RemoteStorage
 from tilewright.backends.sim.together import Presence, Together
 from tilewright.backends.sim.values import Array, Lanes, Mask, at_least_2d, fill
@@ -84,21 +85,21 @@ class RaceChecker(Observer):
         # Writers beside the threads: the mbarriers at which bulk copies arrive, and readers: the warpgroups' products.
         products = machine.products.count * self.together.size
         others = self._mbarriers + (products if any(map(_multiplies, kernel.body.walk())) else 0)
-        self.order: Order = Order(self.together.threads, machine.warp, partial, others)
+        self._fenced = others  # the number of the first block's writes with a fence for the cluster
+        blocks = self.together.size if self.together.size > 1 else 0
+        self.order: Order = Order(self.together.threads, machine.warp, partial, others, blocks)
         self.presence: Presence = Presence(machine, self.together, self.order)
         self.fences: dict[Space, ProxyFences] = {
             space: ProxyFences(self.order) for space in (Space.SHARED, Space.GLOBAL)
         }
         self.bulk: BulkRaces = BulkRaces(self, kernel)
+        self._reaches = self.together.reaches_of(kernel)
         self.regions: dict[Buffer, Region] = find_regions(kernel, machine, self.together, self.order)
         self._distinct = list(dict.fromkeys(self.regions.values()))
         self._has_strong = machine.has_strong
         self.clocks: Clocks | None = None
-        # How many neighbouring threads are within a narrow scope: a cluster where one says so, else a block.
-        scopes = {op.effects.scope for op in kernel.body.walk()}
-        self._reach: int = self.together.threads if "cluster" in scopes else self.together.each
         if machine.orders:
-            self.clocks = Clocks(self.order, bool(scopes & {*NARROW}), self._reach)
+            self.clocks = Clocks(self.order, self._reaches)
         self._numbers = [0]  # the events that were accesses, and what each was
         self._accesses: list[tuple[Op, AccessKind]] = []
         self._chunks: list[tuple[int, int]] = []  # the first event of each chunk, and its first block
@@ -253,17 +254,27 @@ class RaceChecker(Observer):
     def finish(self) -> None:
         if self.together.size > 1:
             self.presence.finish()
+            self.bulk.finish_blocks()
+
+    def coordinates(self, block: int, thread: int) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+        """Return the coordinates of a block of the grid, and of a thread in it."""
+        machine = self._machine
+        return machine.block_coordinate(block - machine.first_block), machine.thread_coordinate(thread)
+
+    def tell_fault(self, fault: Fault) -> None:
+        """Tell of a fault that is not a race."""
+        self._machine.collector.report(fault)
 
     def synchronise(self, done: Synchronisation) -> None:
         clocks, op = self.clocks, done.op
         if clocks is None:
             return
-        order, is_wide = op.effects.order, op.effects.scope not in NARROW
+        order, level = op.effects.order, self._level(op)
         rows, threads = self._active(self.together.mask(done.mask))
         if done.storage is None:
             moment = self.order.now()
             for row, thread in zip(rows.tolist(), threads.tolist(), strict=True):
-                clocks.fence(row, thread, moment, is_wide)
+                clocks.fence(row, thread, moment, level)
             return
         region = self.regions.get(done.storage.buffer)
         if region is None or (order is Visibility.NONE and not clocks.has_fences and not region.sync):
@@ -277,14 +288,20 @@ class RaceChecker(Observer):
             wrote = self.together.values(done.wrote)[rows, threads]
         how = ("update " if use.is_read else "") + ("release" if Visibility.RELEASE in order else "relaxed")
         at_write = self.order.now() if use.is_write else None
-        reach = is_wide or (not region.is_global and self.together.size == 1)  # shared memory is of one block
+        if not region.is_global and self.together.size == 1:
+            level = len(self._reaches)  # shared memory is of one block
         for place, row, thread, writes in zip(places, rows.tolist(), threads.tolist(), wrote.tolist(), strict=True):
             cell = region.sync.get(place)
             if use.is_read and cell is not None:
-                clocks.read(cell, row, thread, reach, Visibility.ACQUIRE in order)
+                clocks.read(cell, row, thread, level, Visibility.ACQUIRE in order)
             if writes and (cell is not None or how.endswith("release") or clocks.has_fences):
                 assert at_write is not None
-                clocks.write(region.sync.setdefault(place, Cell()), row, thread, at_write, reach, how)
+                clocks.write(region.sync.setdefault(place, Cell()), row, thread, at_write, level, how)
+
+    def _level(self, op: Op) -> int:
+        """Return how far the scope of an op reaches: as the n-th of the narrow ones, or as all others, as the last."""
+        reach = self.together.reach(op.effects.scope)
+        return len(self._reaches) if reach is None else self._reaches.index(reach)
 
     def _is_ordered(self, access: Access) -> bool:
         """Return whether a load or store may meet those of other threads, as far as scopes reach."""
@@ -310,7 +327,7 @@ class RaceChecker(Observer):
         for marks in met:
             for words in () if marks is None else marks.against(touch):
                 self._conflicts(region, access, touch, words)
-        if cells.narrow_writes is not None and is_strong:
+        if cells.narrow_writes and is_strong:
             self._too_narrow(region, access, touch)
         under_way = self._pending_reads or self._operands or self.bulk.is_reading
         if not is_read and cells.pending_reads is not None and under_way:
@@ -318,17 +335,16 @@ class RaceChecker(Observer):
 
     def _too_narrow(self, region: Region, access: Access, touch: Touch) -> None:
         """Report strong accesses of other blocks that race with a strong one because a scope does not reach so far."""
-        cells, is_read = region.cells, access.kind in READS
-        assert cells.narrow_writes is not None and cells.narrow_reads is not None
-        if access.op.effects.scope in NARROW:
-            met = [cells.atomics, *([] if is_read else [cells.strong_reads])]
-        else:
-            met = [cells.narrow_writes, *([] if is_read else [cells.narrow_reads])]
-        for marks in met:
-            for words in () if marks is None else marks.against(touch):
-                same = (words & WHO) // self._reach == touch.who // self._reach
-                same &= event_of(words) >= self.order.start
-                self._conflicts(region, access, touch, np.where(same, 0, words))
+        cells, is_read, level = region.cells, access.kind in READS, self._level(access.op)
+        for n, reach in enumerate(self._reaches[: level + 1]):  # the narrower scope of the two counts
+            met = [cells.narrow_writes[n], None if is_read else cells.narrow_reads[n]]
+            if n == level:
+                met = [cells.atomics, None if is_read else cells.strong_reads]
+            for marks in met:
+                for words in () if marks is None else marks.against(touch):
+                    same = (words & WHO) // reach == touch.who // reach
+                    same &= event_of(words) >= self.order.start
+                    self._conflicts(region, access, touch, np.where(same, 0, words))
 
     def _conflicts(self, region: Region, access: Access, touch: Touch, words: Array) -> None:
         """Report the accesses that words stand for, where the touch is not ordered after them."""
@@ -378,14 +394,17 @@ class RaceChecker(Observer):
             marks = cells.strong_reads if kind in READS else cells.atomics
             assert marks is not None
             marks.add(touch, event)
-            if cells.narrow_writes is not None and access.op.effects.scope in NARROW:
-                narrow = cells.narrow_reads if kind in READS else cells.narrow_writes
-                assert narrow is not None
-                narrow.add(touch, event)
+            level = self._level(access.op)
+            if cells.narrow_writes and level < len(self._reaches):
+                (cells.narrow_reads if kind in READS else cells.narrow_writes)[level].add(touch, event)
                 if kind not in READS:
-                    self._meet_at_once(region, access, touch, event)
+                    self._meet_at_once(region, access, touch, event, self._reaches[level])
         elif kind in _WRITES or kind is AccessKind.COPY_LAND:
             words = touch.words(event)
+            if access.op.effects.fences_itself and self.together.size > 1:
+                ranks = self._fenced + np.arange(self.together.threads) // self.together.each
+                words = self.order.writer(0) + ranks[touch.threads] | event << BITS
+                self.order.learn(self.together.mask(access.mask), ranks)
             if kind is AccessKind.COPY_WRITE:
                 words |= UNDER_WAY
             cells.writes[touch.cells] = words
@@ -405,10 +424,10 @@ class RaceChecker(Observer):
                 self._pending_reads.append(_PendingRead(access.op, self._landing, self._issued, region, touch, event))
                 self._pending_reads[-1].mark()
 
-    def _meet_at_once(self, region: Region, access: Access, touch: Touch, event: int) -> None:
+    def _meet_at_once(self, region: Region, access: Access, touch: Touch, event: int, reach: int) -> None:
         """Report blocks that make an access whose scope does not reach so far at one place in one step."""
         order = np.argsort(touch.cells, kind="stable")
-        cells, blocks = touch.cells[order], touch.who[order] // self._reach
+        cells, blocks = touch.cells[order], touch.who[order] // reach
         both = np.flatnonzero((cells[1:] == cells[:-1]) & (blocks[1:] != blocks[:-1]))
         if both.size:
             self.tell(region, access, touch, order[both + 1], touch.words(event)[order[both]])
@@ -481,7 +500,9 @@ class RaceChecker(Observer):
         if not region.is_global:
             thread = word & WHO & ~AGENT
             group = thread - self.together.threads - self._mbarriers
-            if word & AGENT and group >= 0:
+            if word & AGENT and thread - self.together.threads >= self._fenced:
+                thread = (thread - self.together.threads - self._fenced) * self.together.each
+            elif word & AGENT and group >= 0:
                 thread = group * self._machine.products.size
             return self.together.first + row, self.bulk.starters.get(event, thread)
         first_block = self._chunks[bisect.bisect_right(self._chunks, (event, 1 << 62)) - 1][1]

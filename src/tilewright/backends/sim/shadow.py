@@ -167,9 +167,9 @@ class Cells:
         self.atomics: Marks | None = Marks(count, order, is_global) if atomics else None
         # Reads that other threads may write to at the same time; None where the kernel has none.
         self.strong_reads: Marks | None = None
-        # Strong accesses that reach no other block, writes and reads; None where the kernel has none.
-        self.narrow_writes: Marks | None = None
-        self.narrow_reads: Marks | None = None
+        # Strong accesses that do not reach the grid, writes and reads: of each of the kernel's narrow scopes.
+        self.narrow_writes: list[Marks] = []
+        self.narrow_reads: list[Marks] = []
         # Cells that asynchronous copies, bulk copies and products of warpgroups still have to read.
         self.pending_reads: Array | None = np.zeros(count, np.int64) if pending else None
         # The last ordinary writes of cells that the async proxy reaches, which need a fence in between.
@@ -178,7 +178,7 @@ class Cells:
     @property
     def marks(self) -> list[Marks]:
         """Reads and atomic updates, as far as the kernel has any."""
-        every = self.reads, self.atomics, self.strong_reads, self.narrow_writes, self.narrow_reads
+        every = self.reads, self.atomics, self.strong_reads, *self.narrow_writes, *self.narrow_reads
         return [m for m in every if m is not None]
 
     def separate(self, blocks: int) -> None:
@@ -229,8 +229,10 @@ class Region:
             self.cells.ordinary = np.zeros(count, np.int64)
         if uses.has(uses.strongly_read, members):
             self.cells.strong_reads = Marks(count, order, self.is_global)
-        if self.is_global and uses.has(uses.narrow, members):
-            self.cells.narrow_writes, self.cells.narrow_reads = (Marks(count, order, True) for _ in range(2))
+        if (self.is_global or together.size > 1) and uses.has(uses.narrow, members):
+            self.cells.narrow_writes, self.cells.narrow_reads = (
+                [Marks(count, order, self.is_global) for _ in uses.reaches] for _ in range(2)
+            )
         self.sync: dict[int, Cell] = {}  # what elements hand on, by their place in bytes, and of shared memory by block
 
     @property
@@ -363,7 +365,8 @@ class Region:
 class _Uses:
     """Which buffers a kernel reads, writes, updates and copies from, and by how narrow accesses."""
 
-    def __init__(self, kernel: Kernel, has_strong: bool) -> None:
+    def __init__(self, kernel: Kernel, has_strong: bool, together: Together) -> None:
+        self.reaches: tuple[int, ...] = together.reaches_of(kernel)
         self.read: set[Buffer] = set()
         self.written: set[Buffer] = set()
         self.updated: set[Buffer] = set()
@@ -411,7 +414,7 @@ def _is_split(storage: object) -> bool:
 
 def find_regions(kernel: Kernel, machine: Machine, together: Together, order: Order) -> dict[Buffer, Region]:
     """Return the region of each buffer that needs one."""
-    uses = _Uses(kernel, machine.has_strong)
+    uses = _Uses(kernel, machine.has_strong, together)
     changed = uses.written | uses.updated
     found: dict[Buffer, Region] = {}
     shared = {s.buffer: s.offset for s in machine.shared}

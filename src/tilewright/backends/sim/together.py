@@ -15,7 +15,7 @@ from tilewright.backends.sim.machine import Machine
 from tilewright.backends.sim.order import Order
 from tilewright.backends.sim.storage import RemoteStorage, Storage
 from tilewright.backends.sim.values import Array, Lanes, Mask
-from tilewright.ir.core import Buffer, Op
+from tilewright.ir.core import Buffer, Kernel, Op
 
 
 class Together:
@@ -30,6 +30,14 @@ class Together:
         self.each: int = machine.threads
         self.threads: int = self.size * self.each
         self.rank: Array = np.repeat(np.arange(self.size, dtype=np.int64), self.each)[None, :]
+
+    def reach(self, scope: str | None) -> int | None:
+        """Return how many neighbouring threads are within a scope of each other, None where it reaches the grid."""
+        return {"cta": self.each, "cluster": self.threads}.get(scope or "")
+
+    def reaches_of(self, kernel: Kernel) -> tuple[int, ...]:
+        """Return how far the scopes of a kernel's accesses and fences reach that do not reach the grid."""
+        return tuple(sorted({self.reach(op.effects.scope) or 0 for op in kernel.body.walk()} - {0}))
 
     @property
     def blocks(self) -> int:

@@ -1,0 +1,297 @@
+"""The Hopper kernel: blocks that stay, a producer that fills a ring of stages by TMA, and warpgroups that multiply.
+
+Device code, traced into kernels. One text serves all element types, majors and orders of work: the plan says which.
+"""
+
+from __future__ import annotations
+
+import tilewright as tw
+from tilewright.kernels.hopper_plan import CONSUMERS, PRODUCER_REGISTERS, WARPGROUP
+
+CONSUMER_REGISTERS = 232
+
+
+@tw.kernel
+def matmul_warpgroups(D, A, B, alpha, beta, plan: tw.constexpr, *operands):
+    """Compute tiles of D[m, n, l] = epilogue(alpha * sum over k of A[m, k, l] * B[n, k, l], operands[m, n, l]).
+
+    Behind the operands come the numbers that the epilogue's function uses. A plan that is swapped has the columns of D
+    as its rows: it computes the transpose. One with several splits writes the sums of each to D[m, n, split * L + l],
+    where L is the extent of the batch.
+    """
+    count = len(operands) - len(plan.epilogue.numbers)
+    epilogue, operands = plan.epilogue.bind(operands[count:]), operands[:count]
+    if plan.is_swapped:
+        A, B = B, A
+        D, *operands = (tw.select(x, 1, 0, 2) for x in (D, *operands))
+    m, _, k = plan.tile
+    A, B = once_if_shared(A), once_if_shared(B)
+    sA, sB = tw.shared(A.dtype, plan.smem_a), tw.shared(B.dtype, plan.smem_b)
+    sD = tw.shared(D.dtype, plan.smem_d) if plan.stores_boxes else None
+    readers = 4 if plan.is_ping_pong else 4 * CONSUMERS
+    ring = tw.pipeline(plan.stages, consumers=readers, bytes=plan.stage_bytes, blocks=plan.cluster)
+    order = Order() if plan.is_ping_pong else None
+    meet(plan)  # the barriers are there
+    rank = tw.block_rank_in_cluster() if plan.cluster > 1 else 0
+    works = works_of(plan, D, A)
+
+    if tw.warpgroup_id() == 0:
+        tw.set_registers(PRODUCER_REGISTERS)
+        if tw.thread_idx.x == 0:
+            state = ring.producer()
+            for row, column, batch, split in works:
+                first, last = works.steps(split)
+                for k_tile in range(first, last):
+                    with state.fill() as (stage, full):
+                        rows = tile_of(plan, A, (m, k), (plan.cluster * row + rank, k_tile, batch))
+                        tw.copy(tw.atoms.SM90_TMA_LOAD, rows, sA[:, :, stage], barrier=full)
+                        bring_columns(plan, B, sB[:, :, stage], (column, k_tile, batch), full, rank)
+    else:
+        tw.set_registers(CONSUMER_REGISTERS)
+        if plan.is_ping_pong:
+            alternate(plan, epilogue, works, ring, order, sA, sB, sD, D, tuple(operands), alpha, beta, rank)
+        else:
+            cooperate(plan, epilogue, works, ring, sA, sB, sD, D, tuple(operands), alpha, beta, rank)
+        if plan.stores_boxes and tw.thread_idx.x % WARPGROUP == 0:
+            tw.tma_store_wait(0)  # the buffer is there until its last store has read it
+    if plan.cluster > 1:
+        tw.cluster_sync()  # the other block may still arrive here
+
+
+def meet(plan):
+    """Wait for all threads of the block, or of the cluster."""
+    if plan.cluster > 1:
+        tw.cluster_sync()
+    else:
+        tw.sync_threads()
+
+
+def once_if_shared(matrix):
+    """Return an operand of the batch; one matrix that serves all of the batch has a batch of one.
+
+    A tensor map has no mode of several elements at the same place.
+    """
+    (rows, depth, batches), (row, step, batch) = matrix.shape, matrix.stride
+    shape = rows, depth, tw.where(batch == 0, 1, batches)
+    return tw.Tensor(matrix.engine, tw.Layout(shape, (row, step, batch)))
+
+
+class Works:
+    """The tiles of this block: (row, column, matrix of the batch, split of K) of each, as its cluster counts rows.
+
+    `blocks` clusters share them; all tiles of one split come before those of the next.
+    """
+
+    def __init__(self, plan, extents, k_tiles, block, blocks):
+        self.plan = plan
+        self.k_tiles = k_tiles
+        m, n, _ = plan.tile
+        self.m_tiles, self.n_tiles = tw.ceil_div(extents[0], plan.cluster * m), tw.ceil_div(extents[1], n)
+        self.batches = extents[2]
+        self.block, self.blocks = block, blocks
+
+    @tw.function
+    def __iter__(self):
+        return map(self.place, range(self.block, self.m_tiles * self.n_tiles * self.batches, self.blocks))
+
+    def place(self, number):
+        """Return what the tile of a number is."""
+        tiles = self.m_tiles * self.n_tiles
+        if self.plan.batched or self.plan.splits > 1:
+            rest, number = number // tiles, number % tiles
+        else:
+            rest = 0
+        return *self.plan.scheduler.place(number, self.m_tiles, self.n_tiles), *self.part(rest)
+
+    def part(self, rest):
+        """Return the matrix of the batch and the split of K."""
+        if self.plan.splits == 1:
+            return rest, 0
+        matrices = self.batches // self.plan.splits
+        return (rest % matrices, rest // matrices) if self.plan.batched else (0, rest)
+
+    def steps(self, split):
+        """Return the first tile of K of a split, and that behind its last."""
+        splits = self.plan.splits
+        if splits == 1:
+            return 0, self.k_tiles
+        return split * self.k_tiles // splits, (split + 1) * self.k_tiles // splits
+
+    def share(self, number, count):
+        """Return the tiles of one of `count` roles that take every `count`-th."""
+        found = Works.__new__(Works)
+        found.__dict__.update(self.__dict__)
+        found.block, found.blocks = self.block + number * self.blocks, count * self.blocks
+        return found
+
+
+def works_of(plan, D, A):
+    """Return the tiles of this block."""
+    block, blocks = tw.block_idx.x, tw.grid_dim.x
+    if plan.cluster > 1:
+        block, blocks = tw.cluster_idx.x, blocks // plan.cluster
+    return Works(plan, D.shape, tw.ceil_div(A.shape[1], plan.tile[2]), block, blocks)
+
+
+def matrix_of(operand, batch):
+    """Return the place along the batch of an operand that may be one for all of it."""
+    return tw.where(operand.stride[2] == 0, 0, batch)
+
+
+def tile_of(plan, matrix, extents, place):
+    """Return a tile of (rows, K) of a matrix of the batch, zeros where the matrix has ended."""
+    row, k_tile, batch = place
+    where = (row, k_tile, matrix_of(matrix, batch) if plan.batched else 0)
+    return tw.local_tile(matrix, (*extents, 1), where, guard=True)[:, :, 0]
+
+
+def bring_columns(plan, matrix, smem, place, full, rank):
+    """Begin to copy a tile of columns to a stage; in a cluster a part of it, to all of its blocks."""
+    _, n, k = plan.tile
+    if plan.cluster == 1:
+        tw.copy(tw.atoms.SM90_TMA_LOAD, tile_of(plan, matrix, (n, k), place), smem, barrier=full)
+        return
+    column, k_tile, batch = place
+    part = n // plan.cluster, k
+    source = tile_of(plan, matrix, part, (plan.cluster * column + rank, k_tile, batch))
+    ours = tw.local_tile(smem, part, (rank, 0))
+    tw.copy(tw.atoms.SM90_TMA_LOAD_MULTICAST, source, ours, barrier=full, mask=(1 << plan.cluster) - 1)
+
+
+# --- multiplying ---------------------------------------------------------------------------------------------
+
+
+class Order:
+    """Who of the two consumers in ping-pong may multiply, and who may store: an mbarrier for each and both."""
+
+    def __init__(self):
+        self.multiplies, self.stores = tw.mbarrier(4, stages=CONSUMERS), tw.mbarrier(1, stages=CONSUMERS)
+
+
+@tw.function
+def cooperate(plan, epilogue, works, ring, sA, sB, sD, D, operands, alpha, beta, rank):
+    """Compute tiles of which each consumer has half of the rows."""
+    consumer, (m, n, _) = tw.warpgroup_id() - 1, plan.tile
+    thread = plan.mma.get_slice(tw.thread_idx.x - WARPGROUP)
+    tA, tB = thread.partition_A(sA), thread.partition_B(sB)
+    acc = tw.registers(plan.mma.atom.dtype_c, plan.mma.partition_shape((m, n), "C"))
+    partial = tw.registers(acc.dtype, acc.shape) if plan.promotes else None
+    state = ring.consumer(behind=0 if plan.promotes else 1)
+    for row, column, batch, split in works:
+        first, last = works.steps(split)
+        multiply(plan, state, tA, tB, acc, partial, first, last)
+        if not plan.promotes:
+            tw.wgmma_wait(0)
+            state.release()
+        place = plan.cluster * row + rank, column, works.batches // plan.splits * split + batch
+        finish(plan, epilogue, acc, sD, D, operands, place, consumer, alpha, beta)
+
+
+@tw.function
+def alternate(plan, epilogue, works, ring, order, sA, sB, sD, D, operands, alpha, beta, rank):
+    """Compute a tile in each consumer, one multiplying while the other one stores."""
+    consumer, (m, n, _) = tw.warpgroup_id() - 1, plan.tile
+    other = 1 - consumer
+    thread = plan.mma.get_slice(tw.thread_idx.x % WARPGROUP)
+    tA, tB = thread.partition_A(sA), thread.partition_B(sB)
+    acc = tw.registers(plan.mma.atom.dtype_c, plan.mma.partition_shape((m, n), "C"))
+    state = ring.consumer(behind=1)
+    state.advance(consumer * works.k_tiles)
+    parity = other  # consumer 0 does not wait for its first tile
+    for row, column, batch, _split in works.share(consumer, CONSUMERS):
+        order.multiplies[consumer].wait(parity)
+        multiply(plan, state, tA, tB, acc, None, 0, works.k_tiles)
+        if tw.lane_id() == 0:
+            order.multiplies[other].arrive()
+        tw.wgmma_wait(0)
+        state.release()
+        state.advance(works.k_tiles)  # past the other one's tile
+        order.stores[consumer].wait(parity)
+        finish(plan, epilogue, acc, sD, D, operands, (plan.cluster * row + rank, column, batch), 0, alpha, beta)
+        if tw.thread_idx.x % WARPGROUP == 0:
+            if plan.stores_boxes:
+                tw.tma_store_wait(0)  # the store has read the buffer
+            order.stores[other].arrive()
+        parity = parity ^ 1
+
+
+@tw.function
+def multiply(plan, state, tA, tB, acc, partial, first, last):
+    """Multiply tiles of K; the last products are still under way behind it.
+
+    Of 8-bit floats the tensor cores keep some 14 bits of a sum, so each tile of K is summed up by itself (`promotes`)
+    and added to the others in float32.
+    """
+    if plan.promotes:
+        tw.clear(acc)
+    for k_tile in range(first, last):
+        with state.read() as stage:
+            tw.wgmma_fence()
+            if plan.promotes:
+                tw.gemm(plan.mma, tA[:, :, :, stage], tB[:, :, :, stage], partial, accumulate=False)
+                tw.wgmma_commit()
+                tw.wgmma_wait(0)
+                for i in tw.static_range(tw.size(acc)):
+                    acc[i] += partial[i]
+            else:
+                tw.gemm(plan.mma, tA[:, :, :, stage], tB[:, :, :, stage], acc, accumulate=k_tile > first)
+                tw.wgmma_commit()
+                tw.wgmma_wait(1)
+
+
+# --- results -------------------------------------------------------------------------------------------------
+
+
+@tw.function
+def finish(plan, epilogue, acc, sD, D, operands, place, consumer, alpha, beta):
+    """Compute the results of a consumer's accumulators and write them, `plan.part` at a time."""
+    row, column, batch = place
+    rows, columns = plan.part.tiler_mn
+    parts, groups = plan.tile[1] // columns, plan.mma.size // WARPGROUP
+    waves = plan.tile[0] // (rows * groups)
+    count = tw.size(acc) // (waves * parts)
+    thread = plan.part.get_slice(tw.thread_idx.x % WARPGROUP)
+    for wave in tw.static_range(waves):
+        for part in tw.static_range(parts):
+            where = ((row * waves + wave) * groups + consumer, parts * column + part)
+            elements = [load_part(plan, thread, x[:, :, batch], where) for x in operands]
+            out = tw.registers(D.dtype, plan.part.partition_shape((rows, columns), "C"))
+            for i in tw.static_range(count):
+                value = of_part(acc, i, wave, part * count)
+                out[i] = epilogue.apply(value, alpha, beta, [x[i] for x in elements]).to(D.dtype)
+            if plan.stores_boxes:
+                store_boxes(plan, out, sD[:, :, consumer], D, (*where, batch))
+            else:
+                tile = tw.local_tile(D[:, :, batch], (rows, columns), where, guard=True)
+                tw.copy(out, thread.partition_C(tile))
+
+
+def of_part(acc, i, wave, first):
+    """Return an accumulator of a wave of instructions."""
+    return acc[:, wave, 0][first + i]
+
+
+def load_part(plan, thread, tensor, where):
+    """Return the elements of an operand for the accumulators of a part, where they exist."""
+    source = thread.partition_C(tw.local_tile(tensor, plan.part.tiler_mn, where, guard=True))
+    found = tw.registers(tensor.dtype, source.shape)
+    tw.copy(source, found)
+    return found
+
+
+@tw.function
+def store_boxes(plan, out, buffer, D, where):
+    """Write a part of the results to shared memory, and begin its store by TMA."""
+    group = tw.warpgroup_id()
+    ours, is_leader = tw.named_barrier(group, WARPGROUP), tw.thread_idx.x % WARPGROUP == 0
+    writer = plan.write.get_slice(tw.thread_idx.x % WARPGROUP)
+    if is_leader:
+        tw.tma_store_wait(0)  # the store before has read the buffer
+    ours.sync()
+    tw.copy(plan.write, writer.retile_S(out), writer.partition_D(buffer))
+    tw.fence_proxy_async()
+    ours.sync()
+    if is_leader:
+        tile = tw.local_tile(D, (*plan.part.tiler_mn, 1), where, guard=True)[:, :, 0]
+        tw.copy(tw.atoms.SM90_TMA_STORE, buffer, tile)
+        tw.tma_store_commit()

@@ -1,0 +1,93 @@
+"""Products of float32 fragments in parts that tensor cores multiply; device code, traced into kernels.
+
+What the parts are, and in which order products are added, `precision` says.
+"""
+
+from __future__ import annotations
+
+import tilewright as tw
+
+
+@tw.function
+def add_split_products(plan, acc, a, b):
+    """Add the products of a step of K to the accumulators, each chunk of K summed by itself."""
+    parts_b = parts_of(plan.split, b)
+    rows, columns = tw.size(acc.shape[1]), tw.size(acc.shape[2])
+    for m in tw.range(rows, unroll=True):
+        # The instructions of a row do not wait for each other.
+        parts_a = parts_of(plan.split, a[:, m])
+        chunk = tw.registers(acc.dtype, (acc.shape[0], columns))
+        tw.clear(chunk)
+        for i, j in plan.split.products:
+            tw.gemm(plan.mma, chunk, parts_a[i], parts_b[j], chunk)
+        for n in tw.range(columns, unroll=True):
+            for v in tw.range(tw.size(acc.shape[0]), unroll=True):
+                acc[v, m, n] += chunk[v, n]
+
+
+def parts_of(split, fragment):
+    """Return the parts of a fragment of float32, the largest first."""
+    parts = [tw.registers(split.part.storage, fragment.shape) for _ in range(split.parts)]
+    split_elements(split, fragment, parts)
+    return parts
+
+
+@tw.function
+def split_elements(split, fragment, parts):
+    """Write each element as a sum: into each part what the parts before it leave, rounded to the part's type."""
+    for i in tw.range(tw.size(fragment), unroll=True):
+        rest = fragment[i]
+        for part in parts[:-1]:
+            part[i] = rounded(rest, split.part)
+            rest = rest - part[i].to(tw.float32)
+        # A tensor core cuts what tfloat32 has no bits for.
+        parts[-1][i] = rest.to(split.part.storage)
+
+
+def rounded(x, dtype):
+    """Return a float32 rounded to a type of parts: to nearest, and ties away from zero for tfloat32."""
+    if dtype is not tw.tfloat32:
+        return x.to(dtype)
+    # x.to(tw.tfloat32) for finite numbers, without its care for others, which `mend` takes.
+    return ((x.bitcast(tw.uint32) + (1 << 12)) & tw.uint32(0xFFFFE000)).bitcast(tw.float32)
+
+
+@tw.function
+def mend(plan, acc, thread, A, B, block):
+    """Compute accumulators that are not finite again, by fused multiply-adds in the order of K.
+
+    They pass through shared memory, where each thread finds one after the other.
+    """
+    lost = tw.shared(tw.int32, 1)
+    if tw.thread_idx.x == 0:
+        lost[0] = 0
+    tw.sync_threads()
+    is_finite = tw.bool_(True)
+    for i in tw.range(tw.size(acc), unroll=True):
+        is_finite = is_finite & tw.isfinite(acc[i])
+    if not is_finite:
+        tw.atomic_max(lost, 0, 1)
+    tw.sync_threads()
+    if lost[0] != 0:
+        sums = tw.shared(acc.dtype, plan.sums)
+        tw.copy(acc, thread.partition_C(sums))
+        tw.sync_threads()
+        mend_elements(plan, sums, A, B, block)
+        tw.sync_threads()
+        tw.copy(thread.partition_C(sums), acc)
+        tw.sync_threads()
+
+
+@tw.function
+def mend_elements(plan, sums, A, B, block):
+    """Compute the elements of a tile that are not finite and that D has, again."""
+    rows, columns = plan.tile[:2]
+    for i in range(rows * columns // plan.threads):
+        place = tw.thread_idx.x + i * plan.threads
+        row, column = place // columns, place % columns
+        m, n = block[0] * rows + row, block[1] * columns + column
+        if (not tw.isfinite(sums[row, column])) and (m < A.shape[0]) and (n < B.shape[0]):
+            total = tw.float32(0)
+            for k in range(A.shape[1]):
+                total = tw.fma(A[m, k], B[n, k], total)
+            sums[row, column] = total

@@ -1,0 +1,238 @@
+"""The Hopper family: blocks that stay, TMA into a ring of stages, and warpgroups that multiply by wgmma; sm_90a only.
+
+Two consumers share a tile (cooperative), or each has its own and stores it while the other one multiplies (ping-pong).
+Clusters of two share the columns of their tiles. Where D has few rows its transpose is computed, so that the 64 rows of
+an instruction are columns of D. Where D has few tiles, several blocks share the K of each (`splits`).
+
+The kernel is `_hopper_kernel`, and `hopper_plan` what it knows at compile time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from types import MappingProxyType
+
+from tilewright import dtypes as t
+from tilewright.arch import VECTOR_BYTES, Arch
+from tilewright.dtypes import DType
+from tilewright.errors import LayoutError
+from tilewright.kernels._hopper_kernel import matmul_warpgroups
+from tilewright.kernels.epilogue import ElementEpilogue
+from tilewright.kernels.family import Candidate, Family, KernelLaunch, LayoutNeeds, Needs, Resources
+from tilewright.kernels.functions import ElementFunction
+from tilewright.kernels.hopper_plan import CONSUMERS, THREADS, HopperConfiguration, plan_for
+from tilewright.kernels.model import Machine, Prediction
+from tilewright.kernels.problem import Configuration, Operand, Problem
+from tilewright.kernels.split_k import SplitLaunch, workspace_bytes
+from tilewright.launch import Kernel
+from tilewright.trace.host_numbers import NumberUse
+from tilewright.transactions import ROW
+
+_GROUP = 8  # tiles along M before the next along N: what example 05 does
+_MOST_STAGES = 16
+_SPARE_BYTES = 1024  # of shared memory, for the barriers and what lies between buffers
+_NARROW = (8, 16, 32, 64)  # extents along which D is narrow
+_LEAST_STEPS = 4  # tiles of K in a split
+
+# Tile (M, N), ping-pong, cluster.
+_Shape = tuple[tuple[int, int], bool, int]
+_SHAPES: Sequence[_Shape] = (
+    ((128, 256), False, 1),
+    ((128, 256), False, 2),
+    ((256, 128), False, 1),
+    ((256, 128), False, 2),
+    ((128, 192), False, 1),
+    ((128, 160), False, 1),
+    ((128, 128), True, 1),
+    ((128, 128), True, 2),
+    ((128, 128), False, 1),
+    ((64, 256), True, 1),
+    ((128, 64), True, 1),
+    ((64, 128), True, 1),
+    ((64, 64), True, 1),
+)
+# Sums of 8-bit floats are held twice, and need whole warpgroups that wait for their products.
+_PROMOTED_SHAPES: Sequence[_Shape] = (
+    ((128, 192), False, 1),
+    ((128, 128), False, 1),
+    ((128, 128), False, 2),
+    ((128, 64), False, 1),
+)
+_NARROW_SHAPES = ((64, True), (128, False))  # rows of the instruction's side, ping-pong
+
+# The share of the tensor cores' peak rate that a step's products reach on normal data with all multiprocessors at work,
+# where power is the limit: so that a step of the first tile, with its bytes, takes what cuBLAS takes on an H200 at 4096
+# and 8192 cubed (0.79 of the peak for bf16 and tf32, 0.76 for f16, 0.58 for 8-bit floats whose sums are promoted).
+# Example 05 stands at 1.01 to 1.06 of that (benchmarks/results/hopper_h200.json). Nobody measured integers.
+_POWER: Mapping[DType, float] = MappingProxyType(
+    {
+        t.float16: 0.85,
+        t.bfloat16: 0.89,
+        t.tfloat32: 0.89,
+        t.float8_e4m3fn: 0.65,
+        t.float8_e5m2: 0.65,
+        t.int8: 0.65,
+        t.uint8: 0.65,
+    }
+)
+_ISSUED = 0.96  # of the peak rate, by wgmma on zeros: 728.5 of 757 TFLOP/s on an H800 (arXiv 2501.12084)
+_L2_BYTES_PER_CLOCK = 46  # to one multiprocessor: what DeepGEMM's model counts on
+# Of the time that a step's bytes take, what is added to its products: fast.cu gained 4 % by clusters of two, which save
+# a third of the bytes at 128 x 256 (734 for 704 TFLOP/s on an H100).
+_BESIDE = 0.15
+# In microseconds, estimates: until the first products; a tile of 128 x 256 from its last product to the next tile's
+# first; and a second launch. 3 us a tile is what TileLang's rates at K = 256 to 2048 show, without stores that go on.
+_START_US, _TILE_US, _LAUNCH_US = 1.5, 1.5 / (128 * 256), 2.5
+
+
+class Hopper(Family):
+    """TMA, wgmma and roles, on GPUs of sm_90a."""
+
+    name = "hopper"
+    is_simulated = False  # roles that wait for each other take the simulator longer than one thread after another
+
+    def candidates(self, problem: Problem, machine: Machine) -> list[Candidate]:
+        """Return the candidates, which launch as many blocks as the GPU has multiprocessors."""
+
+        def on_all(configuration: Configuration) -> Configuration:
+            assert isinstance(configuration, HopperConfiguration), configuration
+            return replace(configuration, blocks=machine.multiprocessors)
+
+        found = super().candidates(problem, machine)
+        return [replace(c, configuration=on_all(c.configuration)) for c in found]
+
+    def configurations(self, problem: Problem, arch: Arch) -> Sequence[Configuration]:
+        """Return the tiles of the table, narrow ones where D is narrow, and splits of K where tiles are few.
+
+        None for other targets, for element types that wgmma does not multiply, and for K = 0, which no tensor map has.
+        """
+        if arch.name != "sm_90a" or problem.compute not in _POWER or problem.k == 0:
+            return ()
+        return [split for whole in _whole(problem, arch) for split in _with_splits(problem, whole)]
+
+    def needs(self, problem: Problem) -> Needs:
+        """Return the layouts that TMA and wgmma read: rows at 16 bytes, K contiguous but for elements of 16 bits."""
+        return Needs(a=_needs_of(problem.a), b=_needs_of(problem.b))
+
+    def resources(self, problem: Problem, configuration: Configuration, arch: Arch) -> Resources:
+        assert isinstance(configuration, HopperConfiguration), configuration
+        try:
+            plan = plan_for(problem, configuration, arch)
+        except LayoutError as error:
+            return Resources(0, 0, error.summary)
+        rejection = None
+        if plan.shared_bytes + _SPARE_BYTES > arch.shared_bytes_optin or configuration.stages < CONSUMERS:
+            rejection = f"{plan.shared_bytes} bytes of shared memory; a block of {arch} has {arch.shared_bytes_optin}"
+        return Resources(plan.shared_bytes, plan.accumulators, rejection)
+
+    def predict(
+        self, problem: Problem, configuration: Configuration, resources: Resources, machine: Machine
+    ) -> Prediction:
+        """Return the time of the blocks' tiles one after another, each step bound by its products or its bytes."""
+        assert isinstance(configuration, HopperConfiguration), configuration
+        c = configuration
+        m, n, k = c.own_tile
+        rows, columns = (problem.n, problem.m) if c.is_swapped else (problem.m, problem.n)
+        tiles = -(-rows // (m * c.cluster)) * c.cluster * -(-columns // n) * problem.batch * c.splits
+        waves = -(-tiles // machine.multiprocessors)
+        steps = math.ceil(math.ceil(problem.k / k) / c.splits)
+        busy = min(tiles, machine.multiprocessors)
+        step = _step_us(problem, c, busy, machine)
+        finish = m * n * _TILE_US
+        if c.is_ping_pong:  # one consumer stores while the other one multiplies
+            compute = _START_US + waves * max(steps * step, finish) + finish
+        else:
+            compute = _START_US + waves * (steps * step + finish)
+        memory, adding = problem.bytes / machine.bandwidth, 0.0
+        if c.splits > 1:
+            space = workspace_bytes(problem, c.splits) / machine.bandwidth
+            memory, adding = memory + space, _LAUNCH_US + _START_US + space
+        return Prediction(tiles, 1, waves, compute, memory, adding_us=adding)
+
+    def launch(self, problem: Problem, configuration: Configuration, arch: Arch) -> KernelLaunch:
+        assert isinstance(configuration, HopperConfiguration), configuration
+        c = configuration
+        plan = plan_for(problem, c, arch)
+        numbers: tuple[NumberUse, ...] = ()
+        if isinstance(problem.epilogue, ElementFunction):
+            numbers = problem.epilogue.uses(problem.accumulator, problem.elements, arch)
+        m, n, _ = plan.tile
+        rows, columns = (problem.n, problem.m) if c.is_swapped else (problem.m, problem.n)
+        clusters = -(-rows // (m * c.cluster)) * -(-columns // n) * problem.batch * c.splits
+        blocks = c.cluster * max(min(clusters, c.blocks // c.cluster), 1)
+        if c.splits > 1:
+            epilogue = replace(ElementEpilogue.of(problem), numbers=numbers)
+            multiply = _kernel(0, c.cluster)[blocks, THREADS]
+            return KernelLaunch(SplitLaunch(multiply, c.splits, problem.accumulator, epilogue), plan, numbers)
+        plan = replace(plan, epilogue=replace(plan.epilogue, numbers=numbers))
+        launcher = _kernel(len(problem.operands) + len(numbers), c.cluster)[blocks, THREADS]
+        return KernelLaunch(launcher, plan, numbers, launcher.repeat)
+
+
+@cache
+def _kernel(further: int, cluster: int) -> Kernel:
+    kernel = matmul_warpgroups.numbered(further).configure(min_blocks=1)
+    return kernel.configure(cluster=cluster) if cluster > 1 else kernel
+
+
+def _needs_of(operand: Operand) -> LayoutNeeds:
+    return LayoutNeeds(("K", "MN") if operand.dtype.bits == 16 else ("K",), alignment=VECTOR_BYTES)
+
+
+def _whole(problem: Problem, arch: Arch) -> Iterator[HopperConfiguration]:
+    """Yield the configurations without splits."""
+    promotes = problem.a.dtype in t.FLOAT8_NVIDIA
+    for is_swapped, extent in ((True, problem.m), (False, problem.n)):  # first: of equals they do least
+        if extent > _NARROW[-1]:
+            continue
+        narrow = next(width for width in _NARROW if extent <= width)
+        for wide, is_ping_pong in _NARROW_SHAPES[promotes:]:
+            tile = (narrow, wide) if is_swapped else (wide, narrow)
+            yield _configuration(problem, tile, arch, is_ping_pong, 1, is_swapped=is_swapped)
+    for tile, is_ping_pong, cluster in _PROMOTED_SHAPES if promotes else _SHAPES:
+        yield _configuration(problem, tile, arch, is_ping_pong, cluster, is_swapped=False)
+
+
+def _configuration(
+    problem: Problem, tile: tuple[int, int], arch: Arch, is_ping_pong: bool, cluster: int, *, is_swapped: bool
+) -> HopperConfiguration:
+    """Return a configuration with as many stages as shared memory holds beside the results."""
+    m, n = tile
+    k = ROW // problem.a.dtype.bytes
+    d, groups = problem.d.dtype.bytes, 1 if is_ping_pong else CONSUMERS
+    results = 0 if is_swapped else 64 * max(min(256, n * d), n * d % 256) * groups
+    stages = (arch.shared_bytes_optin - _SPARE_BYTES - results) // ((m + n) * ROW + 16)
+    warps = 4 * CONSUMERS, 1
+    return HopperConfiguration(
+        (m, n, k), warps[::-1] if is_swapped else warps, min(stages, _MOST_STAGES), _GROUP, cluster, is_ping_pong,
+        is_swapped=is_swapped,
+    )  # fmt: skip
+
+
+def _with_splits(problem: Problem, whole: HopperConfiguration) -> Iterator[HopperConfiguration]:
+    """Yield a configuration, and with the splits of K that give all multiprocessors work for one wave or two."""
+    yield whole
+    if whole.is_ping_pong or whole.cluster > 1:  # consumers alternate over tiles that all have as many steps
+        return
+    m, n, k = whole.tile
+    tiles, steps = -(-problem.m // m) * -(-problem.n // n) * problem.batch, -(-problem.k // k)
+    most = steps // _LEAST_STEPS
+    found = {min(waves * whole.blocks // tiles, most) for waves in (1, 2)}
+    yield from (replace(whole, splits=splits) for splits in sorted(found) if splits > 1)
+
+
+def _step_us(problem: Problem, c: HopperConfiguration, busy: int, machine: Machine) -> float:
+    """Return the microseconds of a tile of K, with so many multiprocessors at work."""
+    m, n, k = c.own_tile
+    rate = machine.rate(problem.compute)
+    assert rate is not None, problem.compute
+    share = min(_POWER[problem.compute] * machine.multiprocessors / busy, _ISSUED)
+    # An instruction of N columns takes N/2 clocks of the tensor cores, and 16 + N/4 of shared memory, from which it
+    # reads 64 rows of A and N of B.
+    reads = max(1.0, (16 + n / 4) / (n / 2))
+    products = 2 * m * n * k / (rate * share) * reads
+    filled = (m + n / c.cluster) * k * problem.a.dtype.bytes / (_L2_BYTES_PER_CLOCK * machine.gpu.clock / 1e6)
+    return max(products + _BESIDE * filled, filled)

@@ -1,0 +1,222 @@
+"""Everything that the Hopper kernel knows at compile time: instruction, layouts of shared memory, epilogue, order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from functools import cached_property, lru_cache
+
+from tilewright import atoms
+from tilewright.arch import VECTOR_BYTES, Arch
+from tilewright.atoms import MMAAtom, UniversalCopy
+from tilewright.dtypes import (
+    FLOAT8_NVIDIA,
+    DType,
+    bfloat16,
+    float8_e4m3fn,
+    float8_e5m2,
+    float16,
+    int8,
+    tfloat32,
+    uint8,
+)
+from tilewright.errors import LayoutError
+from tilewright.kernels.epilogue import ElementEpilogue
+from tilewright.kernels.problem import Configuration, Operand, Problem
+from tilewright.layout import ComposedLayout, Layout, tile_to_shape
+from tilewright.schedulers import Grouped, Scheduler
+from tilewright.tiled import TiledCopy, TiledMMA, make_tiled_copy_C, make_tiled_mma
+from tilewright.transactions import ROW
+
+WARPGROUP = 128
+CONSUMERS = 2  # warpgroups
+THREADS = WARPGROUP * (1 + CONSUMERS)
+PRODUCER_REGISTERS = 40
+ROWS = 64  # of an instruction
+
+# CuTe's names of the types, and of the instructions: its K and what it sums up in.
+_NAMES = {
+    float16: "F16", bfloat16: "BF16", tfloat32: "TF32", int8: "S8", uint8: "U8", float8_e4m3fn: "E4M3",
+    float8_e5m2: "E5M2",
+}  # fmt: skip
+_PART_BYTES = 256  # of a row of results that pass through shared memory at once
+_PART_COLUMNS = 64  # of results that need operands beside them in registers, or are stored from there
+
+
+@dataclass(frozen=True)
+class HopperConfiguration(Configuration):
+    """How the Hopper kernel is cut up.
+
+    `warps` are those that multiply. Of a tile in ping-pong all rows are one warpgroup's. `cluster` blocks, one above
+    the other, share their columns. `splits` blocks share the K of a tile. With `is_swapped` the instruction's rows are
+    columns of D: its 64 rows would stand empty where D has few. At most so many `blocks` are launched, one for each
+    multiprocessor.
+    """
+
+    cluster: int = 1
+    is_ping_pong: bool = False
+    splits: int = 1
+    is_swapped: bool = False
+    blocks: int = 132
+
+    @property
+    def threads(self) -> int:
+        return THREADS
+
+    @property
+    def own_tile(self) -> tuple[int, int, int]:
+        """The tile as the kernel sees it: rows are those of the instruction."""
+        m, n, k = self.tile
+        return (n, m, k) if self.is_swapped else self.tile
+
+    def __str__(self) -> str:
+        m, n, k = self.tile
+        words = [f"{m}x{n}x{k}", "ping-pong" if self.is_ping_pong else "cooperative", f"{self.stages} stages"]
+        words += [f"clusters of {self.cluster}"] * (self.cluster > 1) + [f"{self.splits} splits"] * (self.splits > 1)
+        return ", ".join(words + ["D^T"] * self.is_swapped)
+
+
+@dataclass(frozen=True)
+class HopperPlan:
+    """The tiles of a kernel, how they are copied and multiplied, and how results are written.
+
+    `tile` is the kernel's own. `part` is the tile of registers of which results are finished at a time; where they
+    leave by TMA (`stores_boxes`), `smem_d` has such a buffer for each consumer.
+    """
+
+    tile: tuple[int, int, int]
+    stages: int
+    cluster: int
+    splits: int
+    is_ping_pong: bool
+    is_swapped: bool
+    promotes: bool  # partial sums of each tile of K are added up in float32
+    batched: bool
+    stores_boxes: bool
+    scheduler: Scheduler
+    smem_a: ComposedLayout  # (M, K, stages)
+    smem_b: ComposedLayout  # (N, K, stages)
+    smem_d: ComposedLayout | Layout  # (M, N, consumers)
+    mma: TiledMMA
+    part: TiledMMA
+    write: TiledCopy  # fragments of results to `smem_d`
+    epilogue: ElementEpilogue
+    bytes_of: tuple[int, int]  # of an element of A, and of D
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:  # every launch looks its plan up
+        return hash(tuple(getattr(self, field.name) for field in fields(self)))
+
+    @property
+    def stage_bytes(self) -> int:
+        """The bytes of A and B in a stage."""
+        m, n, k = self.tile
+        return (m + n) * k * self.bytes_of[0]
+
+    @property
+    def shared_bytes(self) -> int:
+        """The bytes of shared memory, with two mbarriers for each stage and four for ping-pong."""
+        size = self.smem_d.cosize
+        assert isinstance(size, int)
+        results = size * self.bytes_of[1] if self.stores_boxes else 0
+        return self.stages * (self.stage_bytes + 16) + results + 32 * self.is_ping_pong
+
+    @property
+    def accumulators(self) -> int:
+        """The registers of a thread that hold sums."""
+        m, n, _ = self.tile
+        return m * n // self.mma.size * (1 + self.promotes)
+
+
+def plan_for(problem: Problem, configuration: HopperConfiguration, arch: Arch) -> HopperPlan:
+    """Plan a kernel; problems that differ in extents only have one plan.
+
+    Raises `LayoutError` where the configuration does not fit the instruction.
+    """
+    return _plan(replace(problem, m=1, n=1, k=1, batch=min(problem.batch, 2)), configuration, arch)
+
+
+@lru_cache(maxsize=4096)
+def _plan(problem: Problem, configuration: HopperConfiguration, arch: Arch) -> HopperPlan:
+    swapped, splits = configuration.is_swapped, configuration.splits
+    a, b = (problem.b, problem.a) if swapped else (problem.a, problem.b)
+    m, n, k = configuration.own_tile
+    groups = 1 if configuration.is_ping_pong else CONSUMERS
+    if m % (ROWS * groups):
+        raise LayoutError(f"a tile of {m} rows is not divided by {groups} x {ROWS} rows of instructions")
+    atom = instruction_for(a.dtype, b.dtype, n, (a.major, b.major), problem.compute)
+    d = problem.accumulator if splits > 1 else problem.d.dtype
+    has_operands = bool(problem.operands) and splits == 1
+    boxes = not swapped and (splits > 1 or (problem.d.major == "MN" and problem.d.alignment >= VECTOR_BYTES))
+    columns = _part_columns(n, d.bytes, boxes and d.bytes in (2, 4), has_operands)
+    boxes = boxes and d.bytes in (2, 4) and columns * d.bytes % 32 == 0
+    part = make_tiled_mma(instruction_for(a.dtype, b.dtype, columns, ("K", "K"), problem.compute))
+    rows_of = _k_major(d, columns) if boxes else Layout((8, columns), (columns, 1))
+    write = atoms.SM90_U32x4_STSM_N if boxes and d.bytes == 2 and columns % 16 == 0 else UniversalCopy(2 * d.bits)
+    return HopperPlan(
+        (m, n, k),
+        configuration.stages,
+        configuration.cluster,
+        splits,
+        configuration.is_ping_pong,
+        swapped,
+        a.dtype in FLOAT8_NVIDIA,
+        problem.batch != 1,
+        boxes,
+        Grouped(configuration.group),
+        _operand_layout(a, (m, k), configuration.stages, 1),
+        _operand_layout(b, (n, k), configuration.stages, configuration.cluster),
+        tile_to_shape(rows_of, (ROWS, columns, groups)),
+        make_tiled_mma(atom, (groups, 1, 1)),
+        part,
+        make_tiled_copy_C(write, part),
+        ElementEpilogue.of(problem) if splits == 1 else ElementEpilogue(False, False, None),
+        (a.dtype.bytes, d.bytes),
+    )
+
+
+def instruction_for(a: DType, b: DType, n: int, majors: tuple[str, str], compute: DType) -> MMAAtom:
+    """Return the instruction for element types and N; raise `LayoutError` where there is none."""
+    names = [_NAMES[tfloat32 if compute is tfloat32 else x] for x in (a, b)]
+    sums = "S32" if a in (int8, uint8) else "F32"
+    k, end = 32 // a.bytes, "" if a.bits == 16 else "_TN"
+    name = f"SM90_64x{n}x{k}_{sums}{''.join(names)}_SS{end}"
+    found = getattr(atoms, name, None)
+    if found is None:
+        raise LayoutError(f"wgmma has no form with N = {n} for {a} and {b}")
+    made: MMAAtom = found.with_majors(*majors) if majors != ("K", "K") else found
+    return made
+
+
+def _part_columns(n: int, bytes: int, boxes: bool, has_operands: bool) -> int:
+    """Return how many columns of a tile are finished at a time: whole swizzled rows where results pass by TMA."""
+    most = _PART_BYTES // bytes if boxes and not has_operands else _PART_COLUMNS
+    sizes = [c for c in range(8, min(most, n) + 1, 8) if n % c == 0 and (c <= 32 or c % 16 == 0)]
+    whole = [c for c in sizes if c * bytes % ROW == 0] if boxes else []
+    return max(whole or sizes)
+
+
+def _k_major(dtype: DType, columns: int) -> ComposedLayout:
+    """Return the atom of the widest swizzle whose rows divide so many contiguous elements."""
+    for bytes, make in ((128, atoms.GMMA_K_SW128), (64, atoms.GMMA_K_SW64), (32, atoms.GMMA_K_SW32)):
+        if columns * dtype.bytes % bytes == 0:
+            found: ComposedLayout = make(dtype)
+            return found
+    raise LayoutError(f"{columns} elements of {dtype} are no whole rows of a swizzle")
+
+
+def _operand_layout(operand: Operand, tile: tuple[int, int], stages: int, parts: int) -> ComposedLayout:
+    """Return the layout of an operand's stages, as TMA writes and wgmma reads it; a cluster brings it in parts."""
+    rows, depth = tile
+    if rows % (8 * parts):
+        raise LayoutError(f"{parts} blocks cannot share a tile of {rows} columns")
+    if operand.major == "K":
+        along_k: ComposedLayout = tile_to_shape(_k_major(operand.dtype, depth), (rows, depth, stages))
+        return along_k
+    for bytes, make in ((128, atoms.GMMA_MN_SW128), (64, atoms.GMMA_MN_SW64), (32, atoms.GMMA_MN_SW32)):
+        if rows // parts * operand.dtype.bytes % bytes == 0:
+            found: ComposedLayout = tile_to_shape(make(operand.dtype), (rows, depth, stages))
+            return found
+    raise LayoutError(f"{rows // parts} contiguous {operand.dtype} are no whole rows of a swizzle")

@@ -1,0 +1,52 @@
+"""Each synchronisation of the Hopper kernel of `tw.matmul` taken out: found if and only if it was needed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from tests.helpers.one_family import only
+from tests.unit.test_hopper_examples import findings, without
+from tests.unit.test_hopper_products import SYNCHRONISATIONS
+
+import tilewright as tw
+from tilewright.backends import sim
+from tilewright.instructions.barrier import Barrier
+from tilewright.ir.effects import Scope
+from tilewright.kernels.hopper_plan import HopperConfiguration
+
+# Several tiles for each block, and more steps of K than stages.
+CONFIGURATIONS = {
+    "cooperative": (HopperConfiguration((128, 64, 64), (8, 1), 2, 2, blocks=1), (200, 72, 200)),
+    "ping-pong": (HopperConfiguration((64, 64, 64), (8, 1), 2, 2, is_ping_pong=True, blocks=1), (200, 72, 200)),
+    "cluster": (HopperConfiguration((128, 64, 64), (8, 1), 2, 2, cluster=2, blocks=2), (200, 136, 200)),
+    "splits": (HopperConfiguration((128, 64, 64), (8, 1), 2, 2, splits=2, blocks=1), (72, 72, 400)),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_each_synchronisation_is_needed_and_missed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    configuration, (m, n, k) = CONFIGURATIONS[name]
+    random = np.random.default_rng(0)
+    a, b = (random.integers(-4, 5, (rows, k)).astype(ml_dtypes.bfloat16) for rows in (m, n))
+    launches: list[tuple[tuple[Any, ...], Any]] = []
+    with monkeypatch.context() as patch, only(configuration, configuration.blocks):
+        patch.setattr(sim, "execute", lambda *given, **more: launches.append((given, more)))
+        tw.matmul(a, b.T)
+    launched, more = launches[0]
+    kernel = launched[0]
+    assert findings(launched, more) == []
+    blocks = [kernel.body, *(b for op in kernel.body.walk() for b in op.blocks)]
+    places = [(b, op) for b in blocks for op in b.ops if isinstance(op, SYNCHRONISATIONS)]
+    assert len(places) > 15
+    wrong = []
+    for block, op in places:
+        # A ring lets a warp meet before it hands a stage back. Only products read it, and their wait is enough.
+        needed = not (isinstance(op, Barrier) and op.effects.together is Scope.WARP)
+        with without(block, op):
+            if bool(findings(launched, more)) is not needed:
+                wrong.append((type(op).__name__, op.location))
+    assert not wrong, wrong

@@ -1,0 +1,189 @@
+"""The Hopper family: which configurations it proposes, that each compiles well, what is predicted and chosen."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.helpers.one_family import only
+from tests.helpers.slow import examples
+
+import tilewright as tw
+from tilewright.arch import ARCHES, GPUS, Arch
+from tilewright.kernels._hopper_kernel import matmul_warpgroups
+from tilewright.kernels.family import Candidate
+from tilewright.kernels.hopper import Hopper
+from tilewright.kernels.hopper_plan import THREADS, HopperConfiguration, plan_for
+from tilewright.kernels.model import Machine
+from tilewright.kernels.problem import Operand, Problem
+
+H200 = Machine.of(Arch.parse("sm_90a"))
+TYPES = {  # of A and B, of the instruction, of the accumulators, and of D and C
+    "bf16": (tw.bfloat16, tw.bfloat16, tw.float32, tw.bfloat16),
+    "f16": (tw.float16, tw.float16, tw.float32, tw.float32),
+    "tf32": (tw.float32, tw.tfloat32, tw.float32, tw.float32),
+    "s8": (tw.int8, tw.int8, tw.int32, tw.int32),
+    "e4m3": (tw.float8_e4m3fn, tw.float8_e4m3fn, tw.float32, tw.bfloat16),
+}
+
+
+def problem_of(
+    name: str, m: int, n: int, k: int, majors: str = "KK", batch: int = 1, *, adds: bool = False, aligned: bool = True
+) -> Problem:
+    stored, compute, accumulator, out = TYPES[name]
+    a, b = (Operand(stored, "K" if major == "K" else "MN", 16) for major in majors)
+    d = Operand(out, "MN", 16 if aligned else out.bytes)
+    return Problem(m, n, k, batch, a, b, d, compute, accumulator, c=out if adds else None)
+
+
+def legal(problem: Problem, machine: Machine = H200) -> list[Candidate]:
+    return [c for c in Hopper().candidates(problem, machine) if c.rejection is None]
+
+
+# --- what is compiled ----------------------------------------------------------------------------------------
+
+
+def compiled() -> Iterator[object]:
+    """Yield each configuration with each element type, with and without what is added; most of them are slow."""
+    seen = set()
+    for name in TYPES:
+        for m, n in ((4093, 4095), (5, 4095), (40, 4095), (4093, 12), (130, 250)):
+            for majors in ("KK", "MM") if TYPES[name][0].bits == 16 else ("KK",):
+                for adds, aligned in ((False, True), (True, True), (True, False)):
+                    problem = problem_of(name, m, n, 8192, majors, adds=adds, aligned=aligned)
+                    for c in legal(problem):
+                        kind = replace(c.configuration, splits=min(c.configuration.splits, 2), stages=4)
+                        key = name, kind, majors, adds, aligned
+                        if key not in seen:
+                            seen.add(key)
+                            quick = kind.tile in ((128, 256, 64), (16, 64, 64)) and (majors, adds) == ("KK", True)
+                            slow = () if name == "bf16" and quick and aligned else pytest.mark.slow
+                            words = [name, majors, "with C"[: 6 * adds], "" if aligned else "odd rows", str(kind)]
+                            yield pytest.param(
+                                name, majors, adds, aligned, kind, marks=slow, id=", ".join(filter(None, words))
+                            )
+
+
+@pytest.mark.parametrize(("name", "majors", "adds", "aligned", "configuration"), list(compiled()))
+def test_nothing_spills(name: str, majors: str, adds: bool, aligned: bool, configuration: HopperConfiguration) -> None:
+    """Neither do products wait for each other, which ptxas would tell."""
+    problem = problem_of(name, 4093, 4095, 4091, majors, adds=adds, aligned=aligned)
+    stored, _, accumulator, out = TYPES[name]
+    plan = plan_for(problem, configuration, H200.arch)
+
+    def matrix(rows: int, columns: int, major: str, dtype: tw.DType) -> object:
+        row = 4096 if aligned or dtype is stored else 4095
+        return tw.spec(dtype, (rows, columns, 1), stride=(row, 1, 0) if major == "K" else (1, row, 0))
+
+    adds = adds and configuration.splits == 1
+    d = matrix(4093, 4095, "K", out if configuration.splits == 1 else accumulator)
+    kernel = matmul_warpgroups.numbered(int(adds)).configure(min_blocks=1)
+    if configuration.cluster > 1:
+        kernel = kernel.configure(cluster=configuration.cluster)
+    operands = (matrix(4093, 4091, majors[0], stored), matrix(4095, 4091, majors[1], stored))
+    one = accumulator.numpy.type(1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = kernel[132, THREADS].resources(d, *operands, one, one, plan, *[d] * adds, arch="sm_90a")
+    assert not found.spills and found.local_bytes == 0, found
+
+
+# --- what is proposed ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arch", [a for a in ARCHES if a != "sm_90a" and not Arch.parse(a).is_amd])
+def test_other_targets_have_no_candidates(arch: str) -> None:
+    for name in TYPES:
+        assert not Hopper().candidates(problem_of(name, 512, 512, 512), Machine.of(Arch.parse(arch)))
+
+
+@examples(10, 100)
+@given(
+    name=st.sampled_from(sorted(TYPES)),
+    extents=st.tuples(*[st.integers(1, 10000)] * 3, st.integers(1, 30)),
+    gpu=st.sampled_from([g for g in GPUS.values() if g.arch.name == "sm_90a"]),
+)
+def test_candidates_fit_and_have_times(name: str, extents: tuple[int, int, int, int], gpu: object) -> None:
+    """Each has work for its splits, no fewer bytes than shared memory has, and a time above that of memory."""
+    m, n, k, batch = extents
+    machine, problem = Machine(gpu.arch, gpu), problem_of(name, m, n, k, batch=batch)
+    found = Hopper().candidates(problem, machine)
+    assert found and len({c.configuration for c in found}) == len(found)
+    for c in found:
+        assert c.rejection is None, c.rejection
+        assert c.resources.shared_bytes <= machine.arch.shared_bytes_optin
+        assert c.configuration.blocks == machine.multiprocessors
+        assert c.configuration.splits <= -(-k // c.configuration.tile[2])
+        assert c.prediction is not None and c.prediction.us >= problem.bytes / machine.bandwidth
+        later = Hopper().predict(replace(problem, k=4 * k + 8192), c.configuration, c.resources, machine)
+        assert later.us > c.prediction.us
+
+
+def test_unaligned_operands_are_packed_and_results_are_not() -> None:
+    """TMA loads rows that begin at 16 bytes; results of any layout leave from registers."""
+    problem = replace(
+        problem_of("bf16", 1111, 1111, 1111), a=Operand(tw.bfloat16, "K", 2), d=Operand(tw.bfloat16, "none", 2)
+    )
+    found = legal(problem)
+    assert found and all(c.packed == (True, False) for c in found)
+    assert not plan_for(found[0].problem, found[0].configuration, H200.arch).stores_boxes
+
+
+def test_bytes_and_floats_of_32_bits_are_read_along_k() -> None:
+    for name in ("tf32", "s8", "e4m3"):
+        found = legal(problem_of(name, 512, 512, 512, "MK"))
+        assert found and all(c.packed == (True, False) for c in found)
+    assert all(c.packed == (False, False) for c in legal(problem_of("f16", 512, 512, 512, "MM")))
+
+
+# --- what is chosen ------------------------------------------------------------------------------------------
+
+
+def chosen(m: int, n: int, k: int, dtype: tw.DType = tw.bfloat16) -> HopperConfiguration:
+    found = tw.matmul.explain(tw.spec(dtype, (m, k)), tw.spec(dtype, (k, n))).choice
+    assert found is not None and found.family.name == "hopper", found
+    return found.configuration
+
+
+def test_large_squares_take_the_largest_tile_in_clusters() -> None:
+    for n in (2048, 4096, 8192):
+        assert (chosen(n, n, n).tile, chosen(n, n, n).cluster) == ((128, 256, 64), 2)
+
+
+@pytest.mark.parametrize("m", [1, 8, 16, 30])
+def test_few_rows_are_columns_of_the_instruction(m: int) -> None:
+    found = chosen(m, 8192, 8192)
+    assert found.is_swapped and m <= found.tile[0] <= max(2 * m, 8)
+
+
+@pytest.mark.parametrize("shape", [(256, 256, 65536), (512, 512, 16384)])
+def test_long_sums_of_few_tiles_are_split(shape: tuple[int, int, int]) -> None:
+    assert chosen(*shape).splits > 1
+
+
+def test_small_epilogues_of_short_sums_are_hidden_by_ping_pong() -> None:
+    assert chosen(8192, 8192, 256).is_ping_pong
+
+
+def test_the_simulator_takes_the_family_that_it_runs_quickly() -> None:
+    """Calls with arrays in host memory want a result; `explain` tells what a GPU would run."""
+    a = np.ones((256, 1024), np.float16)
+    with tw.simulate(profile=True) as run:
+        tw.matmul(a, a.T)
+    assert [launch.kernel for launch in run.launches] == ["matmul_tiles"]
+
+
+def test_a_result_is_the_same_every_time() -> None:
+    """Splits are added up in one order, whatever the blocks do."""
+    random = np.random.default_rng(0)
+    a, b = (random.standard_normal((8, 520), np.float32).astype(np.float16) for _ in range(2))
+    found = set()
+    for blocks in (1, 3, 8):
+        with only(HopperConfiguration((8, 128, 64), (1, 8), 3, 2, splits=4, is_swapped=True), blocks):
+            found.add(tw.matmul(a, b.T, out_dtype=tw.float32).tobytes())
+    assert len(found) == 1
